@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The version of the form of results and snapshots, which docs/results.md describes.
+/// The version of the form of results and snapshots, which docs/usage.md describes.
 pub const FORMAT: u64 = 1;
 
 /// What a file holds. A file may only take the place of one of its own kind: whatever else lies

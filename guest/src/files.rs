@@ -19,7 +19,7 @@ const FLUSHES: [(&str, Counter); 6] = [
     ("nr_tlb_remote_flush", |counters| &counters.flushes),
     ("nr_tlb_remote_flush_received", |counters| &counters.flushes_received),
     ("nr_tlb_local_flush_all", |counters| &counters.flushed_whole),
-    ("nr_tlb_remote_flush_put_off", |counters| &counters.flushes_put_off),
+    ("nr_tlb_remote_flush_put_off", |counters| &counters.deferred_flushes),
     ("nr_tlb_local_flush_one", |counters| &counters.flushed_single),
     ("tlb_remote_flush_cycles", |counters| &counters.flush_cycles),
 ];
@@ -48,8 +48,8 @@ fn vmstat(out: &mut dyn Write) -> Result<(), FileError> {
         let sum: u64 = smp::all().map(|cpu| counter(&cpu.counters).load(Ordering::Relaxed)).sum();
         writeln!(out, "{name} {sum}")?;
     }
-    if let Some(array) = vmemmap::array() {
-        array.counts().vmstat().try_for_each(|(name, value)| writeln!(out, "{name} {value}"))?;
+    if let Some(vmemmap) = vmemmap::get() {
+        vmemmap.counts().vmstat().try_for_each(|(name, value)| writeln!(out, "{name} {value}"))?;
     }
     Ok(())
 }

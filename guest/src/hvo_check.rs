@@ -3,7 +3,7 @@
 use crate::console::log;
 use crate::platform::GuestPlatform;
 use crate::tables;
-use crate::vmemmap::Array;
+use crate::vmemmap::GuestVmemmap;
 use framewright::firmware::MemoryMap;
 use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::BLOCKS_PER_CALL;
@@ -13,12 +13,12 @@ use framewright::{Manager, Request};
 const HUGE_PAGES: usize = 8;
 /// A section: 128 MiB.
 const SECTION_ORDER: u8 = 15;
-/// Frames of the array for one block.
+/// Frames of the vmemmap for one block.
 const MAP_PAGES: u64 = framewright::vmemmap_space::MAP_PAGES_PER_BLOCK;
 
 /// Reclaims, restores and frees; false when something is wrong, and the log says what. Where the
-/// manager has no array, or memory is short, there is nothing to do.
-pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, array: &Array) -> bool {
+/// manager has no vmemmap, or memory is short, there is nothing to do.
+pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, vmemmap: &GuestVmemmap) -> bool {
     let mut runs = [PfnRange::new(0, 0); HUGE_PAGES + 1];
     let section = Order::new(SECTION_ORDER).unwrap_or(Order::BLOCK);
     let orders = core::iter::once(section).chain(core::iter::repeat(Order::BLOCK));
@@ -26,7 +26,7 @@ pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, array: &Array) 
         *run = manager.allocate(&Request::new(order)).unwrap_or(*run);
     }
     let blocks: u64 = runs.iter().map(|run| run.pages() >> Order::BLOCK.get()).sum();
-    let result = steps(manager, map, array, &runs, blocks);
+    let result = steps(manager, map, vmemmap, &runs, blocks);
     for run in runs.into_iter().filter(|run| !run.is_empty()) {
         // With and without their memory map.
         // SAFETY: allocated above, and its memory was never used (invariant 42).
@@ -54,26 +54,26 @@ pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, array: &Array) 
     }
 }
 
-/// How many flushes the reclaim took; nothing where there is no array.
+/// How many flushes the reclaim took; nothing where there is no vmemmap.
 fn steps(
     manager: &Manager<GuestPlatform>,
     map: MemoryMap<'_>,
-    array: &Array,
+    vmemmap: &GuestVmemmap,
     runs: &[PfnRange],
     blocks: u64,
 ) -> Result<Option<u64>, &'static str> {
-    let before = array.counts();
+    let before = vmemmap.counts();
     // SAFETY: the caller has allocated them, and no descriptor of theirs was asked for (invariant
     // 42).
     let Ok(change) = (unsafe { manager.vmemmap().optimize(runs) }) else { return Ok(None) };
     let look = |what| {
-        tables::inspect(map, array, manager).map(|_| ()).map_err(|fault| {
+        tables::inspect(map, vmemmap, manager).map(|_| ()).map_err(|fault| {
             log!("map_space_test: {fault}");
             what
         })
     };
     look("the tables are wrong after a reclaim")?;
-    let after = array.counts();
+    let after = vmemmap.counts();
     let evicted = after.evicted_pages - before.evicted_pages;
     if change.blocks != blocks || evicted != blocks * MAP_PAGES || change.flushes > 2 {
         log!("map_space_test: {change:?} of {blocks} blocks, {evicted} pages evicted");

@@ -165,7 +165,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let (kernel_tables, mapped) =
         direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
-    let array = vmemmap::build(&mut early, map);
+    let vmemmap = vmemmap::build(&mut early, map);
     let started = smp::start(&kernel_tables, &mut early, left_out);
     let called_ns = PLATFORM.now_ns();
     let manager = Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns })
@@ -202,7 +202,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         since(mapped_ns, called_ns),
         since(called_ns, up_ns),
     );
-    vmemmap::report(&array);
+    vmemmap::report(&vmemmap);
     let intake = bootlog::Intake { map, topology: &topology, parameters: &parameters };
     bootlog::bring_up(&mut Log, &intake, &manager);
     bootlog::deferred(&mut Log, &manager);

@@ -2,7 +2,7 @@
 
 use crate::image;
 use crate::platform::{DIRECT_MAP, GuestPlatform, PLATFORM};
-use crate::vmemmap::Array;
+use crate::vmemmap::GuestVmemmap;
 use core::fmt;
 use framewright::Manager;
 use framewright::firmware::MemoryMap;
@@ -82,7 +82,7 @@ impl fmt::Display for Wrong {
 /// Looks at every page that is mapped.
 struct Inspector<'a> {
     map: MemoryMap<'a>,
-    array: &'a Array,
+    vmemmap: &'a GuestVmemmap,
     found: Found,
     wrong: Option<Wrong>,
 }
@@ -138,7 +138,7 @@ impl Inspector<'_> {
     }
 
     fn descriptors(&mut self, mapping: Mapping) {
-        let is_zero = mapping.physical == self.array.zero_frame().address();
+        let is_zero = mapping.physical == self.vmemmap.zero_frame().address();
         if mapping.access.execute {
             self.fail(mapping, "descriptors that may be executed");
         } else if mapping.access.write == is_zero {
@@ -152,13 +152,13 @@ impl Inspector<'_> {
 
 impl Visitor for Inspector<'_> {
     fn table(&mut self, _address: u64, level: u32, table: u64) -> bool {
-        let is_absent = level == 1 && table == self.array.absent_table().address();
+        let is_absent = level == 1 && table == self.vmemmap.absent_table().address();
         self.found.absent_sections += u64::from(is_absent);
         !is_absent
     }
 
     fn page(&mut self, mapping: Mapping) {
-        let array = self.array.range();
+        let vmemmap = self.vmemmap.range();
         let direct_end = DIRECT_MAP + self.map.present_end();
         if mapping.access.write && mapping.access.execute {
             self.fail(mapping, "may be written and executed");
@@ -166,7 +166,9 @@ impl Visitor for Inspector<'_> {
         match mapping.address {
             0..DIRECT_MAP => self.image(mapping),
             address if address < direct_end => self.direct(mapping),
-            address if array.start <= address && address < array.end => self.descriptors(mapping),
+            address if vmemmap.start <= address && address < vmemmap.end => {
+                self.descriptors(mapping)
+            }
             _ if mapping.access.execute => self.fail(mapping, "code outside the image"),
             _ => self.found.other_pages += mapping.size.bytes() >> 12,
         }
@@ -174,23 +176,23 @@ impl Visitor for Inspector<'_> {
 }
 
 /// The absent table, which all absent sections share: each entry is the zero frame, for reading.
-fn check_absent_table(array: &Array) -> bool {
-    let expected = array.zero_frame().address();
-    let table = array.absent_table().address();
+fn check_absent_table(vmemmap: &GuestVmemmap) -> bool {
+    let expected = vmemmap.zero_frame().address();
+    let table = vmemmap.absent_table().address();
     (0..512).map(|index| InUse.read(table, index)).all(|entry| {
         let access = entry.access();
         entry.is_present() && entry.address() == expected && !access.write && !access.execute
     })
 }
 
-/// Compares all that is mapped with the memory map, the image and what the array says of itself.
+/// Compares all that is mapped with the memory map, the image and what the vmemmap says of itself.
 pub fn inspect(
     map: MemoryMap<'_>,
-    array: &Array,
+    vmemmap: &GuestVmemmap,
     manager: &Manager<GuestPlatform>,
 ) -> Result<Found, Wrong> {
-    let mut inspector = Inspector { map, array, found: Found::default(), wrong: None };
-    walk(&InUse, array.place().root, &mut inspector);
+    let mut inspector = Inspector { map, vmemmap, found: Found::default(), wrong: None };
+    walk(&InUse, vmemmap.layout().root, &mut inspector);
     let Inspector { found, wrong, .. } = inspector;
     if let Some(wrong) = wrong {
         return Err(wrong);
@@ -202,7 +204,7 @@ pub fn inspect(
         .map(|entry| entry.range.size())
         .sum();
     let parts = [image::code(), image::constants(), image::data(), image::stack()];
-    let counts = array.counts();
+    let counts = vmemmap.counts();
     let described = (counts.populated_pages - counts.evicted_pages) << 12;
     let sums = [
         (found.direct_bytes == present, "the direct map does not have all memory"),
@@ -214,13 +216,13 @@ pub fn inspect(
             PLATFORM.direct_limit() >= map.present_end(),
             "the direct map's limit was not raised to the end of memory",
         ),
-        (found.present_bytes == described, "the array has not what was populated"),
+        (found.present_bytes == described, "the vmemmap has not what was populated"),
         (
             found.present_bytes <= manager.vmemmap().bytes(),
-            "the array has more than the manager knows of",
+            "the vmemmap has more than the manager knows of",
         ),
-        (check_absent_table(array), "the absent table is not what it was"),
-        (array.base().addr().get() as u64 == array.range().start, "the array is elsewhere"),
+        (check_absent_table(vmemmap), "the absent table is not what it was"),
+        (vmemmap.base().addr().get() as u64 == vmemmap.range().start, "the vmemmap is elsewhere"),
     ];
     match sums.into_iter().find(|(holds, _)| !holds) {
         Some((_, what)) => Err(Wrong { mapping: None, what }),

@@ -8,24 +8,24 @@ use framewright::firmware::MemoryMap;
 use framewright::memblock::MemblockRequest;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PhysRange};
 use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
-use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapPlace};
+use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapLayout};
 use framewright_arch::x86_64::registers::page_table_root;
 
-/// Where the array begins. Linux has its own at the same address.
+/// Where the vmemmap begins. Linux has its own at the same address.
 pub const BASE: u64 = 0xffff_ea00_0000_0000;
 /// Bits of the root's address in its register; the others are flags.
 const ROOT: u64 = (1 << 52) - PAGE_SIZE;
 
-/// The array with what makes this machine's CPUs forget translations.
-pub type Array = Vmemmap<GuestPlatform, TlbShootdown>;
+/// The vmemmap with what makes this machine's CPUs forget translations.
+pub type GuestVmemmap = Vmemmap<GuestPlatform, TlbShootdown>;
 
-static ARRAY: Settled<Array> = Settled::new();
+static VMEMMAP: Settled<GuestVmemmap> = Settled::new();
 
 /// Frames from the memblock allocator.
 struct EarlyFrames<'a, 'b>(&'a mut EarlyMemory<'b>);
 
-// SAFETY: what the memblock allocator gives is reserved for this and for nothing else (invariant 3),
-// and is memory below the direct limit.
+// SAFETY: what the memblock allocator gives is reserved for this and for nothing else (invariant
+// 3), and is memory below the direct limit.
 unsafe impl FrameSource for EarlyFrames<'_, '_> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let bytes = order.pages() * PAGE_SIZE;
@@ -41,7 +41,7 @@ unsafe impl FrameSource for EarlyFrames<'_, '_> {
     }
 }
 
-/// An array at `base` in the tables that are in use.
+/// A vmemmap at `base` in the tables that are in use.
 ///
 /// # Safety
 /// Nobody maps anything from `base` on.
@@ -49,8 +49,8 @@ pub unsafe fn make(
     base: u64,
     end: u64,
     frames: &mut dyn FrameSource,
-) -> Result<Array, VmemmapError> {
-    let place = VmemmapPlace {
+) -> Result<GuestVmemmap, VmemmapError> {
+    let place = VmemmapLayout {
         root: page_table_root() & ROOT,
         base,
         frames_end: Pfn(end.div_ceil(PAGE_SIZE)),
@@ -62,30 +62,30 @@ pub unsafe fn make(
     unsafe { Vmemmap::new(&PLATFORM, tlb, place, frames) }
 }
 
-/// Makes the array, with everything absent. Without memory for its tables there is none.
+/// Makes the vmemmap, with everything absent. Without memory for its tables there is none.
 pub fn build(
     early: &mut EarlyMemory<'_>,
     map: MemoryMap<'_>,
-) -> Result<&'static Array, VmemmapError> {
+) -> Result<&'static GuestVmemmap, VmemmapError> {
     // SAFETY: the direct map and the image are elsewhere.
-    let array = unsafe { make(BASE, map.present_end(), &mut EarlyFrames(early)) }?;
-    Ok(ARRAY.settle(array))
+    let vmemmap = unsafe { make(BASE, map.present_end(), &mut EarlyFrames(early)) }?;
+    Ok(VMEMMAP.settle(vmemmap))
 }
 
 /// Says where it is.
-pub fn report(array: &Result<&'static Array, VmemmapError>) {
-    match array {
-        Ok(array) => log!("Page array at {:?}", array.range()),
+pub fn report(vmemmap: &Result<&'static GuestVmemmap, VmemmapError>) {
+    match vmemmap {
+        Ok(vmemmap) => log!("Page vmemmap at {:?}", vmemmap.range()),
         Err(error) => log!("{error}; going on without"),
     }
 }
 
-/// The array.
-pub fn array() -> Option<&'static Array> {
-    ARRAY.get()
+/// The vmemmap.
+pub fn get() -> Option<&'static GuestVmemmap> {
+    VMEMMAP.get()
 }
 
-/// The array as the manager sees it.
+/// The vmemmap as the manager sees it.
 pub fn space() -> Option<&'static dyn VmemmapSpace> {
-    array().map(|array| array as &dyn VmemmapSpace)
+    get().map(|vmemmap| vmemmap as &dyn VmemmapSpace)
 }

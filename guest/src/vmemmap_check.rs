@@ -5,7 +5,7 @@
 
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
-use crate::vmemmap::{self, Array};
+use crate::vmemmap::{self, GuestVmemmap};
 use crate::{hvo_check, smp, tables};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,9 +20,9 @@ use framewright_workload::vmemmap_space::{
     vmemmap_space_history,
 };
 
-/// Where a second array is tried out, while the manager uses the first. The next TiB.
+/// Where a second vmemmap is tried out, while the manager uses the first. The next TiB.
 const TRIAL_BASE: u64 = vmemmap::BASE + (1 << 40);
-/// What frames hold once they are out of the array.
+/// What frames hold once they are out of the vmemmap.
 const JUNK: u8 = 0x5a;
 /// CPUs that look at what a history does; each look is an interrupt.
 const MOST_CPUS: u32 = 4;
@@ -51,11 +51,11 @@ impl VmemmapSpaceTest {
     /// Runs it. False when something is wrong, and the log says what; what breaks the contract
     /// panics.
     pub fn run(self, manager: &Manager<GuestPlatform>, map: MemoryMap<'_>) -> bool {
-        let Some(array) = vmemmap::array() else {
+        let Some(vmemmap) = vmemmap::get() else {
             log!("map_space_test: there is no vmemmap");
             return false;
         };
-        match tables::inspect(map, array, manager) {
+        match tables::inspect(map, vmemmap, manager) {
             Ok(found) => log!("map_space_test: {found}"),
             Err(fault) => {
                 log!("map_space_test: {fault}");
@@ -64,7 +64,7 @@ impl VmemmapSpaceTest {
         }
         let outstanding = AtomicU64::new(0);
         let mut frames = ManagerFrames { manager, outstanding: &outstanding };
-        // SAFETY: nothing but the first array is near, and that has a TiB at most.
+        // SAFETY: nothing but the first vmemmap is near, and that has a TiB at most.
         let trial = match unsafe { vmemmap::make(TRIAL_BASE, 1 << 32, &mut frames) } {
             Ok(trial) => trial,
             Err(error) => {
@@ -72,7 +72,7 @@ impl VmemmapSpaceTest {
                 return false;
             }
         };
-        let mut fixture = Trial { array: trial, manager, outstanding, cpus: 1 };
+        let mut fixture = Trial { vmemmap: trial, manager, outstanding, cpus: 1 };
         let resting = fixture.outstanding();
         vmemmap_space_contract(|| &fixture);
         log!("map_space_test: the contract holds on this CPU");
@@ -91,10 +91,10 @@ impl VmemmapSpaceTest {
             );
             return false;
         }
-        for (name, value) in fixture.array.counts().vmstat() {
+        for (name, value) in fixture.vmemmap.counts().vmstat() {
             log!("map_space_test: {name} {value}");
         }
-        if !hvo_check::run(manager, map, array) {
+        if !hvo_check::run(manager, map, vmemmap) {
             return false;
         }
         if self == Self::Write {
@@ -130,21 +130,21 @@ fn give_back(manager: &Manager<GuestPlatform>, outstanding: &AtomicU64, range: P
     // SAFETY: the trial's frames, which `take` allocated, and no table names any more (invariants
     // 12 and 42).
     if let Err(error) = unsafe { manager.free(range) } {
-        panic!("frames of the array cannot be freed: {error}");
+        panic!("frames of the vmemmap cannot be freed: {error}");
     }
     outstanding.fetch_sub(range.pages(), Ordering::Relaxed);
 }
 
-/// The second array, as some CPUs see it.
+/// The second vmemmap, as some CPUs see it.
 struct Trial<'a> {
-    array: Array,
+    vmemmap: GuestVmemmap,
     manager: &'a Manager<GuestPlatform>,
     outstanding: AtomicU64,
     cpus: u32,
 }
 
 impl Trial<'_> {
-    /// A word of the array as this CPU sees it.
+    /// A word of the vmemmap as this CPU sees it.
     fn word(address: usize) -> *mut u64 {
         core::ptr::with_exposed_provenance_mut(address)
     }
@@ -161,11 +161,11 @@ impl Trial<'_> {
     }
 }
 
-// SAFETY: the array is the trial's own, in a range of addresses that nobody else uses, and is
+// SAFETY: the vmemmap is the trial's own, in a range of addresses that nobody else uses, and is
 // looked at by volatile accesses through pointers.
 unsafe impl VmemmapSpaceFixture for Trial<'_> {
     fn space(&self) -> &dyn VmemmapSpace {
-        &self.array
+        &self.vmemmap
     }
 
     fn frames(&self) -> impl FrameSource {
@@ -173,7 +173,7 @@ unsafe impl VmemmapSpaceFixture for Trial<'_> {
     }
 
     fn free(&self, run: PfnRange) {
-        // Another owner's content must not be what was in the array, or a stale translation would
+        // Another owner's content must not be what was in the vmemmap, or a stale translation would
         // go unnoticed.
         for pfn in run.start.0..run.end.0 {
             let frame = PLATFORM.direct(Pfn(pfn).address());
@@ -228,16 +228,16 @@ unsafe impl VmemmapSpaceFixture for Trial<'_> {
 impl Walkable for Trial<'_> {
     fn translate(&self, address: usize) -> Option<Translation> {
         let (physical, _, access) =
-            translate(&tables::InUse, self.array.place().root, address as u64)?;
+            translate(&tables::InUse, self.vmemmap.layout().root, address as u64)?;
         Some(Translation { physical, write: access.write, execute: access.execute })
     }
 
     fn zero_frame(&self) -> u64 {
-        self.array.zero_frame().address()
+        self.vmemmap.zero_frame().address()
     }
 
     fn tables(&self) -> u64 {
-        self.array.counts().tables
+        self.vmemmap.counts().tables
     }
 }
 

@@ -123,7 +123,8 @@ fn list(tree: &Tree) -> String {
         }
     }
     for (path, name) in outside(tree) {
-        entries.entry(format!("{name}: pub use {path}")).or_default();
+        let members = members_of_unknown(tree, &path);
+        entries.entry(format!("{name}: pub use {path}")).or_default().extend(members);
     }
     let mut text = String::new();
     for (head, mut members) in entries {
@@ -136,6 +137,24 @@ fn list(tree: &Tree) -> String {
         members.iter().for_each(|line| text.push_str(&format!("    {line}\n")));
     }
     text
+}
+
+/// Methods of a type of this crate that a macro defines: `impl` items of its name.
+fn members_of_unknown(tree: &Tree, path: &str) -> Vec<String> {
+    let name = path.rsplit("::").next().unwrap_or(path);
+    let mut members = Vec::new();
+    for (module, item) in all_items(tree).filter(|(_, item)| !item.is_left_out()) {
+        match &item.kind {
+            Kind::Impl { of, has_trait: false }
+                if of.last().is_some_and(|last| last == name)
+                    && tree.resolve(module, of).is_empty() =>
+            {
+                members.extend(item.members.iter().cloned());
+            }
+            _ => {}
+        }
+    }
+    members
 }
 
 /// The signature with what its attributes promise.
@@ -282,17 +301,19 @@ mod tests {
         }
     }
 
-    const ROOT: &str = "pub mod open;\nmod closed;\npub use closed::inner::Deep;\npub use other::Thing;\n#[doc(hidden)]\npub mod hidden;\n";
+    const ROOT: &str = "pub mod open;\nmod made;\npub use made::Facet;\nmod closed;\npub use closed::inner::Deep;\npub use other::Thing;\n#[doc(hidden)]\npub mod hidden;\n";
     const OPEN: &str = "pub use crate::closed::*;\n/// A.\n#[derive(Clone)]\npub struct A {\n    pub x: u8,\n}\npub(crate) fn not_this() {}\n";
     const CLOSED: &str = "pub mod inner;\nuse crate::open::A;\npub fn shown() -> u8 {\n    1\n}\nfn not_shown() {}\nimpl A {\n    pub fn method(&self) {}\n    fn private(&self) {}\n}\nimpl Drop for A {\n    fn drop(&mut self) {}\n}\n";
+    const MADE: &str = "make! { Facet }\nimpl Facet {\n    pub fn from_macro(self) {}\n}\n";
     const DEEP: &str = "pub enum Deep {\n    One,\n}\n";
 
     fn sample(name: &str) -> Crate {
         let hidden = ("hidden.rs", "pub fn never() {}\n");
         let deep = ("closed/inner.rs", DEEP);
+        let made = ("made.rs", MADE);
         Crate::new(
             name,
-            &[("lib.rs", ROOT), ("open.rs", OPEN), ("closed/mod.rs", CLOSED), deep, hidden],
+            &[("lib.rs", ROOT), ("open.rs", OPEN), ("closed/mod.rs", CLOSED), deep, hidden, made],
         )
     }
 
@@ -301,6 +322,8 @@ mod tests {
         let expected = "\
 Deep: pub enum Deep
     One
+Facet: pub use made::Facet
+    pub fn from_macro(self) { .. }
 Thing: pub use other::Thing
 mod open
 mod open::inner

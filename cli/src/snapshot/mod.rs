@@ -1,5 +1,5 @@
 //! What physical memory is used for at one moment: read from the control file of either platform,
-//! written to and read from JSON (docs/results.md).
+//! written to and read from JSON (docs/usage.md).
 
 mod json;
 mod text;

@@ -1,4 +1,4 @@
-//! Little-endian numbers out of byte slices; nothing where the slice ends too early.
+//! Little-endian numbers out of byte slices; `None` where the slice ends too early.
 
 pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Option<u8> {
     bytes.get(offset).copied()

@@ -1,4 +1,4 @@
-//! The seam through which parsers get at physical memory, and where they keep what they read.
+//! How parsers read physical memory, and where they keep their copies.
 
 /// Physical memory that firmware or a boot loader wrote. It may change at any time: a virtual
 /// machine's host can write to it. So parsers read each byte once, into memory of their own, and
@@ -20,7 +20,7 @@ impl<F: Fn(u64, &mut [u8]) -> bool> PhysicalMemory for F {
     }
 }
 
-/// A caller's memory for copies, given out piece by piece.
+/// A caller's memory for copies, handed out bit by bit.
 pub(crate) struct Storage<'a> {
     left: &'a mut [u8],
 }
@@ -30,12 +30,12 @@ impl<'a> Storage<'a> {
         Self { left: bytes }
     }
 
-    /// Bytes that nobody has yet.
+    /// Bytes that are left.
     pub(crate) fn left(&self) -> usize {
         self.left.len()
     }
 
-    /// So many bytes, with any content; nothing when there are not so many left.
+    /// This many bytes, with any content; `None` when fewer are left.
     pub(crate) fn take(&mut self, bytes: usize) -> Option<&'a mut [u8]> {
         if bytes > self.left.len() {
             return None;

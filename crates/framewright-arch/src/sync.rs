@@ -1,4 +1,4 @@
-//! The atomics of what is model checked, so that the model checker can put its own in their stead.
+//! The atomics of model-checked code: the model checker replaces them by its own.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic;
@@ -6,7 +6,7 @@ pub(crate) use loom::sync::atomic;
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic;
 
-/// One turn of a busy wait.
+/// One iteration of a busy wait.
 pub(crate) fn relax() {
     #[cfg(loom)]
     loom::thread::yield_now();

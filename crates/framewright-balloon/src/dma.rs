@@ -1,12 +1,13 @@
-//! One page of memory that a device sees too. What is read here is the device's word and nothing
-//! else: whatever the driver trusts is in its own fields or in [`Private`](crate::private::Private)
+//! One page of memory that a device sees too. What is read here is only what the device claims:
+//! whatever the driver trusts is in its own fields or in [`Private`](crate::private::Private)
 //! memory.
 //!
 //! All access is atomic, because the device may read and write at any time, and numbers are in the
-//! byte order of virtio, the little one.
+//! byte order of virtio, little-endian.
 //!
 //! Orders of memory: Relaxed for what a ring's index publishes. That index is stored with Release
-//! and loaded with Acquire; the partner of both is the device, which does likewise.
+//! and loaded with Acquire; the partner of both is the device, which orders its own accesses to the
+//! rings in this way (virtio 1.2, 2.7.13 and 2.7.14).
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -30,7 +31,7 @@ impl<H: Hal> DmaPage<H> {
     /// A page of zeros; `None` when there is no memory.
     pub fn new(direction: BufferDirection) -> Option<Self> {
         let (physical, pointer) = H::dma_alloc(1, direction);
-        // That is how `dma_alloc` says so.
+        // `dma_alloc` returns 0 when there is no memory.
         (physical != 0).then(|| Self { physical, pointer, hal: PhantomData })
     }
 
@@ -47,47 +48,47 @@ impl<H: Hal> DmaPage<H> {
     }
 
     pub fn store_u8(&self, offset: usize, value: u8) {
-        let byte = self.place(offset, 1).as_ptr();
-        // SAFETY: `place` says that the byte is in the page, which is ours as long as `self`
+        let byte = self.pointer_to(offset, 1).as_ptr();
+        // SAFETY: `pointer_to` checks that the byte is in the page, which is ours as long as `self`
         // (invariant 32).
         unsafe { AtomicU8::from_ptr(byte) }.store(value, Ordering::Relaxed);
     }
 
     pub fn store_u32(&self, offset: usize, value: u32) {
-        let place = self.place(offset, 4).cast().as_ptr();
+        let place = self.pointer_to(offset, 4).cast().as_ptr();
         // SAFETY: as above, and aligned.
         unsafe { AtomicU32::from_ptr(place) }.store(value.to_le(), Ordering::Relaxed);
     }
 
     pub fn load_u32(&self, offset: usize) -> u32 {
-        let place = self.place(offset, 4).cast().as_ptr();
+        let place = self.pointer_to(offset, 4).cast().as_ptr();
         // SAFETY: as above.
         u32::from_le(unsafe { AtomicU32::from_ptr(place) }.load(Ordering::Relaxed))
     }
 
     pub fn store_u64(&self, offset: usize, value: u64) {
-        let place = self.place(offset, 8).cast().as_ptr();
+        let place = self.pointer_to(offset, 8).cast().as_ptr();
         // SAFETY: as above.
         unsafe { AtomicU64::from_ptr(place) }.store(value.to_le(), Ordering::Relaxed);
     }
 
-    /// Everything stored before is seen by a device that sees this.
+    /// Stores 16 bits. A device that sees them also sees everything stored before.
     pub fn publish_u16(&self, offset: usize, value: u16) {
-        let place = self.place(offset, 2).cast().as_ptr();
+        let place = self.pointer_to(offset, 2).cast().as_ptr();
         // SAFETY: as above.
         unsafe { AtomicU16::from_ptr(place) }.store(value.to_le(), Ordering::Release);
     }
 
-    /// What the device stored before this value is seen by loads after it.
+    /// Loads 16 bits. Later loads see what the device stored before them.
     pub fn observe_u16(&self, offset: usize) -> u16 {
-        let place = self.place(offset, 2).cast().as_ptr();
+        let place = self.pointer_to(offset, 2).cast().as_ptr();
         // SAFETY: as above.
         u16::from_le(unsafe { AtomicU16::from_ptr(place) }.load(Ordering::Acquire))
     }
 
-    /// A number of `bytes` bytes. Offsets follow from this crate's layouts alone, so that a bad one
-    /// is a mistake here.
-    fn place(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+    /// Where a number of `bytes` bytes is. Offsets come only from this crate's layouts, so a bad
+    /// one is a bug here.
+    fn pointer_to(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         assert!(
             offset.is_multiple_of(bytes) && offset + bytes <= BYTES,
             "an offset inside the page"
@@ -100,7 +101,7 @@ impl<H: Hal> DmaPage<H> {
 impl<H: Hal> Drop for DmaPage<H> {
     fn drop(&mut self) {
         // SAFETY: what `dma_alloc` gave, once. The device does not use it any more (invariant 32).
-        // A `Hal` that refuses its own page keeps it; there is nobody to tell.
+        // A `Hal` that refuses its own page keeps it; nobody could handle the error.
         let _ = unsafe { H::dma_dealloc(self.physical, self.pointer, 1) };
     }
 }

@@ -1,10 +1,11 @@
-//! The driver itself: starting, resetting, and what is done in between.
+//! The driver: it starts and resets the device, and does one bounded step of work at a time.
 
 use crate::dma::DmaPage;
 use crate::error::{DeviceFault, StartError};
-use crate::features::{Features, FreeContent, QueueKind};
+use crate::features::{Features, FreeContent};
 use crate::inflation::{BalloonMemory, Inflation};
 use crate::private::PrivateMemory;
+use crate::queue_kind::QueueKind;
 use crate::report::{Completion, MOST_RANGES, Reports, SubmitError, Token};
 use crate::ring::{Buffer, MOST_DESCRIPTORS, Ring};
 use crate::statistics::{self, Statistic};
@@ -20,16 +21,17 @@ const POISON: usize = 12;
 
 /// Descriptors of the queues that carry one request at a time. Some hosts want more than one.
 const SMALL_RING: u16 = 8;
-/// Looks at a device that is being reset, at the start and at the end, before it is given up.
-const RESET_LOOKS: u32 = 1 << 22;
+/// How often a device that is being reset, at the start and at the end, is polled before it is
+/// given up.
+const RESET_POLLS: u32 = 1 << 22;
 
 /// How the driver is to work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// What the kernel's free pages hold. It decides about PAGE_POISON and, where the host lacks
-    /// that, about reporting (SPEC 5.6).
+    /// What the kernel's free pages hold. This decides about PAGE_POISON and, where the host lacks
+    /// that, about reporting.
     pub free_content: FreeContent,
-    /// Ranges in one report at most; the queue's size and 128 are limits too.
+    /// Most ranges in one report; the queue's size and 128 are limits, too.
     pub report_ranges: u16,
 }
 
@@ -39,7 +41,7 @@ impl Default for Settings {
     }
 }
 
-/// How far the balloon is.
+/// How far the balloon is from its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Pages of 4 KiB that the host wants.
@@ -50,8 +52,8 @@ pub struct Progress {
     pub held_pages: u32,
     /// A request has not been answered.
     pub waiting: bool,
-    /// The last attempt found no memory that could go into the balloon, or none to write down what
-    /// does.
+    /// The last attempt found no memory that could go into the balloon, or none for the list of its
+    /// frames.
     pub short: bool,
 }
 
@@ -59,18 +61,18 @@ pub struct Progress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Running,
-    /// It has done what it may not. Its queues are dead until it is reset.
+    /// It has broken a rule. Its queues are not used until it is reset.
     Faulty(DeviceFault),
     Resetting,
     /// Reset, and not started.
     Stopped,
 }
 
-/// Everything in memory that the device is told of.
+/// All memory of the driver that the device uses.
 struct Queues<H: PrivateMemory> {
     inflation: Inflation<H>,
     statistics: Option<(Ring<H>, DmaPage<H>)>,
-    /// Never used, but a host that offers hints expects the queue.
+    /// Not used, but a host that offers hints expects the queue.
     hint: Option<Ring<H>>,
     reports: Option<Reports<H>>,
 }
@@ -89,7 +91,7 @@ impl<H: PrivateMemory> Queues<H> {
 /// Dropping it resets the device. Frames that are then in the balloon are lost;
 /// [`stop`](Self::stop) gives them back first.
 pub struct Balloon<H: PrivateMemory, T: Transport> {
-    /// Only dropped when the device is known not to use them.
+    /// Dropped only when the device does not use them any more.
     queues: ManuallyDrop<Queues<H>>,
     transport: T,
     settings: Settings,
@@ -97,15 +99,15 @@ pub struct Balloon<H: PrivateMemory, T: Transport> {
     state: State,
     target_pages: u32,
     relief: Option<Relief>,
-    /// What the device was told that the balloon holds.
-    told_pages: Option<u32>,
+    /// The value of the device's `actual` field, once written.
+    actual_pages: Option<u32>,
     reports_made: u64,
 }
 
 /// The balloon was made smaller than the host wants.
 #[derive(Clone, Copy)]
 struct Relief {
-    /// The target at that time: another one ends it.
+    /// The target at that time: any other target ends the relief.
     target_pages: u32,
     goal_pages: u32,
 }
@@ -140,7 +142,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             state: State::Stopped,
             target_pages: 0,
             relief: None,
-            told_pages: None,
+            actual_pages: None,
             reports_made: 0,
         };
         balloon.start()?;
@@ -171,7 +173,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         self.queues.reports.as_ref().map_or(0, Reports::in_flight)
     }
 
-    /// Why the device does nothing, if so.
+    /// Why the device is not running, if it is not.
     #[must_use]
     pub fn fault(&self) -> Option<DeviceFault> {
         match self.state {
@@ -183,7 +185,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
     }
 
     /// How many pages of 4 KiB the host wants in the balloon at this moment. [`work`](Self::work)
-    /// looks by itself.
+    /// reads this by itself.
     ///
     /// # Errors
     /// There is no running device, or its configuration cannot be read.
@@ -204,9 +206,9 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
     /// See [`SubmitError`]; the host has none of the ranges then.
     ///
     /// # Safety
-    /// The memory is the caller's, and nobody looks at it or writes to it until
-    /// [`poll`](Self::poll) has returned the token, or a reset is complete. What it held is lost.
-    /// What it holds afterwards is unknown: an answer proves nothing.
+    /// The memory is the caller's, and nobody reads or writes it until [`poll`](Self::poll) has
+    /// returned the token, or a reset is complete. What it held is lost, and its content afterwards
+    /// is unknown: an answer proves nothing.
     pub unsafe fn submit(&mut self, ranges: &[(u64, u32)]) -> Result<Token, SubmitError> {
         if let Some(fault) = self.fault() {
             return Err(SubmitError::Fault(fault));
@@ -217,30 +219,30 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(token)
     }
 
-    /// A report that the device has answered, in the order of its answers. Reads memory only, so it
-    /// may be called often.
+    /// The next report that the device has answered, in the order of its answers. It reads only
+    /// memory, so it may be called often.
     ///
     /// # Errors
-    /// The device does what it may not. What it has not answered stays with it until a reset.
+    /// The device has broken a rule. What it has not answered stays with it until a reset.
     pub fn poll(&mut self) -> Result<Option<Completion>, DeviceFault> {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
         let polled = self.queues.reports.as_mut().map_or(Ok(None), Reports::poll);
-        self.noted(polled)
+        self.record_fault(polled)
     }
 
     /// One step of everything else; never waits. Call it now and then, after an interrupt if there
-    /// are any, and again soon while the balloon is not where it should be. It acknowledges the
-    /// interrupt, answers the host's question for statistics with what `statistics` knows, finishes
-    /// a request for pages, and begins the next (at most 4 MiB).
+    /// are any, and again soon while the balloon has not reached its goal. It acknowledges the
+    /// interrupt, answers a request for statistics with what `statistics` returns, finishes a
+    /// request for pages, and begins the next (at most 4 MiB).
     ///
     /// # Safety
     /// `memory` is the one that all frames in the balloon came from: frames go back to it by number
     /// (invariant 42).
     ///
     /// # Errors
-    /// The device does what it may not, or asks to be reset.
+    /// The device has broken a rule, or asks to be reset.
     pub unsafe fn work(
         &mut self,
         memory: &mut dyn BalloonMemory,
@@ -251,12 +253,12 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         }
         // SAFETY: passed on to the caller.
         let step = unsafe { self.step(memory, statistics) };
-        self.noted(step)
+        self.record_fault(step)
     }
 
-    /// Makes the balloon smaller by `pages`, although the host wants it as it is, because the guest
-    /// needs memory. [`work`](Self::work) does it; the goal stays there until the host changes its
-    /// target. False when the host does not allow it (DEFLATE_ON_OOM).
+    /// Lowers the goal by `pages` below what the balloon holds, because the guest needs memory more
+    /// urgently than the host. [`work`](Self::work) then deflates; the goal stays until the host
+    /// changes its target. False when the host does not allow it (DEFLATE_ON_OOM).
     pub fn relieve(&mut self, pages: u32) -> bool {
         if !self.features.contains(Features::DEFLATE_ON_OOM) {
             return false;
@@ -275,11 +277,11 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
     }
 
     /// Resets the device and starts it again. Returns when it has completed the reset, however long
-    /// that takes; [`try_reset`](Self::try_reset) does not wait. The device has then no report any
-    /// more, and their tokens will not come. The balloon keeps its pages.
+    /// that takes; [`try_reset`](Self::try_reset) does not wait. The device then has no reports any
+    /// more, and their tokens will never be returned. The balloon keeps its pages.
     ///
     /// # Errors
-    /// The device could not be started again; it has no report all the same, and none can be made.
+    /// The device could not be started again. It has no reports any more, and takes no new ones.
     pub fn reset(&mut self) -> Result<(), StartError> {
         while !self.try_reset()? {
             core::hint::spin_loop();
@@ -287,13 +289,13 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(())
     }
 
-    /// Begins a reset, or goes on with one: true once the device has completed it and was started
-    /// again. Until then all reports stay with it.
+    /// Begins a reset, or continues one: true once the device has completed it and was started
+    /// again. Until then the device keeps all reports.
     ///
     /// # Errors
     /// As for [`reset`](Self::reset).
     pub fn try_reset(&mut self) -> Result<bool, StartError> {
-        if !self.try_quiet() {
+        if !self.poll_reset() {
             return Ok(false);
         }
         let features = negotiate(&mut self.transport, self.settings)?;
@@ -303,8 +305,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             .rings()
             .any(|ring| transport.max_queue_size(ring.queue()) < ring.size().into());
         if features != self.features || shrunk {
-            // Queues would have other numbers, or do not fit. A device that changes under its
-            // driver is as good as none.
+            // Queues would have other numbers, or not fit. A device that changes at a reset cannot
+            // be used.
             self.transport.set_status(DeviceStatus::FAILED);
             return Err(StartError::Changed);
         }
@@ -312,14 +314,14 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(true)
     }
 
-    /// Stops the device and gives the balloon's pages back: true once that is done, otherwise the
-    /// device has not completed its reset, and this has to be called again. [`reset`](Self::reset)
+    /// Stops the device and gives the balloon's pages back: true once that is done. False when the
+    /// device has not completed its reset: then call this again. [`reset`](Self::reset)
     /// starts it again.
     ///
     /// # Safety
     /// As for [`work`](Self::work).
     pub unsafe fn stop(&mut self, memory: &mut dyn BalloonMemory) -> bool {
-        if self.state != State::Stopped && !self.try_quiet() {
+        if self.state != State::Stopped && !self.poll_reset() {
             return false;
         }
         // SAFETY: the frames came from `memory`, as the caller says, and the device has been reset.
@@ -327,8 +329,9 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         true
     }
 
-    /// True once the device is reset. Then it has nothing of ours (invariant 32).
-    fn try_quiet(&mut self) -> bool {
+    /// Begins a reset if none has begun. True once it is complete: the device then uses no memory
+    /// of the driver (invariant 32).
+    fn poll_reset(&mut self) -> bool {
         if self.state != State::Resetting {
             self.state = State::Resetting;
             self.transport.set_status(DeviceStatus::empty());
@@ -338,7 +341,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         }
         self.state = State::Stopped;
         for ring in self.queues.rings() {
-            ring.forget();
+            ring.clear();
         }
         true
     }
@@ -353,7 +356,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
                 .map_err(StartError::Configuration)?;
         }
         for ring in self.queues.rings() {
-            ring.announce(&mut self.transport);
+            ring.set_up(&mut self.transport);
         }
         self.transport.set_status(
             DeviceStatus::ACKNOWLEDGE
@@ -362,7 +365,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
                 | DeviceStatus::DRIVER_OK,
         );
         self.state = State::Running;
-        self.told_pages = None;
+        self.actual_pages = None;
         self.queues.inflation.repeat(&mut self.transport);
         Ok(())
     }
@@ -374,8 +377,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         memory: &mut dyn BalloonMemory,
         statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
     ) -> Result<Progress, DeviceFault> {
-        // What changed is looked up in any case: hosts with message-signalled interrupts alone do
-        // not set these bits.
+        // The bits are not used: hosts with only message-signalled interrupts do not set them.
         self.transport.ack_interrupt();
         if self.transport.get_status().contains(DeviceStatus::DEVICE_NEEDS_RESET) {
             return Err(DeviceFault::NeedsReset);
@@ -387,10 +389,10 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         let goal_pages = self.goal_pages();
         let enough = self.queues.inflation.approach(goal_pages, memory, &mut self.transport);
         let held_pages = self.queues.inflation.held_pages();
-        if self.told_pages != Some(held_pages) {
+        if self.actual_pages != Some(held_pages) {
             let written = self.transport.write_config_space(ACTUAL, held_pages.to_le());
             written.map_err(DeviceFault::Configuration)?;
-            self.told_pages = Some(held_pages);
+            self.actual_pages = Some(held_pages);
         }
         let waiting = self.queues.inflation.is_waiting();
         Ok(Progress {
@@ -412,7 +414,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         }
     }
 
-    /// The host has the buffer from the start, and returns it when it wants new numbers.
+    /// The host has the buffer from the start and returns it when it wants new values.
     fn answer_statistics(
         &mut self,
         statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
@@ -433,8 +435,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(())
     }
 
-    /// Remembers a fault.
-    fn noted<V>(&mut self, result: Result<V, DeviceFault>) -> Result<V, DeviceFault> {
+    /// Records a fault.
+    fn record_fault<V>(&mut self, result: Result<V, DeviceFault>) -> Result<V, DeviceFault> {
         if let Err(fault) = result {
             self.state = State::Faulty(fault);
         }
@@ -460,13 +462,13 @@ impl<H: PrivateMemory, T: Transport> Drop for Balloon<H, T> {
             // SAFETY: dropped once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.queues) };
         }
-        // Otherwise the device may still write into the queues: they are never given back.
+        // Otherwise the device may still write into the queues: they are leaked.
     }
 }
 
-/// Whether a device that was told to reset does so soon.
+/// Whether a device completes the reset that it was told to do soon enough.
 fn reset_completes<T: Transport>(transport: &T) -> bool {
-    (0..RESET_LOOKS).any(|_| transport.get_status() == DeviceStatus::empty())
+    (0..RESET_POLLS).any(|_| transport.get_status() == DeviceStatus::empty())
 }
 
 /// Agrees with a device that has been reset on features.

@@ -1,6 +1,6 @@
-//! What goes wrong with a device.
+//! Errors: why a device cannot be used, and what a running device did wrong.
 
-use crate::features::QueueKind;
+use crate::queue_kind::QueueKind;
 use core::fmt;
 use virtio_drivers::transport::DeviceType;
 
@@ -11,9 +11,8 @@ pub enum StartError {
     NotABalloon(DeviceType),
     /// It speaks only the protocol before version 1.
     Legacy,
-    /// It reaches memory otherwise than by physical address and as CPUs do, which this driver does
-    /// not know: it is behind an IOMMU, or the guest's memory is hidden from it, or it is real
-    /// hardware.
+    /// It does not access memory by physical address and as CPUs do: it is behind an IOMMU, or the
+    /// guest's memory is hidden from it, or it is real hardware. This driver does not support that.
     NeedsPlatform {
         /// It offers VIRTIO_F_ACCESS_PLATFORM.
         access: bool,
@@ -55,7 +54,8 @@ impl fmt::Display for StartError {
                 };
                 write!(
                     f,
-                    "the virtio balloon asks for {features}, which is not supported: it is left alone"
+                    "the virtio balloon asks for {features}, which is not supported: \
+                     it is left alone"
                 )
             }
             Self::ResetPending => f.write_str("the virtio balloon does not complete its reset"),
@@ -79,7 +79,7 @@ impl fmt::Display for StartError {
 
 impl core::error::Error for StartError {}
 
-/// A running device does what it may not. What it was given stays with it until it is reset.
+/// What a running device did wrong. What it was given stays with it until it is reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceFault {
     /// It says that it has returned more than it was given, or its count runs backwards.
@@ -124,13 +124,15 @@ impl fmt::Display for DeviceFault {
             Self::NotGiven { queue, descriptor } => {
                 write!(
                     f,
-                    "virtio balloon: queue {queue}: descriptor {descriptor} returned, which it was not given"
+                    "virtio balloon: queue {queue}: descriptor {descriptor} returned, \
+                     which it was not given"
                 )
             }
             Self::TooLong { queue, written } => {
                 write!(
                     f,
-                    "virtio balloon: queue {queue}: {written} bytes written, more than there is room for"
+                    "virtio balloon: queue {queue}: {written} bytes written, \
+                     more than there is room for"
                 )
             }
             Self::NeedsReset => f.write_str("virtio balloon: the device asks to be reset"),

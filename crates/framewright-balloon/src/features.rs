@@ -1,7 +1,7 @@
-//! What device and driver agree on, and how queues are numbered by it (SPEC 5.6).
+//! What device and driver agree on (virtio 1.2, 5.5.3), and how that numbers the queues (5.5.2).
 
 use crate::error::StartError;
-use core::fmt;
+use crate::queue_kind::QueueKind;
 use virtio_drivers::transport::Transport;
 
 bitflags::bitflags! {
@@ -25,8 +25,8 @@ bitflags::bitflags! {
     }
 }
 
-/// The device reaches memory as the platform lets it (ACCESS_PLATFORM): addresses are an IOMMU's,
-/// or memory must be shared with it first.
+/// The device accesses memory only as the platform allows (ACCESS_PLATFORM): addresses are an
+/// IOMMU's, or memory must be shared with it first.
 const ACCESS_PLATFORM: u64 = 1 << 33;
 /// The device needs the barriers of real hardware (ORDER_PLATFORM), which are stronger than those
 /// between CPUs.
@@ -40,7 +40,7 @@ pub enum FreeContent {
     Any,
     /// Zeros: pages are cleared when they are freed, and taken to be clear.
     Zero,
-    /// This byte throughout: pages are filled when they are freed, and looked at when they are
+    /// This byte throughout: pages are filled when they are freed and checked when they are
     /// allocated.
     Fill(u8),
 }
@@ -56,54 +56,16 @@ impl FreeContent {
     }
 }
 
-/// What a queue is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum QueueKind {
-    /// Pages that go into the balloon.
-    Inflate,
-    /// Pages that come out.
-    Deflate,
-    /// Statistics.
-    Statistics,
-    /// Hints about free pages, not used.
-    Hint,
-    /// Reports of free pages.
-    Reporting,
-}
-
-impl QueueKind {
-    /// All of them, in the specification's order.
-    const IN_ORDER: [Self; 5] =
-        [Self::Inflate, Self::Deflate, Self::Statistics, Self::Hint, Self::Reporting];
-
-    /// The specification's own number.
-    const fn fixed(self) -> u16 {
-        self as u16
-    }
-}
-
-impl fmt::Display for QueueKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Inflate => "inflation",
-            Self::Deflate => "deflation",
-            Self::Statistics => "statistics",
-            Self::Hint => "free page hints",
-            Self::Reporting => "free page reporting",
-        })
-    }
-}
-
 impl Features {
     /// What the driver accepts of `offered`, given what free pages hold.
     ///
-    /// Whatever has a queue is accepted where it is offered, used or not: devices number queues by
-    /// what they offer. Only reporting may be turned down, because its queue is the last.
+    /// A feature with a queue is accepted where it is offered, used or not, because devices number
+    /// queues by what they offer. Only reporting may be declined, because its queue is the last.
     ///
-    /// A device that offers what changes how it reaches memory is refused: the driver names frames
-    /// and reported ranges by physical address and orders its stores as between CPUs, so that such
-    /// a device would reach other memory than was meant, or none. A device may go on although the
-    /// driver has not accepted these bits (virtio 1.2, 6.1), so leaving them out is not enough.
+    /// A device with a feature that changes how it accesses memory is refused: the driver names
+    /// frames and reported ranges by physical address and orders its stores as between CPUs, so
+    /// such a device would access the wrong memory, or none. It is not enough to leave these bits
+    /// out, because a device may go on although the driver has not accepted them (virtio 1.2, 6.1).
     pub(crate) fn accept(offered: u64, content: FreeContent) -> Result<Self, StartError> {
         let mut features = Self::from_bits_truncate(offered);
         if !features.contains(Self::VERSION_1) {
@@ -153,9 +115,9 @@ impl Features {
         }
     }
 
-    /// Devices number only the queues that exist, in the specification's order; the specification
-    /// gives each a number of its own. The two differ from the first queue on that does not exist,
-    /// where such a device has a gap.
+    /// Whether the device uses the specification's fixed numbers. Most devices number only the
+    /// queues that exist, in the specification's order. The two differ from the first queue on that
+    /// does not exist, where a device with fixed numbers has a gap.
     fn numbers_are_fixed<T: Transport>(self, transport: &mut T) -> bool {
         let mut is_gap = |kind| {
             transport.max_queue_size(self.compact(kind)) == 0

@@ -1,4 +1,4 @@
-//! Towards the host's target: one request at a time, of up to 4 MiB.
+//! Inflates and deflates towards the host's target, one request at a time, of up to 4 MiB.
 
 use crate::dma::DmaPage;
 use crate::error::DeviceFault;
@@ -8,12 +8,12 @@ use crate::ring::{Buffer, Ring, Used};
 use virtio_drivers::transport::Transport;
 use virtio_drivers::{BufferDirection, Hal};
 
-/// Frame numbers have 32 bits on the queue, so that memory from 16 TiB on cannot go into a balloon.
+/// Frame numbers have 32 bits on the queue, so memory from 16 TiB on cannot go into a balloon.
 pub const END_PFN: u64 = 1 << 32;
-/// A piece of 2 MiB.
+/// The order of a 2 MiB block.
 const LARGE_ORDER: u32 = 9;
 const LARGE_PAGES: u32 = 1 << LARGE_ORDER;
-/// Frame numbers in one request: a page of them.
+/// Frame numbers in one request: as many as a page holds.
 const LIST_PAGES: u32 = 1024;
 const PFN_BYTES: u32 = 4;
 
@@ -23,27 +23,27 @@ const PFN_BYTES: u32 = 4;
 /// A frame that [`take`](Self::take) has returned is used by nobody until it comes back through
 /// [`give_back`](Self::give_back): the host may discard it at any time.
 pub unsafe trait BalloonMemory {
-    /// Takes `1 << order` neighbouring frames of 4 KiB, aligned to their number, all below
-    /// `end_pfn`; gives the first. `order` is 9 or 0. `None` when there are none to spare: the
-    /// driver goes on with smaller ones, or tries again at the next call of
+    /// Takes `1 << order` contiguous frames of 4 KiB, aligned to their number, all below `end_pfn`,
+    /// and returns the first. `order` is 9 or 0. `None` when there are none to spare: the driver
+    /// goes on with smaller ones, or tries again at the next call of
     /// [`Balloon::work`](crate::Balloon::work).
     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64>;
 
-    /// Takes frames back, which may be a part of a larger piece. They hold anything; who keeps free
-    /// frames clear or filled has to do so with these.
+    /// Takes frames back, which may be part of a block that was taken as a whole. Their content is
+    /// undefined: an allocator that keeps free frames cleared or filled has to do so with these.
     ///
     /// # Safety
     /// [`take`](Self::take) of this memory gave them to the caller, who gives them back once and
-    /// uses them no more (invariant 42).
+    /// does not use them any more (invariant 42).
     unsafe fn give_back(&mut self, first_pfn: u64, pages: u32);
 }
 
 /// What the device has been asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
-    /// The newest so many frames of the ledger go to the host.
+    /// This many frames, the newest of the ledger, go to the host.
     Inflate(u32),
-    /// They come back from it.
+    /// This many frames, the newest of the ledger, come back.
     Deflate(u32),
 }
 
@@ -59,7 +59,7 @@ impl Request {
 pub struct Inflation<H: PrivateMemory> {
     inflate: Ring<H>,
     deflate: Ring<H>,
-    /// The frame numbers of the request on its way.
+    /// The frame numbers of the request in flight.
     list: DmaPage<H>,
     ledger: Ledger<H>,
     request: Option<Request>,
@@ -76,7 +76,7 @@ impl<H: PrivateMemory> Inflation<H> {
         [&mut self.inflate, &mut self.deflate]
     }
 
-    /// Frames that the host has.
+    /// How many frames the host has.
     pub fn held_pages(&self) -> u32 {
         let unanswered = match self.request {
             Some(Request::Inflate(pages)) => pages,
@@ -90,21 +90,20 @@ impl<H: PrivateMemory> Inflation<H> {
         self.request.is_some()
     }
 
-    /// Asks again what the device had not answered when it was reset. Telling it twice does no
-    /// harm.
+    /// Repeats the request that the device had not answered when it was reset. Sending it twice
+    /// does no harm.
     pub fn repeat<T: Transport>(&mut self, transport: &mut T) {
         if let Some(request) = self.request {
             self.send(request, transport);
         }
     }
 
-    /// Looks for the answer. True when the number of frames in the balloon has changed.
+    /// Polls for the answer. True when the number of frames in the balloon has changed.
     ///
     /// # Safety
     /// `memory` is what all frames in the balloon came from.
     pub unsafe fn finish(&mut self, memory: &mut dyn BalloonMemory) -> Result<bool, DeviceFault> {
-        // The device was asked for nothing on the other queue, and gets no further than to say that
-        // it did something there.
+        // There is no request on the other queue: an answer there is an error.
         let inflated = self.inflate.poll()?.map(|used| (used, self.inflate.queue()));
         let deflated = self.deflate.poll()?.map(|used| (used, self.deflate.queue()));
         let Some((Used { written, room, .. }, queue)) = inflated.or(deflated) else {
@@ -116,14 +115,14 @@ impl<H: PrivateMemory> Inflation<H> {
         match self.request.take() {
             Some(Request::Deflate(pages)) => {
                 // SAFETY: passed on to the caller; the device has answered for these frames.
-                unsafe { self.take_out(pages, memory) };
+                unsafe { self.give_back_newest(pages, memory) };
             }
             Some(Request::Inflate(_)) | None => {}
         }
         Ok(true)
     }
 
-    /// Begins the next request towards `goal_pages`, unless one is on its way. False when there was
+    /// Begins the next request towards `goal_pages`, unless one is in flight. False when there was
     /// no memory.
     pub fn approach<T: Transport>(
         &mut self,
@@ -158,7 +157,7 @@ impl<H: PrivateMemory> Inflation<H> {
         self.request = None;
         while let Some(run) = self.ledger.pop(u32::MAX) {
             // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the
-            // device has let go of it (invariant 42).
+            // device does not have it any more (invariant 42).
             unsafe { memory.give_back(run.first_pfn, run.pages) };
         }
     }
@@ -170,13 +169,13 @@ impl<H: PrivateMemory> Inflation<H> {
         };
         let bytes = request.pages() * PFN_BYTES;
         let list = Buffer { address: self.list.physical(), bytes, device_writes: false };
-        // One request is on its way at a time, so that there is room.
+        // One request is in flight at a time, so there is room.
         let added = ring.add([list].into_iter(), 0);
         debug_assert!(added, "room for one request");
         ring.notify(transport);
     }
 
-    /// Takes up to `wanted` frames, in pieces of 2 MiB while that is possible, into ledger and
+    /// Takes up to `wanted` frames, by 2 MiB while that is possible, and adds them to ledger and
     /// list.
     fn fill(&mut self, wanted: u32, memory: &mut dyn BalloonMemory) -> u32 {
         let mut taken = 0;
@@ -188,8 +187,7 @@ impl<H: PrivateMemory> Inflation<H> {
                 Some(first_pfn) => {
                     let run = Run { first_pfn, pages: 1 << order };
                     if !self.is_usable(run) || !self.ledger.push(run) {
-                        // SAFETY: taken just now; neither device nor ledger knows of it (invariant
-                        // 42).
+                        // SAFETY: taken just now; neither device nor ledger has it (invariant 42).
                         unsafe { memory.give_back(run.first_pfn, run.pages) };
                         break;
                     }
@@ -203,7 +201,7 @@ impl<H: PrivateMemory> Inflation<H> {
         taken
     }
 
-    /// Whether the queue can name these frames, and they are aligned as asked.
+    /// Whether the queue can name these frames, and they are aligned as requested.
     fn is_usable(&self, run: Run) -> bool {
         let end = run.first_pfn.checked_add(u64::from(run.pages));
         run.first_pfn.is_multiple_of(u64::from(run.pages)) && end.is_some_and(|end| end <= END_PFN)
@@ -227,13 +225,13 @@ impl<H: PrivateMemory> Inflation<H> {
     /// Gives back the newest `pages` frames of the ledger.
     ///
     /// # Safety
-    /// They came from `memory`, and the device has let go of them.
-    unsafe fn take_out(&mut self, pages: u32, memory: &mut dyn BalloonMemory) {
+    /// They came from `memory`, and the device does not have them any more.
+    unsafe fn give_back_newest(&mut self, pages: u32, memory: &mut dyn BalloonMemory) {
         let mut left = pages;
         while left > 0 {
             let Some(run) = self.ledger.pop(left) else { return };
             // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the
-            // device has let go of it (invariant 42).
+            // device does not have it any more (invariant 42).
             unsafe { memory.give_back(run.first_pfn, run.pages) };
             left -= run.pages;
         }
@@ -244,10 +242,10 @@ impl<H: PrivateMemory> Inflation<H> {
     }
 }
 
-/// Writes the frames of `run` into a list, from place `at` on.
+/// Writes the frames of `run` into a list, from index `at` on.
 fn write_list<H: Hal>(list: &DmaPage<H>, at: u32, run: Run) {
-    for (place, pfn) in (at..LIST_PAGES).zip(run.first_pfn..run.first_pfn + u64::from(run.pages)) {
+    for (index, pfn) in (at..LIST_PAGES).zip(run.first_pfn..run.first_pfn + u64::from(run.pages)) {
         // The ledger holds only frames below `END_PFN`.
-        list.store_u32((place * PFN_BYTES) as usize, u32::try_from(pfn).unwrap_or(u32::MAX));
+        list.store_u32((index * PFN_BYTES) as usize, u32::try_from(pfn).unwrap_or(u32::MAX));
     }
 }

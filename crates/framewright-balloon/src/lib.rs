@@ -1,17 +1,27 @@
 //! A virtio-balloon driver for kernels: no heap, nothing that waits, errors are values.
 //!
-//! It stands on `virtio-drivers`, from which it takes the transport and
-//! [`Hal`](virtio_drivers::Hal), and needs nothing else of Framewright but a page now and then that
-//! no device reaches ([`PrivateMemory`]). What a device says or writes is checked and never trusted
-//! with memory: no host can make it give back a frame that was not in the balloon. [`Balloon`] does
-//! * free page reporting, as a device that is given ranges and asked later: [`Balloon::capacity`],
+//! It uses the transport and [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers`, no other
+//! crate of Framewright, and now and then a page that no device reaches ([`PrivateMemory`]).
+//! Whatever a device says or writes is checked: no host can make the driver give back a frame that
+//! was not in the balloon. [`Balloon`] does
+//! * free page reporting, as a device that is given ranges and polled later: [`Balloon::capacity`],
 //!   [`submit`](Balloon::submit), [`poll`](Balloon::poll), [`reset`](Balloon::reset);
 //! * inflation and deflation towards the host's target, and statistics, one bounded step a call:
-//!   [`Balloon::work`]. Memory comes from a [`BalloonMemory`], in pieces of 2 MiB where there are
-//!   any.
+//!   [`Balloon::work`]. Memory comes from a [`BalloonMemory`], by 2 MiB where possible.
 //!
-//! Not done: free page hinting (a host-driven mechanism for migration). The feature is accepted
-//! where it is offered, because devices number their queues by it, and the queue stays empty.
+//! The device's state, as the driver sees it:
+//!
+//! ```text
+//!            new                  the device breaks a rule
+//! (reset) --------> running ---------------------------------> faulty
+//!                    ^   |                                       |
+//!                    |   +--- reset, try_reset, stop --+---------+
+//!                    |                                 v
+//!                    +-- reset, try_reset -- stopped <- resetting (all memory stays the device's)
+//! ```
+//!
+//! Not done: free page hinting (a mechanism for migration that the host drives). The feature is
+//! accepted where it is offered, because devices number their queues by it; its queue stays empty.
 //!
 //! ```
 //! use framewright_balloon::{Balloon, BalloonMemory, Settings};
@@ -38,7 +48,7 @@
 //! while unsafe { balloon.work(&mut frames, &mut |_| None)? }.held_pages < 100 {}
 //! assert_eq!(frames.0.len(), 156);
 //!
-//! // SAFETY: the frame is ours, and nobody looks at it before the device has answered.
+//! // SAFETY: the frame is ours, and nobody accesses it before the device has answered.
 //! let token = unsafe { balloon.submit(&[(frames.0[0] << 12, 4096)])? };
 //! let answer = balloon.poll()?.expect("this host answers at once");
 //! assert_eq!((answer.token, answer.result), (token, Ok(())));
@@ -54,15 +64,17 @@ mod inflation;
 mod ledger;
 pub mod pci;
 mod private;
+mod queue_kind;
 mod report;
 mod ring;
 mod statistics;
 
 pub use driver::{Balloon, Progress, Settings};
 pub use error::{DeviceFault, StartError};
-pub use features::{Features, FreeContent, QueueKind};
+pub use features::{Features, FreeContent};
 pub use inflation::BalloonMemory;
 pub use private::{PRIVATE_PAGE_BYTES, PrivateMemory};
+pub use queue_kind::QueueKind;
 pub use report::{BadAnswer, Completion, MOST_RANGES, SubmitError, Token};
 pub use statistics::Statistic;
 

@@ -12,18 +12,18 @@ use virtio_drivers::transport::pci::virtio_device_type;
 const BUS_NUMBERS: u8 = 0x18;
 /// The register with the status (upper half) and the command.
 const COMMAND: u8 = 0x04;
-/// In that register: there is a list of capabilities.
+/// In the status: there is a list of capabilities.
 const HAS_CAPABILITIES: u32 = 1 << 20;
-/// The register that says where it begins.
+/// The register that holds where that list begins.
 const CAPABILITIES: u8 = 0x34;
-/// The configuration's registers, of four bytes each. A list has no more capabilities.
+/// How many registers of four bytes a configuration space has. A list has no more capabilities.
 const CONFIGURATION_WORDS: usize = 64;
 
 /// The first balloon on bus 0 or on a bus behind it, as firmware has numbered them.
 pub fn find<C: ConfigurationAccess>(access: &C) -> Option<DeviceFunction> {
     // SAFETY: it only reads what does not change.
     let root = PciRoot::new(unsafe { access.unsafe_clone() });
-    // One bit a bus: to be looked at, and looked at.
+    // One bit per bus: to be searched, and searched.
     let (mut wanted, mut seen) = ([0u64; 4], [0u64; 4]);
     let mut next = Some(0u8);
     while let Some(bus) = next {
@@ -72,7 +72,7 @@ impl fmt::Display for Registers {
 /// Why a device's registers cannot be used. Nothing of the device has changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegistersError {
-    /// PCI says something impossible.
+    /// The PCI configuration space is malformed.
     Pci(PciError),
     /// The list of its capabilities leads back into itself.
     EndlessCapabilities,
@@ -102,7 +102,8 @@ impl fmt::Display for RegistersError {
             Self::Wrap { number, address, bytes } => {
                 write!(
                     f,
-                    "BAR {number}: {bytes:#x} bytes from {address:#x} on reach beyond the last address"
+                    "BAR {number}: {bytes:#x} bytes from {address:#x} on \
+                     reach beyond the last address"
                 )
             }
             Self::OverMemory(registers) => {
@@ -118,11 +119,11 @@ impl fmt::Display for RegistersError {
 impl core::error::Error for RegistersError {}
 
 /// Where the device's registers are, by number of base address register; `None` where there are no
-/// registers in memory or firmware has given them no place.
+/// registers in memory or firmware has assigned no address.
 ///
-/// A place is what firmware or the host wrote down, and whoever maps it maps whatever is there. So
-/// `is_memory` is asked for each range of whole pages of 4096 bytes, first and last address,
-/// whether any of it is memory. To be called before anything is mapped and before [`enable`].
+/// Addresses are what firmware or the host wrote, and whoever maps them maps whatever is there. So
+/// `is_memory` gets the first and last address of each range of whole pages of 4096 bytes, and says
+/// whether any of it is memory. Call this before anything is mapped and before [`enable`].
 ///
 /// # Errors
 /// See [`RegistersError`].
@@ -162,7 +163,7 @@ pub fn registers<C: ConfigurationAccess>(
     Ok(found)
 }
 
-/// Whether the list of capabilities has an end. The transport follows it as far as it goes.
+/// Whether the list of capabilities has an end. The transport would follow it for ever.
 fn capabilities_end<C: ConfigurationAccess>(access: &C, place: DeviceFunction) -> bool {
     if access.read_word(place, COMMAND) & HAS_CAPABILITIES == 0 {
         return true;
@@ -175,8 +176,8 @@ fn capabilities_end<C: ConfigurationAccess>(access: &C, place: DeviceFunction) -
     })
 }
 
-/// Lets the device answer to memory accesses and access memory itself, and keeps it from the
-/// interrupt line: the driver looks by itself.
+/// Lets the device respond to memory accesses and access memory itself, and keeps it off the
+/// interrupt line, because the driver polls.
 pub fn enable<C: ConfigurationAccess>(access: &mut C, place: DeviceFunction) {
     let command = Command::from_bits_retain(
         u16::try_from(access.read_word(place, COMMAND) & 0xffff).unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Memory that no device reaches, for what the driver writes down and later trusts.
+//! Memory that no device reaches, for what the driver stores and later trusts.
 
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
@@ -8,14 +8,14 @@ use virtio_drivers::Hal;
 /// Bytes of a page from [`PrivateMemory`].
 pub const PRIVATE_PAGE_BYTES: usize = 4096;
 
-/// Where the driver keeps which frames are in the balloon. It gives them back by what it reads
-/// there, so that this must be memory that no device and no host can write: not what
-/// [`Hal::dma_alloc`] gives, which is shared where memory is encrypted or behind an IOMMU.
+/// Where the driver keeps the list of frames in the balloon. It decides which frames are given
+/// back, so no device may write to this memory, nor a host where the guest's memory is encrypted.
+/// So it is not what [`Hal::dma_alloc`] gives, which is shared with the host then.
 ///
 /// # Safety
 /// A page from [`allocate_page`](Self::allocate_page) is memory of [`PRIVATE_PAGE_BYTES`] bytes,
 /// aligned to 4096, readable and writable, and the caller's alone until
-/// [`free_page`](Self::free_page). No device is told of it.
+/// [`free_page`](Self::free_page). No device gets its address.
 pub unsafe trait PrivateMemory: Hal {
     /// A page with any content; `None` when there is no memory.
     fn allocate_page() -> Option<NonNull<u8>>;
@@ -28,7 +28,7 @@ pub unsafe trait PrivateMemory: Hal {
     unsafe fn free_page(page: NonNull<u8>);
 }
 
-/// A value in a page of its own, given back when this is dropped.
+/// A value in a page of its own, which is freed when this is dropped.
 pub struct Private<H: PrivateMemory, T> {
     value: NonNull<T>,
     owner: PhantomData<(fn() -> H, T)>,
@@ -40,11 +40,14 @@ unsafe impl<H: PrivateMemory, T: Send> Send for Private<H, T> {}
 impl<H: PrivateMemory, T> Private<H, T> {
     /// Puts `value` into a page of its own; `None` when there is no memory.
     pub fn new(value: T) -> Option<Self> {
-        const { assert!(size_of::<T>() <= PRIVATE_PAGE_BYTES && align_of::<T>() <= PRIVATE_PAGE_BYTES) };
-        let place = H::allocate_page()?.cast::<T>();
+        const {
+            assert!(size_of::<T>() <= PRIVATE_PAGE_BYTES);
+            assert!(align_of::<T>() <= PRIVATE_PAGE_BYTES);
+        };
+        let value_page = H::allocate_page()?.cast::<T>();
         // SAFETY: a page that is ours alone, large enough and aligned (invariant 33).
-        unsafe { place.write(value) };
-        Some(Self { value: place, owner: PhantomData })
+        unsafe { value_page.write(value) };
+        Some(Self { value: value_page, owner: PhantomData })
     }
 }
 

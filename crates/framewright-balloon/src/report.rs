@@ -1,4 +1,4 @@
-//! The reporting queue: ranges go to the host, and come back when it has discarded what they held.
+//! The reporting queue: ranges go to the host and come back when it has discarded their content.
 
 use crate::PAGE_SIZE;
 use crate::error::DeviceFault;
@@ -10,16 +10,16 @@ use virtio_drivers::transport::Transport;
 /// Ranges of one request, unless [`Settings`](crate::Settings) ask for fewer or more.
 pub const MOST_RANGES: u16 = 32;
 
-/// A request that was submitted. No two of one driver are the same.
+/// A submitted request. Each has its own token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(u64);
 
-/// Why a request was not submitted. The device has then nothing of it.
+/// Why a request was not submitted. The device then has none of its ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SubmitError {
-    /// The host takes no reports, or may not be given any.
+    /// The host takes no reports, or must not get any because of what free pages hold.
     NotSupported,
-    /// There is no room until the device answers earlier requests.
+    /// There is no room until the device has answered earlier requests.
     Busy,
     /// A request has at least one range and at most [`capacity`](crate::Balloon::capacity).
     BadCount {
@@ -51,11 +51,10 @@ impl fmt::Display for SubmitError {
 
 impl core::error::Error for SubmitError {}
 
-/// The device has returned a request and says something about it that cannot be: it has written
-/// more than the request has room for.
+/// The device has returned a request and claims to have written more bytes than the request has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadAnswer {
-    /// Bytes that it has written, as it says.
+    /// The bytes that it claims to have written.
     pub written: u32,
 }
 
@@ -71,7 +70,8 @@ impl fmt::Display for BadAnswer {
 
 impl core::error::Error for BadAnswer {}
 
-/// A request that the device has returned. Its memory is the caller's again, with any content.
+/// A request that the device has returned. Its memory is the caller's again; its content is
+/// undefined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// Which.
@@ -80,7 +80,7 @@ pub struct Completion {
     pub result: Result<(), BadAnswer>,
 }
 
-/// Requests on their way.
+/// The requests in flight.
 pub struct Reports<H: Hal> {
     ring: Ring<H>,
     capacity: u16,
@@ -104,7 +104,7 @@ impl<H: Hal> Reports<H> {
         &mut self.ring
     }
 
-    /// Gives `ranges` to the device; `number` tells requests apart.
+    /// Gives `ranges` to the device; `number` identifies the request.
     pub fn submit<T: Transport>(
         &mut self,
         transport: &mut T,

@@ -1,14 +1,14 @@
 //! A split virtqueue of at most 128 descriptors in one page.
 //!
-//! `virtio-drivers` has queues too. They take buffers as Rust slices, which memory that is being
-//! reported must not be: it may be outside of every mapping, and its content goes away under the
-//! reference. They also trust the used ring's index, and stop the kernel when a device returns what
-//! it was not given. Here a buffer is an address and a length, links and counts are read from our
-//! own copies only, and whatever a device writes is either an answer to something asked or a
-//! [`DeviceFault`].
+//! `virtio-drivers` has queues, too, but they take buffers as Rust slices, which reported memory
+//! must not be: it may not be mapped, and its content vanishes under the reference. They also trust
+//! the used ring's index, and panic when a device returns what it was not given. Here a buffer is
+//! an address and a length, links and counts are read only from the driver's own copies, and
+//! whatever a device writes is either an answer to a request or a [`DeviceFault`].
 //!
-//! Orders of memory: A SeqCst fence stands between the index that is published and the flags that
-//! are looked at; its partner is the device's own, between its flags and its look at the index.
+//! Orders of memory: a SeqCst fence stands between the store of the index and the load of the
+//! flags. Its partner is the device's own fence, between its store of the flags and its load of the
+//! index.
 
 use crate::dma::DmaPage;
 use crate::error::DeviceFault;
@@ -16,11 +16,11 @@ use core::sync::atomic::{Ordering, fence};
 use virtio_drivers::transport::Transport;
 use virtio_drivers::{BufferDirection, Hal};
 
-/// Descriptors of a ring at most. So many and both rings fit in one page.
+/// Most descriptors of a ring. With both rings they fit in one page.
 pub const MOST_DESCRIPTORS: u16 = 128;
 const SLOTS: usize = MOST_DESCRIPTORS as usize;
 
-/// Where things lie in the page.
+// Offsets in the page.
 const DESCRIPTORS: usize = 0;
 const DESCRIPTOR_BYTES: usize = 16;
 const AVAILABLE: usize = 2048;
@@ -48,11 +48,11 @@ pub struct Buffer {
 /// What the device has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Used {
-    /// As given to [`Ring::add`].
+    /// The tag given to [`Ring::add`].
     pub tag: u64,
-    /// How much the device says it wrote.
+    /// How many bytes the device claims to have written.
     pub written: u32,
-    /// How much memory it was given.
+    /// How many bytes it was given.
     pub room: u64,
 }
 
@@ -96,7 +96,7 @@ impl<H: Hal> Ring<H> {
             next: [0; SLOTS],
             chains: [Chain { descriptors: 0, tag: 0, room: 0 }; SLOTS],
         };
-        ring.forget();
+        ring.clear();
         Some(ring)
     }
 
@@ -114,9 +114,9 @@ impl<H: Hal> Ring<H> {
     }
 
     /// Empties the ring. Only while the device does not use it (invariant 32).
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         self.page.clear();
-        // Nobody waits for interrupts.
+        // The driver polls.
         self.page.publish_u16(AVAILABLE, NO_INTERRUPT);
         (self.available, self.used) = (0, 0);
         (self.free, self.free_count, self.chains_out) = (0, self.size, 0);
@@ -129,7 +129,7 @@ impl<H: Hal> Ring<H> {
     }
 
     /// Tells the device where the ring is.
-    pub fn announce<T: Transport>(&self, transport: &mut T) {
+    pub fn set_up<T: Transport>(&self, transport: &mut T) {
         let at = |offset: usize| self.page.physical() + offset as u64;
         transport.queue_set(self.queue, self.size.into(), at(DESCRIPTORS), at(AVAILABLE), at(USED));
     }
@@ -166,21 +166,21 @@ impl<H: Hal> Ring<H> {
         true
     }
 
-    /// Tells the device that there is something new, unless it does not want to know.
+    /// Notifies the device of new buffers, unless it asks not to be.
     pub fn notify<T: Transport>(&self, transport: &mut T) {
-        // The index is published before the flags are read; the device does these two the other way
-        // round.
+        // The index is stored before the flags are loaded; the device stores the flags before it
+        // loads the index.
         fence(Ordering::SeqCst);
         if self.page.observe_u16(USED) & NO_NOTIFY == 0 {
             transport.notify(self.queue);
         }
     }
 
-    /// What the device has returned next.
+    /// The next chain that the device has returned, if any.
     ///
     /// # Errors
-    /// It has returned more than it has, or what it was not given. Nothing that it says on this
-    /// queue can be believed any more.
+    /// It has returned more than it had, or what it was not given. Nothing on this queue can be
+    /// trusted any more.
     pub fn poll(&mut self) -> Result<Option<Used>, DeviceFault> {
         let index = self.page.observe_u16(USED + INDEX);
         let returned = index.wrapping_sub(self.used);

@@ -1,10 +1,10 @@
-//! Statistics for the host (virtio specification, "Memory Statistics").
+//! Statistics for the host (virtio 1.2, 5.5.6, "Memory Statistics").
 
 use crate::dma::DmaPage;
 use virtio_drivers::Hal;
 
 /// What the host may ask for. The number is the tag of the specification; amounts of memory are in
-/// bytes, all else are counts since boot.
+/// bytes, everything else is a count since boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Statistic {
@@ -12,9 +12,9 @@ pub enum Statistic {
     SwapIn = 0,
     /// Memory written to swap.
     SwapOut = 1,
-    /// Page faults that needed input.
+    /// Page faults that needed I/O.
     MajorFaults = 2,
-    /// Page faults that did not.
+    /// Page faults that needed none.
     MinorFaults = 3,
     /// Memory that nobody uses.
     Free = 4,
@@ -22,7 +22,7 @@ pub enum Statistic {
     Total = 5,
     /// Memory that could be had without swapping.
     Available = 6,
-    /// Memory in caches that could be emptied.
+    /// Memory in caches that could be dropped.
     Caches = 7,
     /// Huge pages allocated.
     HugeAllocated = 8,
@@ -32,9 +32,9 @@ pub enum Statistic {
     OutOfMemoryKills = 10,
     /// Allocations that had to wait for memory.
     AllocationStalls = 11,
-    /// Pages looked at by background reclaim.
+    /// Pages scanned by background reclaim.
     BackgroundScanned = 12,
-    /// Pages looked at by allocations that had to wait.
+    /// Pages scanned by allocations that had to wait.
     DirectScanned = 13,
     /// Pages reclaimed in the background.
     BackgroundReclaimed = 14,
@@ -67,8 +67,8 @@ impl Statistic {
 /// A tag of 16 bits, then a value of 64, without a gap.
 const ENTRY_BYTES: u32 = 10;
 
-/// Writes what `value` knows into `page`; gives the length in bytes. A buffer may not be empty:
-/// without any value it holds one zero count.
+/// Writes what `value` returns into `page`, and returns the length in bytes. A buffer must not be
+/// empty: without any value it holds one count of zero.
 pub fn write<H: Hal>(page: &DmaPage<H>, value: &mut dyn FnMut(Statistic) -> Option<u64>) -> u32 {
     let mut length = 0;
     let mut put = |tag: Statistic, value: u64| {

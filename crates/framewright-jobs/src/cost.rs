@@ -1,42 +1,42 @@
-//! What the units of jobs that are alike cost, kept from one job to the next: [`UnitCost`].
+//! The cost of a unit, kept from one job to the next: [`UnitCost`].
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::const_fn;
 use core::fmt;
 
-/// A cost is kept in these fractions of a nanosecond: 2^-20.
+/// A cost is kept in units of 2^-20 nanoseconds.
 const FRACTION_BITS: u32 = 20;
-/// The lowest bits of `small`: runs that need no clock. The rest is the number of units up to which
-/// they do not.
+/// The lowest bits of `small` count the runs that still need no clock. The other bits are the
+/// number of units up to which they do not.
 const RUN_BITS: u32 = 4;
 const RUNS: u64 = (1 << RUN_BITS) - 1;
-/// A job is small while it takes no more than this part of what makes the first helper worth its
-/// start: one that costs eight times what it did is not late yet.
+/// A job is small if it takes at most one such part of what makes the first helper worth its start:
+/// should its units become eight times as dear, no helper is missed yet.
 const SMALL_PART: u64 = 8;
 
-/// What a unit costs in jobs that are alike, as the last of them found it. Given to each of them by
-/// [`Job::learning_in`](crate::Job::learning_in); it may be a `static`.
+/// What a unit costs in jobs that are alike, as the last of them found it. Each of them is given it
+/// by `Job::learning_in`; it may be a `static`. What the last job taught decides what the next
+/// does:
 ///
-/// | what the last jobs taught | what the next does |
-/// |---|---|
-/// | nothing | it begins with a few units and times them, as without this |
-/// | all its units together take less than an eighth of what a helper must save | one call and no look at the clock, 15 times; the next is timed in its middle |
-/// | more, but not worth a helper | it is timed in its middle |
-/// | they are worth helpers | it asks for them at once |
+/// * Nothing is known: it begins with a few units and times them, as without this.
+/// * All its units together take less than an eighth of what a helper must save: it is one call
+///   that never reads the clock. This holds for 15 jobs; the next is timed in its middle.
+/// * They take more, but are not worth a helper: it is timed in its middle.
+/// * They are worth helpers: it asks for them at once.
 ///
-/// It is a hint. What is wrong costs time and nothing else: units that have become dear are done by
-/// the caller alone in up to 15 jobs, and the one after them finds out in its middle; units that
+/// It is a hint. A wrong one costs time and nothing else. Units that have become dear are done by
+/// the caller alone in up to 15 jobs, and the job after them finds out in its middle; units that
 /// have become cheap wake helpers once for nothing. A job that fails, panics, is cancelled or has
 /// no units teaches nothing.
 ///
-/// Two words, read and written without a locked instruction. Threads that share it overwrite what
-/// the others learned, which does no harm where their units are alike (each counts up to 15 of its
-/// own jobs then); but small jobs that run on several CPUs at once share its cache line, so each
-/// CPU is better off with its own.
+/// It is two words, read and written without a locked instruction. Threads that share it overwrite
+/// what the others learned, which does no harm where their units are alike (each counts up to 15 of
+/// its own jobs then). Small jobs that run on several CPUs at once should have one for each CPU,
+/// because they would share its cache line.
 pub struct UnitCost {
-    /// 0: unknown.
+    /// In units of 2^-20 nanoseconds; 0 when unknown.
     cost: AtomicU64,
-    /// How many more jobs of at most how many units need no clock.
+    /// How many more jobs need no clock, and the most units that they may have ([`RUN_BITS`]).
     small: AtomicU64,
 }
 
@@ -61,8 +61,8 @@ impl UnitCost {
         }
     }
 
-    /// What `units` take one thread, nanoseconds, by what was learned last; nothing when that is
-    /// nothing. `u64::MAX` is so much or more.
+    /// Nanoseconds that `units` take one thread, by what was learned last; nothing before that.
+    /// `u64::MAX` stands for more as well.
     #[must_use]
     pub fn ns_of(&self, units: u64) -> Option<u64> {
         // Relaxed, as everywhere here: a hint that orders nothing.
@@ -71,7 +71,7 @@ impl UnitCost {
         (cost != 0).then(|| u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Whether a job of so many units needs no look at the clock this time. To be asked once a job.
+    /// Whether a job of this many units need not read the clock this time. To be called once a job.
     #[inline]
     pub(crate) fn needs_no_clock(&self, units: u64) -> bool {
         let small = self.small.load(Ordering::Relaxed);
@@ -82,21 +82,21 @@ impl UnitCost {
         needs_none
     }
 
-    /// Whether so many units are known to be worth no helper.
+    /// Whether this many units are known to be worth no helper.
     pub(crate) fn is_for_one(&self, units: u64) -> bool {
         self.cost.load(Ordering::Relaxed) != 0
             && units / SMALL_PART <= self.small.load(Ordering::Relaxed) >> RUN_BITS
     }
 
-    /// Units that take about `ns`, at least one, and what they take; nothing while that is not
-    /// known.
+    /// Units that take about `ns`, at least one, and what they take; nothing while the cost is
+    /// unknown.
     pub(crate) fn sample(&self, ns: u64) -> Option<(u64, u64)> {
         let units = divide(ns, self.cost.load(Ordering::Relaxed))?.max(1);
         Some((units, self.ns_of(units)?))
     }
 
-    /// A job's `units` took one thread `ns`, where a helper costs `start_cost_ns` before it does
-    /// its first unit.
+    /// Keeps that a job's `units` took one thread `ns`. A helper costs `start_cost_ns` before it
+    /// does its first unit.
     pub(crate) fn learn(&self, units: u64, ns: u64, start_cost_ns: u64) {
         let Some(cost) = divide(ns, units) else { return };
         let cost = cost.max(1);
@@ -108,12 +108,12 @@ impl UnitCost {
     }
 }
 
-/// `ns / by` in the fractions in which costs are kept: a cost by units, units by a cost. Nothing by
+/// `ns / by` in units of 2^-20: a cost if `by` is units, units if `by` is a cost. Nothing if it is
 /// 0.
 fn divide(ns: u64, by: u64) -> Option<u64> {
     match ns.checked_mul(1 << FRACTION_BITS) {
         Some(fractions) => fractions.checked_div(by),
-        // Five hours and more.
+        // Times of five hours and more.
         None => Some(ns.checked_div(by)?.saturating_mul(1 << FRACTION_BITS)),
     }
 }
@@ -126,7 +126,7 @@ mod tests {
     fn fifteen_small_jobs_need_no_clock() {
         let cost = UnitCost::new();
         assert!(cost.ns_of(1).is_none() && !cost.needs_no_clock(0) && !cost.needs_no_clock(1));
-        // 3 ns each; an eighth of 20 us.
+        // 3 ns each; 833 of them take an eighth of 20 us.
         cost.learn(1000, 3000, 10_000);
         assert_eq!((cost.ns_of(1), cost.ns_of(2_000_000)), (Some(3), Some(6_000_000)));
         assert!(cost.is_for_one(6671) && !cost.is_for_one(6672) && !cost.needs_no_clock(834));

@@ -1,5 +1,6 @@
-//! Why a job was refused, and how one can end other than well.
+//! Why a job was refused, and how a job can fail.
 
+use crate::nodes::{MAX_NODES, MAX_PARTS};
 use core::fmt;
 use core::ops::Range;
 
@@ -22,31 +23,31 @@ pub enum InvalidJob {
     },
     /// `align` is 0. Every other value is allowed, powers of two or not.
     AlignZero,
-    /// `max_threads` is 0; the caller is one.
+    /// `max_threads` is 0, but the caller is a thread.
     MaxThreadsZero,
     /// `placement`: a node that is not below [`MAX_NODES`](crate::MAX_NODES).
     PlacementNode {
         /// As given.
         node: u32,
     },
-    /// `parts`: more than [`MAX_PARTS`](crate::MAX_PARTS).
+    /// `parts`: more than [`MAX_PARTS`](MAX_PARTS).
     TooManyParts {
         /// As given.
         count: usize,
     },
-    /// `parts`: the end of one lies before its start.
+    /// `parts`: the end of a part lies before its start.
     PartReversed {
-        /// Its place among the parts.
+        /// The part's index.
         index: usize,
     },
-    /// `parts`: one begins before the one in front of it ends. They must ascend.
+    /// `parts`: a part begins before the part in front of it ends. They must ascend.
     PartOutOfOrder {
-        /// Its place among the parts.
+        /// The part's index.
         index: usize,
     },
-    /// `parts`: the node of one is not below [`MAX_NODES`](crate::MAX_NODES).
+    /// `parts`: the node of a part is not below [`MAX_NODES`](crate::MAX_NODES).
     PartNode {
-        /// Its place among the parts.
+        /// The part's index.
         index: usize,
         /// As given.
         node: u32,
@@ -55,7 +56,7 @@ pub enum InvalidJob {
 
 impl fmt::Display for InvalidJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes = crate::MAX_NODES;
+        let nodes = MAX_NODES;
         match self {
             Self::RangeReversed { start, end } => {
                 write!(f, "range: ends at {end}, before its start {start}")
@@ -69,7 +70,7 @@ impl fmt::Display for InvalidJob {
                 write!(f, "placement: node {node} is beyond the limit of {nodes} nodes")
             }
             Self::TooManyParts { count } => {
-                write!(f, "parts: {count} are more than the limit of {}", crate::MAX_PARTS)
+                write!(f, "parts: {count} are more than the limit of {}", MAX_PARTS)
             }
             Self::PartReversed { index } => write!(f, "parts: part {index} ends before its start"),
             Self::PartOutOfOrder { index } => {
@@ -84,10 +85,10 @@ impl fmt::Display for InvalidJob {
 
 impl core::error::Error for InvalidJob {}
 
-/// How a job can end other than well.
+/// How a job can fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JobError<E> {
-    /// It was never begun.
+    /// It was not begun.
     Invalid(InvalidJob),
     /// A chunk failed. Other chunks may have failed after it; their errors are dropped.
     Failed {
@@ -98,8 +99,7 @@ pub enum JobError<E> {
     },
     /// It was cancelled before everything was claimed.
     Cancelled {
-        /// Units of the chunks that returned without error. If the job has an undo, they were
-        /// undone.
+        /// Units of the chunks that returned without error. With an undo, they were undone.
         units: u64,
     },
 }
@@ -124,10 +124,10 @@ impl<E> From<InvalidJob> for JobError<E> {
     }
 }
 
-/// What a job took.
+/// How much a job did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// Workers that called a chunk, the caller among them. A helper that left for another job and
+    /// Workers that called a chunk, including the caller. A helper that left for another job and
     /// came back counts twice.
     pub threads: u32,
     /// Calls of the chunk function.

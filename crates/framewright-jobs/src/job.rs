@@ -1,53 +1,40 @@
-//! What is to be done and how: [`Job`], a description that can be used any number of times.
+//! [`Job`]: a description of what is to be done and how, which can be used any number of times.
 
 use crate::cost::UnitCost;
 use crate::error::InvalidJob;
-use crate::nodes::MAX_NODES;
+use crate::nodes::{MAX_NODES, MAX_PARTS, Part};
 use crate::token::{Cancel, DoneCount, WorkerStats};
 use core::ops::Range;
 
-/// Most parts of a job.
-pub const MAX_PARTS: usize = 64;
-
-/// Where helpers should run. A wish: a helper that is free elsewhere is better than none.
+/// Where helpers should run. This is a preference: a helper elsewhere is better than none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Placement {
-    /// Anywhere. For a job with parts: on the nodes of the parts in turn.
+    /// Anywhere. Helpers of a job with parts go to the nodes of the parts in turn.
     #[default]
     Anywhere,
-    /// On the nodes that have CPUs in turn, going on where the last job stopped (SPEC 1.2, step 6).
+    /// On the nodes that have CPUs in turn, going on where the last job stopped.
     Spread,
     /// On this node.
     Node(u32),
 }
 
-/// A piece of a job that is best done on one node.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
-    /// The node.
-    pub node: u32,
-    /// The units.
-    pub range: Range<u64>,
-}
-
-/// A half-open range of units, and how it may be divided (SPEC 1.1). A unit is whatever the caller
-/// counts: a page, a block, a byte.
+/// A half-open range of units, and how it may be divided. A unit is whatever the caller counts: a
+/// page, a block, a byte.
 ///
-/// A job is a plain description. Running it does not change it. Fields that make no sense are found
-/// when it is run ([`JobError::Invalid`](crate::JobError::Invalid)): nothing is called then, not
-/// even for part of the range.
+/// A job is a plain description, and running it does not change it. Fields that make no sense are
+/// found when it is run ([`JobError::Invalid`](crate::JobError::Invalid)), before anything is
+/// called.
 ///
-/// | odd input | what happens |
-/// |---|---|
-/// | an empty range, or only empty parts | returns at once, nothing is called |
-/// | a range that is reversed or ends beyond 2^64 - 1 | refused |
-/// | `align` 0 | refused |
-/// | `align` not a power of two, or above the size | allowed: chunk borders are its multiples; there may be none |
-/// | `min_chunk` 0 | allowed: chunks have at least one unit, and `align` alone limits the threads |
-/// | `min_chunk` above the size | allowed: one call for the whole range |
-/// | `max_threads` 0 | refused |
-/// | `max_threads` above 256 | allowed: 256 is the limit of the engine |
-/// | fewer [`WorkerStats`] than workers | allowed: the workers beyond are not recorded |
+/// Refused are a range that is reversed or ends beyond 2^64 - 1, an `align` of 0 and a
+/// `max_threads` of 0. Allowed are
+///
+/// * an empty range, or only empty parts: the job returns at once, and nothing is called;
+/// * an `align` that is no power of two, or above the size: chunk borders are its multiples, and
+///   there may be none;
+/// * a `min_chunk` of 0: chunks have at least one unit, and `align` alone limits the threads;
+/// * a `min_chunk` above the size: one call for the whole range;
+/// * a `max_threads` above 256, which is the limit of the engine;
+/// * fewer [`WorkerStats`] than workers: the workers beyond are not recorded.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a job does nothing until it is run"]
 pub struct Job<'a> {
@@ -85,8 +72,8 @@ impl<'a> Job<'a> {
     }
 
     /// A job in up to [`MAX_PARTS`] parts, which ascend and do not overlap; what lies between them
-    /// is not part of the job. A worker takes chunks of its own node's parts first and then helps
-    /// where most is left.
+    /// is not part of the job. A worker takes chunks of its own node's parts first and then from
+    /// the part of which most is left.
     pub const fn of_parts(parts: &'a [Part]) -> Self {
         let mut job = Self::with_extent(0, Extent::Parts);
         job.parts = parts;
@@ -116,24 +103,23 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// The smallest amount worth a call. With it, threads and chunks are those of SPEC 1.2: `size /
-    /// max(min_chunk, align)` threads, and chunks of one size, about four for each thread; one
-    /// thread means one call for the whole range. Without it chunks adapt (see [the
-    /// model](crate#small-jobs)).
+    /// The smallest amount worth a call. With it there are `size / max(min_chunk, align)` threads,
+    /// and chunks of one size, about four for each thread; one thread means one call for the whole
+    /// range. Without it chunks adapt (see [the model](crate#small-jobs)).
     pub const fn min_chunk(mut self, units: u64) -> Self {
         self.min_chunk = Some(units);
         self
     }
 
-    /// With a [`min_chunk`](Self::min_chunk): as many threads, but chunks that begin large and
-    /// shrink to `min_chunk` as the rest does, so that chunks of very different cost end together.
-    /// Without one chunks do so anyway.
+    /// With a [`min_chunk`](Self::min_chunk): chunks begin large and shrink to `min_chunk` as the
+    /// rest shrinks, so that workers end together even if units differ much in cost. The number of
+    /// threads does not change. Without a `min_chunk` chunks shrink anyway.
     pub const fn guided(mut self) -> Self {
         self.guided = true;
         self
     }
 
-    /// At most this many threads, the caller among them.
+    /// At most this many threads, including the caller.
     pub const fn max_threads(mut self, threads: u32) -> Self {
         self.max_threads = threads;
         self
@@ -145,9 +131,8 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Stops claiming chunks once `token` is cancelled. A call for the whole range is not
-    /// interrupted: its chunk function may look at
-    /// [`Worker::should_stop`](crate::Worker::should_stop).
+    /// Stops claiming chunks once `token` is cancelled. A chunk that runs is not interrupted, but
+    /// may look at [`Worker::should_stop`](crate::Worker::should_stop).
     pub const fn cancelled_by(mut self, token: &'a Cancel) -> Self {
         self.cancel = Some(token);
         self
@@ -165,15 +150,15 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Begins with what `cost` knows of units like these, and leaves there what this job finds out,
-    /// for the next of its kind. Without effect where a [`min_chunk`](Self::min_chunk) says what is
-    /// worth a call, and where there is no clock or no helper.
+    /// Begins with what `cost` knows of units like these, and keeps there what this job finds out
+    /// for the next. Without effect if there is a [`min_chunk`](Self::min_chunk), or the platform
+    /// has no clock or no helpers.
     pub const fn learning_in(mut self, cost: &'a UnitCost) -> Self {
         self.unit_cost = Some(cost);
         self
     }
 
-    /// Units of the whole job.
+    /// The number of units of the whole job.
     ///
     /// # Errors
     /// The first field that makes no sense.
@@ -202,7 +187,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What it learns in, when it learns.
+    /// Where it keeps what units cost, if it does.
     pub(crate) fn unit_cost(&self) -> Option<&'a UnitCost> {
         self.unit_cost.filter(|_| self.min_chunk.is_none())
     }
@@ -213,7 +198,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Units of parts that ascend.
+/// The number of units of all parts.
 fn size_of_parts(parts: &[Part]) -> Result<u64, InvalidJob> {
     if parts.len() > MAX_PARTS {
         return Err(InvalidJob::TooManyParts { count: parts.len() });

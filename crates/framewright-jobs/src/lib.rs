@@ -1,5 +1,4 @@
-//! Multithreaded jobs without a heap: a range of units, a function, and helpers that may or may not
-//! come.
+//! Multithreaded jobs without a heap: a range of units, a function, and helpers if some are idle.
 //!
 #![doc = include_str!("../README.md")]
 #![no_std]
@@ -19,15 +18,17 @@ mod nodes;
 pub mod plan;
 #[expect(unsafe_code, reason = "the one place where a borrowed job is handed to other threads")]
 mod raw;
+mod scheduler;
 mod sync;
 mod token;
 mod worker;
 
 pub use cost::UnitCost;
 pub use error::{InvalidJob, JobError, Summary};
-pub use helpers::{Crew, Desk, Helpers, MAX_HELPERS, NoHelpers};
-pub use job::{Job, MAX_PARTS, Part, Placement};
-pub use nodes::{MAX_NODES, NodeCursor, NodeSet};
-pub use raw::Post;
+pub use helpers::{Helpers, NoHelpers};
+pub use job::{Job, Placement};
+pub use nodes::{MAX_NODES, MAX_PARTS, NodeSet, Part};
+pub use raw::WorkerSlot;
+pub use scheduler::{MAX_HELPERS, SchedulerState, Workers};
 pub use token::{Cancel, DoneCount, WorkerStats};
 pub use worker::Worker;

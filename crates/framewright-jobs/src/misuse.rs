@@ -1,5 +1,5 @@
-//! What the compiler must refuse, each next to what it accepts, so that it is refused for the right
-//! reason.
+//! Code that the compiler must refuse, each next to similar code that it accepts, so that it is
+//! refused for the right reason.
 //!
 //! A chunk function that only one thread may call:
 //!
@@ -11,7 +11,8 @@
 //! ```
 //! use framewright_jobs::{Job, NoHelpers};
 //! let count = std::sync::atomic::AtomicU32::new(0);
-//! let _ = Job::new(0..10).run(&NoHelpers, |_, _| { count.fetch_add(1, std::sync::atomic::Ordering::Relaxed); Ok::<_, ()>(()) });
+//! let add = || count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, _| { add(); Ok::<_, ()>(()) });
 //! ```
 //!
 //! A chunk function that changes what it captured:
@@ -33,7 +34,7 @@
 //! let _ = Job::new(0..10).run(&NoHelpers, |_, _| Err(std::sync::Arc::new(1)));
 //! ```
 //!
-//! A job that outlives what it was given:
+//! A job that outlives what it borrows:
 //!
 //! ```compile_fail,E0597
 //! use framewright_jobs::{Cancel, Job, NoHelpers};
@@ -55,29 +56,35 @@
 //! ```compile_fail,E0521
 //! use framewright_jobs::{Job, NoHelpers, Worker};
 //! let workers: std::sync::Mutex<Vec<&Worker<'_>>> = std::sync::Mutex::new(Vec::new());
-//! let _ = Job::new(0..10).run(&NoHelpers, |_, worker| { workers.lock().unwrap().push(worker); Ok::<_, ()>(()) });
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, worker| {
+//!     workers.lock().unwrap().push(worker);
+//!     Ok::<_, ()>(())
+//! });
 //! ```
 //! ```
 //! use framewright_jobs::{Job, NoHelpers};
 //! let workers = std::sync::Mutex::new(Vec::new());
-//! let _ = Job::new(0..10).run(&NoHelpers, |_, worker| { workers.lock().unwrap().push(worker.index()); Ok::<_, ()>(()) });
+//! let _ = Job::new(0..10).run(&NoHelpers, |_, worker| {
+//!     workers.lock().unwrap().push(worker.index());
+//!     Ok::<_, ()>(())
+//! });
 //! ```
 //!
-//! Helpers that several threads may not ask:
+//! Helpers that threads must not share:
 //!
 //! ```compile_fail,E0277
-//! use framewright_jobs::{Crew, Helpers};
+//! use framewright_jobs::{Workers, Helpers};
 //! struct Local(std::cell::Cell<u32>);
 //! impl Helpers for Local {
-//!     fn crew(&self) -> Option<Crew<'_>> { None }
+//!     fn workers(&self) -> Option<Workers<'_>> { None }
 //!     fn wake(&self, _helper: usize) {}
 //! }
 //! ```
 //! ```
-//! use framewright_jobs::{Crew, Helpers};
+//! use framewright_jobs::{Workers, Helpers};
 //! struct Shared(std::sync::atomic::AtomicU32);
 //! impl Helpers for Shared {
-//!     fn crew(&self) -> Option<Crew<'_>> { None }
+//!     fn workers(&self) -> Option<Workers<'_>> { None }
 //!     fn wake(&self, _helper: usize) {}
 //! }
 //! ```

@@ -1,10 +1,14 @@
-//! Nodes: sets of them, and the cursor that spreads helpers over them (SPEC 1.2, step 6).
+//! NUMA nodes: sets of them, parts of a job on them, and the cursor that spreads helpers over them.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::const_fn;
+use core::ops::Range;
 
 /// Nodes are numbered 0..64.
 pub const MAX_NODES: u32 = 64;
+
+/// The most parts that a job may have.
+pub const MAX_PARTS: usize = 64;
 
 /// A set of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -14,7 +18,7 @@ impl NodeSet {
     /// No node.
     pub const EMPTY: Self = Self(0);
 
-    /// This set and `node`. A node that is not below [`MAX_NODES`] is left out.
+    /// This set with `node` added. A node that is not below [`MAX_NODES`] is left out.
     #[must_use]
     pub const fn with(self, node: u32) -> Self {
         if node < MAX_NODES { Self(self.0 | 1 << node) } else { self }
@@ -52,28 +56,28 @@ impl FromIterator<u32> for NodeSet {
     }
 }
 
-/// The node that was used last, by any job: two jobs that run at once do not pile up on the same
-/// nodes.
-pub struct NodeCursor(AtomicU32);
-
-impl Default for NodeCursor {
-    fn default() -> Self {
-        Self::new()
-    }
+/// A piece of a job that is best done on one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The node.
+    pub node: u32,
+    /// The units.
+    pub range: Range<u64>,
 }
+
+/// The node that any job used last, so that two jobs that run at once spread over different nodes.
+pub(crate) struct NodeCursor(AtomicU32);
 
 impl NodeCursor {
     const_fn! {
-        /// The first node that it gives is the lowest.
-        #[must_use]
-        pub fn new() -> Self {
+        /// A cursor whose first node is the lowest.
+        pub(crate) fn new() -> Self {
             Self(AtomicU32::new(MAX_NODES - 1))
         }
     }
 
-    /// The next node of `nodes` in cyclic order; nothing when there is none. Each node given is
-    /// given to one caller.
-    pub fn next(&self, nodes: NodeSet) -> Option<u32> {
+    /// The next node of `nodes` in cyclic order; nothing when the set is empty.
+    pub(crate) fn next(&self, nodes: NodeSet) -> Option<u32> {
         // Relaxed: the cursor is a number that orders nothing else.
         let mut last = self.0.load(Ordering::Relaxed);
         loop {
@@ -99,7 +103,7 @@ mod tests {
         let given: Vec<_> = (0..5).filter_map(|_| cursor.next(nodes)).collect();
         assert_eq!(given, [1, 4, 63, 1, 4]);
         assert_eq!(cursor.next(NodeSet::EMPTY), None);
-        // It goes on from where it was, in another set too.
+        // In another set it goes on from where it was.
         assert_eq!(cursor.next(NodeSet::from_iter([0, 5])), Some(5));
         assert_eq!(cursor.next(NodeSet::from_iter([5])), Some(5));
     }

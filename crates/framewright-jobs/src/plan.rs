@@ -1,26 +1,26 @@
-//! The planning rule for jobs with a smallest chunk (SPEC 1.2, steps 2, 5 and 7): pure functions of
-//! numbers.
+//! How jobs with a smallest chunk are divided, as `padata_do_multithreaded` does it in Linux's
+//! `kernel/padata.c`: pure functions of numbers.
 //!
-//! Units are the caller's. The order of the guards in [`chunk_units`] is part of the rule: raise to
+//! Units are the caller's. The order of the steps in [`chunk_units`] is part of the rule: raise to
 //! the smallest chunk, raise to one, round up to the alignment.
 
 use core::ops::Range;
 
-/// Chunks that each thread gets on average, so that threads end close together.
+/// Chunks for each thread on average, so that threads end close together.
 pub const CHUNKS_PER_THREAD: u64 = 4;
 
 /// How many threads, the caller among them, a job of `size` units is worth. At least 1; at most
 /// `max_threads` unless that is 0.
 ///
-/// `align` and `min_chunk` may be 0 here: a job that is divided by nothing is divided by one.
+/// An `align` or `min_chunk` of 0 counts as 1.
 #[must_use]
 pub fn threads_wanted(size: u64, align: u64, min_chunk: u64, max_threads: u32) -> u32 {
     let worth = size / min_chunk.max(align).max(1);
     u32::try_from(worth).unwrap_or(u32::MAX).min(max_threads).max(1)
 }
 
-/// Units of one chunk when `threads` take part. At least 1, and a multiple of `align` when there is
-/// one that is not beyond 2^64.
+/// Units of one chunk when `threads` take part: at least 1, and a multiple of `align` unless that
+/// would be 2^64 or more.
 #[must_use]
 pub fn chunk_units(size: u64, threads: u32, align: u64, min_chunk: u64) -> u64 {
     let shares = u64::from(threads.max(1)) * CHUNKS_PER_THREAD;
@@ -28,8 +28,8 @@ pub fn chunk_units(size: u64, threads: u32, align: u64, min_chunk: u64) -> u64 {
     chunk.checked_next_multiple_of(align.max(1)).unwrap_or(u64::MAX)
 }
 
-/// A range cut at every multiple of `chunk`, in absolute coordinates: the first piece is short when
-/// the range does not begin on one, the last when it does not end on one.
+/// A range cut at every absolute multiple of `chunk`. The first piece is short when the range does
+/// not begin on a multiple, the last when it does not end on one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grid {
     start: u64,

@@ -1,4 +1,4 @@
-//! The one place that names atomics, so that a model checker can put its own in their stead.
+//! The one place that names atomics, so that a model checker can replace them with its own.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic;
@@ -12,8 +12,7 @@ pub(crate) use core::sync::atomic;
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// A cell whose users say how they use it; the model checker's has the same interface and checks
-/// it.
+/// A cell with the interface of the model checker's, which checks that accesses do not overlap.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
@@ -28,8 +27,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// One turn of a busy wait. Under a model checker a waiter lets others go on, or no model would
-/// end.
+/// One turn of a busy wait. Under a model checker a waiter yields to other threads, or no model
+/// would end.
 pub(crate) fn relax() {
     #[cfg(loom)]
     loom::thread::yield_now();
@@ -42,14 +41,14 @@ pub(crate) fn relax() {
 /// Defines a constructor that is `const`, except under a model checker, whose atomics cannot be
 /// made at compile time.
 macro_rules! const_fn {
-    ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block) => {
+    ($(#[$meta:meta])* $visibility:vis fn $name:ident() -> $result:ty $body:block) => {
         #[cfg(not(any(loom, shuttle)))]
         $(#[$meta])*
-        $visibility const fn $name($($argument: $type),*) -> $result $body
+        $visibility const fn $name() -> $result $body
 
         #[cfg(any(loom, shuttle))]
         $(#[$meta])*
-        $visibility fn $name($($argument: $type),*) -> $result $body
+        $visibility fn $name() -> $result $body
     };
 }
 pub(crate) use const_fn;

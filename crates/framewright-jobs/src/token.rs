@@ -25,7 +25,7 @@ impl Cancel {
 
     /// Cancels, from any thread or interrupt handler.
     pub fn cancel(&self) {
-        // Relaxed here and in the load: it is a wish, and carries no data.
+        // Relaxed here and in the load: the flag carries no data.
         self.0.store(true, Ordering::Relaxed);
     }
 
@@ -36,7 +36,8 @@ impl Cancel {
     }
 }
 
-/// Units of chunks that returned without error, for a progress bar. Counts on over several jobs.
+/// Counts units of chunks that returned without error, for a progress bar. May be given to several
+/// jobs, one after the other or at once.
 #[derive(Debug)]
 pub struct DoneCount(AtomicU64);
 
@@ -55,7 +56,7 @@ impl DoneCount {
         }
     }
 
-    /// Units done so far. While a job runs this says nothing about *which*: what a chunk wrote is
+    /// Units done so far. While a job runs, this does not say which units: what a chunk wrote is
     /// visible when the job has returned.
     #[must_use]
     pub fn units(&self) -> u64 {
@@ -68,10 +69,10 @@ impl DoneCount {
 }
 
 /// What one worker did. A job is given a slice of these, one for each worker; worker 0 is the
-/// caller. Counts on over several jobs.
+/// caller. A later job adds to what is there.
 ///
-/// Written when the worker's part ends, so meaningful when the job has returned. A worker that
-/// panicked is missing.
+/// It is written when the worker's part ends, so it is meaningful when the job has returned. A
+/// worker that panicked is not counted.
 #[derive(Debug)]
 pub struct WorkerStats {
     chunks: AtomicU64,
@@ -100,7 +101,7 @@ impl WorkerStats {
         }
     }
 
-    /// Chunks that it called, the one that failed among them.
+    /// Chunks that it called, including a chunk that failed.
     #[must_use]
     pub fn chunks(&self) -> u64 {
         self.chunks.load(Ordering::Relaxed)
@@ -112,13 +113,13 @@ impl WorkerStats {
         self.units.load(Ordering::Relaxed)
     }
 
-    /// Nanoseconds from its first claim to its last chunk's end; 0 without a clock.
+    /// Nanoseconds from its first claim to the end of its last chunk; 0 without a clock.
     #[must_use]
     pub fn busy_ns(&self) -> u64 {
         self.busy_ns.load(Ordering::Relaxed)
     }
 
-    /// The node on which it began, the last time.
+    /// The node on which it worked last.
     #[must_use]
     pub fn node(&self) -> u32 {
         self.node.load(Ordering::Relaxed)

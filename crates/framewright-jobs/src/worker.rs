@@ -1,6 +1,6 @@
 //! What a chunk function is told about the worker that calls it.
 //!
-//! Orders of memory: Relaxed: that a job stops is a wish, which carries no data.
+//! Memory ordering: Relaxed, because the flag that stops a job carries no data.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::token::Cancel;
@@ -14,22 +14,22 @@ pub struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Which worker: 0 is the job's caller, the others are below the job's `max_threads`. No two
-    /// workers of a job that run at once have one number, and what one wrote is visible to the next
-    /// that has its number.
+    /// The worker's number: 0 for the job's caller, below the job's `max_threads` for others. No
+    /// two workers of a job have one number at the same time, and what a worker wrote is visible to
+    /// the next with its number.
     #[must_use]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// The node of the CPU on which it runs.
+    /// The node of the CPU on which the worker runs.
     #[must_use]
     pub fn node(&self) -> u32 {
         (self.node)()
     }
 
-    /// Whether the job is over for a reason: another chunk failed, or it was cancelled. A long
-    /// chunk may then return an error of its own early; one that goes on does no harm.
+    /// Whether another chunk failed or the job was cancelled. A long chunk may then return an error
+    /// of its own early, but need not.
     #[must_use]
     pub fn should_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.cancel.is_some_and(Cancel::is_cancelled)

@@ -1,12 +1,14 @@
 //! Small jobs under every interleaving that the memory model allows: claims, the end, withdrawal,
 //! errors, cancellation, nesting, panics.
 //!
-//! What chunks write is plain memory here, so the model fails when the caller, an undo or the next
-//! worker would see it too early. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-jobs
+//! Chunks write plain memory here, so the model fails if the caller, an undo or the next worker
+//! could see it too early. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-jobs
 //! --test loom_jobs --target-dir target/loom`
 #![cfg(loom)]
 
-use framewright_jobs::{Cancel, Crew, Desk, Helpers, Job, JobError, Post, Worker};
+use framewright_jobs::{
+    Cancel, Helpers, Job, JobError, SchedulerState, Worker, WorkerSlot, Workers,
+};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::sync::{Arc, Notify};
@@ -15,11 +17,11 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Helpers of the model. One is a thread that serves its post `turns` times at most and ends; so a
-/// helper that comes late, once, or never is among the interleavings.
+/// Helpers of the model. Each is a thread that serves its slot `turns` times at most and ends, so
+/// the interleavings include a helper that comes late, once, or never.
 struct Platform {
-    posts: Vec<Post>,
-    desk: Desk,
+    slots: Vec<WorkerSlot>,
+    scheduler: SchedulerState,
     /// Rings when a helper has served: a caller that waits may look again.
     bells: Vec<Notify>,
     panicked: AtomicBool,
@@ -28,8 +30,8 @@ struct Platform {
 impl Platform {
     fn new(helpers: usize) -> Arc<Self> {
         Arc::new(Self {
-            posts: (0..helpers).map(|_| Post::new()).collect(),
-            desk: Desk::new(),
+            slots: (0..helpers).map(|_| WorkerSlot::new()).collect(),
+            scheduler: SchedulerState::new(),
             bells: (0..helpers).map(|_| Notify::new()).collect(),
             panicked: AtomicBool::new(false),
         })
@@ -40,7 +42,7 @@ impl Platform {
             let platform = Arc::clone(platform);
             thread::spawn(move || {
                 for _ in 0..turns {
-                    platform.posts[index].serve_with(|work| {
+                    platform.slots[index].serve_with(|work| {
                         if catch_unwind(AssertUnwindSafe(work)).is_err() {
                             platform.panicked.store(true, Ordering::Relaxed);
                         }
@@ -49,13 +51,13 @@ impl Platform {
                 }
             })
         };
-        (0..platform.posts.len()).map(helper).collect()
+        (0..platform.slots.len()).map(helper).collect()
     }
 }
 
 impl Helpers for Platform {
-    fn crew(&self) -> Option<Crew<'_>> {
-        Some(Crew { posts: &self.posts, desk: &self.desk })
+    fn workers(&self) -> Option<Workers<'_>> {
+        Some(Workers { slots: &self.slots, scheduler: &self.scheduler })
     }
 
     fn wake(&self, _helper: usize) {}
@@ -70,7 +72,7 @@ impl Helpers for Platform {
 /// Plain memory, a cell for each unit.
 struct Cells(Vec<UnsafeCell<u32>>);
 
-// SAFETY: that nobody uses a cell at the same time as another is what is being checked.
+// SAFETY: loom checks that no two threads use a cell at the same time.
 unsafe impl Sync for Cells {}
 // SAFETY: numbers may move.
 unsafe impl Send for Cells {}
@@ -86,7 +88,7 @@ impl Cells {
 
     fn add(&self, range: Range<u64>) {
         for unit in range {
-            // SAFETY: loom fails the test if somebody else has it.
+            // SAFETY: loom fails the test if another thread uses it.
             self.cell(unit).with_mut(|cell| unsafe { *cell += 1 });
         }
     }
@@ -97,7 +99,7 @@ impl Cells {
     }
 }
 
-/// Runs `test` with `helpers` helpers that serve up to `turns` times, and checks that no post is
+/// Runs `test` with `helpers` helpers that serve up to `turns` times, and checks that no slot is
 /// left with work.
 fn model(
     helpers: usize,
@@ -111,15 +113,15 @@ fn model(
         let platform = Platform::new(helpers);
         let threads = Platform::start(&platform, turns);
         test(&platform);
-        assert!(platform.posts.iter().all(|post| !post.has_work()), "everything is withdrawn");
-        assert_eq!(platform.desk.jobs(), 0);
+        assert!(platform.slots.iter().all(|slot| !slot.has_work()), "everything is withdrawn");
+        assert_eq!(platform.scheduler.jobs(), 0);
         for thread in threads {
             thread.join().expect("it caught its panics");
         }
     });
 }
 
-/// Three units in three chunks, whatever number of helpers is there.
+/// Three units in three chunks, with any number of helpers.
 fn three<'a>() -> Job<'a> {
     Job::new(0..3).min_chunk(1)
 }
@@ -295,7 +297,7 @@ fn a_panic_reaches_the_caller_when_all_have_stopped() {
         let result = catch_unwind(AssertUnwindSafe(|| {
             three().run(platform, |range, _| {
                 cells.add(range.clone());
-                // Without the message of the panic hook.
+                // Without the panic hook's message.
                 if range.start == 1 {
                     std::panic::resume_unwind(Box::new("in a chunk"));
                 }
@@ -303,22 +305,22 @@ fn a_panic_reaches_the_caller_when_all_have_stopped() {
             })
         }));
         assert!(result.is_err());
-        // Nobody is in there any more.
+        // No helper is in it any more.
         assert!((0..3).all(|unit| cells.get(unit) <= 1) && cells.get(1) == 1);
     });
 }
 
-/// A platform whose helper sleeps, with the flag that says so in plain sight.
+/// A platform whose helper sleeps, with a flag that says so.
 struct Sleeper {
-    posts: [Post; 1],
-    desk: Desk,
+    slots: [WorkerSlot; 1],
+    scheduler: SchedulerState,
     asleep: AtomicBool,
     bell: Notify,
 }
 
 impl Helpers for Sleeper {
-    fn crew(&self) -> Option<Crew<'_>> {
-        Some(Crew { posts: &self.posts, desk: &self.desk })
+    fn workers(&self) -> Option<Workers<'_>> {
+        Some(Workers { slots: &self.slots, scheduler: &self.scheduler })
     }
 
     fn wake(&self, _helper: usize) {
@@ -334,20 +336,20 @@ fn no_wake_is_lost() {
     builder.preemption_bound = Some(3);
     builder.check(|| {
         let platform = Arc::new(Sleeper {
-            posts: [Post::new()],
-            desk: Desk::new(),
+            slots: [WorkerSlot::new()],
+            scheduler: SchedulerState::new(),
             asleep: AtomicBool::new(false),
             bell: Notify::new(),
         });
         let helper = {
             let platform = Arc::clone(&platform);
             thread::spawn(move || {
-                if !platform.posts[0].serve() {
+                if !platform.slots[0].serve() {
                     platform.asleep.store(true, Ordering::Relaxed);
-                    while !platform.posts[0].has_work() {
+                    while !platform.slots[0].has_work() {
                         platform.bell.wait();
                     }
-                    platform.posts[0].serve();
+                    platform.slots[0].serve();
                 }
             })
         };

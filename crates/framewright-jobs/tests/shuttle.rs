@@ -5,7 +5,9 @@
 //! --target-dir target/shuttle`
 #![cfg(shuttle)]
 
-use framewright_jobs::{Cancel, Crew, Desk, Helpers, Job, JobError, Part, Post, Worker};
+use framewright_jobs::{
+    Cancel, Helpers, Job, JobError, Part, SchedulerState, Worker, WorkerSlot, Workers,
+};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +19,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 const SCHEDULES: usize = 3000;
 
-/// Helpers that look for work until they are told to end; one that is a sleeper most of the time is
-/// what a random schedule makes of it.
+/// Helpers that look for work until they are told to end. A random schedule may let one sleep most
+/// of the time.
 struct Platform {
-    posts: Vec<Post>,
-    desk: Desk,
-    /// Turns by one at every reading.
+    slots: Vec<WorkerSlot>,
+    scheduler: SchedulerState,
+    /// Advances by one at every reading.
     clock: Option<AtomicU64>,
     panics: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
     over: AtomicBool,
@@ -37,8 +39,8 @@ impl Platform {
 }
 
 impl Helpers for Platform {
-    fn crew(&self) -> Option<Crew<'_>> {
-        Some(Crew { posts: &self.posts, desk: &self.desk })
+    fn workers(&self) -> Option<Workers<'_>> {
+        Some(Workers { slots: &self.slots, scheduler: &self.scheduler })
     }
 
     fn wake(&self, _helper: usize) {}
@@ -57,13 +59,13 @@ impl Helpers for Platform {
     }
 }
 
-/// Runs `test` on a platform of `helpers` helpers under many schedules; all posts must be idle at
+/// Runs `test` on a platform of `helpers` helpers under many schedules; all slots must be idle at
 /// the end.
 fn explore(helpers: usize, clock: bool, test: impl Fn(&Arc<Platform>) + Send + Sync + 'static) {
     let body = move || {
         let platform = Arc::new(Platform {
-            posts: (0..helpers).map(|_| Post::new()).collect(),
-            desk: Desk::new(),
+            slots: (0..helpers).map(|_| WorkerSlot::new()).collect(),
+            scheduler: SchedulerState::new(),
             clock: clock.then(|| AtomicU64::new(0)),
             panics: (0..helpers).map(|_| Mutex::new(None)).collect(),
             over: AtomicBool::new(false),
@@ -72,7 +74,7 @@ fn explore(helpers: usize, clock: bool, test: impl Fn(&Arc<Platform>) + Send + S
             let platform = Arc::clone(&platform);
             thread::spawn(move || {
                 while !platform.over.load(Ordering::Relaxed) {
-                    platform.posts[index].serve_with(|work| {
+                    platform.slots[index].serve_with(|work| {
                         if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
                             *platform.payload(index) = Some(payload);
                         }
@@ -83,8 +85,8 @@ fn explore(helpers: usize, clock: bool, test: impl Fn(&Arc<Platform>) + Send + S
         };
         let threads: Vec<_> = (0..helpers).map(helper).collect();
         test(&platform);
-        assert!(platform.posts.iter().all(|post| !post.has_work() && !post.serve()));
-        assert_eq!(platform.desk.jobs(), 0);
+        assert!(platform.slots.iter().all(|slot| !slot.has_work() && !slot.serve()));
+        assert_eq!(platform.scheduler.jobs(), 0);
         platform.over.store(true, Ordering::Relaxed);
         threads.into_iter().for_each(|thread| thread.join().expect("it caught its panics"));
     };
@@ -120,7 +122,7 @@ impl Counts {
     }
 }
 
-/// A job over 0..24 of one of the shapes that there are.
+/// A job over 0..24 of any shape.
 fn any_shape<'a>(parts: &'a [Part]) -> Job<'a> {
     match thread_rng().gen_range(0..4) {
         0 => Job::new(0..24).min_chunk(1),
@@ -150,7 +152,7 @@ fn every_unit_is_done_once() {
     }
 }
 
-/// A job that may fail, be cancelled or panic, at random, and checks what it finds afterwards.
+/// Runs a job that may fail, be cancelled or panic at random, and checks the result.
 fn unlucky(platform: &Arc<Platform>) {
     let (counts, parts, cancel) = (Counts::new(24), three_parts(), Cancel::new());
     let fate = thread_rng().gen_range(0..4);
@@ -162,7 +164,7 @@ fn unlucky(platform: &Arc<Platform>) {
                 match fate {
                     0 if range.contains(&bad) => return Err(bad),
                     1 if range.contains(&bad) => cancel.cancel(),
-                    // Without the message of the panic hook.
+                    // Without the panic hook's message.
                     2 if range.contains(&bad) => resume_unwind(Box::new(bad)),
                     _ => {}
                 }

@@ -1,7 +1,7 @@
 //! Threads that help with jobs: [`HelperPool`]. They can be held back, so that a job must do
 //! without them or sees them late.
 
-use framewright_jobs::{Crew, Desk, Helpers, NodeSet, Post};
+use framewright_jobs::{Helpers, NodeSet, SchedulerState, WorkerSlot, Workers};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,8 +20,8 @@ pub struct HelperPool {
 
 struct Shared {
     helpers: Vec<Helper>,
-    posts: Vec<Post>,
-    desk: Desk,
+    slots: Vec<WorkerSlot>,
+    scheduler: SchedulerState,
     nodes: Vec<u32>,
     gate: Mutex<Gate>,
     /// Told whenever a helper should look, or has ended something.
@@ -58,8 +58,8 @@ impl HelperPool {
     pub fn on_nodes(nodes: &[u32]) -> Self {
         let shared = Arc::new(Shared {
             helpers: nodes.iter().map(|_| Helper::default()).collect(),
-            posts: nodes.iter().map(|_| Post::new()).collect(),
-            desk: Desk::new(),
+            slots: nodes.iter().map(|_| WorkerSlot::new()).collect(),
+            scheduler: SchedulerState::new(),
             nodes: nodes.to_vec(),
             gate: Mutex::new(Gate::Open),
             changed: Condvar::new(),
@@ -106,7 +106,7 @@ impl HelperPool {
     /// Whether no helper has or is offered work.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.shared.desk.jobs() == 0 && !self.shared.posts.iter().any(Post::has_work)
+        self.shared.scheduler.jobs() == 0 && !self.shared.slots.iter().any(WorkerSlot::has_work)
     }
 
     /// How often a caller waited for a helper.
@@ -127,20 +127,20 @@ impl Shared {
     }
 
     fn helper(&self, index: usize) {
-        let (Some(post), Some(helper)) = (self.posts.get(index), self.helpers.get(index)) else {
+        let (Some(slot), Some(helper)) = (self.slots.get(index), self.helpers.get(index)) else {
             return;
         };
         NODE.set(self.nodes.get(index).copied().unwrap_or(0));
         loop {
             let mut gate = self.gate();
-            while !(*gate == Gate::Closing || *gate == Gate::Open && post.has_work()) {
+            while !(*gate == Gate::Closing || *gate == Gate::Open && slot.has_work()) {
                 gate = self.changed.wait(gate).unwrap_or_else(PoisonError::into_inner);
             }
             if *gate == Gate::Closing {
                 return;
             }
             drop(gate);
-            post.serve_with(|work| {
+            slot.serve_with(|work| {
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
                     *helper.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
                 }
@@ -153,8 +153,8 @@ impl Shared {
 }
 
 impl Helpers for HelperPool {
-    fn crew(&self) -> Option<Crew<'_>> {
-        Some(Crew { posts: &self.shared.posts, desk: &self.shared.desk })
+    fn workers(&self) -> Option<Workers<'_>> {
+        Some(Workers { slots: &self.shared.slots, scheduler: &self.shared.scheduler })
     }
 
     fn wake(&self, _helper: usize) {

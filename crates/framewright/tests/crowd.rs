@@ -511,10 +511,10 @@ fn crowd(line: &str, has_array: bool) {
         assert_eq!(pool.counts().all.nr, 0);
         leaked += pool.counts().leaked * size.frames();
     }
-    common::check(&manager);
+    crate::common::check(&manager);
     manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
-    let totals = common::settled(&manager);
-    common::check(&manager);
+    let totals = crate::common::settled(&manager);
+    crate::common::check(&manager);
     assert_eq!(totals.isolated_pages, 0);
     let map_pages = array.map_or(0, |array| array.counts().frames);
     assert!(leaked != 0, "no page had an error");

@@ -6,32 +6,32 @@
 use super::{MAX_CPUS, count, cpu, index, online, sleep_until};
 use crate::platform::PLATFORM;
 use framewright::platform::Platform;
-use framewright_arch::ipi::Awaited;
-use framewright_jobs::{Crew, Desk, Helpers, NodeSet, Post};
+use framewright_arch::ipi::Waiters;
+use framewright_jobs::{Helpers, NodeSet, SchedulerState, WorkerSlot, Workers};
 
 /// Helper `i` is CPU `i + 1`: CPU 0 has work of its own.
-static POSTS: [Post; MAX_CPUS - 1] = [const { Post::new() }; MAX_CPUS - 1];
-static DESK: Desk = Desk::new();
+static SLOTS: [WorkerSlot; MAX_CPUS - 1] = [const { WorkerSlot::new() }; MAX_CPUS - 1];
+static SCHEDULER: SchedulerState = SchedulerState::new();
 /// Who sleeps until a helper has ended.
-static AWAITED: [Awaited; MAX_CPUS - 1] = [const { Awaited::new() }; MAX_CPUS - 1];
+static WAITERS: [Waiters; MAX_CPUS - 1] = [const { Waiters::new() }; MAX_CPUS - 1];
 /// Looks at a helper before its caller sleeps.
 const LOOKS: u32 = 20_000;
 
 /// Where CPU `index` finds work.
-pub fn post_of(index: u32) -> Option<&'static Post> {
-    POSTS.get((index as usize).checked_sub(1)?)
+pub fn slot_of(index: u32) -> Option<&'static WorkerSlot> {
+    SLOTS.get((index as usize).checked_sub(1)?)
 }
 
-/// Does what waits at the post of CPU `index`, if anything; wakes who sleeps until it is done.
+/// Does what waits at the slot of CPU `index`, if anything; wakes who sleeps until it is done.
 /// Returns whether there was something.
 pub fn serve(index: u32) -> bool {
     let Some(helper) = (index as usize).checked_sub(1) else { return false };
-    if !POSTS.get(helper).is_some_and(Post::serve) {
+    if !SLOTS.get(helper).is_some_and(WorkerSlot::serve) {
         return false;
     }
-    // The next caller may have found the post free by now, and wait as well.
-    if let Some(awaited) = AWAITED.get(helper) {
-        awaited.wake(|caller| {
+    // The next caller may have found the slot free by now, and wait as well.
+    if let Some(waiters) = WAITERS.get(helper) {
+        waiters.wake(|caller| {
             if let Some(caller) = cpu(caller) {
                 caller.wake();
             }
@@ -50,9 +50,9 @@ fn cpu_of(helper: usize) -> Option<&'static super::Cpu> {
 pub struct GuestHelpers;
 
 impl Helpers for GuestHelpers {
-    fn crew(&self) -> Option<Crew<'_>> {
-        let posts = POSTS.get(..(count() as usize).checked_sub(1)?)?;
-        Some(Crew { posts, desk: &DESK })
+    fn workers(&self) -> Option<Workers<'_>> {
+        let slots = SLOTS.get(..(count() as usize).checked_sub(1)?)?;
+        Some(Workers { slots, scheduler: &SCHEDULER })
     }
 
     fn wake(&self, helper: usize) {
@@ -72,10 +72,10 @@ impl Helpers for GuestHelpers {
             }
             PLATFORM.relax();
         }
-        let Some(awaited) = AWAITED.get(helper) else { return };
-        awaited.begin(index());
+        let Some(waiters) = WAITERS.get(helper) else { return };
+        waiters.add(index());
         sleep_until(done);
-        awaited.end(index());
+        waiters.remove(index());
     }
 
     fn relax(&self) {

@@ -27,12 +27,12 @@ impl Cpu {
 /// The life of a CPU that belongs to nobody. Interrupts are on.
 pub fn idle() -> ! {
     let me = this();
-    let post = helpers::post_of(me.index());
+    let slot = helpers::slot_of(me.index());
     loop {
         if serve_tasks() || helpers::serve(me.index()) {
             continue;
         }
-        sleep_until(&|| has_tasks() || post.is_some_and(framewright_jobs::Post::has_work));
+        sleep_until(&|| has_tasks() || slot.is_some_and(framewright_jobs::WorkerSlot::has_work));
     }
 }
 

@@ -30,7 +30,7 @@ pub use start::start;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use framewright::units::NodeId;
-use framewright_arch::paging::PutOff;
+use framewright_arch::paging::LazyFlush;
 use framewright_arch::x86_64::msr;
 use set::AtomicCpuSet;
 
@@ -47,7 +47,7 @@ pub struct Cpu {
     /// Whether it may be asleep: whoever gives it work must interrupt it.
     asleep: AtomicBool,
     /// What it does about translations that change while it sleeps.
-    translations: PutOff,
+    translations: LazyFlush,
     /// Turns of busy waits.
     turns: AtomicU32,
     /// When it was up, on the guest's clock.
@@ -73,7 +73,7 @@ pub struct Counters {
     /// Flushes that others asked it for.
     pub flushes_received: AtomicU64,
     /// Flushes for which others did not wake it.
-    pub flushes_put_off: AtomicU64,
+    pub deferred_flushes: AtomicU64,
     /// Translations that it dropped one by one.
     pub flushed_single: AtomicU64,
     /// Times that it dropped all translations.
@@ -92,7 +92,7 @@ impl Counters {
             sent: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             flushes_received: AtomicU64::new(0),
-            flushes_put_off: AtomicU64::new(0),
+            deferred_flushes: AtomicU64::new(0),
             flushed_single: AtomicU64::new(0),
             flushed_whole: AtomicU64::new(0),
             flush_cycles: AtomicU64::new(0),
@@ -107,7 +107,7 @@ impl Cpu {
             apic_id: AtomicU32::new(0),
             node: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
-            translations: PutOff::new(),
+            translations: LazyFlush::new(),
             turns: AtomicU32::new(0),
             up_ns: AtomicU64::new(0),
             counters: Counters::new(),

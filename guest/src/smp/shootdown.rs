@@ -36,7 +36,7 @@ impl TlbShootdown {
             }
             FlushRequest::Everything => count(&this().counters.flushed_whole),
         }
-        LocalTlb::forget(request, self.global);
+        LocalTlb::flush_local(request, self.global);
     }
 }
 
@@ -45,7 +45,7 @@ impl Cpu {
     pub fn catch_up(&self) {
         if self.translations.wake() {
             count(&self.counters.flushed_whole);
-            LocalTlb::forget(FlushRequest::Everything, false);
+            LocalTlb::flush_local(FlushRequest::Everything, false);
         }
     }
 }
@@ -64,9 +64,9 @@ unsafe impl FlushTlb for TlbShootdown {
     fn flush_pages(&self, request: FlushRequest<'_>) {
         let is_told = |target: &u32| {
             cpu(*target).is_some_and(|cpu| {
-                let put_off = !self.global && cpu.translations.leave_word();
-                add(&cpu.counters.flushes_put_off, u64::from(put_off));
-                !put_off
+                let is_deferred = !self.global && cpu.translations.defer();
+                add(&cpu.counters.deferred_flushes, u64::from(is_deferred));
+                !is_deferred
             })
         };
         self.tell(others().iter().filter(is_told).fold(CpuSet::EMPTY, CpuSet::with), request);

@@ -258,7 +258,7 @@ extern "C" fn other_cpu_main(index: u32) -> ! {
     // From here on others send it interrupts, which wait until they are let in.
     ONLINE.insert(index);
     // What changed until now was not sent here.
-    LocalTlb::forget(FlushRequest::Everything, true);
+    LocalTlb::flush_local(FlushRequest::Everything, true);
     interrupts::let_in();
     idle::idle()
 }

@@ -177,7 +177,9 @@ fn item(source: &Source<'_>, at: usize, end: usize, is_member: bool) -> (Option<
         "fn" => {
             let close = source.find(name_at, end, &['{', ';']);
             let has_body = source.code.get(close) == Some(&'{');
-            item.signature = one_line(&source.code(signature_from, close));
+            let signature = one_line(&source.code(signature_from, close));
+            // Whether a function changes its own copy of an argument is its own business.
+            item.signature = signature.replace("(mut ", "(").replace(", mut ", ", ");
             if is_member {
                 item.signature.push_str(if has_body { " { .. }" } else { ";" });
             }
@@ -441,6 +443,7 @@ pub fn one_line(text: &str) -> String {
         (" )", ")"),
         (" ]", "]"),
         (",)", ")"),
+        (", }", " }"),
         (" ,", ","),
     ] {
         line = line.replace(from, to);

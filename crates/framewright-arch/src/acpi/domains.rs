@@ -4,7 +4,10 @@
 use crate::bytes::u32_at;
 use crate::physical::Storage;
 
-/// A CPU's identifier, its place in the table, and its domain, of 32 bits each.
+/// Most CPUs that are believed.
+pub const MAX_CPUS: usize = 8192;
+
+/// A CPU's identifier, its index in the table, and its domain, of 32 bits each.
 const ENTRY_BYTES: usize = 12;
 
 type Entry = [u8; ENTRY_BYTES];
@@ -17,7 +20,7 @@ impl<'a> Domains<'a> {
     /// Sorts CPUs with their domains into `storage`.
     ///
     /// # Errors
-    /// How many bytes it takes, when there are not so many.
+    /// The number of bytes needed, when there are fewer.
     pub(crate) fn sort<I>(cpus: I, storage: &mut Storage<'a>) -> Result<Self, usize>
     where
         I: Iterator<Item = (u32, u32)> + Clone,
@@ -32,12 +35,13 @@ impl<'a> Domains<'a> {
         Ok(Self(entries))
     }
 
-    /// The domain of a CPU; nothing when the table does not mention it.
+    /// The domain of a CPU; `None` when the table does not mention it.
     pub(crate) fn find(self, apic_id: u32) -> Option<u32> {
         self.search(apic_id, &mut 0)
     }
 
-    /// As [`find`](Self::find); adds the entries that it looks at to `steps`.
+    /// Does what [`find`](Self::find) does, and adds the number of entries that it looks at to
+    /// `steps`.
     fn search(self, apic_id: u32, steps: &mut u64) -> Option<u32> {
         let first = self.0.partition_point(|entry| {
             *steps += 1;

@@ -1,6 +1,7 @@
 //! Tables that are lists of entries, each with a kind and a length.
 
-use super::{AcpiError, Fault, Table};
+use super::error::{AcpiError, Fault};
+use super::table::Table;
 use crate::bytes::{u32_at, u64_at};
 
 /// One entry.
@@ -33,12 +34,12 @@ impl Entry<'_> {
         self.bytes.get(offset).copied().unwrap_or(0)
     }
 
-    /// As [`u8`](Self::u8).
+    /// The 32 bits at byte `offset`; 0 beyond the end.
     pub(super) fn u32(&self, offset: usize) -> u32 {
         u32_at(self.bytes, offset).unwrap_or(0)
     }
 
-    /// As [`u8`](Self::u8).
+    /// The 64 bits at byte `offset`; 0 beyond the end.
     pub(super) fn u64(&self, offset: usize) -> u64 {
         u64_at(self.bytes, offset).unwrap_or(0)
     }
@@ -69,7 +70,7 @@ impl<'a> Iterator for Entries<'a> {
         let offset = self.offset;
         let rest = self.table.bytes.get(offset..).filter(|rest| !rest.is_empty())?;
         let (kind, length) = (rest[0], rest.get(1).map_or(0, |&length| usize::from(length)));
-        // A length below two would stand still.
+        // A length below two would never get any further.
         match rest.get(..length).filter(|_| length >= 2) {
             Some(bytes) => {
                 self.offset = offset + length;

@@ -1,6 +1,8 @@
 //! The CPUs that firmware lists (MADT).
 
-use super::{AcpiError, Entries, Entry, Table};
+use super::entries::{Entries, Entry};
+use super::error::AcpiError;
+use super::table::Table;
 
 const FIRST_ENTRY: usize = 44;
 const LOCAL_APIC: u8 = 0;
@@ -16,7 +18,7 @@ const BROADCAST: u32 = 0xff;
 pub struct Cpu {
     /// Identifier of its interrupt controller.
     pub apic_id: u32,
-    /// Whether it is there and may be started. Only such CPUs count.
+    /// Whether it is present and may be started. Only such CPUs count.
     pub enabled: bool,
     /// Whether it may be added later.
     pub online_capable: bool,
@@ -25,13 +27,13 @@ pub struct Cpu {
 /// All CPUs of the table, whether enabled or not, each once.
 ///
 /// # Errors
-/// The table is too short; malformed entries are the iterator's.
+/// The table is too short. For malformed entries the iterator returns errors.
 pub fn cpus<'a>(
     table: Table<'a>,
 ) -> Result<impl Iterator<Item = Result<Cpu, AcpiError>> + 'a, AcpiError> {
     let entries = Entries::new(table, FIRST_ENTRY)?;
-    // Some firmware lists CPUs below 255 both ways; then the 8-bit entries are the ones to believe,
-    // as in Linux.
+    // Some firmware lists CPUs below 255 both ways; then the 8-bit entries count, as in Linux
+    // (`acpi_parse_x2apic` in `arch/x86/kernel/acpi/boot.c`).
     let twice = entries.clone().any(|entry| {
         entry.is_ok_and(|entry| {
             entry.kind == LOCAL_APIC

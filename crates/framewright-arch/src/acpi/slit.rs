@@ -1,6 +1,7 @@
 //! How far domains are apart (SLIT): a square of distances, 10 for near.
 
-use super::{AcpiError, Fault, MAX_TABLE_BYTES, Table};
+use super::error::{AcpiError, Fault};
+use super::table::{MAX_TABLE_BYTES, Table};
 use crate::bytes::u64_at;
 
 const COUNT: usize = 36;
@@ -18,7 +19,7 @@ impl<'a> Slit<'a> {
     /// Checks that the square is whole.
     ///
     /// # Errors
-    /// The table is shorter than the number of domains that it claims needs.
+    /// The table is too short for the number of domains that it claims.
     pub fn new(table: Table<'a>) -> Result<Self, AcpiError> {
         table.at_least(FIRST_DISTANCE)?;
         let claimed = u64_at(table.bytes, COUNT).unwrap_or(0);
@@ -44,7 +45,7 @@ impl<'a> Slit<'a> {
         self.localities
     }
 
-    /// The distance from one domain to another; nothing when one of them is not in the table.
+    /// The distance from one domain to another; `None` when one of them is not in the table.
     #[must_use]
     pub fn distance(&self, from: usize, to: usize) -> Option<u8> {
         if from >= self.localities || to >= self.localities {

@@ -1,6 +1,8 @@
 //! Which memory and which CPUs belong together (SRAT).
 
-use super::{AcpiError, Entries, Fault, Table};
+use super::entries::Entries;
+use super::error::{AcpiError, Fault};
+use super::table::Table;
 
 const FIRST_ENTRY: usize = 48;
 const CPU: u8 = 0;
@@ -27,15 +29,15 @@ pub enum Affinity {
         size_bytes: u64,
         /// The proximity domain.
         domain: u32,
-        /// Whether the memory may be taken out or put in later.
+        /// Whether the memory may be added or removed later.
         hot_pluggable: bool,
     },
 }
 
-/// All enabled affinities, in the order given, each with its byte in the table.
+/// All enabled affinities, in the order given, each with its offset in the table.
 ///
 /// # Errors
-/// The table is too short; malformed entries are the iterator's.
+/// The table is too short. For malformed entries the iterator returns errors.
 pub fn affinities<'a>(
     table: Table<'a>,
 ) -> Result<impl Iterator<Item = Result<(usize, Affinity), AcpiError>> + Clone + 'a, AcpiError> {

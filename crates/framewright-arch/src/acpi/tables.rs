@@ -1,19 +1,17 @@
 //! From the root pointer to checked copies of the tables.
 
-use super::domains::Domains;
-use super::{AcpiError, Affinity, Fault, MAX_CPUS, Signature, affinities};
+use super::domains::{Domains, MAX_CPUS};
+use super::error::{AcpiError, Fault, Signature};
+use super::srat::{Affinity, affinities};
+use super::table::{HEADER_BYTES, Header, Table};
 use crate::PhysicalMemory;
 use crate::bytes::{sum, u8_at, u32_at, u64_at};
 use crate::physical::Storage;
 use framewright::units::PhysRange;
 
-/// Longest table that is read as a whole. Longer ones (program code) are only stepped over.
-pub const MAX_TABLE_BYTES: usize = 1 << 20;
-
-const HEADER_BYTES: usize = 36;
 const RSDP_BYTES: usize = 20;
 const RSDP_2_BYTES: usize = 36;
-/// The tables that are copied: all that anybody here reads.
+/// The tables that are copied: all that this crate reads.
 const COPIED: [Signature; 5] =
     [Signature::MADT, Signature::SRAT, Signature::SLIT, Signature::HPET, Signature::FADT];
 
@@ -24,80 +22,9 @@ const RECORD_LENGTH: usize = 4;
 const RECORD_ADDRESS: usize = 12;
 const UNREADABLE: u64 = u64::MAX;
 
-type Header = [u8; HEADER_BYTES];
-
-/// A table whose length and checksum are right.
-#[derive(Clone, Copy, Debug)]
-pub struct Table<'a> {
-    /// Its name.
-    pub signature: Signature,
-    /// Its physical address.
-    pub address: u64,
-    /// A copy of all its bytes, the header included.
-    pub bytes: &'a [u8],
-}
-
-impl<'a> Table<'a> {
-    /// Copies and checks the rest of the table at `address`, whose header was read.
-    fn read(
-        memory: &impl PhysicalMemory,
-        storage: &mut Storage<'a>,
-        signature: Signature,
-        address: u64,
-        header: &Header,
-    ) -> Result<Self, AcpiError> {
-        let error = |offset, fault| AcpiError { table: signature, address, offset, fault };
-        let length = u32_at(header, 4).map_or(0, |length| length as usize);
-        if !(HEADER_BYTES..=MAX_TABLE_BYTES).contains(&length) {
-            let fault = Fault::WrongLength {
-                length: length as u64,
-                least: HEADER_BYTES,
-                most: MAX_TABLE_BYTES,
-            };
-            return Err(error(4, fault));
-        }
-        let left = storage.left();
-        let bytes = storage.take(length).ok_or(error(0, Fault::NoRoom { length, left }))?;
-        let (first, rest) = bytes.split_at_mut(HEADER_BYTES);
-        first.copy_from_slice(header);
-        let is_read = address
-            .checked_add(HEADER_BYTES as u64)
-            .is_some_and(|address| memory.copy(address, rest));
-        if !is_read {
-            return Err(error(0, Fault::Unreadable { length }));
-        }
-        match sum(bytes) {
-            0 => Ok(Self { signature, address, bytes }),
-            sum => Err(error(9, Fault::WrongChecksum { sum })),
-        }
-    }
-
-    /// Revision of the table's format.
-    #[must_use]
-    pub fn revision(&self) -> u8 {
-        u8_at(self.bytes, 8).unwrap_or(0)
-    }
-
-    /// An error in this table.
-    #[must_use]
-    pub fn error(&self, offset: usize, fault: Fault) -> AcpiError {
-        AcpiError { table: self.signature, address: self.address, offset, fault }
-    }
-
-    /// Fails unless the table has at least `least` bytes.
-    pub(super) fn at_least(&self, least: usize) -> Result<(), AcpiError> {
-        let length = self.bytes.len();
-        if length >= least {
-            return Ok(());
-        }
-        Err(self
-            .error(4, Fault::WrongLength { length: length as u64, least, most: MAX_TABLE_BYTES }))
-    }
-}
-
-/// Copies of the tables that this crate reads (MADT, SRAT, SLIT, HPET, FADT), and where all are
-/// that the root table names. Each byte of firmware's memory was read once: what was checked is
-/// what is used.
+/// Copies of the tables that this crate reads (MADT, SRAT, SLIT, HPET, FADT), and the addresses of
+/// all tables that the root table names. Each byte of firmware's memory was read once: what was
+/// checked is what is used.
 #[derive(Debug)]
 pub struct Tables<'a> {
     rsdp: PhysRange,
@@ -110,16 +37,16 @@ pub struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    /// Room that is enough for the tables of some 4000 CPUs.
+    /// Storage that is enough for the tables of about 4000 CPUs.
     pub const USUAL_STORAGE_BYTES: usize = 256 << 10;
 
-    /// Copies root pointer, root table and tables into `storage`, and checks them. Beside the
+    /// Copies root pointer, root table and tables into `storage`, and checks them. Besides the
     /// tables that takes 20 bytes for each table that the root names and 12 for each CPU that the
     /// SRAT names.
     ///
     /// # Errors
-    /// Whatever is wrong with root pointer or root table, too little room for the latter included.
-    /// What is wrong with another table is [`find`](Self::find)'s error.
+    /// The root pointer or the root table is malformed, or `storage` is too small for the latter.
+    /// An error in another table is reported by [`find`](Self::find).
     pub fn open(
         memory: &impl PhysicalMemory,
         rsdp: u64,
@@ -154,7 +81,7 @@ impl<'a> Tables<'a> {
                 copies.iter_mut().zip(COPIED).filter(|(copy, _)| copy.is_none())
             {
                 match &header {
-                    // What comes behind an entry that leads nowhere is not believed.
+                    // Nothing behind an entry that leads nowhere is believed.
                     None => *copy = Some(Err(unreadable(root, index, address_bytes))),
                     Some(header) if address != 0 && name == signature.0 => {
                         *copy = Some(Table::read(memory, &mut storage, signature, address, header));
@@ -200,8 +127,8 @@ impl<'a> Tables<'a> {
         copy.and_then(|(copy, _)| *copy).transpose()
     }
 
-    /// Name and bytes of every table that the root table names. Only the headers were looked at;
-    /// null addresses, which real firmware leaves for tables that it took away, are stepped over.
+    /// Name and byte range of every table that the root table names. Only the headers were read.
+    /// Null addresses, which real firmware leaves for tables that it removed, are skipped.
     pub fn headers(&self) -> impl Iterator<Item = Result<(Signature, PhysRange), AcpiError>> + '_ {
         let address_bytes = if self.root.signature == Signature::XSDT { 8 } else { 4 };
         self.records.iter().enumerate().filter_map(move |(index, record)| {
@@ -247,7 +174,7 @@ fn read_root_pointer(
 ) -> Result<(PhysRange, Signature, u64), AcpiError> {
     let error = |offset, fault| AcpiError { table: Signature::RSDP, address: rsdp, offset, fault };
     let unreadable = |length| error(0, Fault::Unreadable { length });
-    // Each part is read once, and no more than the part before says that there is.
+    // Each part is read once, and only as far as the part before says.
     let read = |offset: usize, to: &mut [u8]| {
         rsdp.checked_add(offset as u64).is_some_and(|address| memory.copy(address, to))
     };

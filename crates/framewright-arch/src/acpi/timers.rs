@@ -1,6 +1,8 @@
 //! Clocks of known rate that ACPI names: the HPET and the power-management timer.
 
-use super::{AcpiError, Signature, Table, Tables};
+use super::error::{AcpiError, Signature};
+use super::table::Table;
+use super::tables::Tables;
 use crate::bytes::{u8_at, u16_at, u32_at, u64_at};
 
 /// The power-management timer.
@@ -20,7 +22,7 @@ pub fn hpet_address(tables: &Tables<'_>) -> Result<Option<u64>, AcpiError> {
     Ok(memory_register(&table, 40).filter(|&address| address != 0))
 }
 
-/// The power-management timer, when the machine has one behind a port.
+/// The power-management timer, when the machine has one at a port.
 ///
 /// # Errors
 /// The table is malformed.

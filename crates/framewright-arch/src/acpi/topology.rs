@@ -1,30 +1,32 @@
-//! From tables to nodes, all or nothing; distances apart.
+//! Makes a topology of the tables, all or nothing; only distances may be missing.
 
-use super::domains::Domains;
-use super::{AcpiError, Affinity, Fault, Signature, Slit, Table, Tables, affinities, cpus, slit};
+use super::domains::{Domains, MAX_CPUS};
+use super::error::{AcpiError, Fault, Signature};
+use super::madt::cpus;
+use super::slit::{self, Slit};
+use super::srat::{Affinity, affinities};
+use super::table::Table;
+use super::tables::Tables;
 use framewright::firmware::Topology;
 use framewright::units::{NodeId, PhysRange};
 
-/// Most CPUs that are believed.
-pub const MAX_CPUS: usize = 8192;
-
-/// Fills a fresh topology from MADT, SRAT and SLIT. Absent tables mean one node, default distances,
-/// one CPU.
+/// Fills an empty topology from MADT, SRAT and SLIT. Without them there are one node, default
+/// distances and one CPU.
 ///
 /// Nodes are numbered as Linux does: first the domains of CPUs, then those of memory, each in the
 /// table's order. A CPU that the SRAT does not mention goes to node 0.
 ///
 /// # Errors
 /// The first fault found. The topology then has one node with as many CPUs as [`count_cpus`] says,
-/// and boot can go on. A SLIT that is wrong costs the distances alone: nodes, memory and CPUs are
-/// as the other tables say, nodes are as far apart as without a SLIT, and the error names it.
+/// and boot can go on. A malformed SLIT costs only the distances: nodes, memory and CPUs are as the
+/// other tables say, the distances are those without a SLIT, and the error names it.
 pub fn read_topology(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     match place(tables, topology) {
-        // Somewhat wrong distances order the nodes' fallback badly, as none do; memory and CPUs are
-        // where they are all the same.
+        // Wrong distances only put the nodes' fallback lists in a bad order; memory and CPUs are
+        // where they are.
         Ok(()) => place_distances(tables, topology).inspect_err(|_| topology.forget_distances()),
         Err(error) => {
-            // No CPU was added before the fault, so that all of them are added here.
+            // No CPU was added before the fault, so all of them are added here.
             topology.flatten();
             for _ in 0..count_cpus(tables) {
                 let _ = topology.add_cpu(NodeId::ZERO);
@@ -102,8 +104,8 @@ fn place_memory(srat: Table<'_>, topology: &mut Topology<'_>) -> Result<(), Acpi
     Ok(())
 }
 
-/// Distances between the domains that the SRAT named; the SLIT may have more. Without an SRAT they
-/// are of nobody.
+/// Adds the distances between the domains that the SRAT named; the SLIT may have more. Without an
+/// SRAT there are no domains.
 fn place_distances(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     let Some(table) = tables.find(Signature::SLIT)? else { return Ok(()) };
     if tables.find(Signature::SRAT)?.is_none() {
@@ -136,7 +138,7 @@ fn place_cpus(
         added = true;
     }
     if !added {
-        // Somebody is executing this.
+        // One CPU is executing this.
         topology
             .add_cpu(NodeId::ZERO)
             .map_err(|error| madt.error(0, Fault::Contradiction(error)))?;
@@ -145,9 +147,9 @@ fn place_cpus(
 }
 
 /// Calls `visit` with every enabled CPU of the MADT, in its order: the identifier of its interrupt
-/// controller and its node. `topology` is as [`read_topology`] left it, or flattened since; the
-/// nodes are those that it counts the CPUs on. Of a malformed table the entries before the fault
-/// count, and without a table there is none. At most [`MAX_CPUS`] are visited.
+/// controller and its node. `topology` is as [`read_topology`] left it, or flattened since. Of a
+/// malformed table the entries before the fault count; without a table there is no CPU. At most
+/// [`MAX_CPUS`] are visited.
 pub fn visit_cpus(
     tables: &Tables<'_>,
     topology: &Topology<'_>,

@@ -2,25 +2,23 @@
 //!
 //! Each CPU has a *slot*, where it says what to call, and an *inbox*, a bit for each caller. To
 //! call, a CPU fills its slot, sets its bit in the inboxes of its targets and notifies those whose
-//! inbox word was empty: somebody else's notice is on its way to the others. Whoever is notified
-//! takes all bits at once, calls what these callers' slots say, and counts each down. There is no
-//! lock and no queue, so any number of CPUs may call at once, each other too, as long as who waits
-//! is notified meanwhile. How CPUs are notified, and how they wait, is the kernel's business.
+//! inbox word was empty: the others have been notified by another caller. A CPU that is notified
+//! takes all bits at once, calls what these callers' slots say, and decrements their counts. There
+//! is no lock and no queue, so any number of CPUs may call at once, each other too, as long as a
+//! waiting CPU can be notified. How CPUs are notified, and how they wait, is the kernel's business.
 //!
 //! # Memory ordering
 //!
-//! | store | load | carries |
-//! |---|---|---|
-//! | a bit in an inbox, Release | the swap in [`serve`](CrossCalls::serve), Acquire | the slot, and what the caller wrote before |
-//! | the count in a slot, Release | `done`, Acquire | what the function did |
+//! * A bit in an inbox is set with Release and taken by the swap in [`serve`](CrossCalls::serve)
+//!   with Acquire: this carries the slot, and what the caller wrote before.
+//! * The count in a slot goes down with Release and is read by `is_done` with Acquire: this carries
+//!   what the function did.
+//! * Relaxed is enough for what a caller writes before it sets its bit, for what only its own CPU
+//!   uses, and for loads that only say whether an exchange is worth its price.
 //!
-//! That a caller may leave its notice to another: words change by read-modify-write operations,
-//! which see the last value. The swap that finds our bit comes after the notice that somebody owes
-//! for the bit that was there before ours, or finds both.
-//!
-//! Orders of memory: Relaxed for what a caller writes before it sets its bit, which publishes it
-//! (Release, with the Acquire of `serve`), for what only its own CPU uses, and for looks that only
-//! say whether an exchange is worth its price.
+//! A caller may leave the notice to another one: words change by read-modify-write operations,
+//! which see the last value. So the swap that finds our bit comes after the notice for the bit that
+//! was there before ours, or finds both.
 
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{const_fn, relax};
@@ -35,23 +33,28 @@ pub type Function<'a> = &'a (dyn Fn() + Sync + 'a);
 
 /// Slot and inbox of one CPU, on a cache line of their own.
 #[repr(align(64))]
-struct Place {
-    /// Points to a [`Function`] on the stack of the CPU.
+struct CpuSlot {
+    /// Points to a [`Function`] on the CPU's stack.
     function: AtomicPtr<()>,
-    /// Targets that have not called it yet, and one more while more may come.
+    /// Targets that have not called it yet, plus one while more targets may be added.
     remaining: AtomicU32,
     busy: AtomicBool,
     callers: [AtomicU64; WORDS],
 }
 
-impl Place {
+impl CpuSlot {
     const_fn! {
         fn new() -> Self {
             Self {
                 function: AtomicPtr::new(ptr::null_mut()),
                 remaining: AtomicU32::new(0),
                 busy: AtomicBool::new(false),
-                callers: [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)],
+                callers: [
+                    AtomicU64::new(0),
+                    AtomicU64::new(0),
+                    AtomicU64::new(0),
+                    AtomicU64::new(0),
+                ],
             }
         }
     }
@@ -74,10 +77,10 @@ impl Place {
     }
 }
 
-/// Whatever happens, a caller leaves only when all have called.
-struct Stay<'a>(&'a Place);
+/// Even in a panic a caller leaves only when all targets have called.
+struct WaitForAll<'a>(&'a CpuSlot);
 
-impl Drop for Stay<'_> {
+impl Drop for WaitForAll<'_> {
     fn drop(&mut self) {
         while !self.0.is_done() {
             relax();
@@ -86,10 +89,10 @@ impl Drop for Stay<'_> {
     }
 }
 
-/// The calls of `CPUS` CPUs, at most [`MAX_CPUS`]: one kind of them, such as those that are served
-/// in interrupts.
+/// Calls among `CPUS` CPUs, at most [`MAX_CPUS`], of one kind: for example those that are served in
+/// interrupts.
 pub struct CrossCalls<const CPUS: usize> {
-    places: [Place; CPUS],
+    cpus: [CpuSlot; CPUS],
 }
 
 #[cfg(not(loom))]
@@ -98,7 +101,7 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(CPUS <= MAX_CPUS, "an inbox has a bit for each CPU") };
-        Self { places: [const { Place::new() }; CPUS] }
+        Self { cpus: [const { CpuSlot::new() }; CPUS] }
     }
 }
 
@@ -106,7 +109,7 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
 impl<const CPUS: usize> CrossCalls<CPUS> {
     /// Nobody calls anybody.
     pub fn new() -> Self {
-        Self { places: core::array::from_fn(|_| Place::new()) }
+        Self { cpus: core::array::from_fn(|_| CpuSlot::new()) }
     }
 }
 
@@ -117,10 +120,12 @@ impl<const CPUS: usize> Default for CrossCalls<CPUS> {
 }
 
 impl<const CPUS: usize> CrossCalls<CPUS> {
-    /// CPU `me` has each of `targets` call `function`, once each. `notify` is called for those that
-    /// must be told to [`serve`](Self::serve). `wait` is called with a question that it asks until
-    /// the answer is true, or it is called again. What was written before is visible to the
-    /// function, and what the function wrote afterwards here. Returns how many called.
+    /// CPU `me` has each of `targets` call `function` once, and waits for them. Returns how many
+    /// called it.
+    ///
+    /// `notify` gets each target that has to be made to call [`serve`](Self::serve). `wait` gets a
+    /// condition to wait for; if it returns early, it is called again. What was written before is
+    /// visible to the function, and what the function wrote is visible afterwards.
     ///
     /// Targets that do not exist are left out; `me` may be among them if `wait` serves.
     ///
@@ -134,19 +139,19 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
         mut notify: impl FnMut(u32),
         mut wait: impl FnMut(&dyn Fn() -> bool),
     ) -> u32 {
-        let Some(own) = self.places.get(me as usize) else {
+        let Some(own) = self.cpus.get(me as usize) else {
             panic!("there is no CPU {me} to call from")
         };
-        // Nothing is ordered by this: who calls twice is one CPU.
+        // This orders nothing: only CPU `me` uses the flag.
         assert!(!own.busy.swap(true, Ordering::Relaxed), "CPU {me} is in a call already");
         own.function.store((&raw const function).cast_mut().cast(), Ordering::Relaxed);
         own.remaining.store(1, Ordering::Relaxed);
-        let stay = Stay(own);
+        let wait_for_all = WaitForAll(own);
         let mut count = 0;
-        for (target, place) in
-            targets.filter_map(|target| Some((target, self.places.get(target as usize)?)))
+        for (target, slot) in
+            targets.filter_map(|target| Some((target, self.cpus.get(target as usize)?)))
         {
-            let Some(word) = place.callers.get(me as usize / 64) else { continue };
+            let Some(word) = slot.callers.get(me as usize / 64) else { continue };
             let bit = 1 << (me % 64);
             own.remaining.fetch_add(1, Ordering::Relaxed);
             // Release pairs with the Acquire in `serve`.
@@ -165,32 +170,31 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
         while !own.is_done() {
             wait(&|| own.is_done());
         }
-        drop(stay);
+        drop(wait_for_all);
         count
     }
 
-    /// Whether somebody wants something of CPU `me`. A hint, like every look at what others may
-    /// change.
+    /// Whether CPU `me` has calls to serve. A hint: others may add one at any time.
     #[must_use]
     pub fn is_wanted(&self, me: u32) -> bool {
         let callers =
-            self.places.get(me as usize).map(|place| place.callers.iter().take(CPUS.div_ceil(64)));
+            self.cpus.get(me as usize).map(|slot| slot.callers.iter().take(CPUS.div_ceil(64)));
         callers.is_some_and(|mut callers| callers.any(|word| word.load(Ordering::Relaxed) != 0))
     }
 
-    /// CPU `me` does what others want of it. `last` is told of each caller whose last target this
-    /// was, which may be asleep. Returns whether there was anything.
+    /// CPU `me` calls what others want it to call. `last` gets each caller whose last target this
+    /// was, which may be asleep. Returns whether there was anything to call.
     pub fn serve(&self, me: u32, mut last: impl FnMut(u32)) -> bool {
-        let Some(place) = self.places.get(me as usize) else { return false };
+        let Some(inbox) = self.cpus.get(me as usize) else { return false };
         let mut served = false;
-        for (first, word) in (0u32..).step_by(64).zip(&place.callers).take(CPUS.div_ceil(64)) {
+        for (first, word) in (0u32..).step_by(64).zip(&inbox.callers).take(CPUS.div_ceil(64)) {
             // Acquire pairs with the Release in `call`.
             let mut callers =
                 if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::Acquire) };
             while callers != 0 {
                 let caller = first + callers.trailing_zeros();
                 callers &= callers - 1;
-                if let Some(slot) = self.places.get(caller as usize) {
+                if let Some(slot) = self.cpus.get(caller as usize) {
                     served = true;
                     if slot.call() {
                         last(caller);

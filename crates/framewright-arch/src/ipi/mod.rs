@@ -1,7 +1,8 @@
-//! Inter-processor interrupts: CPUs have each other call functions, and wait for one another.
+//! Calls between CPUs: [`CrossCalls`] has other CPUs call a function, and [`Waiters`] is a set of
+//! CPUs that sleep until somebody wakes them. Sending the interrupts is the kernel's business.
 
-mod awaited;
 mod cross_calls;
+mod waiters;
 
-pub use awaited::Awaited;
 pub use cross_calls::{CrossCalls, Function, MAX_CPUS};
+pub use waiters::Waiters;

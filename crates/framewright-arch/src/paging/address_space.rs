@@ -1,31 +1,30 @@
-//! A window of addresses in real page tables, in which huge pages are shown and used.
+//! A window of virtual addresses in real page tables, in which huge pages are mapped and used.
 //!
-//! It is one entry of the root, 512 GiB. Its tables come from a [`FrameSource`] when the first page
-//! of their range is shown, and go back when the last one leaves, after a flush: nothing is kept
-//! for later. A call takes all its tables before it stores an entry that a CPU can see, so that one
-//! that fails has changed nothing.
+//! The window is one entry of the root, 512 GiB. A table comes from a [`FrameSource`] with the
+//! first page of its range, and is freed with the last one, after a flush. A call allocates all its
+//! tables before it stores an entry that a CPU can see, so a call that fails has changed nothing.
 
 use super::flush::{FlushRequest, FlushTlb, VirtualRange};
+use super::frame_stack::FrameStack;
 use super::table::{ENTRIES, Table};
-use super::taken::Taken;
 use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 use core::fmt;
 use framewright::Platform;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::vmemmap_space::FrameSource;
 
-/// What an entry of the root covers, and so a window.
+/// What an entry of the root covers: one window.
 const WINDOW_BYTES: u64 = 512 << 30;
-/// Tables that wait for one flush.
+/// Tables that are freed after one flush.
 const TABLES_OF_A_FLUSH: usize = 64;
 const LARGE: u64 = PageSize::Large.bytes();
 const MEDIUM: u64 = PageSize::Medium.bytes();
 
-/// Why nothing was shown or taken away.
+/// Why nothing was mapped or unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpaceError {
     /// The window is not one entry of the root, in the address space.
-    BadPlace {
+    BadBase {
         /// Its first address.
         base: u64,
     },
@@ -34,7 +33,7 @@ pub enum SpaceError {
         /// Where.
         address: u64,
     },
-    /// Not in the window, or not in whole pages of 2 MiB, or a part of a page that is shown as one.
+    /// Not in the window, or not in whole pages of 2 MiB, or part of a page of 1 GiB.
     BadRange {
         /// Where the range begins.
         address: u64,
@@ -46,7 +45,7 @@ pub enum SpaceError {
 impl fmt::Display for SpaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadPlace { base } => write!(f, "no window begins at {base:#x}"),
+            Self::BadBase { base } => write!(f, "no window begins at {base:#x}"),
             Self::Occupied { address } => {
                 write!(f, "virtual address {address:#x} is mapped already")
             }
@@ -72,11 +71,11 @@ pub struct AddressSpace<P: Platform, F> {
 
 impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
     /// An empty window at `base`, in the tables that begin at `root`. `largest`:
-    /// [`PageSize::Large`] where the CPUs have pages of 1 GiB; else such pages are shown in pieces
-    /// of 2 MiB.
+    /// [`PageSize::Large`] where the CPUs have pages of 1 GiB; otherwise such pages are mapped by
+    /// 2 MiB.
     ///
     /// # Errors
-    /// [`SpaceError::BadPlace`], [`SpaceError::Occupied`].
+    /// [`SpaceError::BadBase`], [`SpaceError::Occupied`].
     ///
     /// # Safety
     /// `root` is a root table in memory that [`Platform::direct`] reaches, made of entries as the
@@ -90,7 +89,7 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         largest: PageSize,
     ) -> Result<Self, SpaceError> {
         if !base.is_multiple_of(WINDOW_BYTES) || !matches!(base >> 47, 0 | 0x1_ffff) {
-            return Err(SpaceError::BadPlace { base });
+            return Err(SpaceError::BadBase { base });
         }
         let space = Self { platform, tlb, root: Pfn::containing(root), base, largest, tables: 0 };
         if space.table(space.root).get(index_of(base, 4)).is_present() {
@@ -105,15 +104,15 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         VirtualRange { start: self.base, end: self.base.wrapping_add(WINDOW_BYTES) }
     }
 
-    /// Frames that its tables are in.
+    /// How many frames its tables use.
     #[must_use]
     pub const fn tables(&self) -> u64 {
         self.tables
     }
 
     fn table(&self, frame: Pfn) -> Table<'_> {
-        // SAFETY: only the root comes here, and frames that this window took for tables and did not
-        // give away yet (invariants 39 and 40).
+        // SAFETY: only the root comes here, and frames that this window took for tables and has not
+        // freed yet (invariants 39 and 40).
         unsafe { Table::at(self.platform, frame) }
     }
 
@@ -138,8 +137,8 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         }
     }
 
-    /// How much of what is left is shown by the next entry.
-    fn piece(&self, address: u64, physical: u64, left: u64) -> PageSize {
+    /// How much of what is left the next entry maps.
+    fn next_size(&self, address: u64, physical: u64, left: u64) -> PageSize {
         let aligned = address.is_multiple_of(LARGE) && physical.is_multiple_of(LARGE);
         if self.largest == PageSize::Large && aligned && left >= LARGE {
             PageSize::Large
@@ -148,7 +147,7 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         }
     }
 
-    /// Shows `memory` at `address`, readable and writable, in pages as large as alignment allows.
+    /// Maps `memory` at `address`, readable and writable, in pages as large as alignment allows.
     /// The memory is the caller's until [`unmap`](Self::unmap) has returned.
     ///
     /// # Errors
@@ -165,7 +164,7 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
             return Err(SpaceError::BadRange { address });
         }
         let missing = self.missing_tables(address, memory)?;
-        let mut taken = Taken::new(self.platform, frames);
+        let mut taken = FrameStack::new(self.platform, frames);
         if !(0..missing).all(|_| taken.take(Order::PAGE)) {
             taken.put_back();
             return Err(SpaceError::OutOfFrames);
@@ -184,7 +183,7 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         let mut done = 0;
         while done < memory.size() {
             let (at, physical) = (address + done, memory.start + done);
-            let size = self.piece(at, physical, memory.size() - done);
+            let size = self.next_size(at, physical, memory.size() - done);
             let index = index_of(at, 3);
             let page = Entry::page(physical, size, DATA);
             if size == PageSize::Large {
@@ -200,14 +199,17 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         Ok(())
     }
 
-    /// Tables that showing this takes. The error when something is there.
+    /// How many tables mapping this takes.
+    ///
+    /// # Errors
+    /// [`SpaceError::Occupied`].
     fn missing_tables(&self, address: u64, memory: PhysRange) -> Result<u64, SpaceError> {
         let pointers = self.pointers();
         let mut missing = u64::from(pointers.is_none());
         let (mut done, mut counted) = (0, None);
         while done < memory.size() {
             let at = address + done;
-            let size = self.piece(at, memory.start + done, memory.size() - done);
+            let size = self.next_size(at, memory.start + done, memory.size() - done);
             let entry = pointers.map_or(Entry(0), |pointers| pointers.get(index_of(at, 3)));
             let occupied = if size == PageSize::Large || entry.is_page(3) {
                 entry.is_present()
@@ -228,9 +230,9 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         Ok(missing)
     }
 
-    /// Takes away what is shown in a range and says how many bytes that were; what is not shown
-    /// there stays so. When this returns no CPU reaches that memory through the window. `give_back`
-    /// gets the frames of tables that are needed no more.
+    /// Unmaps whatever is mapped in a range and returns how many bytes that were; holes are
+    /// allowed. When this returns, no CPU reaches that memory through the window. `free` gets the
+    /// frames of tables that are not needed any more.
     ///
     /// Waits for other CPUs.
     ///
@@ -239,7 +241,7 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
     pub fn unmap(
         &mut self,
         range: VirtualRange,
-        give_back: &mut dyn FnMut(Pfn),
+        free: &mut dyn FnMut(Pfn),
     ) -> Result<u64, SpaceError> {
         let bytes = range.end.wrapping_sub(range.start);
         self.checked_end(range.start, bytes)?;
@@ -253,34 +255,36 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
                 return Err(SpaceError::BadRange { address: range.start });
             }
         }
-        let mut leaving = Leaving { tables: [Pfn(0); TABLES_OF_A_FLUSH], used: 0, changed: false };
+        let mut removed_tables =
+            Removed { frames: [Pfn(0); TABLES_OF_A_FLUSH], used: 0, changed: false };
         let (mut offset, mut removed) = (0, 0);
         while offset < bytes {
             let at = range.start + offset;
             let part = (LARGE - at % LARGE).min(bytes - offset);
-            removed += self.clear_part(at, part, &mut leaving);
+            removed += self.clear_part(at, part, &mut removed_tables);
             offset += part;
-            if leaving.used == TABLES_OF_A_FLUSH {
-                self.settle(&mut leaving, give_back);
+            if removed_tables.used == TABLES_OF_A_FLUSH {
+                self.flush_and_free(&mut removed_tables, free);
             }
         }
         let root = self.table(self.root).get(index_of(self.base, 4));
         if self.below(root).is_some_and(is_empty) {
             self.table(self.root).set(index_of(self.base, 4), Entry(0));
-            leaving.push(Pfn::containing(root.address()));
+            removed_tables.push(Pfn::containing(root.address()));
         }
-        self.settle(&mut leaving, give_back);
+        self.flush_and_free(&mut removed_tables, free);
         Ok(removed)
     }
 
-    /// Clears what is shown of `bytes` from `address` on, all in one GiB.
-    fn clear_part(&self, address: u64, bytes: u64, leaving: &mut Leaving) -> u64 {
+    /// Clears the entries of `bytes` from `address` on, all in one GiB. Returns the bytes that were
+    /// mapped.
+    fn clear_part(&self, address: u64, bytes: u64, tables: &mut Removed) -> u64 {
         let Some(pointers) = self.pointers() else { return 0 };
         let index = index_of(address, 3);
         let entry = pointers.get(index);
         if entry.is_page(3) {
             pointers.set(index, Entry(0));
-            leaving.changed = true;
+            tables.changed = true;
             return LARGE;
         }
         let Some(directory) = self.below(entry) else { return 0 };
@@ -289,26 +293,26 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         for index in (first..ENTRIES).take(usize::try_from(bytes / MEDIUM).unwrap_or(ENTRIES)) {
             if directory.get(index).is_present() {
                 directory.set(index, Entry(0));
-                leaving.changed = true;
+                tables.changed = true;
                 removed += MEDIUM;
             }
         }
         if is_empty(directory) {
             pointers.set(index, Entry(0));
-            leaving.push(Pfn::containing(entry.address()));
+            tables.push(Pfn::containing(entry.address()));
         }
         removed
     }
 
-    /// Has all CPUs forget what was cleared, and gives the tables back.
-    fn settle(&mut self, leaving: &mut Leaving, give_back: &mut dyn FnMut(Pfn)) {
-        if core::mem::take(&mut leaving.changed) {
-            // Single addresses would be 512 for each page of 2 MiB.
+    /// Flushes what was cleared on all CPUs and frees the tables.
+    fn flush_and_free(&mut self, tables: &mut Removed, free: &mut dyn FnMut(Pfn)) {
+        if core::mem::take(&mut tables.changed) {
+            // Page by page it would be 512 addresses for each page of 2 MiB.
             self.tlb.flush(FlushRequest::Everything);
         }
-        let used = core::mem::take(&mut leaving.used);
+        let used = core::mem::take(&mut tables.used);
         self.tables -= used as u64;
-        leaving.tables.iter().take(used).for_each(|&frame| give_back(frame));
+        tables.frames.iter().take(used).for_each(|&frame| free(frame));
     }
 }
 
@@ -321,24 +325,24 @@ impl<P: Platform, F> fmt::Debug for AddressSpace<P, F> {
     }
 }
 
-/// Memory of a user: never global, so that it goes with a change of tables.
+/// A user's memory: never global, so that a change of tables flushes it.
 const DATA: Access = Access { write: true, execute: false, global: false, device: false };
 
 fn is_empty(table: Table<'_>) -> bool {
     (0..ENTRIES).all(|index| !table.get(index).is_present())
 }
 
-/// Tables that nothing names any more and that CPUs may still remember.
-struct Leaving {
-    tables: [Pfn; TABLES_OF_A_FLUSH],
+/// Tables that no entry names any more, but that CPUs may still use.
+struct Removed {
+    frames: [Pfn; TABLES_OF_A_FLUSH],
     used: usize,
     changed: bool,
 }
 
-impl Leaving {
+impl Removed {
     fn push(&mut self, table: Pfn) {
         self.changed = true;
-        if let Some(slot) = self.tables.get_mut(self.used) {
+        if let Some(slot) = self.frames.get_mut(self.used) {
             *slot = table;
             self.used += 1;
         }

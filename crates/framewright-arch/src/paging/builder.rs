@@ -1,4 +1,4 @@
-//! Builds translations of physical ranges and finds out where an address leads.
+//! Builds page tables that map physical ranges with the largest pages that fit.
 
 use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 use core::fmt;

@@ -1,9 +1,9 @@
-//! How other CPUs learn that translations changed.
+//! TLB flushes: what a request names, and the trait through which it reaches all CPUs.
 
 use core::fmt;
 use framewright::units::PAGE_SIZE;
 
-/// Ranges that a request names at most.
+/// Most ranges that a request names.
 pub const MAX_RANGES: usize = framewright::vmemmap_space::Unflushed::CHANGED_RANGES;
 
 /// Virtual addresses of whole pages.
@@ -34,23 +34,23 @@ impl fmt::Debug for VirtualRange {
     }
 }
 
-/// What a CPU must forget.
+/// What is to be flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushRequest<'a> {
     /// Translations of these pages, of whatever size they were, and every cached step of a table
-    /// walk. At most [`MAX_RANGES`] ranges, together no more pages than a flush of everything is
-    /// worth.
+    /// walk. At most [`MAX_RANGES`] ranges, with few enough pages that flushing everything would
+    /// cost more.
     Ranges(&'a [VirtualRange]),
-    /// Every translation, global ones too if the array's are global.
+    /// Every translation, global ones too if the vmemmap's are global.
     Everything,
 }
 
-/// A way to make CPUs forget translations. What it costs is counted by
+/// A way to flush translations on all CPUs. What it costs is counted by
 /// [`Vmemmap`](crate::vmemmap::Vmemmap).
 ///
 /// # Safety
 /// When [`flush`](Self::flush) or [`flush_pages`](Self::flush_pages) returns, no CPU uses what it
-/// was asked to forget, neither translations nor cached steps of a walk, and no CPU is in the
+/// was asked to flush, neither translations nor cached steps of a walk, and no CPU is in the
 /// middle of an access with it (invariant 12). Stores that the caller made before are seen by every
 /// walk that begins afterwards.
 pub unsafe trait FlushTlb: Sync {
@@ -58,9 +58,10 @@ pub unsafe trait FlushTlb: Sync {
     /// once.
     fn flush(&self, request: FlushRequest<'_>);
 
-    /// The same where translations of pages changed and no table was given up. A CPU that sleeps
-    /// need not be woken for that: it may forget when it wakes, before it uses any address that the
-    /// request can mean. Without a way to do so, all CPUs are told.
+    /// Flushes on all CPUs after a change of pages in which no table was freed. A CPU that sleeps
+    /// need not be woken for that: it may flush when it wakes, before it uses any address that the
+    /// request can name ([`LazyFlush`](super::LazyFlush)). By default this is
+    /// [`flush`](Self::flush).
     fn flush_pages(&self, request: FlushRequest<'_>) {
         self.flush(request);
     }

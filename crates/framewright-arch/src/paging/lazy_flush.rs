@@ -1,29 +1,35 @@
-//! A CPU that sleeps is not woken to forget translations: it forgets when it wakes.
+//! Lazy TLB flush: a CPU that sleeps is not woken to flush its TLB, it flushes when it wakes.
 //!
-//! One word decides between the two: whoever changed translations either finds the CPU asleep and
-//! leaves word there, or finds it awake and has to interrupt it. The CPU finds the word when it
-//! wakes, before it uses an address. What it may do while it sleeps is follow tables on its own, so
-//! this is only for changes that set no table free.
+//! One word per CPU decides which of the two happens:
 //!
-//! Orders of memory: Changes of the word are SeqCst on both sides: a CPU that wakes and one that
-//! leaves word meet in it, and what each did before is seen by who comes second. The first look in
-//! `wake` is Relaxed because the CPU finds its own store.
+//! ```text
+//!            sleep()               defer()
+//!   AWAKE --------------> ASLEEP ------------> PENDING
+//!     ^                      |                    |
+//!     +------- wake() -------+------ wake() ------+  (true: flush everything first)
+//! ```
+//!
+//! The CPU itself calls `sleep` and `wake`, any other CPU `defer`. A deferred flush takes effect
+//! before the CPU uses an address. While it sleeps it may still walk tables on its own, so this is
+//! only for changes that free no table.
+//!
+//! Orders of memory: changes of the word are SeqCst on both sides, so that whichever comes second
+//! sees what the other did before. The first load in `wake` is Relaxed because the CPU finds its
+//! own store. Model checked in `tests/loom_lazy_flush.rs`.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::const_fn;
 
-/// It is awake.
 const AWAKE: u32 = 0;
-/// It sleeps.
 const ASLEEP: u32 = 1;
-/// It sleeps, and translations have changed.
-const BEHIND: u32 = 2;
+/// Asleep, and translations have changed.
+const PENDING: u32 = 2;
 
-/// See the module documentation. One for each CPU.
+/// Whether one CPU sleeps, and whether it has to flush when it wakes. See the module documentation.
 #[derive(Debug)]
-pub struct PutOff(AtomicU32);
+pub struct LazyFlush(AtomicU32);
 
-impl PutOff {
+impl LazyFlush {
     const_fn! {
         /// Of a CPU that is awake.
         #[must_use]
@@ -39,26 +45,26 @@ impl PutOff {
         self.0.store(ASLEEP, Ordering::SeqCst);
     }
 
-    /// By the CPU itself, the first thing in every interrupt and after every sleep. True when it
-    /// has to forget all translations first.
+    /// By the CPU itself, first thing in every interrupt and after every sleep. True when it has to
+    /// flush its whole TLB before it goes on.
     #[must_use = "translations may be stale"]
     pub fn wake(&self) -> bool {
         // Only the CPU itself makes it sleep, so that it knows when it does not.
-        self.0.load(Ordering::Relaxed) != AWAKE && self.0.swap(AWAKE, Ordering::SeqCst) == BEHIND
+        self.0.load(Ordering::Relaxed) != AWAKE && self.0.swap(AWAKE, Ordering::SeqCst) == PENDING
     }
 
-    /// By others, once they have changed translations: leaves word. False when the CPU is awake and
-    /// has to be interrupted.
-    #[must_use = "a CPU that is awake has to be told"]
-    pub fn leave_word(&self) -> bool {
+    /// By another CPU that has changed translations: leaves the flush to the CPU if it sleeps.
+    /// False when it is awake and has to be interrupted.
+    #[must_use = "a CPU that is awake has to be interrupted"]
+    pub fn defer(&self) -> bool {
         matches!(
-            self.0.compare_exchange(ASLEEP, BEHIND, Ordering::SeqCst, Ordering::SeqCst),
-            Ok(_) | Err(BEHIND)
+            self.0.compare_exchange(ASLEEP, PENDING, Ordering::SeqCst, Ordering::SeqCst),
+            Ok(_) | Err(PENDING)
         )
     }
 }
 
-impl Default for PutOff {
+impl Default for LazyFlush {
     fn default() -> Self {
         Self::new()
     }
@@ -69,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn word_is_left_only_for_who_sleeps_and_found_once() {
-        let cpu = PutOff::default();
-        assert!(!cpu.leave_word() && !cpu.wake());
+    fn a_flush_is_deferred_only_to_a_sleeping_cpu_and_found_once() {
+        let cpu = LazyFlush::default();
+        assert!(!cpu.defer() && !cpu.wake());
         cpu.sleep();
         assert!(!cpu.wake(), "nothing has changed");
         cpu.sleep();
-        assert!(cpu.leave_word() && cpu.leave_word());
+        assert!(cpu.defer() && cpu.defer());
         assert!(cpu.wake() && !cpu.wake());
-        assert!(!cpu.leave_word());
+        assert!(!cpu.defer());
     }
 }

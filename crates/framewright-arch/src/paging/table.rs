@@ -1,4 +1,4 @@
-//! Tables as they lie in memory, seen through the direct map.
+//! Page tables in memory, seen through the direct map.
 //!
 //! Orders of memory: Entries have one writer (invariant 39), which reads them Relaxed. Release when
 //! one is set has its partner in the page walk of the processor, which reads what an entry leads to
@@ -20,7 +20,7 @@ impl<'a> Table<'a> {
     /// The table in `frame`.
     ///
     /// # Safety
-    /// The frame belongs to the array as a table as long as the value lives: it came from a
+    /// The frame belongs to the vmemmap as a table as long as the value lives: it came from a
     /// `FrameSource` or is the root, is below the direct limit, and is reached as atomics only.
     pub(crate) unsafe fn at<P: Platform>(platform: &'a P, frame: Pfn) -> Self {
         let start = platform.direct(frame.address()).cast::<[AtomicU64; ENTRIES]>();
@@ -38,7 +38,7 @@ impl<'a> Table<'a> {
         Entry(self.slot(index).load(Ordering::Relaxed))
     }
 
-    /// What the entry names was written before, and a CPU that sees the entry sees it so.
+    /// What the entry names must be written before: a CPU that sees the entry sees that, too.
     pub(crate) fn set(self, index: usize, entry: Entry) {
         self.slot(index).store(entry.0, Ordering::Release);
     }

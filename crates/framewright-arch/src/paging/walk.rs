@@ -5,8 +5,8 @@ use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 
 const ROOT_LEVEL: u32 = 4;
 const ENTRIES: usize = 512;
-/// What the entries above a page allow when none forbids anything. They are never global; only the
-/// page's own entry says so.
+/// What the entries above a page allow when none forbids anything. Only the page's own entry says
+/// whether it is global.
 const ANYTHING: Access = Access { write: true, execute: true, global: true, device: false };
 
 /// Where the tables at `root` lead from `address`: the physical address, the page's size and what
@@ -54,7 +54,7 @@ pub struct Mapping {
 /// What [`walk`] meets.
 pub trait Visitor {
     /// A table of level 1 to 3 that begins to map at `address`. Its entries are visited if this
-    /// says so.
+    /// returns true.
     fn table(&mut self, _address: u64, _level: u32, _table: u64) -> bool {
         true
     }
@@ -65,12 +65,16 @@ pub trait Visitor {
 
 /// Visits everything that the tables at `root` map, in the order of addresses.
 pub fn walk(memory: &impl TableMemory, root: u64, visitor: &mut impl Visitor) {
-    visit(memory, Place { table: root, level: ROOT_LEVEL, address: 0, allowed: ANYTHING }, visitor);
+    visit(
+        memory,
+        Subtree { table: root, level: ROOT_LEVEL, address: 0, allowed: ANYTHING },
+        visitor,
+    );
 }
 
-/// A table on the way.
+/// A table and what it maps.
 #[derive(Clone, Copy)]
-struct Place {
+struct Subtree {
     table: u64,
     level: u32,
     /// Virtual address of its first entry.
@@ -78,26 +82,26 @@ struct Place {
     allowed: Access,
 }
 
-fn visit(memory: &impl TableMemory, place: Place, visitor: &mut impl Visitor) {
+fn visit(memory: &impl TableMemory, subtree: Subtree, visitor: &mut impl Visitor) {
     for index in 0..ENTRIES {
-        let entry = memory.read(place.table, index);
+        let entry = memory.read(subtree.table, index);
         if !entry.is_present() {
             continue;
         }
-        let address = canonical(place.address | (index as u64) << (3 + 9 * place.level));
-        match PageSize::of_level(place.level).filter(|_| entry.is_page(place.level)) {
+        let address = canonical(subtree.address | (index as u64) << (3 + 9 * subtree.level));
+        match PageSize::of_level(subtree.level).filter(|_| entry.is_page(subtree.level)) {
             Some(size) => visitor.page(Mapping {
                 address,
                 physical: entry.address() & !(size.bytes() - 1),
                 size,
-                access: place.allowed.and(entry.access()),
+                access: subtree.allowed.and(entry.access()),
             }),
             // An entry of the lowest level is a page, so this ends.
-            None if visitor.table(address, place.level - 1, entry.address()) => {
-                let allowed = place.allowed.and(allowed_below(entry));
+            None if visitor.table(address, subtree.level - 1, entry.address()) => {
+                let allowed = subtree.allowed.and(allowed_below(entry));
                 visit(
                     memory,
-                    Place { table: entry.address(), level: place.level - 1, address, allowed },
+                    Subtree { table: entry.address(), level: subtree.level - 1, address, allowed },
                     visitor,
                 );
             }

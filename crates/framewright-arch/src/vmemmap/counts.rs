@@ -1,19 +1,19 @@
-//! What was done so far.
+//! Counters of flushes, and of what became present and absent.
 //!
-//! Orders of memory: Relaxed everywhere: counters and switches that stand alone. Nothing else is
-//! read because of them.
+//! Orders of memory: Relaxed everywhere: each counter stands alone, and nothing else is read
+//! because of its value.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counts {
     ($($(#[$text:meta])* $name:ident = $shown:literal,)*) => {
-        /// What a [`Vmemmap`](super::Vmemmap) has done since it was made, and what it has.
+        /// What a [`Vmemmap`](super::Vmemmap) has done since it was made, and what it uses.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-        pub struct ArrayCounts {
+        pub struct VmemmapCounts {
             $($(#[$text])* pub $name: u64,)*
         }
 
-        impl ArrayCounts {
+        impl VmemmapCounts {
             /// Name and value of each, in the style of `/proc/vmstat`.
             pub fn vmstat(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($shown, self.$name),)*].into_iter()
@@ -30,8 +30,8 @@ macro_rules! counts {
                 Self { $($name: AtomicU64::new(0),)* }
             }
 
-            pub(super) fn read(&self) -> ArrayCounts {
-                ArrayCounts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            pub(super) fn read(&self) -> VmemmapCounts {
+                VmemmapCounts { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
         }
     };
@@ -49,9 +49,9 @@ counts! {
     /// Time that all flushes took, in cycles of the time-stamp counter, waiting for other CPUs
     /// included.
     flush_cycles = "memmap_flush_cycles",
-    /// Pages of the array that became present.
+    /// Pages of the vmemmap that became present.
     populated_pages = "memmap_populated",
-    /// Pages of the array that became absent.
+    /// Pages of the vmemmap that became absent.
     evicted_pages = "memmap_evicted",
     /// Sections that became absent by one store.
     evicted_sections = "memmap_evicted_sections",
@@ -71,6 +71,6 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
 }
 
 /// Takes one from a counter of what there is now.
-pub(super) fn one_less(counter: &AtomicU64) {
+pub(super) fn subtract_one(counter: &AtomicU64) {
     counter.fetch_sub(1, Ordering::Relaxed);
 }

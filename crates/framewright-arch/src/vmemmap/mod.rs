@@ -1,17 +1,17 @@
 //! The vmemmap's virtual range in real page tables: a [`VmemmapSpace`] for x86-64 with four levels.
 //!
-//! The descriptors of a section of 128 MiB are 2 MiB of the array, which one entry of a *directory*
-//! (level 2) maps. That entry has one of three forms:
+//! The descriptors of a section of 128 MiB are 2 MiB of the vmemmap, which one entry of a
+//! *directory* (level 2) maps. That entry has one of three forms:
 //!
 //! * a page of 2 MiB: all 64 blocks are present, in one run of frames;
 //! * a table of the section's own: blocks are present or absent one by one, eight entries each;
 //! * the *absent table*, of which there is one: 512 times the zero frame, read-only. The entry
 //!   itself forbids writing too.
 //!
-//! So a section comes and goes by one store, costs no table unless it is in pieces, and may always
-//! be read. Directories, one for 64 GiB of physical addresses, are made at the beginning and stay:
-//! after that no call shares a table with another, as long as no two calls name the same section,
-//! and so there is no lock here.
+//! So a section is populated or evicted by one store, costs a table only while some of its blocks
+//! are present and others are not, and can always be read. Directories, one for 64 GiB of physical
+//! addresses, are made at the beginning and stay: after that no two calls share a table as long as
+//! they name different sections, so there is no lock here.
 //!
 //! Entries have the bits *accessed* and *dirty* from the start, so that no CPU ever writes to a
 //! table.
@@ -25,13 +25,14 @@
 
 mod counts;
 mod section;
+mod shared;
 
-pub use counts::ArrayCounts;
+pub use counts::VmemmapCounts;
 
 use crate::paging::flush::{FlushRequest, FlushTlb, MAX_RANGES, VirtualRange};
+use crate::paging::frame_stack::FrameStack;
 use crate::paging::table::{ENTRIES, Table};
-use crate::paging::taken::Taken;
-use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
+use crate::x86_64::entry::{Entry, PageSize, index_of};
 use crate::x86_64::registers::time_stamp;
 use core::fmt;
 use core::ptr::NonNull;
@@ -43,24 +44,25 @@ use framewright::vmemmap_space::{
     VmemmapSpace,
 };
 use section::Section;
+use shared::Shared;
 
-/// Bytes of the array that describe one block: 512 descriptors of 64.
+/// Bytes of the vmemmap that describe one block: 512 descriptors of 64.
 const BLOCK_BYTES: u64 = 512 * 64;
-/// Bytes of the array that describe one section.
+/// Bytes of the vmemmap that describe one section.
 const SECTION_BYTES: u64 = PageSize::Medium.bytes();
 /// What an entry of the root covers.
 const ROOT_ENTRY_BYTES: u64 = 512 << 30;
 /// One past the highest frame number.
 const FRAMES_END: u64 = 1 << (PHYSICAL_ADDRESS_BITS - PAGE_SHIFT);
-/// Pages above which a flush of everything is taken for cheaper than one page after the other.
-/// Linux's limit is as large.
+/// With more pages than this, everything is flushed instead of page by page. Linux has the same
+/// kind of limit (`tlb_single_page_flush_ceiling` in `arch/x86/mm/tlb.c`, 33).
 const RANGED_FLUSH_PAGES: u64 = 32;
 
-/// Where an array is and what it describes.
+/// Where a vmemmap is and what it describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct VmemmapPlace {
-    /// Physical address of the root table, into which the array's entries are written. Other roots
-    /// share the array by copying them.
+pub struct VmemmapLayout {
+    /// Physical address of the root table, into which the vmemmap's entries are written. Other
+    /// roots share the vmemmap by copying them.
     pub root: u64,
     /// Virtual address of the descriptor of frame 0: a multiple of 512 GiB.
     pub base: u64,
@@ -68,16 +70,16 @@ pub struct VmemmapPlace {
     /// physical addresses that hold it.
     pub frames_end: Pfn,
     /// Whether translations survive a change of tables. Without, a flush of everything spares the
-    /// kernel's other, global translations; with, tasks that change tables keep the array's.
+    /// kernel's other, global translations; with, tasks that change tables keep the vmemmap's.
     pub global: bool,
 }
 
-/// Why there is no array.
+/// Why there is no vmemmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmemmapError {
-    /// The base is no multiple of 512 GiB, or the array does not fit between it and the end of its
-    /// half of the address space, or a frame number has more than 40 bits.
-    BadPlace(VmemmapPlace),
+    /// The base is no multiple of 512 GiB, or the vmemmap does not fit between it and the end of
+    /// its half of the address space, or a frame number has more than 40 bits.
+    BadLayout(VmemmapLayout),
     /// Something else is mapped in the range.
     Occupied {
         /// Virtual address of it.
@@ -90,11 +92,11 @@ pub enum VmemmapError {
 impl fmt::Display for VmemmapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadPlace(place) => {
+            Self::BadLayout(layout) => {
                 write!(
                     f,
                     "no vmemmap of frames below {} fits at {:#x}",
-                    place.frames_end, place.base
+                    layout.frames_end, layout.base
                 )
             }
             Self::Occupied { address } => {
@@ -109,122 +111,115 @@ impl core::error::Error for VmemmapError {}
 
 /// See the module documentation.
 pub struct Vmemmap<P: Platform, F> {
-    platform: &'static P,
+    shared: Shared<P>,
     tlb: F,
-    place: VmemmapPlace,
+    layout: VmemmapLayout,
     sections: u32,
-    /// The zero frame.
-    zero: Pfn,
-    /// The table that absent sections share.
-    absent: Pfn,
     ranged_flush_pages: u64,
-    counters: Counters,
 }
 
 impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
-    /// An array of which everything is absent. Takes two frames, one for each 64 GiB of physical
+    /// A vmemmap of which everything is absent. Takes two frames, one for each 64 GiB of physical
     /// addresses, holes included, and one for each 32 TiB, and keeps them.
     ///
     /// # Errors
     /// See [`VmemmapError`]; nothing has changed then.
     ///
     /// # Safety
-    /// `place.root` is a root table in memory that [`Platform::direct`] reaches, made of entries as
-    /// the CPU has them, and stays as long as the array lives. Nobody else maps anything in the
-    /// array's range. `tlb` reaches every CPU that uses the tables.
+    /// `layout.root` is a root table in memory that [`Platform::direct`] reaches, made of entries
+    /// as the CPU has them, and stays as long as the vmemmap lives. Nobody else maps anything in
+    /// the vmemmap's range. `tlb` reaches every CPU that uses the tables.
     pub unsafe fn new(
         platform: &'static P,
         tlb: F,
-        place: VmemmapPlace,
+        layout: VmemmapLayout,
         frames: &mut dyn FrameSource,
     ) -> Result<Self, VmemmapError> {
-        let half_end = (place.base | 0xffff_8000_0000_0000).wrapping_neg();
-        let bytes = (place.frames_end.0.clamp(1, FRAMES_END) * 64)
+        let half_end = (layout.base | 0xffff_8000_0000_0000).wrapping_neg();
+        let bytes = (layout.frames_end.0.clamp(1, FRAMES_END) * 64)
             .next_multiple_of(PageSize::Large.bytes());
-        let canonical = matches!(place.base >> 47, 0 | 0x1_ffff);
-        let fits = canonical && place.base.is_multiple_of(ROOT_ENTRY_BYTES) && bytes <= half_end;
-        if !fits || place.frames_end.0 > FRAMES_END {
-            return Err(VmemmapError::BadPlace(place));
+        let canonical = matches!(layout.base >> 47, 0 | 0x1_ffff);
+        let fits = canonical && layout.base.is_multiple_of(ROOT_ENTRY_BYTES) && bytes <= half_end;
+        if !fits || layout.frames_end.0 > FRAMES_END {
+            return Err(VmemmapError::BadLayout(layout));
         }
         // SAFETY: the caller's promise about the root (invariant 39).
-        let root = unsafe { Table::at(platform, Pfn::containing(place.root)) };
+        let root = unsafe { Table::at(platform, Pfn::containing(layout.root)) };
         let pointers = bytes.div_ceil(ROOT_ENTRY_BYTES);
         for number in 0..pointers {
-            let address = place.base + number * ROOT_ENTRY_BYTES;
+            let address = layout.base + number * ROOT_ENTRY_BYTES;
             if root.get(index_of(address, 4)).is_present() {
                 return Err(VmemmapError::Occupied { address });
             }
         }
         let directories = bytes / PageSize::Large.bytes();
-        let mut taken = Taken::new(platform, frames);
+        let mut taken = FrameStack::new(platform, frames);
         if !(0..2 + pointers + directories).all(|_| taken.take(Order::PAGE)) {
             taken.put_back();
             return Err(VmemmapError::OutOfFrames);
         }
         let mut next = || taken.pop().map(|(frame, _)| frame).ok_or(VmemmapError::OutOfFrames);
         let (zero, absent) = (next()?, next()?);
-        // BLOCKS_PER_CALL blocks of the array fill a directory's entry.
+        // BLOCKS_PER_CALL blocks of the vmemmap fill a directory's entry.
         let sections =
-            u32::try_from(bytes / SECTION_BYTES).map_err(|_| VmemmapError::BadPlace(place))?;
-        let counters = Counters::new();
-        let ranged_flush_pages = RANGED_FLUSH_PAGES;
-        let array =
-            Self { platform, tlb, place, sections, zero, absent, ranged_flush_pages, counters };
-        array.table(zero).fill(|_| Entry(0));
-        array.table(absent).fill(|_| array.zero_entry());
+            u32::try_from(bytes / SECTION_BYTES).map_err(|_| VmemmapError::BadLayout(layout))?;
+        let (global, counters) = (layout.global, Counters::new());
+        let shared = Shared { platform, global, zero, absent, counters };
+        shared.table(zero).fill(|_| Entry(0));
+        shared.table(absent).fill(|_| shared.zero_entry());
         for number in 0..pointers {
             let frame = next()?;
-            array.table(frame).fill(|_| Entry(0));
+            shared.table(frame).fill(|_| Entry(0));
             let first = number * ENTRIES as u64;
             for (index, _) in (0..ENTRIES).zip(first..directories) {
                 let directory = next()?;
-                array.table(directory).fill(|_| array.absent_entry());
-                array.table(frame).set(index, Entry::table(directory.address()));
+                shared.table(directory).fill(|_| shared.absent_entry());
+                shared.table(frame).set(index, Entry::table(directory.address()));
             }
             root.set(
-                index_of(place.base + number * ROOT_ENTRY_BYTES, 4),
+                index_of(layout.base + number * ROOT_ENTRY_BYTES, 4),
                 Entry::table(frame.address()),
             );
         }
-        Ok(array)
+        Ok(Self { shared, tlb, layout, sections, ranged_flush_pages: RANGED_FLUSH_PAGES })
     }
 
-    /// Flushes page by page up to so many pages and everything above.
+    /// Flushes page by page up to this many pages, and everything above.
     #[must_use]
     pub fn with_ranged_flush_pages(mut self, pages: u64) -> Self {
         self.ranged_flush_pages = pages;
         self
     }
 
-    /// What was done and is in use.
+    /// What was done so far, and what is in use.
     #[must_use]
-    pub fn counts(&self) -> ArrayCounts {
-        self.counters.read()
+    pub fn counts(&self) -> VmemmapCounts {
+        self.shared.counters.read()
     }
 
-    /// Where it is.
+    /// Where it is and what it describes.
     #[must_use]
-    pub const fn place(&self) -> VmemmapPlace {
-        self.place
+    pub const fn layout(&self) -> VmemmapLayout {
+        self.layout
     }
 
-    /// The virtual addresses that it has, those behind the last frame included.
+    /// Its virtual addresses, those behind the last frame included.
     #[must_use]
     pub const fn range(&self) -> VirtualRange {
-        let start = self.place.base;
+        let start = self.layout.base;
         VirtualRange { start, end: start.wrapping_add(self.sections as u64 * SECTION_BYTES) }
     }
 
     /// The frame of zero bytes that stands for every descriptor that is absent.
     #[must_use]
     pub const fn zero_frame(&self) -> Pfn {
-        self.zero
+        self.shared.zero
     }
 
     /// The table that all absent sections share.
     #[must_use]
     pub const fn absent_table(&self) -> Pfn {
-        self.absent
+        self.shared.absent
     }
 
     /// What flushes.
@@ -232,48 +227,9 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         &self.tlb
     }
 
-    /// The table in `frame`, which is one of the array's.
-    fn table(&self, frame: Pfn) -> Table<'_> {
-        // SAFETY: only frames come here that the array took and did not give away yet, and the
-        // root. Those of descriptors are only read as words, and written before anybody sees them
-        // (invariant 39).
-        unsafe { Table::at(self.platform, frame) }
-    }
-
-    const fn access(&self, write: bool) -> Access {
-        Access { write, execute: false, global: self.place.global, device: false }
-    }
-
-    /// Maps 4 KiB of descriptors.
-    const fn page_entry(&self, frame: Pfn) -> Entry {
-        Entry::page(frame.address(), PageSize::Small, self.access(true))
-    }
-
-    /// Maps the zero frame.
-    const fn zero_entry(&self) -> Entry {
-        Entry::page(self.zero.address(), PageSize::Small, self.access(false))
-    }
-
-    /// Maps 2 MiB of descriptors.
-    const fn large_entry(&self, start: Pfn) -> Entry {
-        Entry::page(start.address(), PageSize::Medium, self.access(true))
-    }
-
-    /// A directory's entry for a section that is absent.
-    const fn absent_entry(&self) -> Entry {
-        Entry::read_only_table(self.absent.address())
-    }
-
-    /// Copies the descriptors in `from` to `to`, which is in no table yet.
-    fn copy(&self, from: Pfn, to: Pfn) {
-        // Both are seen as tables are: as words that anybody may read meanwhile.
-        let from = self.table(from);
-        self.table(to).fill(|index| from.get(index));
-    }
-
-    /// The part of the section that `blocks` name; nothing when they are none or are not described
-    /// here.
-    fn part(&self, blocks: BlockRange) -> Option<(Section<'_, P, F>, core::ops::Range<usize>)> {
+    /// The section of `blocks` and their indices in it. `None` without blocks, or when they are not
+    /// described here.
+    fn section_of(&self, blocks: BlockRange) -> Option<(Section<'_, P>, core::ops::Range<usize>)> {
         let number = blocks.start.0 / BLOCKS_PER_CALL;
         let first = blocks.start.0 % BLOCKS_PER_CALL;
         let end = first + blocks.blocks();
@@ -281,21 +237,22 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         if blocks.blocks() == 0 || number >= self.sections {
             return None;
         }
-        let address = self.place.base + u64::from(number) * SECTION_BYTES;
-        let mut table = self.table(Pfn::containing(self.place.root));
+        let address = self.layout.base + u64::from(number) * SECTION_BYTES;
+        let mut table = self.shared.table(Pfn::containing(self.layout.root));
         for level in [4, 3] {
-            table = self.table(Pfn::containing(table.get(index_of(address, level)).address()));
+            table =
+                self.shared.table(Pfn::containing(table.get(index_of(address, level)).address()));
         }
         Some((
-            Section::new(self, number, table, index_of(address, 2)),
+            Section::new(&self.shared, number, table, index_of(address, 2)),
             first as usize..end as usize,
         ))
     }
 
-    /// The part of the array that describes `blocks`.
+    /// The part of the vmemmap that describes `blocks`.
     fn addresses(&self, blocks: BlockRange) -> VirtualRange {
         let address =
-            |block: BlockNumber| self.place.base.wrapping_add(u64::from(block.0) * BLOCK_BYTES);
+            |block: BlockNumber| self.layout.base.wrapping_add(u64::from(block.0) * BLOCK_BYTES);
         VirtualRange { start: address(blocks.start), end: address(blocks.end) }
     }
 
@@ -311,30 +268,30 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
             few = ranges.get(..blocks.len());
         }
         let pages = |ranges: &[VirtualRange]| ranges.iter().map(|range| range.pages()).sum::<u64>();
-        let tell = |request| {
+        let flush = |request| {
             if has_tables { self.tlb.flush(request) } else { self.tlb.flush_pages(request) }
         };
         match few.filter(|ranges| pages(ranges) <= self.ranged_flush_pages) {
             Some(ranges) => {
-                tell(FlushRequest::Ranges(ranges));
-                add(&self.counters.flushed_ranges, ranges.len() as u64);
-                add(&self.counters.flushed_pages, pages(ranges));
+                flush(FlushRequest::Ranges(ranges));
+                add(&self.shared.counters.flushed_ranges, ranges.len() as u64);
+                add(&self.shared.counters.flushed_pages, pages(ranges));
             }
             None => {
-                tell(FlushRequest::Everything);
-                add(&self.counters.full_flushes, 1);
+                flush(FlushRequest::Everything);
+                add(&self.shared.counters.full_flushes, 1);
             }
         }
-        add(&self.counters.flushes, 1);
-        add(&self.counters.flush_cycles, time_stamp().wrapping_sub(start));
+        add(&self.shared.counters.flushes, 1);
+        add(&self.shared.counters.flush_cycles, time_stamp().wrapping_sub(start));
     }
 }
 
 impl<P: Platform, F> fmt::Debug for Vmemmap<P, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vmemmap")
-            .field("place", &self.place)
-            .field("counts", &self.counters.read())
+            .field("layout", &self.layout)
+            .field("counts", &self.shared.counters.read())
             .finish()
     }
 }
@@ -342,11 +299,11 @@ impl<P: Platform, F> fmt::Debug for Vmemmap<P, F> {
 // SAFETY: a frame is in at most one entry, because the source hands it out once; all frames that a
 // call needs are taken before it stores an entry that a CPU can see; `evict`, `merge` and the
 // replacing of a table put what they remove into the Unflushed together with the blocks whose
-// translations named it; `flush` has every CPU forget these blocks' pages, or everything, before it
-// gives the frames free (invariants 12 and 39). No two calls share a table that changes.
+// translations named it; `flush` flushes these blocks' pages, or everything, on every CPU before it
+// frees the frames (invariants 12 and 39). No two calls share a table that changes.
 unsafe impl<P: Platform, F: FlushTlb> VmemmapSpace for Vmemmap<P, F> {
     fn base(&self) -> NonNull<u8> {
-        let address = usize::try_from(self.place.base).unwrap_or(0);
+        let address = usize::try_from(self.layout.base).unwrap_or(0);
         NonNull::new(core::ptr::with_exposed_provenance_mut(address)).unwrap_or(NonNull::dangling())
     }
 
@@ -356,7 +313,7 @@ unsafe impl<P: Platform, F: FlushTlb> VmemmapSpace for Vmemmap<P, F> {
         frames: &mut dyn FrameSource,
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames> {
-        match self.part(blocks) {
+        match self.section_of(blocks) {
             Some((section, blocks)) => section.populate(&blocks, frames, unflushed),
             None if blocks.blocks() == 0 => Ok(()),
             None => Err(OutOfFrames),
@@ -369,12 +326,12 @@ unsafe impl<P: Platform, F: FlushTlb> VmemmapSpace for Vmemmap<P, F> {
         frames: &mut dyn FrameSource,
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames> {
-        let Some((section, blocks)) = self.part(blocks) else { return Ok(()) };
+        let Some((section, blocks)) = self.section_of(blocks) else { return Ok(()) };
         section.prepare(&blocks, frames, unflushed)
     }
 
     unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
-        let Some((section, blocks)) = self.part(blocks) else { return 0 };
+        let Some((section, blocks)) = self.section_of(blocks) else { return 0 };
         section.evict(&blocks, unflushed)
     }
 
@@ -384,7 +341,7 @@ unsafe impl<P: Platform, F: FlushTlb> VmemmapSpace for Vmemmap<P, F> {
         frames: &mut dyn FrameSource,
         unflushed: &mut Unflushed,
     ) -> Result<bool, OutOfFrames> {
-        let Some((section, blocks)) = self.part(section) else { return Ok(false) };
+        let Some((section, blocks)) = self.section_of(section) else { return Ok(false) };
         if section::is_whole(&blocks) { section.merge(frames, unflushed) } else { Ok(false) }
     }
 
@@ -392,7 +349,7 @@ unsafe impl<P: Platform, F: FlushTlb> VmemmapSpace for Vmemmap<P, F> {
         if unflushed.is_stale() {
             self.flush_changed(unflushed.changed(), unflushed.has_tables());
         }
-        // SAFETY: every CPU has forgotten what was changed, or nothing was (invariant 12).
+        // SAFETY: every CPU has flushed what was changed, or nothing was (invariant 12).
         unsafe { unflushed.into_flushed() }
     }
 }

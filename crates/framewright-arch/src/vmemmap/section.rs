@@ -1,10 +1,9 @@
-//! One section's 2 MiB of the array: the four operations on it.
+//! One section's 2 MiB of the vmemmap: the four operations on it.
 
-use super::Vmemmap;
-use super::counts::{add, one_less};
-use crate::paging::flush::FlushTlb;
+use super::counts::{add, subtract_one};
+use super::shared::Shared;
+use crate::paging::frame_stack::FrameStack;
 use crate::paging::table::{ENTRIES, Table};
-use crate::paging::taken::Taken;
 use crate::x86_64::entry::Entry;
 use core::ops::Range;
 use framewright::Platform;
@@ -38,8 +37,8 @@ struct OwnTable<'a> {
 }
 
 /// A section and the directory's entry that maps it.
-pub(super) struct Section<'a, P: Platform, F> {
-    array: &'a Vmemmap<P, F>,
+pub(super) struct Section<'a, P: Platform> {
+    shared: &'a Shared<P>,
     first_block: u32,
     directory: Table<'a>,
     index: usize,
@@ -61,15 +60,15 @@ fn section_run(start: Pfn) -> PfnRange {
     PfnRange::new(start.0, start.0 + ENTRIES as u64)
 }
 
-impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
+impl<'a, P: Platform> Section<'a, P> {
     /// Section `number`, mapped by entry `index` of `directory`.
     pub(super) fn new(
-        array: &'a Vmemmap<P, F>,
+        shared: &'a Shared<P>,
         number: u32,
         directory: Table<'a>,
         index: usize,
     ) -> Self {
-        Self { array, first_block: number * BLOCKS_PER_CALL, directory, index }
+        Self { shared, first_block: number * BLOCKS_PER_CALL, directory, index }
     }
 
     fn form(&self) -> Form<'a> {
@@ -77,7 +76,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         let frame = Pfn::containing(entry.address());
         if entry.is_page(DIRECTORY_LEVEL) {
             Form::Large(frame)
-        } else if frame == self.array.absent {
+        } else if frame == self.shared.absent {
             Form::Absent
         } else {
             Form::Own(self.own(frame))
@@ -85,22 +84,22 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
     }
 
     fn own(&self, frame: Pfn) -> OwnTable<'a> {
-        OwnTable { frame, entries: self.array.table(frame) }
+        OwnTable { frame, entries: self.shared.table(frame) }
     }
 
-    /// From here on the section is mapped so. One store.
+    /// Maps the section in this form from now on, by one store.
     fn set_form(&self, form: Form<'a>) {
         let entry = match form {
-            Form::Absent => self.array.absent_entry(),
-            Form::Large(start) => self.array.large_entry(start),
+            Form::Absent => self.shared.absent_entry(),
+            Form::Large(start) => self.shared.large_entry(start),
             Form::Own(own) => Entry::table(own.frame.address()),
         };
-        let (before, counters) = (self.form(), &self.array.counters);
+        let (before, counters) = (self.form(), &self.shared.counters);
         self.directory.set(self.index, entry);
         match before {
             Form::Absent => {}
-            Form::Large(_) => one_less(&counters.large),
-            Form::Own(_) => one_less(&counters.tables),
+            Form::Large(_) => subtract_one(&counters.large),
+            Form::Own(_) => subtract_one(&counters.tables),
         }
         match form {
             Form::Absent => {}
@@ -109,7 +108,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         }
     }
 
-    /// Some blocks of it, by their numbers.
+    /// The numbers of some of its blocks.
     fn numbers(&self, blocks: &Range<usize>) -> BlockRange {
         let number =
             |block: usize| self.first_block + u32::try_from(block).unwrap_or(BLOCKS_PER_CALL);
@@ -121,7 +120,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
     }
 
     fn is_present(&self, own: OwnTable<'_>, block: usize) -> bool {
-        Pfn::containing(own.entries.get(block * PAGES_PER_BLOCK).address()) != self.array.zero
+        Pfn::containing(own.entries.get(block * PAGES_PER_BLOCK).address()) != self.shared.zero
     }
 
     pub(super) fn populate(
@@ -148,18 +147,18 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         {
             self.set_form(Form::Large(start));
             unflushed.mark_changed(self.all());
-            // There is room: it was looked for.
+            // There is room: it was checked above.
             let _fits = own.is_none_or(|own| unflushed.push_table_from(self.all(), own.frame));
         } else {
             self.populate_small(blocks, own, wanted, frames)?;
             unflushed.mark_changed(self.numbers(blocks));
         }
-        add(&self.array.counters.populated_pages, wanted as u64 * MAP_PAGES_PER_BLOCK);
+        add(&self.shared.counters.populated_pages, wanted as u64 * MAP_PAGES_PER_BLOCK);
         Ok(())
     }
 
-    /// Maps the `wanted` blocks of `blocks` that are absent by entries of a table, a new one if the
-    /// section has no own.
+    /// Maps those `wanted` blocks of `blocks` that are absent by entries of a table, a new one if
+    /// the section has none of its own.
     fn populate_small(
         &self,
         blocks: &Range<usize>,
@@ -167,11 +166,11 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         wanted: usize,
         frames: &mut dyn FrameSource,
     ) -> Result<(), OutOfFrames> {
-        let mut taken = Taken::new(self.array.platform, frames);
+        let mut taken = FrameStack::new(self.shared.platform, frames);
         // What is taken last comes out first: the table, then the parts, from the last to the
         // first.
         let all =
-            (0..wanted).all(|_| taken.take_part()) && (own.is_some() || taken.take(Order::PAGE));
+            (0..wanted).all(|_| taken.take_block()) && (own.is_some() || taken.take(Order::PAGE));
         let new =
             if all && own.is_none() { taken.pop().map(|(frame, _)| self.own(frame)) } else { None };
         let Some(table) = own.or(new).filter(|_| all) else {
@@ -179,12 +178,12 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             return Err(OutOfFrames);
         };
         if let Some(new) = new {
-            new.entries.fill(|_| self.array.zero_entry());
+            new.entries.fill(|_| self.shared.zero_entry());
         }
         for block in blocks.clone().rev().filter(|&block| !self.is_present(table, block)) {
             let first = block * PAGES_PER_BLOCK;
-            taken.pop_part(|page, frame| {
-                table.entries.set(first + page, self.array.page_entry(frame))
+            taken.pop_block(|page, frame| {
+                table.entries.set(first + page, self.shared.page_entry(frame))
             });
         }
         if let Some(new) = new {
@@ -204,10 +203,10 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             return Ok(());
         }
         let own = self.own(frames.take(Order::PAGE).ok_or(OutOfFrames)?);
-        own.entries.fill(|index| self.array.page_entry(start.add(index as u64)));
+        own.entries.fill(|index| self.shared.page_entry(start.add(index as u64)));
         self.set_form(Form::Own(own));
         unflushed.mark_changed(self.all());
-        add(&self.array.counters.splits, 1);
+        add(&self.shared.counters.splits, 1);
         Ok(())
     }
 
@@ -248,7 +247,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             }
             for index in entries_of(block) {
                 let frame = Pfn::containing(own.entries.get(index).address());
-                own.entries.set(index, self.array.zero_entry());
+                own.entries.set(index, self.shared.zero_entry());
                 let _fits = unflushed.push_from(self.numbers(&(block..block + 1)), one(frame));
             }
             self.count_evicted(1, false);
@@ -256,9 +255,9 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         left
     }
 
-    /// Makes the section absent by one store; what its table names and the table go into
-    /// `unflushed`, which has room. What was absent stays what it was, so only the present blocks'
-    /// pages are stale, and the steps of walks through the table.
+    /// Makes the section absent by one store. The table and what it names go into `unflushed`,
+    /// which has room. Blocks that were absent stay absent, so only the pages of present blocks are
+    /// stale, and the steps of walks through the table.
     fn evict_whole(&self, own: OwnTable<'a>, asked: &Range<usize>, unflushed: &mut Unflushed) {
         self.set_form(Form::Absent);
         let mut count = 0;
@@ -274,17 +273,17 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         self.count_evicted(count, true);
     }
 
-    /// How many runs of frames the present ones of some entries make.
+    /// How many runs of frames the present ones of these entries form.
     fn runs(&self, own: OwnTable<'_>, entries: Range<usize>) -> usize {
         let mut follows = None;
         let frames = entries.map(|index| Pfn::containing(own.entries.get(index).address()));
-        let present = frames.filter(|&frame| frame != self.array.zero);
+        let present = frames.filter(|&frame| frame != self.shared.zero);
         present.filter(|&frame| follows.replace(frame.add(1)) != Some(frame)).count()
     }
 
-    fn count_evicted(&self, blocks: usize, at_once: bool) {
-        add(&self.array.counters.evicted_pages, blocks as u64 * MAP_PAGES_PER_BLOCK);
-        add(&self.array.counters.evicted_sections, u64::from(at_once && blocks > 0));
+    fn count_evicted(&self, blocks: usize, in_one_store: bool) {
+        add(&self.shared.counters.evicted_pages, blocks as u64 * MAP_PAGES_PER_BLOCK);
+        add(&self.shared.counters.evicted_sections, u64::from(in_one_store && blocks > 0));
     }
 
     pub(super) fn merge(
@@ -300,7 +299,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
         let runs = self.runs(own, 0..ENTRIES);
         let start = Pfn::containing(own.entries.get(0).address());
         let in_place = runs == 1 && start.is_aligned(Order::BLOCK);
-        // Room for the table, and for what moves out.
+        // Room for the table, and for the frames that are copied away.
         let room = if in_place { 1 } else { runs + 1 };
         if !(0..BLOCKS).all(|block| self.is_present(own, block)) || unflushed.room() < room {
             return Ok(false);
@@ -311,7 +310,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             let start = frames.take(Order::BLOCK).ok_or(OutOfFrames)?;
             for (offset, index) in (0..).zip(0..ENTRIES) {
                 let from = Pfn::containing(own.entries.get(index).address());
-                self.array.copy(from, start.add(offset));
+                self.shared.copy(from, start.add(offset));
             }
             self.set_form(Form::Large(start));
             for index in 0..ENTRIES {
@@ -320,7 +319,7 @@ impl<'a, P: Platform, F: FlushTlb> Section<'a, P, F> {
             }
         }
         let _fits = unflushed.push_table_from(self.all(), own.frame);
-        add(&self.array.counters.merges, 1);
+        add(&self.shared.counters.merges, 1);
         Ok(true)
     }
 }

@@ -4,10 +4,10 @@ use crate::acpi::PowerTimer;
 use crate::x86_64::port::Port;
 use core::ptr::NonNull;
 
-/// Looks at the reference before it counts as stopped. At 30 ns a look this is more than any
-/// window.
-const MAX_LOOKS: u32 = 4_000_000;
-/// Readings of both counters of which the closest pair is taken.
+/// Readings of the reference after which it counts as stopped. At 30 ns each this is longer than
+/// any window.
+const MAX_READINGS: u32 = 4_000_000;
+/// Pairs of readings of both counters, of which the closest is taken.
 const TRIES: u32 = 8;
 /// Where every PC has its HPET, when no table says so.
 pub const USUAL_HPET_ADDRESS: u64 = 0xfed0_0000;
@@ -30,9 +30,9 @@ pub trait Reference {
 /// which must be shorter than half the time in which the reference wraps. `None`: the reference
 /// stands still.
 ///
-/// A window of a tenth goes before and is thrown away: it pays for first accesses. Each end of the
-/// window is the closest of several pairs of readings, so an emulator that stops us in between does
-/// little harm.
+/// A window of a tenth of that length comes first and is discarded: it pays for first accesses.
+/// Each end of the window is the closest of several pairs of readings, so that it does little harm
+/// when an emulator stops us in between.
 pub fn calibrate(
     reference: &mut dyn Reference,
     counter: &mut dyn FnMut() -> u64,
@@ -53,7 +53,7 @@ fn window(
     let mut looks = 0;
     while reference.ticks().wrapping_sub(start_ticks) & mask < wanted {
         looks += 1;
-        if looks == MAX_LOOKS {
+        if looks == MAX_READINGS {
             return None;
         }
     }
@@ -64,7 +64,7 @@ fn window(
     u64::try_from(rate).ok().filter(|&rate| rate != 0)
 }
 
-/// Both counters at one moment, as nearly as can be had.
+/// Both counters at one moment, as closely as possible.
 fn closest(reference: &mut dyn Reference, counter: &mut dyn FnMut() -> u64) -> (u64, u64) {
     let (mut best, mut width) = ((0, 0), u64::MAX);
     for _ in 0..TRIES {

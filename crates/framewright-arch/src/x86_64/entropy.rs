@@ -5,8 +5,8 @@ use core::arch::x86_64::{__cpuid, _rdrand64_step};
 /// How often a generator that is empty is asked again, as Intel advises.
 const TRIES: u32 = 10;
 
-/// 64 bits from the CPU's generator. Nothing where there is none, where it has none now, or where
-/// it says one thing again and again, as those of some CPUs did after they had slept.
+/// 64 bits from the CPU's generator. `None` when there is no generator, when it has no bits now, or
+/// when it repeats one value, as those of some CPUs did after a suspend.
 #[must_use]
 pub fn random() -> Option<u64> {
     if __cpuid(1).ecx & 1 << 30 == 0 {
@@ -17,7 +17,7 @@ pub fn random() -> Option<u64> {
     checked(next()?, next()?)
 }
 
-/// The first of two words, unless they are what a broken generator says.
+/// The first of two words, unless they are what a broken generator returns.
 const fn checked(first: u64, second: u64) -> Option<u64> {
     if first == second || first == u64::MAX || first == 0 { None } else { Some(first) }
 }

@@ -1,10 +1,10 @@
-//! The table of vectors, and exceptions: the first 32, each on a stack of its own kind, that end in
-//! one Rust function.
+//! The interrupt descriptor table, and exceptions: the first 32 vectors, each on a stack for its
+//! kind, all handled by one Rust function.
 //!
-//! The function does not return: nothing that faults here is repaired yet, so nothing is restored,
-//! and vector registers need not be saved.
+//! The function does not return, because no fault is repaired: so nothing is restored, and vector
+//! registers need not be saved.
 //!
-//! Orders of memory: The handler is stored with Release and loaded with Acquire, so that a CPU that
+//! Orders of memory: the handler is stored with Release and loaded with Acquire, so that a CPU that
 //! calls it sees what was prepared for it.
 
 use super::interrupts;
@@ -25,7 +25,7 @@ pub const DOUBLE_FAULT_STACK: u8 = 2;
 /// check.
 pub const ASYNCHRONOUS_STACK: u8 = 3;
 
-/// What the CPU and the entry code left on the stack.
+/// What the CPU and the entry code pushed on the stack.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the registers' own names say what they are")]
@@ -75,8 +75,8 @@ impl Table {
         Self { gates: [[0; 2]; VECTORS] }
     }
 
-    /// Fills the table; every exception from now on ends in `handler`. Vectors that nobody uses
-    /// have no gate: one of them coming is an exception.
+    /// Fills the table: from now on `handler` gets every exception. Unused vectors have no gate, so
+    /// that such an interrupt is an exception.
     pub fn fill(&mut self, handler: Handler) {
         HANDLER.store(handler as *mut (), Ordering::Release);
         for (vector, (gate, stub)) in self.gates.iter_mut().zip(STUBS).enumerate() {
@@ -106,7 +106,11 @@ impl Table {
         // SAFETY: the table is static and whole, its entries name code that follows the CPU's
         // convention, and the caller promises the stacks.
         unsafe {
-            asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags))
+            asm!(
+                "lidt [{}]",
+                in(reg) &raw const pointer,
+                options(readonly, nostack, preserves_flags),
+            )
         };
     }
 }
@@ -196,7 +200,8 @@ extern "C" fn dispatch(frame: &Frame) -> ! {
 unsafe extern "C" fn common_entry() {
     naked_asm!(
         "push rax", "push rbx", "push rcx", "push rdx", "push rsi", "push rdi", "push rbp",
-        "push r8", "push r9", "push r10", "push r11", "push r12", "push r13", "push r14", "push r15",
+        "push r8", "push r9", "push r10", "push r11",
+        "push r12", "push r13", "push r14", "push r15",
         "cld",
         "mov rdi, rsp",
         // The end of the chain of frames for debuggers, and the alignment that a call wants.

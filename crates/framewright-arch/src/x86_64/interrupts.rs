@@ -5,7 +5,7 @@
 //! values below its stack pointer. Interrupts are off there and must stay off until the handler
 //! returns: a second one would begin at the top of the same stack.
 //!
-//! Orders of memory: The handler is stored with Release and loaded with Acquire, so that a CPU that
+//! Orders of memory: the handler is stored with Release and loaded with Acquire, so that a CPU that
 //! calls it sees what was prepared for it.
 
 use core::arch::{asm, naked_asm};
@@ -15,9 +15,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 pub const INTERRUPT_STACK: u8 = 4;
 /// The local controller's timer. Numbers as in Linux.
 pub const TIMER: u8 = 0xec;
-/// Other CPUs ask this one to call something.
+/// Another CPU asks this one to call a function.
 pub const CALL: u8 = 0xfb;
-/// Other CPUs want this one to look whether there is work.
+/// Another CPU asks this one to look for work.
 pub const WAKE: u8 = 0xfd;
 /// The local controller noted an error.
 pub const ERROR: u8 = 0xfe;
@@ -34,7 +34,7 @@ pub fn set_handler(handler: Handler) {
     HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
-/// Lets interrupts in.
+/// Turns interrupts on.
 ///
 /// # Safety
 /// The code runs at the highest privilege, with vectors and segments loaded, a handler set, and no
@@ -44,7 +44,7 @@ pub unsafe fn enable() {
     unsafe { asm!("sti", options(nostack)) };
 }
 
-/// Whether interrupts come in.
+/// Whether interrupts are on.
 #[must_use]
 pub fn are_enabled() -> bool {
     let flags: u64;
@@ -53,8 +53,8 @@ pub fn are_enabled() -> bool {
     flags & 1 << 9 != 0
 }
 
-/// With interrupts off: lets them in and sleeps until one has come; then they are off again. None
-/// is lost in between, because the CPU lets them in one instruction late.
+/// Called with interrupts off: turns them on, sleeps until one has come, and turns them off again.
+/// None is lost in between, because `sti` takes effect one instruction late.
 ///
 /// # Safety
 /// As [`enable`].
@@ -91,7 +91,8 @@ unsafe extern "C" fn common_entry() {
     naked_asm!(
         // The vector is on top; its place will hold rdi.
         "xchg rdi, [rsp]",
-        "push rax", "push rcx", "push rdx", "push rsi", "push r8", "push r9", "push r10", "push r11",
+        "push rax", "push rcx", "push rdx", "push rsi",
+        "push r8", "push r9", "push r10", "push r11",
         "push rbp",
         "mov rbp, rsp",
         "sub rsp, 512",
@@ -115,7 +116,12 @@ macro_rules! entries {
         $(
             #[unsafe(naked)]
             unsafe extern "C" fn $name() {
-                naked_asm!("push {vector}", "jmp {common}", vector = const $vector as i32, common = sym common_entry)
+                naked_asm!(
+                    "push {vector}",
+                    "jmp {common}",
+                    vector = const $vector as i32,
+                    common = sym common_entry,
+                )
             }
         )*
     };

@@ -41,10 +41,11 @@ const DIVIDE_BY_16: u32 = 3;
 const BASE_ENABLED: u64 = 1 << 11;
 const BASE_X2APIC: u64 = 1 << 10;
 const BASE_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// Looks at a command that does not leave before it is given up: the machine is then beyond help.
-const MAX_LOOKS: u32 = 1 << 20;
+/// How often a command that is not delivered is looked at before it is given up: the machine is
+/// then beyond help.
+const MAX_POLLS: u32 = 1 << 20;
 
-/// Which form is used.
+/// Which form is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Registers in memory, seen at this address.
@@ -187,7 +188,7 @@ impl LocalApic {
         self.command(id, ASSERT | START_UP | u32::from(page));
     }
 
-    /// Interrupts all other CPUs in a way that they cannot put off.
+    /// Sends all other CPUs a non-maskable interrupt.
     pub fn send_non_maskable_to_others(&self) {
         self.command(0, ASSERT | ALL_BUT_SELF | NON_MASKABLE);
     }
@@ -199,8 +200,8 @@ impl LocalApic {
         self.read(ERROR_STATUS)
     }
 
-    /// Lets the timer count down from its largest value, without an interrupt. For measuring how
-    /// fast it counts.
+    /// Lets the timer count down from its largest value without an interrupt, to measure how fast
+    /// it counts.
     pub fn count_freely(&self, vector: u8) {
         self.write(LOCAL_TIMER, MASKED | u32::from(vector));
         self.write(TIMER_DIVIDER, DIVIDE_BY_16);
@@ -213,7 +214,7 @@ impl LocalApic {
         u32::MAX - self.read(TIMER_NOW)
     }
 
-    /// Interrupts this CPU with `vector` once in every `counts` counts, from now on.
+    /// From now on, interrupts this CPU with `vector` once in every `counts` counts.
     pub fn tick(&self, vector: u8, counts: u32) {
         self.write(TIMER_DIVIDER, DIVIDE_BY_16);
         self.write(LOCAL_TIMER, PERIODIC | u32::from(vector));
@@ -226,13 +227,13 @@ impl LocalApic {
         self.write(TIMER_START, 0);
     }
 
-    /// Two registers make one command; whoever calls this is not interrupted by another command in
-    /// between, because that is no business of interrupt handlers.
+    /// Writes a command, which is two registers. No other command can come in between, because
+    /// interrupt handlers send none.
     fn command(&self, id: u32, low: u32) {
         match self.mode {
             Mode::X2Apic => {
-                // Writing this register does not wait for earlier stores, which whoever is
-                // interrupted is to see.
+                // Writing this register does not wait for earlier stores, which the interrupted CPU
+                // has to see.
                 // SAFETY: fences change nothing.
                 unsafe { asm!("mfence", "lfence", options(nostack, preserves_flags)) };
                 self.write_wide(u64::from(id) << 32 | u64::from(low));
@@ -240,7 +241,7 @@ impl LocalApic {
             Mode::Memory(_) => {
                 self.write(COMMAND_HIGH, id << 24);
                 self.write(COMMAND_LOW, low);
-                for _ in 0..MAX_LOOKS {
+                for _ in 0..MAX_POLLS {
                     if self.read(COMMAND_LOW) & DELIVERY_PENDING == 0 {
                         break;
                     }

@@ -15,3 +15,4 @@ pub mod pvh;
 pub mod registers;
 pub mod segments;
 pub mod serial;
+pub(crate) mod tlb;

@@ -16,7 +16,13 @@ pub unsafe fn read(register: u32) -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: the caller promises the register; reading changes no memory.
     unsafe {
-        asm!("rdmsr", in("ecx") register, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
+        asm!(
+            "rdmsr",
+            in("ecx") register,
+            out("eax") low,
+            out("edx") high,
+            options(nomem, nostack, preserves_flags),
+        );
     }
     u64::from(high) << 32 | u64::from(low)
 }
@@ -31,6 +37,12 @@ pub unsafe fn write(register: u32, value: u64) {
     let (low, high) = (value as u32, (value >> 32) as u32);
     // SAFETY: the caller promises all of it. Memory accesses must not move across, so no `nomem`.
     unsafe {
-        asm!("wrmsr", in("ecx") register, in("eax") low, in("edx") high, options(nostack, preserves_flags));
+        asm!(
+            "wrmsr",
+            in("ecx") register,
+            in("eax") low,
+            in("edx") high,
+            options(nostack, preserves_flags),
+        );
     }
 }

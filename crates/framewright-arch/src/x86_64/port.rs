@@ -23,7 +23,12 @@ impl Port {
         let value;
         // SAFETY: whoever made the port promised that using it is harmless.
         unsafe {
-            asm!("in al, dx", in("dx") self.0, out("al") value, options(nomem, nostack, preserves_flags))
+            asm!(
+                "in al, dx",
+                in("dx") self.0,
+                out("al") value,
+                options(nomem, nostack, preserves_flags),
+            )
         };
         value
     }
@@ -34,7 +39,12 @@ impl Port {
         let value;
         // SAFETY: as above.
         unsafe {
-            asm!("in eax, dx", in("dx") self.0, out("eax") value, options(nomem, nostack, preserves_flags))
+            asm!(
+                "in eax, dx",
+                in("dx") self.0,
+                out("eax") value,
+                options(nomem, nostack, preserves_flags),
+            )
         };
         value
     }
@@ -43,7 +53,12 @@ impl Port {
     pub fn write_u8(self, value: u8) {
         // SAFETY: as above.
         unsafe {
-            asm!("out dx, al", in("dx") self.0, in("al") value, options(nomem, nostack, preserves_flags))
+            asm!(
+                "out dx, al",
+                in("dx") self.0,
+                in("al") value,
+                options(nomem, nostack, preserves_flags),
+            )
         };
     }
 
@@ -51,7 +66,12 @@ impl Port {
     pub fn write_u32(self, value: u32) {
         // SAFETY: as above.
         unsafe {
-            asm!("out dx, eax", in("dx") self.0, in("eax") value, options(nomem, nostack, preserves_flags))
+            asm!(
+                "out dx, eax",
+                in("dx") self.0,
+                in("eax") value,
+                options(nomem, nostack, preserves_flags),
+            )
         };
     }
 }

@@ -47,7 +47,7 @@ pub enum PvhError {
         what: &'static str,
         /// How many.
         count: u32,
-        /// How many would do.
+        /// Most that is believed.
         most: u32,
     },
     /// The storage for copies is too small.
@@ -130,8 +130,8 @@ pub struct StartInfo<'a> {
 }
 
 impl<'a> StartInfo<'a> {
-    /// Bytes of storage for a memory map of so many entries, 256 modules and a command line of any
-    /// length.
+    /// Bytes of storage for a memory map of this many entries, 256 modules and a command line of
+    /// any length.
     #[must_use]
     pub const fn storage_bytes(memory_entries: usize) -> usize {
         memory_entries * MEMORY_ENTRY_BYTES
@@ -225,12 +225,12 @@ impl<'a> StartInfo<'a> {
     }
 }
 
-/// Things side by side.
+/// An array that the start information refers to.
 struct Array {
     what: &'static str,
     /// Bytes of each.
     each: usize,
-    /// How many are believed.
+    /// Most elements that are believed.
     most: u32,
 }
 
@@ -258,8 +258,8 @@ impl Array {
     }
 }
 
-/// A copy of the bytes up to the terminating zero. They are asked for one by one, because nobody
-/// says how many there are and the memory may end right behind them.
+/// A copy of the bytes up to the terminating zero. They are read one by one, because their number
+/// is not given and the memory may end right behind them.
 fn read_command_line<'a>(
     memory: &impl PhysicalMemory,
     address: u64,

@@ -30,7 +30,7 @@ pub fn page_table_root() -> u64 {
     value
 }
 
-/// Changes to the page tables at `root` and drops every translation that is not global.
+/// Changes to the page tables at `root` and flushes every translation that is not global.
 ///
 /// # Safety
 /// The tables map, as before, everything that the program uses from here on: its code, stack, data

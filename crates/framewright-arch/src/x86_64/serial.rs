@@ -1,22 +1,22 @@
 //! A serial port (16550), without interrupts.
 //!
-//! Orders of memory: Relaxed: the size of a queue stands alone.
+//! Orders of memory: Relaxed, because the size of the queue stands alone.
 
 use crate::x86_64::port::Port;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Turns of waiting for bytes to leave. A port that never gets ready must not stop the machine: the
-/// byte is then sent anyway.
-const MAX_TURNS: u32 = 1 << 20;
-/// Turns from one look at the clock to the next.
-const TURNS_OF_A_TRY: u32 = 1 << 8;
+/// How often the port is asked whether bytes have left. A port that never gets ready must not stop
+/// the machine: the byte is then sent anyway.
+const MAX_POLLS: u32 = 1 << 20;
+/// How often the port is asked from one look at the clock to the next.
+const POLLS_PER_TRY: u32 = 1 << 8;
 /// The transmitter's queue is empty.
 const READY: u8 = 1 << 5;
 
 /// Bytes that a 16550's transmitter takes when its queue is empty.
 const QUEUE_BYTES: usize = 16;
-/// A byte has come.
-const COME: u8 = 1;
+/// A byte was received.
+const RECEIVED: u8 = 1;
 
 /// A serial port.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub struct Serial {
     base: u16,
     data: Port,
     status: Port,
-    /// Bytes that the transmitter takes at once.
-    room: AtomicUsize,
+    /// How many bytes the transmitter takes at once.
+    queue_bytes: AtomicUsize,
 }
 
 impl Serial {
@@ -39,7 +39,7 @@ impl Serial {
         let data = unsafe { Port::new(base) };
         // SAFETY: as above.
         let status = unsafe { Port::new(base + 5) };
-        Self { base, data, status, room: AtomicUsize::new(1) }
+        Self { base, data, status, queue_bytes: AtomicUsize::new(1) }
     }
 
     /// Sets it to 115200 bits a second, 8 data bits, no parity.
@@ -58,30 +58,30 @@ impl Serial {
         }
         // SAFETY: as above.
         let identity = unsafe { Port::new(self.base + 2) }.read_u8();
-        // Both bits say that the queues are on; where there is no port all are set, and nothing is
-        // lost.
+        // Both bits say that the queues are on. Where there is no port all bits are set, which does
+        // no harm.
         if identity & 0xc0 == 0xc0 {
-            self.room.store(QUEUE_BYTES, Ordering::Relaxed);
+            self.queue_bytes.store(QUEUE_BYTES, Ordering::Relaxed);
         }
     }
 
-    /// Sends bytes. Those of several senders come in some order.
+    /// Sends bytes. Those of several senders may come mixed.
     ///
-    /// The port is asked once for each queue that it can be filled with: to a virtual machine every
-    /// look is an exit.
+    /// The port is polled once for each full queue, because in a virtual machine every poll is an
+    /// exit.
     pub fn send(&self, bytes: &[u8]) {
         for queue in self.queues(bytes) {
-            self.is_ready_within(MAX_TURNS);
+            self.is_ready_within(MAX_POLLS);
             queue.iter().for_each(|&byte| self.data.write_u8(byte));
         }
     }
 
-    /// The same for a line at whose other end nobody may be: gives up where `is_late`, which is
-    /// asked while the port is not ready, says so. Whether all were sent.
+    /// Sends bytes to a port that may never get ready: gives up when `is_late`, which is called
+    /// while the port is not ready, returns true. Returns whether all bytes were sent.
     pub fn try_send(&self, bytes: &[u8], is_late: &mut dyn FnMut() -> bool) -> bool {
         self.queues(bytes).all(|queue| {
             let is_ready = loop {
-                if self.is_ready_within(TURNS_OF_A_TRY) {
+                if self.is_ready_within(POLLS_PER_TRY) {
                     break true;
                 }
                 if is_late() {
@@ -96,11 +96,11 @@ impl Serial {
     }
 
     fn queues<'a>(&self, bytes: &'a [u8]) -> core::slice::Chunks<'a, u8> {
-        bytes.chunks(self.room.load(Ordering::Relaxed).max(1))
+        bytes.chunks(self.queue_bytes.load(Ordering::Relaxed).max(1))
     }
 
-    fn is_ready_within(&self, turns: u32) -> bool {
-        (0..turns).any(|_| {
+    fn is_ready_within(&self, polls: u32) -> bool {
+        (0..polls).any(|_| {
             let is_ready = self.status.read_u8() & READY != 0;
             if !is_ready {
                 core::hint::spin_loop();
@@ -109,10 +109,10 @@ impl Serial {
         })
     }
 
-    /// Takes the next byte that has come, if any has. Never waits.
+    /// The next byte that was received, if any. Never waits.
     pub fn receive(&self) -> Option<u8> {
         let status = self.status.read_u8();
         // Where there is no port all bits are set.
-        if status != u8::MAX && status & COME != 0 { Some(self.data.read_u8()) } else { None }
+        if status != u8::MAX && status & RECEIVED != 0 { Some(self.data.read_u8()) } else { None }
     }
 }

@@ -221,8 +221,8 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(rig.translate(BASE + LARGE), Some((LARGE, PageSize::Large)));
     for (base, expected) in [
         (BASE, SpaceError::Occupied { address: BASE }),
-        (BASE + LARGE, SpaceError::BadPlace { base: BASE + LARGE }),
-        (1 << 50, SpaceError::BadPlace { base: 1 << 50 }),
+        (BASE + LARGE, SpaceError::BadBase { base: BASE + LARGE }),
+        (1 << 50, SpaceError::BadBase { base: 1 << 50 }),
     ] {
         // SAFETY: it is refused.
         let refused = unsafe {
@@ -235,18 +235,26 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_history_agrees_with_a_model(
-        steps in prop::collection::vec((any::<bool>(), 0_u64..4 * 512, 1_u64..1100, 0_u64..3 * 512, any::<bool>(), 0_usize..6), 1..40),
+        steps in prop::collection::vec(
+            (any::<bool>(), 0_u64..4 * 512, 1_u64..1100, 0_u64..3 * 512, any::<bool>(), 0_usize..6),
+            1..40,
+        ),
         large: bool,
     ) {
         let mut rig = rig(if large { PageSize::Large } else { PageSize::Medium });
         let mut model: BTreeMap<u64, u64> = BTreeMap::new();
         for (is_map, place, pages, from, align, frames) in steps {
             let align = if align { 512 } else { 1 };
-            let (place, from, pages) = (place / align * align, from / align * align, pages.next_multiple_of(align));
+            let (place, from, pages) =
+                (place / align * align, from / align * align, pages.next_multiple_of(align));
             let address = BASE + place * MEDIUM;
             if is_map {
                 let memory = PhysRange::new(from * MEDIUM, (from + pages) * MEDIUM);
@@ -264,14 +272,22 @@ proptest! {
                     }
                 }
             } else {
-                let cuts = |edge: u64| !edge.is_multiple_of(512) && rig.translate(BASE + edge * MEDIUM).is_some_and(|(_, size)| size == PageSize::Large);
+                let cuts = |edge: u64| {
+                    !edge.is_multiple_of(512)
+                        && rig
+                            .translate(BASE + edge * MEDIUM)
+                            .is_some_and(|(_, size)| size == PageSize::Large)
+                };
                 let refused = cuts(place) || cuts(place + pages);
                 match rig.unmap(address, pages * MEDIUM) {
                     Ok(bytes) => {
                         prop_assert!(!refused);
-                        let gone: Vec<u64> = model.range(place..place + pages).map(|(&page, _)| page).collect();
+                        let gone: Vec<u64> =
+                            model.range(place..place + pages).map(|(&page, _)| page).collect();
                         prop_assert_eq!(bytes, gone.len() as u64 * MEDIUM);
-                        gone.iter().for_each(|page| { model.remove(page); });
+                        gone.iter().for_each(|page| {
+                            model.remove(page);
+                        });
                     }
                     Err(error) => {
                         prop_assert!(refused);
@@ -280,7 +296,8 @@ proptest! {
                 }
             }
             for page in 0..7 * 512 {
-                let found = rig.translate(BASE + page * MEDIUM).map(|(physical, _)| physical / MEDIUM);
+                let found =
+                    rig.translate(BASE + page * MEDIUM).map(|(physical, _)| physical / MEDIUM);
                 prop_assert_eq!(found, model.get(&page).copied(), "page {}", page);
             }
         }

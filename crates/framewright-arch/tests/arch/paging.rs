@@ -193,28 +193,40 @@ proptest! {
     /// Every frame of every range, and no other, is where it should be, in a page that does not
     /// reach beyond its range and could not be larger.
     #[test]
-    fn a_direct_map_is_what_it_should_be(ranges in ranges(), largest in prop::sample::select(PageSize::DESCENDING.to_vec()), shift in 0u64..3) {
+    fn a_direct_map_is_what_it_should_be(
+        ranges in ranges(),
+        largest in prop::sample::select(PageSize::DESCENDING.to_vec()),
+        shift in 0u64..3,
+    ) {
         // With an offset that is not a multiple of the page sizes, pages are limited by the offset.
         let offset = DIRECT + [0, MEDIUM, PAGE_SIZE][usize::try_from(shift).expect("small")];
         let mut frames = Frames::new(usize::MAX);
         let tables = PageTable::new(&mut frames, largest).expect("there are frames");
         let mut mapped = Mapped::default();
         // All of 4 GiB in small pages would be a million entries.
-        prop_assume!(largest > PageSize::Small && shift < 2 || ranges.iter().all(|range| range.size() < 64 << 20));
+        prop_assume!(
+            largest > PageSize::Small && shift < 2
+                || ranges.iter().all(|range| range.size() < 64 << 20)
+        );
         for range in &ranges {
-            tables.map(&mut frames, offset + range.start, *range, Access::DATA, &mut mapped).expect("is free");
+            tables
+                .map(&mut frames, offset + range.start, *range, Access::DATA, &mut mapped)
+                .expect("is free");
         }
         prop_assert_eq!(mapped.bytes(), ranges.iter().map(|range| range.size()).sum::<u64>());
         prop_assert_eq!(mapped.tables + 1, frames.tables.len() as u64);
         let fits = |physical: u64, size: PageSize| {
-            let (start, end) = (physical & !(size.bytes() - 1), (physical | (size.bytes() - 1)) + 1);
-            (start + offset).is_multiple_of(size.bytes()) && ranges.iter().any(|range| range.start <= start && end <= range.end)
+            let (start, end) =
+                (physical & !(size.bytes() - 1), (physical | (size.bytes() - 1)) + 1);
+            (start + offset).is_multiple_of(size.bytes())
+                && ranges.iter().any(|range| range.start <= start && end <= range.end)
         };
         for range in &ranges {
             for edge in [range.start, range.end] {
                 for delta in -600i64..600 {
                     let physical = edge.saturating_add_signed(delta * 4096) & !(PAGE_SIZE - 1);
-                    let inside = ranges.iter().any(|range| range.start <= physical && physical < range.end);
+                    let inside =
+                        ranges.iter().any(|range| range.start <= physical && physical < range.end);
                     match translate(&frames, tables.root(), offset + physical + 17) {
                         None => prop_assert!(!inside, "{physical:#x} is not mapped"),
                         Some((found, size, access)) => {
@@ -222,8 +234,13 @@ proptest! {
                             prop_assert_eq!(found, physical + 17);
                             prop_assert_eq!(access, Access::DATA);
                             prop_assert!(size <= largest && fits(physical, size));
-                            let larger = PageSize::DESCENDING.into_iter().filter(|&other| other > size && other <= largest);
-                            prop_assert!(larger.into_iter().all(|larger| !fits(physical, larger)), "{physical:#x} could be larger");
+                            let larger = PageSize::DESCENDING
+                                .into_iter()
+                                .filter(|&other| other > size && other <= largest);
+                            prop_assert!(
+                                larger.into_iter().all(|larger| !fits(physical, larger)),
+                                "{physical:#x} could be larger"
+                            );
                         }
                     }
                 }
@@ -238,11 +255,14 @@ proptest! {
         let tables = PageTable::new(&mut frames, PageSize::Medium).expect("there is one");
         let range = PhysRange::new(LARGE - PAGE_SIZE, 4 * LARGE);
         let mut mapped = Mapped::default();
-        let result = tables.map(&mut frames, DIRECT + range.start, range, Access::DATA, &mut mapped);
+        let result =
+            tables.map(&mut frames, DIRECT + range.start, range, Access::DATA, &mut mapped);
         let reached = range.start + mapped.bytes();
         match result {
             Ok(()) => prop_assert_eq!(reached, range.end),
-            Err(fault) => prop_assert_eq!(fault, MapFault::OutOfFrames { address: DIRECT + reached }),
+            Err(fault) => {
+                prop_assert_eq!(fault, MapFault::OutOfFrames { address: DIRECT + reached })
+            }
         }
         prop_assert_eq!(translate(&frames, tables.root(), DIRECT + reached), None);
     }

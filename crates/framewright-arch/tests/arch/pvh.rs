@@ -130,7 +130,10 @@ fn the_longest_line_fits() {
 proptest! {
     /// The line is found however little memory is behind it.
     #[test]
-    fn a_line_at_the_end_of_memory(length in 0usize..MAX_COMMAND_LINE_BYTES, behind in 0usize..5000) {
+    fn a_line_at_the_end_of_memory(
+        length in 0usize..MAX_COMMAND_LINE_BYTES,
+        behind in 0usize..5000,
+    ) {
         let mut line = vec![b'x'; length];
         line.push(0);
         line.resize(line.len() + behind, b'y');
@@ -142,7 +145,11 @@ proptest! {
 
     /// Noise, with and without a right beginning, never panics.
     #[test]
-    fn noise(bytes in prop::collection::vec(any::<u8>(), 0..80), other in prop::collection::vec(any::<u8>(), 0..200), magic in any::<bool>()) {
+    fn noise(
+        bytes in prop::collection::vec(any::<u8>(), 0..80),
+        other in prop::collection::vec(any::<u8>(), 0..200),
+        magic in any::<bool>(),
+    ) {
         let mut memory = Memory::default();
         let mut bytes = bytes;
         if magic && bytes.len() >= 4 {

@@ -3,14 +3,14 @@
 //! else's. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_lazy_flush
 //! --target-dir target/loom`
 
-use framewright_arch::paging::PutOff;
+use framewright_arch::paging::LazyFlush;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 struct Machine {
-    cpu: PutOff,
+    cpu: LazyFlush,
     /// Which page the table names.
     entry: AtomicUsize,
     pages: [Page; 2],
@@ -43,12 +43,13 @@ impl Page {
 fn what_is_freed_behind_a_sleeping_cpu_is_not_used_by_it() {
     loom::model(|| {
         let pages = [Page(UnsafeCell::new(1)), Page(UnsafeCell::new(1))];
-        let machine = Arc::new(Machine { cpu: PutOff::new(), entry: AtomicUsize::new(0), pages });
+        let machine =
+            Arc::new(Machine { cpu: LazyFlush::new(), entry: AtomicUsize::new(0), pages });
         let other = {
             let machine = Arc::clone(&machine);
             thread::spawn(move || {
                 machine.entry.store(1, Ordering::Release);
-                if machine.cpu.leave_word() {
+                if machine.cpu.defer() {
                     // Free, and somebody else's: whoever looks at it through the old translation
                     // sees that.
                     machine.pages[0].write(0);

@@ -2,5 +2,5 @@
 #![cfg(loom)]
 
 mod ipi;
-mod ipi_awaited;
+mod ipi_waiters;
 mod lazy_flush;

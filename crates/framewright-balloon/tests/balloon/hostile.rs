@@ -1,6 +1,6 @@
 //! A host that writes what it likes, when it likes, wherever it can: every byte of memory that
 //! devices reach, and its own configuration. The model says that every frame that is given back is
-//! one that was in the balloon, and that no report comes back that was not on its way.
+//! one that was in the balloon, and that no report comes back that was not in flight.
 
 use crate::common::{Driver, Memory, WithMemory as _, nothing_is_left};
 use framewright_balloon::{Settings, Token};
@@ -66,12 +66,16 @@ fn reset(balloon: &mut Driver, reports: &mut BTreeSet<Token>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(300)
+    })]
 
     #[test]
     fn only_what_was_in_the_balloon_comes_out(steps in steps(), features in 0u64..64) {
         let host = FakeBalloon::offering(Offer::with(features));
-        let mut balloon = Driver::new(host.transport(), Settings::default()).expect("a device that is well");
+        let mut balloon =
+            Driver::new(host.transport(), Settings::default()).expect("a device that is well");
         host.turn_hostile();
         // Its `give_back` fails for a frame that was not taken.
         let mut memory = Memory::of(0..FRAMES);
@@ -81,11 +85,15 @@ proptest! {
             match step {
                 Step::Overwrite(seed) => host.overwrite(&mut random(seed)),
                 Step::Target(pages) => host.set_target(pages),
-                Step::Work(times) => for turn in 0..times {
-                    host.overwrite(&mut random(u64::from(turn) << 32 | next_block));
-                    let _ = balloon.work_with(&mut memory, &mut |tag| Some(tag as u64));
-                },
-                Step::Relieve(pages) => { balloon.relieve(pages.into()); }
+                Step::Work(times) => {
+                    for turn in 0..times {
+                        host.overwrite(&mut random(u64::from(turn) << 32 | next_block));
+                        let _ = balloon.work_with(&mut memory, &mut |tag| Some(tag as u64));
+                    }
+                }
+                Step::Relieve(pages) => {
+                    balloon.relieve(pages.into());
+                }
                 Step::Report(count) => {
                     let block = |number: u64| ((next_block + number) << 21, 2 << 20);
                     let ranges: Vec<_> = (0..u64::from(count)).map(block).collect();
@@ -95,9 +103,14 @@ proptest! {
                         prop_assert!(reports.insert(token));
                     }
                 }
-                Step::Poll => while let Ok(Some(completion)) = balloon.poll() {
-                    prop_assert!(reports.remove(&completion.token), "a report that was not on its way");
-                },
+                Step::Poll => {
+                    while let Ok(Some(completion)) = balloon.poll() {
+                        prop_assert!(
+                            reports.remove(&completion.token),
+                            "a report that was not on its way"
+                        );
+                    }
+                }
                 Step::Fragment(on) => memory.no_large = on,
                 Step::AskForReset => host.ask_for_reset(),
                 Step::SlowReset(looks) => host.set_reset_looks(Some(looks.into())),
@@ -108,7 +121,10 @@ proptest! {
                     reset(&mut balloon, &mut reports);
                 }
             }
-            prop_assert_eq!(memory.free.len() + memory.taken.len(), usize::try_from(FRAMES).expect("few"));
+            prop_assert_eq!(
+                memory.free.len() + memory.taken.len(),
+                usize::try_from(FRAMES).expect("few")
+            );
             if balloon.fault().is_none() {
                 prop_assert_eq!(balloon.reports_in_flight(), reports.len());
             }

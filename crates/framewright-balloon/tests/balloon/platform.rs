@@ -21,7 +21,8 @@ fn a_device_that_needs_the_platform_is_refused_and_left_alone() {
         ),
         (
             ACCESS | ORDER,
-            "the virtio balloon asks for ACCESS_PLATFORM and ORDER_PLATFORM, which is not supported: it is left alone",
+            "the virtio balloon asks for ACCESS_PLATFORM and ORDER_PLATFORM, \
+             which is not supported: it is left alone",
         ),
     ] {
         let host =

@@ -58,7 +58,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Model {
     host: FakeBalloon,
     memory: Memory,
-    /// Reports on their way: their ranges.
+    /// Reports in flight: their ranges.
     reports: BTreeMap<Token, Vec<(u64, u32)>>,
     /// Reports that came back, as the host lists them.
     answered: Vec<Vec<(u64, u32)>>,
@@ -117,7 +117,10 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(300)
+    })]
 
     #[test]
     fn nothing_is_lost_and_nothing_comes_back_too_early(
@@ -126,7 +129,8 @@ proptest! {
         reporting_size in prop_oneof![Just(32u32), Just(128)],
     ) {
         let host = FakeBalloon::offering(Offer { reporting_size, ..Offer::with(features) });
-        let mut balloon = Driver::new(host.transport(), Settings::default()).expect("a device that is well");
+        let mut balloon =
+            Driver::new(host.transport(), Settings::default()).expect("a device that is well");
         let mut model = Model {
             host: host.clone(),
             memory: Memory::of(0..FRAMES as u64),
@@ -138,17 +142,29 @@ proptest! {
         for step in steps {
             match step {
                 Step::Target(pages) => host.set_target(pages),
-                Step::Work(times) => for _ in 0..times {
-                    let _ = balloon.work_with(&mut model.memory, &mut |tag| Some(tag as u64));
-                },
+                Step::Work(times) => {
+                    for _ in 0..times {
+                        let _ = balloon.work_with(&mut model.memory, &mut |tag| Some(tag as u64));
+                    }
+                }
                 Step::Report(count) => model.report(&mut balloon, count),
                 Step::Poll => model.poll(&mut balloon),
-                Step::Answer(count) => { host.answer(count.into()); }
-                Step::AnswerReport(number) => { let _ = host.answer_report(number.into()); }
-                Step::Slow(slow) => host.set_answers(if slow { Answers::OnDemand } else { Answers::AtOnce }),
+                Step::Answer(count) => {
+                    host.answer(count.into());
+                }
+                Step::AnswerReport(number) => {
+                    let _ = host.answer_report(number.into());
+                }
+                Step::Slow(slow) => {
+                    host.set_answers(if slow { Answers::OnDemand } else { Answers::AtOnce })
+                }
                 Step::Fragment(on) => model.memory.no_large = on,
-                Step::Relieve(pages) => { balloon.relieve(pages.into()); }
-                Step::AskStatistics => { let _ = host.ask_for_statistics(); }
+                Step::Relieve(pages) => {
+                    balloon.relieve(pages.into());
+                }
+                Step::AskStatistics => {
+                    let _ = host.ask_for_statistics();
+                }
                 Step::Lie(lie) => host.lie(lie),
                 Step::SlowReset(looks) => host.set_reset_looks(Some(looks.into())),
                 Step::Reset => model.reset(&mut balloon),

@@ -10,7 +10,8 @@ const POISON: u64 = 1 << 4;
 const HINT: u64 = 1 << 3;
 const STATS: u64 = 1 << 1;
 
-/// Written anew from SPEC 5.6: what is accepted, and the number of the reporting queue.
+/// What the specification says (virtio 1.2, 5.5.2 and 5.5.3), written a second time: what is
+/// accepted, and the number of the reporting queue.
 fn expected(offered: u64, numbering: Numbering, content: FreeContent) -> (u64, Option<u16>) {
     let mut accepted = offered & (0b11_1111 | 1 << 32);
     match content {

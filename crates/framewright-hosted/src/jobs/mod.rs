@@ -48,7 +48,7 @@ mod thread;
 pub use priority::{LONGEST_CHUNK_NS, Priority};
 pub use quota::CpuQuota;
 
-use framewright_jobs::{Crew, Helpers, MAX_HELPERS, NodeSet};
+use framewright_jobs::{Helpers, MAX_HELPERS, NodeSet, Workers};
 use per_process::PerProcess;
 use pool::Pool;
 use std::fmt;
@@ -130,7 +130,7 @@ impl HostedHelpers {
     /// How long it took helpers lately to come, nanoseconds.
     #[must_use]
     pub fn mean_start_ns(&self) -> u64 {
-        self.pool().desk().start_cost_ns()
+        self.pool().scheduler().start_cost_ns()
     }
 }
 
@@ -144,9 +144,9 @@ impl fmt::Debug for HostedHelpers {
 }
 
 impl Helpers for HostedHelpers {
-    fn crew(&self) -> Option<Crew<'_>> {
+    fn workers(&self) -> Option<Workers<'_>> {
         let pool = self.pool();
-        Some(Crew { posts: pool.posts(), desk: pool.desk() })
+        Some(Workers { slots: pool.slots(), scheduler: pool.scheduler() })
     }
 
     fn wake(&self, helper: usize) {

@@ -18,7 +18,7 @@ use super::system::{self, CpuMask, Tid};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the job at a post says about where its helper goes.
+/// What the job at a slot says about where its helper goes.
 #[derive(Clone)]
 pub(super) struct Call {
     pub context: Arc<Context>,
@@ -66,7 +66,7 @@ const MOVING: u32 = 2;
 #[derive(Default)]
 pub(super) struct Parking {
     state: AtomicU32,
-    /// Of the job at the post; from before its offer.
+    /// Of the job at the slot; from before its offer.
     call: Mutex<Option<Call>>,
     /// What the helper's CPUs were narrowed for since it last took on all of them.
     narrowed_for: Mutex<Option<Call>>,
@@ -78,7 +78,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Parking {
-    /// The post has a job of the calling thread.
+    /// The slot has a job of the calling thread.
     pub fn prepare(&self, call: Option<Call>) {
         let mut place = lock(&self.call);
         if *place != call {

@@ -3,7 +3,7 @@
 //! Orders of memory: Flags by which threads find one another (closing, age, ended, awaited) are
 //! SeqCst: each is stored by one side before it looks at the other's. Release stands where it is
 //! said with which Acquire it pairs. Relaxed are hints and counts: what a helper works on reaches
-//! it through its post.
+//! it through its slot.
 
 use super::context::{Adopted, Context};
 use super::loan::Loan;
@@ -15,7 +15,7 @@ use super::progress::Progress;
 use super::quota::CpuQuota;
 use super::system::{self, CpuMask, IDLE_LEVEL, LOWEST_NICE, Schedule};
 use super::thread::Thread;
-use framewright_jobs::{Desk, Post};
+use framewright_jobs::{SchedulerState, WorkerSlot};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,8 +51,8 @@ pub(super) type Payload = Box<dyn Any + Send>;
 /// What one helper shares with its callers. On lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Slot {
-    /// What the job at the post says, written by its caller before the offer, and where the helper
+struct HelperState {
+    /// What the job at the slot says, written by its caller before the offer, and where the helper
     /// sleeps.
     parking: Parking,
     panic: Mutex<Option<Payload>>,
@@ -74,7 +74,7 @@ struct Threads {
     /// By their numbers.
     handles: Vec<Thread>,
     /// Those that end because they cannot be raised any more, by their numbers. Each is taken by
-    /// its successor, which waits for it: a post and a slot never have two threads.
+    /// its successor, which waits for it: a slot and a state never have two threads.
     ending: Vec<Option<Thread>>,
     /// After a thread could not be started.
     not_before_ns: u64,
@@ -82,9 +82,9 @@ struct Threads {
 
 struct Shared {
     generation: u32,
-    posts: Vec<Post>,
-    desk: Desk,
-    slots: Vec<Slot>,
+    slots: Vec<WorkerSlot>,
+    scheduler: SchedulerState,
+    states: Vec<HelperState>,
     nodes: Nodes,
     threads: Mutex<Threads>,
     closing: AtomicBool,
@@ -110,9 +110,9 @@ impl Pool {
     pub fn new(helpers: usize, priority: Option<Priority>) -> Self {
         let shared = Shared {
             generation: generation(),
-            posts: (0..helpers).map(|_| Post::new()).collect(),
-            desk: Desk::new(),
-            slots: (0..helpers).map(|_| Slot::default()).collect(),
+            slots: (0..helpers).map(|_| WorkerSlot::new()).collect(),
+            scheduler: SchedulerState::new(),
+            states: (0..helpers).map(|_| HelperState::default()).collect(),
             nodes: Nodes::read(Path::new("/")),
             threads: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -126,12 +126,12 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    pub fn posts(&self) -> &[Post] {
-        &self.shared.posts
+    pub fn slots(&self) -> &[WorkerSlot] {
+        &self.shared.slots
     }
 
-    pub fn desk(&self) -> &Desk {
-        &self.shared.desk
+    pub fn scheduler(&self) -> &SchedulerState {
+        &self.shared.scheduler
     }
 
     pub fn nodes(&self) -> &Nodes {
@@ -168,14 +168,14 @@ impl Pool {
         let quota = shared.quota_helpers();
         let keeps_priority = self.priority() == Priority::Kept;
         let Some(context) = Context::of_this_thread(keeps_priority) else { return 0 };
-        let wanted = context.cpus.count().saturating_sub(1).min(quota).min(shared.posts.len());
+        let wanted = context.cpus.count().saturating_sub(1).min(quota).min(shared.slots.len());
         if wanted > self.started() { wanted.min(self.start(wanted)) } else { wanted }
     }
 
     /// Whether the helper that a job would get first sleeps, or was not started yet.
     pub fn first_sleeps(&self) -> bool {
         self.started() == 0
-            || self.shared.slots.first().is_some_and(|slot| slot.parking.is_asleep())
+            || self.shared.states.first().is_some_and(|state| state.parking.is_asleep())
     }
 
     /// Starts helpers until there are so many; returns how many there are.
@@ -207,53 +207,53 @@ impl Pool {
         self.started()
     }
 
-    /// The job of this thread has post `helper`.
+    /// The job of this thread has slot `helper`.
     pub fn prepare(&self, helper: usize) {
-        if let Some(slot) = self.shared.slots.get(helper) {
+        if let Some(state) = self.shared.states.get(helper) {
             let context = Context::last(self.shared.keeps_priority());
-            let node = self.shared.posts.get(helper).and_then(Post::node);
-            slot.parking.prepare(context.map(|context| Call::from_here(context, node)));
+            let node = self.shared.slots.get(helper).and_then(WorkerSlot::node);
+            state.parking.prepare(context.map(|context| Call::from_here(context, node)));
         }
     }
 
     pub fn wake(&self, helper: usize) {
-        if let Some(slot) = self.shared.slots.get(helper) {
-            slot.wake(&self.shared.nodes);
+        if let Some(state) = self.shared.states.get(helper) {
+            state.wake(&self.shared.nodes);
         }
     }
 
     pub fn take_panic(&self, helper: usize) -> Option<Payload> {
-        lock(&self.shared.slots.get(helper)?.panic).take()
+        lock(&self.shared.states.get(helper)?.panic).take()
     }
 
     /// Waits until `done`, which `helper` makes true.
     pub fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
-        let Some(slot) = self.shared.slots.get(helper) else { return };
+        let Some(state) = self.shared.states.get(helper) else { return };
         if spin_until(SPIN_NS, done) {
             return;
         }
-        let mut progress = Progress::of(slot.tid.load(Ordering::Relaxed));
-        let mut lent = self.shared.lend(slot, done);
+        let mut progress = Progress::of(state.tid.load(Ordering::Relaxed));
+        let mut lent = self.shared.lend(state, done);
         if spin_until(CALLER_SPIN_NS - SPIN_NS, done) {
             return;
         }
         let mut moved = false;
         while !done() {
-            // A helper that works for the job has its post until `done`. One that does not is in
+            // A helper that works for the job has its slot until `done`. One that does not is in
             // another pool, and another process.
-            if self.shared.posts.get(helper).is_none_or(Post::is_idle) && !done() {
+            if self.shared.slots.get(helper).is_none_or(WorkerSlot::is_idle) && !done() {
                 forked_inside_a_job();
             }
-            lent = lent || self.shared.lend(slot, done);
-            moved = moved || progress.stands_still() && self.shared.lend_cpu(slot, done);
-            let seen = slot.ended.load(Ordering::Acquire);
+            lent = lent || self.shared.lend(state, done);
+            moved = moved || progress.stands_still() && self.shared.lend_cpu(state, done);
+            let seen = state.ended.load(Ordering::Acquire);
             if done() {
                 return;
             }
-            slot.awaited.store(true, Ordering::SeqCst);
+            state.awaited.store(true, Ordering::SeqCst);
             let look = (!moved).then(|| progress.until_next_look());
             let longest = if IS_HELPER.get() && !lent { Some(LOOK_FOR_LOAN) } else { look };
-            system::sleep_while(&slot.ended, seen, longest);
+            system::sleep_while(&state.ended, seen, longest);
         }
     }
 }
@@ -271,7 +271,7 @@ fn forked_inside_a_job() -> ! {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        self.shared.slots.iter().for_each(|slot| slot.wake(&self.shared.nodes));
+        self.shared.states.iter().for_each(|state| state.wake(&self.shared.nodes));
         let Threads { handles, ending, .. } = std::mem::take(&mut *lock(&self.shared.threads));
         for thread in handles.into_iter().chain(ending.into_iter().flatten()) {
             thread.join();
@@ -295,7 +295,7 @@ fn spin_until(most_ns: u64, done: &dyn Fn() -> bool) -> bool {
     }
 }
 
-impl Slot {
+impl HelperState {
     fn wake(&self, nodes: &Nodes) {
         self.parking.wake(self.tid.load(Ordering::Relaxed), nodes);
     }
@@ -332,8 +332,8 @@ impl Shared {
         self.quota_helpers.load(Ordering::Relaxed)
     }
 
-    /// Lends the caller's priority to the helper of `slot`.
-    fn lend(&self, slot: &Slot, done: &dyn Fn() -> bool) -> bool {
+    /// Lends the caller's priority to the helper of `state`.
+    fn lend(&self, state: &HelperState, done: &dyn Fn() -> bool) -> bool {
         if self.keeps_priority() {
             return false;
         }
@@ -341,8 +341,8 @@ impl Shared {
         if own.is_idle() {
             return false;
         }
-        slot.loan.lend(done, || {
-            let raised = own.give_to(slot.tid.load(Ordering::Relaxed)).is_ok();
+        state.loan.lend(done, || {
+            let raised = own.give_to(state.tid.load(Ordering::Relaxed)).is_ok();
             if !raised {
                 self.keep_priority();
             }
@@ -350,12 +350,12 @@ impl Shared {
         })
     }
 
-    /// Sends the helper of `slot` to the calling thread's CPU, which the caller is about to leave:
+    /// Sends the helper of `state` to the calling thread's CPU, which the caller is about to leave:
     /// a helper that has lost its own in the middle of a chunk goes on there at once, as if the
     /// caller did the rest of the chunk. It may go elsewhere again.
-    fn lend_cpu(&self, slot: &Slot, done: &dyn Fn() -> bool) -> bool {
-        slot.loan.lend_cpu(done, || {
-            let tid = slot.tid.load(Ordering::Relaxed);
+    fn lend_cpu(&self, state: &HelperState, done: &dyn Fn() -> bool) -> bool {
+        state.loan.lend_cpu(done, || {
+            let tid = state.tid.load(Ordering::Relaxed);
             let Some(context) = Context::last(self.keeps_priority()) else { return false };
             let moved = CpuMask::of([system::cpu()]).give_to(tid).is_ok();
             // What it may use from now on is the whole mask; it takes that over anew before its
@@ -373,13 +373,13 @@ impl Shared {
         if !self.keeps_priority.swap(true, Ordering::SeqCst) {
             threads.ending = std::mem::take(&mut threads.handles).into_iter().map(Some).collect();
             self.started.store(0, Ordering::SeqCst);
-            self.slots.iter().for_each(|slot| slot.wake(&self.nodes));
+            self.states.iter().for_each(|state| state.wake(&self.nodes));
         }
     }
 
     /// The life of a helper.
     fn help(&self, index: usize, lowered: bool) {
-        let (Some(post), Some(slot)) = (self.posts.get(index), self.slots.get(index)) else {
+        let (Some(slot), Some(state)) = (self.slots.get(index), self.states.get(index)) else {
             return;
         };
         if !lowered {
@@ -390,16 +390,16 @@ impl Shared {
         }
         IS_HELPER.set(true);
         IS_LOWERED.set(lowered);
-        slot.tid.store(system::tid(), Ordering::Relaxed);
+        state.tid.store(system::tid(), Ordering::Relaxed);
         let _ = if lowered { system::set_level(LOWEST_NICE) } else { Ok(()) };
         let level = system::level().unwrap_or(0);
         let mut is_idle = false;
         let mut adopted = Adopted::default();
         let mut has_whole_mask = true;
         while !self.is_over(lowered) {
-            let worked = post.serve_with(|work| {
+            let worked = slot.serve_with(|work| {
                 let Some(_room) = Room::enter(self) else { return };
-                let (call, narrowed) = slot.parking.begin();
+                let (call, narrowed) = state.parking.begin();
                 has_whole_mask &= !narrowed;
                 let call = call.filter(|call| lowered || call.context.level <= level);
                 let Some(Call { context, node, .. }) = call else { return };
@@ -415,7 +415,7 @@ impl Shared {
                     return;
                 }
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
-                    *lock(&slot.panic) = Some(payload);
+                    *lock(&state.panic) = Some(payload);
                 }
             });
             if generation() != self.generation {
@@ -424,8 +424,8 @@ impl Shared {
                 forked_inside_a_job();
             }
             if worked {
-                slot.tell_end();
-                let moved = slot.loan.end_stint(|| {
+                state.tell_end();
+                let moved = state.loan.end_stint(|| {
                     let _ = system::set_level(LOWEST_NICE);
                 });
                 has_whole_mask &= !moved;
@@ -435,11 +435,11 @@ impl Shared {
                 // Time that a quota counts is not spent on waiting.
                 // One that was sent to its caller's CPU leaves it to the caller.
                 if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX && !moved {
-                    spin_until(SPIN_NS, &|| post.has_work() || self.is_over(lowered));
+                    spin_until(SPIN_NS, &|| slot.has_work() || self.is_over(lowered));
                 }
                 continue;
             }
-            slot.parking.sleep(&self.nodes, || post.has_work() || self.is_over(lowered));
+            state.parking.sleep(&self.nodes, || slot.has_work() || self.is_over(lowered));
         }
     }
 

@@ -1,40 +1,46 @@
-//! The caller's side of a job: it works like everybody, decides when helpers are worth calling, and
-//! calls them.
+//! The caller's side of a job: it works like any worker, decides when helpers are worth calling,
+//! and calls them.
 //!
-//! Orders of memory: Relaxed everywhere: what is stored here before helpers are offered the job
-//! reaches them through their posts (Release in `Recruits::offer_reserved`, Acquire in
-//! `Post::serve_with`); the rest are hints.
+//! Memory ordering: Relaxed everywhere. What is stored here before helpers are offered the job
+//! reaches them through their slots (Release in `JobSlots::offer_reserved`, Acquire in
+//! `WorkerSlot::serve_with`); the rest are hints.
 
-use super::alone::{Asks, Begun};
+use super::alone::Begun;
 use super::pace::Pace;
+use super::run::Asks;
+use super::shared::{Local, Shared};
 use super::track::{Rule, Track};
-use super::{Own, Shared, WATCHED_CHUNKS};
-use crate::helpers::{Crew, Helpers, MAX_HELPERS, Registration};
+use crate::helpers::Helpers;
 use crate::job::Placement;
 use crate::nodes::{MAX_NODES, NodeSet};
 use crate::plan;
-use crate::raw::Recruits;
+use crate::raw::JobSlots;
+use crate::scheduler::{MAX_HELPERS, Registration, Workers};
 use crate::sync::atomic::Ordering;
 use crate::token::Tally;
 use crate::worker::Worker;
 use core::ops::Range;
 
-/// Posts that a caller which is short of helpers looks at between two of its chunks.
-const POSTS_PER_LOOK: usize = 4;
-/// With more helpers than this those that have come help to wake the rest.
+/// Slots at which a caller that is short of helpers looks between two of its chunks.
+const SLOTS_PER_LOOK: usize = 4;
+/// With more helpers than this, those that have come help to wake the rest.
 const WAKE_ALONE: u32 = 4;
+/// A job that is watched is cut into this many chunks where one thread does it all and no smallest
+/// chunk is given.
+const WATCHED_CHUNKS: u64 = 64;
 
+/// The caller of a job while it works.
 pub(super) struct Leader<'s, 'r, 'p, 'a, H: ?Sized, F, E> {
     shared: &'s Shared<'a, H, F, E>,
-    recruits: &'r mut Recruits<'p>,
+    job_slots: &'r mut JobSlots<'p>,
     registration: Option<Registration<'s>>,
     /// Whether helpers may be at work.
     together: bool,
     /// Helpers that the job is worth.
     target: u32,
-    /// Helpers that it may have; asked when it first wants one.
+    /// Helpers that the job may have; the platform is asked when the job first wants one.
     allowance: Option<u32>,
-    /// Where the next look for an idle post begins.
+    /// Where the next look for an idle slot begins.
     next_look: usize,
     asks: Asks,
 }
@@ -45,10 +51,10 @@ where
     F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E> + Sync,
     E: Send,
 {
-    pub(super) fn new(shared: &'s Shared<'a, H, F, E>, recruits: &'r mut Recruits<'p>) -> Self {
+    pub(super) fn new(shared: &'s Shared<'a, H, F, E>, job_slots: &'r mut JobSlots<'p>) -> Self {
         Self {
             shared,
-            recruits,
+            job_slots,
             registration: None,
             together: false,
             target: 0,
@@ -58,14 +64,14 @@ where
         }
     }
 
-    /// Works until nothing is left to claim, from where it has `begun` if it has. Returns the
-    /// caller's own chunk that failed, and what it knows about time.
+    /// Works until nothing is left to claim; goes on after what was `begun` alone, if anything.
+    /// Returns the caller's own chunk that failed, and what it knows about time.
     pub(super) fn lead(mut self, begun: Option<Begun>) -> (Option<Range<u64>>, Option<Pace>) {
         let shared = self.shared;
-        let node = || shared.helpers.current_node();
+        let node = || shared.run.helpers.current_node();
         let mut own = shared.worker(0, &node);
-        let timed = shared.job.is_guided() && self.could_have_helpers();
-        let recorded = !shared.job.statistics.is_empty();
+        let timed = shared.run.job.is_guided() && self.could_have_helpers();
+        let recorded = !shared.run.job.statistics.is_empty();
         let mut began = None;
         if let Some(Begun { pace, chunks, asks, .. }) = begun {
             own.tally = Tally { chunks, units: shared.size - shared.rest() };
@@ -73,9 +79,9 @@ where
             own.pace = Some(pace);
         } else {
             if timed || recorded {
-                began = shared.helpers.now_ns();
+                began = shared.run.helpers.now_ns();
             }
-            own.pace = began.filter(|_| timed).map(|now| shared.job.first_pace(shared.size, now));
+            own.pace = began.filter(|_| timed).map(|now| shared.run.first_pace(shared.size, now));
             self.call_at_once(&mut own);
         }
         if let Some(pace) = &mut own.pace {
@@ -101,19 +107,14 @@ where
     }
 
     fn could_have_helpers(&self) -> bool {
-        self.possible_threads() > 1
-    }
-
-    /// How many threads there could be at most, before anybody was asked.
-    fn possible_threads(&self) -> u32 {
-        self.shared.crew.map_or(1, |crew| self.shared.job.possible_threads(crew))
+        self.shared.run.possible_threads() > 1
     }
 
     /// Calls the helpers of a job that says how many it is worth, or whose worth cannot be
     /// measured, and fixes the size of its chunks.
-    fn call_at_once(&mut self, own: &mut Own<'_>) {
+    fn call_at_once(&mut self, own: &mut Local<'_>) {
         let shared = self.shared;
-        let job = shared.job;
+        let job = shared.run.job;
         if job.min_chunk.is_some() || own.pace.is_none() {
             let min_chunk = job.min_chunk.unwrap_or(0);
             let threads = plan::threads_wanted(shared.size, job.align, min_chunk, job.max_threads);
@@ -127,17 +128,17 @@ where
         }
     }
 
-    /// Claims while nobody else does: plain loads and stores.
-    fn claim_alone(&self, own: &mut Own<'_>) -> Option<Range<u64>> {
+    /// Claims while no helper does: plain loads and stores.
+    fn claim_alone(&self, own: &mut Local<'_>) -> Option<Range<u64>> {
         let shared = self.shared;
-        let job = shared.job;
+        let job = shared.run.job;
         let watched = job.cancel.is_some() || job.done.is_some();
         let could_have_helpers = self.could_have_helpers();
         shared.claim(own, |track: &Track, own| match shared.rule() {
             Rule::Grid(chunk) => track.claim_piece(chunk, false),
             Rule::Guided => track.claim_units(job.align, false, |rest| {
                 let units = match &own.pace {
-                    Some(pace) => pace.next_alone(shared.size, self.possible_threads()),
+                    Some(pace) => pace.next_alone(shared.size, self.shared.run.possible_threads()),
                     None if could_have_helpers => rest / WATCHED_CHUNKS,
                     None if watched => shared.size / WATCHED_CHUNKS,
                     None => rest,
@@ -147,16 +148,17 @@ where
         })
     }
 
-    /// After a chunk of the caller's: is the rest worth more helpers, and are there some?
+    /// After each chunk of the caller's: calls more helpers if the rest is worth them and some are
+    /// idle.
     #[inline]
-    fn reconsider(&mut self, own: &mut Own<'_>, units: u64) {
+    fn reconsider(&mut self, own: &mut Local<'_>, units: u64) {
         if let Some(pace) = &mut own.pace {
             let shared = self.shared;
             let rest = shared.rest();
-            if rest == 0 && shared.job.unit_cost().is_none() {
+            if rest == 0 && shared.run.job.unit_cost().is_none() {
                 return;
             }
-            if let Some(now) = shared.helpers.now_ns() {
+            if let Some(now) = shared.run.helpers.now_ns() {
                 pace.lap(now, units);
             }
             if rest == 0 {
@@ -173,9 +175,11 @@ where
     /// Calls as many helpers as the rest of an adaptive job is worth by now.
     fn estimate(&mut self, pace: &mut Pace, rest: u64) {
         let shared = self.shared;
-        let Some(crew) = shared.crew.filter(|_| shared.job.min_chunk.is_none()) else { return };
-        let worth = shared.job.worthwhile_helpers(shared.helpers, crew, pace, rest, &mut self.asks);
-        // Few large calls rather than many small ones: the estimate creeps up and down.
+        if shared.run.job.min_chunk.is_some() {
+            return;
+        }
+        let worth = shared.run.worthwhile_helpers(pace, rest, &mut self.asks);
+        // Few large calls rather than many small ones, because the estimate varies.
         if worth > self.target + self.target / 2 {
             self.target = worth;
             let reserved = self.reserve();
@@ -183,102 +187,106 @@ where
         }
     }
 
-    /// How many helpers the job may still get, now.
+    /// How many helpers the job may still get.
     fn missing(&mut self) -> u32 {
         let shared = self.shared;
-        let Some(crew) = shared.crew.filter(|_| self.target > 0) else { return 0 };
-        let posts = u32::try_from(crew.posts.len().min(MAX_HELPERS)).unwrap_or(u32::MAX);
+        let Some(workers) = shared.run.workers.filter(|_| self.target > 0) else { return 0 };
+        let slots = u32::try_from(workers.slots.len().min(MAX_HELPERS)).unwrap_or(u32::MAX);
         let allowance = *self.allowance.get_or_insert_with(|| {
-            u32::try_from(shared.helpers.allowance()).unwrap_or(u32::MAX).min(posts)
+            u32::try_from(shared.run.helpers.allowance()).unwrap_or(u32::MAX).min(slots)
         });
         self.target = self.target.min(allowance);
-        let registration = self.registration.get_or_insert_with(|| Registration::new(crew.desk));
-        let fair =
-            if registration.others_hungry() { crew.desk.share(crew.posts.len()) } else { u32::MAX };
+        let registration =
+            self.registration.get_or_insert_with(|| Registration::new(workers.scheduler));
+        let fair = if registration.others_hungry() {
+            workers.scheduler.share(workers.slots.len())
+        } else {
+            u32::MAX
+        };
         self.target.min(fair).saturating_sub(shared.held.load(Ordering::Relaxed))
     }
 
+    /// Reserves all the idle slots that the job may have, in the order of its placement.
     #[inline(never)]
-    /// Takes all the idle posts that the job may have, in the order of its placement.
     fn reserve(&mut self) -> u32 {
         let missing = self.missing();
-        let Some(crew) = self.shared.crew else { return 0 };
-        // Where to go on looking, by node; the last for any node.
+        let Some(workers) = self.shared.run.workers else { return 0 };
+        // Where to go on looking, for each node; the last entry for any node.
         let mut from = [0; MAX_NODES as usize + 1];
         let mut reserved = 0;
         while reserved < missing {
-            let node = self.next_node(crew);
+            let node = self.next_node(workers);
             let wanted =
-                node.and_then(|node| self.first_idle(crew, from.get_mut(node as usize)?, node));
+                node.and_then(|node| self.first_idle(workers, from.get_mut(node as usize)?, node));
             let Some(helper) =
-                wanted.or_else(|| self.first_idle(crew, from.last_mut()?, MAX_NODES))
+                wanted.or_else(|| self.first_idle(workers, from.last_mut()?, MAX_NODES))
             else {
                 break;
             };
-            self.recruits.place(helper, node);
-            self.shared.helpers.prepare(helper);
+            self.job_slots.set_node(helper, node);
+            self.shared.run.helpers.prepare(helper);
             reserved += 1;
         }
         reserved
     }
 
-    /// Takes the first idle post whose helper runs on `node`, or goes anywhere; with a `node` that
-    /// there is not, any idle post.
-    fn first_idle(&mut self, crew: Crew<'_>, from: &mut u8, node: u32) -> Option<usize> {
-        for helper in usize::from(*from)..crew.posts.len() {
+    /// Reserves the first idle slot whose helper runs on `node` or goes anywhere; any idle slot
+    /// when `node` is [`MAX_NODES`].
+    fn first_idle(&mut self, workers: Workers<'_>, from: &mut u8, node: u32) -> Option<usize> {
+        for helper in usize::from(*from)..workers.slots.len() {
             *from = u8::try_from(helper + 1).unwrap_or(u8::MAX);
             let fits = node == MAX_NODES
-                || self.shared.helpers.node_of(helper).is_none_or(|at| at == node);
-            if fits && self.recruits.reserve(helper) {
+                || self.shared.run.helpers.node_of(helper).is_none_or(|at| at == node);
+            if fits && self.job_slots.reserve(helper) {
                 return Some(helper);
             }
         }
         None
     }
 
+    /// Looks at a few slots for one that became idle.
     #[inline(never)]
-    /// Looks at a few posts for one that became idle.
     fn look(&mut self) -> u32 {
         let missing = self.missing();
-        let Some(crew) = self.shared.crew else { return 0 };
+        let Some(workers) = self.shared.run.workers else { return 0 };
         let mut reserved = 0;
-        for _ in 0..POSTS_PER_LOOK.min(crew.posts.len()) {
+        for _ in 0..SLOTS_PER_LOOK.min(workers.slots.len()) {
             if reserved == missing {
                 break;
             }
-            let helper = self.next_look % crew.posts.len();
+            let helper = self.next_look % workers.slots.len();
             self.next_look = helper + 1;
-            if self.recruits.reserve(helper) {
-                let node = self.next_node(crew);
-                self.recruits.place(helper, node);
-                self.shared.helpers.prepare(helper);
+            if self.job_slots.reserve(helper) {
+                let node = self.next_node(workers);
+                self.job_slots.set_node(helper, node);
+                self.shared.run.helpers.prepare(helper);
                 reserved += 1;
             }
         }
         reserved
     }
 
-    fn next_node(&self, crew: Crew<'_>) -> Option<u32> {
-        let nodes = self.shared.helpers.nodes();
-        match self.shared.job.placement {
+    fn next_node(&self, workers: Workers<'_>) -> Option<u32> {
+        let nodes = self.shared.run.helpers.nodes();
+        match self.shared.run.job.placement {
             Placement::Node(node) => Some(node),
-            Placement::Spread => crew.desk.cursor.next(nodes),
+            Placement::Spread => workers.scheduler.cursor.next(nodes),
             Placement::Anywhere if self.shared.tracks.len() > 1 => {
                 let parts: NodeSet = self.shared.tracks.iter().map(|track| track.node).collect();
-                crew.desk.cursor.next(parts.and(nodes))
+                workers.scheduler.cursor.next(parts.and(nodes))
             }
             Placement::Anywhere => None,
         }
     }
 
+    /// Offers the job at the slots that were reserved and wakes their helpers. `pace` does not
+    /// count the time that takes.
     #[inline(never)]
-    /// Offers the job at the posts that were reserved and wakes their helpers. The time that takes
-    /// is no chunk's: `pace` goes on behind it.
     fn offer(&mut self, reserved: u32, pace: Option<&mut Pace>) {
         let shared = self.shared;
-        let Some(crew) = shared.crew else { return };
+        let Some(workers) = shared.run.workers else { return };
         if reserved != 0 {
-            if let Some(now) = shared.helpers.now_ns() {
+            if let Some(now) = shared.run.helpers.now_ns() {
                 shared.asked_ns.store(now, Ordering::Relaxed);
                 if !self.together && pace.is_some() {
                     shared.called_ns.store(now, Ordering::Relaxed);
@@ -290,21 +298,21 @@ where
             }
             shared.held.fetch_add(reserved, Ordering::Relaxed);
             shared.staying.fetch_add(reserved, Ordering::Relaxed);
-            self.recruits.offer_reserved(|fresh| {
+            self.job_slots.offer_reserved(|offered| {
                 if reserved > WAKE_ALONE {
                     shared.waking.store(0, Ordering::Relaxed);
                     shared.wake_on();
                 } else {
-                    fresh.for_each(|helper| shared.helpers.wake(helper));
+                    offered.for_each(|helper| shared.run.helpers.wake(helper));
                 }
             });
             if let Some(pace) = pace
-                && let Some(now) = shared.helpers.now_ns()
+                && let Some(now) = shared.run.helpers.now_ns()
             {
                 pace.skip(now);
             }
         }
-        let fair = self.target.min(crew.desk.share(crew.posts.len()));
+        let fair = self.target.min(workers.scheduler.share(workers.slots.len()));
         if let Some(registration) = &mut self.registration {
             registration.set_hungry(shared.held.load(Ordering::Relaxed) < fair);
         }

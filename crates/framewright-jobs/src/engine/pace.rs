@@ -2,50 +2,51 @@
 //! helpers it is worth, how large the next chunk may be. Pure functions of clock readings; the
 //! crate documentation describes the model.
 
-/// One clock reading is taken for so much work at most, but for the first three. A reading costs 10
-/// to 30 ns, and as much again because units before and behind it do not overlap in the processor.
+/// After the first three, the clock is read at most once for this much work. A reading costs 10 to
+/// 30 ns, and as much again because units before and behind it do not overlap in the processor.
 const WORK_PER_READING_NS: u64 = 1_200;
-/// Less work than this tells nothing about the rest: the readings themselves would be a good part
-/// of it.
+/// Less work than this tells nothing about the rest, because the readings themselves would be a
+/// good part of it.
 const TRUSTED_NS: u64 = 1_000;
-/// Asking for helpers costs their caller 3 us at most, some thousandth of this.
+/// A job of which this much is left asks for helpers even if they seldom come. Asking costs the
+/// caller at most 3 us, about a thousandth of this.
 const LARGE_NS: u64 = 2_000_000;
 /// While the caller is alone, the units of its next chunk are at most this many times those already
 /// done.
 const GROWTH: u64 = 31;
-/// While the caller is alone, its chunks are meant to take no longer, so that it sees soon when a
-/// helper becomes free.
+/// While the caller is alone, its chunks should take no longer than this, so that it soon sees when
+/// a helper becomes free.
 const LONGEST_ALONE_NS: u64 = 1_000_000;
-/// The first chunk of a job of unknown cost is this part of one thread's share, if all threads that
-/// there are took part: what it costs more to have it done alone.
+/// The first chunk of a job of unknown cost is one such part of a thread's equal share: this is
+/// what it may cost that the caller does it alone.
 const FIRST_PART: u64 = 16;
-/// And no more units than this: of a large job the part above would be milliseconds in which nobody
-/// helps. A job pays for it with one more reading of the clock.
+/// The first chunk has no more units than this, because a sixteenth of a large job would take
+/// milliseconds without helpers. It costs one more reading of the clock.
 const FIRST_UNITS: u64 = 16;
-/// A chunk is at most this part of an equal share of the rest.
+/// A thread's equal share of the rest is worth at least this many chunks.
 const CHUNKS_PER_SHARE: u64 = 8;
-/// A worker's first chunk is this part of what it could be.
+/// A worker's first chunk is one such part of a full chunk.
 const FIRST_SHARE: u64 = 8;
-/// A chunk that others take part in is meant to take so long at least, as its claim and its clock
-/// reading cost 30 to 100 ns. Workers then end so close together.
+/// While helpers take part, a chunk should take at least this long, because its claim and its clock
+/// reading cost 30 to 100 ns. Workers end about this close together.
 const LEAST_TOGETHER_NS: u64 = 1_000;
-/// A chunk of a slow worker takes at most this part of the time that the rest will take.
+/// A slow worker's chunk takes at most one such part of the time that the rest will take.
 const CHUNKS_PER_REST: u32 = 4;
 
-/// What is known of a job from its like counts as so much of its own work: enough to begin with
-/// chunks of half of it, and little enough to be outweighed soon.
+/// What earlier jobs taught counts as this much work of the job's own: enough to begin with chunks
+/// of half of it, and little enough to be outweighed soon.
 pub(super) const KNOWN_NS: u64 = 4_000;
 
-/// A worker's clock readings, reduced to what is needed. Times are nanoseconds.
+/// A summary of a worker's clock readings. Times are nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     last_ns: u64,
     readings: u64,
-    /// Units done, and the time they took; what was known before among them.
+    /// Units done and the time they took, including what was known before.
     units: u64,
     elapsed_ns: u64,
     known: (u64, u64),
-    /// Of the last chunk.
+    /// The last chunk's units and time.
     chunk_units: u64,
     chunk_ns: u64,
 }
@@ -55,7 +56,7 @@ impl Pace {
         Self::known(now_ns, (0, 0))
     }
 
-    /// Of a job of whose like some units took so many nanoseconds.
+    /// Begins with what earlier jobs taught: `units` took `ns`.
     pub(super) const fn known(now_ns: u64, (units, ns): (u64, u64)) -> Self {
         Self {
             last_ns: now_ns,
@@ -79,35 +80,34 @@ impl Pace {
         self.elapsed_ns = self.elapsed_ns.saturating_add(self.chunk_ns);
     }
 
-    /// What the worker did since the last reading was no unit's.
+    /// The time since the last reading was not spent on units.
     pub(super) fn skip(&mut self, now_ns: u64) {
         self.last_ns = self.last_ns.max(now_ns);
     }
 
-    /// Units that were timed, and what they took.
+    /// Units that were timed in this job, and what they took.
     pub(super) const fn timed(&self) -> (u64, u64) {
         (self.units - self.known.0, self.elapsed_ns - self.known.1)
     }
 
-    /// Whether so much was seen that it tells something of the rest.
+    /// Whether enough was seen to estimate the rest.
     pub(super) const fn is_trusted(&self) -> bool {
         self.elapsed_ns >= TRUSTED_NS
     }
 
-    /// How many helpers `rest` units are worth, at most: every thread's share of the rest must take
-    /// twice as long as a helper takes to start. The cost of a unit is that of all units so far,
-    /// those of the last chunk counted twice.
+    /// The most helpers that `rest` units are worth: every thread's share of the rest must take
+    /// twice as long as a helper takes to start. The cost of a unit is the mean of all units so
+    /// far, with those of the last chunk counted twice.
     pub(super) fn worthwhile_helpers(&self, rest: u64, start_cost_ns: u64) -> u64 {
         self.rest_ns(rest) / start_cost_ns.saturating_mul(2).max(1)
     }
 
-    /// Whether the rest is worth asking for helpers even when they mostly do not come: what that
-    /// costs is nothing beside it.
+    /// Whether the rest is worth asking for helpers even if they seldom come.
     pub(super) fn is_large(&self, rest: u64) -> bool {
         self.rest_ns(rest) >= LARGE_NS
     }
 
-    /// What the rest takes one thread; 0 while too little was seen.
+    /// What the rest would take one thread; 0 while too little was seen.
     fn rest_ns(&self, rest: u64) -> u64 {
         if !self.is_trusted() {
             return 0;
@@ -117,13 +117,14 @@ impl Pace {
         ns.saturating_mul(rest) / units
     }
 
-    /// Units of the next chunk of a caller that is alone, of a job of `size` units for which there
-    /// are `threads`. Larger and larger, so that readings stay few, but never so large that a part
-    /// which is unexpectedly dear is far longer than what went before.
+    /// Units of the next chunk of a caller that is alone, in a job of `size` units for which there
+    /// are `threads`. Chunks grow, so that readings stay few, but never so fast that an
+    /// unexpectedly dear part takes far longer than what went before.
     #[inline]
     pub(super) fn next_alone(&self, size: u64, threads: u32) -> u64 {
         if self.units == 0 {
-            // Up: with two threads the second chunk, 31 times this one, is then all the rest.
+            // Rounded up, so that with two threads the second chunk, 31 times as large, is all the
+            // rest.
             return size.div_ceil(u64::from(threads.max(1)) * FIRST_PART).min(FIRST_UNITS);
         }
         let budget =
@@ -133,10 +134,10 @@ impl Pace {
         by_time.min(self.units.saturating_mul(GROWTH))
     }
 
-    /// Units of a chunk while others take part: `share` of the rest, but enough to be worth a
-    /// claim, and no more than `limit`. What is enough follows from the last chunk and from all
-    /// chunks of this worker, whichever was dearer: the last may have been a hole. The limit falls
-    /// with the rest; an eighth of enough it leaves.
+    /// Units of a chunk while helpers take part: `share`, but enough to be worth a claim, and no
+    /// more than `limit`. What is enough is judged by the last chunk or by all chunks of this
+    /// worker, whichever was dearer, because the last may have been a hole. The limit falls with
+    /// the rest, but never below an eighth of what is enough.
     pub(super) fn next_together(&self, share: u64, limit: u64) -> u64 {
         let all = u128::from(self.units) * u128::from(LEAST_TOGETHER_NS)
             / u128::from(self.elapsed_ns.max(1));
@@ -145,8 +146,8 @@ impl Pace {
         share.max(enough).min(limit.max(enough / 8))
     }
 
-    /// Units that this worker does in `ns` at its last chunk's speed; none before its first chunk.
-    /// No limit when `ns` is `u64::MAX`.
+    /// Units that this worker does in `ns` at its last chunk's speed; 0 before its first chunk,
+    /// `u64::MAX` when `ns` is.
     pub(super) fn units_within(&self, ns: u64) -> u64 {
         if ns == u64::MAX {
             return u64::MAX;
@@ -156,9 +157,9 @@ impl Pace {
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 
-    /// Units that this worker does in a quarter of the time that `rest` will take, if all go on as
-    /// since `called_ns`, when `claimed` units had not been claimed yet. No limit when that is
-    /// unknown.
+    /// Units that this worker does in a quarter of the time that `rest` will take, if all workers
+    /// go on as since `called_ns`, in which time they claimed `claimed` units. `u64::MAX` when that
+    /// is unknown.
     pub(super) fn limit(&self, rest: u64, claimed: u64, called_ns: u64) -> u64 {
         let elapsed = self.last_ns.saturating_sub(called_ns);
         if self.chunk_units == 0 || claimed == 0 || elapsed == 0 {
@@ -176,8 +177,8 @@ impl Pace {
 }
 
 /// Units of a chunk when `rest` are left for `sharers` threads and this worker's last chunk had
-/// `last` units, 0 if this is its first. Chunks of a worker begin small and double, because it may
-/// be a slow one.
+/// `last` units, 0 if this is its first. A worker's chunks begin small and double, because it may
+/// be a slow worker.
 pub(super) fn share(rest: u64, sharers: u32, last: u64) -> u64 {
     let share = rest / (u64::from(sharers.max(1)) * CHUNKS_PER_SHARE);
     let most = if last == 0 { share / FIRST_SHARE } else { last.saturating_mul(2) };
@@ -189,9 +190,9 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// Runs a serial job with `unit_ns(unit)` for each of `size` units, on a clock whose reading
-    /// takes `reading_ns`, as the caller alone does. Returns clock readings and the most helpers
-    /// that were ever found worthwhile.
+    /// Runs a job of `size` units as a caller does that is alone. Unit `u` takes `unit_ns(u)`, and
+    /// a reading of the clock `reading_ns`. Returns clock readings and the most helpers that were
+    /// ever found worthwhile.
     fn simulate(size: u64, reading_ns: u64, unit_ns: impl Fn(u64) -> u64) -> (u64, u64) {
         let mut now = reading_ns;
         let mut pace = Pace::start(now);
@@ -260,8 +261,8 @@ mod tests {
         assert_eq!(pace.units_within(1_000_000), u64::MAX);
     }
 
-    /// Lets workers of the given slowness do `size` units as `Shared::claim_together` does, and
-    /// returns when the last ends. Without a clock they know no limit.
+    /// Lets workers of the given slowness do `size` units as `Shared::claim_together` does; returns
+    /// the time when the last ends. Without a `clock` their chunks have no limit.
     fn race(slowness: &[u64], size: u64, clock: bool, unit_ns: impl Fn(u64) -> u64) -> u64 {
         let mut workers: Vec<(u64, Pace)> = slowness.iter().map(|_| (0, Pace::start(0))).collect();
         let sharers = u32::try_from(slowness.len()).expect("few");
@@ -299,7 +300,7 @@ mod tests {
                 (&[1; 8], 8000, true),
                 (&[1, 1, 1, 1, 1, 1, 1, 10], 7100, true),
             ] {
-                // The share of each, when all go on to the end; speeds in thousandths.
+                // The share of each worker if all go on to the end; speeds in thousandths.
                 let ideal = total * 1000 / least_worth;
                 let end = race(slowness, SIZE, clock, unit_ns);
                 assert!(

@@ -1,10 +1,10 @@
-//! Where a part of a job stands: what is claimed and how the next chunk is claimed, in one atomic
-//! operation.
+//! The position of a part of a job: what is claimed, and how the next chunk is claimed in one
+//! atomic operation.
 //!
-//! All operations on the position are Relaxed: that no unit is claimed twice follows from the
-//! atomicity of the read-modify-write, and what chunks write reaches the caller through the end of
-//! each helper's work (`raw::post`). While the caller is alone it uses plain loads and stores on
-//! the same word; helpers see the last of them because the offer that starts them is a Release.
+//! All operations on the position are Relaxed. No unit is claimed twice because each claim is one
+//! atomic read-modify-write; what chunks write reaches the caller through the end of each helper's
+//! work (`raw::slot`). While the caller is alone it uses plain loads and stores on the position;
+//! helpers see the last of them because the offer that starts them is a Release.
 
 use crate::plan::Grid;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +14,9 @@ use core::ops::Range;
 /// How a job is cut.
 #[derive(Clone, Copy)]
 pub(super) enum Rule {
-    /// At every multiple of this. The position counts pieces.
+    /// At every multiple of this many units. The position counts pieces.
     Grid(u64),
-    /// By what is left, at multiples of the alignment. The position is a unit.
+    /// By what is left, at multiples of the alignment. The position counts units.
     Guided,
 }
 
@@ -24,16 +24,16 @@ pub(super) enum Rule {
 #[inline]
 pub(super) fn border(at: u64, units: u64, align: u64, end: u64) -> u64 {
     let to = at.checked_add(units.max(1));
-    // A division costs as much as all else here.
+    // The division of `checked_next_multiple_of` costs as much as everything else here.
     let to = if align == 1 { to } else { to.and_then(|to| to.checked_next_multiple_of(align)) };
     to.map_or(end, |to| to.min(end))
 }
 
-/// A part. On a cache line of its own.
+/// A part of a job, on a cache line of its own.
 #[repr(align(64))]
 pub(super) struct Track {
     position: AtomicU64,
-    /// The position when helpers were first called. For [`Rule::Guided`].
+    /// The position when helpers were first called; used with [`Rule::Guided`].
     called_at: AtomicU64,
     pub(super) start: u64,
     pub(super) end: u64,
@@ -44,7 +44,9 @@ impl Track {
     const_fn! {
         /// No units.
         pub(super) fn empty() -> Self {
-            Self { position: AtomicU64::new(0), called_at: AtomicU64::new(0), start: 0, end: 0, node: 0 }
+            let position = AtomicU64::new(0);
+            let called_at = AtomicU64::new(0);
+            Self { position, called_at, start: 0, end: 0, node: 0 }
         }
     }
 
@@ -64,11 +66,11 @@ impl Track {
         }
     }
 
-    /// Claims the next piece of the grid. `together`: others may claim at the same time.
+    /// Claims the next piece of the grid. `together`: other workers may claim at this time.
     #[inline]
     pub(super) fn claim_piece(&self, chunk: u64, together: bool) -> Option<Range<u64>> {
         let grid = Grid::new(self.start..self.end, chunk);
-        // The load keeps the count from running on when workers ask again and again.
+        // The load keeps the count from growing without end when workers ask again.
         let index = self.position.load(Ordering::Relaxed);
         if index >= grid.count() {
             return None;
@@ -119,12 +121,13 @@ impl Track {
         }
     }
 
-    /// Units that nobody has claimed.
+    /// Units that are not claimed.
     pub(super) fn rest(&self, rule: Rule) -> u64 {
         self.end.saturating_sub(self.claimed_end(rule))
     }
 
-    /// For the caller, before its first offer.
+    /// Notes the position for [`claimed_since_call`](Self::claimed_since_call). Called by the job's
+    /// caller before its first offer.
     pub(super) fn note_call(&self) {
         self.called_at.store(self.position.load(Ordering::Relaxed), Ordering::Relaxed);
     }

@@ -1,10 +1,10 @@
-//! Undo: every maximal range that succeeded, ascending (SPEC 1.4).
+//! Undo: finds every maximal range whose chunks succeeded, in ascending order.
 
 use core::ops::Range;
 
-/// Calls `undo` for what was claimed and did not fail. `claimed` gives the claimed ranges in
-/// ascending order, `next_failed` the first range that failed at or after a position; a failed
-/// range lies in one claimed range. Ranges that touch become one.
+/// Calls `undo` for what was claimed and did not fail. `claimed` yields the claimed ranges in
+/// ascending order; `next_failed` returns the first failed range that begins at or after a
+/// position. A failed range lies in one claimed range. Ranges that touch are joined.
 pub(super) fn undo_succeeded(
     claimed: impl Iterator<Item = Range<u64>>,
     next_failed: impl Fn(u64) -> Option<Range<u64>>,

@@ -1,5 +1,6 @@
 //! Jobs that are one call on their caller's thread.
 
+use super::run::Run;
 use crate::error::{JobError, Summary};
 use crate::helpers::Helpers;
 use crate::job::Job;
@@ -9,8 +10,8 @@ use crate::worker::Worker;
 use core::ops::Range;
 
 impl Job<'_> {
-    /// The whole range, when so much is known of its units that one call does it without a look at
-    /// the clock, or at the platform. A description that makes no sense is left to others.
+    /// The whole range, if it is known that one call can do it without asking the clock or the
+    /// platform. Nothing for a description that makes no sense.
     #[inline]
     pub(super) fn needs_no_clock(&self) -> Option<Range<u64>> {
         let cost = self.unit_cost().filter(|_| self.can_begin_alone() && !self.has_parts())?;
@@ -18,8 +19,7 @@ impl Job<'_> {
         cost.needs_no_clock(size).then(|| self.start..self.start + size)
     }
 
-    /// [`run_whole`](Self::run_whole) of a job that nobody looks at: small enough to be part of its
-    /// caller.
+    /// One call for a job that nothing watches; small enough to be inlined.
     #[inline]
     pub(super) fn run_known<H, F, E>(
         helpers: &H,
@@ -35,29 +35,28 @@ impl Job<'_> {
             Err(error) => Err(JobError::Failed { error, range }),
         }
     }
+}
 
+impl<H, F, E> Run<'_, H, F>
+where
+    H: Helpers + ?Sized,
+    F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
+{
     /// One call on this thread. A failure leaves nothing to undo.
-    pub(super) fn run_whole<H, F, E>(
-        &self,
-        helpers: &H,
-        chunk: &F,
-        range: Range<u64>,
-    ) -> Result<Summary, JobError<E>>
-    where
-        H: Helpers + ?Sized,
-        F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
-    {
-        let record = self.statistics.first();
+    pub(super) fn run_whole(&self, range: Range<u64>) -> Result<Summary, JobError<E>> {
+        let Run { job, helpers, .. } = self;
+        let record = job.statistics.first();
         let began = record.and_then(|_| helpers.now_ns());
         let units = range.end - range.start;
-        let result = as_only_worker(helpers, self.cancel, |worker| chunk(range.clone(), worker));
+        let chunk = |worker: &Worker<'_>| (self.chunk)(range.clone(), worker);
+        let result = as_only_worker(*helpers, job.cancel, chunk);
         let tally = Tally { chunks: 1, units: if result.is_ok() { units } else { 0 } };
         if let Some(record) = record {
-            record.record(&tally, since(helpers, began), helpers.current_node());
+            record.record(&tally, since(*helpers, began), helpers.current_node());
         }
         match result {
             Ok(()) => {
-                if let Some(done) = self.done {
+                if let Some(done) = job.done {
                     done.add(units);
                 }
                 Ok(Summary { threads: 1, chunks: 1, units })

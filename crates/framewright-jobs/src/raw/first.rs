@@ -4,10 +4,10 @@ use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use core::ops::Range;
 
-/// Written by the worker that comes first, read when all have stopped.
+/// Written by the first worker that fails, read when all have stopped.
 pub(crate) struct FirstError<E> {
     taken: AtomicBool,
-    /// Shares nothing: whoever set `taken` writes it, and it is read out of a value that is owned.
+    /// Never shared: the worker that set `taken` writes it, and it is read through an owned value.
     error: UnsafeCell<Option<(E, Range<u64>)>>,
 }
 
@@ -24,15 +24,15 @@ impl<E> FirstError<E> {
     /// Keeps `error` if it is the first.
     pub(crate) fn offer(&self, error: E, range: Range<u64>) {
         // Relaxed: `taken` only chooses the writer. What it wrote reaches the caller through the
-        // end of its work, Release in `Post::serve_with`, Acquire in `Recruits::settle`.
+        // end of its work, Release in `WorkerSlot::serve_with`, Acquire in `JobSlots::join`.
         if !self.taken.swap(true, Ordering::Relaxed) {
-            // SAFETY: only one thread finds `taken` unset, and nobody reads before the job is owned
-            // again (invariant 26).
+            // SAFETY: only one thread finds `taken` unset, and nothing is read before the job is
+            // owned again (invariant 26).
             self.error.with_mut(|slot| unsafe { *slot = Some((error, range)) });
         }
     }
 
-    /// The error. Every worker has stopped, or this would not be owned.
+    /// The first error, if there is one. Every worker has stopped, because this is owned.
     pub(crate) fn into_inner(self) -> Option<(E, Range<u64>)> {
         // SAFETY: `self` is owned, so no thread has a reference to it (invariant 26).
         self.error.with_mut(|slot| unsafe { (*slot).take() })

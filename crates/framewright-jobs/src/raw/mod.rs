@@ -2,8 +2,8 @@
 //! the first error.
 
 mod first;
-mod post;
+mod slot;
 
 pub(crate) use first::FirstError;
-pub use post::Post;
-pub(crate) use post::{Ended, Recruits, Work, with_recruits};
+pub use slot::WorkerSlot;
+pub(crate) use slot::{Ended, JobSlots, Work, with_job_slots};

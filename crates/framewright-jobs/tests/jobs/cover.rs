@@ -1,4 +1,5 @@
-//! Exact and disjoint cover of random jobs, with any number of helpers, none, and late ones.
+//! Random jobs are covered exactly and disjointly, with any number of helpers, with none, and with
+//! helpers that come late.
 
 use crate::common::{Log, assert_covers, joined};
 use framewright_jobs::{Cancel, DoneCount, Job, NoHelpers, Part, Placement, WorkerStats};
@@ -19,10 +20,10 @@ struct Shape {
     helpers: usize,
     allowance: usize,
     clock: bool,
-    /// The chunk that lets helpers go on, when they are held back at first. May be beyond the last.
+    /// The chunk that lets helpers go on if they are held back at first. May be beyond the last.
     late: Option<usize>,
     watched: bool,
-    /// Turns of work for each unit; the unit named takes a thousand times as many.
+    /// Turns of work for each unit; unit `heavy` takes a thousand times as many.
     work: u32,
     heavy: u64,
 }
@@ -30,19 +31,19 @@ struct Shape {
 fn shapes() -> impl Strategy<Value = Shape> {
     let start = prop_oneof![0_u64..2000, Just(u64::MAX - 20_000)];
     let grain = (1_u64..200, proptest::option::of(0_u64..300), any::<bool>());
-    let crew = (1_u32..8, 0_usize..5, 0_usize..6, any::<bool>(), proptest::option::of(0_usize..12));
+    let pool = (1_u32..8, 0_usize..5, 0_usize..6, any::<bool>(), proptest::option::of(0_usize..12));
     let work = (any::<bool>(), 0_u32..40, 0_u64..20_000);
-    (start, 0_u64..20_000, grain, crew, work).prop_map(|(start, size, grain, crew, work)| Shape {
+    (start, 0_u64..20_000, grain, pool, work).prop_map(|(start, size, grain, pool, work)| Shape {
         start,
         size,
         align: grain.0,
         min_chunk: grain.1,
         guided: grain.2,
-        max_threads: crew.0,
-        helpers: crew.1,
-        allowance: crew.2,
-        clock: crew.3,
-        late: crew.4,
+        max_threads: pool.0,
+        helpers: pool.1,
+        allowance: pool.2,
+        clock: pool.3,
+        late: pool.4,
         watched: work.0,
         work: work.1,
         heavy: work.2,
@@ -79,7 +80,7 @@ impl Shape {
     }
 }
 
-/// Chunks are no smaller than wanted, but at the ends.
+/// Fails if a chunk is smaller than `min_chunk`, except at the ends.
 fn assert_not_too_small(shape: &Shape, chunks: &[Range<u64>]) {
     let least = shape.min_chunk.unwrap_or(0).max(1);
     for chunk in chunks.iter().skip(1).rev().skip(1) {
@@ -144,10 +145,12 @@ proptest! {
         }).expect("nothing fails");
         prop_assert_eq!(summary.units, size);
         let chunks = log.sorted();
-        let wanted: Vec<_> = parts.iter().map(|part| part.range.clone()).filter(|range| !range.is_empty()).collect();
+        let ranges = parts.iter().map(|part| part.range.clone());
+        let wanted: Vec<_> = ranges.filter(|range| !range.is_empty()).collect();
         prop_assert_eq!(joined(chunks.clone()), joined(wanted.clone()));
         for part in wanted {
-            let own: Vec<_> = chunks.iter().filter(|chunk| part.contains(&chunk.start)).cloned().collect();
+            let is_own = |chunk: &&Range<u64>| part.contains(&chunk.start);
+            let own: Vec<_> = chunks.iter().filter(is_own).cloned().collect();
             assert_covers(&own, part, shape.align);
         }
     }

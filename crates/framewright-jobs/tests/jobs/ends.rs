@@ -1,5 +1,5 @@
-//! How jobs end other than well: errors with undo, cancellation, panics, and descriptions that make
-//! no sense.
+//! Jobs that do not succeed: errors with undo, cancellation, panics, and descriptions that make no
+//! sense.
 
 use crate::common::{Log, joined};
 use framewright_jobs::{
@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Runs `job` with chunks that fail when they contain a unit of `bad`, and checks everything that
-/// is said of errors and undo.
+/// Runs `job` with chunks that fail when they contain a unit of `bad`, and checks what is promised
+/// about errors and undo.
 fn fail_and_undo(
     job: &Job<'_>,
     pool: &HelperPool,
@@ -158,7 +158,7 @@ fn cancelling_stops_claims_and_undoes() {
         // Each worker had one chunk at most.
         assert!((1..=3).contains(&chunks.len()));
         assert_eq!(undone, joined(chunks));
-        // A token that is cancelled already stops a job before its first chunk, whatever its shape.
+        // A token that was cancelled before stops a job before its first chunk, whatever its shape.
         for job in [Job::new(0..10), Job::new(0..10).min_chunk(1)] {
             let result =
                 job.cancelled_by(&cancel).run(&pool, |_, _| -> Result<(), ()> { panic!("called") });
@@ -204,7 +204,7 @@ fn a_panic_anywhere_reaches_the_caller_with_its_payload() {
         assert_eq!(running.load(Ordering::SeqCst), 0, "all have stopped");
         assert!(pool.is_idle());
     }
-    // The pool is as good as new.
+    // The pool still works.
     let summary = Job::new(0..1000).min_chunk(1).run(&pool, |_, _| Ok::<_, Infallible>(()));
     assert_eq!(summary.expect("nothing fails").units, 1000);
 }
@@ -293,7 +293,7 @@ fn odd_input_that_is_allowed_is_covered() {
         Job::with_size(u64::MAX - 5, 5).align(2).min_chunk(0),
     ] {
         let log = Log::default();
-        // No room for anybody's statistics but the caller's.
+        // Room for the statistics of the caller only.
         let own = [WorkerStats::new()];
         let result = job.recording_in(&own).run(&pool, |range, _| {
             log.add(range);

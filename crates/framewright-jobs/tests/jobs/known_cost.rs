@@ -1,5 +1,5 @@
 //! What a job does that knows what its units cost, rightly or wrongly, and what it teaches the
-//! next: on a clock that the chunks turn.
+//! next. The chunks advance the clock.
 
 use crate::common::starved::Starved;
 use crate::common::{Log, assert_covers};
@@ -13,14 +13,15 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What one run of a job was like.
+/// What was seen of one run of a job.
 #[derive(Debug, PartialEq, Eq)]
 struct Run {
-    /// Looks at the clock, all in all.
+    /// Readings of the clock.
     readings: usize,
     chunks: Vec<Range<u64>>,
-    /// Helpers that were woken, and those of them that were before the first chunk.
+    /// Helpers that were woken.
     woken: usize,
+    /// Helpers that were woken before the first chunk.
     at_once: usize,
 }
 
@@ -46,7 +47,7 @@ fn run(platform: &Starved, job: &Job<'_>, unit_ns: u64) -> Run {
     }
 }
 
-/// What is known when two units took `unit_ns` each, and two clock readings of 20 ns.
+/// What a job teaches whose two units took `unit_ns` each, with two clock readings of 20 ns.
 fn taught(unit_ns: u64) -> UnitCost {
     let cost = UnitCost::new();
     run(&Starved::new(1), &Job::new(0..2).learning_in(&cost), unit_ns);
@@ -69,7 +70,7 @@ fn fifteen_of_sixteen_small_jobs_do_not_look_at_the_clock() {
                 "turn {turn}"
             );
         }
-        // The readings themselves are some of it.
+        // The cost includes the readings themselves.
         let known = cost.ns_of(100).expect("it was taught");
         assert!((100..=160).contains(&known), "{known}");
     }
@@ -83,7 +84,7 @@ fn nothing_known_is_as_without() {
         let (seen, expected) =
             (run(&with, &job.learning_in(&cost), unit_ns), run(&without, &job, unit_ns));
         assert_eq!((&seen.chunks, seen.woken), (&expected.chunks, expected.woken));
-        // One look more, at the end of the last chunk.
+        // One reading more, at the end of the last chunk.
         assert!((expected.readings..=expected.readings + 1).contains(&seen.readings));
         assert!(cost.ns_of(units).is_some_and(|ns| ns >= units * unit_ns));
     }
@@ -96,14 +97,14 @@ fn a_job_that_is_known_to_be_worth_helpers_asks_at_once() {
         let cost = UnitCost::new();
         let job = Job::new(0..units).learning_in(&cost);
         assert_eq!(run(&Starved::new(9), &job, unit_ns).at_once, 0);
-        // A platform on which nobody asked in vain.
+        // A platform on which no request went unanswered.
         let seen = run(&Starved::new(9), &job, unit_ns);
         assert!(
             seen.at_once == seen.woken && seen.woken.abs_diff(helpers) <= 1,
             "{seen:?}, not {helpers}"
         );
     }
-    // Between small and that it asks nobody, and looks at the clock once on its way.
+    // A job in between asks for no helper, and reads the clock once on its way.
     let cost = taught(100);
     let seen = run(&Starved::new(9), &Job::new(0..100).learning_in(&cost), 100);
     assert_eq!((seen.woken, seen.readings), (0, 2));
@@ -127,9 +128,9 @@ fn units_that_became_dear_are_found_out_after_fifteen_jobs_at_most() {
         sixteenth.woken == 3 && sixteenth.at_once == 0 && sixteenth.chunks[0].end == 50,
         "{sixteenth:?}"
     );
-    // 10 ms is large, so that it asks although nobody came.
+    // 10 ms is large, so it asks although no helper came.
     assert_eq!(run(&platform, &job, 100_000).at_once, 3);
-    // More units of the same are not small: the first such job finds out.
+    // A job of more such units is not small: the first one finds out.
     let cost = taught(1);
     let job = Job::new(0..100_000).learning_in(&cost);
     assert!(run(&platform, &job, 1000).woken == 3 && cost.ns_of(1).is_some_and(|ns| ns >= 1000));
@@ -185,8 +186,8 @@ fn only_a_job_that_was_done_teaches() {
                     })
                 }));
                 assert!(panicked.is_err());
-                // No units; a description that makes no sense; one call by what its fields say; no
-                // clock and no helpers.
+                // Jobs without units, that make no sense, that are one call by their fields, and
+                // without a clock and helpers.
                 assert!(
                     Job::new(5..5)
                         .learning_in(&cost)
@@ -205,7 +206,7 @@ fn only_a_job_that_was_done_teaches() {
         assert_eq!(cost.ns_of(1 << 20), known);
     }
     platform.take_woken();
-    // A smallest chunk says it all.
+    // With a smallest chunk, cost is neither used nor learned.
     let (cost, unknown) = (taught(1), UnitCost::new());
     let known = cost.ns_of(1 << 20);
     for cost in [&cost, &unknown] {
@@ -243,7 +244,7 @@ fn watched_jobs_and_jobs_of_parts_learn_too() {
         assert_eq!(run(&Starved::new(2), &job, 1000).at_once, 0);
         assert!(cost.ns_of(1).is_some_and(|ns| (1000..1100).contains(&ns)), "{cost:?}");
         assert_eq!(run(&Starved::new(2), &job, 1000).at_once, 2);
-        // They are cut, however small they are.
+        // They are divided, however small they are.
         let seen = run(&Starved::new(2), &job, 0);
         assert!(seen.chunks.len() > 1 && seen.readings > 1, "{seen:?}");
     }
@@ -254,8 +255,8 @@ fn what_it_takes_to_wake_helpers_is_no_units() {
     /// A platform on which a wake-up takes a millisecond.
     struct Slow(Starved);
     impl Helpers for Slow {
-        fn crew(&self) -> Option<framewright_jobs::Crew<'_>> {
-            self.0.crew()
+        fn workers(&self) -> Option<framewright_jobs::Workers<'_>> {
+            self.0.workers()
         }
         fn wake(&self, _helper: usize) {
             self.0.now_ns.fetch_add(1_000_000, Ordering::Relaxed);
@@ -289,7 +290,8 @@ proptest! {
         let cost = taught(unit_ns / 2);
         for _ in 0..3 {
             let log = Log::default();
-            let job = Job::with_size(start, size).align(align).max_threads(max_threads).learning_in(&cost);
+            let job = Job::with_size(start, size).align(align).max_threads(max_threads);
+            let job = job.learning_in(&cost);
             let summary = job.run(&pool, |range, worker| {
                 assert!(worker.index() < max_threads);
                 for turn in 0..(range.end - range.start) * u64::from(work) {

@@ -1,15 +1,15 @@
-//! What platforms with resource control rely on: a post is prepared before its helper can see the
+//! What platforms with resource control rely on: a slot is prepared before its helper can see the
 //! work, and chunks are as short as they are asked to be.
 
-use framewright_jobs::{Crew, Desk, Helpers, Job, Post};
+use framewright_jobs::{Helpers, Job, SchedulerState, WorkerSlot, Workers};
 use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Two helpers, served by hand on the caller's thread, and a clock that only work moves.
 struct ByHand {
-    posts: [Post; 2],
-    desk: Desk,
+    slots: [WorkerSlot; 2],
+    scheduler: SchedulerState,
     now_ns: AtomicU64,
     longest_ns: u64,
     events: Mutex<Vec<(&'static str, usize)>>,
@@ -17,10 +17,10 @@ struct ByHand {
 
 impl ByHand {
     fn new(longest_ns: u64) -> Self {
-        let posts = [const { Post::new() }; 2];
+        let slots = [const { WorkerSlot::new() }; 2];
         Self {
-            posts,
-            desk: Desk::new(),
+            slots,
+            scheduler: SchedulerState::new(),
             now_ns: AtomicU64::new(1),
             longest_ns,
             events: Mutex::default(),
@@ -33,19 +33,19 @@ impl ByHand {
 }
 
 impl Helpers for ByHand {
-    fn crew(&self) -> Option<Crew<'_>> {
-        Some(Crew { posts: &self.posts, desk: &self.desk })
+    fn workers(&self) -> Option<Workers<'_>> {
+        Some(Workers { slots: &self.slots, scheduler: &self.scheduler })
     }
 
     fn wake(&self, helper: usize) {
-        assert!(self.posts[helper].has_work());
+        assert!(self.slots[helper].has_work());
         self.note("wake", helper);
     }
 
     fn prepare(&self, helper: usize) {
-        let post = &self.posts[helper];
-        // It is this job's, and not offered: nobody can take it.
-        assert!(!post.is_idle() && !post.has_work() && !post.serve());
+        let slot = &self.slots[helper];
+        // It is reserved for this job and not offered, so no helper can take it.
+        assert!(!slot.is_idle() && !slot.has_work() && !slot.serve());
         self.note("prepare", helper);
     }
 
@@ -59,18 +59,18 @@ impl Helpers for ByHand {
 }
 
 #[test]
-fn a_post_is_prepared_before_its_helper_is_woken() {
+fn a_slot_is_prepared_before_its_helper_is_woken() {
     let helpers = ByHand::new(u64::MAX);
-    assert!(helpers.posts.iter().all(Post::is_idle));
+    assert!(helpers.slots.iter().all(WorkerSlot::is_idle));
     for _ in 0..2 {
         let result = Job::new(0..30).min_chunk(1).run(&helpers, |_, _| Ok::<_, Infallible>(()));
-        assert!(result.is_ok() && helpers.posts.iter().all(Post::is_idle));
+        assert!(result.is_ok() && helpers.slots.iter().all(WorkerSlot::is_idle));
         let events = std::mem::take(&mut *helpers.events.lock().unwrap());
         assert_eq!(events, [("prepare", 0), ("prepare", 1), ("wake", 0), ("wake", 1)]);
     }
 }
 
-/// The dearest chunk of a job whose units take 100 us each, beside the first of each worker.
+/// The dearest chunk of a job whose units take 100 us each, without the first of each worker.
 fn dearest_ns(longest_ns: u64, min_chunk: u64) -> u64 {
     const UNIT_NS: u64 = 100_000;
     let helpers = ByHand::new(longest_ns);
@@ -81,7 +81,7 @@ fn dearest_ns(longest_ns: u64, min_chunk: u64) -> u64 {
             // In the caller's first chunk both helpers come, one inside the other.
             let next = served.fetch_add(1, Ordering::Relaxed);
             if next < 2 {
-                assert!(helpers.posts[usize::try_from(next).unwrap()].serve());
+                assert!(helpers.slots[usize::try_from(next).unwrap()].serve());
             }
             let cost = (chunk.end - chunk.start) * UNIT_NS;
             helpers.now_ns.fetch_add(cost, Ordering::Relaxed);

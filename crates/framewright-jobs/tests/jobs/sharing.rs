@@ -1,8 +1,9 @@
-//! Jobs inside jobs, jobs beside jobs, helpers that never come, and whose chunk is whose.
+//! Jobs inside jobs, jobs beside jobs, helpers that never come, and which worker gets which chunk.
 
 use crate::common::{Log, assert_covers};
 use framewright_jobs::{
-    Crew, Desk, Helpers, Job, JobError, Part, Placement, Post, Worker, WorkerStats,
+    Helpers, Job, JobError, Part, Placement, SchedulerState, Worker, WorkerSlot, WorkerStats,
+    Workers,
 };
 use framewright_testkit::HelperPool;
 use std::convert::Infallible;
@@ -23,7 +24,7 @@ fn a_helper_that_does_not_come_delays_nobody() {
         assert_eq!(summary.expect("nothing fails").threads, 1);
     }
     assert_eq!(pool.waits(), 0);
-    // Nothing waits for them when they come at last: what the job borrowed is gone.
+    // No work waits for them when they come at last: what the job borrowed is gone.
     assert!(pool.is_idle());
     pool.release();
     let summary = Job::new(0..1000).min_chunk(1).run(&pool, |_, _| Ok::<_, Infallible>(()));
@@ -38,7 +39,7 @@ fn helpers_that_come_work_at_the_same_time() {
         Job::new(0..4).min_chunk(1).guided(),
         Job::new(0..400).min_chunk(100).max_threads(4).align(100),
     ] {
-        // Nobody goes on before all four are there, so each has one chunk.
+        // No worker goes on before all four are there, so each has one chunk.
         let barrier = Barrier::new(4);
         let indices = Mutex::new(Vec::new());
         let summary = job.run(&pool, |_, worker| {
@@ -122,15 +123,15 @@ fn jobs_beside_each_other_are_each_done() {
     assert!(pool.is_idle());
 }
 
-/// Helpers that help when the test says so, on the test's own thread.
+/// Helpers that help when the test calls them, on its own thread.
 struct ByHand {
-    posts: [Post; 2],
-    desk: Desk,
+    slots: [WorkerSlot; 2],
+    scheduler: SchedulerState,
 }
 
 impl Helpers for ByHand {
-    fn crew(&self) -> Option<Crew<'_>> {
-        Some(Crew { posts: &self.posts, desk: &self.desk })
+    fn workers(&self) -> Option<Workers<'_>> {
+        Some(Workers { slots: &self.slots, scheduler: &self.scheduler })
     }
 
     fn wake(&self, _helper: usize) {}
@@ -138,7 +139,8 @@ impl Helpers for ByHand {
 
 #[test]
 fn a_job_gives_up_a_helper_that_another_is_short_of() {
-    let platform = ByHand { posts: [Post::new(), Post::new()], desk: Desk::new() };
+    let platform =
+        ByHand { slots: [WorkerSlot::new(), WorkerSlot::new()], scheduler: SchedulerState::new() };
     let first = Mutex::new(Vec::new());
     let second = Mutex::new(Vec::new());
     let log = |log: &Mutex<Vec<u32>>, worker: &Worker<'_>| {
@@ -151,7 +153,7 @@ fn a_job_gives_up_a_helper_that_another_is_short_of() {
         .run(&platform, |_, worker| {
             log(&first, worker);
             if worker.index() == 0 {
-                platform.posts[0].serve();
+                platform.slots[0].serve();
                 return Ok::<_, Infallible>(());
             }
             if second.lock().expect("nobody panicked").is_empty() {
@@ -162,7 +164,7 @@ fn a_job_gives_up_a_helper_that_another_is_short_of() {
                         // In the first chunk this is the first job's helper, which leaves without a
                         // chunk; after that it is the second's.
                         if worker.index() == 0 {
-                            platform.posts[1].serve();
+                            platform.slots[1].serve();
                         }
                         Ok::<_, Infallible>(())
                     })
@@ -176,8 +178,8 @@ fn a_job_gives_up_a_helper_that_another_is_short_of() {
     let first = first.into_inner().expect("nobody panicked");
     assert_eq!(first.iter().filter(|&&index| index == 0).count(), 1);
     assert!(first.iter().all(|&index| index < 2), "the helper that left did nothing: {first:?}");
-    assert!(!platform.posts.iter().any(Post::has_work));
-    assert_eq!(platform.desk.jobs(), 0);
+    assert!(!platform.slots.iter().any(WorkerSlot::has_work));
+    assert_eq!(platform.scheduler.jobs(), 0);
 }
 
 #[test]
@@ -185,7 +187,7 @@ fn a_worker_begins_with_the_part_of_its_node() {
     let pool = HelperPool::on_nodes(&[1, 2]);
     let parts = [0, 1, 2]
         .map(|node| Part { node, range: u64::from(node) * 1000..u64::from(node) * 1000 + 900 });
-    // Nobody goes on from his first chunk before all have one.
+    // No worker goes on from its first chunk before all have one.
     let barrier = Barrier::new(3);
     let began = [const { AtomicBool::new(false) }; 3];
     let work = |range: Range<u64>, worker: &Worker<'_>| {
@@ -203,8 +205,7 @@ fn a_worker_begins_with_the_part_of_its_node() {
 fn what_chunks_wrote_is_seen_by_caller_and_undo() {
     let pool = HelperPool::new(3);
     for turn in 0..300 {
-        // Plain memory behind locks that nobody ever waits for would hide nothing, so: relaxed
-        // atomics, each written once.
+        // Relaxed atomics, each written once, so that nothing but the job orders them.
         let cells: Vec<AtomicU64> = (0..256).map(|_| AtomicU64::new(0)).collect();
         let cell = |unit: u64| &cells[usize::try_from(unit).expect("it is below 256")];
         let result = Job::new(0..256).min_chunk(1).run_or_undo(
@@ -228,9 +229,9 @@ fn what_chunks_wrote_is_seen_by_caller_and_undo() {
 }
 
 #[test]
-fn a_post_without_work_serves_nothing() {
+fn a_slot_without_work_serves_nothing() {
     let pool = HelperPool::new(1);
-    let crew = pool.crew().expect("it has one");
-    assert!(!crew.posts[0].serve() && !crew.posts[0].has_work());
-    assert_eq!(crew.desk.jobs(), 0);
+    let workers = pool.workers().expect("it has one");
+    assert!(!workers.slots[0].serve() && !workers.slots[0].has_work());
+    assert_eq!(workers.scheduler.jobs(), 0);
 }

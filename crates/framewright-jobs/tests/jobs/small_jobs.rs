@@ -1,9 +1,11 @@
-//! When helpers are called: on a platform whose clock the chunks turn, and whose helpers never
+//! When helpers are called, on a platform whose clock the chunks advance and whose helpers never
 //! come.
 
 use crate::common::Log;
 use crate::common::starved::Starved;
-use framewright_jobs::{Cancel, Desk, Helpers, Job, JobError, NoHelpers, Placement, WorkerStats};
+use framewright_jobs::{
+    Cancel, Helpers, Job, JobError, NoHelpers, Placement, SchedulerState, WorkerStats,
+};
 use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,18 +62,18 @@ fn helpers_that_do_not_come_are_asked_for_less_and_less() {
     let platform = Starved::new(1);
     let (small, large) = (Job::new(0..200_000), Job::new(0..10_000_000));
     let asks = |job: &Job<'_>| platform.run(job, |_| 1) != 0;
-    // What passed between two that asked: 1, 3, 7 and then always 15 jobs.
+    // Between two jobs that ask there are 1, 3, 7 and then always 15 that do not.
     let asked: Vec<usize> = (0..61).filter(|_| asks(&small)).collect();
     assert_eq!(asked, [0, 2, 6, 14, 30, 46]);
-    // A large job asks always, and one that is known to be worth it.
+    // A large job always asks, and so does a job that is known to be worth helpers.
     assert!((0..20).all(|_| asks(&large)));
     assert!((0..20).all(|_| asks(&small.min_chunk(1000))));
     assert!(!asks(&small));
-    // One that comes, here on the caller's own thread, ends it.
+    // A helper that comes, here on the caller's own thread, ends it.
     let has_come = AtomicUsize::new(0);
     let summary = large.run(&platform, |range, _| {
         platform.now_ns.fetch_add(range.end - range.start, Ordering::Relaxed);
-        if platform.posts[0].serve() {
+        if platform.slots[0].serve() {
             has_come.fetch_add(1, Ordering::Relaxed);
         }
         Ok::<_, Infallible>(())
@@ -114,8 +116,7 @@ fn what_was_done_before_helpers_were_called_counts_and_is_undone() {
                 work(range.clone());
                 if range == *bad { Err("no") } else { Ok(()) }
             };
-            // What chunks there are depends on times, which are the same again but for the clock's
-            // start.
+            // Chunks depend on times, which are equal except for the start of the clock.
             let result = Job::new(10..110)
                 .align(3)
                 .run_or_undo(&platform, failing, |range| undone.push(range));
@@ -158,7 +159,7 @@ fn helpers_are_placed_as_wished() {
     let job = Job::new(0..64).min_chunk(16);
     run(job);
     assert_eq!(nodes(), [None; 3]);
-    // In turn over the nodes that have CPUs, and the next job goes on where this one stopped.
+    // In turn over the nodes that have CPUs; the next job goes on where this one stopped.
     run(job.placement(Placement::Spread));
     let mut first = nodes();
     first.sort_unstable();
@@ -194,16 +195,16 @@ fn statistics_know_time_and_node() {
 
 #[test]
 fn the_start_of_helpers_is_measured() {
-    let desk = Desk::new();
-    assert_eq!(desk.start_cost_ns(), 20_000);
+    let scheduler = SchedulerState::new();
+    assert_eq!(scheduler.start_cost_ns(), 20_000);
     let pool = framewright_testkit::HelperPool::new(2);
-    let crew = pool.crew().expect("it has helpers");
+    let workers = pool.workers().expect("it has helpers");
     for _ in 0..50 {
         Job::new(0..64)
             .min_chunk(16)
             .run(&pool, |_, _| Ok::<_, Infallible>(()))
             .expect("nothing fails");
     }
-    let measured = crew.desk.start_cost_ns();
+    let measured = workers.scheduler.start_cost_ns();
     assert!((1..1_000_000_000_000).contains(&measured), "{measured} ns");
 }

@@ -1,4 +1,5 @@
-//! The rule of SPEC 1.2 against its vectors: the pure functions, and jobs that really run.
+//! The rule that divides a job with a smallest chunk, against known answers: the pure functions,
+//! and jobs that run.
 
 use crate::common::{Log, assert_covers};
 use framewright_jobs::plan::{Grid, chunk_units, threads_wanted};
@@ -96,7 +97,7 @@ fn jobs_are_cut_as_the_vectors_say() {
                 .align(v.align)
                 .min_chunk(v.min_chunk)
                 .max_threads(v.max_threads);
-            // Twice, because a description is not used up.
+            // Twice, because running a job does not change it.
             for _ in 0..2 {
                 let log = Log::default();
                 let summary = job.run(&pool, |range, worker| {

@@ -8,11 +8,13 @@
 
 pub(crate) mod bit_sets;
 pub(crate) mod buddy;
+mod chain;
 pub(crate) mod deferred_merge;
 pub(crate) mod free_index;
 mod free_map;
 pub(crate) mod in_flight;
 pub(crate) mod lists;
+mod page_list;
 pub(crate) mod placement;
 pub(crate) mod reported;
 pub(crate) mod segment;
@@ -20,8 +22,10 @@ pub(crate) mod shuffle;
 mod state;
 pub(crate) mod table;
 
+pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, first_link, is_in_use};
 pub use free_map::FreeMap;
 pub use lists::BLOCK_ORDERS;
+pub(crate) use page_list::{FreeList, Lot, Search};
 pub use segment::Segment;
 pub use state::{BlockState, MapForm, MigrateType, State};
 pub use table::BlockEntry;

@@ -1,8 +1,8 @@
 //! The boot log's lines about huge-page pools.
 
 use super::BootLog;
-use crate::hugetlb::PoolSize;
 use crate::manager::{BootFill, BootPool, Resized};
+use crate::units::PoolSize;
 use crate::units::{MAX_NODES, NodeId};
 
 /// Logs what became of the pools at boot: what was ignored, what was too much for the memory, and

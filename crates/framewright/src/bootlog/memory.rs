@@ -3,10 +3,10 @@
 //! runs by size, and pools.
 
 use crate::block::MigrateType;
-use crate::hugetlb::PoolSize;
 use crate::manager::{Manager, Request};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
+use crate::units::PoolSize;
 use crate::zone::{Zone, ZoneKind};
 use core::fmt;
 

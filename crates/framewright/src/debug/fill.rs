@@ -7,6 +7,9 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{PAGE_SIZE, PfnRange};
 
+/// What poisoned memory holds, as in Linux (`include/linux/poison.h`, `PAGE_POISON`).
+pub const POISON: u8 = 0xaa;
+
 const WORDS_PER_PAGE: u64 = PAGE_SIZE / 8;
 
 /// Fills frames with `byte`. They lie below the direct limit, and are the caller's: just allocated,

@@ -1,5 +1,6 @@
 //! What is told of a page's past, in one line.
 
+use super::fill::POISON;
 use crate::units::Order;
 use core::fmt;
 use core::panic::Location;
@@ -66,7 +67,7 @@ impl fmt::Display for Damage {
         write!(
             f,
             "free memory was written to at {address:#x}: {found:#04x} in place of {:#04x}",
-            super::POISON
+            POISON
         )?;
         history.map_or(Ok(()), |history| write!(f, "; the page was {history}"))
     }

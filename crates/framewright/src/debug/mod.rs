@@ -10,61 +10,18 @@
 //! compares memory, `filled` knows which free pages hold the pattern; `placement` throws coins.
 //! What calls them is `manager::aided`.
 
+mod aids;
 mod fill;
 mod filled;
 mod history;
 mod owner;
 mod places;
 
+pub use aids::Aids;
+pub use fill::POISON;
 pub use history::{Damage, PageHistory};
 
 pub(crate) use fill::{fill, first_other};
 pub(crate) use filled::Filled;
 pub(crate) use owner::{Allocation, Event, Misuse, Owners, PageRecord};
 pub(crate) use places::{PLACES, Place, Places};
-
-use crate::parameters::Parameters;
-
-/// What poisoned memory holds, as in Linux.
-pub const POISON: u8 = 0xaa;
-
-/// Which aids are on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Aids {
-    /// Each page knows who allocated and who freed it last.
-    pub page_owner: bool,
-    /// Free memory is filled with [`POISON`], which is looked for when it is handed out.
-    pub page_poison: bool,
-    /// Memory is cleared when it is handed out.
-    pub init_on_alloc: bool,
-    /// Memory is cleared when it is freed.
-    pub init_on_free: bool,
-    /// Of large runs only the first page of each block is poisoned.
-    pub poison_sparsely: bool,
-    /// Where memory is taken from is left to chance, with this seed.
-    pub placement_seed: Option<u64>,
-}
-
-impl Aids {
-    /// What a command line asks for. `careful` turns on page owners and poison; poison takes
-    /// precedence over clearing, as in Linux.
-    #[must_use]
-    pub const fn of(parameters: &Parameters) -> Self {
-        let careful = parameters.careful.is_some();
-        let page_poison = parameters.page_poison || careful;
-        Self {
-            page_owner: parameters.page_owner || careful,
-            page_poison,
-            init_on_alloc: parameters.init_on_alloc && !page_poison,
-            init_on_free: parameters.init_on_free && !page_poison,
-            poison_sparsely: careful && !parameters.page_poison,
-            placement_seed: parameters.careful,
-        }
-    }
-
-    /// Whether an aid looks at allocations and frees.
-    #[must_use]
-    pub const fn watch(&self) -> bool {
-        self.page_owner || self.page_poison || self.init_on_alloc || self.init_on_free
-    }
-}

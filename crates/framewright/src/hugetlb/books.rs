@@ -3,9 +3,10 @@
 //! One lock is around all of it. Every change here leaves the rules true, so that they hold
 //! whenever the lock is free (invariant 38); [`Books::check`] recounts them.
 
-use super::list::FreeList;
-use super::{PoolSize, Shares, spread};
+use super::{Shares, spread};
+use crate::block::FreeList;
 use crate::units::{MAX_NODES, NodeId};
+use crate::units::{NodeMask, PoolSize};
 use crate::zone::ZoneId;
 use core::fmt;
 
@@ -317,7 +318,7 @@ impl Books {
 
     /// Surplus pages become ones that stay, until `count` do, in turn over the nodes that are
     /// allowed.
-    pub(crate) fn keep_surplus(&mut self, size: PoolSize, nodes: super::NodeMask, count: u64) {
+    pub(crate) fn keep_surplus(&mut self, size: PoolSize, nodes: NodeMask, count: u64) {
         let missing = count.saturating_sub(self.counts(size).all.persistent());
         let shares = self.deal(size, missing, nodes, Cursor::Allocate, |counts| counts.surplus);
         self.convert(size, &shares, |counts, pages| counts.surplus -= pages);
@@ -325,7 +326,7 @@ impl Books {
 
     /// Pages that stay become surplus ones, until only `count` stay: they leave the pool when they
     /// are freed. Overcommit does not matter.
-    pub(crate) fn make_surplus(&mut self, size: PoolSize, nodes: super::NodeMask, count: u64) {
+    pub(crate) fn make_surplus(&mut self, size: PoolSize, nodes: NodeMask, count: u64) {
         let excess = self.counts(size).all.persistent().saturating_sub(count);
         let shares = self.deal(size, excess, nodes, Cursor::Free, |counts| counts.persistent());
         self.convert(size, &shares, |counts, pages| counts.surplus += pages);
@@ -344,7 +345,7 @@ impl Books {
         &mut self,
         size: PoolSize,
         pages: u64,
-        nodes: super::NodeMask,
+        nodes: NodeMask,
         room: &dyn Fn(NodeId) -> u64,
     ) -> Shares {
         let cursor = &mut self.sizes[size.index()].allocate_cursor;
@@ -358,7 +359,7 @@ impl Books {
         &mut self,
         size: PoolSize,
         pages: u64,
-        nodes: super::NodeMask,
+        nodes: NodeMask,
         room: impl Fn(&NodeCounts) -> u64,
     ) -> Shares {
         self.deal(size, pages, nodes, Cursor::Free, room)
@@ -368,7 +369,7 @@ impl Books {
         &mut self,
         size: PoolSize,
         pages: u64,
-        nodes: super::NodeMask,
+        nodes: NodeMask,
         which: Cursor,
         room: impl Fn(&NodeCounts) -> u64,
     ) -> Shares {

@@ -1,6 +1,6 @@
 //! What can be wrong with a call to a pool.
 
-use super::PoolSize;
+use crate::units::PoolSize;
 use crate::units::{NodeId, Pfn};
 use core::fmt;
 

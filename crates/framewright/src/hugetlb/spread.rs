@@ -1,7 +1,7 @@
 //! Dealing a number of pages out over nodes, one by one in turn, as Linux's cursors do, without
 //! doing it one by one.
 
-use super::NodeMask;
+use crate::units::NodeMask;
 use crate::units::{MAX_NODES, NodeId};
 
 /// How many for each node.

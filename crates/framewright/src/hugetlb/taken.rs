@@ -1,6 +1,6 @@
 //! Pages that are in no list, and where they lie.
 
-use super::Lot;
+use crate::block::Lot;
 use crate::units::PfnRange;
 use crate::zone::ZoneKind;
 

@@ -1,8 +1,8 @@
 //! How many threads a resize is worth: a pure function of numbers, for the manager and for who
 //! predicts what it does.
 
-use super::PoolSize;
 use crate::units::PAGES_PER_BLOCK;
+use crate::units::PoolSize;
 
 /// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper
 /// costs.

@@ -16,6 +16,7 @@ pub use error::{BringUpError, BringUpFailed};
 pub(super) use obtained::Obtained;
 use obtained::place_tables;
 
+use super::Reporting;
 use super::aided::Debug;
 use super::hugetlb::Pools;
 use super::hugetlb::boot::choose_boot_pages;
@@ -37,7 +38,6 @@ use crate::memblock::Memblock;
 use crate::page::{CpuCache, Descriptors, Partial};
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
-use crate::reporting::Reporting;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
 use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK, PfnRange, PhysRange};

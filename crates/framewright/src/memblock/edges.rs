@@ -4,25 +4,16 @@
 //! memory: below the first boundary of a GiB, above the last, beside holes and reservations, and in
 //! a GiB that another table broke before. Who wants pages of 1 GiB has the tables there.
 
+use super::allocator::Memblock;
+use super::error::MemblockError;
+use super::request::{MemblockRequest, Tables};
 use super::search::{FreeRuns, Query, whole_gigabytes};
-use super::{Memblock, MemblockError, MemblockRequest};
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 
 /// Devices with 24 address bits reach no other memory, so tables have no part of it if they can
 /// choose.
 const LOW_END: u64 = 16 << 20;
-
-/// Where tables go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Tables {
-    /// As high as possible on their node, where they take nothing from low memory.
-    High,
-    /// At the edges of their node, as long as there is room.
-    Edges,
-    /// At the edges of their node, or of the nearest that has room.
-    EdgesAnywhere,
-}
 
 impl<P: Platform> Memblock<'_, P> {
     /// Says where tables go from now on.

@@ -66,3 +66,14 @@ impl MemblockRequest {
         }
     }
 }
+
+/// Where tables go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tables {
+    /// As high as possible on their node, where they take nothing from low memory.
+    High,
+    /// At the edges of their node, as long as there is room.
+    Edges,
+    /// At the edges of their node, or of the nearest that has room.
+    EdgesAnywhere,
+}

@@ -7,11 +7,12 @@
 
 use super::of_manager::numbers;
 use super::{File, FileError, Table, parse_number, write_kib};
-use crate::hugetlb::{PoolError, PoolSize, parse_count};
+use crate::hugetlb::{PoolError, parse_count};
 use crate::manager::{Hugetlb, Manager, Pool};
 use crate::parameters::parse_size;
 use crate::platform::Platform;
 use crate::units::NodeId;
+use crate::units::PoolSize;
 use core::fmt::{Display, Write};
 use framewright_jobs::Helpers;
 

@@ -48,11 +48,9 @@ mod device;
 mod event;
 mod pass;
 mod reporter;
-mod settings;
-mod shared;
 
+pub use crate::manager::{Reporting, ReportingCounters};
+pub use crate::parameters::{Pace, ReportingParameters};
 pub use device::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
 pub use event::{Event, RegisterError};
 pub use reporter::{Phase, Reporter};
-pub use settings::{Pace, ReportingParameters};
-pub use shared::{Reporting, ReportingCounters};

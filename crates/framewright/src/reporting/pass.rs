@@ -1,7 +1,7 @@
 //! One pass over all zones: how much of each may be reported, and how far it has got.
 
-use super::settings::Pace;
 use crate::manager::{Loan, Manager};
+use crate::parameters::Pace;
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use crate::zone::{Cursor, Goal, MOST_PIECES, Zone};

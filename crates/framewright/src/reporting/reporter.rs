@@ -4,9 +4,9 @@
 use super::device::{Acknowledged, Content, MOST_RANGES, Progress, ReportDevice, SubmitError};
 use super::event::{Event, RegisterError};
 use super::pass::{Capacity, Kind, Pass};
-use super::settings::Pace;
-use super::shared::{Reporting, ReportingCounters, add};
 use crate::manager::{Loan, Manager};
+use crate::manager::{Reporting, ReportingCounters, add};
+use crate::parameters::Pace;
 use crate::platform::Platform;
 use crate::units::{Order, PAGE_SIZE, PhysRange};
 use crate::zone::{Batch, Collected, Returned};

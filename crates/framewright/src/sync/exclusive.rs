@@ -4,9 +4,9 @@
 //! Orders of memory: Relaxed: shuttle has one order of everything.
 
 #[cfg(loom)]
-use super::UnsafeCell;
+use super::atomics::UnsafeCell;
 #[cfg(shuttle)]
-use super::atomic::{AtomicBool, Ordering};
+use super::atomics::atomic::{AtomicBool, Ordering};
 
 /// Stands beside data of plain words that some protocol gives to one thread at a time.
 pub(crate) struct Exclusive {

@@ -10,7 +10,7 @@
 //! inside; so is the drainer that has the data, one at a time. A drainer that is preempted between
 //! barrier and data keeps owners out, who have another way, and no other drainer.
 
-use super::atomic::{AtomicBool, AtomicU32, Ordering};
+use super::atomics::atomic::{AtomicBool, AtomicU32, Ordering};
 use super::barrier::order_store_before_load;
 use crate::platform::{Platform, pinned};
 

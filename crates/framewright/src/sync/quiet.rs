@@ -11,7 +11,7 @@
 //! The same word says whether anything else has to be done besides an operation's work, so that all
 //! of it together is one branch.
 
-use super::atomic::{AtomicU64, Ordering};
+use super::atomics::atomic::{AtomicU64, Ordering};
 use super::barrier::order_store_before_load;
 
 /// A drain has begun and nothing was freed since.

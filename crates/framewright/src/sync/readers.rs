@@ -9,7 +9,7 @@
 //! One [`Readers`] serves many blocks: a wait may then be for readers of another block, which are
 //! as short.
 
-use super::atomic::{AtomicU32, Ordering, fence};
+use super::atomics::atomic::{AtomicU32, Ordering, fence};
 use crate::platform::Platform;
 use core::marker::PhantomData;
 

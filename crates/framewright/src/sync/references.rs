@@ -10,8 +10,8 @@
 //! Orders of memory: Relaxed: looks at a count that may be another already, first guesses of a
 //! loop, and failed exchanges. Saturated counts order nothing, as what they count is never freed.
 
-use super::atomic;
-use super::table_atomic;
+use super::atomics::atomic;
+use super::atomics::table_atomic;
 use core::sync::atomic::Ordering;
 
 /// A number that counts, the processor's or the model checker's.

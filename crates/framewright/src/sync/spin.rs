@@ -5,8 +5,8 @@
 //! row.
 
 #[cfg(loom)]
-use super::UnsafeCell;
-use super::atomic::{AtomicBool, Ordering};
+use super::atomics::UnsafeCell;
+use super::atomics::atomic::{AtomicBool, Ordering};
 use crate::platform::{IrqState, Platform};
 #[cfg(not(loom))]
 use core::cell::UnsafeCell;

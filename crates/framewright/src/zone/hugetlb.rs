@@ -7,7 +7,7 @@ use crate::block::lists::{FreeLists, NONE, Position};
 use crate::block::reported::ReportedBits;
 use crate::block::table::{BlockTable, GROUP, blocks_of};
 use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State, buddy};
-use crate::hugetlb::{Chain, Lot, first_link};
+use crate::block::{Chain, Lot, first_link};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 

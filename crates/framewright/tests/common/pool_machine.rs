@@ -1,6 +1,6 @@
 //! What the tests of huge-page pools share: a machine with two nodes of memory and one without, and
 //! its numbers.
-use crate::common::{self, Fake, gib, mib};
+use crate::common::{Fake, gib, mib};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::Pool;
 use framewright::units::NodeId;
@@ -33,7 +33,7 @@ pub fn machine() -> &'static FakeMachine {
 
 /// Recounts everything.
 pub fn check(manager: &Fake) {
-    common::check(manager);
+    crate::common::check(manager);
     manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
 }
 

@@ -1,6 +1,6 @@
 //! What the tests of free page reporting share: a manager, a device that plays the host, and a
 //! clock.
-use crate::common::{self, Fake, bring_up_with, check, mib, parameters};
+use crate::common::{Fake, bring_up_with, check, mib, parameters};
 use framewright::Request;
 use framewright::reporting::{Content, Event, Reporter};
 use framewright::units::{Order, PfnRange};
@@ -25,7 +25,7 @@ pub struct Rig {
 /// What a device must leave in memory so that this run can register it: careful runs poison free
 /// memory.
 pub fn usual() -> Traits {
-    let content = if common::is_careful() { Content::Poison } else { Content::Undefined };
+    let content = if crate::common::is_careful() { Content::Poison } else { Content::Undefined };
     Traits { content, ..Traits::default() }
 }
 

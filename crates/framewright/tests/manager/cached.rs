@@ -258,7 +258,7 @@ fn cpus_free_each_others_frames_while_others_drain() {
                             std::mem::swap(&mut *exchange, &mut held);
                         }
                         _ if random(50) == 0 => {
-                            let _ = manager.drain().expect("only good frames are cached");
+                            _ = manager.drain().expect("only good frames are cached")
                         }
                         _ => {}
                     }

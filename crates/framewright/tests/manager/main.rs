@@ -50,4 +50,4 @@ mod vmemmap_layouts;
 
 /// Where the tests of this program have the descriptors of their pages. `deferred`, `eager` and
 /// `inside` run some of them once more with another value.
-const HERE: common::Descriptors = common::Descriptors::None;
+const HERE: crate::common::Descriptors = crate::common::Descriptors::None;

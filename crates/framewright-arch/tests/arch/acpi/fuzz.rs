@@ -73,7 +73,14 @@ proptest! {
     /// are looked at.
     #[test]
     fn mutations_of_right_tables(
-        changes in prop::collection::vec((0usize..5, any::<prop::sample::Index>(), prop_oneof![any::<u8>(), Just(0), Just(0xff)]), 1..12),
+        changes in prop::collection::vec(
+            (
+                0usize..5,
+                any::<prop::sample::Index>(),
+                prop_oneof![any::<u8>(), Just(0), Just(0xff)],
+            ),
+            1..12,
+        ),
         cut in prop::option::of((0usize..5, any::<prop::sample::Index>())),
     ) {
         let mut tables = tables();
@@ -96,19 +103,34 @@ proptest! {
 
     /// The bodies are noise behind right headers.
     #[test]
-    fn bodies_of_noise(bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 5), revision in 0u8..5) {
+    fn bodies_of_noise(
+        bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 5),
+        revision in 0u8..5,
+    ) {
         let names = [b"APIC", b"SRAT", b"SLIT", b"HPET", b"FACP"];
-        let tables: Vec<_> = names.iter().zip(&bodies).map(|(name, body)| table(name, revision, body)).collect();
+        let tables: Vec<_> =
+            names.iter().zip(&bodies).map(|(name, body)| table(name, revision, body)).collect();
         read_everything(&firmware(Root::Xsdt, &tables));
     }
 
     /// Entries have plausible kinds and lengths, so that noise gets further in.
     #[test]
-    fn entries_of_noise(entries in prop::collection::vec((0u8..12, prop_oneof![Just(8u8), Just(16), Just(24), Just(40), any::<u8>()], any::<u64>()), 0..60)) {
+    fn entries_of_noise(
+        entries in prop::collection::vec(
+            (
+                0u8..12,
+                prop_oneof![Just(8u8), Just(16), Just(24), Just(40), any::<u8>()],
+                any::<u64>(),
+            ),
+            0..60,
+        ),
+    ) {
         let entries: Vec<Vec<u8>> = entries
             .into_iter()
             .map(|(kind, length, seed)| {
-                let noise = (0..u32::from(length)).map(|at| (seed.rotate_left(at * 7) & 0xff) as u8 & if at % 3 == 0 { 1 } else { 0xff });
+                let noise = (0..u32::from(length)).map(|at| {
+                    (seed.rotate_left(at * 7) & 0xff) as u8 & if at % 3 == 0 { 1 } else { 0xff }
+                });
                 let mut bytes: Vec<u8> = noise.collect();
                 bytes.resize(bytes.len().max(2), 0);
                 (bytes[0], bytes[1]) = (kind, length);
@@ -120,7 +142,11 @@ proptest! {
 
     /// The root itself is noise.
     #[test]
-    fn roots_of_noise(rsdp in prop::collection::vec(any::<u8>(), 0..64), root in prop::collection::vec(any::<u8>(), 0..200), fix in any::<bool>()) {
+    fn roots_of_noise(
+        rsdp in prop::collection::vec(any::<u8>(), 0..64),
+        root in prop::collection::vec(any::<u8>(), 0..200),
+        fix in any::<bool>(),
+    ) {
         let mut memory = firmware(Root::Xsdt, &[]);
         let address = *memory.pieces.keys().next_back().expect("is there");
         if fix {

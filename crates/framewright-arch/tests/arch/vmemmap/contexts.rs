@@ -1,9 +1,9 @@
-//! An array of global pages on CPUs that keep translations of several contexts (PCID).
+//! A vmemmap of global pages on CPUs that keep translations of several contexts (PCID).
 
 use super::fixture::Fixture;
 use super::{LIMITS, order};
 use framewright::units::Order;
-use framewright_arch::paging::{FlushRequest, LocalTlb, Means, VirtualRange};
+use framewright_arch::paging::{FlushRequest, LocalFlush, LocalTlb, VirtualRange};
 use framewright_testkit::contract::contract_pool;
 use framewright_testkit::stress::vmemmap_space::vmemmap_space_history;
 use framewright_testkit::vmemmap_space_contract;
@@ -32,17 +32,17 @@ fn the_cheapest_means_is_enough_and_no_more() {
     let ranges = [VirtualRange { start: 0x1000, end: 0x3000 }];
     let few = FlushRequest::Ranges(&ranges);
     for (request, global, contexts, means) in [
-        (few, false, false, Means::Pages(&ranges)),
-        (few, true, false, Means::Pages(&ranges)),
-        (few, false, true, Means::Everything),
-        (few, true, true, Means::Everything),
-        (FlushRequest::Everything, false, false, Means::NotGlobal),
-        (FlushRequest::Everything, true, false, Means::Everything),
-        (FlushRequest::Everything, false, true, Means::Everything),
-        (FlushRequest::Everything, true, true, Means::Everything),
+        (few, false, false, LocalFlush::Pages(&ranges)),
+        (few, true, false, LocalFlush::Pages(&ranges)),
+        (few, false, true, LocalFlush::Everything),
+        (few, true, true, LocalFlush::Everything),
+        (FlushRequest::Everything, false, false, LocalFlush::NotGlobal),
+        (FlushRequest::Everything, true, false, LocalFlush::Everything),
+        (FlushRequest::Everything, false, true, LocalFlush::Everything),
+        (FlushRequest::Everything, true, true, LocalFlush::Everything),
     ] {
         assert_eq!(
-            LocalTlb::means(request, global, contexts),
+            LocalTlb::cheapest(request, global, contexts),
             means,
             "{request:?}, {global}, {contexts}"
         );

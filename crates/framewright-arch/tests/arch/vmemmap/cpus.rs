@@ -11,7 +11,7 @@ use crate::common::table_memory::Memory;
 use framewright::Platform;
 use framewright::units::{PAGE_SIZE, Pfn};
 use framewright_arch::paging::{Entry, PageSize, TableMemory, index_of};
-use framewright_arch::paging::{FlushRequest, FlushTlb, LocalTlb, MAX_RANGES, Means};
+use framewright_arch::paging::{FlushRequest, FlushTlb, LocalFlush, LocalTlb, MAX_RANGES};
 use framewright_testkit::{AccessFault, FakeMachine, FrameLedger};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -78,13 +78,13 @@ impl Cpu {
         self.tlbs.fill(Tlb::default());
     }
 
-    /// Does what [`LocalTlb::forget`] does to a CPU with contexts: what INVLPG does is what the
-    /// manual promises, and no more. The array's pages are global.
+    /// Does what [`LocalTlb::flush_local`] does to a CPU with contexts: what INVLPG does is what
+    /// the manual promises, and no more. The vmemmap's pages are global.
     fn forget_in_contexts(&mut self, request: FlushRequest<'_>) {
-        match LocalTlb::means(request, true, true) {
-            Means::Everything => self.forget_all(),
-            Means::NotGlobal => panic!("the array's pages are global"),
-            Means::Pages(ranges) => {
+        match LocalTlb::cheapest(request, true, true) {
+            LocalFlush::Everything => self.forget_all(),
+            LocalFlush::NotGlobal => panic!("the vmemmap's pages are global"),
+            LocalFlush::Pages(ranges) => {
                 for address in ranges.iter().flat_map(|range| range.addresses()) {
                     self.tlbs.iter_mut().for_each(|tlb| tlb.forget_page(address));
                     self.tlbs[self.current].steps.clear();
@@ -179,7 +179,7 @@ impl SoftwareCpus {
         if !page.write {
             return Err(AccessFault::ReadOnly { cpu, address, frame: page.frame });
         }
-        // SAFETY: the frame belongs to the array, since it is out and mapped writable; it is
+        // SAFETY: the frame belongs to the vmemmap, since it is out and mapped writable; it is
         // reached by such words only.
         unsafe { self.memory.0.store(page.frame.address() + address as u64 % PAGE_SIZE, value) };
         Ok(())
@@ -384,7 +384,7 @@ impl SoftwareCpus {
     }
 }
 
-// SAFETY: the CPUs are made up and nobody else looks at the array's addresses; those that forget
+// SAFETY: the CPUs are made up and nobody else looks at the vmemmap's addresses; those that forget
 // less than asked are caught by the ledger.
 unsafe impl FlushTlb for SoftwareCpus {
     fn flush(&self, request: FlushRequest<'_>) {

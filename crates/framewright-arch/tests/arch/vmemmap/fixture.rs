@@ -5,21 +5,21 @@ use crate::common::table_memory::Memory;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockRange, FrameSource, Unflushed, VmemmapSpace};
 use framewright_arch::paging::{Access, PageSize, translate};
-use framewright_arch::vmemmap::{Vmemmap, VmemmapPlace};
+use framewright_arch::vmemmap::{Vmemmap, VmemmapLayout};
 use framewright_testkit::stress::vmemmap_space::{Translation, Walkable};
 use framewright_testkit::{AccessFault, FakeMachine, FramePool, VmemmapSpaceFixture};
 
-/// Where Linux has its array.
+/// Where Linux has its vmemmap.
 pub const BASE: u64 = 0xffff_ea00_0000_0000;
-/// Bytes of the array for one block.
+/// Bytes of the vmemmap for one block.
 pub const BLOCK_BYTES: u64 = 512 * 64;
 
-/// An array, its frames and its CPUs.
+/// A vmemmap, its frames and its CPUs.
 pub struct Fixture {
-    pub array: Vmemmap<FakeMachine, &'static SoftwareCpus>,
+    pub vmemmap: Vmemmap<FakeMachine, &'static SoftwareCpus>,
     pub cpus: &'static SoftwareCpus,
     pub pool: FramePool,
-    /// Frames that an array has with nothing present, and the root.
+    /// Frames that a vmemmap has with nothing present, and the root.
     pub resting: usize,
 }
 
@@ -45,7 +45,7 @@ impl Fixture {
         Self::of(
             pool,
             cpus,
-            VmemmapPlace { root, base: BASE, frames_end: Pfn(4 << 18), global: false },
+            VmemmapLayout { root, base: BASE, frames_end: Pfn(4 << 18), global: false },
             ranged_flush_pages,
         )
     }
@@ -54,24 +54,24 @@ impl Fixture {
     pub fn in_contexts(pool: FramePool, ranged_flush_pages: u64, contexts: usize) -> Self {
         let root = root(&pool);
         let cpus = SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, Forgets::Nothing);
-        let place = VmemmapPlace { root, base: BASE, frames_end: Pfn(4 << 18), global: true };
-        Self::of(pool, cpus.with_contexts(contexts), place, ranged_flush_pages)
+        let layout = VmemmapLayout { root, base: BASE, frames_end: Pfn(4 << 18), global: true };
+        Self::of(pool, cpus.with_contexts(contexts), layout, ranged_flush_pages)
     }
 
     fn of(
         pool: FramePool,
         cpus: SoftwareCpus,
-        place: VmemmapPlace,
+        layout: VmemmapLayout,
         ranged_flush_pages: u64,
     ) -> Self {
         let cpus: &'static SoftwareCpus = Box::leak(Box::new(cpus));
-        // SAFETY: the root is of this fixture alone, and so is the array's range; the CPUs are all
-        // that look there.
-        let array = unsafe { Vmemmap::new(pool.machine(), cpus, place, &mut &pool) }
-            .expect("frames for the array");
+        // SAFETY: the root is of this fixture alone, and so is the vmemmap's range; the CPUs are
+        // all that look there.
+        let vmemmap = unsafe { Vmemmap::new(pool.machine(), cpus, layout, &mut &pool) }
+            .expect("frames for the vmemmap");
         let resting = pool.outstanding();
-        let array = array.with_ranged_flush_pages(ranged_flush_pages);
-        Self { array, cpus, pool, resting }
+        let vmemmap = vmemmap.with_ranged_flush_pages(ranged_flush_pages);
+        Self { vmemmap, cpus, pool, resting }
     }
 
     /// Populates and flushes.
@@ -100,15 +100,15 @@ impl Fixture {
 
     /// Where the tables lead now, whatever CPUs remember.
     pub fn translate(&self, address: u64) -> Option<(u64, PageSize, Access)> {
-        translate(&Memory(self.pool.machine()), self.array.place().root, address)
+        translate(&Memory(self.pool.machine()), self.vmemmap.layout().root, address)
     }
 }
 
-// SAFETY: the tables are this fixture's, CPUs of software are all that look at the array, and the
+// SAFETY: the tables are this fixture's, CPUs of software are all that look at the vmemmap, and the
 // pool checks what it takes back.
 unsafe impl VmemmapSpaceFixture for Fixture {
     fn space(&self) -> &dyn VmemmapSpace {
-        &self.array
+        &self.vmemmap
     }
     fn frames(&self) -> impl FrameSource {
         &self.pool
@@ -136,9 +136,9 @@ impl Walkable for Fixture {
         Some(Translation { physical, write: access.write, execute: access.execute })
     }
     fn zero_frame(&self) -> u64 {
-        self.array.zero_frame().address()
+        self.vmemmap.zero_frame().address()
     }
     fn tables(&self) -> u64 {
-        self.array.counts().tables
+        self.vmemmap.counts().tables
     }
 }

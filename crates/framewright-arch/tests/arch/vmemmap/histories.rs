@@ -1,5 +1,5 @@
-//! Random histories against a model of what each page of the array must translate to, and of every
-//! frame.
+//! Random histories against a model of what each page of the vmemmap must translate to, and of
+//! every frame.
 
 use super::cpus::Forgets;
 use super::fixture::{BASE, BLOCK_BYTES, Fixture};
@@ -41,9 +41,11 @@ fn step() -> impl Strategy<Value = Step> {
         2 => blocks().prop_map(Step::Prepare),
         3 => blocks().prop_map(Step::Evict),
         2 => (0..SECTIONS).prop_map(Step::Merge),
-        2 => (0u8..3, blocks(), 0u64..12).prop_map(|(call, blocks, frames)| Step::Short(call, blocks, frames)),
+        2 => (0u8..3, blocks(), 0u64..12)
+            .prop_map(|(call, blocks, frames)| Step::Short(call, blocks, frames)),
         2 => Just(Step::Flush),
-        3 => (0u32..3, block.clone(), any::<u64>()).prop_map(|(cpu, block, value)| Step::Store(cpu, block, value)),
+        3 => (0u32..3, block.clone(), any::<u64>())
+            .prop_map(|(cpu, block, value)| Step::Store(cpu, block, value)),
         3 => (0u32..3, block).prop_map(|(cpu, block)| Step::Load(cpu, block)),
     ]
 }
@@ -75,13 +77,13 @@ impl Run {
 
     /// Everything about the tables, seen from outside: all translations, all rights, all frames.
     fn check(&self) {
-        let (array, fixture) = (&self.fixture.array, &self.fixture);
+        let (vmemmap, fixture) = (&self.fixture.vmemmap, &self.fixture);
         let mut frames = HashSet::new();
         let mut small_sections = HashSet::new();
         for page in 0..u64::from(64 * SECTIONS + 64) * 8 {
             let block = u32::try_from(page / 8).expect("few");
             let (physical, size, access) =
-                fixture.translate(BASE + page * PAGE_SIZE).expect("the array has no hole");
+                fixture.translate(BASE + page * PAGE_SIZE).expect("the vmemmap has no hole");
             assert!(!access.execute && !access.global);
             if self.present.contains_key(&block) {
                 assert!(access.write, "page {page} of present block {block} is read-only");
@@ -92,13 +94,13 @@ impl Run {
             } else {
                 assert_eq!(
                     physical,
-                    array.zero_frame().address(),
+                    vmemmap.zero_frame().address(),
                     "page {page} of absent block {block}"
                 );
                 assert!(!access.write, "page {page} of absent block {block} may be written");
             }
         }
-        let counts = array.counts();
+        let counts = vmemmap.counts();
         // A table may outlive its last block where there was no room for it.
         assert!(counts.tables >= small_sections.len() as u64, "{counts:?}");
         let expected = fixture.resting
@@ -116,14 +118,14 @@ impl Run {
         frames: Option<u64>,
     ) -> Result<(), OutOfFrames> {
         let pool = &self.fixture.pool;
-        let array = &self.fixture.array;
+        let vmemmap = &self.fixture.vmemmap;
         let mut source = match frames {
             Some(count) => FaultyFrames::fail_after(pool, count),
             None => FaultyFrames::new(pool),
         };
         let before = self.fixture.pool.outstanding();
         let (room, tables, outside) =
-            (self.unflushed.room(), array.counts().tables, array.counts().merges);
+            (self.unflushed.room(), vmemmap.counts().tables, vmemmap.counts().merges);
         let result = match call {
             0 => self.fixture.trial().populate(blocks, &mut source, &mut self.unflushed),
             1 => self.fixture.trial().prepare(blocks, &mut source, &mut self.unflushed),
@@ -132,14 +134,14 @@ impl Run {
         if result.is_err() {
             assert_eq!(source.held_pages(), 0, "a failed call kept frames");
             assert_eq!(self.fixture.pool.outstanding(), before);
-            assert_eq!((self.unflushed.room(), array.counts().tables), (room, tables));
+            assert_eq!((self.unflushed.room(), vmemmap.counts().tables), (room, tables));
         } else if call == 0 {
             for block in list(blocks) {
                 self.present.entry(block).or_insert(None);
             }
             // A table that a large page replaced waits.
-            self.waiting += usize::from(array.counts().tables < tables);
-        } else if call == 2 && array.counts().merges > outside {
+            self.waiting += usize::from(vmemmap.counts().tables < tables);
+        } else if call == 2 && vmemmap.counts().merges > outside {
             self.waiting += 1 + usize::try_from(source.held_pages()).expect("taken");
         }
         result
@@ -197,21 +199,21 @@ impl Run {
     fn evict(&mut self, blocks: BlockRange) {
         let fixture = &self.fixture;
         let (tables, evicted) =
-            (fixture.array.counts().tables, fixture.array.counts().evicted_pages);
+            (fixture.vmemmap.counts().tables, fixture.vmemmap.counts().evicted_pages);
         let was_large = list(blocks).any(|block| {
             let size =
                 fixture.translate(BASE + u64::from(block) * BLOCK_BYTES).map(|(_, size, _)| size);
             size == Some(PageSize::Medium)
         });
         let left = fixture.trial().evict(blocks, &mut self.unflushed) as usize;
-        let counts = fixture.array.counts();
+        let counts = fixture.vmemmap.counts();
         self.waiting += usize::try_from(counts.evicted_pages - evicted + (tables - counts.tables))
             .expect("few");
         let is_present = |block: u32| {
             let (physical, ..) = fixture
                 .translate(BASE + u64::from(block) * BLOCK_BYTES)
-                .expect("the array has no hole");
-            physical != fixture.array.zero_frame().address()
+                .expect("the vmemmap has no hole");
+            physical != fixture.vmemmap.zero_frame().address()
         };
         let mut still = 0;
         for block in list(blocks) {
@@ -232,11 +234,16 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(96)
+    })]
 
     #[test]
     fn random_histories_agree_with_a_model(
-        steps in proptest::collection::vec(step(), 1..50), shape in 0u8..3, limit in prop::sample::select(vec![0, 32, u64::MAX])
+        steps in proptest::collection::vec(step(), 1..50),
+        shape in 0u8..3,
+        limit in prop::sample::select(vec![0, 32, u64::MAX]),
     ) {
         let pool = match shape {
             0 => contract_pool(Order::MAX),
@@ -245,7 +252,8 @@ proptest! {
         };
         let machine = pool.machine();
         let fixture = Fixture::with(pool, limit, Forgets::Nothing);
-        let mut run = Run { fixture, present: HashMap::new(), unflushed: Unflushed::new(), waiting: 0 };
+        let mut run =
+            Run { fixture, present: HashMap::new(), unflushed: Unflushed::new(), waiting: 0 };
         for step in &steps {
             run.apply(step);
             run.check();
@@ -258,9 +266,12 @@ proptest! {
         run.check();
         prop_assert!(run.present.is_empty());
         prop_assert_eq!(run.fixture.pool.outstanding(), run.fixture.resting);
-        let zero = run.fixture.array.zero_frame();
+        let zero = run.fixture.vmemmap.zero_frame();
         let words = PfnRange::new(zero.0, zero.0 + 1).to_phys();
-        prop_assert!((words.start..words.end).step_by(8).all(|word| machine.load(word) == 0), "the zero frame was written");
+        prop_assert!(
+            (words.start..words.end).step_by(8).all(|word| machine.load(word) == 0),
+            "the zero frame was written"
+        );
         drop(run);
         // SAFETY: the fixture was the machine's only user.
         unsafe { machine.retire() };

@@ -12,7 +12,7 @@ use fixture::{BASE, BLOCK_BYTES, Fixture, root};
 use framewright::units::{Order, Pfn};
 use framewright::vmemmap_space::{BlockRange, Unflushed, VmemmapSpace};
 use framewright_arch::paging::{Entry, Mapping, PageSize, TableMemory, Visitor, walk};
-use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapPlace};
+use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapLayout};
 use framewright_testkit::contract::contract_pool;
 use framewright_testkit::stress::vmemmap_space::{TrialSpace, vmemmap_space_history};
 use framewright_testkit::{FaultyFrames, VmemmapSpaceFixture, vmemmap_space_contract};
@@ -91,46 +91,53 @@ fn a_history_without_a_heap_agrees_with_its_model() {
     }
 }
 
-/// Makes an array with so many frames.
+/// Makes a vmemmap with so many frames.
 fn make(
-    place: VmemmapPlace,
+    layout: VmemmapLayout,
     frames: u64,
     pool: &framewright_testkit::FramePool,
 ) -> Result<(), VmemmapError> {
     let cpus = cpus::SoftwareCpus::new(
         pool.machine(),
         pool.ledger().clone(),
-        place.root,
+        layout.root,
         Forgets::Nothing,
     );
     let cpus = Box::leak(Box::new(cpus));
     let mut frames = FaultyFrames::fail_after(pool, frames);
     // SAFETY: the root is this test's, and nobody else maps anything.
-    unsafe { Vmemmap::new(pool.machine(), &*cpus, place, &mut frames) }.map(|_| ())
+    unsafe { Vmemmap::new(pool.machine(), &*cpus, layout, &mut frames) }.map(|_| ())
 }
 
 #[test]
 fn places_that_cannot_be_are_refused() {
     let pool = contract_pool(Order::MAX);
     let root = root(&pool);
-    let place =
-        |base, frames_end| VmemmapPlace { root, base, frames_end: Pfn(frames_end), global: true };
+    let layout =
+        |base, frames_end| VmemmapLayout { root, base, frames_end: Pfn(frames_end), global: true };
     let bad = [
-        place(BASE + 4096, 1),
-        place(BASE + (1 << 30), 1),
-        place(1 << 47, 1),
-        place(BASE, (1 << 40) + 1),
+        layout(BASE + 4096, 1),
+        layout(BASE + (1 << 30), 1),
+        layout(1 << 47, 1),
+        layout(BASE, (1 << 40) + 1),
         // The last 512 GiB of each half are for 32 TiB.
-        place(0xffff_ff80_0000_0000, (32 << 28) + 1),
-        place(0x7f80_0000_0000, (32 << 28) + 1),
+        layout(0xffff_ff80_0000_0000, (32 << 28) + 1),
+        layout(0x7f80_0000_0000, (32 << 28) + 1),
     ];
-    for place in bad {
-        assert_eq!(make(place, 10_000, &pool), Err(VmemmapError::BadPlace(place)), "{place:x?}");
+    for layout in bad {
+        assert_eq!(
+            make(layout, 10_000, &pool),
+            Err(VmemmapError::BadLayout(layout)),
+            "{layout:x?}"
+        );
     }
     assert_eq!(pool.outstanding(), 1, "only the root");
-    for place in [place(0xffff_ff80_0000_0000, 32 << 28), place(0x7f80_0000_0000, 32 << 28)] {
-        assert_eq!(make(place, 10_000, &pool), Ok(()));
-        assert_eq!(make(place, 10_000, &pool), Err(VmemmapError::Occupied { address: place.base }));
+    for layout in [layout(0xffff_ff80_0000_0000, 32 << 28), layout(0x7f80_0000_0000, 32 << 28)] {
+        assert_eq!(make(layout, 10_000, &pool), Ok(()));
+        assert_eq!(
+            make(layout, 10_000, &pool),
+            Err(VmemmapError::Occupied { address: layout.base })
+        );
     }
     let text = VmemmapError::Occupied { address: BASE }.to_string();
     assert!(text.contains("0xffffea0000000000"), "{text}");
@@ -141,13 +148,13 @@ fn without_frames_for_the_upper_tables_nothing_changes() {
     let pool = contract_pool(Order::MAX);
     let root = root(&pool);
     // 40 TiB need two tables of level 3 and 640 directories.
-    let place = VmemmapPlace { root, base: BASE, frames_end: Pfn(40 << 28), global: true };
+    let layout = VmemmapLayout { root, base: BASE, frames_end: Pfn(40 << 28), global: true };
     for frames in [0, 1, 2, 3, 4, 100, 643] {
-        assert_eq!(make(place, frames, &pool), Err(VmemmapError::OutOfFrames));
+        assert_eq!(make(layout, frames, &pool), Err(VmemmapError::OutOfFrames));
         assert_eq!(pool.outstanding(), 1, "with {frames} frames");
         assert!((0..512).all(|index| !Memory(pool.machine()).read(root, index).is_present()));
     }
-    assert_eq!(make(place, 644, &pool), Ok(()));
+    assert_eq!(make(layout, 644, &pool), Ok(()));
     assert_eq!(pool.outstanding(), 645);
 }
 
@@ -158,21 +165,22 @@ fn the_last_section_of_a_large_machine_works() {
     let cpus =
         cpus::SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, Forgets::Nothing);
     let cpus: &'static _ = Box::leak(Box::new(cpus));
-    let place = VmemmapPlace { root, base: BASE, frames_end: Pfn(40 << 28), global: true };
+    let layout = VmemmapLayout { root, base: BASE, frames_end: Pfn(40 << 28), global: true };
     // SAFETY: the root is this test's, and nobody else maps anything.
-    let array = unsafe { Vmemmap::new(pool.machine(), cpus, place, &mut &pool) }.expect("frames");
+    let vmemmap =
+        unsafe { Vmemmap::new(pool.machine(), cpus, layout, &mut &pool) }.expect("frames");
     let last = (40 << 19) - 1;
     let address = usize::try_from(BASE + u64::from(last) * BLOCK_BYTES).expect("64 bits");
     assert_eq!(cpus.load(0, address), Ok(0));
     let mut unflushed = Unflushed::new();
     let block = BlockRange::new(last, last + 1);
-    // SAFETY: nobody else has the array, and CPUs of software are all that look at it.
-    let trial = unsafe { TrialSpace::new(&array) };
+    // SAFETY: nobody else has the vmemmap, and CPUs of software are all that look at it.
+    let trial = unsafe { TrialSpace::new(&vmemmap) };
     trial.populate(block, &mut &pool, &mut unflushed).expect("frames");
     pool.free(trial.flush(unflushed));
     cpus.store(0, address, 7).expect("present");
     assert_eq!(cpus.load(1, address), Ok(7));
-    assert_eq!(array.range().end, BASE + (640 << 30));
+    assert_eq!(vmemmap.range().end, BASE + (640 << 30));
     // Beyond the end nothing is described, and nothing happens.
     let beyond = BlockRange::new(last + 1, last + 2);
     let mut unflushed = Unflushed::new();
@@ -180,7 +188,7 @@ fn the_last_section_of_a_large_machine_works() {
     assert_eq!(trial.prepare(beyond, &mut &pool, &mut unflushed), Ok(()));
     assert_eq!(trial.evict(beyond, &mut unflushed), 0);
     assert!(!unflushed.is_stale());
-    assert!(cpus.load(0, usize::try_from(array.range().end).expect("64 bits")).is_err());
+    assert!(cpus.load(0, usize::try_from(vmemmap.range().end).expect("64 bits")).is_err());
 }
 
 #[test]
@@ -198,10 +206,10 @@ fn a_whole_section_comes_and_goes_by_one_store_without_a_table() {
     fixture.prepare(whole);
     assert_eq!(fixture.evict(whole), 512);
     let (physical, size, access) = fixture.translate(address + 4096).expect("mapped");
-    assert_eq!((physical, size), (fixture.array.zero_frame().address(), PageSize::Small));
+    assert_eq!((physical, size), (fixture.vmemmap.zero_frame().address(), PageSize::Small));
     assert!(!access.write && !access.execute);
     assert_eq!(fixture.pool.outstanding(), fixture.resting);
-    let counts = fixture.array.counts();
+    let counts = fixture.vmemmap.counts();
     assert_eq!((counts.evicted_sections, counts.splits, counts.tables, counts.large), (1, 0, 0, 0));
     // One for the populate and one for the eviction: nothing was to be prepared.
     assert_eq!((counts.flushes, counts.full_flushes), (2, 2));
@@ -213,11 +221,11 @@ fn a_section_in_pieces_goes_by_one_store_and_takes_its_table_along() {
     let whole = BlockRange::new(128, 192);
     fixture.populate(whole);
     fixture.prepare(BlockRange::new(130, 131));
-    assert_eq!(fixture.array.counts().tables, 1);
+    assert_eq!(fixture.vmemmap.counts().tables, 1);
     assert_eq!(fixture.evict(BlockRange::new(130, 131)), 8);
     // The table is not written any more: CPUs may go through it until the flush.
     let memory = Memory(fixture.pool.machine());
-    let root = fixture.array.place().root;
+    let root = fixture.vmemmap.layout().root;
     let upper = |level: u32, table: u64| {
         memory
             .read(table, framewright_arch::paging::index_of(BASE + 128 * BLOCK_BYTES, level))
@@ -233,7 +241,7 @@ fn a_section_in_pieces_goes_by_one_store_and_takes_its_table_along() {
     assert_eq!(list.pages(), 512 - 8 + 1);
     fixture.pool.free(list);
     assert_eq!(fixture.pool.outstanding(), fixture.resting);
-    let counts = fixture.array.counts();
+    let counts = fixture.vmemmap.counts();
     assert_eq!((counts.evicted_sections, counts.evicted_pages, counts.tables), (1, 512, 0));
 }
 
@@ -265,7 +273,7 @@ fn a_section_is_merged_where_it_is_or_moves() {
     let moved = fixture.translate(address).expect("mapped");
     assert_eq!(moved.1, PageSize::Medium);
     assert_ne!(Some(moved), large);
-    assert_eq!(fixture.array.counts().merges, 2);
+    assert_eq!(fixture.vmemmap.counts().merges, 2);
     assert_eq!(fixture.pool.outstanding(), fixture.resting + 512 + 8);
 }
 
@@ -289,7 +297,7 @@ fn flushes_are_as_small_as_the_change() {
     fixture.prepare(BlockRange::new(64, 128));
     fixture.pool.free(fixture.trial().flush(Unflushed::new()));
     assert_eq!(fixture.cpus.asked(), []);
-    let counts = fixture.array.counts();
+    let counts = fixture.vmemmap.counts();
     assert_eq!((counts.flushes, counts.full_flushes), (4, 1));
     assert_eq!((counts.flushed_ranges, counts.flushed_pages), (5, 64));
 }
@@ -320,7 +328,7 @@ fn sections_come_and_go_on_several_cpus_at_once() {
         }
     });
     assert_eq!(fixture.pool.outstanding(), fixture.resting);
-    let counts = fixture.array.counts();
+    let counts = fixture.vmemmap.counts();
     assert_eq!((counts.populated_pages, counts.evicted_pages), (3 * 30 * 512, 3 * 30 * 512));
     assert_eq!((counts.tables, counts.large), (0, 0));
 }
@@ -329,7 +337,7 @@ fn sections_come_and_go_on_several_cpus_at_once() {
 fn counts_have_names_of_their_own() {
     let fixture = Fixture::new(contract_pool(Order::MAX));
     fixture.populate(BlockRange::new(0, 64));
-    let counts: Vec<_> = fixture.array.counts().vmstat().collect();
+    let counts: Vec<_> = fixture.vmemmap.counts().vmstat().collect();
     assert_eq!(counts.iter().map(|&(name, _)| name).collect::<HashSet<_>>().len(), counts.len());
     assert!(
         counts.contains(&("nr_memmap_large", 1)) && counts.contains(&("memmap_populated", 512)),
@@ -360,10 +368,10 @@ fn a_walk_meets_every_page_and_no_frame_is_writable_twice() {
     fixture.populate(BlockRange::new(0, 64));
     fixture.populate(BlockRange::new(64, 70));
     let mut seen = Seen::default();
-    walk(&Memory(fixture.pool.machine()), fixture.array.place().root, &mut seen);
+    walk(&Memory(fixture.pool.machine()), fixture.vmemmap.layout().root, &mut seen);
     let bytes: u64 = seen.pages.iter().map(|page| page.size.bytes()).sum();
-    let range = fixture.array.range();
-    assert_eq!(bytes, range.end - range.start, "the array has no hole");
+    let range = fixture.vmemmap.range();
+    assert_eq!(bytes, range.end - range.start, "the vmemmap has no hole");
     assert!(seen.pages.is_sorted_by_key(|page| page.address));
     // Pointers, one directory, and a table for each section but the large one.
     assert_eq!(seen.tables, 1 + 1 + 511);
@@ -387,13 +395,14 @@ fn an_array_of_global_pages_says_so() {
         root,
         Forgets::Nothing,
     )));
-    let place = VmemmapPlace { root, base: BASE, frames_end: Pfn(1), global: true };
+    let layout = VmemmapLayout { root, base: BASE, frames_end: Pfn(1), global: true };
     // SAFETY: the root is this test's, and nobody else maps anything.
-    let array = unsafe { Vmemmap::new(pool.machine(), cpus, place, &mut &pool) }.expect("frames");
+    let vmemmap =
+        unsafe { Vmemmap::new(pool.machine(), cpus, layout, &mut &pool) }.expect("frames");
     let mut seen = Seen::default();
-    walk(&Memory(pool.machine()), array.place().root, &mut seen);
+    walk(&Memory(pool.machine()), vmemmap.layout().root, &mut seen);
     assert!(seen.pages.iter().all(|page| page.access.global));
-    assert_eq!(array.base().addr().get() as u64, BASE);
+    assert_eq!(vmemmap.base().addr().get() as u64, BASE);
     let fixture = Fixture::new(pool);
     assert_eq!(fixture.outstanding(), fixture.resting as u64);
 }

@@ -53,7 +53,7 @@ unsafe impl FrameSource for UpTo<'_> {
 impl Fixture {
     fn entry(&self, address: u64, level: u32) -> Entry {
         let memory = Memory(self.pool.machine());
-        let mut table = self.array.place().root;
+        let mut table = self.vmemmap.layout().root;
         for above in (level + 1..=4).rev() {
             table = memory.read(table, index_of(address, above)).address();
         }
@@ -61,7 +61,7 @@ impl Fixture {
     }
 
     fn tables(&self) -> u64 {
-        self.array.counts().tables
+        self.vmemmap.counts().tables
     }
 
     fn populate_small(&self, blocks: BlockRange) {
@@ -191,7 +191,7 @@ fn what_is_absent_is_protected_twice() {
     fixture.evict(WHOLE);
     for address in [ADDRESS, BASE] {
         let directory = fixture.entry(address, 2);
-        assert_eq!(directory.address(), fixture.array.absent_table().address());
+        assert_eq!(directory.address(), fixture.vmemmap.absent_table().address());
         assert!(!directory.access().write && !directory.access().execute);
         assert!(!fixture.entry(address, 1).access().write);
     }

@@ -17,7 +17,7 @@ fn one_lowered_helper() -> HostedHelpers {
 }
 
 fn tid(helpers: &HostedHelpers) -> i32 {
-    helpers.pool().shared.slots[0].tid.load(Ordering::SeqCst)
+    helpers.pool().shared.states[0].tid.load(Ordering::SeqCst)
 }
 
 /// A job whose helper stays in its chunk until `leave`; `inside` says that it is there.
@@ -51,7 +51,7 @@ fn is_possible() -> bool {
     possible
 }
 
-/// Two helpers at one post would put each other's sleep to an end without a wake-up.
+/// Two helpers at one slot would put each other's sleep to an end without a wake-up.
 #[test]
 fn a_successor_begins_when_its_predecessor_has_left() {
     if !is_possible() {

@@ -6,7 +6,7 @@ pub mod starved;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// The chunks that were called, in the order in which they were.
+/// The chunks that were called, in the order of the calls.
 #[derive(Default)]
 pub struct Log(Mutex<Vec<Range<u64>>>);
 
@@ -43,7 +43,7 @@ pub fn assert_covers(chunks: &[Range<u64>], range: Range<u64>, align: u64) {
     assert_eq!(at, range.end, "the end of {range:?} is missing");
 }
 
-/// `ranges` in ascending order with those that touch put together.
+/// `ranges` in ascending order, with those joined that touch.
 pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut out: Vec<Range<u64>> = Vec::new();

@@ -1,7 +1,7 @@
-//! A platform whose clock the chunks turn, and whose helpers never come.
+//! A platform whose clock the chunks advance, and whose helpers never come.
 
 use super::{Log, assert_covers};
-use framewright_jobs::{Crew, Desk, Helpers, Job, NodeSet, Post};
+use framewright_jobs::{Helpers, Job, NodeSet, SchedulerState, WorkerSlot, Workers};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Helpers that never come.
 pub struct Starved {
-    pub posts: Vec<Post>,
-    pub desk: Desk,
+    pub slots: Vec<WorkerSlot>,
+    pub scheduler: SchedulerState,
     pub has_clock: bool,
     pub now_ns: AtomicU64,
     pub readings: AtomicUsize,
     pub asked_allowance: AtomicUsize,
-    /// Whom it was to wake, and where the work should run.
+    /// The helpers that it was told to wake, and the nodes where the work should run.
     pub woken: Mutex<Vec<(usize, Option<u32>)>>,
 }
 
 impl Starved {
     pub fn new(helpers: usize) -> Self {
         Self {
-            posts: (0..helpers).map(|_| Post::new()).collect(),
-            desk: Desk::new(),
+            slots: (0..helpers).map(|_| WorkerSlot::new()).collect(),
+            scheduler: SchedulerState::new(),
             has_clock: true,
             now_ns: AtomicU64::new(1),
             readings: AtomicUsize::new(0),
@@ -44,7 +44,7 @@ impl Starved {
         let end = job.size().expect("it makes sense");
         assert_covers(&log.sorted(), 0..end, 1);
         assert!(
-            !self.posts.iter().any(|post| post.has_work() || post.serve()),
+            !self.slots.iter().any(|slot| slot.has_work() || slot.serve()),
             "all are withdrawn"
         );
         let woken: BTreeSet<usize> =
@@ -58,17 +58,17 @@ impl Starved {
 }
 
 impl Helpers for Starved {
-    fn crew(&self) -> Option<Crew<'_>> {
-        Some(Crew { posts: &self.posts, desk: &self.desk })
+    fn workers(&self) -> Option<Workers<'_>> {
+        Some(Workers { slots: &self.slots, scheduler: &self.scheduler })
     }
 
     fn wake(&self, helper: usize) {
-        self.woken.lock().expect("nobody panicked").push((helper, self.posts[helper].node()));
+        self.woken.lock().expect("nobody panicked").push((helper, self.slots[helper].node()));
     }
 
     fn allowance(&self) -> usize {
         self.asked_allowance.fetch_add(1, Ordering::Relaxed);
-        self.posts.len()
+        self.slots.len()
     }
 
     fn wait_for(&self, helper: usize, _done: &dyn Fn() -> bool) {

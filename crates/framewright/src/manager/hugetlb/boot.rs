@@ -7,13 +7,16 @@
 use super::take::Moment;
 use super::{Hugetlb, Moving};
 use crate::block::Segment;
+use crate::block::{Chain, Lot};
 use crate::debug::Aids;
-use crate::hugetlb::{Chain, Lot, NodeMask, PoolSize, Requested, Shares, spread};
+use crate::hugetlb::{Shares, spread};
 use crate::memblock::Memblock;
 use crate::parameters::Parameters;
+use crate::parameters::Requested;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{MAX_NODES, NodeId};
+use crate::units::{NodeMask, PoolSize};
 use crate::vmemmap::{BootPages, most_frames, sections_of_node};
 use framewright_jobs::Helpers;
 

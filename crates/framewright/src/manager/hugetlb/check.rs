@@ -6,10 +6,12 @@
 use super::Hugetlb;
 use crate::block::lists::NONE;
 use crate::block::{BLOCK_ORDERS, State};
-use crate::hugetlb::{Chain, NodeCounts, PoolFault, PoolSize, first_link};
+use crate::block::{Chain, first_link};
+use crate::hugetlb::{NodeCounts, PoolFault};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::Order;
+use crate::units::PoolSize;
 use crate::zone::Zone;
 
 impl<P: Platform> Hugetlb<'_, P> {

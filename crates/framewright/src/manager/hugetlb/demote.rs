@@ -8,9 +8,11 @@
 use super::lend::alone;
 use super::take::Moment;
 use super::{Manager, Pool};
-use crate::hugetlb::{Chain, Lot, NodeMask, PoolError, PoolSize};
+use crate::block::{Chain, Lot};
+use crate::hugetlb::PoolError;
 use crate::platform::Platform;
 use crate::units::NodeId;
+use crate::units::{NodeMask, PoolSize};
 use crate::zone::Zone;
 
 impl<P: Platform> Pool<'_, P> {

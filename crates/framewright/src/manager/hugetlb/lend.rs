@@ -3,12 +3,12 @@
 use super::{Manager, Pool};
 use crate::block::lists::NONE;
 use crate::block::{BlockState, State};
-use crate::hugetlb::{
-    Books, Chain, IN_USE, LENT, Lot, PoolError, PoolSize, RESTORE, Search, Taken, is_in_use,
-};
+use crate::block::{Chain, IN_USE, LENT, Lot, RESTORE, Search, is_in_use};
+use crate::hugetlb::{Books, PoolError, Taken};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
+use crate::units::PoolSize;
 use crate::units::{NodeId, Pfn, PfnRange};
 use crate::zone::Zone;
 

@@ -30,16 +30,16 @@ pub use resize::Resized;
 pub use take::{PoolBatch, PoolVmemmap};
 
 use super::{Hugetlb, Manager};
+use crate::block::FreeList;
 use crate::carve::{Carver, room};
-use crate::hugetlb::{
-    Books, FreeList, NodeBook, NodeCounts, NodeMask, PoolCounts, PoolError, PoolSize,
-};
+use crate::hugetlb::{Books, NodeBook, NodeCounts, PoolCounts, PoolError};
 use crate::memblock::NodeChoice;
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId};
+use crate::units::{NodeMask, PoolSize};
 use crate::vmemmap::{BootPages, BootRange};
 use crate::zone::{Zone, ZoneId, ZoneKind};
 

@@ -7,7 +7,8 @@
 use super::lend::{Place, alone};
 use super::{Manager, Pool};
 use crate::block::BlockState;
-use crate::hugetlb::{Books, Chain, Lot, PoolError, Suspect};
+use crate::block::{Chain, Lot};
+use crate::hugetlb::{Books, PoolError, Suspect};
 use crate::platform::Platform;
 use crate::units::Pfn;
 

@@ -2,9 +2,10 @@
 
 use super::resize::PAGES_OF_A_HOLD;
 use super::{Manager, Moving, Pool};
-use crate::hugetlb::{NodeMask, PoolError, PoolSize, Taken};
+use crate::hugetlb::{PoolError, Taken};
 use crate::platform::Platform;
 use crate::units::NodeId;
+use crate::units::{NodeMask, PoolSize};
 
 /// Surplus pages that are allocated between two looks at what is still missing, and given back
 /// together.

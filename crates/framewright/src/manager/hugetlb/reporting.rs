@@ -9,9 +9,10 @@
 
 use super::lend::Place;
 use crate::block::lists::NONE;
-use crate::hugetlb::{Chain, IN_USE, LENT, Lot, PoolSize};
+use crate::block::{Chain, IN_USE, LENT, Lot};
 use crate::manager::Manager;
 use crate::platform::Platform;
+use crate::units::PoolSize;
 use crate::units::{Order, PhysRange};
 use crate::zone::{MOST_PIECES, Zone};
 

@@ -7,12 +7,12 @@
 
 use super::{Manager, Pool};
 use crate::hugetlb::{
-    BLOCKS_OF_A_THREAD_WITH_MAPS, Books, NodeMask, PoolError, PoolSize, Shares, Taken,
-    resize_threads,
+    BLOCKS_OF_A_THREAD_WITH_MAPS, Books, PoolError, Shares, Taken, resize_threads,
 };
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId, PAGES_PER_BLOCK};
+use crate::units::{NodeMask, PoolSize};
 use core::fmt;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part};

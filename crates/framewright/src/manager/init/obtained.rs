@@ -1,10 +1,10 @@
 //! Memory for the manager's tables.
 
 use super::BringUpError;
-use crate::hugetlb::PoolSize;
 use crate::memblock::{Memblock, MemblockRequest, NodeChoice, Tables};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
+use crate::units::PoolSize;
 use crate::units::{NodeId, PAGE_SIZE, PhysRange};
 
 /// Memory for the manager's tables, given back unless bring-up succeeds.

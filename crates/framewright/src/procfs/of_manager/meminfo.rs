@@ -1,7 +1,7 @@
 //! `/proc/meminfo` and each node's: those of Linux's lines that a memory manager alone can fill.
 
 use super::super::{FileError, write_kib};
-use super::{node, zones_of};
+use super::lookup::{node, zones_of};
 use crate::manager::Manager;
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;

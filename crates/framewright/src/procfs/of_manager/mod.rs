@@ -1,5 +1,6 @@
 //! The manager's own files.
 
+mod lookup;
 mod meminfo;
 mod memory;
 mod nodes;
@@ -12,10 +13,8 @@ mod zoneinfo;
 pub(super) use nodes::numbers;
 
 use super::{File, Table};
-use crate::manager::{Manager, Node};
+use crate::manager::Manager;
 use crate::platform::Platform;
-use crate::units::NodeId;
-use crate::zone::Zone;
 
 impl<P: Platform> Manager<P> {
     const FILES: &'static [File<Self>] = &[
@@ -101,17 +100,4 @@ impl<P: Platform> Manager<P> {
     pub const fn files(&self) -> Table<'_, Self> {
         Table::new(self, Self::FILES)
     }
-}
-
-/// The node that a file's number names.
-fn node<'a, P: Platform>(manager: &'a Manager<P>, numbers: &[u64]) -> Option<&'a Node> {
-    numbers.first().and_then(|&node| manager.nodes().get(usize::try_from(node).ok()?))
-}
-
-/// The zones with memory of a node.
-fn zones_of<P: Platform>(
-    manager: &Manager<P>,
-    node: NodeId,
-) -> impl Iterator<Item = &'static Zone> + Clone + use<P> {
-    manager.zones().iter().filter(move |zone| zone.id().node == node)
 }

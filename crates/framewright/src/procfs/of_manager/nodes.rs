@@ -2,7 +2,7 @@
 //! another.
 
 use super::super::{FileError, write_cpu_list};
-use super::{node, zones_of};
+use super::lookup::{node, zones_of};
 use crate::manager::{Manager, Node};
 use crate::platform::Platform;
 use core::fmt::Write;

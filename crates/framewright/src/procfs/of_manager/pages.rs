@@ -2,7 +2,7 @@
 //! those of the orders that only this manager has.
 
 use super::super::FileError;
-use super::zones_of;
+use super::lookup::zones_of;
 use crate::block::MigrateType;
 use crate::manager::Manager;
 use crate::platform::Platform;

@@ -9,7 +9,8 @@
 //! names tell of the caches.
 
 use super::super::FileError;
-use super::{node, reporting, zones_of};
+use super::lookup::{node, zones_of};
+use super::reporting;
 use crate::manager::{Manager, NumaCounts};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;

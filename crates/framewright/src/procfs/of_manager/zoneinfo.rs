@@ -1,7 +1,8 @@
 //! `/proc/zoneinfo` (SPEC 3.6), with those of Linux's counters that mean something here.
 
 use super::super::FileError;
-use super::{reporting, vmstat, zones_of};
+use super::lookup::zones_of;
+use super::{reporting, vmstat};
 use crate::manager::{Manager, Node};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;

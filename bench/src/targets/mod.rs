@@ -1,0 +1,342 @@
+//! What the manager is held to: every ratio and limit that it must reach, and how each follows from
+//! rows of results (docs/usage.md, docs/performance.md).
+//!
+//! `framewright report` shows them first; benchmarks of everything and comparisons can end with
+//! [`table`].
+
+mod alloc;
+mod guest;
+mod hugepages;
+mod init;
+mod jobs;
+mod program;
+mod reporting;
+mod rows;
+mod table;
+
+pub use rows::{Rows, Sample, key, linux_seconds, number, text, whole};
+pub use table::table;
+
+use serde_json::Value;
+
+/// How measurements follow from rows of results.
+type Measure = fn(&Rows<'_>) -> Vec<Sample>;
+
+/// One thing that must be reached.
+pub struct Target {
+    /// Its name, for programs; unique.
+    pub id: &'static str,
+    /// The section of docs/performance.md that it belongs to.
+    pub area: &'static str,
+    /// What is measured.
+    pub what: &'static str,
+    /// Which way is good.
+    pub comparison: Comparison,
+    /// The limit.
+    pub wanted: f64,
+    /// Unit of limit and measurement; a ratio has `x`.
+    pub unit: &'static str,
+    /// What it is compared with, or where the limit comes from.
+    pub against: &'static str,
+    /// The measurements in rows of results. The worst of them counts.
+    pub measure: Measure,
+    /// The command that makes such rows.
+    pub command: &'static str,
+    /// The limit in rows of results, where another was measured beside ours: it counts rather than
+    /// `wanted`.
+    pub limit: Option<fn(&Rows<'_>) -> Option<f64>>,
+}
+
+/// A limit that is not to be passed.
+const fn at_most(
+    area: &'static str,
+    id: &'static str,
+    what: &'static str,
+    (wanted, unit): (f64, &'static str),
+    (against, command): (&'static str, &'static str),
+    measure: Measure,
+) -> Target {
+    Target {
+        id,
+        area,
+        what,
+        comparison: Comparison::AtMost,
+        wanted,
+        unit,
+        against,
+        measure,
+        command,
+        limit: None,
+    }
+}
+
+/// A limit that is to be reached.
+const fn at_least(
+    area: &'static str,
+    id: &'static str,
+    what: &'static str,
+    wanted: (f64, &'static str),
+    against: (&'static str, &'static str),
+    measure: Measure,
+) -> Target {
+    Target { comparison: Comparison::AtLeast, ..at_most(area, id, what, wanted, against, measure) }
+}
+
+/// Which way is good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Comparison {
+    /// The limit and all above.
+    AtLeast,
+    /// The limit and all below.
+    AtMost,
+}
+
+impl Comparison {
+    /// As a sign.
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::AtLeast => "\u{2265}",
+            Self::AtMost => "\u{2264}",
+        }
+    }
+
+    fn holds(self, measured: f64, wanted: f64) -> bool {
+        match self {
+            Self::AtLeast => measured >= wanted,
+            Self::AtMost => measured <= wanted,
+        }
+    }
+
+    /// How far a measurement is past the limit, on the good side: 1 is the limit itself, 2 twice as
+    /// good. Nothing where zero is among the numbers.
+    fn margin(self, measured: f64, wanted: f64) -> Option<f64> {
+        let (good, bad) = match self {
+            Self::AtLeast => (measured, wanted),
+            Self::AtMost => (wanted, measured),
+        };
+        (good > 0.0 && bad > 0.0).then(|| good / bad)
+    }
+}
+
+/// Whether it is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It is.
+    Met,
+    /// It is not.
+    Short,
+    /// No row says.
+    NotMeasured,
+}
+
+impl Verdict {
+    /// In words.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Short => "short",
+            Self::NotMeasured => "not measured",
+        }
+    }
+}
+
+/// Where a limit comes from that was measured.
+const MEASURED: &str = "Linux, measured in these files";
+
+/// What became of a target.
+pub struct Outcome {
+    /// Which.
+    pub target: &'static Target,
+    /// The limit that counts.
+    pub wanted: f64,
+    /// What it is compared with, or where the limit comes from.
+    pub against: &'static str,
+    /// The worst measurement.
+    pub worst: Option<Sample>,
+    /// How many measurements there are.
+    pub samples: usize,
+    /// How many of them keep the limit.
+    pub kept: usize,
+    /// The outcome.
+    pub verdict: Verdict,
+}
+
+impl Outcome {
+    /// See [`Comparison::margin`].
+    pub fn margin(&self) -> Option<f64> {
+        let worst = self.worst.as_ref()?;
+        self.target.comparison.margin(worst.value, self.wanted)
+    }
+}
+
+/// All targets, in the order in which they are shown.
+pub fn all() -> impl Iterator<Item = &'static Target> {
+    [
+        alloc::TARGETS,
+        jobs::TARGETS,
+        init::TARGETS,
+        guest::TARGETS,
+        hugepages::TARGETS,
+        reporting::TARGETS,
+        program::TARGETS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// What rows of results say of each target.
+pub fn evaluate(rows: &[Value]) -> Vec<Outcome> {
+    let rows = Rows::new(rows);
+    all().map(|target| outcome(target, &rows)).collect()
+}
+
+fn outcome(target: &'static Target, rows: &Rows<'_>) -> Outcome {
+    let mut samples = (target.measure)(rows);
+    samples.retain(|sample| sample.value.is_finite());
+    let measured = target.limit.and_then(|limit| limit(rows));
+    let (wanted, against) =
+        measured.map_or((target.wanted, target.against), |wanted| (wanted, MEASURED));
+    let holds = |sample: &Sample| target.comparison.holds(sample.value, wanted);
+    let (count, kept) = (samples.len(), samples.iter().filter(|sample| holds(sample)).count());
+    let worst = samples.into_iter().reduce(|worst, sample| {
+        if target.comparison.holds(sample.value, worst.value) { worst } else { sample }
+    });
+    let verdict = match count {
+        0 => Verdict::NotMeasured,
+        _ if kept == count => Verdict::Met,
+        _ => Verdict::Short,
+    };
+    Outcome { target, wanted, against, worst, samples: count, kept, verdict }
+}
+
+/// Units of times and sizes, each with how many of it the next has.
+const SCALES: [&[(&str, f64)]; 2] = [
+    &[("ns", 1e3), ("\u{b5}s", 1e3), ("ms", 1e3), ("s", f64::INFINITY)],
+    &[("KiB", 1024.0), ("MiB", 1024.0), ("GiB", f64::INFINITY)],
+];
+
+/// A number in the unit in which people say it: 39.7 us rather than 0.0397 ms.
+fn fitting(value: f64, unit: &str) -> (f64, &str) {
+    let place = |scale: &&[(&str, f64)]| scale.iter().position(|(name, _)| *name == unit);
+    let Some((scale, mut at)) = SCALES.into_iter().find_map(|scale| Some((scale, place(&scale)?)))
+    else {
+        return (value, unit);
+    };
+    let mut value = value;
+    while value.abs() >= scale[at].1 {
+        value /= scale[at].1;
+        at += 1;
+    }
+    while value != 0.0 && value.abs() < 1.0 && at > 0 {
+        at -= 1;
+        value *= scale[at].1;
+    }
+    (value, scale[at].0)
+}
+
+/// A number as people read it, with its unit.
+pub fn shown(value: f64, unit: &str) -> String {
+    let (value, unit) = fitting(value, unit);
+    let magnitude = value.abs();
+    let number = match magnitude {
+        0.0 => "0".to_owned(),
+        _ if magnitude >= 100.0 || magnitude.fract() == 0.0 && magnitude >= 1.0 => {
+            format!("{value:.0}")
+        }
+        _ if magnitude >= 10.0 => format!("{value:.1}"),
+        _ if magnitude >= 0.1 => format!("{value:.2}"),
+        _ if magnitude >= 0.001 => format!("{value:.4}"),
+        _ => format!("{value:.1e}"),
+    };
+    match unit {
+        "" => number,
+        "x" => format!("{number}\u{d7}"),
+        _ => format!("{number} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_target_is_named_once() {
+        let ids: Vec<_> = all().map(|target| target.id).collect();
+        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+        assert!(
+            ids.len() > 40 && all().all(|target| target.wanted >= 0.0 && !target.what.is_empty())
+        );
+    }
+
+    #[test]
+    fn without_rows_nothing_is_measured() {
+        assert!(evaluate(&[]).iter().all(|outcome| outcome.verdict == Verdict::NotMeasured));
+        // Rows that have nothing of what they should.
+        let odd: Vec<Value> = [
+            "alloc",
+            "init",
+            "jobs",
+            "hugepages",
+            "reporting",
+            "fault",
+            "compare",
+            "model",
+            "run",
+            "bring-up",
+        ]
+        .map(|bench| json!({ "bench": bench, "alloc_ns": "x", "threads": [], "seconds": null }))
+        .into();
+        assert!(evaluate(&odd).iter().all(|outcome| outcome.verdict == Verdict::NotMeasured));
+    }
+
+    #[test]
+    fn the_worst_counts() {
+        let row = |managed: u64, ns: f64| {
+            json!({ "bench": "alloc", "allocator": "framewright", "managed_gib": managed, "order": 0,
+                    "pattern": "bulk", "threads": 1, "alloc_ns": ns, "free_ns": 2.0 })
+        };
+        let outcome = |rows: &[Value]| {
+            evaluate(rows)
+                .into_iter()
+                .find(|outcome| outcome.target.id == "order-0-get")
+                .expect("a target")
+        };
+        let met = outcome(&[row(8, 3.0), row(64, 5.5)]);
+        assert_eq!((met.verdict, met.samples, met.kept), (Verdict::Met, 2, 2));
+        let short = outcome(&[row(8, 6.5), row(64, 3.0)]);
+        let worst = short.worst.as_ref().map(|sample| sample.value);
+        assert_eq!((short.verdict, short.kept, worst), (Verdict::Short, 1, Some(6.5)));
+        assert!(
+            short.margin().is_some_and(|margin| margin < 1.0)
+                && met.margin().is_some_and(|margin| margin > 1.0)
+        );
+    }
+
+    #[test]
+    fn numbers_have_as_many_digits_as_count() {
+        let all =
+            [0.0, 40.0, 2.5, 12.34, 123.4, 0.52, 0.0042, 0.00001].map(|value| shown(value, ""));
+        assert_eq!(all, ["0", "40", "2.50", "12.3", "123", "0.52", "0.0042", "1.0e-5"]);
+        assert_eq!((shown(1.5, "x"), shown(6.0, "ns")), ("1.50\u{d7}".into(), "6 ns".into()));
+        let units = [
+            (0.0397, "ms"),
+            (0.5, "s"),
+            (1.0, "ms"),
+            (0.0, "ms"),
+            (1234.0, "ns"),
+            (180.0, "s"),
+            (0.5, "ns"),
+        ];
+        let all = units.map(|(value, unit)| shown(value, unit));
+        assert_eq!(
+            all,
+            ["39.7 \u{b5}s", "500 ms", "1 ms", "0 ms", "1.23 \u{b5}s", "180 s", "0.50 ns"]
+        );
+        assert_eq!(
+            (shown(16384.0, "KiB"), shown(32.0, "KiB"), shown(40.0, "MiB")),
+            ("16 MiB".into(), "32 KiB".into(), "40 MiB".into())
+        );
+    }
+}

@@ -1,0 +1,476 @@
+//! The memblock allocator itself. See the [module documentation](super).
+
+use super::error::{MemblockError, SetName};
+use super::region::{Region, RegionFlags};
+use super::request::{MemblockRequest, NodeChoice, Tables};
+use super::search::{Place, Query};
+use super::set::{FIXED_REGIONS, RegionSet};
+use crate::firmware::{MemoryKind, MemoryMap, NodeRange, Topology, node_ranges};
+use crate::platform::Platform;
+use crate::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+use core::fmt;
+
+/// Alignment in bytes of a request that names none: a cache line.
+const CACHE_LINE_BYTES: u64 = 64;
+
+/// Frame 0: address 0 means failure to too many callers, so it is reserved from the start and never
+/// freed.
+const FRAME_ZERO: PhysRange = PhysRange::new(0, PAGE_SIZE);
+
+/// Room for the first 128 regions of each set, some 6 KiB. The adopter lends it, so that it can be
+/// in a static where stacks are small, and so that the allocator itself is small enough to be
+/// handed over by value.
+#[derive(Debug)]
+pub struct MemblockStorage {
+    memory: [Region; FIXED_REGIONS],
+    reserved: [Region; FIXED_REGIONS],
+}
+
+impl MemblockStorage {
+    /// Nothing in it.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { memory: [Region::EMPTY; FIXED_REGIONS], reserved: [Region::EMPTY; FIXED_REGIONS] }
+    }
+}
+
+impl Default for MemblockStorage {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// See the [module documentation](super). A few words: its first regions are in the
+/// [`MemblockStorage`] that the adopter lends.
+///
+/// It carries what [`Manager::bring_up`](crate::Manager::bring_up) needs to know of memory and
+/// nodes, and is given to it by value. So the manager has the memory of exactly one allocator, that
+/// which [`add_memory`](Self::add_memory) added included, and no other call can use the memory
+/// beside it.
+///
+/// Only who promises that the memory is unused can start one:
+///
+/// ```compile_fail,E0133
+/// # use framewright::{Platform, memblock::{Memblock, MemblockError, MemblockStorage}, firmware::{MemoryMap, Topology}};
+/// fn start<'a, P: Platform>(kernel: &'static P, room: &'a mut MemblockStorage, map: MemoryMap<'_>, nodes: &'a Topology<'a>) {
+///     let _ = Memblock::new(kernel, room, map, nodes);
+/// }
+/// ```
+///
+/// And no two managers come of one:
+///
+/// ```compile_fail,E0382
+/// # use framewright::{BringUp, Manager, Platform, memblock::Memblock};
+/// fn twice<P: Platform>(early: Memblock<'_, P>, input: &BringUp<'_>) {
+///     let first = Manager::bring_up(early, input);
+///     let second = Manager::bring_up(early, input);
+/// }
+/// ```
+pub struct Memblock<'a, P: Platform> {
+    pub(super) platform: &'static P,
+    pub(super) topology: &'a Topology<'a>,
+    pub(super) memory: RegionSet<'a>,
+    pub(super) reserved: RegionSet<'a>,
+    pub(super) bottom_up: bool,
+    pub(super) movable_node: bool,
+    pub(super) tables: Tables,
+    pub(super) discarded: bool,
+}
+
+impl<'a, P: Platform> Memblock<'a, P> {
+    /// Knows all present memory of `map`, each range with its node; reserves nothing but frame 0.
+    ///
+    /// A map of more than 128 ranges needs an array in memory at once, before anything could be
+    /// reserved. If such a map calls memory usable that holds something (the kernel, an initial RAM
+    /// disk), use [`with_reserved`](Self::with_reserved).
+    ///
+    /// # Safety
+    /// As for [`with_reserved`](Self::with_reserved), and nothing in usable memory is in use.
+    ///
+    /// # Errors
+    /// [`MemblockError::NoRoomToGrow`] or [`MemblockError::MisalignedDirectMap`], for a map of more
+    /// than 128 ranges.
+    pub unsafe fn new(
+        platform: &'static P,
+        storage: &'a mut MemblockStorage,
+        map: MemoryMap<'_>,
+        topology: &'a Topology<'a>,
+    ) -> Result<Self, MemblockError> {
+        // SAFETY: the caller promises what is wanted; nothing needs a reservation.
+        unsafe { Self::with_reserved(platform, storage, map, topology, &[]) }
+    }
+
+    /// Knows the memory of `map` too, with `reserved` reserved before any memory is used.
+    ///
+    /// # Safety
+    /// What the map calls usable and `reserved` does not name is unused RAM (invariant 1): nothing
+    /// that is in use lies in it, and [`Platform::direct`] shows it below
+    /// [`Platform::direct_limit`]. From now on only this allocator, those to whom it gives memory,
+    /// and the manager that is made from it use that RAM, for as long as one of them is there:
+    /// there is no second allocator or manager of the same memory meanwhile. What is reserved later
+    /// with [`reserve`](Self::reserve) may already hold an array of the allocator's own or an
+    /// allocation.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new); the arrays may also be needed for many `reserved` ranges.
+    pub unsafe fn with_reserved(
+        platform: &'static P,
+        storage: &'a mut MemblockStorage,
+        map: MemoryMap<'_>,
+        topology: &'a Topology<'a>,
+        reserved: &[PhysRange],
+    ) -> Result<Self, MemblockError> {
+        let mut early = Self::empty(platform, storage, topology);
+        // SAFETY: the caller promises the same.
+        unsafe { early.start(map, reserved) }?;
+        Ok(early)
+    }
+
+    /// Knows no memory yet, and nothing reserved but frame 0.
+    #[must_use]
+    pub fn empty(
+        platform: &'static P,
+        storage: &'a mut MemblockStorage,
+        topology: &'a Topology<'a>,
+    ) -> Self {
+        let memory = RegionSet::new(&mut storage.memory);
+        let mut reserved = RegionSet::new(&mut storage.reserved);
+        reserved.cover(&reservation(FRAME_ZERO));
+        Self {
+            platform,
+            topology,
+            memory,
+            reserved,
+            bottom_up: false,
+            movable_node: false,
+            tables: Tables::High,
+            discarded: false,
+        }
+    }
+
+    /// Makes an [`empty`](Self::empty) allocator what [`with_reserved`](Self::with_reserved)
+    /// returns.
+    ///
+    /// # Safety
+    /// As for [`with_reserved`](Self::with_reserved).
+    ///
+    /// # Errors
+    /// As there, and [`MemblockError::AlreadyStarted`] or [`MemblockError::Discarded`] when it is
+    /// not empty.
+    pub unsafe fn start(
+        &mut self,
+        map: MemoryMap<'_>,
+        reserved: &[PhysRange],
+    ) -> Result<(), MemblockError> {
+        self.check_live()?;
+        let frame_zero = reservation(FRAME_ZERO);
+        if !self.memory.regions().is_empty() || self.reserved.regions() != [frame_zero] {
+            return Err(MemblockError::AlreadyStarted);
+        }
+        let started = self.fill(map, reserved);
+        if started.is_err() {
+            self.memory.clear();
+            self.reserved.clear();
+            self.reserved.cover(&frame_zero);
+        }
+        started
+    }
+
+    pub(super) fn fill(
+        &mut self,
+        map: MemoryMap<'_>,
+        reserved: &[PhysRange],
+    ) -> Result<(), MemblockError> {
+        let topology = self.topology;
+        if let Some(capacity) = self.memory.capacity_to_grow_to(count_regions(map, topology)) {
+            // The set does not know its memory yet, so the place for its array is sought in the
+            // map, range by range.
+            let place = self.array_queries(capacity).find_map(|query| {
+                let mut places = node_ranges(map, topology).filter_map(|range| {
+                    query.find(&[memory_region(&range)], self.reserved.regions(), &[reserved])
+                });
+                if self.bottom_up { places.next() } else { places.last() }
+            });
+            let array = self.array_in(SetName::Memory, place, capacity)?;
+            self.adopt(SetName::Memory, array);
+        }
+        for range in node_ranges(map, topology) {
+            self.memory.cover(&memory_region(&range));
+        }
+        reserved.iter().try_for_each(|&range| self.reserve_avoiding(range, reserved))
+    }
+
+    /// Adds memory that the map did not have: the whole frames in `range`. Frames already known
+    /// keep their node and flags. The manager gets it with the rest.
+    ///
+    /// # Safety
+    /// What [`with_reserved`](Self::with_reserved) wants of usable memory goes for these frames
+    /// too, as far as they are not reserved yet; and [`Platform::direct`] is linear over them and
+    /// over what they touch.
+    ///
+    /// # Errors
+    /// [`MemblockError::UnknownNode`], [`MemblockError::NoRoomToGrow`],
+    /// [`MemblockError::MisalignedDirectMap`], [`MemblockError::Discarded`].
+    pub unsafe fn add_memory(
+        &mut self,
+        range: PhysRange,
+        node: NodeId,
+        hot_pluggable: bool,
+    ) -> Result<(), MemblockError> {
+        self.check_live()?;
+        let nodes = self.topology.node_count();
+        if node.index() >= nodes {
+            return Err(MemblockError::UnknownNode { node, nodes });
+        }
+        let flags = if hot_pluggable { RegionFlags::HOT_PLUGGABLE } else { RegionFlags::NONE };
+        let new = Region { range: clip(range).whole_frames().to_phys(), node: Some(node), flags };
+        self.make_room(self.memory.extra_to_cover(&new), 0, &[new.range])?;
+        self.memory.cover(&new);
+        Ok(())
+    }
+
+    /// Reserves bytes, known memory or not, clipped at the end of the address space. Already
+    /// reserved parts stay as they are. Reserve whatever holds something before the first
+    /// allocation; [`with_reserved`](Self::with_reserved) does.
+    ///
+    /// # Errors
+    /// [`MemblockError::NoRoomToGrow`], [`MemblockError::MisalignedDirectMap`],
+    /// [`MemblockError::Discarded`].
+    pub fn reserve(&mut self, range: PhysRange) -> Result<(), MemblockError> {
+        self.check_live()?;
+        self.reserve_avoiding(range, &[range])
+    }
+
+    /// Reserves `range`; an array that this needs goes outside all of `avoid`.
+    pub(super) fn reserve_avoiding(
+        &mut self,
+        range: PhysRange,
+        avoid: &[PhysRange],
+    ) -> Result<(), MemblockError> {
+        let new = reservation(clip(range));
+        self.make_room(0, self.reserved.extra_to_cover(&new), avoid)?;
+        // Where one of our arrays lies in the range, the bytes have two owners from now on.
+        self.memory.keep_storage_in(new.range);
+        self.reserved.keep_storage_in(new.range);
+        self.reserved.cover(&new);
+        Ok(())
+    }
+
+    /// Allocates: the highest fitting bytes (the lowest when [bottom-up](Self::set_bottom_up)),
+    /// inside one memory region, reserved with that region's node. Bytes from another node are
+    /// second choice, bytes below `min_address` the third; under
+    /// [`movable_node`](Self::set_movable_node) hot-pluggable memory is the last.
+    ///
+    /// # Errors
+    /// [`MemblockError::ZeroSize`], [`MemblockError::BadAlignment`],
+    /// [`MemblockError::OutOfMemory`], [`MemblockError::NoRoomToGrow`],
+    /// [`MemblockError::MisalignedDirectMap`], [`MemblockError::Discarded`].
+    pub fn allocate(&mut self, request: &MemblockRequest) -> Result<PhysRange, MemblockError> {
+        self.check_live()?;
+        let align = if request.align_bytes == 0 { CACHE_LINE_BYTES } else { request.align_bytes };
+        if request.size_bytes == 0 {
+            return Err(MemblockError::ZeroSize);
+        }
+        if !align.is_power_of_two() {
+            return Err(MemblockError::BadAlignment { align_bytes: align });
+        }
+        let place = self.find(request, align)?;
+        self.reserve_place(&place, request)
+    }
+
+    /// Makes a place that was just found an allocation.
+    pub(super) fn reserve_place(
+        &mut self,
+        place: &Place,
+        request: &MemblockRequest,
+    ) -> Result<PhysRange, MemblockError> {
+        let flags = if request.no_init { RegionFlags::NO_INIT } else { RegionFlags::NONE };
+        let new = Region { range: place.range(), node: place.node(), flags };
+        self.make_room(0, self.reserved.extra_to_cover(&new), &[new.range])?;
+        self.reserved.cover(&new);
+        if request.zeroed {
+            super::storage::zero(self.platform, place);
+        }
+        Ok(new.range)
+    }
+
+    pub(super) fn find(
+        &self,
+        request: &MemblockRequest,
+        align: u64,
+    ) -> Result<Place, MemblockError> {
+        let touched = request.zeroed || !request.no_init;
+        let reach = if touched { self.platform.direct_limit() } else { PHYSICAL_ADDRESS_END };
+        let max_address = request.max_address.min(reach).min(PHYSICAL_ADDRESS_END);
+        let (node, fallback) = match request.node {
+            NodeChoice::Any => (None, false),
+            NodeChoice::Preferred(node) => (Some(node), true),
+            NodeChoice::Exact(node) => (Some(node), false),
+        };
+        let mut query = Query {
+            size: request.size_bytes,
+            align,
+            window: PhysRange::default(),
+            node,
+            hot_pluggable: true,
+            bottom_up: self.bottom_up,
+            edges: false,
+        };
+        let (memory, reserved) = (self.memory.regions(), self.reserved.regions());
+        for &hot_pluggable in self.hot_pluggable(request.hot_pluggable) {
+            query.hot_pluggable = hot_pluggable;
+            for min_address in [request.min_address, 0] {
+                query.window = PhysRange::new(min_address, max_address);
+                query.node = node;
+                if let Some(place) = query.find(memory, reserved, &[]) {
+                    return Ok(place);
+                }
+                query.node = if fallback { None } else { node };
+                if fallback && let Some(place) = query.find(memory, reserved, &[]) {
+                    return Ok(place);
+                }
+                if request.min_address == 0 {
+                    break;
+                }
+            }
+        }
+        Err(MemblockError::OutOfMemory {
+            size_bytes: request.size_bytes,
+            align_bytes: align,
+            max_address,
+            node: request.node,
+            largest_bytes: query.largest(memory, reserved),
+        })
+    }
+
+    /// Whether to look into hot-pluggable memory, search after search.
+    pub(super) fn hot_pluggable(&self, is_wanted: bool) -> &'static [bool] {
+        if self.movable_node && !is_wanted { &[false, true] } else { &[true] }
+    }
+
+    /// Ends a reservation or an allocation, or a part of one; what in `range` is not reserved stays
+    /// as it is, and so does frame 0. An empty range means nothing.
+    ///
+    /// # Safety
+    /// Nobody uses the memory in `range` any more: others are given it next. So what was reserved
+    /// because something lies there, and what somebody else allocated, may be freed only when they
+    /// are done with it.
+    ///
+    /// # Errors
+    /// [`MemblockError::NotReserved`] when nothing in the range is reserved,
+    /// [`MemblockError::FrameZero`] when it has nothing beyond frame 0,
+    /// [`MemblockError::OwnStorage`], [`MemblockError::NoRoomToGrow`],
+    /// [`MemblockError::MisalignedDirectMap`], [`MemblockError::Discarded`].
+    pub unsafe fn free(&mut self, range: PhysRange) -> Result<(), MemblockError> {
+        self.check_live()?;
+        let given = clip(range);
+        let range = PhysRange::new(given.start.max(FRAME_ZERO.end), given.end);
+        if given.is_empty() {
+            return Ok(());
+        }
+        if range.is_empty() {
+            return Err(MemblockError::FrameZero);
+        }
+        // Giving our own arrays away would let somebody else write into them (invariant 3).
+        if let Some(&storage) =
+            self.storage().iter().find(|storage| !storage.intersection(range).is_empty())
+        {
+            return Err(MemblockError::OwnStorage { storage });
+        }
+        if !self.reserved.touches(range) {
+            return Err(MemblockError::NotReserved { range: given });
+        }
+        self.make_room(0, self.reserved.extra_to_uncover(range), &[range])?;
+        self.reserved.uncover(range);
+        Ok(())
+    }
+
+    /// Allocate from low addresses up, rather than from high ones down.
+    pub fn set_bottom_up(&mut self, bottom_up: bool) {
+        self.bottom_up = bottom_up;
+    }
+
+    /// Keep hot-pluggable memory free of what could not be moved out of the way, as long as there
+    /// is other memory (the parameter `movable_node`). Otherwise it is memory like any other, as in
+    /// Linux (`mm/memblock.c`, `should_skip_region`): there are machines that have no other.
+    pub fn set_movable_node(&mut self, movable_node: bool) {
+        self.movable_node = movable_node;
+    }
+
+    /// What is memory, ascending. Empty after [`discard`](Self::discard).
+    #[must_use]
+    pub fn memory(&self) -> &[Region] {
+        self.memory.regions()
+    }
+
+    /// What is reserved, ascending; not all of it need be memory. Empty after
+    /// [`discard`](Self::discard).
+    #[must_use]
+    pub fn reserved(&self) -> &[Region] {
+        self.reserved.regions()
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
+
+    /// Bytes reserved, whether memory or not.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved.bytes()
+    }
+
+    /// The frames that hold the grown arrays of the memory set and of the reserved set; empty where
+    /// a set has not grown.
+    #[must_use]
+    pub fn storage(&self) -> [PhysRange; 2] {
+        [self.memory.storage(), self.reserved.storage()]
+    }
+
+    pub(super) fn check_live(&self) -> Result<(), MemblockError> {
+        if self.discarded { Err(MemblockError::Discarded) } else { Ok(()) }
+    }
+}
+
+impl<P: Platform> fmt::Debug for Memblock<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memblock")
+            .field("memory", &self.memory())
+            .field("reserved", &self.reserved())
+            .field("bottom_up", &self.bottom_up)
+            .field("discarded", &self.discarded)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `range` as far as addresses go. The fields are public, so its end may lie before its start.
+fn clip(range: PhysRange) -> PhysRange {
+    PhysRange::new(range.start.min(PHYSICAL_ADDRESS_END), range.end.min(PHYSICAL_ADDRESS_END))
+}
+
+const fn reservation(range: PhysRange) -> Region {
+    Region { range, node: None, flags: RegionFlags::NONE }
+}
+
+/// How many regions the memory of `map` makes, joined.
+fn count_regions(map: MemoryMap<'_>, topology: &Topology<'_>) -> usize {
+    let mut last = Region::EMPTY;
+    let starts_a_region = |range: NodeRange| {
+        let region = memory_region(&range);
+        let joins = last.range.end == region.range.start && last.is_like(&region);
+        last = region;
+        !joins
+    };
+    node_ranges(map, topology).map(starts_a_region).filter(|&starts| starts).count()
+}
+
+fn memory_region(range: &NodeRange) -> Region {
+    let flags = match range.kind {
+        MemoryKind::HotPluggable => RegionFlags::HOT_PLUGGABLE,
+        MemoryKind::Unaccepted => RegionFlags::UNACCEPTED,
+        _ => RegionFlags::NONE,
+    };
+    Region { range: range.range.to_phys(), node: Some(range.node), flags }
+}

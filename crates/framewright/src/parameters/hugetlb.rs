@@ -1,0 +1,389 @@
+//! Boot parameters of pools: Linux's names, forms and precedence (SPEC 6.2).
+//!
+//! What a word means depends on those before it: a size holds for the count that follows. So words
+//! are read in order, and what contradicts an earlier one is ignored and said.
+
+use super::parse::{parse_bool, parse_size};
+use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
+
+/// How many pages of one size a command line asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Requested {
+    /// In all.
+    pub pages: u64,
+    /// On which nodes, in the form `hugepages=0:4,1:2`.
+    nodes: Option<[u32; MAX_NODES]>,
+}
+
+impl Requested {
+    const NONE: Self = Self { pages: 0, nodes: None };
+
+    /// Pages of one node, in the node form; nothing in the plain one.
+    #[must_use]
+    pub fn on_node(&self, node: NodeId) -> Option<u64> {
+        self.nodes.map(|nodes| u64::from(nodes[node.index()]))
+    }
+
+    /// The nodes that are named with at least one page.
+    #[must_use]
+    pub fn nodes(&self) -> NodeMask {
+        NodeMask::ALL
+            .nodes()
+            .filter(|&node| self.on_node(node).is_some_and(|pages| pages != 0))
+            .fold(NodeMask::EMPTY, NodeMask::with)
+    }
+}
+
+/// To what the next `hugepages=` applies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Current {
+    /// No size was given yet: the default size, whatever that will be.
+    Default,
+    /// A size.
+    Size(PoolSize),
+}
+
+/// What the command line says of huge pages. See the module documentation.
+#[derive(Clone, Debug)]
+pub struct HugePageParameters {
+    /// `hugepage_alloc_threads=`: most threads that fill the pool of 2 MiB pages at boot, the
+    /// caller among them. Else a quarter of the CPUs, at least one.
+    pub alloc_threads: Option<u32>,
+    /// `hugetlb_free_vmemmap=`: whether pages in pools give up their descriptors where these are in
+    /// the vmemmap.
+    pub free_vmemmap: bool,
+    requested: [Requested; PoolSize::COUNT],
+    /// A count that was given before any size.
+    implicit: Requested,
+    default_size: Option<PoolSize>,
+    /// Sizes that `hugepagesz=` or `default_hugepagesz=` named.
+    registered: [bool; PoolSize::COUNT],
+    current: Current,
+    /// The last size word was wrong: the next count is ignored.
+    ignore_next: bool,
+    /// Where the last count went.
+    last: Option<Current>,
+}
+
+impl Default for HugePageParameters {
+    fn default() -> Self {
+        Self {
+            alloc_threads: None,
+            free_vmemmap: false,
+            requested: [Requested::NONE; PoolSize::COUNT],
+            implicit: Requested::NONE,
+            default_size: None,
+            registered: [false; PoolSize::COUNT],
+            current: Current::Default,
+            ignore_next: false,
+            last: None,
+        }
+    }
+}
+
+impl HugePageParameters {
+    /// The size that `/proc/meminfo` and `/proc/sys/vm` speak of.
+    #[must_use]
+    pub fn default_size(&self) -> PoolSize {
+        self.default_size.unwrap_or_default()
+    }
+
+    /// What is wanted of one size. A count without a size goes to the default size, and before one
+    /// that names it.
+    #[must_use]
+    pub fn requested(&self, size: PoolSize) -> Requested {
+        if size == self.default_size() && self.implicit.pages != 0 {
+            self.implicit
+        } else {
+            self.requested[size.index()]
+        }
+    }
+
+    /// A count for the default size that is not used, because one was given before any size.
+    #[must_use]
+    pub fn overridden_pages(&self) -> Option<u64> {
+        let explicit = self.requested[self.default_size().index()].pages;
+        (self.implicit.pages != 0 && explicit != 0).then_some(explicit)
+    }
+
+    /// Reads one word; nothing when it is not about huge pages.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
+        Some(match name {
+            "hugepages" => self.set_count(value),
+            "hugepagesz" => self.set_size(value),
+            "default_hugepagesz" => self.set_default_size(value),
+            "hugepage_alloc_threads" => match value.parse() {
+                Ok(threads @ 1..) => {
+                    self.alloc_threads = Some(threads);
+                    Ok(())
+                }
+                _ => Err("hugepage_alloc_threads= takes a number of threads, at least 1"),
+            },
+            "hugetlb_free_vmemmap" | "hugetlb_optimize_vmemmap" => match parse_bool(value) {
+                Some(on) => {
+                    self.free_vmemmap = on;
+                    Ok(())
+                }
+                None => Err("it is on or off"),
+            },
+            "hugetlb_cma" => match parse_size(value) {
+                Ok(0) => Ok(()),
+                Ok(_) => Err(
+                    "hugetlb_cma= is not supported, 1 GiB pages are taken at boot as without it",
+                ),
+                Err(_) => Err("hugetlb_cma= takes a size such as 4G, and only 0 is supported"),
+            },
+            "hugetlb_cma_only" => match parse_bool(value) {
+                Some(false) => Ok(()),
+                Some(true) => Err(
+                    "hugetlb_cma_only= is not supported, 1 GiB pages are taken at boot as without it",
+                ),
+                None => Err("hugetlb_cma_only= is on or off, and only off is supported"),
+            },
+            _ => return None,
+        })
+    }
+
+    fn set_size(&mut self, value: &str) -> Result<(), &'static str> {
+        self.ignore_next = true;
+        let size = supported(value)?;
+        if self.registered[size.index()] {
+            // Once more for the default size, if its count is still to come.
+            let is_default = self.default_size == Some(size);
+            if !is_default || self.requested[size.index()].pages != 0 {
+                return Err("this size was specified before");
+            }
+        }
+        self.registered[size.index()] = true;
+        self.current = Current::Size(size);
+        self.ignore_next = false;
+        Ok(())
+    }
+
+    fn set_default_size(&mut self, value: &str) -> Result<(), &'static str> {
+        self.ignore_next = true;
+        if self.default_size.is_some() {
+            return Err("the default size was specified before");
+        }
+        let size = supported(value)?;
+        self.default_size = Some(size);
+        self.registered[size.index()] = true;
+        self.current = Current::Size(size);
+        self.ignore_next = false;
+        if self.implicit.pages != 0 {
+            self.requested[size.index()] = core::mem::replace(&mut self.implicit, Requested::NONE);
+            // What was a count without a size is one of this size now.
+            self.last = Some(Current::Size(size));
+        }
+        Ok(())
+    }
+
+    fn set_count(&mut self, value: &str) -> Result<(), &'static str> {
+        if core::mem::replace(&mut self.ignore_next, false) {
+            return Err("it does not follow a valid hugepagesz=");
+        }
+        if self.last == Some(self.current) {
+            return Err("specified twice without a hugepagesz= between, the first counts");
+        }
+        let parsed = counts(value);
+        let place = match self.current {
+            Current::Default => &mut self.implicit,
+            Current::Size(size) => &mut self.requested[size.index()],
+        };
+        match parsed {
+            Some(requested) => {
+                *place = requested;
+                self.last = Some(self.current);
+                Ok(())
+            }
+            None => {
+                *place = Requested::NONE;
+                Err("hugepages= takes a number of pages, or node:number[,node:number...]")
+            }
+        }
+    }
+}
+
+fn supported(value: &str) -> Result<PoolSize, &'static str> {
+    let size = parse_size(value).ok().and_then(PoolSize::of_bytes);
+    size.ok_or("unsupported size, 2M and 1G are possible; a hugepages= that follows is ignored")
+}
+
+/// Either form of a count.
+fn counts(value: &str) -> Option<Requested> {
+    if !value.contains(':') {
+        return Some(Requested { pages: number(value)?, nodes: None });
+    }
+    let (mut pages, mut nodes) = (0_u64, [0_u32; MAX_NODES]);
+    for pair in value.split(',') {
+        let (node, count) = pair.split_once(':')?;
+        let node = NodeId::new(usize::try_from(number(node)?).ok()?)?;
+        // More pages than memory can have are as good as four milliards.
+        let count = u32::try_from(number(count)?).unwrap_or(u32::MAX);
+        let slot = &mut nodes[node.index()];
+        let before = *slot;
+        *slot = before.saturating_add(count);
+        pages += u64::from(*slot - before);
+    }
+    Some(Requested { pages, nodes: Some(nodes) })
+}
+
+fn number(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // Too large for 64 bits is only more than there can be.
+    Some(text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameters::Parameters;
+    use std::vec::Vec;
+
+    /// Pages of 2 MiB and of 1 GiB, and how many words were refused.
+    fn read(line: &str) -> ([u64; 2], usize) {
+        let mut problems = 0;
+        let parameters = Parameters::parse(line, &mut |_| problems += 1).huge_pages;
+        (PoolSize::ALL.map(|size| parameters.requested(size).pages), problems)
+    }
+
+    #[test]
+    fn forms_and_precedence() {
+        for (line, pages, problems) in [
+            ("", [0, 0], 0),
+            ("hugepages=256", [256, 0], 0),
+            // All three spellings of a default size mean the same.
+            ("hugepages=8 default_hugepagesz=1G", [0, 8], 0),
+            ("default_hugepagesz=1G hugepages=8", [0, 8], 0),
+            ("default_hugepagesz=1G hugepagesz=1G hugepages=8", [0, 8], 0),
+            ("default_hugepagesz=2M hugepages=8", [8, 0], 0),
+            ("hugepagesz=2M hugepages=512 hugepagesz=1G hugepages=4", [512, 4], 0),
+            ("hugepagesz=1G hugepages=4 hugepagesz=2M hugepages=512", [512, 4], 0),
+            // A count before any size stays, whatever a pair says later.
+            ("hugepages=256 hugepagesz=2M hugepages=512", [256, 0], 0),
+            ("hugepages=256 hugepagesz=1G hugepages=4", [256, 4], 0),
+            // The second of two is ignored.
+            ("hugepages=5 hugepages=6", [5, 0], 1),
+            ("hugepagesz=2M hugepages=5 hugepages=6", [5, 0], 1),
+            ("hugepages=8 default_hugepagesz=1G hugepages=9", [0, 8], 1),
+            // Each size once, and what follows the second is ignored.
+            ("hugepagesz=2M hugepages=5 hugepagesz=2M hugepages=6", [5, 0], 2),
+            (
+                "hugepagesz=2M hugepages=5 hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=7",
+                [5, 1],
+                2,
+            ),
+            ("default_hugepagesz=2M hugepages=5 hugepagesz=2M hugepages=6", [5, 0], 2),
+            ("default_hugepagesz=1G default_hugepagesz=2M hugepages=3", [0, 0], 2),
+            // Unsupported sizes: the next count is ignored, the one after it is not.
+            ("hugepagesz=3M hugepages=5", [0, 0], 2),
+            ("hugepagesz=64K hugepages=5 hugepages=6", [6, 0], 2),
+            (
+                "hugepagesz=2M hugepages=5 hugepagesz=4M hugepages=6 hugepagesz=1G hugepages=7",
+                [5, 7],
+                2,
+            ),
+            ("default_hugepagesz=16M hugepages=5", [0, 0], 2),
+            ("hugepagesz hugepages=5", [0, 0], 2),
+            ("hugepagesz=2MB hugepages=5", [5, 0], 0),
+            // Nonsense.
+            ("hugepages=many", [0, 0], 1),
+            ("hugepages=-1", [0, 0], 1),
+            ("hugepages=", [0, 0], 1),
+            ("hugepages", [0, 0], 1),
+            ("hugepages=5x", [0, 0], 1),
+            ("hugepages=many hugepages=7", [7, 0], 1),
+            ("hugepages=99999999999999999999", [u64::MAX, 0], 0),
+            ("hugepages=0", [0, 0], 0),
+        ] {
+            assert_eq!(read(line), (pages, problems), "{line}");
+        }
+    }
+
+    #[test]
+    fn node_forms() {
+        let on_nodes = |line: &str, size: PoolSize| {
+            let mut problems = 0;
+            let requested =
+                Parameters::parse(line, &mut |_| problems += 1).huge_pages.requested(size);
+            let nodes: Vec<_> = requested
+                .nodes()
+                .nodes()
+                .map(|node| (node.index(), requested.on_node(node)))
+                .collect();
+            (requested.pages, nodes, problems)
+        };
+        let two = PoolSize::TwoMib;
+        assert_eq!(
+            on_nodes("hugepages=0:4,1:2", two),
+            (6, [(0, Some(4)), (1, Some(2))].to_vec(), 0)
+        );
+        assert_eq!(on_nodes("hugepages=63:1", two), (1, [(63, Some(1))].to_vec(), 0));
+        assert_eq!(on_nodes("hugepages=1:0,3:5", two), (5, [(3, Some(5))].to_vec(), 0));
+        assert_eq!(on_nodes("hugepages=0:1,0:2", two), (3, [(0, Some(3))].to_vec(), 0));
+        assert_eq!(
+            on_nodes("hugepagesz=1G hugepages=2:7", PoolSize::OneGib),
+            (7, [(2, Some(7))].to_vec(), 0)
+        );
+        assert_eq!(
+            on_nodes("hugepages=2:7 default_hugepagesz=1G", PoolSize::OneGib),
+            (7, [(2, Some(7))].to_vec(), 0)
+        );
+        for bad in [
+            "64:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:1:2",
+        ] {
+            let line = std::format!("hugepages={bad}");
+            assert_eq!(on_nodes(&line, two), (0, Vec::new(), 1), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_overridden_is_known() {
+        let parameters = |line| Parameters::parse(line, &mut |_| ()).huge_pages;
+        assert_eq!(
+            parameters("hugepages=256 hugepagesz=2M hugepages=512").overridden_pages(),
+            Some(512)
+        );
+        assert_eq!(
+            parameters("hugepages=256 hugepagesz=1G hugepages=512").overridden_pages(),
+            None
+        );
+        assert_eq!(parameters("hugepagesz=2M hugepages=512").overridden_pages(), None);
+    }
+
+    #[test]
+    fn other_words() {
+        let parameters = |line| {
+            let mut problems = 0;
+            (Parameters::parse(line, &mut |_| problems += 1).huge_pages, problems)
+        };
+        for (line, threads, problems) in [
+            ("", None, 0),
+            ("hugepage_alloc_threads=8", Some(8), 0),
+            ("hugepage_alloc_threads=0", None, 1),
+            ("hugepage_alloc_threads=lots", None, 1),
+            ("hugepage_alloc_threads=4 hugepage_alloc_threads=-1", Some(4), 1),
+        ] {
+            let (read, refused) = parameters(line);
+            assert_eq!((read.alloc_threads, refused), (threads, problems), "{line}");
+        }
+        let (all, problems) =
+            parameters("hugetlb_free_vmemmap=on hugetlb_cma=0 hugetlb_cma_only=0");
+        assert_eq!((all.free_vmemmap, problems), (true, 0));
+        let (none, problems) =
+            parameters("hugetlb_free_vmemmap=maybe hugetlb_cma=much hugetlb_cma_only=");
+        assert_eq!((none.free_vmemmap, problems), (false, 3));
+        // There are no areas that the pages could come from: said, and the pages are given all the
+        // same.
+        let (given, problems) =
+            parameters("hugetlb_cma=1G hugetlb_cma_only=1 hugepagesz=1G hugepages=2");
+        assert_eq!((given.requested(PoolSize::OneGib).pages, problems), (2, 2));
+        let mut said = Vec::new();
+        Parameters::parse("hugetlb_cma=1G", &mut |problem| said.push(std::format!("{problem}")));
+        let line = "Malformed parameter \"hugetlb_cma=1G\", ignored: hugetlb_cma= is not supported";
+        assert!(said.iter().all(|text| text.starts_with(line)) && said.len() == 1, "{said:?}");
+        assert!(!parameters("hugetlb_free_vmemmap=on hugetlb_optimize_vmemmap=off").0.free_vmemmap);
+    }
+}

@@ -1,0 +1,52 @@
+//! What a program's help says of each parameter.
+
+/// Parameters with a short description each, for a program's help.
+pub const KNOWN: &[(&str, &str)] = &[
+    ("careful=on|SEED", "page_owner, poison, and memory taken from random places"),
+    ("default_hugepagesz=SIZE", "the huge-page size that counts without a size are for: 2M or 1G"),
+    (
+        "hugepage_alloc_threads=N",
+        "most threads that fill pools at boot; of these one a node and 64 GiB take part, as more are slower",
+    ),
+    ("hugepages=N", "huge pages to set aside at boot; `0:4,1:2` says how many on which node"),
+    ("hugepagesz=SIZE", "size of the huge pages that the next hugepages= counts"),
+    ("hugetlb_free_vmemmap=on", "pages in pools give up their part of the memory map"),
+    ("init_on_alloc=1", "clear memory when it is handed out"),
+    ("init_on_free=1", "clear memory when it is freed"),
+    ("mem=SIZE", "use no memory at or above this address"),
+    ("memmap=SIZE$START", "reserve memory; `#` marks it as ACPI data, `!` as persistent"),
+    (
+        "memmap_init=POLICY",
+        "when page descriptors begin: eager, deferred (the default) or on-demand",
+    ),
+    (
+        "memmap_init_threads=N",
+        "threads that initialise a node's deferred memory map; otherwise its CPUs, and those that are done with theirs",
+    ),
+    ("min_free_kbytes=N", "memory kept free over all zones"),
+    (
+        "movable_node",
+        "keep what cannot be moved out of hot-pluggable memory, as long as there is other",
+    ),
+    ("numa=off", "one node, whatever firmware says"),
+    ("page_alloc.shuffle=1", "hand free blocks out in random order"),
+    ("page_alloc.shuffle_seed=N", "what chance begins with, so that a shuffle can be repeated"),
+    (
+        "page_reporting.pace=adaptive",
+        "report what stayed free to the hypervisor soon; `fixed` does so at Linux's pace",
+    ),
+    (
+        "page_reporting.page_reporting_delay_ms=N",
+        "time between passes of free page reporting, 2000 if unset",
+    ),
+    ("page_reporting.pools=1", "report free pages of huge-page pools to the hypervisor, too"),
+    (
+        "page_reporting.page_reporting_order=N",
+        "the smallest order that is reported to the hypervisor, 0 to 18",
+    ),
+    (
+        "pages=inside",
+        "keep 64 bytes for every page of a block that is in pieces, in the block where there is no array; `none`: nothing",
+    ),
+    ("watermark_scale_factor=N", "distance between watermarks in 1/10000 of a zone, 1 to 3000"),
+];

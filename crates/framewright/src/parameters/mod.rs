@@ -1,0 +1,446 @@
+//! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use,
+//! which is to say so and go on.
+
+mod hugetlb;
+mod known;
+mod parse;
+mod policy;
+mod reporting;
+
+pub use hugetlb::{HugePageParameters, Requested};
+pub use known::KNOWN;
+pub(crate) use parse::parse_bool;
+pub use parse::{SizeError, parse_size};
+pub use policy::{Pages, Policy};
+pub use reporting::{Pace, ReportingParameters};
+
+use parse::parse_number;
+
+use crate::firmware::{MapBuilder, MapError, MemoryKind};
+use crate::units::Order;
+use core::fmt;
+
+/// How many `memmap=` a command line may have.
+pub const MAX_MEMMAP: usize = 32;
+
+/// Parameters that the manager knows, with their defaults where the command line is silent.
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    /// `movable_node`.
+    pub movable_node: bool,
+    /// False with `numa=off`: everything is in one node.
+    pub numa: bool,
+    /// `mem=SIZE`: memory at and above this address is not used.
+    pub memory_limit: Option<u64>,
+    /// `min_free_kbytes=N` (SPEC 3.5).
+    pub min_free_kbytes: Option<u64>,
+    /// `watermark_scale_factor=N`, in 1/10000 of a zone (SPEC 3.5).
+    pub watermark_scale_factor: u64,
+    /// `memmap_init=`.
+    pub policy: Policy,
+    /// `page_owner=on`: each page knows who allocated it.
+    pub page_owner: bool,
+    /// `page_poison=1`: free memory is filled with a pattern.
+    pub page_poison: bool,
+    /// `init_on_alloc=1`: memory is cleared when it is handed out.
+    pub init_on_alloc: bool,
+    /// `init_on_free=1`: memory is cleared when it is freed.
+    pub init_on_free: bool,
+    /// `careful=on` or a seed: all that finds mistakes, and placement by chance.
+    pub careful: Option<u64>,
+    /// `pages=`.
+    pub pages: Pages,
+    /// `page_alloc.shuffle=`: free blocks are handed out in random order.
+    pub shuffle: bool,
+    /// `page_alloc.shuffle_seed=`.
+    pub shuffle_seed: Option<u64>,
+    /// `page_reporting.`
+    pub reporting: ReportingParameters,
+    /// All that is about huge pages.
+    pub huge_pages: HugePageParameters,
+    /// `memmap_init_threads=N`, at least 1.
+    pub memmap_init_threads: Option<u32>,
+    /// What flags and owner words of a page's descriptor in the array begin as; zero otherwise. Not
+    /// on the command line: the adopter's program knows it.
+    pub page_template: Option<[u64; 7]>,
+    /// `memmap=` in order: start, size in bytes, kind.
+    memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            movable_node: false,
+            numa: true,
+            memory_limit: None,
+            min_free_kbytes: None,
+            watermark_scale_factor: 10,
+            policy: Policy::Deferred,
+            page_owner: false,
+            page_poison: false,
+            init_on_alloc: false,
+            init_on_free: false,
+            careful: None,
+            shuffle: false,
+            shuffle_seed: None,
+            reporting: ReportingParameters::default(),
+            pages: Pages::Auto,
+            huge_pages: HugePageParameters::default(),
+            memmap_init_threads: None,
+            page_template: None,
+            memmap: [None; MAX_MEMMAP],
+        }
+    }
+}
+
+/// A parameter that was ignored, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Problem<'a> {
+    /// The word on the command line.
+    pub word: &'a str,
+    /// `None`: the manager does not know the parameter. Otherwise what would be right.
+    pub reason: Option<&'static str>,
+}
+
+impl fmt::Display for Problem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason {
+            None => write!(f, "Unknown kernel command line parameter \"{}\", ignored", self.word),
+            Some(reason) => write!(f, "Malformed parameter \"{}\", ignored: {reason}", self.word),
+        }
+    }
+}
+
+impl Parameters {
+    /// Reads a command line. Each word that is unknown or wrong is reported once and ignored; of a
+    /// parameter that is given twice the last counts (`memmap=` adds up).
+    pub fn parse<'a>(command_line: &'a str, problem: &mut dyn FnMut(Problem<'a>)) -> Self {
+        let mut parameters = Self::default();
+        for word in command_line.split_ascii_whitespace() {
+            match parameters.set(word) {
+                Ok(true) => {}
+                Ok(false) => problem(Problem { word, reason: None }),
+                Err(reason) => problem(Problem { word, reason: Some(reason) }),
+            }
+        }
+        parameters
+    }
+
+    /// Sets one parameter; false when there is none of that name.
+    fn set(&mut self, word: &str) -> Result<bool, &'static str> {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "movable_node" if value.is_empty() => self.movable_node = true,
+            "movable_node" => return Err("movable_node takes no value"),
+            "numa" => match value {
+                "off" => self.numa = false,
+                "on" => self.numa = true,
+                _ => return Err("numa= is on or off"),
+            },
+            "mem" => match parse_size(value) {
+                Ok(0) | Err(_) => return Err("mem= takes a size such as 512M or 0x20000000"),
+                Ok(size) => self.memory_limit = Some(size),
+            },
+            "memmap" => self.add_memmap(value)?,
+            "memmap_init" => {
+                let policy = Policy::ALL.into_iter().find(|policy| policy.name() == value);
+                self.policy = policy.ok_or("memmap_init= is eager, deferred or on-demand")?;
+            }
+            "memmap_init_threads" => match value.parse() {
+                Ok(0) | Err(_) => {
+                    return Err("memmap_init_threads= takes a number of threads, at least 1");
+                }
+                Ok(threads) => self.memmap_init_threads = Some(threads),
+            },
+            "pages" => match value {
+                "auto" => self.pages = Pages::Auto,
+                "inside" => self.pages = Pages::Inside,
+                "none" => self.pages = Pages::None,
+                _ => return Err("pages= is auto, inside or none"),
+            },
+            "min_free_kbytes" => {
+                let kbytes = value.parse().map_err(|_| "min_free_kbytes= takes a number of KiB")?;
+                self.min_free_kbytes = Some(kbytes);
+            }
+            "watermark_scale_factor" => match value.parse() {
+                Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
+                _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
+            },
+            "page_alloc.shuffle" => {
+                self.shuffle = parse_bool(value).ok_or("page_alloc.shuffle= is on or off")?
+            }
+            "page_alloc.shuffle_seed" => {
+                self.shuffle_seed =
+                    Some(value.parse().map_err(|_| "page_alloc.shuffle_seed= takes a number")?);
+            }
+            "page_owner" => {
+                self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?
+            }
+            "page_poison" => {
+                self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?
+            }
+            "init_on_alloc" => {
+                self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?
+            }
+            "init_on_free" => {
+                self.init_on_free = parse_bool(value).ok_or("init_on_free= is on or off")?
+            }
+            "careful" => {
+                self.careful = match (value.parse(), parse_bool(value)) {
+                    (Ok(0), _) | (Err(_), Some(false)) => None,
+                    (Ok(seed), _) => Some(seed),
+                    (Err(_), Some(true)) => Some(CAREFUL_SEED),
+                    (Err(_), None) => {
+                        return Err("careful= is on, off, or a number to begin chance with");
+                    }
+                };
+            }
+            _ => return self.set_reporting(name, value),
+        }
+        Ok(true)
+    }
+
+    fn set_reporting(&mut self, name: &str, value: &str) -> Result<bool, &'static str> {
+        match name.strip_prefix("page_reporting.") {
+            Some("page_reporting_order") => {
+                let order = parse_number(value)
+                    .and_then(|order| u8::try_from(order).ok())
+                    .and_then(Order::new);
+                self.reporting.order =
+                    Some(order.ok_or("page_reporting_order= takes an order from 0 to 18")?);
+            }
+            Some("page_reporting_delay_ms") => {
+                let delay_ms =
+                    parse_number(value).ok_or("page_reporting_delay_ms= takes milliseconds")?;
+                self.reporting.delay_ms = delay_ms;
+            }
+            Some("pools") => {
+                self.reporting.pools = parse_bool(value).ok_or("pools= is on or off")?
+            }
+            Some("pace") => {
+                self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?
+            }
+            _ => {
+                return self
+                    .huge_pages
+                    .set(name, value)
+                    .map_or(Ok(false), |read| read.map(|()| true));
+            }
+        }
+        Ok(true)
+    }
+
+    fn add_memmap(&mut self, value: &str) -> Result<(), &'static str> {
+        const FORM: &str =
+            "memmap= takes SIZE$START, SIZE#START or SIZE!START, with sizes such as 64K or 0x10000";
+        let at = value.find(['$', '#', '!']).ok_or(FORM)?;
+        let kind = match value.as_bytes()[at] {
+            b'$' => MemoryKind::Reserved,
+            b'#' => MemoryKind::AcpiReclaimable,
+            _ => MemoryKind::Persistent,
+        };
+        let size = parse_size(&value[..at]).map_err(|_| FORM)?;
+        let start = parse_size(&value[at + 1..]).map_err(|_| FORM)?;
+        let slot = self.memmap.iter_mut().find(|slot| slot.is_none());
+        *slot.ok_or("more than 32 memmap= parameters")? = Some((start, size, kind));
+        Ok(())
+    }
+
+    /// Applies `mem=` and `memmap=` to the firmware map.
+    ///
+    /// # Errors
+    /// See [`MapBuilder::add`].
+    pub fn apply(&self, map: &mut MapBuilder<'_>) -> Result<(), MapError> {
+        for &(start, size, kind) in self.memmap.iter().flatten() {
+            map.add(start, size, kind)?;
+        }
+        self.memory_limit.map_or(Ok(()), |limit| map.limit(limit))
+    }
+}
+
+/// What chance begins with when the command line does not say.
+const CAREFUL_SEED: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::firmware::MapRange;
+    use std::vec::Vec;
+
+    fn parse(line: &str) -> (Parameters, Vec<Problem<'_>>) {
+        let mut problems = Vec::new();
+        let parameters = Parameters::parse(line, &mut |problem| problems.push(problem));
+        (parameters, problems)
+    }
+
+    #[test]
+    fn known_parameters_are_set_and_the_last_counts() {
+        let (parameters, problems) = parse(
+            " numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 pages=inside",
+        );
+        assert_eq!(problems, []);
+        assert!(!parameters.numa);
+        assert_eq!(parameters.memory_limit, Some(512 << 20));
+        assert_eq!(parameters.min_free_kbytes, Some(1024));
+        assert_eq!(parameters.watermark_scale_factor, 100);
+        assert_eq!(parameters.pages, Pages::Inside);
+    }
+
+    #[test]
+    fn what_is_unknown_or_wrong_is_listed_and_ignored() {
+        let (parameters, problems) = parse(
+            "quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later pages=all",
+        );
+        assert_eq!(parameters.memory_limit, None);
+        assert_eq!(parameters.watermark_scale_factor, 10);
+        let words: Vec<_> =
+            problems.iter().map(|problem| (problem.word, problem.reason.is_some())).collect();
+        let expected = [
+            ("quiet", false),
+            ("mem=12Q", true),
+            ("memmap=1M@2M", true),
+            ("numa", true),
+            ("watermark_scale_factor=0", true),
+            ("memmap_init=later", true),
+            ("pages=all", true),
+        ];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn reporting_and_shuffle_are_parsed_as_linux_does() {
+        let (parameters, problems) = parse(
+            "page_reporting.page_reporting_order=012 page_reporting.page_reporting_delay_ms=0x10 page_reporting.pace=fixed \
+             page_reporting.pools=on page_alloc.shuffle=Y page_alloc.shuffle_seed=77",
+        );
+        assert_eq!(problems, []);
+        let reporting = ReportingParameters {
+            order: Order::new(10),
+            delay_ms: 16,
+            pace: Pace::Fixed,
+            pools: true,
+        };
+        assert_eq!(
+            (parameters.reporting, parameters.shuffle, parameters.shuffle_seed),
+            (reporting, true, Some(77))
+        );
+        let defaults = Parameters::default();
+        assert_eq!(
+            defaults.reporting,
+            ReportingParameters { order: None, delay_ms: 2000, pace: Pace::Adaptive, pools: false }
+        );
+        assert!(!defaults.shuffle);
+        for order in 0..=18 {
+            let line = std::format!("page_reporting.page_reporting_order={order}");
+            assert_eq!(parse(&line).0.reporting.order, Order::new(order));
+        }
+        for word in [
+            "page_reporting.page_reporting_order=19",
+            "page_reporting.page_reporting_order=-1",
+            "page_reporting.page_reporting_order=",
+            "page_reporting.page_reporting_order=+9",
+            "page_reporting.page_reporting_order=0x",
+            "page_reporting.page_reporting_delay_ms=4294967296",
+            "page_reporting.page_reporting_delay_ms=2s",
+            "page_reporting.pace=often",
+            "page_reporting.pools=some",
+            "page_alloc.shuffle=2",
+            "page_alloc.shuffle_seed=x",
+        ] {
+            let (parameters, problems) = parse(word);
+            assert!(problems.len() == 1 && problems[0].reason.is_some(), "{word}: {problems:?}");
+            assert_eq!(parameters.reporting, defaults.reporting, "{word}");
+        }
+        assert_eq!(parse("page_reporting.other=1").1[0].reason, None, "unknown");
+        assert_eq!(parse("page_alloc.other=1").1[0].reason, None);
+    }
+
+    #[test]
+    fn debug_aids_are_switches_as_linux_reads_them() {
+        for (on, values) in [
+            (true, ["1", "y", "Y", "yes", "t", "true", "on", "On", "ON"]),
+            (false, ["0", "n", "N", "no", "f", "false", "off", "Off", "of"]),
+        ] {
+            for value in values {
+                let line = std::format!(
+                    "page_owner={value} page_poison={value} init_on_alloc={value} init_on_free={value}"
+                );
+                let (parameters, problems) = parse(&line);
+                assert_eq!(problems, [], "{value}");
+                let Parameters { page_owner, page_poison, init_on_alloc, init_on_free, .. } =
+                    parameters;
+                assert_eq!(
+                    [page_owner, page_poison, init_on_alloc, init_on_free],
+                    [on; 4],
+                    "{value}"
+                );
+            }
+        }
+        for value in ["", "2", "o", "oh", "maybe", "-1", "\u{e9}"] {
+            for name in ["page_owner", "page_poison", "init_on_alloc", "init_on_free", "careful"] {
+                let line = std::format!("{name}={value}");
+                let expected = usize::from(name != "careful" || value != "2");
+                assert_eq!(parse(&line).1.len(), expected, "{line}");
+            }
+        }
+        assert_eq!(
+            parse("page_poison").1.len(),
+            1,
+            "a switch without a value is malformed in Linux, too"
+        );
+        for (line, seed) in [
+            ("careful=on", Some(CAREFUL_SEED)),
+            ("careful=12345", Some(12_345)),
+            ("careful=7 careful=off", None),
+            ("careful=0", None),
+            ("", None),
+        ] {
+            let (parameters, problems) = parse(line);
+            assert_eq!((parameters.careful, problems.len()), (seed, 0), "{line}");
+        }
+    }
+
+    #[test]
+    fn poison_takes_precedence_over_clearing() {
+        let aids = |line| crate::debug::Aids::of(&parse(line).0);
+        let clearing = aids("init_on_alloc=1 init_on_free=1");
+        assert!(clearing.init_on_alloc && clearing.init_on_free && !clearing.page_owner);
+        let poison = aids("init_on_alloc=1 page_poison=1 init_on_free=1");
+        assert!(
+            !poison.init_on_alloc
+                && !poison.init_on_free
+                && poison.page_poison
+                && !poison.poison_sparsely
+        );
+        let careful = aids("careful=8 init_on_free=1");
+        assert!(
+            careful.page_owner
+                && careful.page_poison
+                && careful.poison_sparsely
+                && !careful.init_on_free
+        );
+        assert_eq!(careful.placement_seed, Some(8));
+        assert!(!aids("careful=8 page_poison=1").poison_sparsely);
+        assert!(!aids("").watch());
+    }
+
+    #[test]
+    fn memmap_and_mem_change_the_map() {
+        let (parameters, problems) = parse("memmap=1M$4M memmap=0x1000#0x800000 mem=16M");
+        assert_eq!(problems, []);
+        let mut storage = [MapRange::EMPTY; 16];
+        let mut map = MapBuilder::new(&mut storage);
+        assert!(map.add(0, 64 << 20, MemoryKind::Conventional).is_ok());
+        assert!(parameters.apply(&mut map).is_ok());
+        let kinds: Vec<_> =
+            map.ranges().iter().map(|range| (range.range.end, range.kind)).collect();
+        let expected = [
+            (4 << 20, MemoryKind::Conventional),
+            (5 << 20, MemoryKind::Reserved),
+            (8 << 20, MemoryKind::Conventional),
+            ((8 << 20) + 0x1000, MemoryKind::AcpiReclaimable),
+            (16 << 20, MemoryKind::Conventional),
+        ];
+        assert_eq!(kinds, expected);
+    }
+}

@@ -1,0 +1,20 @@
+//! The units of the field: frames, blocks, orders, nodes, and ranges of them.
+//!
+//! Everything that counts frames is a [`Pfn`] or a `u64` whose name ends in `_pages`; everything
+//! that counts bytes is a [`PhysRange`] or a `u64` whose name says bytes. The two never mix
+//! silently.
+
+mod node;
+mod order;
+mod pool_size;
+mod range;
+mod sizes;
+
+pub use node::{NodeId, NodeMask};
+pub use order::Order;
+pub use pool_size::PoolSize;
+pub use range::{Pfn, PfnRange, PhysRange};
+pub use sizes::{
+    BLOCK_ORDER, BLOCK_SHIFT, BLOCK_SIZE, MAX_NODES, MAX_ORDER, PAGE_SHIFT, PAGE_SIZE,
+    PAGES_PER_BLOCK, PAGES_PER_SECTION, PHYSICAL_ADDRESS_BITS, PHYSICAL_ADDRESS_END,
+};

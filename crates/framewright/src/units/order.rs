@@ -1,0 +1,67 @@
+//! Powers of two of frames.
+
+use super::sizes::{BLOCK_ORDER, MAX_ORDER};
+use core::fmt;
+
+/// log2 of a number of frames, 0..=[`MAX_ORDER`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Order(u8);
+
+impl Order {
+    /// One page.
+    pub const PAGE: Self = Self(0);
+    /// One block, 2 MiB.
+    pub const BLOCK: Self = Self(BLOCK_ORDER);
+    /// The largest, 1 GiB.
+    pub const MAX: Self = Self(MAX_ORDER);
+
+    /// `order`, or nothing when it is above [`MAX_ORDER`].
+    #[must_use]
+    pub const fn new(order: u8) -> Option<Self> {
+        if order <= MAX_ORDER { Some(Self(order)) } else { None }
+    }
+
+    /// The smallest order that holds `pages` frames, or nothing when none does.
+    #[must_use]
+    pub const fn for_pages(pages: u64) -> Option<Self> {
+        if pages > 1 << MAX_ORDER {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most 18")]
+        let order = pages.next_power_of_two().trailing_zeros() as u8;
+        Some(Self(order))
+    }
+
+    /// The number itself.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// Frames in a piece of this order.
+    #[must_use]
+    pub const fn pages(self) -> u64 {
+        1 << self.0
+    }
+}
+
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "order {}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_hold_their_pages() {
+        assert_eq!(Order::for_pages(0), Some(Order::PAGE));
+        assert_eq!(Order::for_pages(1), Some(Order::PAGE));
+        assert_eq!(Order::for_pages(513).map(Order::get), Some(10));
+        assert_eq!(Order::for_pages(1 << 18), Some(Order::MAX));
+        assert_eq!(Order::for_pages((1 << 18) + 1), None);
+    }
+}

@@ -1,0 +1,24 @@
+//! How large things are.
+
+/// log2 of the bytes in a page.
+pub const PAGE_SHIFT: u32 = 12;
+/// Bytes in a page (4 KiB).
+pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
+/// Order of a block: 2 MiB, the pageblock of Linux.
+pub const BLOCK_ORDER: u8 = 9;
+/// Frames in a block.
+pub const PAGES_PER_BLOCK: u64 = 1 << BLOCK_ORDER;
+/// log2 of the bytes in a block.
+pub const BLOCK_SHIFT: u32 = PAGE_SHIFT + BLOCK_ORDER as u32;
+/// Bytes in a block (2 MiB).
+pub const BLOCK_SIZE: u64 = 1 << BLOCK_SHIFT;
+/// The largest order that the allocator hands out as one piece: 1 GiB.
+pub const MAX_ORDER: u8 = 18;
+/// Frames in a memory section (128 MiB), the grain of deferred initialisation.
+pub const PAGES_PER_SECTION: u64 = 1 << 15;
+/// Highest width of a physical address that is accepted.
+pub const PHYSICAL_ADDRESS_BITS: u32 = 52;
+/// One past the last physical address that can exist.
+pub const PHYSICAL_ADDRESS_END: u64 = 1 << PHYSICAL_ADDRESS_BITS;
+/// How many nodes the manager knows at most.
+pub const MAX_NODES: usize = 64;
