@@ -1,6 +1,6 @@
 //! The manager with its per-CPU caches against a model that knows every page: random operations on
 //! several CPUs in turn, in and out of interrupt handlers, with full accounting after each.
-//! `framewright-testkit/tests/traffic.rs` does the like with CPUs that really run at once.
+//! `framewright-testkit/tests/testkit/traffic.rs` does the like with CPUs that really run at once.
 
 use super::HERE;
 use crate::common::{Fake, check, order};
