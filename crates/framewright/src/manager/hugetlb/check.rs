@@ -4,7 +4,7 @@
 //! which he takes to change anything.
 
 use super::Hugetlb;
-use crate::block::lists::NONE;
+use crate::block::list::NONE;
 use crate::block::{BLOCK_ORDERS, State};
 use crate::block::{Chain, first_link};
 use crate::hugetlb::{NodeCounts, PoolFault};

@@ -1,7 +1,7 @@
 //! Pages to users and back (SPEC 6.5).
 
 use super::{Manager, Pool};
-use crate::block::lists::NONE;
+use crate::block::list::NONE;
 use crate::block::{BlockState, State};
 use crate::block::{Chain, IN_USE, LENT, Lot, RESTORE, Search, is_in_use};
 use crate::hugetlb::{Books, PoolError, Taken};

@@ -8,7 +8,7 @@
 //! free in its pool.
 
 use super::lend::Place;
-use crate::block::lists::NONE;
+use crate::block::list::NONE;
 use crate::block::{Chain, IN_USE, LENT, Lot};
 use crate::manager::Manager;
 use crate::platform::Platform;
