@@ -32,17 +32,9 @@ pub enum Command {
     /// reporting; on a terminal live, else one table after the other
     #[command(after_help = format!("Keys, on a terminal: {}", crate::top::KEYS))]
     Top(Top),
-    /// Measure
-    #[command(subcommand)]
-    Bench(Bench),
-    /// Do the same with another kernel and with ours, in turn, on the same virtual machine
-    #[command(subcommand)]
-    Compare(Compare),
-    /// Make one page of results and snapshots, to look at in a browser or to print
+    /// Make one page of snapshots of memory, to look at in a browser or to print; results of
+    /// benchmarks are for `framewright-bench report`
     Report(Report),
-    /// Predict how long a machine's memory takes to come up, its pools to fill and empty, and a
-    /// flush of all its CPUs
-    Model(ModelOptions),
 }
 
 /// Options of `framewright boot`.
@@ -70,22 +62,18 @@ pub struct Boot {
 /// Options of `framewright report`.
 #[derive(Args, Debug)]
 pub struct Report {
-    /// Results of `bench --json` and `compare`, snapshots of `boot --snapshot`; of rows that
-    /// measure the same the last counts
-    #[arg(value_name = "RESULTS")]
-    pub results: Vec<PathBuf>,
-    /// A snapshot of memory, for its map; may be given many times
+    /// Snapshots of `boot --snapshot`
+    #[arg(value_name = "SNAPSHOTS")]
+    pub snapshots: Vec<PathBuf>,
+    /// One more snapshot; may be given many times
     #[arg(long, value_name = "FILE")]
     pub snapshot: Vec<PathBuf>,
     /// Where to write the page
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
-    /// Write each plot and map to a file of its own in this folder, too, as SVG for documents
+    /// Write each map to a file of its own in this folder, too, as SVG for documents
     #[arg(long, value_name = "FOLDER")]
     pub pictures: Option<PathBuf>,
-    /// Print what must be reached and what was measured as text, and make no page
-    #[arg(long, conflicts_with_all = ["output", "snapshot", "pictures"])]
-    pub text: bool,
 }
 
 /// Options of `framewright shell`.
@@ -224,189 +212,33 @@ pub enum Model {
     Pc,
 }
 
-/// What to measure.
-#[derive(Subcommand, Debug)]
-pub enum Bench {
-    /// How long bringing up all memory takes on synthetic machines from 8 GiB to 24 TiB
-    BringUp(BenchBringUp),
-    /// How long allocating and freeing take, by order, pattern, threads and memory, beside two
-    /// other allocators
-    Alloc(BenchOptions),
-    /// What an operation costs when all sizes come together, memory half and nearly full, beside
-    /// two other allocators
-    Traffic(BenchOptions),
-    /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two
-    /// other allocators
-    Fragment(BenchOptions),
-    /// How long the memory map takes, eager, deferred and on demand, beside a plain fill of the
-    /// same bytes
-    Init(BenchInit),
-    /// How long parallel jobs take, by number, cost and evenness of units, beside a plain loop,
-    /// rayon and scoped threads
-    Jobs(BenchOptions),
-    /// How long filling and emptying pools of 2 MiB and 1 GiB pages takes, by number of pages and
-    /// threads
-    Hugepages(BenchOn),
-    /// How soon freed memory is back with the host, and what that costs those who allocate
-    Reporting(BenchReporting),
-    /// Boot and initialisation by threads as a share of a node's CPUs, for deferred memory and for
-    /// pools
-    Scaling(BenchOn),
-    /// How far the model's predictions are from what is measured here and from what others
-    /// published
-    Model(BenchOptions),
-    /// All of these, one after the other
-    All(BenchAll),
-}
-
-/// What to compare with.
-#[derive(Subcommand, Debug)]
-pub enum Compare {
-    /// Linux: times to boot and to make the memory map, memory left over, huge-page pools, page
-    /// reports, page faults
-    Linux(CompareLinux),
-}
-
-/// Options of `framewright compare linux`.
-#[derive(Args, Debug)]
-pub struct CompareLinux {
-    /// The kernel, a bzImage such as /boot/vmlinuz-* [default: Debian's newest for virtual
-    /// machines, fetched by apt on Debian]
-    #[arg(long, value_name = "VMLINUZ")]
-    pub kernel: Option<PathBuf>,
-    /// Memory of all machines [default: 2G for spawn to prompt, 4G for reporting, 8G for the rest,
-    /// less where the host has less]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub memory: Option<u64>,
-    /// CPUs of all machines [default: 2]
-    #[arg(long, value_name = "N", value_parser = cpus)]
-    pub cpus: Option<u32>,
-    /// Nodes of all machines [default: 2 for the memory map and pools, else 1]
-    #[arg(long, value_name = "N", value_parser = nodes)]
-    pub nodes: Option<u32>,
-    /// How QEMU runs both
-    #[arg(long, value_enum, default_value_t = Accel::Auto)]
-    pub accel: Accel,
-    /// One repetition of everything, for a first look
-    #[arg(long)]
-    pub quick: bool,
-    /// Write the results to this file, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Options of the benchmarks that have no others.
-#[derive(Args, Debug)]
-pub struct BenchOptions {
-    /// Less of everything, for a first look
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Options of the benchmarks that run on either platform.
-#[derive(Args, Debug)]
-pub struct BenchOn {
-    /// Where: in this process, or in the reference guest
-    #[arg(long, value_enum, default_value_t = Where::Hosted)]
-    pub on: Where,
-    /// Less of everything, for a first look
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Options of `framewright bench bring-up`.
-#[derive(Args, Debug)]
-pub struct BenchBringUp {
-    /// 3 repetitions rather than 15
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
-    /// Bring up one machine in this fresh process (used by the first-touch rows)
-    #[arg(long, hide = true, value_name = "INDEX")]
-    pub first_touch_of: Option<usize>,
-}
-
-/// Options of `framewright bench init`.
-#[derive(Args, Debug)]
-pub struct BenchInit {
-    /// Less of everything, for a first look
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
-    /// The same as `framewright bench scaling`
-    #[arg(long)]
-    pub table: bool,
-}
-
-/// Options of `framewright bench reporting`.
-#[derive(Args, Debug)]
-pub struct BenchReporting {
-    /// Where: in this process, or on a virtual machine; both without it
-    #[arg(long, value_enum)]
-    pub on: Option<Where>,
-    /// Less of everything, for a first look
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Options of `framewright bench all`.
-#[derive(Args, Debug)]
-pub struct BenchAll {
-    /// Less of everything: three minutes at most on two idle CPUs
-    #[arg(long)]
-    pub quick: bool,
-    /// Keep the results in this file, section by section; a run that was interrupted goes on with
-    /// what is missing
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Start over, whatever is in the file
-    #[arg(long, requires = "json")]
-    pub fresh: bool,
-}
-
-/// Options of `framewright model`.
-#[derive(Args, Debug)]
-pub struct ModelOptions {
-    /// A boot log (dmesg), /proc/iomem or description of the machine, as `boot --map` takes
-    #[arg(long, value_name = "FILE", required_unless_present = "memory")]
-    pub machine: Option<PathBuf>,
-    /// How many CPUs it has [default: what the file says]
-    #[arg(long, value_name = "N", value_parser = cpus)]
-    pub cpus: Option<u32>,
-    /// Spread its memory over this many nodes [default: what the file says]
-    #[arg(long, value_name = "N", value_parser = nodes)]
-    pub nodes: Option<u32>,
-    /// A machine with so much memory in the place of a file, such as 24T
-    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "machine")]
-    pub memory: Option<u64>,
-    /// Costs from the `model` section of this file of results rather than measured now
-    #[arg(long, value_name = "FILE")]
-    pub results: Option<PathBuf>,
-    /// Write predictions and constants to this file, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
+/// Commands of the other program, by which its users still ask this one.
+const OF_BENCH: [&str; 3] = ["bench", "compare", "model"];
 
 /// Reads the command line. `None`: it asked for help, which has been printed.
 ///
 /// # Errors
 /// What is wrong with it, in one line.
 pub fn read() -> Result<Option<Command>, Error> {
-    match Program::try_parse() {
-        Ok(program) => Ok(Some(program.command)),
+    let word = std::env::args().nth(1).unwrap_or_default();
+    if OF_BENCH.contains(&word.as_str()) {
+        return Err(Error::Usage(format!(
+            "{word} is for the program framewright-bench: \
+             `cargo run --release -p framewright-bench -- --help` shows what it measures"
+        )));
+    }
+    let none = "no command given; `framewright boot` brings up this machine, --help shows more";
+    parse::<Program>(none).map(|program| program.map(|program| program.command))
+}
+
+/// Reads the command line of a program, which says `none` where there is nothing in it. `None`: it
+/// asked for help, which has been printed.
+///
+/// # Errors
+/// What is wrong with it, in one line.
+pub fn parse<P: Parser>(none: &str) -> Result<Option<P>, Error> {
+    match P::try_parse() {
+        Ok(program) => Ok(Some(program)),
         Err(error)
             if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
         {
@@ -414,10 +246,7 @@ pub fn read() -> Result<Option<Command>, Error> {
             Ok(None)
         }
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Err(Error::Usage(
-                "no command given; `framewright boot` brings up this machine, --help shows more"
-                    .into(),
-            ))
+            Err(Error::Usage(none.into()))
         }
         Err(error) => Err(Error::Usage(one_line(&error.to_string()))),
     }
@@ -469,7 +298,11 @@ fn one_line(message: &str) -> String {
     joined.join("; ").trim_start_matches("error: ").to_owned()
 }
 
-fn size(text: &str) -> Result<u64, String> {
+/// A size of memory, such as 512M.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn size(text: &str) -> Result<u64, String> {
     match framewright_hosted::parse_size(text) {
         Ok(0) => Err("a machine has memory".into()),
         Ok(bytes) => Ok(bytes),
@@ -477,7 +310,11 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-fn nodes(text: &str) -> Result<u32, String> {
+/// A number of nodes.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn nodes(text: &str) -> Result<u32, String> {
     match number(text)? {
         0 => Err("a machine has at least one node".into()),
         nodes => u32::try_from(nodes)
@@ -487,7 +324,11 @@ fn nodes(text: &str) -> Result<u32, String> {
     }
 }
 
-fn cpus(text: &str) -> Result<u32, String> {
+/// A number of CPUs.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn cpus(text: &str) -> Result<u32, String> {
     match number(text)? {
         0 => Err("a machine has at least one CPU".into()),
         cpus => u32::try_from(cpus)

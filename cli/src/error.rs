@@ -2,6 +2,10 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::sync::OnceLock;
+
+/// The name of the program, with which its messages begin.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
 
 /// Why the program ends before its work is done.
 #[derive(Debug)]
@@ -56,12 +60,18 @@ pub fn note(message: &str) {
 fn complain(message: &str) {
     use io::Write;
     // If standard error is gone there is nobody left to tell.
-    let _ = writeln!(io::stderr(), "framewright: {message}");
+    let _ = writeln!(io::stderr(), "{}: {message}", program());
 }
 
-/// A panic is a mistake of ours: say so in one line, rather than abort with a trace that helps no
-/// user.
-pub fn shorten_panics() {
+/// The name of the program.
+pub fn program() -> &'static str {
+    PROGRAM.get_or_init(|| "framewright")
+}
+
+/// Sets the name of the program, and how it panics: that is a mistake of ours, so it says so in one
+/// line, rather than abort with a trace that helps no user.
+pub fn begin(program: &'static str) {
+    PROGRAM.get_or_init(|| program);
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("no message");
         let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));

@@ -41,7 +41,6 @@ pub struct Style {
 
 impl Style {
     /// No colour.
-    #[cfg(test)]
     pub const PLAIN: Self = Self { colour: false };
 
     /// `text` as a heading.

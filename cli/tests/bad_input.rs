@@ -70,7 +70,9 @@ fn words_that_mean_nothing() {
     refused(&["boot", "--frobnicate"], &["--frobnicate"]);
     refused(&["reboot"], &["reboot"]);
     refused(&[], &["framewright boot"]);
-    refused(&["bench", "coffee"], &["coffee"]);
+    for word in ["bench", "compare", "model"] {
+        refused(&[word, "--help"], &[word, "framewright-bench"]);
+    }
 }
 
 #[test]

@@ -47,7 +47,9 @@ pub const ALL: &[Step] = &[
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
 ];
 
-/// Integration tests of the program that boot machines begin with this.
+/// The programs, by package, with their folders.
+const PROGRAMS: [(&str, &str); 2] = [("framewright-cli", "cli"), ("framewright-bench", "bench")];
+/// Integration tests of programs that boot machines begin with this.
 const QEMU_TESTS: &str = "qemu";
 /// And those that need a browser with this.
 const BROWSER_TESTS: &str = "browser";
@@ -98,9 +100,9 @@ fn docs() -> Result<Passed, Failure> {
 
 fn tests() -> Result<Passed, Failure> {
     let mut tally = Tally::default();
-    let libraries =
-        ["test", "--no-fail-fast", "--workspace", "--all-features", "--exclude", "framewright-cli"];
-    let output = Run::cargo(&libraries).args(but_kernels()).output()?;
+    let libraries = ["test", "--no-fail-fast", "--workspace", "--all-features"];
+    let programs = PROGRAMS.iter().flat_map(|(package, _)| ["--exclude", package]);
+    let output = Run::cargo(&libraries).args(programs).args(but_kernels()).output()?;
     tally.add(Tally::of(&output));
     // What a test could not try on this machine, or as this user.
     let not_possible: Vec<&str> = output
@@ -116,18 +118,21 @@ fn tests() -> Result<Passed, Failure> {
     for (package, example) in EXAMPLES {
         Run::cargo(&["run", "-p", package, "--example", example]).output()?;
     }
-    let targets = workspace::test_targets("cli", |name| {
-        !name.starts_with(QEMU_TESTS) && !name.starts_with(BROWSER_TESTS)
-    })?;
     let init = guest::build(&guest::LINUX_INIT)?;
-    let program = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli", "--bins"])
-        .args(only(&targets))
-        .env("FRAMEWRIGHT_LINUX_INIT", &init.path);
-    match program.output() {
-        Ok(output) => tally.add(Tally::of(&output)),
-        Err(mut failure) => {
-            failure.tests.add(tally);
-            return Err(failure);
+    for (package, folder) in PROGRAMS {
+        let targets = workspace::test_targets(folder, |name| {
+            !name.starts_with(QEMU_TESTS) && !name.starts_with(BROWSER_TESTS)
+        })?;
+        let program = Run::cargo(&["test", "--no-fail-fast", "-p", package])
+            .args([unit_tests(package)])
+            .args(only(&targets))
+            .env("FRAMEWRIGHT_LINUX_INIT", &init.path);
+        match program.output() {
+            Ok(output) => tally.add(Tally::of(&output)),
+            Err(mut failure) => {
+                failure.tests.add(tally);
+                return Err(failure);
+            }
         }
     }
     Ok(Passed { tests: tally, note })
@@ -219,30 +224,45 @@ fn guest_image() -> Result<Passed, Failure> {
 }
 
 fn qemu_tests() -> Result<Passed, Failure> {
-    let targets = workspace::test_targets("cli", |name| name.starts_with(QEMU_TESTS))?;
-    if targets.is_empty() {
-        return Err(Failure::new("there is no cli/tests/qemu*.rs\n"));
-    }
     let version = packages::qemu()?;
     let (guest, minimal) = (guest::build(&guest::GUEST)?, guest::build(&guest::MINIMAL)?);
-    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli"])
-        .args(only(&targets))
-        .env("FRAMEWRIGHT_GUEST", &guest.path)
-        .env("FRAMEWRIGHT_MINIMAL_KERNEL", &minimal.path)
-        .output()?;
-    Ok(Passed { tests: Tally::of(&output), note: version })
+    let mut tests = Tally::default();
+    for (package, folder) in PROGRAMS {
+        let targets = workspace::test_targets(folder, |name| name.starts_with(QEMU_TESTS))?;
+        if targets.is_empty() {
+            return Err(Failure::new(format!("there is no {folder}/tests/qemu*.rs\n")));
+        }
+        let output = Run::cargo(&["test", "--no-fail-fast", "-p", package])
+            .args(only(&targets))
+            .env("FRAMEWRIGHT_GUEST", &guest.path)
+            .env("FRAMEWRIGHT_MINIMAL_KERNEL", &minimal.path)
+            .output();
+        match output {
+            Ok(output) => tests.add(Tally::of(&output)),
+            Err(mut failure) => {
+                failure.tests.add(tests);
+                return Err(failure);
+            }
+        }
+    }
+    Ok(Passed { tests, note: version })
 }
 
 fn browser_tests() -> Result<Passed, Failure> {
-    let targets = workspace::test_targets("cli", |name| name.starts_with(BROWSER_TESTS))?;
+    let targets = workspace::test_targets("bench", |name| name.starts_with(BROWSER_TESTS))?;
     if targets.is_empty() {
-        return Err(Failure::new("there is no cli/tests/browser*.rs\n"));
+        return Err(Failure::new("there is no bench/tests/browser*.rs\n"));
     }
     let version = packages::browser()?;
-    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-cli"])
+    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-bench"])
         .args(only(&targets))
         .output()?;
     Ok(Passed { tests: Tally::of(&output), note: format!("{version}; pictures in target/report") })
+}
+
+/// What has unit tests in them, by package.
+fn unit_tests(package: &str) -> &'static str {
+    if package == "framewright-cli" { "--lib" } else { "--bins" }
 }
 
 /// Leaves the kernels out of what is done for the whole workspace.

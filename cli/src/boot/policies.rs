@@ -1,8 +1,7 @@
 //! The three policies of `memmap_init=` side by side on the machine at hand.
 
-use crate::bench::median;
 use crate::error::Error;
-use crate::grid::{Grid, microseconds, size};
+use crate::grid::{Grid, median, microseconds, size};
 use crate::hosted::{Pass, Silent};
 use crate::output::Output;
 use framewright::parameters::Policy;

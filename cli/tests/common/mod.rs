@@ -29,9 +29,18 @@ impl Outcome {
     }
 }
 
+/// The program of the package whose tests these are.
+pub const PROGRAM: &str = match (
+    option_env!("CARGO_BIN_EXE_framewright"),
+    option_env!("CARGO_BIN_EXE_framewright-bench"),
+) {
+    (Some(path), _) | (None, Some(path)) => path,
+    (None, None) => panic!("tests of another package"),
+};
+
 /// The built program.
 pub fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_framewright"));
+    let mut command = Command::new(PROGRAM);
     command.stdin(Stdio::null()).env_remove("NO_COLOR");
     command
 }

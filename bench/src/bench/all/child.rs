@@ -1,0 +1,103 @@
+//! One benchmark in a process of its own: this program, asked for JSON and for lines of progress.
+
+use crate::progress;
+use framewright_cli::error::{self, Error};
+use framewright_cli::interrupt;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// How often to look whether it has ended. Seldom, so that it is left alone.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What it printed, or why it failed.
+///
+/// # Errors
+/// A signal came, or no process can be started.
+pub fn run(arguments: &[&str]) -> Result<Result<String, String>, Error> {
+    let failed = |error: std::io::Error| {
+        Error::Failed(format!("this program cannot be started once more: {error}"))
+    };
+    let mut child = Command::new(std::env::current_exe().map_err(failed)?)
+        .args(arguments)
+        .env(progress::WANTED, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (status, printed, complaint) = thread::scope(|scope| {
+        let printed = scope.spawn(|| {
+            let mut text = String::new();
+            // What cannot be read is missing, and is then found to be no JSON.
+            let _ = stdout.map(|mut stdout| stdout.read_to_string(&mut text));
+            text
+        });
+        let complaint = scope.spawn(|| stderr.map(listen).unwrap_or_default());
+        let status = wait(&mut child);
+        (status, printed.join().unwrap_or_default(), complaint.join().unwrap_or_default())
+    });
+    interrupt::check()?;
+    match status {
+        Ok(status) if status.success() => Ok(Ok(printed)),
+        Ok(status) if complaint.is_empty() => Ok(Err(format!("it ended with {status}"))),
+        Ok(_) => Ok(Err(complaint)),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Waits for its end; a signal that we got is passed on, once.
+fn wait(child: &mut Child) -> std::io::Result<std::process::ExitStatus> {
+    let mut told = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if interrupt::has_come() && !told {
+            told = true;
+            interrupt::pass_on(child.id());
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Follows what it says of itself; the last complaint is given, notes are passed on.
+fn listen(stderr: impl Read) -> String {
+    let prefix = format!("{}: ", error::program());
+    let note = format!("{prefix}note: ");
+    let mut complaint = String::new();
+    let mut notes = BTreeSet::new();
+    for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+        if let Some(step) = line.strip_prefix(progress::MARK) {
+            // Whether a signal came is looked at where the process is waited for.
+            let _ = progress::step(&step);
+        } else if line.starts_with(&note) {
+            // What is said at every boot is heard once.
+            if notes.insert(line.clone()) {
+                // If standard error is gone there is nobody left to tell.
+                progress::aside(|| drop(writeln!(std::io::stderr(), "{line}")));
+            }
+        } else {
+            line.trim_start_matches(&prefix).clone_into(&mut complaint);
+        }
+    }
+    complaint
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_complaint_counts() {
+        let said = format!(
+            "{}alloc: 8 GiB\nframewright: note: no KVM\nframewright: too little memory\n",
+            progress::MARK
+        );
+        assert_eq!(listen(said.as_bytes()), "too little memory");
+        assert_eq!(listen(&b""[..]), "");
+    }
+}

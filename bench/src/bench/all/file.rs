@@ -1,0 +1,215 @@
+//! A file of results that grows section by section: after each it is replaced as a whole, so that
+//! it is never half written, and a later run goes on with what is missing.
+
+use super::PARTS;
+use crate::bench::section::Section;
+use crate::machine;
+use framewright_cli::error::Error;
+use framewright_cli::file::{self, FORMAT};
+use serde_json::{Map, Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What a run is: two runs whose headers agree are one that was interrupted.
+#[derive(Clone, Debug)]
+pub struct Header {
+    /// The command, without what has no influence on the numbers.
+    pub command: String,
+    /// The machine.
+    pub machine: Value,
+}
+
+/// What became of a section.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It was measured.
+    Measured {
+        /// What came of it.
+        section: Section,
+        /// How long it took.
+        seconds: f64,
+    },
+    /// It is not possible here, and why. Nothing is wrong.
+    LeftOut(String),
+    /// It should have worked, and why it did not.
+    Failed(String),
+}
+
+/// The results so far, and where they go.
+#[derive(Debug)]
+pub struct ResultsFile {
+    path: Option<PathBuf>,
+    header: Header,
+    started: String,
+    sections: Vec<Value>,
+    rows: Vec<Value>,
+}
+
+/// What an earlier file is good for.
+#[derive(Debug)]
+enum Earlier {
+    /// These sections and rows count.
+    GoOn { started: String, sections: Vec<Value>, rows: Vec<Value> },
+    /// None of it, and why.
+    Anew(String),
+}
+
+impl ResultsFile {
+    /// Results that go nowhere.
+    pub fn new(header: Header) -> Self {
+        Self { path: None, header, started: machine::now(), sections: Vec::new(), rows: Vec::new() }
+    }
+
+    /// Goes on with the file that is there, if it is of the same run; with `fresh` begins anew
+    /// whatever is there. Also says why it does what it does.
+    ///
+    /// # Errors
+    /// A file that is not one of results, or a place where none can be written.
+    pub fn open(path: &Path, header: Header, fresh: bool) -> Result<(Self, Option<String>), Error> {
+        file::check("--json", path)?;
+        let mut file = Self { path: Some(path.to_owned()), ..Self::new(header) };
+        let usage = |why: String| Error::Usage(format!("{}: {why}", path.display()));
+        let text = match fs::read_to_string(path) {
+            Ok(_) if fresh => return Ok((file, None)),
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((file, None)),
+            Err(_) if fresh => return Ok((file, None)),
+            Err(error) => return Err(usage(format!("cannot be read: {error}"))),
+        };
+        let earlier = earlier(&text, &file.header).map_err(|why| {
+            usage(format!("is no file of results ({why}); --fresh writes over it"))
+        })?;
+        let why = match earlier {
+            Earlier::GoOn { started, sections, rows } => {
+                let why =
+                    format!("goes on; {} of {} sections are there", sections.len(), PARTS.len());
+                (file.started, file.sections, file.rows) = (started, sections, rows);
+                why
+            }
+            Earlier::Anew(why) => {
+                // A link stays, and leads to the new file.
+                let target = file::target(path).map_err(|error| usage(error.to_string()))?;
+                let mut kept = target.as_os_str().to_owned();
+                kept.push(".old");
+                let kept = PathBuf::from(kept);
+                fs::rename(&target, &kept)
+                    .map_err(|error| usage(format!("cannot be renamed: {error}")))?;
+                format!("begins anew, because {why}; the old one is {}", kept.display())
+            }
+        };
+        Ok((file, Some(why)))
+    }
+
+    /// What run this is.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Whether a section is done.
+    pub fn has(&self, name: &str) -> bool {
+        self.sections.iter().any(|section| section["section"] == name)
+    }
+
+    /// Sections that failed.
+    pub fn failed(&self) -> Vec<String> {
+        let failed = self.sections.iter().filter(|section| section["failed"].is_string());
+        failed.filter_map(|section| section["section"].as_str().map(ToOwned::to_owned)).collect()
+    }
+
+    /// Adds a section and writes the file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn add(
+        &mut self,
+        name: &str,
+        bench: &str,
+        on: Option<&str>,
+        outcome: Outcome,
+    ) -> Result<(), Error> {
+        let mut entry = json!({ "section": name, "bench": bench, "on": on });
+        match outcome {
+            Outcome::Measured { section, seconds } => {
+                let Section { repetitions, timed, left_out, further, rows, .. } = section;
+                entry["repetitions"] = json!(repetitions);
+                entry["timed"] = json!(timed);
+                entry["seconds"] = json!(seconds);
+                entry["left_out"] = json!(left_out);
+                further.into_iter().for_each(|(name, value)| entry[name] = value);
+                self.rows.extend(rows);
+            }
+            Outcome::LeftOut(why) => entry["left_out"] = json!([why]),
+            Outcome::Failed(why) => entry["failed"] = json!(why),
+        }
+        self.sections.push(entry);
+        self.write()
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "format": FORMAT,
+            "framewright": VERSION,
+            "command": self.header.command,
+            "started": self.started,
+            "machine": self.header.machine,
+            "sections": self.sections,
+            "rows": self.rows,
+        })
+    }
+
+    fn write(&self) -> Result<(), Error> {
+        let write =
+            |path: &PathBuf| file::replace(path, format!("{}\n", self.to_json()).as_bytes());
+        self.path.as_ref().map_or(Ok(()), write)
+    }
+}
+
+/// What of an earlier file counts for the run that `header` describes.
+///
+/// # Errors
+/// It is no file of results, and why.
+fn earlier(text: &str, header: &Header) -> Result<Earlier, String> {
+    let mut file: Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let format = file.get("format").and_then(Value::as_u64).ok_or("it has no \"format\"")?;
+    if format != FORMAT {
+        return Err(format!("format {format}, this program knows {FORMAT}"));
+    }
+    let list = |value: Option<Value>| match value {
+        Some(Value::Array(list)) => Ok(list),
+        _ => Err("sections or rows are missing"),
+    };
+    let (sections, rows) = (list(file.remove("sections"))?, list(file.remove("rows"))?);
+    let word = |name: &str| file.get(name).and_then(Value::as_str).unwrap_or("none").to_owned();
+    let (version, command) = (word("framewright"), word("command"));
+    if version != VERSION {
+        return Ok(Earlier::Anew(format!("it is of version {version}, this program of {VERSION}")));
+    }
+    if command != header.command {
+        return Ok(Earlier::Anew(format!("it is of another command ({command:?})")));
+    }
+    for name in ["cpu", "cpus", "memory_bytes", "kernel", "qemu", "build"] {
+        let (theirs, ours) =
+            (&file.get("machine").unwrap_or(&Value::Null)[name], &header.machine[name]);
+        if theirs != ours {
+            return Ok(Earlier::Anew(format!(
+                "it is of another machine ({name}: {theirs}, now {ours})"
+            )));
+        }
+    }
+    // What failed is tried again; it has no rows.
+    let sections: Vec<Value> =
+        sections.into_iter().filter(|section| section["failed"].is_null()).collect();
+    if PARTS
+        .into_iter()
+        .all(|part| sections.iter().any(|section| section["section"] == part.name().as_str()))
+    {
+        return Ok(Earlier::Anew("nothing is missing".into()));
+    }
+    Ok(Earlier::GoOn { started: word("started"), sections, rows })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! `framewright-bench alloc`: what allocating and freeing cost, beside allocators of others.
+
+pub mod crew;
+mod last_pages;
+mod line;
+pub mod measure;
+mod patterns;
+mod rows;
+mod table;
+
+use super::host;
+use super::section::{Section, Table};
+use super::subject::{self, Buddy, Depot, Ours};
+use crate::args::BenchOptions;
+use framewright_cli::error::Error;
+use measure::Effort;
+use rows::Rows;
+use serde_json::Value;
+use std::time::Duration;
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+nanoseconds per operation in each thread; the clock is read around whole passes of many operations and its own cost is subtracted. \
+Repetitions are timed after one that warms up; a row is the mean of its threads' medians, with the least and the most of all. \
+bulk: fill the working set (blocks in each thread), then free it in the same order, the two timed apart; \
+random: the same, freed in random order; \
+pair: allocate one block and free it at once, both in one number; \
+one-left: single pages, when each block of the working set has one free page and all other memory is taken, per-CPU caches emptied first; \
+full: a request that is refused, when all memory is taken. \
+Threads are CPUs of their own, kept on CPUs of the host and started together. bulk, random and pair are measured in rounds, in each all numbers of threads by turns (but for order 18), and a row has \
+the repetitions of all its rounds. line is the time that a cache line takes from one of the host's first two CPUs to the other, measured before each round: where a host moves its virtual CPUs, rows with several threads go with it. \
+framewright, one for each thread: each thread has such a machine to itself, so that the threads share the host and nothing else. No frame is touched";
+
+/// How much is done.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    /// How often each row is measured.
+    pub effort: Effort,
+    /// In so many rounds, so that a disturbance that takes a second does not fall on one row alone.
+    pub rounds: usize,
+    /// The most blocks that all threads together hold.
+    pub working_set: u64,
+    /// Operations that make a repetition.
+    pub operations: usize,
+    /// 2 MiB blocks with one free page.
+    pub one_left_blocks: u64,
+    /// Whether to have ours also with one free page in each block of half the memory of the largest
+    /// machine.
+    pub one_left_large: bool,
+}
+
+const FULL: Scale = Scale {
+    effort: Effort { repetitions: 12, least: 3, enough: Duration::from_millis(300) },
+    rounds: 3,
+    working_set: 1 << 17,
+    operations: 1 << 14,
+    one_left_blocks: 2048,
+    one_left_large: true,
+};
+
+const QUICK: Scale = Scale {
+    effort: Effort { repetitions: 3, least: 3, enough: Duration::from_millis(100) },
+    rounds: 3,
+    working_set: 1 << 11,
+    operations: 1 << 10,
+    one_left_blocks: 64,
+    one_left_large: false,
+};
+
+const MANAGED_GIB: [u64; 3] = [8, 64, 1024];
+
+/// Measures all allocators.
+///
+/// # Errors
+/// A machine that this process cannot stand in for, or an allocator that did not do what it must.
+pub fn run(options: &BenchOptions) -> Result<(), Error> {
+    section(options.quick)?.print(options.json)
+}
+
+fn section(quick: bool) -> Result<Section, Error> {
+    let scale = if quick { QUICK } else { FULL };
+    let threads = thread_counts(host::cpus()?.len());
+    let cpus = threads.last().copied().unwrap_or(1);
+    let mut rows = Rows::default();
+    for managed_gib in MANAGED_GIB {
+        let bytes = managed_gib << 30;
+        let cpus =
+            u32::try_from(cpus).map_err(|_| Error::Failed("the host has too many CPUs".into()))?;
+        Ours::with(bytes, cpus, |ours| {
+            if cpus < 2 {
+                return rows.measure(ours, &[], managed_gib, &threads, scale);
+            }
+            Ours::with(bytes, cpus, |one| {
+                Ours::with(bytes, cpus, |other| {
+                    rows.measure(ours, &[*one, *other], managed_gib, &threads, scale)
+                })
+            })
+        })?;
+        rows.measure(&Buddy::new(bytes), &[], managed_gib, &threads, scale)?;
+        rows.measure(&Depot::new(bytes)?, &[], managed_gib, &threads, scale)?;
+    }
+    let timed = format!("{TIMED}. {}", subject::CONDITIONS);
+    let Rows { rows, left_out } = rows;
+    Ok(Section { left_out, ..Section::new("alloc", scale.effort.repetitions, timed, rows) })
+}
+
+/// Rows for people, a table for each machine.
+pub fn tables(rows: &[Value]) -> Vec<Table> {
+    let machine = |row: &Value| row["managed_gib"].as_u64();
+    rows.chunk_by(|one, next| machine(one) == machine(next))
+        .map(|rows| Table {
+            title: rows.first().and_then(machine).map(|gib| format!("{gib} GiB managed")),
+            grid: table::grid(rows),
+        })
+        .collect()
+}
+
+/// 1, 2, 4 and so on, and all CPUs.
+fn thread_counts(cpus: usize) -> Vec<usize> {
+    let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2))
+        .take_while(|&threads| threads < cpus);
+    doubled.chain([cpus.max(1)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::thread_counts;
+
+    #[test]
+    fn threads_double_up_to_all_cpus() {
+        assert_eq!(
+            [1, 2, 6, 8].map(thread_counts),
+            [vec![1], vec![1, 2], vec![1, 2, 4, 6], vec![1, 2, 4, 8]]
+        );
+    }
+}

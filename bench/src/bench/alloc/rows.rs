@@ -1,0 +1,271 @@
+//! The rows of one allocator on one machine.
+
+use super::Scale;
+use super::crew::{self, Member};
+use super::last_pages::LastPages;
+use super::line;
+use super::measure::{Sample, spread};
+use super::patterns::{self, Freeing, Load};
+use crate::bench::common::Spread;
+use crate::bench::subject::{APART, Ours, Subject};
+use crate::progress;
+use framewright::units::{Order, PAGE_SHIFT};
+use framewright_cli::error::Error;
+use serde_json::{Value, json};
+
+const ORDERS: [u8; 6] = [0, 1, 3, 8, 9, 18];
+/// Orders whose refusal is timed.
+const REFUSED: [u8; 2] = [0, 9];
+/// With fewer blocks to a pass the clock would be read too often to tell their times apart.
+const LEAST_WORKING_SET: u64 = 16;
+/// The machine on which half of all blocks have one free page left.
+const LARGE_GIB: u64 = 1024;
+
+/// Rows, and why some are missing.
+#[derive(Default)]
+pub struct Rows {
+    /// The rows.
+    pub rows: Vec<Value>,
+    /// One sentence for each kind of row that is missing.
+    pub left_out: Vec<String>,
+}
+
+/// What a row is about.
+#[derive(Clone, Copy)]
+struct Title {
+    allocator: &'static str,
+    managed_gib: u64,
+    order: Order,
+    pattern: &'static str,
+    threads: usize,
+    working_set: u64,
+}
+
+/// One way to put threads on allocators, and what was measured of it.
+struct Way<'a, S> {
+    allocator: &'static str,
+    subjects: &'a [S],
+    threads: usize,
+    /// Of each thread, as long as none was refused.
+    samples: Option<Vec<Vec<Sample>>>,
+    /// How far the CPUs were apart, where there are several.
+    line_ns: Vec<f64>,
+}
+
+impl<'a, S: Subject> Way<'a, S> {
+    fn new(allocator: &'static str, subjects: &'a [S], threads: usize) -> Self {
+        Self {
+            allocator,
+            subjects,
+            threads,
+            samples: Some(vec![Vec::new(); threads]),
+            line_ns: Vec::new(),
+        }
+    }
+
+    /// One more round.
+    fn round(
+        &mut self,
+        work: impl Fn(&Member<'_>, &S) -> Option<Vec<Sample>> + Sync,
+    ) -> Result<(), Error> {
+        if self.threads > 1 {
+            self.line_ns.extend(line::nanoseconds()?);
+        }
+        let samples = crew::run_on(self.subjects, self.threads, work)?;
+        self.subjects.iter().for_each(Subject::drain);
+        let samples: Option<Vec<Vec<Sample>>> = samples.into_iter().collect();
+        self.samples = self.samples.take().zip(samples).map(|(mut all, samples)| {
+            all.iter_mut().zip(samples).for_each(|(all, more)| all.extend(more));
+            all
+        });
+        Ok(())
+    }
+}
+
+impl Rows {
+    /// Measures everything about one allocator on one machine; `apart` are two more, where two
+    /// threads that share none are measured, too.
+    ///
+    /// # Errors
+    /// Threads that cannot be put on their CPUs; a working set that cannot be prepared.
+    pub fn measure<S: Subject>(
+        &mut self,
+        subject: &S,
+        apart: &[S],
+        managed_gib: u64,
+        threads: &[usize],
+        scale: Scale,
+    ) -> Result<(), Error> {
+        for order in ORDERS.into_iter().filter_map(Order::new) {
+            progress::step(&format_args!(
+                "alloc: {}, {managed_gib} GiB, order {}",
+                S::NAME,
+                order.get()
+            ))?;
+            self.order((subject, apart), managed_gib, order, threads, scale)?;
+        }
+        progress::step(&format_args!("alloc: {}, {managed_gib} GiB, last pages", S::NAME))?;
+        let mut blocks = vec![scale.one_left_blocks];
+        if scale.one_left_large && managed_gib == LARGE_GIB && S::NAME == Ours::NAME {
+            blocks.push((managed_gib << 30 >> PAGE_SHIFT) / Order::BLOCK.pages() / 2);
+        }
+        for blocks in blocks {
+            self.last_pages(subject, managed_gib, threads, blocks, scale)?;
+        }
+        Ok(())
+    }
+
+    /// All patterns of one order with all numbers of threads.
+    fn order<S: Subject>(
+        &mut self,
+        (subject, apart): (&S, &[S]),
+        managed_gib: u64,
+        order: Order,
+        threads: &[usize],
+        scale: Scale,
+    ) -> Result<(), Error> {
+        let effort = scale.effort.round(scale.rounds);
+        let half = (managed_gib << 30 >> PAGE_SHIFT) / order.pages() / 2;
+        for pattern in ["bulk", "random", "pair"] {
+            let shared = std::slice::from_ref(subject);
+            let mut ways: Vec<Way<'_, S>> =
+                threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
+            // What no CPU keeps is shared however it is done; and its lists are as the threads
+            // before left them, so that one thread comes first with all its rounds.
+            let is_kept = order <= Order::BLOCK;
+            if is_kept && !apart.is_empty() {
+                ways.push(Way::new(APART, apart, apart.len()));
+            }
+            let share = |way: &Way<'_, S>| half.min(scale.working_set) / way.threads as u64;
+            if pattern != "pair" && ways.iter().any(|way| share(way) < LEAST_WORKING_SET) {
+                self.leave_out(format!(
+                    "{pattern} where a thread's share of half the memory is less than {LEAST_WORKING_SET} blocks"
+                ));
+                ways.retain(|way| share(way) >= LEAST_WORKING_SET);
+            }
+            let turns: Vec<usize> = (0..ways.len() * scale.rounds)
+                .map(|turn| if is_kept { turn % ways.len() } else { turn / scale.rounds })
+                .collect();
+            for turn in turns {
+                if let Some(way) = ways.get_mut(turn) {
+                    let blocks = usize::try_from(share(way)).unwrap_or(usize::MAX);
+                    let load = Load {
+                        order,
+                        working_set: blocks,
+                        passes: (scale.operations / blocks.max(1)).max(1),
+                    };
+                    way.round(|member, subject| match pattern {
+                        "bulk" => {
+                            patterns::fill_and_free(subject, member, load, Freeing::InOrder, effort)
+                        }
+                        "random" => patterns::fill_and_free(
+                            subject,
+                            member,
+                            load,
+                            Freeing::Shuffled,
+                            effort,
+                        ),
+                        _ => patterns::pair(subject, member, order, scale.operations, effort),
+                    })?;
+                }
+            }
+            for way in ways {
+                let working_set = if pattern == "pair" { 1 } else { share(&way) };
+                let Way { allocator, threads, samples, line_ns, .. } = way;
+                self.add(
+                    Title { allocator, managed_gib, order, pattern, threads, working_set },
+                    samples,
+                    line_ns,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows about memory that is full, or nearly.
+    fn last_pages<S: Subject>(
+        &mut self,
+        subject: &S,
+        managed_gib: u64,
+        threads: &[usize],
+        blocks: u64,
+        scale: Scale,
+    ) -> Result<(), Error> {
+        let Some(mut full) = crew::alone(subject, || LastPages::prepare(subject, blocks))? else {
+            self.leave_out(format!(
+                "{} full and one-left on {managed_gib} GiB: it did not fill up",
+                S::NAME
+            ));
+            return Ok(());
+        };
+        let title = Title {
+            allocator: S::NAME,
+            managed_gib,
+            order: Order::PAGE,
+            pattern: "full",
+            threads: 1,
+            working_set: 0,
+        };
+        if blocks == scale.one_left_blocks {
+            for order in REFUSED.into_iter().filter_map(Order::new) {
+                let samples = crew::run(subject, 1, |member| {
+                    patterns::refusals(subject, member, order, scale.operations, scale.effort)
+                })?;
+                self.add(Title { order, ..title }, samples.into_iter().collect(), Vec::new());
+            }
+        }
+        crew::alone(subject, || full.free_one_page_a_block(subject))?;
+        for &threads in threads {
+            let working_set = full.blocks() / threads as u64;
+            let pages = usize::try_from(working_set).unwrap_or(usize::MAX);
+            let line_ns = if threads > 1 { line::nanoseconds()? } else { None };
+            let samples = crew::run(subject, threads, |member| {
+                patterns::last_pages(subject, member, pages, scale.effort)
+            })?;
+            let title = Title { pattern: "one-left", threads, working_set, ..title };
+            self.add(title, samples.into_iter().collect(), line_ns.into_iter().collect());
+        }
+        crew::alone(subject, || full.end(subject))
+    }
+
+    /// A row, or why there is none.
+    fn add(&mut self, title: Title, samples: Option<Vec<Vec<Sample>>>, line_ns: Vec<f64>) {
+        let Title { allocator, managed_gib, order, pattern, threads, working_set } = title;
+        let get = samples.as_deref().and_then(|samples| spread(samples, |sample| Some(sample.get)));
+        let (Some(get), Some(samples)) = (get, samples) else {
+            let reason = if pattern == "full" {
+                "was served a request that no memory is left for"
+            } else {
+                "was refused"
+            };
+            return self.leave_out(format!(
+                "{allocator} {pattern} order {order:?} on {managed_gib} GiB with {threads} threads: it {reason}"
+            ));
+        };
+        let put = spread(&samples, |sample| sample.put);
+        let mut row = json!({
+            "bench": "alloc",
+            "allocator": allocator,
+            "managed_gib": managed_gib,
+            "order": order.get(),
+            "pattern": pattern,
+            "threads": threads,
+            "working_set": working_set,
+            "repetitions": samples.iter().map(Vec::len).min(),
+            "alloc_ns": get.middle,
+            "alloc_ns_min": get.least,
+            "alloc_ns_max": get.most,
+            "free_ns": put.map(|put| put.middle),
+            "free_ns_min": put.map(|put| put.least),
+            "free_ns_max": put.map(|put| put.most),
+        });
+        Spread::of(line_ns).put(&mut row, "line_ns");
+        self.rows.push(row);
+    }
+
+    fn leave_out(&mut self, reason: String) {
+        if !self.left_out.contains(&reason) {
+            self.left_out.push(reason);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `framewright-bench bring-up`: how long bringing up all memory takes on made-up machines.
+
+use super::common::Spread;
+use super::section::Section;
+use crate::args::BenchBringUp;
+use crate::progress;
+use framewright::units::PAGE_SIZE;
+use framewright_cli::error::Error;
+use framewright_cli::grid::{Grid, microseconds, number, size, word};
+use framewright_cli::hosted::{Session, Silent};
+use framewright_cli::output::Output;
+use framewright_hosted::Machine;
+use serde_json::{Value, json};
+use std::process::{Command, Stdio};
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+timed by the library on the platform's clock, one thread, from the beginning of intake (memory map, nodes, command line) to all memory \
+available, memblock allocator included; not timed: reserving the process's addresses, logging. \
+backed: the memory of the tables was filled with 0xa5 before each run, so that it is there and dirty as on bare metal; \
+first touch: each run in a fresh process, where the system supplies that memory page by page during the run";
+
+/// What the library itself takes; `framewright-bench init` measures the memory map.
+const PARAMETERS: &str = "memmap_init=on-demand pages=none";
+
+const REPETITIONS: usize = 15;
+const QUICK_REPETITIONS: usize = 3;
+
+/// A made-up machine.
+struct Subject {
+    name: &'static str,
+    memory_bytes: u64,
+    nodes: u32,
+}
+
+const SUBJECTS: [Subject; 3] = [
+    Subject { name: "8G/1 node", memory_bytes: 8 << 30, nodes: 1 },
+    Subject { name: "768G/2 nodes", memory_bytes: 768 << 30, nodes: 2 },
+    Subject { name: "24T/16 nodes", memory_bytes: 24 << 40, nodes: 16 },
+];
+
+impl Subject {
+    fn machine(&self) -> Result<Machine, Error> {
+        Machine::synthetic(self.memory_bytes, self.nodes, self.nodes)
+            .map_err(|error| Error::Failed(error.to_string()))
+    }
+}
+
+/// Measures all machines, or one bring-up of one machine when asked by itself.
+///
+/// # Errors
+/// A machine that this process cannot stand in for.
+pub fn run(options: &BenchBringUp) -> Result<(), Error> {
+    if let Some(index) = options.first_touch_of {
+        let subject = SUBJECTS
+            .get(index)
+            .ok_or_else(|| Error::Usage(format!("there is no machine {index}")))?;
+        let machine = subject.machine()?;
+        let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
+        return Output::new().line(&pass.report["totals"].to_string());
+    }
+    section(options.quick)?.print(options.json)
+}
+
+/// Measures all machines.
+///
+/// # Errors
+/// A machine that this process cannot stand in for.
+fn section(quick: bool) -> Result<Section, Error> {
+    let repetitions = if quick { QUICK_REPETITIONS } else { REPETITIONS };
+    let mut rows = Vec::new();
+    for (index, subject) in SUBJECTS.iter().enumerate() {
+        progress::step(&format_args!("bring-up: {}", subject.name))?;
+        rows.push(row(subject, "backed", &backed(subject, repetitions)?)?);
+        rows.push(row(subject, "first touch", &first_touch(index, repetitions)?)?);
+    }
+    Ok(Section::new("bring-up", repetitions, TIMED, rows))
+}
+
+/// Totals of several bring-ups over memory that is backed and dirty.
+fn backed(subject: &Subject, repetitions: usize) -> Result<Vec<Value>, Error> {
+    let machine = subject.machine()?;
+    let mut last = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
+    let mut totals = Vec::new();
+    for _ in 0..repetitions {
+        last = last.end_dirty()?.bring_up(&mut Silent)?;
+        totals.push(last.report["totals"].clone());
+    }
+    Ok(totals)
+}
+
+/// Totals of several bring-ups, each the first and only one of a process: nothing that an earlier
+/// one left, not even the system's page tables, can help.
+fn first_touch(index: usize, repetitions: usize) -> Result<Vec<Value>, Error> {
+    (0..repetitions).map(|_| first_touch_once(index)).collect()
+}
+
+fn first_touch_once(index: usize) -> Result<Value, Error> {
+    let failed =
+        |why: String| Error::Failed(format!("the process that measures first touch failed: {why}"));
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let output = Command::new(program)
+        .args(["bring-up", "--first-touch-of", &index.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))
+}
+
+/// One row of results.
+fn row(subject: &Subject, tables: &str, totals: &[Value]) -> Result<Value, Error> {
+    let spread = |name: &str| Spread::of(totals.iter().filter_map(|total| total[name].as_f64()));
+    let bring_up = spread("bring_up_us");
+    let (Some(last), Some(_)) = (totals.last(), bring_up.middle) else {
+        return Err(Error::Failed("the library measured nothing".into()));
+    };
+    let bytes = |name: &str| last[name].as_u64().unwrap_or(0);
+    let present_bytes = bytes("present_pages") * PAGE_SIZE;
+    let managed_gib = (bytes("managed_pages") * PAGE_SIZE) as f64 / (1u64 << 30) as f64;
+    let mut row =
+        json!({ "bench": "bring-up", "machine": subject.name, "threads": 1, "tables": tables });
+    bring_up.put(&mut row, "bring_up_us");
+    spread("first_alloc_us").put(&mut row, "first_alloc_us");
+    row["metadata_bytes"] = json!(bytes("metadata_bytes"));
+    row["metadata_ratio"] = json!(bytes("metadata_bytes") as f64 / present_bytes.max(1) as f64);
+    row["managed_gib"] = json!(managed_gib);
+    Ok(row)
+}
+
+/// Rows for people.
+pub fn table(rows: &[Value]) -> Grid {
+    let mut grid = Grid::new(&[
+        "<machine",
+        "<tables",
+        ">bring-up",
+        ">min",
+        ">max",
+        ">first allocation",
+        ">metadata",
+        ">of memory",
+        ">managed",
+    ]);
+    for row in rows {
+        let time = |name: &str| number(row, name, microseconds);
+        grid.row([
+            word(row, "machine"),
+            word(row, "tables"),
+            time("bring_up_us"),
+            time("bring_up_us_min"),
+            time("bring_up_us_max"),
+            time("first_alloc_us"),
+            row["metadata_bytes"].as_u64().map_or("-".to_owned(), size),
+            number(row, "metadata_ratio", |ratio| format!("{:.5} %", ratio * 100.0)),
+            number(row, "managed_gib", |gib| format!("{gib:.2} GiB")),
+        ]);
+    }
+    grid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_summarises_its_runs() {
+        let total = |us: f64| {
+            json!({ "bring_up_us": us, "first_alloc_us": us / 2.0, "metadata_bytes": 1 << 20,
+                    "present_pages": 1 << 18, "managed_pages": 1 << 18 })
+        };
+        let row = row(&SUBJECTS[0], "backed", &[total(3.0), total(1.0), total(20.0)])
+            .expect("is measured");
+        let numbers =
+            ["bring_up_us", "bring_up_us_min", "bring_up_us_max", "first_alloc_us", "managed_gib"];
+        assert_eq!(numbers.map(|name| row[name].as_f64()), [3.0, 1.0, 20.0, 1.5, 1.0].map(Some));
+        assert_eq!(row["metadata_ratio"].as_f64(), Some(1.0 / 1024.0));
+        assert!(super::row(&SUBJECTS[0], "backed", &[]).is_err());
+    }
+}

@@ -1,0 +1,405 @@
+//! `framewright-bench hugepages`: how long filling and emptying pools of huge pages takes, in this
+//! process or on a virtual machine.
+
+mod qemu;
+
+use super::common::Spread;
+use super::section::Section;
+use crate::args::BenchOn;
+use crate::progress;
+use framewright::Manager;
+use framewright::block::State;
+use framewright::hugetlb::PoolSize;
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright_cli::args::Where;
+use framewright_cli::error::Error;
+use framewright_cli::grid::{Grid, microseconds, number, size, word};
+use framewright_cli::hosted::{Session, Silent};
+use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
+use framewright_jobs::NoHelpers;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+fill: writing nr_hugepages of an empty pool, until all pages are in it; empty: writing 0, until all memory is free again and in \
+whole blocks of 1 GiB; the memory itself is not touched. Each row is the median of its runs, fill and empty in turn. backed: all tables were used before; \
+first touch: the first time in this process, where the system supplies the tables' memory page by page during the run. \
+threads: the caller alone, or with as many helpers as the job finds worth it. reclaim: pages in the pool give up their part of the vmemmap, which goes back to the system; \
+restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its part of the array back while the pool is emptied. \
+serial: by all threads against by the caller alone, in turn; a fill of up to 64 pages is the mean of 64 there and in its own column. \
+madvise: giving back the same parts of the array, backed again, by one call for each run of neighbours, in turn with the fills";
+
+const HOSTED: &str = "hosted";
+
+/// What counts as a handful of pages, and how many fills of so few are one measurement.
+const FEW_PAGES: u64 = 64;
+const FEW_REPEATED: u32 = 64;
+
+const REPETITIONS: usize = 15;
+const QUICK_REPETITIONS: usize = 3;
+const MEMORY_BYTES: u64 = 1 << 40;
+const QUICK_MEMORY_BYTES: u64 = 64 << 30;
+
+/// Numbers of pages by size.
+const PAGES: [(PoolSize, &[u64]); 2] = [
+    (PoolSize::TwoMib, &[1, 8, 64, 1000, 10_000, 100_000, 500_000]),
+    (PoolSize::OneGib, &[1, 8, 64, 500]),
+];
+
+/// The same where pages have a part of the vmemmap, on a machine of this size.
+const MAP_PAGES: [(PoolSize, &[u64]); 2] =
+    [(PoolSize::TwoMib, &[64, 1000, 10_000]), (PoolSize::OneGib, &[1, 8, 24])];
+const MAP_MEMORY_BYTES: u64 = 32 << 30;
+const QUICK_MAP_MEMORY_BYTES: u64 = 4 << 30;
+
+/// What describes the pages of 2 MiB in the array.
+const MAP_BYTES_OF_A_BLOCK: u64 = 32 << 10;
+
+/// What happens to the pages' part of the vmemmap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reclaim {
+    /// They keep it, or have none.
+    Off,
+    /// They give it up; once they are free they have their descriptors inside when they are split.
+    Lazy,
+    /// They give it up, and get it back before they are free.
+    Eager,
+}
+
+impl Reclaim {
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Off => ("off", "none"),
+            Self::Lazy => ("on", "lazy"),
+            Self::Eager => ("on", "eager"),
+        }
+    }
+}
+
+/// One row's subject.
+#[derive(Clone, Copy)]
+struct Case {
+    size: PoolSize,
+    pages: u64,
+    threads: u32,
+    tables: &'static str,
+    reclaim: Reclaim,
+}
+
+/// Times of one row, milliseconds, in the order of the runs, and what map reclaim did in one run.
+#[derive(Default)]
+struct Times {
+    fill: Vec<f64>,
+    empty: Vec<f64>,
+    /// Fill by as many threads as there are, by one alone.
+    serial_ratio: Vec<f64>,
+    /// The system's call that does what reclaim asks of it, alone.
+    madvise: Vec<f64>,
+    madvise_ratio: Vec<f64>,
+    /// Fill with reclaim, without.
+    reclaim_ratio: Vec<f64>,
+    flushes: u64,
+    /// Interrupts sent to other CPUs, where somebody counts them.
+    ipis: Option<u64>,
+    saved_bytes: u64,
+}
+
+/// Measures all sizes and numbers of pages.
+///
+/// # Errors
+/// A machine that this process cannot stand in for, or a pool that did not get its pages.
+pub fn run(options: &BenchOn) -> Result<(), Error> {
+    match options.on {
+        Where::Hosted => hosted(options),
+        Where::Qemu => {
+            let (rows, repetitions, timed) = qemu::rows(options.quick)?;
+            Section::new("hugepages", repetitions, timed, rows).print(options.json)
+        }
+    }
+}
+
+fn hosted(options: &BenchOn) -> Result<(), Error> {
+    let pick = |quick, full| if options.quick { quick } else { full };
+    let repetitions = if options.quick { QUICK_REPETITIONS } else { REPETITIONS };
+    let memory_bytes = pick(QUICK_MEMORY_BYTES, MEMORY_BYTES);
+    let map_memory_bytes = pick(QUICK_MAP_MEMORY_BYTES, MAP_MEMORY_BYTES);
+    let cpus = std::thread::available_parallelism()
+        .map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX));
+    let mut rows = Vec::new();
+    {
+        let machine = synthetic(memory_bytes, cpus)?;
+        let pass =
+            Session::open(&machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
+        let mut case = Case {
+            size: PoolSize::TwoMib,
+            pages: 1,
+            threads: 1,
+            tables: "first touch",
+            reclaim: Reclaim::Off,
+        };
+        // What is used for the first time is used by the first row.
+        case.pages = pages_of(&PAGES, case.size, memory_bytes).last().unwrap_or(1);
+        rows.push(row(
+            HOSTED,
+            pass.manager().vmemmap().policy().name(),
+            case,
+            &times(pass.manager(), case, 1)?,
+        ));
+        rows.extend(rows_of(
+            pass.manager(),
+            &PAGES,
+            memory_bytes,
+            &[Reclaim::Off],
+            cpus,
+            repetitions,
+        )?);
+        pass.verify()?;
+    }
+    let machine = synthetic(map_memory_bytes, cpus)?;
+    let session = Session::open(&machine, "memmap_init=eager")?;
+    if session.has_page_array() {
+        let pass = session.bring_up(&mut Silent)?;
+        let all = [Reclaim::Off, Reclaim::Lazy, Reclaim::Eager];
+        rows.extend(rows_of(
+            pass.manager(),
+            &MAP_PAGES,
+            map_memory_bytes,
+            &all,
+            cpus,
+            repetitions,
+        )?);
+        pass.verify()?;
+    }
+    let timed = format!(
+        "{TIMED}. {} GiB managed where no page has a part of a map (on-demand), {} GiB where all have (eager)",
+        memory_bytes >> 30,
+        map_memory_bytes >> 30
+    );
+    Section::new("hugepages", repetitions, timed, rows).print(options.json)
+}
+
+fn synthetic(memory_bytes: u64, cpus: u32) -> Result<Machine, Error> {
+    Machine::synthetic(memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))
+}
+
+fn rows_of(
+    manager: &Manager<HostedPlatform>,
+    listed: &[(PoolSize, &[u64])],
+    memory_bytes: u64,
+    reclaims: &[Reclaim],
+    cpus: u32,
+    repetitions: usize,
+) -> Result<Vec<Value>, Error> {
+    let mut rows = Vec::new();
+    for size in PoolSize::ALL {
+        for pages in pages_of(listed, size, memory_bytes) {
+            progress::step(&format_args!("hugepages: {pages} pages of {size}"))?;
+            for &reclaim in reclaims {
+                for threads in if cpus == 1 { vec![1] } else { vec![1, cpus] } {
+                    let case = Case { size, pages, threads, tables: "backed", reclaim };
+                    rows.push(row(
+                        HOSTED,
+                        manager.vmemmap().policy().name(),
+                        case,
+                        &times(manager, case, repetitions)?,
+                    ));
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Those numbers of pages that leave some memory.
+fn pages_of<'a>(
+    listed: &[(PoolSize, &'a [u64])],
+    size: PoolSize,
+    memory_bytes: u64,
+) -> impl Iterator<Item = u64> + use<'a> {
+    let most = memory_bytes / (size.kbytes() * 1024) * 96 / 100;
+    let pages = listed.iter().find(|(of, _)| *of == size).map_or(&[][..], |(_, pages)| pages);
+    pages.iter().copied().filter(move |&pages| pages <= most)
+}
+
+/// Fills and empties a pool some times.
+fn times(
+    manager: &Manager<HostedPlatform>,
+    case: Case,
+    repetitions: usize,
+) -> Result<Times, Error> {
+    let Case { size, pages, threads, reclaim, .. } = case;
+    let pool = manager.pool(size);
+    let resize = |target: u64, threads: u32| {
+        let failed = |what: &dyn std::fmt::Display| {
+            Error::Failed(format!("the {size} pool of {pages} pages: {what}"))
+        };
+        let started = Instant::now();
+        let resized = if threads == 1 {
+            pool.resize(target, &NoHelpers)
+        } else {
+            pool.resize(target, HostedHelpers::shared())
+        };
+        let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
+        let resized = resized.map_err(|error| failed(&error))?;
+        if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
+    };
+    // A handful of pages takes as long as looking at the clock a few times. With reclaim only the
+    // first fill has something to give up.
+    let together = if pages <= FEW_PAGES && reclaim == Reclaim::Off { FEW_REPEATED } else { 1 };
+    let fill_and_empty = |threads: u32| {
+        let (mut fill, mut empty) = (0.0, 0.0);
+        for _ in 0..together {
+            fill += resize(pages, threads)?;
+            empty += resize(0, threads)?;
+        }
+        Ok::<_, Error>((fill / f64::from(together), empty / f64::from(together)))
+    };
+    let mut times = Times::default();
+    for _ in 0..repetitions {
+        if reclaim == Reclaim::Off {
+            let (fill, empty) = fill_and_empty(threads)?;
+            if threads > 1 {
+                let (serial, _) = fill_and_empty(1)?;
+                times.serial_ratio.push(fill / serial);
+            }
+            times.fill.push(fill);
+            times.empty.push(empty);
+            continue;
+        }
+        manager.hugetlb().set_optimize_vmemmap(true);
+        manager.hugetlb().set_eager_restore(reclaim == Reclaim::Eager);
+        let (flushes, blocks) = (manager.hugetlb().flushes(), manager.vmemmap().reclaimed_blocks());
+        let fill = resize(pages, threads)?;
+        // In a process the array's memory is the system's: what counts is how much of it went back.
+        times.saved_bytes =
+            manager.vmemmap().reclaimed_blocks().saturating_sub(blocks) * MAP_BYTES_OF_A_BLOCK;
+        let parts = blocks_in_pools(manager);
+        times.empty.push(resize(0, threads)?);
+        times.flushes = manager.hugetlb().flushes() - flushes;
+        if reclaim == Reclaim::Lazy {
+            // Not timed: the same pages have their map again for the next run.
+            manager.hugetlb().set_eager_restore(true);
+            resize(pages, threads)?;
+            resize(0, threads)?;
+        }
+        let madvise = madvise(manager.platform(), &parts)?;
+        times.madvise_ratio.push(fill / madvise);
+        times.madvise.push(madvise);
+        times.fill.push(fill);
+    }
+    manager.hugetlb().set_optimize_vmemmap(false);
+    manager.hugetlb().set_eager_restore(false);
+    Ok(times)
+}
+
+/// Blocks that pools have, neighbours together.
+fn blocks_in_pools(manager: &Manager<HostedPlatform>) -> Vec<BlockRange> {
+    let mut runs: Vec<BlockRange> = Vec::new();
+    let end = manager
+        .nodes()
+        .iter()
+        .map(|node| BlockNumber::containing(node.span.end).0)
+        .max()
+        .unwrap_or(0);
+    for block in 0..end {
+        if manager.block_state(BlockNumber(block)).is_some_and(|state| state.is(State::Pool)) {
+            match runs.last_mut() {
+                Some(last) if last.end.0 == block => last.end.0 += 1,
+                _ => runs.push(BlockRange::new(block, block + 1)),
+            }
+        }
+    }
+    runs
+}
+
+/// How many milliseconds the system takes to take back the memory behind these parts of the array.
+/// They are backed again afterwards.
+fn madvise(platform: &HostedPlatform, parts: &[BlockRange]) -> Result<f64, Error> {
+    let started = Instant::now();
+    // SAFETY: the blocks are free and whole, and nobody else works on this machine; they hold what
+    // they hold afterwards again, zeros.
+    let done = unsafe { platform.discard_page_array_parts(parts) };
+    let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
+    done.map_err(|error| Error::Failed(format!("the system does not take memory back: {error}")))?;
+    // SAFETY: as above.
+    unsafe { platform.prefault_page_array_parts(parts, 0) };
+    Ok(elapsed_ms)
+}
+
+fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
+    let (reclaim, restore) = case.reclaim.names();
+    let mut row = json!({
+        "bench": "hugepages",
+        "on": on,
+        "policy": policy,
+        "tables": case.tables,
+        "size_kb": case.size.kbytes(),
+        "pages": case.pages,
+        "reclaim": reclaim,
+        "restore": restore,
+        "threads": case.threads,
+    });
+    for (name, values) in [
+        ("fill_ms", &times.fill),
+        ("empty_ms", &times.empty),
+        ("serial_ratio", &times.serial_ratio),
+        ("madvise_ms", &times.madvise),
+        ("madvise_ratio", &times.madvise_ratio),
+        ("reclaim_ratio", &times.reclaim_ratio),
+    ] {
+        Spread::of(values.iter().copied()).put(&mut row, name);
+    }
+    row["flushes"] = json!(times.flushes);
+    // In a process they are the system's, which does not say.
+    row["ipis"] = json!(times.ipis);
+    row["saved_bytes"] = json!(times.saved_bytes);
+    row
+}
+
+/// Rows for people.
+pub fn table(rows: &[Value]) -> Grid {
+    let mut grid = Grid::new(&[
+        ">page size",
+        ">pages",
+        ">threads",
+        "<tables",
+        "<reclaim",
+        "<restore",
+        ">fill",
+        ">empty",
+        ">fill a page",
+        ">empty a page",
+        ">flushes",
+        ">ipis",
+        ">saved",
+        ">serial",
+        ">madvise",
+        ">off",
+    ]);
+    for row in rows {
+        let pages = row["pages"].as_f64().unwrap_or(1.0);
+        let time = |name: &str| number(row, name, |ms| microseconds(ms * 1e3));
+        let each = |name: &str| number(row, name, |ms| format!("{:.1} ns", ms * 1e6 / pages));
+        let ratio = |name: &str| number(row, name, |ratio| format!("{ratio:.2}"));
+        grid.row([
+            format!("{} kB", row["size_kb"]),
+            row["pages"].to_string(),
+            row["threads"].to_string(),
+            word(row, "tables"),
+            word(row, "reclaim"),
+            word(row, "restore"),
+            time("fill_ms"),
+            time("empty_ms"),
+            each("fill_ms"),
+            each("empty_ms"),
+            row["flushes"].to_string(),
+            row["ipis"].as_u64().map_or("-".to_owned(), |ipis| ipis.to_string()),
+            row["saved_bytes"].as_u64().map_or("-".to_owned(), size),
+            ratio("serial_ratio"),
+            ratio("madvise_ratio"),
+            ratio("reclaim_ratio"),
+        ]);
+    }
+    grid
+}

@@ -1,0 +1,54 @@
+//! Growth: one section brought up by the request that wants it.
+
+use super::Scale;
+use super::measure::DESCRIPTOR;
+use crate::bench::common::Spread;
+use framewright::Request;
+use framewright::units::Order;
+use framewright_cli::error::Error;
+use framewright_cli::hosted::{Session, Silent};
+use framewright_hosted::Machine;
+use serde_json::{Value, json};
+
+/// Bringing up one section because a request wants it, beside its share of the same by the job.
+///
+/// # Errors
+/// A machine that this process cannot stand in for.
+pub fn row(scale: Scale) -> Result<Value, Error> {
+    let machine = Machine::synthetic(scale.memory_bytes, 1, 1)
+        .map_err(|error| Error::Failed(error.to_string()))?;
+    let order = Order::new(15).ok_or_else(|| Error::Failed("order 15 is 128 MiB".into()))?;
+    let mut session = Session::open(&machine, "memmap_init=deferred")?;
+    let (mut by_request, mut by_job) = (Vec::new(), Vec::new());
+    for _ in 0..=scale.repetitions / 4 {
+        let pass = session.bring_up(&mut Silent)?;
+        let node = &pass.report["deferred"][0];
+        let sections = node["pages"].as_f64().unwrap_or(0.0) / order.pages() as f64;
+        by_job.push(node["elapsed_ms"].as_f64().unwrap_or(0.0) / 1e3 / sections);
+        let pass = pass.end_dirty()?.bring_up_withheld()?;
+        let manager = pass.manager();
+        loop {
+            let before = manager.totals().deferred_pages;
+            let started = std::time::Instant::now();
+            if manager.allocate(&Request::new(order)).is_err() {
+                break;
+            }
+            let seconds = started.elapsed().as_secs_f64();
+            if before - manager.totals().deferred_pages == order.pages() {
+                by_request.push(seconds);
+            }
+        }
+        session = pass.end_dirty()?;
+    }
+    let (request, job) = (Spread::of(by_request), Spread::of(by_job));
+    let ratio = request.middle.zip(job.middle).map(|(request, job)| request / job);
+    let mut row = json!({
+        "bench": "init", "policy": "growth", "init": "zero", "threads": 1, "pages": order.pages(),
+        "bytes": order.pages() * DESCRIPTOR,
+    });
+    request.put(&mut row, "seconds");
+    job.put(&mut row, "share_of_bulk_seconds");
+    row["bulk_ratio"] = json!(ratio);
+    row["first_touch"] = json!(false);
+    Ok(row)
+}

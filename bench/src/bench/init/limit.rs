@@ -1,0 +1,273 @@
+//! What initialising the memory map is measured against: the best plain fill of as many bytes, by
+//! as many threads, over memory of the same kind.
+
+use super::super::host;
+use framewright_cli::error::Error;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// How bytes are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fill {
+    /// Zeros with `rep stosb`.
+    Stosb,
+    /// Zeros with the C library's memset.
+    Memset,
+    /// Zeros with `clzero`, a cache line at a time; only where [`has_clzero`].
+    Clzero,
+    /// 64-byte records with `movnti`.
+    Movnti,
+}
+
+impl Fill {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stosb => "rep stosb",
+            Self::Memset => "memset",
+            Self::Clzero => "clzero",
+            Self::Movnti => "movnti",
+        }
+    }
+}
+
+/// Memory of its own to fill.
+pub struct Buffer {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address and a length; threads fill parts that do not overlap.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// `bytes` bytes, a multiple of 4096, not touched yet.
+    ///
+    /// # Errors
+    /// The system has not so many.
+    pub fn new(bytes: usize) -> Result<Self, Error> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the system's choice.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        match NonNull::new(address.cast()) {
+            Some(start) if address != libc::MAP_FAILED => Ok(Self { start, bytes }),
+            _ => Err(Error::Failed(format!(
+                "no {bytes} bytes to fill: {}",
+                std::io::Error::last_os_error()
+            ))),
+        }
+    }
+
+    /// Drops what is behind it, so that the next fill touches it first.
+    pub fn forget(&mut self) {
+        // SAFETY: the mapping is ours, and nobody fills it now.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) };
+    }
+
+    /// Makes it backed and dirty.
+    pub fn dirty(&mut self) {
+        // SAFETY: the mapping is ours, and nobody else fills it now.
+        unsafe { self.start.write_bytes(0xa5, self.bytes) };
+    }
+
+    /// Fills all of it with `threads` threads, each on a CPU and a part of its own; how long that
+    /// took in seconds.
+    ///
+    /// # Errors
+    /// Threads that cannot be kept on their CPUs.
+    pub fn fill(&mut self, fill: Fill, threads: usize) -> Result<f64, Error> {
+        // SAFETY: each part is one thread's own.
+        self.by_parts(threads, |own, bytes| unsafe { write(fill, own, bytes) })
+    }
+
+    /// Drops what is behind it by `threads` threads, each a part; how long that took in seconds.
+    ///
+    /// # Errors
+    /// As [`fill`](Self::fill).
+    pub fn release(&mut self, threads: usize) -> Result<f64, Error> {
+        self.by_parts(threads, |own, bytes| {
+            // SAFETY: the mapping is ours, and each part is one thread's own.
+            unsafe { libc::madvise(own.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+        })
+    }
+
+    /// Calls `work` for the parts of as many threads, which begin together.
+    fn by_parts(
+        &mut self,
+        threads: usize,
+        work: impl Fn(NonNull<u8>, usize) + Sync,
+    ) -> Result<f64, Error> {
+        if threads == 1 {
+            // Wherever the system lets it run, as the bring-ups that it is compared with.
+            let began = Instant::now();
+            work(self.start, self.bytes);
+            return Ok(began.elapsed().as_secs_f64());
+        }
+        let cpus = host::cpus()?;
+        let arrived = AtomicUsize::new(0);
+        let part = self.bytes / threads / 4096 * 4096;
+        let (this, work) = (&*self, &work);
+        let times = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|index| {
+                    let (arrived, cpu) = (&arrived, cpus[index % cpus.len()]);
+                    let bytes = if index + 1 == threads { this.bytes - part * index } else { part };
+                    scope.spawn(move || {
+                        host::stay_on(cpu)?;
+                        // Spinning, so that none begins much later than the others.
+                        arrived.fetch_add(1, Ordering::AcqRel);
+                        while arrived.load(Ordering::Acquire) < threads {
+                            std::hint::spin_loop();
+                        }
+                        let began = Instant::now();
+                        // SAFETY: inside the buffer.
+                        work(unsafe { this.start.add(part * index) }, bytes);
+                        Ok((began, Instant::now()))
+                    })
+                })
+                .collect();
+            let failed = || Error::Failed("a thread that fills memory panicked".into());
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|_| Err(failed())))
+                .collect::<Result<Vec<(Instant, Instant)>, Error>>()
+        })?;
+        let began = times.iter().map(|time| time.0).min();
+        let ended = times.iter().map(|time| time.1).max();
+        Ok(began.zip(ended).map_or(0.0, |(began, ended)| (ended - began).as_secs_f64()))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: mapped once, unmapped once.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// # Safety
+/// `bytes` bytes from `start` on, aligned to 64 and a multiple of that, are the caller's alone.
+pub(super) unsafe fn write(fill: Fill, start: NonNull<u8>, bytes: usize) {
+    match fill {
+        // SAFETY: passed on.
+        Fill::Memset => unsafe { start.write_bytes(0, bytes) },
+        // SAFETY: passed on.
+        Fill::Stosb => unsafe { stosb(start, bytes) },
+        // SAFETY: passed on.
+        Fill::Clzero => unsafe { clzero(start, bytes / 64) },
+        // SAFETY: passed on.
+        Fill::Movnti => unsafe { movnti(start.cast(), bytes / 8) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe fn stosb(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: the caller has these bytes to itself.
+    unsafe {
+        std::arch::asm!(
+            "rep stosb", inout("rcx") bytes => _, inout("rdi") start.as_ptr() => _, in("al") 0_u8,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn stosb(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: the caller has these bytes to itself.
+    unsafe { start.write_bytes(0, bytes) };
+}
+
+/// Whether the processor has `clzero`.
+pub fn has_clzero() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::__cpuid;
+        __cpuid(0x8000_0000).eax >= 0x8000_0008 && __cpuid(0x8000_0008).ebx & 1 != 0
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe fn clzero(start: NonNull<u8>, lines: usize) {
+    // SAFETY: the caller has these lines to itself, and the processor has the instruction.
+    unsafe {
+        std::arch::asm!(
+            "2:", "clzero", "add rax, 64", "dec {lines}", "jnz 2b", "sfence",
+            lines = inout(reg) lines => _, inout("rax") start.as_ptr() => _, options(nostack)
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn clzero(start: NonNull<u8>, lines: usize) {
+    // SAFETY: the caller has these bytes to itself.
+    unsafe { start.write_bytes(0, lines * 64) };
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe fn movnti(start: NonNull<i64>, words: usize) {
+    // SAFETY: one past the last of the caller's words.
+    let end = unsafe { start.add(words) };
+    // SAFETY: the caller has these bytes to itself; `movnti` and `sfence` are part of x86-64.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movnti qword ptr [{at}], {word}",
+            "movnti qword ptr [{at} + 8], {word}",
+            "movnti qword ptr [{at} + 16], {word}",
+            "movnti qword ptr [{at} + 24], {word}",
+            "movnti qword ptr [{at} + 32], {word}",
+            "movnti qword ptr [{at} + 40], {word}",
+            "movnti qword ptr [{at} + 48], {word}",
+            "movnti qword ptr [{at} + 56], {word}",
+            "add {at}, 64",
+            "cmp {at}, {end}",
+            "jb 2b",
+            "sfence",
+            at = inout(reg) start.as_ptr() => _,
+            end = in(reg) end.as_ptr(),
+            word = in(reg) 7_u64,
+            options(nostack),
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn movnti(start: NonNull<i64>, words: usize) {
+    for index in 0..words {
+        // SAFETY: inside the caller's part.
+        let word = unsafe { start.add(index) };
+        // SAFETY: the same.
+        unsafe { word.write(7) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_filled() {
+        let bytes = 5 * 4096;
+        let mut buffer = Buffer::new(bytes).expect("memory");
+        for (fill, word) in
+            [(Fill::Stosb, 0), (Fill::Memset, 0), (Fill::Clzero, 0), (Fill::Movnti, 7)]
+        {
+            if fill == Fill::Clzero && !has_clzero() {
+                continue;
+            }
+            for threads in [1, 2, 3] {
+                buffer.dirty();
+                assert!(buffer.fill(fill, threads).expect("threads") > 0.0);
+                for index in 0..bytes / 8 {
+                    // SAFETY: inside the buffer, which nobody writes now.
+                    let place = unsafe { buffer.start.cast::<u64>().add(index) };
+                    // SAFETY: the same.
+                    assert_eq!(unsafe { place.read() }, word, "{fill:?} {threads} {index}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Ways of making the memory map, measured in turn with their limit over the same bytes of the same
+//! process.
+
+use super::Scale;
+use super::ground::Ground;
+use super::limit::{Fill, has_clzero};
+use crate::bench::common::Spread;
+use crate::bench::host;
+use framewright::parameters::Policy;
+use framewright_cli::error::Error;
+use framewright_cli::hosted::{Session, Silent, cpu_seconds};
+use framewright_hosted::Machine;
+use serde_json::{Value, json};
+
+/// What descriptors begin as when it is not zero.
+const TEMPLATE: [u64; 7] = [7; 7];
+/// Bytes of a descriptor.
+pub const DESCRIPTOR: u64 = 64;
+/// How often each plain fill is tried to find those that may be the fastest.
+const TRIALS: usize = 3;
+/// So many times slower than the best trial is clearly slower.
+const CLEARLY: f64 = 1.4;
+
+/// What rows that are measured together have in common.
+#[derive(Clone, Copy)]
+pub struct Group {
+    /// Each becomes a row.
+    pub policies: &'static [Policy],
+    pub template: bool,
+    pub threads: usize,
+    pub first_touch: bool,
+}
+
+/// What one run took.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    seconds: f64,
+    cpu_seconds: f64,
+}
+
+/// Measures a group: in each round the plain fill and every policy run once, forwards and backwards
+/// by turns, each over memory that was dirtied just before.
+///
+/// # Errors
+/// A machine that this process cannot stand in for.
+pub fn rows(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
+    for policy in group.policies {
+        crate::progress::step(&format_args!("init: {}, {} threads", policy.name(), group.threads))?;
+    }
+    if group.threads > 1 {
+        return on_this_thread(group, scale);
+    }
+    // One thread stays on one CPU, so that nothing moves between fill and bring-up; the last has
+    // the least to do with interrupts.
+    let cpu = host::cpus()?.last().copied().unwrap_or(0);
+    let failed = || Error::Failed("the thread that measures panicked".into());
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| host::stay_on(cpu).and_then(|()| on_this_thread(group, scale)));
+        thread.join().unwrap_or_else(|_| Err(failed()))
+    })
+}
+
+fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
+    let cpus = u32::try_from(group.threads).unwrap_or(1);
+    let machine = Machine::synthetic(scale.memory_bytes, 1, cpus)
+        .map_err(|error| Error::Failed(error.to_string()))?;
+    let line =
+        |policy: &Policy| format!("memmap_init={} memmap_init_threads={cpus}", policy.name());
+    let lines: Vec<String> = group.policies.iter().map(line).collect();
+    // Opened with a policy that wants an array, if there is one.
+    let array = group.policies.iter().position(|&policy| policy != Policy::OnDemand);
+    let mut session =
+        Session::open(&machine, lines.get(array.unwrap_or(0)).map_or("", String::as_str))?
+            .with_template(group.template.then_some(TEMPLATE));
+    if array.is_some() && !session.has_page_array() {
+        return Err(Error::Failed("this host has too little memory for the vmemmap".into()));
+    }
+    // The first ones touch everything.
+    let mut pages = vec![0; lines.len()];
+    for (line, pages) in lines.iter().zip(&mut pages) {
+        let pass = session.with_command_line(line).bring_up(&mut Silent)?;
+        *pages = described(&pass.report);
+        session = pass.end_dirty()?;
+    }
+    let bytes = usize::try_from(pages.iter().max().copied().unwrap_or(0) * DESCRIPTOR).unwrap_or(0);
+    let mut ground = Ground::new(&session.page_array_parts(), bytes);
+    let fills = if bytes == 0 { Vec::new() } else { fast_fills(&session, &mut ground, group)? };
+    let (mut limits, mut runs) = (vec![Vec::new(); fills.len()], vec![Vec::new(); lines.len()]);
+    let places = fills.len() + lines.len();
+    for round in 0..scale.repetitions {
+        for turn in 0..places {
+            let place = if round % 2 == 0 { turn } else { places - 1 - turn };
+            if group.first_touch {
+                session.forget_page_array()?;
+            }
+            let Some(number) = place.checked_sub(fills.len()) else {
+                limits[place].push(plain(&session, &mut ground, fills[place], group)?);
+                continue;
+            };
+            let pass = session.with_command_line(&lines[number]).bring_up(&mut Silent)?;
+            let seconds = pass.report["totals"]["all_memory_us"].as_f64().unwrap_or(0.0) / 1e6;
+            runs[number].push(Run { seconds, cpu_seconds: pass.cpu_seconds });
+            session = pass.end_dirty()?;
+        }
+    }
+    let eager = group.policies.iter().position(|&policy| policy == Policy::Eager);
+    let eager = eager.and_then(|place| runs.get(place));
+    let title = |place: usize| (group.policies[place], pages[place]);
+    let limit = Limit::best_of(&fills, &limits);
+    Ok((0..lines.len())
+        .map(|place| value(group, title(place), &runs[place], limit, eager))
+        .collect())
+}
+
+/// The fill whose middle time is the least, and its runs.
+#[derive(Clone, Copy)]
+struct Limit<'a> {
+    fill: Option<Fill>,
+    runs: &'a [Run],
+}
+
+impl<'a> Limit<'a> {
+    fn best_of(fills: &[Fill], runs: &'a [Vec<Run>]) -> Self {
+        let middle = |runs: &[Run]| {
+            Spread::of(runs.iter().map(|run| run.seconds)).middle.unwrap_or(f64::INFINITY)
+        };
+        let best =
+            fills.iter().zip(runs).min_by(|one, other| middle(one.1).total_cmp(&middle(other.1)));
+        best.map_or(Self { fill: None, runs: &[] }, |(&fill, runs)| Self { fill: Some(fill), runs })
+    }
+}
+
+/// The plain fills that may be the fastest: those that are not clearly slower than another.
+fn fast_fills(
+    session: &Session<'_>,
+    ground: &mut Ground,
+    group: Group,
+) -> Result<Vec<Fill>, Error> {
+    if group.template {
+        return Ok(vec![Fill::Movnti]);
+    }
+    let mut least = Vec::new();
+    for fill in [Fill::Clzero, Fill::Stosb, Fill::Memset, Fill::Movnti] {
+        if fill == Fill::Clzero && !has_clzero() {
+            continue;
+        }
+        let mut best = f64::INFINITY;
+        for _ in 0..TRIALS {
+            if group.first_touch {
+                session.forget_page_array()?;
+            }
+            best = best.min(plain(session, ground, fill, group)?.seconds);
+        }
+        least.push((fill, best));
+    }
+    let best = least.iter().map(|&(_, seconds)| seconds).fold(f64::INFINITY, f64::min);
+    Ok(least
+        .into_iter()
+        .filter(|&(_, seconds)| seconds < best * CLEARLY)
+        .map(|(fill, _)| fill)
+        .collect())
+}
+
+/// One plain fill; the array is dirty afterwards.
+fn plain(
+    session: &Session<'_>,
+    ground: &mut Ground,
+    fill: Fill,
+    group: Group,
+) -> Result<Run, Error> {
+    let before = cpu_seconds();
+    // SAFETY: the ground is the array of this session, which has no manager.
+    let seconds = unsafe { ground.fill(fill, group.threads) }?;
+    let cpu_seconds = cpu_seconds() - before;
+    session.dirty_page_array();
+    Ok(Run { seconds, cpu_seconds })
+}
+
+/// Pages whose descriptors were written: all that can be handed out.
+fn described(report: &Value) -> u64 {
+    if report["totals"]["vmemmap_bytes"].as_u64() == Some(0) {
+        return 0;
+    }
+    report["totals"]["managed_pages"].as_u64().unwrap_or(0)
+}
+
+fn value(
+    group: Group,
+    title: (Policy, u64),
+    runs: &[Run],
+    limit: Limit<'_>,
+    eager: Option<&Vec<Run>>,
+) -> Value {
+    let (policy, pages) = title;
+    let limits = if pages == 0 { &[][..] } else { limit.runs };
+    let fill = limit.fill.filter(|_| pages != 0).map(Fill::name);
+    let seconds = Spread::of(runs.iter().map(|run| run.seconds));
+    let limit = Spread::of(limits.iter().map(|limit| limit.seconds));
+    // Of one round each.
+    let ratio = Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.seconds / run.seconds));
+    let cpu = |runs: &[Run]| Spread::of(runs.iter().map(|run| run.cpu_seconds));
+    let eager = if policy == Policy::Deferred { eager.map_or(&[][..], Vec::as_slice) } else { &[] };
+    let cpu_ratio =
+        Spread::of(eager.iter().zip(runs).map(|(eager, run)| run.cpu_seconds / eager.cpu_seconds));
+    // Neighbours that take the CPU away do not count.
+    let limit_cpu =
+        Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.cpu_seconds / run.cpu_seconds));
+    let mut row = json!({
+        "bench": "init",
+        "policy": policy.name(),
+        "init": if group.template { "template" } else { "zero" },
+        "threads": group.threads,
+        "pages": pages,
+        "bytes": pages * DESCRIPTOR,
+    });
+    seconds.put(&mut row, "seconds");
+    cpu(runs).put(&mut row, "cpu_seconds");
+    row["limit_fill"] = json!(fill);
+    limit.put(&mut row, "limit_seconds");
+    cpu(limits).put(&mut row, "limit_cpu_seconds");
+    ratio.put(&mut row, "limit_ratio");
+    ratio.put_quarters(&mut row, "limit_ratio");
+    row["limit_of_minima_ratio"] =
+        json!(limit.least.zip(seconds.least).map(|(limit, run)| limit / run));
+    row["limit_cpu_ratio"] = json!(limit_cpu.middle);
+    limit_cpu.put_quarters(&mut row, "limit_cpu_ratio");
+    cpu_ratio.put(&mut row, "eager_cpu_ratio");
+    row["first_touch"] = json!(group.first_touch);
+    row
+}

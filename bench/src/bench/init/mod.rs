@@ -1,0 +1,101 @@
+//! `framewright-bench init`: how long the memory map takes, by policy, first value and threads,
+//! beside a plain fill of as many bytes.
+
+mod ground;
+mod growth;
+pub mod limit;
+mod measure;
+mod table;
+
+use super::host;
+use super::scaling;
+use super::section::Section;
+use crate::args::{BenchInit, BenchOn};
+use framewright::parameters::Policy;
+use framewright_cli::args::Where;
+use framewright_cli::error::Error;
+use framewright_cli::grid::Grid;
+use measure::Group;
+use serde_json::Value;
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+timed by the library on the platform's clock from the beginning of intake to all memory available; the limit is the fastest plain fill (clzero, rep stosb, memset or movnti for zero, \
+movnti for a template) of the array's own bytes by as many threads, in turn with the bring-ups in one process; ratio: limit over time of neighbouring runs, the middle and the quarters around it; \
+memory backed and dirty, or in the rows of first touch never touched; CPU time: of the process meanwhile; deferred over eager in neighbouring runs; \
+growth: one section of 128 MiB brought up by the request that wants it, beside its share of the same work in the job";
+
+/// How much is done.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    memory_bytes: u64,
+    repetitions: usize,
+}
+
+const FULL: Scale = Scale { memory_bytes: 64 << 30, repetitions: 24 };
+const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 8 };
+
+/// Measures everything.
+///
+/// # Errors
+/// A machine that this process cannot stand in for.
+pub fn run(options: &BenchInit) -> Result<(), Error> {
+    if options.table {
+        return scaling::run(&BenchOn {
+            on: Where::Hosted,
+            quick: options.quick,
+            json: options.json,
+        });
+    }
+    let scale = if options.quick { QUICK } else { FULL };
+    let rows = all(scale, host::cpus()?.len())?;
+    let timed = format!("{} GiB; {TIMED}", scale.memory_bytes >> 30);
+    Section::new("init", scale.repetitions, timed, rows).print(options.json)
+}
+
+/// Rows for people.
+pub fn table(rows: &[Value]) -> Grid {
+    table::rows(rows)
+}
+
+/// First touch takes a page fault for every page: a few rounds tell enough.
+const FIRST_TOUCHES: usize = 5;
+
+fn all(scale: Scale, cpus: usize) -> Result<Vec<Value>, Error> {
+    let mut rows = Vec::new();
+    for template in [false, true] {
+        let group = |policies, threads| Group { policies, template, threads, first_touch: false };
+        rows.extend(measure::rows(group(&[Policy::Eager, Policy::Deferred], 1), scale)?);
+        if cpus > 1 {
+            rows.extend(measure::rows(group(&[Policy::Deferred], cpus), scale)?);
+        }
+    }
+    let zero =
+        |policies, threads, first_touch| Group { policies, template: false, threads, first_touch };
+    rows.extend(measure::rows(zero(&[Policy::OnDemand], 1, false), scale)?);
+    let few = Scale { repetitions: scale.repetitions.min(FIRST_TOUCHES), ..scale };
+    rows.extend(measure::rows(zero(&[Policy::Eager], 1, true), few)?);
+    rows.extend(measure::rows(zero(&[Policy::Deferred], cpus, true), few)?);
+    rows.push(growth::row(scale)?);
+    Ok(rows)
+}
+
+/// Numbers of threads that are these shares of the CPUs, at least one, each once.
+pub fn threads_of(cpus: usize, percent: &[usize]) -> Vec<usize> {
+    let mut threads: Vec<usize> =
+        percent.iter().map(|percent| (cpus * percent / 100).max(1)).collect();
+    threads.dedup();
+    threads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_cpus() {
+        assert_eq!(threads_of(1, &[0, 50, 100]), [1]);
+        assert_eq!(threads_of(2, &[0, 12, 25, 37, 50, 75, 100]), [1, 2]);
+        assert_eq!(threads_of(52, &[0, 12, 25, 37, 50, 75, 100]), [1, 6, 13, 19, 26, 39, 52]);
+    }
+}

@@ -1,0 +1,113 @@
+//! `framewright-bench reporting`: how soon freed memory is back with the host, as the host sees it,
+//! and what reports cost those who allocate.
+
+mod fall;
+mod fault;
+mod hosted;
+mod qemu;
+mod shuffle;
+mod table;
+
+pub use qemu::{machine_process, resident_bytes};
+
+use super::section::{Section, Table};
+use crate::args::BenchReporting;
+use crate::progress;
+use fall::Fall;
+use framewright::reporting::Pace;
+use framewright_cli::args::Where;
+use framewright_cli::error::Error;
+use serde_json::Value;
+use std::time::Duration;
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+reporting: all that is free is reported, then memory is dirtied and freed at once, and the host's Rss of the machine's memory is read again and again; t50 and t95: from the \
+free until so much of what was dirtied is back; left: at the end, above what was there before it was dirtied; twice: reported beyond what was dirtied, or while idle \
+afterwards. fault: every CPU allocates 128 MiB, in pages of 2 MiB (page_fault1) or 4 KiB (page_fault2), clears and touches all of it, and frees it; \
+iterations are pages of 4 KiB a second over all CPUs, the middle of runs; configurations take turns in rounds, in random order forwards and then backwards, each with the same memory; \
+deviation: of the runs from their mean; per CPU second: by the CPU time of the whole process, reports included, which neighbours on the machine disturb less; \
+reported: meanwhile; host faults: pages that the system had to find for the process meanwhile; off, again: the benchmark's own error; shuffle: all free memory of a machine of 1 TiB, once more; against off: per CPU second, the middle of the ratios of all rounds and its 95 % interval by the bootstrap";
+
+/// How much is done.
+#[derive(Clone, Copy)]
+struct Scale {
+    memory_bytes: u64,
+    dirtied_bytes: u64,
+    paces: &'static [Pace],
+    /// Courses of a pace in this process.
+    falls: usize,
+    /// Rounds of the workloads, in each of which every configuration runs twice, and how long a run
+    /// is.
+    rounds: usize,
+    run: Duration,
+}
+
+const FULL: Scale = Scale {
+    memory_bytes: 4 << 30,
+    dirtied_bytes: 2 << 30,
+    paces: &[Pace::Adaptive, Pace::Fixed],
+    falls: 3,
+    rounds: 32,
+    run: Duration::from_millis(100),
+};
+const QUICK: Scale = Scale {
+    memory_bytes: 1 << 30,
+    dirtied_bytes: 512 << 20,
+    paces: &[Pace::Adaptive],
+    falls: 1,
+    rounds: 3,
+    run: Duration::from_millis(50),
+};
+
+const SHUFFLES: usize = 9;
+
+/// Measures everything that was asked for.
+///
+/// # Errors
+/// A machine that cannot be had, or one that did not do what it must.
+pub fn run(options: &BenchReporting) -> Result<(), Error> {
+    let scale = if options.quick { QUICK } else { FULL };
+    let mut rows = Vec::new();
+    if options.on != Some(Where::Qemu) {
+        for &pace in scale.paces {
+            progress::step(&format_args!("reporting: {} pace", pace.name()))?;
+            // One at Linux's pace takes half a minute.
+            let count = if pace == Pace::Fixed { 1 } else { scale.falls };
+            let falls =
+                (0..count).map(|_| hosted::fall(scale, pace)).collect::<Result<Vec<_>, _>>()?;
+            add(&mut rows, &falls);
+        }
+    }
+    if options.on != Some(Where::Hosted) {
+        for &pace in scale.paces {
+            progress::step(&format_args!("reporting: guest, {} pace", pace.name()))?;
+            add(&mut rows, &[qemu::fall(scale, pace)?]);
+        }
+    }
+    if options.on != Some(Where::Qemu) {
+        rows.extend(fault::rows(scale)?);
+        progress::step(&"reporting: shuffle")?;
+        rows.push(shuffle::row(SHUFFLES)?);
+    }
+    let timed = format!("machines of {} GiB; {TIMED}", scale.memory_bytes >> 30);
+    Section::new("reporting", scale.rounds, timed, rows).print(options.json)
+}
+
+/// The row of these courses, and the first of them over time.
+fn add(rows: &mut Vec<Value>, falls: &[Fall]) {
+    rows.push(fall::row(falls));
+    rows.extend(falls.first().map(Fall::series));
+}
+
+/// Rows for people.
+pub fn tables(rows: &[Value]) -> Vec<Table> {
+    let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
+    let (falls, faults) = (of("reporting"), of("fault"));
+    let shuffles = of("shuffle");
+    [table::falls(&falls), table::faults(&faults), table::shuffles(&shuffles)]
+        .into_iter()
+        .flatten()
+        .map(Table::from)
+        .collect()
+}

@@ -1,0 +1,178 @@
+//! What every benchmark comes to, and the one way in which it is shown: rows as docs/usage.md
+//! describes them.
+
+use super::common::wrapped;
+use super::{alloc, bring_up, fragment, hugepages, init, jobs, reporting, scaling, traffic};
+use crate::model;
+use crate::progress;
+use framewright_cli::error::Error;
+use framewright_cli::grid::Grid;
+use framewright_cli::output::Output;
+use serde_json::{Map, Value, json};
+
+/// The results of one benchmark.
+#[derive(Debug)]
+pub struct Section {
+    /// Its name, which is that of the table to which most of its rows belong.
+    pub bench: String,
+    /// Timed repetitions of a row at most.
+    pub repetitions: usize,
+    /// What is timed, in words that go with the numbers.
+    pub timed: String,
+    /// What was not measured, and why.
+    pub left_out: Vec<String>,
+    /// What else there is to say about all rows, by name.
+    pub further: Map<String, Value>,
+    /// The rows.
+    pub rows: Vec<Value>,
+}
+
+/// Rows for people.
+pub struct Table {
+    /// What they are about, where there are several tables.
+    pub title: Option<String>,
+    /// The rows.
+    pub grid: Grid,
+}
+
+impl From<Grid> for Table {
+    fn from(grid: Grid) -> Self {
+        Self { title: None, grid }
+    }
+}
+
+impl Section {
+    /// A section in which nothing is left out and nothing else is to be said.
+    pub fn new(
+        bench: &str,
+        repetitions: usize,
+        timed: impl Into<String>,
+        rows: Vec<Value>,
+    ) -> Self {
+        let (left_out, further) = (Vec::new(), Map::new());
+        Self { bench: bench.to_owned(), repetitions, timed: timed.into(), left_out, further, rows }
+    }
+
+    /// The object that a single benchmark prints.
+    pub fn to_json(&self) -> Value {
+        let mut object = json!({ "bench": self.bench, "repetitions": self.repetitions });
+        for (name, value) in &self.further {
+            object[name] = value.clone();
+        }
+        object["timed"] = json!(self.timed);
+        object["left_out"] = json!(self.left_out);
+        object["rows"] = json!(self.rows);
+        object
+    }
+
+    /// Reads such an object.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let mut value: Value =
+            serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
+        let object = value.as_object_mut().ok_or("not an object")?;
+        let mut take = |name: &str| object.shift_remove(name);
+        let words =
+            |value: Option<Value>| value.and_then(|value| value.as_str().map(ToOwned::to_owned));
+        let bench = words(take("bench")).ok_or("no \"bench\"")?;
+        let repetitions =
+            take("repetitions").and_then(|value| value.as_u64()).ok_or("no \"repetitions\"")?;
+        let timed = words(take("timed")).ok_or("no \"timed\"")?;
+        let Some(Value::Array(rows)) = take("rows") else { return Err("no \"rows\"".into()) };
+        let left_out = take("left_out")
+            .and_then(|value| serde_json::from_value(value).ok())
+            .unwrap_or_default();
+        let repetitions = usize::try_from(repetitions).unwrap_or(usize::MAX);
+        Ok(Self { bench, repetitions, timed, left_out, further: std::mem::take(object), rows })
+    }
+
+    /// Prints it for people, or as one JSON object and nothing else.
+    ///
+    /// # Errors
+    /// Standard output is gone.
+    pub fn print(&self, json: bool) -> Result<(), Error> {
+        progress::end();
+        let mut output = Output::new();
+        if json { output.line(&self.to_json().to_string()) } else { self.show(&mut output) }
+    }
+
+    /// Prints it for people.
+    ///
+    /// # Errors
+    /// Standard output is gone.
+    pub fn show(&self, output: &mut Output) -> Result<(), Error> {
+        let style = output.style();
+        for Table { title, grid } in tables(&self.bench, &self.rows) {
+            if let Some(title) = title {
+                output.line(&style.bold(&title))?;
+            }
+            grid.render(style).iter().try_for_each(|line| output.line(line))?;
+            output.line("")?;
+        }
+        let further = self.further.iter().filter_map(|(name, value)| match value {
+            Value::String(words) => Some(format!("{words}; ")),
+            // Of use to programs only.
+            Value::Object(_) | Value::Array(_) | Value::Null => None,
+            other => Some(format!("{name}: {other}; ")),
+        });
+        let heading = format!(
+            "{}up to {} repetitions a row; {}.",
+            further.collect::<String>(),
+            self.repetitions,
+            self.timed
+        );
+        let left_out = self.left_out.iter().map(|reason| format!("Left out: {reason}."));
+        for text in left_out.chain([heading]) {
+            wrapped(&text).iter().try_for_each(|line| output.line(&style.dim(line)))?;
+        }
+        Ok(())
+    }
+}
+
+/// The tables that show the rows of a benchmark.
+fn tables(bench: &str, rows: &[Value]) -> Vec<Table> {
+    match bench {
+        "alloc" => alloc::tables(rows),
+        "bring-up" => vec![bring_up::table(rows).into()],
+        "fragment" => vec![fragment::table(rows).into()],
+        "hugepages" => vec![hugepages::table(rows).into()],
+        "init" => vec![init::table(rows).into()],
+        "jobs" => vec![jobs::table(rows).into()],
+        "model" => model::tables(rows),
+        "reporting" => reporting::tables(rows),
+        "scaling" => scaling::tables(rows),
+        "traffic" => vec![traffic::table(rows).into()],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_survives_being_written_and_read() {
+        let mut section =
+            Section::new("alloc", 3, "time", vec![json!({ "bench": "alloc", "get_ns": 1.5 })]);
+        section.left_out.push("order 18".into());
+        section.further.insert("cpus".into(), json!(2));
+        let read = Section::from_json(&section.to_json().to_string()).expect("is whole");
+        assert_eq!(read.to_json(), section.to_json());
+        assert_eq!((read.further["cpus"].as_u64(), read.left_out.len()), (Some(2), 1));
+    }
+
+    #[test]
+    fn what_is_no_section_is_told() {
+        for (text, expected) in [
+            ("", "not JSON"),
+            ("[]", "not an object"),
+            ("{}", "no \"bench\""),
+            (r#"{"bench":"x","repetitions":1,"timed":"t"}"#, "no \"rows\""),
+        ] {
+            let error = Section::from_json(text).expect_err("is none");
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

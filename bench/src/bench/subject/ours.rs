@@ -1,0 +1,84 @@
+//! The manager as a subject.
+
+use super::{Free, Subject};
+use framewright::Manager;
+use framewright::block::MigrateType;
+use framewright::units::{BLOCK_ORDER, Order, Pfn};
+use framewright_cli::error::Error;
+use framewright_cli::hosted::{Session, Silent};
+use framewright_hosted::{CpuToken, HostedPlatform, Machine};
+
+/// Small marks, so that a filled machine is nearly full.
+const PARAMETERS: &str = "min_free_kbytes=128 watermark_scale_factor=1 pages=none";
+
+/// The manager of a synthetic machine.
+#[derive(Clone, Copy)]
+pub struct Ours<'a>(&'a Manager<HostedPlatform>);
+
+impl Ours<'_> {
+    /// Brings up a machine with one node and lends its manager to `work`.
+    ///
+    /// # Errors
+    /// A machine that this process cannot stand in for; those of `work`; tables that contradict one
+    /// another afterwards.
+    pub fn with<T>(
+        memory_bytes: u64,
+        cpus: u32,
+        work: impl FnOnce(&Ours<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let machine = Machine::synthetic(memory_bytes, 1, cpus)
+            .map_err(|error| Error::Failed(error.to_string()))?;
+        let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
+        let result = work(&Ours(pass.manager()))?;
+        pass.verify()?;
+        Ok(result)
+    }
+}
+
+impl Subject for Ours<'_> {
+    const NAME: &'static str = "framewright";
+
+    type Seat<'a>
+        = CpuToken<'a>
+    where
+        Self: 'a;
+
+    fn sit(&self, cpu: u32) -> Result<Self::Seat<'_>, Error> {
+        self.0.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()))
+    }
+
+    #[inline]
+    fn get(&self, order: Order) -> Option<u64> {
+        self.0.allocate_order(order, MigrateType::Movable).ok().map(|start| start.0)
+    }
+
+    #[inline]
+    fn put(&self, pfn: u64, order: Order) {
+        // SAFETY: benches put what they got, once, and look at none of it afterwards (invariant
+        // 42).
+        if unsafe { self.0.free_order(Pfn(pfn), order) }.is_err() {
+            refused(pfn, order);
+        }
+    }
+
+    fn drain(&self) {
+        let drained = self.0.drain();
+        assert!(drained.is_ok(), "a CPU's cache held a frame that was not allocated: {drained:?}");
+    }
+
+    fn free(&self) -> Option<Free> {
+        let mut free = Free::default();
+        for zone in self.0.views() {
+            free.pages += zone.free_pages();
+            let orders = zone.free_blocks().into_iter().zip(BLOCK_ORDER..);
+            free.whole_pages +=
+                orders.map(|(blocks, order)| u64::from(blocks) << order).sum::<u64>();
+        }
+        Some(free)
+    }
+}
+
+#[cold]
+fn refused(pfn: u64, order: Order) -> ! {
+    panic!("frame {pfn} of {order:?} was allocated and cannot be freed")
+}

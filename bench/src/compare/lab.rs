@@ -1,0 +1,400 @@
+//! The machines on which both run: one QEMU configuration, two kernels.
+
+use super::cpio::Archive;
+use super::kernel::Kernel;
+use framewright_cli::args::{Accel, Model};
+use framewright_cli::boot::explained;
+use framewright_cli::error::{self, Error};
+use framewright_cli::qemu::command::{Accelerator, Machine};
+use framewright_cli::qemu::protocol::Transcript;
+use framewright_cli::qemu::run::{self, End, Ended, Limits, Watch};
+use framewright_cli::qemu::{guest_image, guest_image::Package};
+use serde_json::Value;
+use std::cell::Cell;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ChildStdin;
+use std::time::{Duration, Instant};
+
+/// What both are told: no memory is cleared when it is allocated or freed, and nothing is done
+/// about faults of processors.
+pub const SAME_FOR_BOTH: &str = "init_on_alloc=0 init_on_free=0";
+/// What Linux is told besides. (Without `no_timer_check` it gives up where a busy host keeps the
+/// emulator from a timer interrupt for too long.)
+pub const LINUX_WORDS: &str =
+    "mitigations=off console=ttyS0 no_timer_check oops=panic panic=-1 rdinit=/init";
+/// Linux's name of the driver in the initial RAM disk.
+pub const BALLOON_MODULE: &str = "/virtio_balloon.ko";
+
+/// How long one run may take.
+const LONGEST_RUN: Duration = Duration::from_secs(180);
+/// The emulator's processor for both. In QEMU 7.2 Linux 6.12 dies now and then at a random place,
+/// after a `cmpxchg16b` that left a part of a pointer in the flags; without the instruction it has
+/// another way (performance.md has the numbers).
+pub const EMULATED_CPU: &str = "max,-cx16";
+/// How often Linux may die for no reason of its own before that counts as a failure.
+const DEATHS: usize = 2;
+/// Under KVM a machine that is silent for so long does not run at all.
+const KVM_SILENCE: Duration = Duration::from_secs(10);
+/// The guest's exit status when all went well.
+const GUEST_DONE: i32 = 33;
+/// The first line that the program in Linux prints, and its last.
+pub const FIRST: &str = "@init";
+const LAST: &str = "@over";
+
+/// A machine's shape.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    pub memory_bytes: u64,
+    pub nodes: u32,
+    pub cpus: u32,
+    /// A balloon that takes reports.
+    pub balloon: bool,
+    /// QEMU takes all memory before the machine begins; otherwise it comes as it is touched.
+    pub preallocated: bool,
+}
+
+/// Everything that runs need.
+pub struct Lab {
+    kernel: Kernel,
+    guest: PathBuf,
+    init: Vec<u8>,
+    accelerator: Accelerator,
+    qemu: String,
+    folder: Folder,
+    deaths: Cell<usize>,
+}
+
+/// What the guest's shell is for.
+#[derive(Clone, Copy)]
+pub enum Words<'a> {
+    /// Wait for its prompt, and leave.
+    Prompt,
+    /// Run these commands.
+    Commands(&'a str),
+}
+
+/// What a machine said, and when.
+pub struct Heard {
+    spawned: Instant,
+    first_line: Option<Duration>,
+    /// When the shell's prompt, or the line of Linux's first program, was there.
+    prompt: Option<Instant>,
+    /// Lines of log and shell as they came.
+    pub lines: Vec<(Instant, String)>,
+    /// The guest's report.
+    pub report: Value,
+}
+
+impl Heard {
+    /// A machine that said just this.
+    #[cfg(test)]
+    pub fn of(lines: &[&str]) -> Self {
+        let now = Instant::now();
+        let lines = lines.iter().map(|line| (now, (*line).to_owned())).collect();
+        Self { spawned: now, first_line: None, prompt: None, lines, report: Value::Null }
+    }
+
+    /// Milliseconds from the start of QEMU to the first line.
+    pub fn first_line_ms(&self) -> Option<f64> {
+        self.first_line.map(|time| time.as_secs_f64() * 1e3)
+    }
+
+    /// Milliseconds from the start of QEMU to the shell, or to Linux's first program.
+    pub fn prompt_ms(&self) -> Option<f64> {
+        Some(self.prompt?.saturating_duration_since(self.spawned).as_secs_f64() * 1e3)
+    }
+
+    /// All lines.
+    pub fn text(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(|line| line.1.as_str())
+    }
+
+    /// When a line came.
+    pub fn time_of(&self, line: &str) -> Option<Instant> {
+        self.lines.iter().find(|(_, said)| said == line).map(|(time, _)| *time)
+    }
+}
+
+impl Lab {
+    /// Finds QEMU, both kernels, and out whether KVM works.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn new(kernel: Kernel, accel: Accel) -> Result<Self, Error> {
+        let qemu = run::version(run::LONGEST_ANSWER)?;
+        let guest = guest_image::provide(&Package::GUEST)?;
+        let program = guest_image::provide(&Package::LINUX_INIT)?;
+        let init = fs::read(&program)
+            .map_err(|error| Error::Failed(format!("{}: {error}", program.display())))?;
+        let mut lab = Self {
+            kernel,
+            guest,
+            init,
+            accelerator: Accelerator::Tcg,
+            qemu,
+            folder: Folder::new()?,
+            deaths: Cell::new(0),
+        };
+        if accel != Accel::Tcg {
+            lab.accelerator = Accelerator::Kvm;
+            let shape = Shape {
+                memory_bytes: 256 << 20,
+                nodes: 1,
+                cpus: 1,
+                balloon: false,
+                preallocated: true,
+            };
+            let device = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").map(|_| ());
+            let works =
+                device.map_err(|why| why.to_string()).and_then(|()| lab.runs_at_all(&shape));
+            if let Err(why) = works {
+                lab.accelerator = Accelerator::Tcg;
+                error::note(&format!("no KVM ({why}): both are emulated (tcg)"));
+            }
+        }
+        Ok(lab)
+    }
+
+    fn runs_at_all(&self, shape: &Shape) -> Result<(), String> {
+        match self.ours(shape, "", Words::Commands("echo")) {
+            Ok(_) => Ok(()),
+            Err(Error::Failed(why)) => Err(why.lines().take(2).collect::<Vec<_>>().join(" ")),
+            Err(_) => Err("no run".into()),
+        }
+    }
+
+    /// How QEMU runs them.
+    pub fn accelerator(&self) -> Accelerator {
+        self.accelerator
+    }
+
+    /// QEMU's version.
+    pub fn qemu(&self) -> &str {
+        &self.qemu
+    }
+
+    /// The kernel that ours is compared with.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Boots Linux, has its only program follow a script, and switches off. `words` are further
+    /// boot parameters.
+    ///
+    /// # Errors
+    /// QEMU did not run, or the script was not followed to its end.
+    pub fn linux(&self, shape: &Shape, words: &str, script: &str) -> Result<Heard, Error> {
+        let disk = self.folder.0.join("initrd");
+        fs::write(&disk, self.initial_disk(script))
+            .map_err(|error| Error::Failed(format!("{}: {error}", disk.display())))?;
+        let mut more = vec!["-initrd".to_owned(), disk.display().to_string()];
+        more.extend(memory(shape));
+        let line = format!("{SAME_FOR_BOTH} {LINUX_WORDS} {words}");
+        for deaths in 1.. {
+            let (heard, ended) =
+                self.run(shape, &self.kernel.path, line.trim_end(), &more, Listener::new(None))?;
+            let done = matches!(ended.how, End::Exit(status) if status.success());
+            if done && heard.text().any(|line| line == LAST) {
+                return Ok(heard);
+            }
+            let failed = failed("Linux did not come to the end of its script", &ended);
+            if deaths > DEATHS || !is_dead(&heard) {
+                return Err(failed);
+            }
+            self.deaths.set(self.deaths.get() + 1);
+            error::note("Linux died; once more");
+        }
+        unreachable!("one of the runs is the last")
+    }
+
+    /// How often Linux died and was started again.
+    pub fn deaths(&self) -> usize {
+        self.deaths.get()
+    }
+
+    /// Boots the guest. `words` are further boot parameters.
+    ///
+    /// # Errors
+    /// QEMU did not run, or the guest did not come to its end.
+    pub fn ours(&self, shape: &Shape, words: &str, shell: Words<'_>) -> Result<Heard, Error> {
+        let (mode, input) = match shell {
+            Words::Prompt => ("shell".to_owned(), Some(None)),
+            Words::Commands(commands) => {
+                (format!("report=json exec={}", framewright_cli::shell::encode(commands)), None)
+            }
+        };
+        let line = format!("{SAME_FOR_BOTH} {words} {mode}").replace("  ", " ");
+        let (heard, ended) =
+            self.run(shape, &self.guest, &line, &memory(shape), Listener::new(input))?;
+        let done = matches!(ended.how, End::Exit(status) if status.code() == Some(GUEST_DONE));
+        if done { Ok(heard) } else { Err(failed("the guest did not come to its end", &ended)) }
+    }
+
+    fn run(
+        &self,
+        shape: &Shape,
+        image: &std::path::Path,
+        line: &str,
+        more: &[String],
+        mut listener: Listener,
+    ) -> Result<(Heard, Ended), Error> {
+        let mut machine = Machine::new(Model::Q35, shape.memory_bytes, shape.nodes, shape.cpus)?;
+        if shape.balloon {
+            machine.add_balloon("");
+        }
+        let mut more = more.to_vec();
+        if self.accelerator == Accelerator::Tcg {
+            more.extend(["-cpu".to_owned(), EMULATED_CPU.to_owned()]);
+        }
+        let arguments = machine.arguments(self.accelerator, image, line, &more);
+        let silence = (self.accelerator == Accelerator::Kvm).then_some(KVM_SILENCE);
+        let limits = Limits { whole: LONGEST_RUN, first_line: silence, endless_shell: false };
+        let spawned = Instant::now();
+        let mut ended = run::run(&arguments, limits, &mut listener)?;
+        let report = ended.transcript.report.take().and_then(Result::ok).unwrap_or_default();
+        listener.end();
+        let Listener { lines, prompt, .. } = listener;
+        Ok((Heard { spawned, first_line: ended.first_line, prompt, lines, report }, ended))
+    }
+
+    fn initial_disk(&self, script: &str) -> Vec<u8> {
+        let mut archive = Archive::default();
+        ["dev", "proc", "sys"].iter().for_each(|folder| archive.folder(folder));
+        archive.character_device("dev/console", (5, 1));
+        archive.program("init", &self.init);
+        archive.file("script", script.as_bytes());
+        if let Some(balloon) = &self.kernel.balloon {
+            archive.file(BALLOON_MODULE.trim_start_matches('/'), balloon);
+        }
+        archive.finish()
+    }
+}
+
+/// Whether QEMU takes a machine's memory before it begins.
+fn memory(shape: &Shape) -> Vec<String> {
+    if shape.preallocated { vec!["-mem-prealloc".to_owned()] } else { Vec::new() }
+}
+
+/// Whether a kernel says that something in it broke.
+fn is_dead(heard: &Heard) -> bool {
+    heard
+        .text()
+        .any(|line| ["Kernel panic - ", "Oops: ", "BUG: "].iter().any(|words| line.contains(words)))
+}
+
+fn failed(what: &str, ended: &Ended) -> Error {
+    let how = match ended.how {
+        End::TimeOut => format!("no end within {} s", LONGEST_RUN.as_secs()),
+        End::Silence => "not a word".to_owned(),
+        End::KvmFailed => "KVM gave up the machine".to_owned(),
+        // The system kills who takes too much memory.
+        End::Exit(status) => format!("QEMU: {status}"),
+    };
+    Error::Failed(explained(&format!("{what} ({how})"), ended, false))
+}
+
+/// Lines of one machine at most, and bytes of a line: one that has gone astray must not eat our
+/// memory.
+const MOST_LINES: usize = 1 << 17;
+const LONGEST_LINE: usize = 1 << 20;
+
+/// Writes down what comes and when.
+struct Listener {
+    lines: Vec<(Instant, String)>,
+    prompt: Option<Instant>,
+    /// What the shell said since its last line.
+    partial: Vec<u8>,
+    /// For the shell at a terminal: the line to it, once it is there.
+    input: Option<Option<ChildStdin>>,
+}
+
+impl Listener {
+    fn new(input: Option<Option<ChildStdin>>) -> Self {
+        Self { lines: Vec::new(), prompt: None, partial: Vec::new(), input }
+    }
+
+    /// One more line, now.
+    fn keep(&mut self, now: Instant, line: String) -> Result<(), Error> {
+        if self.lines.len() == MOST_LINES {
+            return Err(Error::Failed(format!("a machine said more than {MOST_LINES} lines")));
+        }
+        self.lines.push((now, line));
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if !self.partial.is_empty() {
+            let _ = self.output(b"\n");
+        }
+    }
+}
+
+impl Watch for Listener {
+    fn line(&mut self, line: &str) -> Result<(), Error> {
+        let now = Instant::now();
+        if line == FIRST {
+            self.prompt.get_or_insert(now);
+        }
+        self.keep(now, line.to_owned())
+    }
+
+    fn has_input(&self) -> bool {
+        self.input.is_some()
+    }
+
+    fn shell(
+        &mut self,
+        _: &Transcript,
+        _: Option<Duration>,
+        input: Option<ChildStdin>,
+    ) -> Result<(), Error> {
+        if self.input.is_some() {
+            self.input = Some(input);
+        } else {
+            self.prompt = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    fn output(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let now = Instant::now();
+        if let Some(input) = &mut self.input {
+            self.prompt.get_or_insert(now);
+            if let Some(mut input) = input.take() {
+                // A guest that is gone shows by its exit status.
+                let _ = input.write_all(b"exit\r");
+            }
+        }
+        for &byte in bytes {
+            if byte == b'\n' {
+                let line = String::from_utf8_lossy(&self.partial).trim_end_matches('\r').to_owned();
+                self.partial.clear();
+                self.keep(now, line)?;
+            } else if self.partial.len() < LONGEST_LINE {
+                self.partial.push(byte);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A folder that goes away with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Error> {
+        let path = std::env::temp_dir().join(format!("framewright-compare-{}", std::process::id()));
+        fs::create_dir_all(&path)
+            .map_err(|error| Error::Failed(format!("{}: {error}", path.display())))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Leaving it behind would be untidy, not wrong.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

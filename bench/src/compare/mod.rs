@@ -1,0 +1,124 @@
+//! `framewright-bench compare linux`: Linux and the guest by turns on the same virtual machine.
+//!
+//! A `Lab` boots either kernel on a machine of some `Shape`; sections say what both do there and
+//! make rows of what they said (`linux` and `ours` read it). The kernel is the user's or Debian's
+//! (`fetch`, `kernel`); its initial RAM disk (`cpio`) holds one program of our own, the package
+//! `linux-init`, and its script.
+
+mod cpio;
+mod fetch;
+mod kernel;
+mod lab;
+mod linux;
+mod ours;
+mod plan;
+mod pool;
+mod results;
+mod rows;
+mod sections;
+mod table;
+mod version;
+
+use crate::args::CompareLinux;
+use framewright_cli::error::Error;
+use framewright_cli::file::{self, Kind};
+use framewright_cli::output::Output;
+use lab::Lab;
+use plan::Plan;
+use serde_json::Value;
+
+/// A section: its name, what it measures, and how.
+type Section = (&'static str, &'static str, fn(&Lab, &Plan) -> Result<Vec<Value>, Error>);
+
+/// All sections, in the order in which they run.
+const SECTIONS: [Section; 4] = [
+    (
+        "boot",
+        "from the start of QEMU to the first line on the serial port, and to the shell's prompt; in Linux to the first line of its first program, which is in the initial RAM disk and is all \
+         that there is. Both log in full; `Linux quiet` is Linux told to be silent, while ours still is not",
+        sections::boot::run,
+    ),
+    (
+        "memory",
+        "memory map: what Linux says that the rest of its memory map took on the slower node (deferred pages initialised), beside the same line of ours; on-demand, where ours has no such step, beside all that it does \
+         to bring the node up; Linux's clock goes in ticks there (4 ms at its 250 a second); then Linux's number beside our whole bring-up from the first look at the memory map to all memory. boot total: from the start of QEMU to the shell, or to Linux's first program. memory: MemTotal beside \
+         what our log calls available, and MemFree of both once booted. page metadata: Linux's count of pages that describe pages beside all of our tables. pools: writing nr_hugepages at run time, by the clock of each \
+         machine; ours restores lazily. page_fault1 and page_fault2: iterations are 4 KiB written to, in pages of 2 MiB and of 4 KiB, 128 MiB at a time. They are not the same path: Linux takes a page fault for each page, clears it \
+         and enters it into page tables; ours allocates, writes and frees, and takes no faults",
+        sections::memory::run,
+    ),
+    (
+        "reporting",
+        "a guest whose memory comes as it is touched writes to half of it and frees all at once; the host's Rss of the guest's memory (smaps of QEMU) falls. Linux has one pace; both of ours are beside it, by turns, five times as far as time allows; the course is that of the first run",
+        sections::reporting::run,
+    ),
+    (
+        "pools at boot",
+        "filling pools that boot parameters ask for: in Linux from the call of hugetlb_init to its first line about pools, by time stamps of its log (pages of 1 GiB are taken a little before); ours by its own clock",
+        sections::pools::run,
+    ),
+];
+
+/// Compares, prints a table, and writes the file.
+///
+/// # Errors
+/// Options that cannot be, no kernel, no QEMU, a signal; or what did not work of the comparison,
+/// after everything else was printed.
+pub fn run(options: &CompareLinux) -> Result<(), Error> {
+    let plan = Plan::new(options)?;
+    if let Some(file) = &options.json {
+        file::check("--json", file)?;
+        file::claim("--json", file, Kind::Results)?;
+    }
+    let kernel = match &options.kernel {
+        Some(path) => kernel::open(path)?,
+        None => {
+            plan.tell("looking for a kernel to compare with; without one Debian's is fetched");
+            kernel::open(&fetch::provide()?)?
+        }
+    };
+    let lab = Lab::new(kernel, options.accel)?;
+    plan.tell(&format!(
+        "Linux {}, QEMU {}, {}",
+        lab.kernel().version,
+        lab.qemu(),
+        lab.accelerator().name()
+    ));
+    let mut results = results::Results::new(&lab, options);
+    let mut failures = Vec::new();
+    let mut stopped = None;
+    for (name, timed, measure) in SECTIONS {
+        match results.section(name, timed, || measure(&lab, &plan)) {
+            Ok(()) => {}
+            Err(Error::Failed(why)) => {
+                plan.tell(&format!("{name}: {why}"));
+                failures.push(format!("{name}: {}", why.lines().next().unwrap_or_default()));
+            }
+            // What there is so far is not lost.
+            Err(error) => {
+                stopped = Some(error);
+                break;
+            }
+        }
+    }
+    if lab.deaths() > 0 {
+        results.remark(format!(
+            "Linux died in the emulator and was started again, times: {}; those runs do not count",
+            lab.deaths()
+        ));
+    }
+    if !results.is_empty() {
+        let mut output = Output::new();
+        table::show(&results, &mut output)?;
+        if let Some(file) = &options.json {
+            results.write(file)?;
+        }
+    }
+    match stopped {
+        Some(error) => Err(error),
+        None if failures.is_empty() => Ok(()),
+        None => {
+            Err(Error::Failed(format!("not everything could be compared: {}", failures.join("; "))))
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The file of results, in the form of docs/usage.md.
+
+use super::lab::{EMULATED_CPU, LINUX_WORDS, Lab, SAME_FOR_BOTH};
+use crate::args::CompareLinux;
+use crate::machine;
+use framewright_cli::error::Error;
+use framewright_cli::file::{self, FORMAT};
+use framewright_cli::qemu::command::Accelerator;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Instant;
+
+/// What was measured so far.
+pub struct Results {
+    command: String,
+    started: String,
+    machine: Value,
+    /// What both kernels were told, and how QEMU was.
+    conditions: Vec<String>,
+    sections: Vec<Value>,
+    rows: Vec<Value>,
+}
+
+impl Results {
+    /// Nothing yet.
+    pub fn new(lab: &Lab, options: &CompareLinux) -> Self {
+        let taken = "QEMU takes a machine's memory before it begins (-mem-prealloc), but for times to the prompt and for reporting";
+        let cpu = if lab.accelerator() == Accelerator::Tcg { EMULATED_CPU } else { "host" };
+        let conditions = vec![
+            format!("both: {SAME_FOR_BOTH}"),
+            format!("Linux: {LINUX_WORDS}"),
+            "ours has no mitigations and clears no memory by default; neither is told to be quiet"
+                .to_owned(),
+            format!(
+                "{taken}; both run by turns on the same machine (q35, -cpu {cpu}, console on the serial port)"
+            ),
+        ];
+        Self {
+            command: if options.quick { "compare linux --quick" } else { "compare linux" }
+                .to_owned(),
+            started: machine::now(),
+            machine: machine::describe(Some(lab.qemu())),
+            conditions,
+            sections: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Measures a section.
+    ///
+    /// # Errors
+    /// Those of `measure`; the section is then listed as left out.
+    pub fn section(
+        &mut self,
+        name: &str,
+        timed: &str,
+        measure: impl FnOnce() -> Result<Vec<Value>, Error>,
+    ) -> Result<(), Error> {
+        let started = Instant::now();
+        let measured = measure();
+        let left_out: Vec<String> = match &measured {
+            Ok(_) => Vec::new(),
+            Err(Error::Failed(why)) => vec![why.lines().next().unwrap_or_default().to_owned()],
+            Err(_) => vec!["interrupted".to_owned()],
+        };
+        let seconds = (started.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+        let mut rows = measured.as_ref().map_or_else(|_| Vec::new(), Clone::clone);
+        let repetitions = rows.iter().filter_map(|row| row["repetitions"].as_u64()).max();
+        self.sections.push(json!({
+            "bench": "compare", "name": name, "repetitions": repetitions, "timed": timed, "seconds": seconds, "left_out": left_out,
+        }));
+        self.rows.append(&mut rows);
+        measured.map(|_| ())
+    }
+
+    /// Adds to the conditions.
+    pub fn remark(&mut self, text: String) {
+        self.conditions.push(text);
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// All rows.
+    pub fn rows(&self) -> &[Value] {
+        &self.rows
+    }
+
+    /// What is timed, section by section.
+    pub fn timed(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.sections
+            .iter()
+            .filter_map(|section| Some((section["name"].as_str()?, section["timed"].as_str()?)))
+    }
+
+    /// What both were told.
+    pub fn conditions(&self) -> &[String] {
+        &self.conditions
+    }
+
+    /// The machine that all of it ran on.
+    pub fn machine(&self) -> &Value {
+        &self.machine
+    }
+
+    /// Writes the file, whole or not at all.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let object = json!({
+            "format": FORMAT,
+            "framewright": env!("CARGO_PKG_VERSION"),
+            "command": self.command,
+            "started": self.started,
+            "machine": self.machine,
+            "conditions": self.conditions,
+            "sections": self.sections,
+            "rows": self.rows,
+        });
+        file::replace(path, format!("{object:#}\n").as_bytes())
+    }
+}

@@ -1,0 +1,149 @@
+//! Predictions beside what is measured here, on machines and pools of other sizes than those which
+//! calibrate.
+
+use super::calibrate;
+use super::costs::{Costs, Line};
+use super::here::{self, Pool, Times};
+use super::predict::{self, Maps, Resize};
+use super::shape::Shape;
+use crate::bench::host;
+use crate::progress;
+use framewright::hugetlb::PoolSize;
+use framewright_cli::error::Error;
+use serde_json::{Value, json};
+
+/// How much is done.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    /// Runs of each row.
+    pub runs: usize,
+    /// Memory of machines with all policies.
+    pub memory_bytes: &'static [u64],
+    /// Memory of the machine with a vmemmap whose pools are resized.
+    pub map_memory_bytes: u64,
+}
+
+/// For a first look.
+pub const QUICK: Scale = Scale { runs: 9, memory_bytes: &[8 << 30], map_memory_bytes: 8 << 30 };
+/// All of it.
+pub const FULL: Scale =
+    Scale { runs: 25, memory_bytes: &[8 << 30, 32 << 30], map_memory_bytes: 16 << 30 };
+
+/// Machines whose bring-up is predicted: the same as those of `framewright-bench bring-up`.
+const MACHINES: [(&str, u64, u32); 3] =
+    [("8G/1 node", 8 << 30, 1), ("768G/2 nodes", 768 << 30, 2), ("24T/16 nodes", 24 << 40, 16)];
+
+/// With less of a CPU for each helper, rows of several threads would tell of the neighbours.
+pub const LEAST_SHARE: f64 = 0.8;
+
+/// All rows, and what is left out.
+///
+/// # Errors
+/// A machine that this process cannot stand in for, or a pool that did not get its pages.
+pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Error> {
+    let mut cpus = u32::try_from(host::cpus()?.len()).unwrap_or(u32::MAX);
+    let mut left_out = Vec::new();
+    if cpus > 1 && costs.helper_share < LEAST_SHARE {
+        let percent = costs.helper_share * 100.0;
+        left_out.push(format!(
+            "several threads: a helper gets {percent:.0} % of a CPU here, since others are at work"
+        ));
+        cpus = 1;
+    }
+    // Calls of the system that take translations away flush them, too, which is part of the rate at
+    // which they do so.
+    let mut costs = Costs { flush: Line::default(), ..*costs };
+    let mut rows = Vec::new();
+    for (name, memory_bytes, nodes) in MACHINES {
+        progress::step(&format_args!("model: bring-up of {name}"))?;
+        let (times, shape) =
+            here::bring_up(&here::synthetic(memory_bytes, nodes, nodes)?, scale.runs)?;
+        rows.push(row("bring-up", name, 1, predict::bring_up(&costs, &shape), times));
+    }
+    for &memory_bytes in scale.memory_bytes {
+        let name = format!("{}G/1 node", memory_bytes >> 30);
+        progress::step(&format_args!("model: memory map of {name}"))?;
+        let machine = here::synthetic(memory_bytes, 1, cpus)?;
+        let shape = Shape::of(&machine)?;
+        rows.push(row(
+            "eager",
+            &name,
+            1,
+            predict::eager(&costs, &shape),
+            here::all_memory(&machine, "eager", 1, scale.runs)?,
+        ));
+        for threads in all_or_one(cpus) {
+            if threads > 1 {
+                // Where the hypervisor runs this machine's CPUs, and so what they have in common,
+                // changes within seconds.
+                calibrate::together(&mut costs)?;
+            }
+            let predicted = predict::deferred(&costs, &shape, |_| threads, true);
+            rows.push(row(
+                "deferred",
+                &name,
+                threads,
+                predicted,
+                here::all_memory(&machine, "deferred", threads, scale.runs)?,
+            ));
+        }
+    }
+    let machine = here::synthetic(64 << 30, 1, cpus)?;
+    let plain = Pool::open(&machine, false)?;
+    for (size, pages) in [
+        (PoolSize::TwoMib, 10_000),
+        (PoolSize::TwoMib, 30_000),
+        (PoolSize::OneGib, 12),
+        (PoolSize::OneGib, 60),
+    ] {
+        let resize = Resize { size, pages, maps: Maps::Kept, most: 1, cpus, nodes: 1 };
+        rows.extend(resized(&costs, resize, &plain, scale.runs * 3)?);
+    }
+    let machine = here::synthetic(scale.map_memory_bytes, 1, cpus)?;
+    let mapped = Pool::open(&machine, true)?;
+    let blocks = scale.map_memory_bytes >> 21;
+    for (size, pages) in [(PoolSize::TwoMib, blocks / 8), (PoolSize::OneGib, blocks / 2048)] {
+        for maps in [Maps::Lazy, Maps::Eager] {
+            for most in all_or_one(cpus) {
+                calibrate::system(&mut costs)?;
+                rows.extend(resized(
+                    &costs,
+                    Resize { size, pages, maps, most, cpus, nodes: 1 },
+                    &mapped,
+                    scale.runs,
+                )?);
+            }
+        }
+    }
+    Ok((rows, left_out))
+}
+
+fn all_or_one(cpus: u32) -> Vec<u32> {
+    if cpus > 1 { vec![1, cpus] } else { vec![1] }
+}
+
+/// Filling and emptying, predicted and measured.
+fn resized(
+    costs: &Costs,
+    resize: Resize,
+    pool: &Pool<'_>,
+    runs: usize,
+) -> Result<[Value; 2], Error> {
+    let Resize { size, pages, maps, most, .. } = resize;
+    progress::step(&format_args!("model: {pages} pages of {size}, {}", maps.name()))?;
+    let (fill, empty) = pool.resize(size, pages, maps, most, runs)?;
+    let name = format!("{pages} pages");
+    let what = |action: &str| format!("pool {size}, {action}, {}", maps.name());
+    Ok([
+        row(&what("fill"), &name, resize.fill_threads(), resize.fill(costs), fill),
+        row(&what("empty"), &name, resize.empty_threads(), resize.empty(costs), empty),
+    ])
+}
+
+fn row(what: &str, machine: &str, threads: u32, predicted_ns: f64, measured: Times) -> Value {
+    json!({
+        "bench": "model", "source": "here", "what": what, "machine": machine, "threads": threads,
+        "predicted_ms": predicted_ns / 1e6, "measured_ms": measured.least, "measured_ms_min": measured.least,
+        "measured_ms_max": measured.most, "error_percent": (predicted_ns / 1e6 / measured.least - 1.0) * 100.0,
+    })
+}

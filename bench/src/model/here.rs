@@ -1,0 +1,225 @@
+//! What is measured on this machine: machines brought up and pools resized, as the benchmarks do
+//! it.
+
+use super::predict::Maps;
+use super::shape::Shape;
+use crate::bench::common::Spread;
+use crate::bench::host::thread_cpu_seconds;
+use framewright::hugetlb::PoolSize;
+use framewright_cli::error::Error;
+use framewright_cli::hosted::{Pass, Session, Silent};
+use framewright_hosted::{HostedHelpers, Machine};
+use framewright_jobs::NoHelpers;
+use std::time::{Duration, Instant};
+
+/// Short runs are repeated for so long, so that some of them have the CPU to themselves.
+const LONG_ENOUGH: Duration = Duration::from_millis(60);
+/// The same where most of the time goes into what is not timed.
+const LONG_ENOUGH_AT_BRING_UP: Duration = Duration::from_millis(400);
+/// The same where the system takes memory back and supplies it.
+const LONG_ENOUGH_WITH_MAPS: Duration = Duration::from_millis(200);
+/// The same where a whole memory map is made old between the runs.
+const LONG_ENOUGH_FOR_A_MAP: Duration = Duration::from_millis(800);
+/// More runs are not worth it.
+const MOST_RUNS: usize = 10_000;
+
+/// Whether there were enough runs.
+fn is_enough(runs: usize, least: usize, started: Instant, long_enough: Duration) -> bool {
+    runs > least && (started.elapsed() > long_enough || runs > MOST_RUNS)
+}
+
+/// Milliseconds of some runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+}
+
+impl Times {
+    fn of(values: impl IntoIterator<Item = f64>) -> Result<Self, Error> {
+        let Spread { least, most, .. } = Spread::of(values);
+        least
+            .zip(most)
+            .map(|(least, most)| Self { least, most })
+            .ok_or_else(|| Error::Failed("nothing was measured".into()))
+    }
+}
+
+/// A made-up machine.
+///
+/// # Errors
+/// One that cannot be.
+pub fn synthetic(memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Machine, Error> {
+    Machine::synthetic(memory_bytes, nodes, cpus).map_err(|error| Error::Failed(error.to_string()))
+}
+
+/// Bring-ups over memory that is backed and dirty, on demand and without descriptors, and the
+/// machine's shape.
+///
+/// # Errors
+/// A machine that this process cannot stand in for.
+pub fn bring_up(machine: &Machine, runs: usize) -> Result<(Times, Shape), Error> {
+    let mut pass =
+        Session::open(machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
+    let shape = Shape::brought_up(machine, pass.manager());
+    let mut times = Vec::new();
+    let started = Instant::now();
+    while !is_enough(times.len(), runs, started, LONG_ENOUGH_AT_BRING_UP) {
+        pass = pass.end_dirty()?.bring_up(&mut Silent)?;
+        let us = pass.report["totals"]["bring_up_us"].as_f64();
+        times.push(
+            us.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))?
+                / 1e3,
+        );
+    }
+    Ok((Times::of(times)?, shape))
+}
+
+/// Bring-ups of all memory with a policy and so many threads, tables and array backed and dirty.
+///
+/// # Errors
+/// As [`bring_up`]; no memory for the array.
+pub fn all_memory(
+    machine: &Machine,
+    policy: &str,
+    threads: u32,
+    runs: usize,
+) -> Result<Times, Error> {
+    let line = format!("memmap_init={policy} memmap_init_threads={threads}");
+    let mut session = with_array(Session::open(machine, &line)?)?;
+    let mut times = Vec::new();
+    // The first one touches everything.
+    session = session.bring_up(&mut Silent)?.end_dirty()?;
+    let started = Instant::now();
+    while !is_enough(times.len(), runs, started, LONG_ENOUGH_FOR_A_MAP) {
+        let pass = session.bring_up(&mut Silent)?;
+        let us = pass.report["totals"]["all_memory_us"].as_f64();
+        times.push(
+            us.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))?
+                / 1e3,
+        );
+        session = pass.end_dirty()?;
+    }
+    Times::of(times)
+}
+
+fn with_array(session: Session<'_>) -> Result<Session<'_>, Error> {
+    if session.has_page_array() {
+        return Ok(session);
+    }
+    Err(Error::Failed("this host has too little memory for the vmemmap".into()))
+}
+
+/// A machine whose pools are resized.
+pub struct Pool<'a>(Pass<'a>);
+
+impl<'a> Pool<'a> {
+    /// Brings it up, with a vmemmap or without.
+    ///
+    /// # Errors
+    /// As [`bring_up`].
+    pub fn open(machine: &'a Machine, has_array: bool) -> Result<Self, Error> {
+        let session = if has_array {
+            with_array(Session::open(machine, "memmap_init=eager")?)?
+        } else {
+            Session::open(machine, "memmap_init=on-demand pages=none")?
+        };
+        Ok(Self(session.bring_up(&mut Silent)?))
+    }
+
+    /// Fills and empties a pool some times, after once to warm up: with helpers where there is more
+    /// than one thread.
+    ///
+    /// # Errors
+    /// A pool that did not get its pages.
+    pub fn resize(
+        &self,
+        size: PoolSize,
+        pages: u64,
+        maps: Maps,
+        threads: u32,
+        runs: usize,
+    ) -> Result<(Times, Times), Error> {
+        let manager = self.0.manager();
+        let pool = manager.pool(size);
+        let to = |target: u64| {
+            let failed = |what: &dyn std::fmt::Display| {
+                Error::Failed(format!("the {size} pool of {pages} pages: {what}"))
+            };
+            // What takes long enough for its clock is told by the thread's own time, which others
+            // do not lengthen. Reading that clock takes as long as some hundred pages take to
+            // leave.
+            let by_cpu = threads == 1 && (maps == Maps::Eager || maps == Maps::Lazy && target != 0);
+            let (started, cpu_seconds) =
+                (Instant::now(), if by_cpu { thread_cpu_seconds() } else { 0.0 });
+            let resized = if threads == 1 {
+                pool.resize(target, &NoHelpers)
+            } else {
+                pool.resize(target, HostedHelpers::shared())
+            };
+            let elapsed = if by_cpu {
+                thread_cpu_seconds() - cpu_seconds
+            } else {
+                started.elapsed().as_secs_f64()
+            };
+            let elapsed_ms = elapsed * 1e3;
+            let resized = resized.map_err(|error| failed(&error))?;
+            if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
+        };
+        let set = || {
+            manager.hugetlb().set_optimize_vmemmap(maps != Maps::Kept);
+            manager.hugetlb().set_eager_restore(maps == Maps::Eager);
+        };
+        let (mut fills, mut empties) = (Vec::new(), Vec::new());
+        let long_enough = if maps == Maps::Kept { LONG_ENOUGH } else { LONG_ENOUGH_WITH_MAPS };
+        self.make_whole()?;
+        let (mut run, started) = (0, Instant::now());
+        while !is_enough(run, runs, started, long_enough) {
+            set();
+            let (fill, empty) = (to(pages)?, to(0)?);
+            // The first one warms up.
+            if run > 0 {
+                fills.push(fill);
+                empties.push(empty);
+            }
+            run += 1;
+            if maps == Maps::Lazy {
+                // Not timed: which pages come next is the zone's business, so all have their map
+                // again for the next run.
+                self.make_whole()?;
+            }
+        }
+        if maps == Maps::Lazy {
+            // A microsecond right after milliseconds in the system tells of the system's traces in
+            // the caches. So emptying is timed with pages that had no map before, which come
+            // without a call of the system.
+            empties.clear();
+            set();
+            let (mut run, started) = (0, Instant::now());
+            while !is_enough(run, runs, started, LONG_ENOUGH) {
+                to(pages)?;
+                empties.push(to(0)?);
+                run += 1;
+            }
+        }
+        self.make_whole()?;
+        Ok((Times::of(fills)?, Times::of(empties)?))
+    }
+
+    /// The state in which each row begins: pools are empty, and every page has its map. All of
+    /// memory goes through a pool that restores it.
+    fn make_whole(&self) -> Result<(), Error> {
+        let manager = self.0.manager();
+        manager.hugetlb().set_optimize_vmemmap(false);
+        manager.hugetlb().set_eager_restore(true);
+        let pool = manager.pool(PoolSize::TwoMib);
+        let failed = |error| Error::Failed(format!("the pool that restores maps: {error}"));
+        pool.resize(manager.totals().free_pages / PoolSize::TwoMib.frames(), &NoHelpers)
+            .map_err(failed)?;
+        pool.resize(0, &NoHelpers).map_err(failed)?;
+        manager.hugetlb().set_eager_restore(false);
+        Ok(())
+    }
+}

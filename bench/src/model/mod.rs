@@ -1,0 +1,265 @@
+//! `framewright-bench model` and `framewright-bench check-model`: how long a machine that is not at
+//! hand would take, from what things cost here, and how far such predictions are off.
+//!
+//! `costs` are the constants and `calibrate` measures them, `shape` is what of a machine counts,
+//! `predict` the model. `checks` puts predictions beside measurements of this machine (`here`),
+//! `published` beside what others measured on theirs. docs/log/model.md has the terms and their errors.
+
+mod calibrate;
+mod checks;
+mod costs;
+mod here;
+mod predict;
+mod published;
+mod shape;
+
+use crate::args::{BenchOptions, ModelOptions};
+use crate::bench::section::{Section, Table};
+use crate::progress;
+use costs::Costs;
+use framewright::hugetlb::PoolSize;
+use framewright_cli::error::{self, Error};
+use framewright_cli::file::{self, Kind};
+use framewright_cli::grid::{Grid, microseconds};
+use framewright_hosted::Machine;
+use predict::{Maps, Resize};
+use serde_json::{Value, json};
+use shape::Shape;
+use std::fs;
+use std::path::Path;
+
+/// What rows of the benchmark are, in words that go with the numbers.
+const CHECKED: &str = "\
+costs are measured first: plain fills, releases and first touches of memory by one and by all threads, bring-up of machines of 2 GiB to 8 TiB with one node, two and eight, one section brought up by a request, \
+the start of a helper, a flush of one page with and without other CPUs, pools of 1 to 16384 pages; then other machines and pools are predicted and measured, what the system does to memory and what threads reach together being measured again beside them. measured: the least of the runs, \
+since what others do to the machine only adds, and where one thread resizes a pool with reclaim its CPU time; published: others' tables, predicted from their times of one thread, or of the fewest and the most threads; \
+error: predicted against measured";
+
+/// What predictions for a machine are.
+const PREDICTED: &str = "\
+predicted from costs of this machine: its processor, its memory and its system; each node is taken to have as much bandwidth as this machine, and all nodes work at the same time. \
+Pools take half of the memory; giving up and restoring their map is what this system's madvise and page faults take. error: the greatest of the same kind where it was measured \
+on the machine that the costs are from, and where the costs come from a file what the file says";
+
+/// Measures the costs and how far predictions are off.
+///
+/// # Errors
+/// A machine that this process cannot stand in for, or a pool that did not get its pages.
+pub fn check(options: &BenchOptions) -> Result<(), Error> {
+    let scale = if options.quick { checks::QUICK } else { checks::FULL };
+    let costs = calibrate::measure()?;
+    let (mut rows, left_out) = checks::rows(&costs, scale)?;
+    rows.extend(published::rows());
+    Section { left_out, ..section(&costs, scale.runs, CHECKED, rows) }.print(options.json)
+}
+
+fn section(costs: &Costs, repetitions: usize, timed: &str, rows: Vec<Value>) -> Section {
+    let mut section = Section::new("model", repetitions, timed, rows);
+    section.further.insert("costs".into(), costs.to_json());
+    section
+}
+
+/// Predicts for one machine.
+///
+/// # Errors
+/// A machine or a file of results that cannot be read, or a machine that this process cannot stand
+/// in for.
+pub fn run(options: &ModelOptions) -> Result<(), Error> {
+    let machine = machine(options)?;
+    if let Some(path) = &options.json {
+        file::check("--json", path)?;
+        file::claim("--json", path, Kind::Results)?;
+    }
+    // Whatever is wrong with a file shows before anything is measured.
+    let known = options.results.as_deref().map(read).transpose()?;
+    progress::begin(0);
+    let shape = Shape::of(&machine)?;
+    let (costs, checked) = match known {
+        Some(known) => known,
+        None => {
+            let costs = calibrate::measure()?;
+            (costs, checks::rows(&costs, checks::QUICK)?.0)
+        }
+    };
+    if costs.helper_share < checks::LEAST_SHARE {
+        let percent = costs.helper_share * 100.0;
+        error::note(&format!(
+            "the costs were measured while others were at work (a helper got {percent:.0} % of a CPU): what several threads reach, and flushes, say little"
+        ));
+    }
+    let rows = predictions(&costs, &shape, &checked);
+    let section = section(&costs, 1, PREDICTED, rows);
+    if let Some(path) = &options.json {
+        file::replace(path, format!("{}\n", section.to_json()).as_bytes())?;
+    }
+    section.print(false)
+}
+
+fn machine(options: &ModelOptions) -> Result<Machine, Error> {
+    let bad = |error: framewright_hosted::SourceError| Error::Usage(error.to_string());
+    let Some(path) = &options.machine else {
+        let nodes = options.nodes.unwrap_or(1);
+        return Machine::synthetic(
+            options.memory.unwrap_or(0),
+            nodes,
+            options.cpus.unwrap_or(nodes),
+        )
+        .map_err(bad);
+    };
+    let mut machine = Machine::from_file(path).map_err(bad)?;
+    if let Some(nodes) = options.nodes {
+        machine.emulate_nodes(nodes).map_err(bad)?;
+    }
+    if let Some(cpus) = options.cpus {
+        machine.set_cpus(cpus).map_err(bad)?;
+    }
+    Ok(machine)
+}
+
+/// Costs and checks from a file of results.
+fn read(path: &Path) -> Result<(Costs, Vec<Value>), Error> {
+    let bad = |why: String| Error::Usage(format!("{}: {why}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
+    costs_in(&text).map_err(bad)
+}
+
+/// The costs that a file of results has, or the object of the benchmark alone, with the rows of its
+/// checks.
+fn costs_in(text: &str) -> Result<(Costs, Vec<Value>), String> {
+    let file: Value =
+        serde_json::from_str(text).map_err(|error| format!("no file of results: {error}"))?;
+    let sections = file["sections"].as_array().map_or(&[][..], Vec::as_slice);
+    let section = sections
+        .iter()
+        .chain([&file])
+        .find(|section| section["bench"] == "model" && section["costs"].is_object());
+    let section = section.ok_or(
+        "has no costs; `framewright-bench check-model` and `framewright-bench all` measure them",
+    )?;
+    let costs = Costs::from_json(&section["costs"])?;
+    let rows = file["rows"].as_array().map_or(&[][..], Vec::as_slice);
+    Ok((
+        costs,
+        rows.iter()
+            .filter(|row| row["bench"] == "model" && row["source"] == "here")
+            .cloned()
+            .collect(),
+    ))
+}
+
+/// Everything about one machine.
+fn predictions(costs: &Costs, shape: &Shape, checked: &[Value]) -> Vec<Value> {
+    // There helpers have the CPUs to themselves.
+    let costs = &Costs { helper_share: 1.0, ..*costs };
+    let mut rows = Vec::new();
+    let mut add = |what: &str, threads: u32, chunk_sections: Option<u64>, ns: f64| {
+        rows.push(json!({
+            "bench": "model", "source": "predicted", "what": what, "machine": shape.name, "threads": threads, "chunk_sections": chunk_sections,
+            "predicted_ms": ns / 1e6, "measured_ms": null, "error_percent": worst(checked, what),
+        }));
+    };
+    add("bring-up", 1, None, predict::bring_up(costs, shape));
+    add("eager", 1, None, predict::eager(costs, shape));
+    let threads = |node: &shape::Node| node.threads;
+    add("deferred", shape.cpus, None, predict::deferred(costs, shape, threads, false));
+    for node in shape.nodes.iter().filter(|node| !node.deferred.is_empty()) {
+        let division = predict::division(node, node.threads);
+        let name = format!("deferred, node {}", node.number);
+        let ns = predict::node_job(costs, node, node.threads, 0.0);
+        add(&name, division.threads, Some(division.chunk_sections), ns);
+    }
+    let nodes = u32::try_from(shape.nodes.len()).unwrap_or(u32::MAX);
+    for size in PoolSize::ALL {
+        let pages = shape.pages() / 2 / size.frames();
+        for maps in Maps::ALL.into_iter().filter(|_| pages != 0) {
+            let resize = Resize { size, pages, maps, most: shape.cpus, cpus: shape.cpus, nodes };
+            let what = |action: &str| format!("pool {size}, {action}, {}", maps.name());
+            add(&what("fill"), resize.fill_threads(), None, resize.fill(costs));
+            add(&what("empty"), resize.empty_threads(), None, resize.empty(costs));
+        }
+    }
+    add("flush of all CPUs", shape.cpus, None, predict::flush(costs, shape.cpus));
+    rows
+}
+
+/// The greatest error of what is of the same kind.
+fn worst(checked: &[Value], what: &str) -> Option<f64> {
+    let kind = what.split_once(", node").map_or(what, |(kind, _)| kind);
+    let same = checked
+        .iter()
+        .filter(|row| row["what"] == kind)
+        .filter_map(|row| row["error_percent"].as_f64());
+    same.max_by(|one, other| one.abs().total_cmp(&other.abs()))
+}
+
+/// Rows for people: what is predicted, what was measured here, what others published.
+pub fn tables(rows: &[Value]) -> Vec<Table> {
+    let of = |source: &str| rows.iter().filter(|row| row["source"] == source).collect::<Vec<_>>();
+    let text = |row: &Value, name: &str| row[name].as_str().unwrap_or("-").to_owned();
+    let time = |row: &Value, name: &str| {
+        row[name].as_f64().map_or("-".to_owned(), |ms| microseconds(ms * 1e3))
+    };
+    let number = |row: &Value, name: &str| {
+        row[name].as_u64().map_or("-".to_owned(), |number| number.to_string())
+    };
+    let error = |row: &Value| {
+        row["error_percent"].as_f64().map_or("-".to_owned(), |percent| format!("{percent:+.0} %"))
+    };
+    let mut tables = Vec::new();
+    let predicted = of("predicted");
+    if !predicted.is_empty() {
+        let mut grid =
+            Grid::new(&["<what", ">threads", ">sections a chunk", ">predicted", ">error"]);
+        for row in &predicted {
+            grid.row([
+                text(row, "what"),
+                number(row, "threads"),
+                number(row, "chunk_sections"),
+                time(row, "predicted_ms"),
+                error(row),
+            ]);
+        }
+        tables.push(Table { title: Some(text(predicted[0], "machine")), grid });
+    }
+    for (source, title) in [("here", "Measured here"), ("published", "Published by others")] {
+        let rows = of(source);
+        if rows.is_empty() {
+            continue;
+        }
+        let mut grid = Grid::new(&[
+            "<what",
+            "<machine",
+            ">threads",
+            "<calibrated by",
+            ">predicted",
+            ">measured",
+            ">error",
+        ]);
+        for row in &rows {
+            let calibration = row["calibration"].as_str().unwrap_or("this machine").to_owned();
+            grid.row([
+                text(row, "what"),
+                text(row, "machine"),
+                number(row, "threads"),
+                calibration,
+                time(row, "predicted_ms"),
+                time(row, "measured_ms"),
+                error(row),
+            ]);
+        }
+        tables.push(Table { title: Some(format!("{title}: {}", summary(&rows))), grid });
+    }
+    tables
+}
+
+/// How many predictions are good.
+fn summary(rows: &[&Value]) -> String {
+    let errors: Vec<f64> =
+        rows.iter().filter_map(|row| row["error_percent"].as_f64()).map(f64::abs).collect();
+    let good = errors.iter().filter(|&&error| error <= 25.0).count();
+    let worst = errors.iter().copied().fold(0.0, f64::max);
+    format!("{good} of {} within 25 %, the worst is off by {worst:.0} %", errors.len())
+}
+
+#[cfg(test)]
+mod tests;

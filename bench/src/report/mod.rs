@@ -1,0 +1,80 @@
+//! `framewright-bench report`: results and snapshots as one page that needs nothing but itself.
+
+mod figures;
+mod input;
+mod page;
+mod ratios;
+mod svg;
+mod table;
+
+use crate::args::Report;
+use crate::targets;
+use framewright_cli::error::Error;
+use framewright_cli::file::{self, Kind};
+use framewright_cli::output::Output;
+use framewright_cli::page::pictures::Pictures;
+
+/// Makes the page.
+///
+/// # Errors
+/// No files, files that are no results, a page that would be too large, and one that cannot be
+/// written. Then there is no page, or the one that was there before.
+pub fn run(report: &Report) -> Result<(), Error> {
+    if report.results.is_empty() && report.snapshot.is_empty() {
+        return Err(Error::Usage(
+            "no results given; `framewright-bench alloc --json > alloc.json` makes some, \
+             `framewright boot --snapshot memory.json` a map of memory"
+                .into(),
+        ));
+    }
+    if !report.text {
+        file::check("--output", &report.output)?;
+    }
+    let input = input::read(&report.results, &report.snapshot)?;
+    if input.rows.is_empty() {
+        return Err(Error::Usage(
+            "no file has results: `framewright report` makes a page of snapshots alone".into(),
+        ));
+    }
+    if report.text {
+        return text(&input);
+    }
+    file::claim("--output", &report.output, Kind::Page)?;
+    let pictures = report.pictures.as_deref().map(|folder| pictures(Pictures::new(folder), &input));
+    if let Some(pictures) = &pictures {
+        pictures.claim()?;
+    }
+    file::replace(&report.output, page::page(&input).fitting()?.as_bytes())?;
+    pictures.map_or(Ok(()), |pictures| pictures.write())
+}
+
+/// Prints the limits.
+fn text(input: &input::Input) -> Result<(), Error> {
+    let mut output = Output::new();
+    for file in &input.files {
+        if let Some(busy) = &file.busy {
+            let line = format!("BUSY MACHINE: {}, {busy}", file.name);
+            output.line(&output.style().bold(&line))?;
+            output.line("")?;
+        }
+    }
+    let lines = targets::table(&targets::evaluate(&input.rows), output.style());
+    lines.iter().try_for_each(|line| output.line(line))
+}
+
+/// Each plot of the page for a file of its own, named after its part of the page and its number
+/// there, and each map.
+fn pictures<'a>(mut pictures: Pictures<'a>, input: &input::Input) -> Pictures<'a> {
+    for section in figures::sections(&input.rows) {
+        let plots = section
+            .groups
+            .iter()
+            .flat_map(|group| group.plots.iter().map(move |plot| (group, plot)));
+        for ((group, plot), number) in plots.zip(1..) {
+            let series = (group.series.as_slice(), group.first_sign);
+            pictures.add(&format!("{}-{number}", section.id), series, plot);
+        }
+    }
+    pictures.add_maps(&input.snapshots);
+    pictures
+}

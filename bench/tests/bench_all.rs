@@ -1,0 +1,263 @@
+//! `framewright-bench all`: a file of results that survives interruption, and rows that keep to the
+//! documented form. Speed is not judged here: the build may be a slow one.
+
+#[path = "../../cli/tests/common/mod.rs"]
+mod common;
+
+use common::{Scratch, finish, program, run};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What measured fields end in (docs/usage.md); `seconds` also stands alone.
+const TIMES: [&str; 6] = ["_ns", "_us", "_ms", "_seconds", "_s", "_mib"];
+const OTHERS: [&str; 6] = ["_bytes", "_pages", "_percent", "_ratio", "_gib", "_kb"];
+/// Numbers that keep the unit of the field that they go with, or are shares without one.
+const NAMED: [&str; 5] =
+    ["deviation", "cpu_deviation", "against_off", "against_off_deviation", "reported_mib_per_s"];
+/// Endings of the fields that say how a field is spread: the least and the most, and the ends of an
+/// interval.
+const SPREAD: [&str; 4] = ["_min", "_max", "_low", "_high"];
+
+fn is_time(name: &str) -> bool {
+    name == "seconds" || TIMES.iter().any(|unit| name.ends_with(unit))
+}
+
+/// Checks one row against docs/usage.md.
+fn keeps_to_the_form(row: &Value) {
+    let fields = row.as_object().unwrap_or_else(|| panic!("no object: {row}"));
+    assert!(row["bench"].is_string(), "{row}");
+    for (name, value) in fields {
+        if let Some(number) = value.as_f64() {
+            assert!(number.is_finite(), "{name}: {row}");
+        }
+        let is_spread = SPREAD.iter().any(|end| name.ends_with(end));
+        if is_spread || !value.is_f64() {
+            continue;
+        }
+        let has_unit = is_time(name)
+            || OTHERS.iter().any(|unit| name.ends_with(unit))
+            || NAMED.contains(&name.as_str());
+        assert!(has_unit, "{name} has no unit: {row}");
+        // What was chosen or derived from all runs has no spread.
+        let has_spread = fields.contains_key(&format!("{name}_min"));
+        let chosen = ["dirtied_mib", "before_mib", "run_seconds", "unit_ns", "predicted_ms"]
+            .contains(&name.as_str());
+        assert!(has_spread || chosen || !is_time(name), "{name} has no spread: {row}");
+        if has_spread {
+            let [least, most] = ["_min", "_max"].map(|end| row[format!("{name}{end}")].as_f64());
+            assert!(
+                least <= Some(value.as_f64().unwrap()) && value.as_f64() <= most,
+                "{name}: {row}"
+            );
+        }
+    }
+}
+
+#[test]
+fn threads_are_shares_of_cpus() {
+    let section = run(&["scaling", "--quick", "--json"]).json();
+    let rows = section["rows"].as_array().expect("rows");
+    for what in ["deferred", "pool 2 MiB", "pool 1 GiB"] {
+        let of: Vec<&Value> = rows.iter().filter(|row| row["what"] == what).collect();
+        let threads: Vec<_> = of.iter().map(|row| row["threads"].as_u64().unwrap()).collect();
+        assert!(
+            threads.is_sorted_by(|one, next| one < next) && threads.contains(&1),
+            "{threads:?}"
+        );
+        assert_eq!(threads[0] == 0, what == "deferred");
+        assert_eq!(of.last().unwrap()["cpus_percent"], 100.0);
+        assert!(of.iter().all(|row| row["init_ms"].as_f64() > Some(0.0)
+            && row["boot_ms"].as_f64() >= row["init_ms"].as_f64()));
+        assert!(of.iter().all(|row| row["speedup_ratio"].as_f64() > Some(0.0)
+            && row["init_deviation_percent"].is_number()));
+    }
+    let outcome = run(&["init", "--quick", "--table"]);
+    for word in ["pool 2 MiB", "speedup", "(stdev)", "init_ms"] {
+        assert!(outcome.stdout.contains(word), "{word}: {}", outcome.stdout);
+    }
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).expect("there is one")).expect("is whole")
+}
+
+fn bench_all(path: &Path) -> Command {
+    let mut command = program();
+    // Without QEMU: what boots machines is left out.
+    command.args(["all", "--quick", "--json"]).arg(path).env("PATH", "/nonexistent");
+    command
+}
+
+/// Sends SIGTERM to a run as soon as its file has a section; gives what it said.
+fn interrupt_after_a_section(mut child: Child, path: &Path) -> String {
+    // A slow build on a busy machine takes its time.
+    let patience = Instant::now() + Duration::from_secs(600);
+    let has_section = || {
+        let text = fs::read_to_string(path).ok()?;
+        let sections = serde_json::from_str::<Value>(&text).ok()?["sections"].as_array()?.len();
+        (sections > 0).then_some(())
+    };
+    while has_section().is_none() {
+        assert!(
+            Instant::now() < patience && child.try_wait().expect("it was started").is_none(),
+            "no section"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+    let told = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status()
+        .expect("kill is there");
+    assert!(told.success());
+    let output = child.wait_with_output().expect("it was started");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(128 + 15), "{said}");
+    said
+}
+
+/// Interrupts a run once it has some sections, and lets it go on.
+#[test]
+fn an_interrupted_run_goes_on() {
+    let scratch = Scratch::new("bench-all");
+    let path = scratch.path("results.json");
+    let child = bench_all(&path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    interrupt_after_a_section(child, &path);
+    let before = read(&path);
+    assert_eq!((&before["format"], &before["command"]), (&json!(1), &json!("bench all --quick")));
+    assert!(before["machine"]["cpus"].as_u64() > Some(0) && before["machine"]["qemu"].is_null());
+    let done = before["sections"].as_array().expect("sections").len();
+    assert!((1..13).contains(&done));
+    let files = fs::read_dir(scratch.path("")).expect("a folder");
+    let names: Vec<_> = files.map(|file| file.expect("it can be read").file_name()).collect();
+    assert_eq!(names, ["results.json"], "nothing that is half written is left");
+
+    // The jobs have a shell that spins beside them, and here is none: that section fails, and the
+    // others do not.
+    let outcome = finish(&mut bench_all(&path));
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains(&format!("goes on; {done} of 13 sections are there")),
+        "{}",
+        outcome.stderr
+    );
+    assert!(outcome.stderr.contains("1 of 13 sections failed: jobs"), "{}", outcome.stderr);
+    let failed = read(&path);
+    assert!(failed["rows"].as_array().unwrap().iter().all(|row| row["bench"] != "jobs"));
+
+    // What failed is tried again, alone.
+    std::os::unix::fs::symlink("/bin/sh", scratch.path("sh")).expect("a link");
+    let outcome = finish(bench_all(&path).env("PATH", scratch.path("")));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("goes on; 12 of 13 sections are there"), "{}", outcome.stderr);
+    let after = read(&path);
+    let sections = after["sections"].as_array().expect("sections");
+    assert_eq!(
+        (sections.len(), &sections[..done]),
+        (13, before["sections"].as_array().unwrap().as_slice())
+    );
+    assert_eq!(after["started"], before["started"]);
+    for section in sections {
+        let on_qemu = section["on"] == "qemu";
+        assert_eq!(section["left_out"] == json!(["QEMU is not installed"]), on_qemu, "{section}");
+        assert!(on_qemu || section["seconds"].as_f64() > Some(0.0), "{section}");
+        let rows = after["rows"].as_array().unwrap();
+        assert!(rows.iter().any(|row| row["bench"] == section["bench"]), "{section}");
+    }
+    after["rows"].as_array().unwrap().iter().for_each(keeps_to_the_form);
+    let costs = sections
+        .iter()
+        .find(|section| section["bench"] == "model")
+        .map(|section| &section["costs"]);
+    assert!(costs.is_some_and(Value::is_object));
+
+    // Its costs serve for other machines, and nothing is measured for it.
+    let results = path.display().to_string();
+    let predicted = scratch.path("predicted.json");
+    let words = [
+        "model",
+        "--memory",
+        "24T",
+        "--nodes",
+        "16",
+        "--cpus",
+        "252",
+        "--results",
+        &results,
+        "--json",
+    ];
+    let outcome = finish(program().args(words).arg(&predicted));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(
+        outcome.stdout.contains("flush of all CPUs")
+            && outcome.stdout.contains("deferred, node 15")
+    );
+    read(&predicted)["rows"].as_array().expect("rows").iter().for_each(keeps_to_the_form);
+}
+
+#[test]
+fn bad_files_are_refused_before_anything_is_measured() {
+    let scratch = Scratch::new("bench-all-bad");
+    let torn = scratch.path("torn.json");
+    fs::write(&torn, "{\"format\":1,\"sections\":[").expect("a file");
+    let folder = scratch.path("folder");
+    fs::create_dir(&folder).expect("a folder");
+    for (path, expected) in [
+        (
+            torn.clone(),
+            "is no file of results (EOF while parsing a list at line 1 column 24); --fresh writes over it",
+        ),
+        (scratch.path("absent/results.json"), "cannot be written: No such file or directory"),
+        (folder, "is a folder"),
+    ] {
+        let outcome = finish(&mut bench_all(&path));
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(expected) && outcome.stdout.is_empty(),
+            "{}",
+            outcome.stderr
+        );
+    }
+    assert_eq!(fs::read_to_string(&torn).expect("it is there"), "{\"format\":1,\"sections\":[");
+    for (words, expected) in [
+        (&["all", "--fresh"][..], "--json"),
+        (&["model"], "--machine"),
+        (&["model", "--machine", "/nonexistent"], "/nonexistent"),
+        (&["model", "--memory", "8G", "--results", "/nonexistent"], "/nonexistent: cannot be read"),
+        (&["model", "--memory", "8G", "--results", torn.to_str().unwrap()], "no file of results"),
+    ] {
+        let outcome = run(words);
+        assert_eq!(outcome.code, Some(2), "{words:?}: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(expected) && outcome.stdout.is_empty(),
+            "{words:?}: {}",
+            outcome.stderr
+        );
+    }
+}
+
+#[test]
+fn another_versions_file_is_kept_aside() {
+    let scratch = Scratch::new("bench-all-version");
+    let path = scratch.path("results.json");
+    let text =
+        json!({ "format": 1, "framewright": "0.0.1", "command": "bench all --quick", "sections": [], "rows": [] })
+            .to_string();
+    fs::write(&path, &text).expect("a file");
+    let child = bench_all(&path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let said = interrupt_after_a_section(child, &path);
+    assert!(said.contains("begins anew, because it is of version 0.0.1"), "{said}");
+    assert_eq!(fs::read_to_string(scratch.path("results.json.old")).expect("it was kept"), text);
+    assert_eq!(read(&path)["framewright"], env!("CARGO_PKG_VERSION"));
+}

@@ -1,0 +1,22 @@
+//! What the programs `framewright` and `framewright-bench` share: machines in this process and in
+//! QEMU, output, files that are written whole or not at all, snapshots of memory and their pages.
+//!
+//! `framewright` itself is `main.rs` over [`boot`], [`shell`], [`top`] and [`report`].
+//! `framewright-bench` takes the other modules and adds what it measures with, so that nobody who
+//! boots a machine builds allocators and thread pools that it is measured against.
+
+pub mod args;
+pub mod attach;
+pub mod boot;
+pub mod error;
+pub mod file;
+pub mod grid;
+pub mod hosted;
+pub mod interrupt;
+pub mod output;
+pub mod page;
+pub mod qemu;
+pub mod report;
+pub mod shell;
+pub mod snapshot;
+pub mod top;

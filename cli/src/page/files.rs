@@ -1,0 +1,102 @@
+//! Files that a page is made of: results and snapshots, recognised by their content.
+
+use crate::file::{FORMAT, MOST_BYTES};
+use crate::snapshot::Snapshot;
+use serde_json::{Map, Value};
+use std::fs;
+use std::path::Path;
+
+/// About a file.
+pub struct FileInfo {
+    /// Its name without folders.
+    pub name: String,
+    /// What it has.
+    pub content: String,
+    /// What made it, when, and where, as far as it says so.
+    pub facts: Vec<(String, String)>,
+    /// In words, how busy the machine was, where that was too much to trust what was measured.
+    pub busy: Option<String>,
+}
+
+impl FileInfo {
+    /// What a file says of itself.
+    pub fn of(name: &str, content: String, object: &Map<String, Value>) -> Self {
+        Self { name: name.to_owned(), content, facts: facts(object), busy: busy(object) }
+    }
+}
+
+/// The name of a file without folders.
+pub fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The JSON of a file.
+///
+/// # Errors
+/// Why it cannot be had.
+pub fn load(path: &Path) -> Result<Value, String> {
+    let metadata = fs::metadata(path).map_err(|error| format!("cannot be read: {error}"))?;
+    if metadata.len() > MOST_BYTES {
+        return Err(format!("{} bytes are more than results ever have", metadata.len()));
+    }
+    let text = fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    serde_json::from_slice(&text).map_err(|error| format!("is not JSON: {error}"))
+}
+
+/// The object that a file is, in a format that we know.
+///
+/// # Errors
+/// It is none.
+pub fn object(value: &Value) -> Result<&Map<String, Value>, String> {
+    let object = value.as_object().ok_or("is no JSON object, so neither results nor a snapshot")?;
+    match object.get("format") {
+        Some(format) if format.as_u64() != Some(FORMAT) => {
+            Err(format!("has format {format}; this program reads format {FORMAT}"))
+        }
+        _ => Ok(object),
+    }
+}
+
+/// The snapshot in a file, if it has one.
+///
+/// # Errors
+/// It has one that is wrong, with the place.
+pub fn snapshot(object: &Map<String, Value>) -> Result<Option<Snapshot>, String> {
+    object.get("snapshot").map(Snapshot::from_json).transpose()
+}
+
+/// How busy a machine was that had others at work on more than half of its CPUs.
+fn busy(object: &Map<String, Value>) -> Option<String> {
+    let machine = object.get("machine")?;
+    let (load, cpus) = (machine.get("load_average")?.as_f64()?, machine.get("cpus")?.as_u64()?);
+    (load > cpus as f64 / 2.0).then(|| {
+        let word = if cpus == 1 { "CPU" } else { "CPUs" };
+        format!("when it began, {load:.1} others were at work on {cpus} {word}")
+    })
+}
+
+/// Words about a machine that are taken from a file.
+const MOST_FACTS: usize = 32;
+
+/// What a file says of itself.
+fn facts(object: &Map<String, Value>) -> Vec<(String, String)> {
+    let mut facts = Vec::new();
+    let mut add = |name: &str, value: &Value| {
+        let value = match (name, value) {
+            (_, Value::Null | Value::Object(_) | Value::Array(_)) => return,
+            ("memory_bytes", value) => {
+                value.as_u64().map_or_else(|| value.to_string(), crate::grid::size)
+            }
+            (_, Value::String(text)) => text.clone(),
+            (_, value) => value.to_string(),
+        };
+        facts.push((name.trim_end_matches("_bytes").replace('_', " "), value));
+    };
+    for name in ["command", "started", "framewright"] {
+        object.get(name).into_iter().for_each(|value| add(name, value));
+    }
+    if let Some(machine) = object.get("machine").and_then(Value::as_object) {
+        machine.iter().take(MOST_FACTS).for_each(|(name, value)| add(name, value));
+    }
+    facts
+}
