@@ -93,7 +93,8 @@ fn files_are_read_written_and_listed() {
         (
             "help > /proc/sys/vm/min_free_kbytes; ls -l / > /x",
             1,
-            "help: /proc/sys/vm/min_free_kbytes: Invalid argument\nls: /x: No such file or directory\n",
+            "help: /proc/sys/vm/min_free_kbytes: Invalid argument\n\
+             ls: /x: No such file or directory\n",
         ),
         (
             "cat /proc/zoneinfo /proc/zoneinfo /proc/zoneinfo > /proc/sys/vm/min_free_kbytes",
@@ -145,7 +146,10 @@ fn memory_is_allocated_and_freed() {
         "1: 1 x 1 page, 4 KiB, first at 0x2000000\nfreed 4 KiB\n"
     );
     // Runs in the middle of a handle leave both ends.
-    let out = bench.says("alloc 1 5 at=0x2000000; free 0x2004000; held; free 0x2000000; free 0x2008000; held; free 1");
+    let out = bench.says(
+        "alloc 1 5 at=0x2000000; free 0x2004000; held; free 0x2000000; free 0x2008000; held; \
+         free 1",
+    );
     let held: Vec<&str> = out.lines().filter(|line| line.contains("runs")).collect();
     assert_eq!(
         held,
@@ -241,7 +245,7 @@ fn workloads_run() {
     }
     let out = bench.says("sleep 2; stress 0 seed 5; alloc 2 7; stress 0");
     assert!(
-        out.contains(" operations: ") && out.contains("every page accounted for 1 times"),
+        out.contains(" operations: ") && out.contains("every page accounted for 1 time"),
         "{out}"
     );
 }
@@ -344,7 +348,8 @@ fn others_add_files_and_commands() {
             .with_commands(&commands);
     let (mut out, mut errors) = (String::new(), String::new());
     shell.run(
-        "pool; echo 7 > /proc/sys/vm/nr_pool; pool; pool 9; cat /proc/sys/vm/nr_pool; pool x; help pool",
+        "pool; echo 7 > /proc/sys/vm/nr_pool; pool; pool 9; cat /proc/sys/vm/nr_pool; pool x; \
+         help pool",
         &mut out,
         &mut errors,
     );

@@ -122,7 +122,12 @@ fn huge_pages_are_reserved_used_and_freed() {
     // What is left out is all that is free, once.
     assert!(bench.says("hugetlb").starts_with("20 pages of 2.00 MiB"));
     assert!(bench.says("hugetlb 1G").starts_with("0 pages of 1.00 GiB"));
-    assert!(bench.says("hugetlb 2M 3 1").ends_with(" rounds\n"));
+    // However many rounds a busy machine gets done: at least one, and they are counted.
+    let out = bench.says("hugetlb 2M 3 1");
+    let (_, rounds) = out.trim_end().rsplit_once(", ").expect("rounds come last");
+    let (count, unit) = rounds.split_once(' ').expect("a number and a word");
+    let count: u64 = count.parse().expect("a number");
+    assert!(count >= 1 && unit == if count == 1 { "round" } else { "rounds" }, "{out}");
     // As far as overcommit allows there is more, and it goes away again.
     assert!(
         bench

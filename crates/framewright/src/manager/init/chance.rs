@@ -29,7 +29,7 @@ fn mix(entropy: Option<u64>, clock: Option<u64>, address: u64) -> u64 {
 
 /// Turns the shuffle on where it is wanted: nothing merges beyond what is shuffled, from the first
 /// block on.
-pub(super) fn begin_shuffling<P: Platform>(
+pub(crate) fn begin_shuffling<P: Platform>(
     zones: &mut [Zone],
     parameters: &Parameters,
     platform: &P,

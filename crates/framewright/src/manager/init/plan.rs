@@ -2,8 +2,7 @@
 //! they have, how large their tables are.
 
 use crate::block::table::GROUP;
-use crate::block::{BlockEntry, FreeMap};
-use crate::block::{deferred_merge, free_index, reported};
+use crate::block::{BlockEntry, FreeMap, deferred_merge, free_index, reported};
 use crate::carve::room;
 use crate::firmware::MemoryRun;
 use crate::sync::table_atomic::AtomicU64;
@@ -13,13 +12,13 @@ use crate::zone::segment::{BRIDGED_BLOCKS, Segment};
 use crate::zone::{ZoneId, ZoneRun, zone_runs};
 
 /// The blocks that a run touches.
-pub(super) fn blocks_of_run(run: &ZoneRun) -> (u32, u32) {
+pub(crate) fn blocks_of_run(run: &ZoneRun) -> (u32, u32) {
     let end = Pfn(run.range.end.0.next_multiple_of(PAGES_PER_BLOCK));
     (BlockNumber::containing(run.range.start).0, BlockNumber::containing(end).0)
 }
 
 /// Calls `sink` for every segment, ascending.
-pub(super) fn for_each_segment(
+pub(crate) fn for_each_segment(
     memory: impl Iterator<Item = MemoryRun> + Clone,
     mut sink: impl FnMut(ZoneId, BlockNumber, u32),
 ) {
@@ -48,34 +47,34 @@ pub(super) fn for_each_segment(
 
 /// A set of zones, one bit each.
 #[derive(Clone, Copy, Default)]
-pub(super) struct ZoneSet([u64; ZoneId::LIMIT.div_ceil(64)]);
+pub(crate) struct ZoneSet([u64; ZoneId::LIMIT.div_ceil(64)]);
 
 impl ZoneSet {
-    pub(super) fn insert(&mut self, zone: ZoneId) {
+    pub(crate) fn insert(&mut self, zone: ZoneId) {
         self.0[zone.index() / 64] |= 1 << (zone.index() % 64);
     }
 
-    pub(super) fn contains(self, zone: ZoneId) -> bool {
+    pub(crate) fn contains(self, zone: ZoneId) -> bool {
         self.0[zone.index() / 64] >> (zone.index() % 64) & 1 != 0
     }
 
-    pub(super) fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 }
 
 /// What a machine needs.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Zones with at least one present frame, strays included.
-    pub(super) zones: ZoneSet,
+    pub(crate) zones: ZoneSet,
     /// Segments of all zones.
-    pub(super) segments: usize,
+    pub(crate) segments: usize,
     /// Present frames.
-    pub(super) present_pages: u64,
+    pub(crate) present_pages: u64,
 }
 
 impl Plan {
-    pub(super) fn measure(memory: impl Iterator<Item = MemoryRun> + Clone) -> Self {
+    pub(crate) fn measure(memory: impl Iterator<Item = MemoryRun> + Clone) -> Self {
         let mut plan = Self { zones: ZoneSet::default(), segments: 0, present_pages: 0 };
         for run in zone_runs(memory.clone()) {
             plan.zones.insert(run.zone);
@@ -88,18 +87,18 @@ impl Plan {
 
 /// Sizes of one zone's tables.
 #[derive(Clone, Copy)]
-pub(super) struct TableSize {
-    pub(super) entries: usize,
-    pub(super) groups: usize,
-    pub(super) ready_words: usize,
-    pub(super) free_index_words: usize,
-    pub(super) reported_words: usize,
-    pub(super) deferred_words: usize,
+pub(crate) struct TableSize {
+    pub(crate) entries: usize,
+    pub(crate) groups: usize,
+    pub(crate) ready_words: usize,
+    pub(crate) free_index_words: usize,
+    pub(crate) reported_words: usize,
+    pub(crate) deferred_words: usize,
 }
 
 impl TableSize {
     /// For segments that have their indices.
-    pub(super) fn of(segments: &[Segment]) -> Self {
+    pub(crate) fn of(segments: &[Segment]) -> Self {
         let entries = segments.last().map_or(0, |last| last.indices().end);
         let groups = entries.div_ceil(GROUP);
         Self {
@@ -113,7 +112,7 @@ impl TableSize {
     }
 
     /// Bytes, rounded up to whole pages.
-    pub(super) fn bytes(self) -> u64 {
+    pub(crate) fn bytes(self) -> u64 {
         let (entries, groups) = (self.entries as u64, self.groups as u64);
         let bytes = room::<AtomicU64>((self.ready_words + self.free_index_words) as u64)
             + room::<AtomicU64>((self.reported_words + self.deferred_words) as u64)
@@ -125,7 +124,7 @@ impl TableSize {
 }
 
 /// The part of a node's span that a zone may have.
-pub(super) fn zone_span(node: PfnRange, zone: ZoneId) -> PfnRange {
+pub(crate) fn zone_span(node: PfnRange, zone: ZoneId) -> PfnRange {
     node.intersection(zone.kind.frames())
 }
 

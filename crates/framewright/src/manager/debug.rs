@@ -7,116 +7,20 @@
 //!
 //! Orders of memory: Relaxed: a serial number stands alone.
 
-use super::init::{BringUpError, Obtained};
-use super::{AllocateError, Debugging, Manager};
 use crate::block::State;
-use crate::carve::{Carver, room};
 use crate::debug::{
-    Aids, Allocation, Damage, Event, Filled, Misuse, Owners, PLACES, POISON, PageHistory,
-    PageRecord, Place, Places, fill, first_other,
+    Aids, Allocation, Damage, Event, Misuse, POISON, PageHistory, Place, fill, first_other,
 };
+use crate::manager::facets::Debugging;
+use crate::manager::request::AllocateError;
+use crate::manager::state::Manager;
+use crate::manager::state::debug::{SegmentAids, as_index};
 use crate::platform::Platform;
-use crate::sync::SpinLock;
-use crate::sync::table_atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use crate::sync::table_atomic::Ordering;
+use crate::units::{Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Segment};
+use crate::zone::FreeError;
 use core::ops::Range;
-use core::ptr;
-
-/// What is kept of the pages of one segment.
-struct SegmentAids {
-    records: &'static [PageRecord],
-    filled: Filled,
-}
-
-/// The aids of a manager.
-pub(super) struct Debug {
-    aids: Aids,
-    places: Places,
-    /// One for each segment of the directory; none when no aid keeps anything.
-    segments: &'static [SegmentAids],
-    serial: AtomicU32,
-    /// How often damage was found, and what was found last.
-    damage: SpinLock<(u64, Option<Damage>)>,
-}
-
-/// How much memory the tables of the aids take.
-#[derive(Clone, Copy)]
-struct Size {
-    /// Blocks with records, and with marks of what is filled.
-    recorded: u64,
-    marked: u64,
-    segments: u64,
-}
-
-impl Size {
-    fn of(aids: Aids, directory: &[Segment]) -> Self {
-        let blocks: u64 = directory.iter().map(|segment| u64::from(segment.blocks)).sum();
-        Self {
-            recorded: if aids.page_owner { blocks } else { 0 },
-            marked: if aids.page_poison { blocks } else { 0 },
-            segments: directory.len() as u64,
-        }
-    }
-
-    fn bytes(self) -> u64 {
-        if self.recorded == 0 && self.marked == 0 {
-            return 0;
-        }
-        room::<PageRecord>(self.recorded * PAGES_PER_BLOCK)
-            + room::<AtomicU64>(self.marked * (PAGES_PER_BLOCK / 64))
-            + room::<SegmentAids>(self.segments)
-            + room::<AtomicPtr<()>>(PLACES as u64)
-    }
-}
-
-fn count(pages: u64) -> usize {
-    usize::try_from(pages).unwrap_or(0)
-}
-
-impl Debug {
-    /// The aids with their tables, and where these lie; that is empty when there are none.
-    pub(super) fn allocate<P: Platform>(
-        platform: &'static P,
-        memory: &mut Obtained<'_, '_, P>,
-        directory: &[Segment],
-        aids: Aids,
-    ) -> Result<(Self, PhysRange), BringUpError> {
-        let mut debug = Self {
-            aids,
-            places: Places(&[]),
-            segments: &[],
-            serial: AtomicU32::new(0),
-            damage: SpinLock::new((0, None)),
-        };
-        let size = Size::of(aids, directory);
-        if size.bytes() == 0 {
-            return Ok((debug, PhysRange::new(0, 0)));
-        }
-        let range =
-            memory.take_zeroed("page owners and marks of poison", size.bytes(), NodeId::ZERO)?;
-        // SAFETY: the range was just reserved for this manager, below the direct limit, in one
-        // range of the map (invariants 1, 3 and 15).
-        let mut carver = unsafe { Carver::new(platform, range) };
-        debug.places = Places(carver.values(PLACES, |_| AtomicPtr::new(ptr::null_mut())));
-        let mut records: &'static [PageRecord] = carver.any(count(size.recorded * PAGES_PER_BLOCK));
-        let mut marks: &'static [AtomicU64] =
-            carver.any(count(size.marked * (PAGES_PER_BLOCK / 64)));
-        debug.segments = carver.values(directory.len(), |index| {
-            let pages = count(u64::from(directory[index].blocks) * PAGES_PER_BLOCK);
-            let (mine, others) = records.split_at(pages.min(records.len()));
-            let (my_marks, other_marks) = marks.split_at((pages / 64).min(marks.len()));
-            (records, marks) = (others, other_marks);
-            SegmentAids { records: mine, filled: Filled(my_marks) }
-        });
-        Ok((debug, range))
-    }
-
-    fn owners(&self, segment: &SegmentAids) -> Owners {
-        Owners { records: segment.records, places: self.places }
-    }
-}
 
 impl<P: Platform> Debugging<'_, P> {
     /// Which debug aids are on.
@@ -150,8 +54,8 @@ impl<P: Platform> Manager<P> {
         let index =
             self.directory.partition_point(|segment| segment.start <= block).checked_sub(1)?;
         let (segment, aids) = (self.directory.get(index)?, self.debug.segments.get(index)?);
-        let first = count(range.start.0 - segment.start.start().0);
-        (block < segment.end()).then(|| (aids, first..first + count(range.pages())))
+        let first = as_index(range.start.0 - segment.start.start().0);
+        (block < segment.end()).then(|| (aids, first..first + as_index(range.pages())))
     }
 
     fn event(&self, place: Place) -> Event {
@@ -301,7 +205,7 @@ impl<P: Platform> Manager<P> {
         let mut pfn = if sparsely { range.start.0.next_multiple_of(step) } else { range.start.0 };
         while pfn < reachable.end.0 {
             fill(self.platform, PfnRange::new(pfn, pfn + 1), POISON);
-            segment.filled.set(pages.start + count(pfn - range.start.0));
+            segment.filled.set(pages.start + as_index(pfn - range.start.0));
             pfn += step;
         }
     }

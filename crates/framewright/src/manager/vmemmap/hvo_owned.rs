@@ -5,8 +5,9 @@
 //! once, a whole section leaves by one store, and all that a call sets free goes back after one
 //! flush: a second one only where a mapping of 2 MiB has to be split.
 
-use super::{MapChange, MapError, OwnFrames, Piece};
-use crate::manager::Vmemmap;
+use crate::manager::facets::Vmemmap;
+use crate::manager::state::vmemmap::{MapChange, MapError};
+use crate::manager::vmemmap::hvo::{OwnFrames, Piece};
 use crate::platform::Platform;
 use crate::units::PfnRange;
 use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange, Unflushed, VmemmapSpace};
@@ -25,7 +26,7 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// # Errors
     /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and
     /// is counted.
-    pub(in crate::manager) fn optimize_own_vmemmap(
+    pub(crate) fn optimize_own_vmemmap(
         self,
         zone: &'static Zone,
         runs: impl Iterator<Item = PfnRange> + Clone,

@@ -4,11 +4,13 @@
 //! under one hold of the zone lock, one that is full gives what it has back under one. An interrupt
 //! handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
 
-use super::allocate::{Mark, Search, usable_type};
-use super::vmemmap::Growth;
-use super::{AllocateError, Caches, Manager, Request};
 use crate::block::MigrateType;
 use crate::debug::Place;
+use crate::manager::alloc::usable_type;
+use crate::manager::facets::Caches;
+use crate::manager::request::{AllocateError, Mark, Request, Search};
+use crate::manager::state::Manager;
+use crate::manager::vmemmap::deferred::Growth;
 use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Runs};
 use crate::platform::{Platform, pinned};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};

@@ -1,79 +1,42 @@
-//! Bring-up: from firmware's word to memory that can be handed out.
-//!
-//! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then
-//! the directory is filled, zones are painted in one pass over free memory (`paint`), and marks are
-//! set. Nothing is logged here, so that a slow console does not count as bring-up.
+//! Bring-up, step by step.
 
-mod chance;
-mod check;
-mod error;
-mod obtained;
-mod paint;
-
-pub use chance::ShuffleSeed;
-pub use check::PlatformFault;
-pub use error::{BringUpError, BringUpFailed};
-pub(super) use obtained::Obtained;
-use obtained::place_tables;
-
-use super::Reporting;
-use super::aided::Debug;
-use super::hugetlb::Pools;
-use super::hugetlb::boot::choose_boot_pages;
-use super::isolate::Isolations;
-use super::node_clock::{NodeClock, Work};
-use super::plan::{Plan, TableSize, ZoneSet, for_each_segment, zone_span};
-use super::pressure::PressureState;
-use super::settings::{Settings, Tunables};
-use super::vmemmap::{self, MapPolicy, MapState};
-use super::{BringUpTimes, Manager, NO_ZONE, Node};
 use crate::block::BlockEntry;
 use crate::block::deferred_merge::DeferredMerges;
 use crate::block::free_index::FreeIndex;
 use crate::block::reported::ReportedBitmap;
 use crate::block::table::BlockTable;
-use crate::carve::{Carver, room};
+use crate::carve::Carver;
 use crate::debug::Aids;
+use crate::manager::hugetlb::boot::choose_boot_pages;
+use crate::manager::init::chance::begin_shuffling;
+use crate::manager::init::check::check;
+use crate::manager::init::error::{BringUpError, BringUpFailed};
+use crate::manager::init::frame::{BringUp, Frame};
+use crate::manager::init::node_clock::{NodeClock, Work};
+use crate::manager::init::obtained::{Obtained, place_tables};
+use crate::manager::init::paint::paint;
+use crate::manager::init::plan::{Plan, TableSize, ZoneSet, zone_span};
+use crate::manager::init::vmemmap::{
+    MapState, first_value, node_of_segment, note_absent, withheld,
+};
+use crate::manager::reporting::Reporting;
+use crate::manager::state::debug::DebugState;
+use crate::manager::state::isolations::Isolations;
+use crate::manager::state::pressure::PressureState;
+use crate::manager::state::tunables::{Settings, Tunables};
+use crate::manager::state::vmemmap::{MapPolicy, SectionLocks};
+use crate::manager::state::{BringUpTimes, Manager};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Descriptors, Partial};
-use crate::parameters::{Parameters, Policy};
+use crate::page::{CpuCache, Descriptors};
+use crate::parameters::Policy;
 use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
-use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK, PfnRange, PhysRange};
-use crate::vmemmap::{ArrayMemory, MapFallback, Part};
+use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK};
+use crate::vmemmap::{ArrayMemory, MapFallback};
 use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
-use crate::zone::fallback::fallback_order;
 use crate::zone::initialise::ZoneTables;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
-
-/// What bring-up works on beside the memblock allocator, which knows memory and nodes.
-#[derive(Clone, Copy, Debug)]
-pub struct BringUp<'a> {
-    /// The command line.
-    pub parameters: &'a Parameters,
-    /// `Platform::now_ns` when the adopter began with the intake; bring-up counts its times from
-    /// there.
-    pub started_ns: Option<u64>,
-}
-
-/// Everything that is allocated before zones have tables.
-struct Frame {
-    range: PhysRange,
-    zones: &'static mut [Zone],
-    slots: &'static mut [u16],
-    nodes: &'static mut [Node],
-    directory: &'static mut [Segment],
-    by_zone: &'static mut [Segment],
-    fallback: &'static mut [NodeId],
-    /// A row for each node.
-    distances: &'static mut [u8],
-    caches: &'static mut [CpuCache],
-    partials: &'static mut [Partial],
-    readers: &'static mut [Readers],
-    parts: &'static mut [Part],
-    pools: Pools,
-}
 
 impl<P: Platform> Manager<P> {
     /// Brings all memory up that `early` knows, and ends it.
@@ -81,7 +44,7 @@ impl<P: Platform> Manager<P> {
     /// Several CPUs: calls [`Platform::cpu_barrier`] once, where [`Platform::can_wait`] allows it.
     ///
     /// Pages that the command line puts into pools without a map are kept back until
-    /// [`Hugetlb::fill`](super::Hugetlb::fill), which then has to be called.
+    /// [`Hugetlb::fill`](crate::manager::Hugetlb::fill), which then has to be called.
     ///
     /// # Errors
     /// See [`BringUpError`]. Everything obtained was given back, and the memblock allocator comes
@@ -105,7 +68,7 @@ impl<P: Platform> Manager<P> {
         input: &BringUp<'_>,
     ) -> Result<Self, BringUpError> {
         let platform = early.platform();
-        check::check(platform, early)?;
+        check(platform, early)?;
         if input.parameters.movable_node {
             early.set_movable_node(true);
         }
@@ -113,60 +76,31 @@ impl<P: Platform> Manager<P> {
         let started_ns = input.started_ns.or_else(|| platform.now_ns());
         let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
         let plan = Plan::measure(early.runs());
-        let mut memory = Obtained { early, bytes: 0 };
+        let mut memory = Obtained::new(early);
         let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;
         frame.fill(memory.early, &plan);
-        if let Err(error) = allocate_tables(platform, &mut memory, &mut frame) {
-            memory.give_back(frame.range);
-            return Err(error);
-        }
+        allocate_tables(platform, &mut memory, &mut frame)?;
         let aids = Aids::of(input.parameters);
-        let (debug, debug_range) =
-            match Debug::allocate(platform, &mut memory, frame.directory, aids) {
-                Ok(done) => done,
-                Err(error) => {
-                    give_tables_back(&mut memory, &frame);
-                    memory.give_back(frame.range);
-                    return Err(error);
-                }
-            };
+        let debug = DebugState::allocate(platform, &mut memory, frame.directory, aids)?;
         let map_state = if MapState::is_wanted(platform, input.parameters) {
-            MapState::allocate(&mut memory, frame.zones).map(Some)
+            Some(MapState::allocate(&mut memory, frame.zones)?)
         } else {
-            Ok(None)
-        };
-        let map_state = match map_state {
-            Ok(state) => state,
-            Err(error) => {
-                if !debug_range.is_empty() {
-                    memory.give_back(debug_range);
-                }
-                give_tables_back(&mut memory, &frame);
-                memory.give_back(frame.range);
-                return Err(error);
-            }
+            None
         };
         let space = platform.vmemmap_space();
         let are_wanted = input.parameters.pages.are_wanted(space.is_some());
         if !any_free(memory.early, are_wanted) {
-            if let Some(state) = &map_state {
-                memory.give_back(state.range());
-            }
-            if !debug_range.is_empty() {
-                memory.give_back(debug_range);
-            }
-            give_tables_back(&mut memory, &frame);
-            memory.give_back(frame.range);
             return Err(BringUpError::NothingToManage);
         }
+        memory.keep();
         let (policy, array) = make_map(&mut memory, input, &mut frame, platform, map_state);
         let map_bytes = array.bytes();
         let metadata_bytes = memory.bytes + map_bytes + size_of::<Self>() as u64;
         let tables_ns = since();
 
-        let shuffle_seed = chance::begin_shuffling(frame.zones, input.parameters, platform);
+        let shuffle_seed = begin_shuffling(frame.zones, input.parameters, platform);
         let mut clock = NodeClock::new(platform);
-        paint::paint(memory.early, &mut frame, &mut clock, &array);
+        paint(memory.early, &mut frame, &mut clock, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
         for zone in frame.zones.iter_mut() {
@@ -213,7 +147,7 @@ impl<P: Platform> Manager<P> {
             settings: Settings::of(input.parameters),
             reporting: Reporting::new(&input.parameters.reporting),
             vmemmap: MapPolicy::new(policy, (map_bytes, without_map), input.parameters, started_ns),
-            section_locks: super::hvo::SectionLocks::new(),
+            section_locks: SectionLocks::new(),
             shuffle_seed,
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
@@ -244,137 +178,6 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-impl Frame {
-    #[inline(never)]
-    fn allocate<P: Platform>(
-        platform: &'static P,
-        memory: &mut Obtained<'_, '_, P>,
-        plan: &Plan,
-        input: &BringUp<'_>,
-    ) -> Result<Self, BringUpError> {
-        let (nodes, parameters) = (memory.early.topology().node_count(), input.parameters);
-        let slots = nodes * ZoneKind::COUNT;
-        // A run of free memory begins and ends in a block that may be in pieces; each table that is
-        // placed now may cut one more run in two.
-        let mut free_runs = 0;
-        memory.early.for_each_free(&mut |_, _| free_runs += 1);
-        let partials = 2 * (free_runs + plan.zones.len() + nodes + 3);
-        // Enough that CPUs seldom meet.
-        let readers = platform.cpus() as usize * 4;
-        let bytes = room::<Zone>(plan.zones.len() as u64)
-            + room::<u16>(slots as u64)
-            + room::<Node>(nodes as u64)
-            + 2 * room::<Segment>(plan.segments as u64)
-            + room::<NodeId>((nodes * nodes) as u64)
-            + room::<u8>((nodes * nodes) as u64)
-            + room::<CpuCache>(u64::from(platform.cpus()))
-            + room::<Partial>(partials as u64)
-            + room::<Readers>(readers as u64)
-            + room::<Part>(nodes as u64)
-            + Pools::room(plan.zones.len(), nodes, parameters);
-        let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
-        // SAFETY: the range was just reserved for this manager, below the direct limit, in one
-        // range of the map (invariants 1, 3 and 15).
-        let mut carver = unsafe { Carver::new(platform, range) };
-        let unset = ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma };
-        let node = |index| Node {
-            id: NodeId::new(index).unwrap_or_default(),
-            cpus: 0,
-            span: PfnRange::new(0, 0),
-            fallback: &[],
-            distances: &[],
-            init_ns: None,
-            bookkeeping_ns: None,
-            map_fallback: None,
-        };
-        Ok(Self {
-            range,
-            zones: carver.values(plan.zones.len(), |_| Zone::new(unset)),
-            slots: carver.values(slots, |_| NO_ZONE),
-            nodes: carver.values(nodes, node),
-            directory: carver.values(plan.segments, |_| Segment::EMPTY),
-            by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
-            fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
-            distances: carver.values(nodes * nodes, |_| 0),
-            partials: carver.values(partials, |_| Partial::empty()),
-            readers: carver.values(readers, |_| Readers::new()),
-            parts: carver.values(nodes, |_| Part::None),
-            pools: Pools::carve(&mut carver, plan.zones.len(), nodes, parameters),
-            caches: carver.values(platform.cpus() as usize, |_| {
-                CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)
-            }),
-        })
-    }
-
-    /// Numbers the zones, fills both arrays of segments and the nodes.
-    #[inline(never)]
-    fn fill<P: Platform>(&mut self, early: &Memblock<'_, P>, plan: &Plan) {
-        let mut next = 0;
-        for node in early.topology().nodes() {
-            for kind in ZoneKind::ALL {
-                let id = ZoneId { node, kind };
-                if plan.zones.contains(id) {
-                    self.zones[usize::from(next)] = Zone::new(id);
-                    self.slots[id.index()] = next;
-                    next += 1;
-                }
-            }
-        }
-        let (directory, slots) = (&mut *self.directory, &*self.slots);
-        let mut filled = 0;
-        for_each_segment(early.runs(), |zone, start, blocks| {
-            directory[filled] = Segment { start, blocks, index: 0, zone: slots[zone.index()] };
-            filled += 1;
-        });
-        // By zone, ascending in each: a stable selection, as there are few of both.
-        let mut placed = 0;
-        for zone in 0..next {
-            let mut index = 0;
-            for segment in directory.iter_mut().filter(|segment| segment.zone == zone) {
-                segment.index = segment.base_from(index);
-                index = segment.indices().end;
-                self.by_zone[placed] = *segment;
-                placed += 1;
-            }
-        }
-        self.fill_nodes(early);
-    }
-
-    fn fill_nodes<P: Platform>(&mut self, early: &Memblock<'_, P>) {
-        let topology = early.topology();
-        for run in early.runs() {
-            let span = &mut self.nodes[run.node.index()].span;
-            *span = if span.is_empty() {
-                run.range
-            } else {
-                PfnRange {
-                    start: span.start.min(run.range.start),
-                    end: span.end.max(run.range.end),
-                }
-            };
-        }
-        let mut rest = core::mem::take(&mut self.fallback);
-        let mut rows = core::mem::take(&mut self.distances);
-        for index in 0..self.nodes.len() {
-            let (row, others) = rows.split_at_mut(self.nodes.len());
-            rows = others;
-            row.iter_mut().zip(topology.nodes()).for_each(|(distance, to)| {
-                *distance = topology.distance(self.nodes[index].id, to);
-            });
-            self.nodes[index].distances = row;
-            let mut order = [NodeId::ZERO; MAX_NODES];
-            let nodes = &*self.nodes;
-            let has_memory = |node: NodeId| !nodes[node.index()].span.is_empty();
-            let len = fallback_order(topology, nodes[index].id, &has_memory, &mut order);
-            let (mine, others) = rest.split_at_mut(len);
-            mine.copy_from_slice(&order[..len]);
-            rest = others;
-            self.nodes[index].cpus = topology.cpus(self.nodes[index].id);
-            self.nodes[index].fallback = mine;
-        }
-    }
-}
-
 /// Gets the array's memory where the policy wants one, and tells the zones what of them it
 /// describes and what is withheld. Returns the policy that came of it, and the array. Nodes whose
 /// part finds no memory, and all when nothing would be left to hand out, go without.
@@ -391,7 +194,7 @@ fn make_map<P: Platform>(
         return (Policy::OnDemand, array);
     };
     let (directory, zones) = (&*frame.directory, &*frame.zones);
-    let node_of = |segment: &Segment| vmemmap::node_of(zones, segment);
+    let node_of = |segment: &Segment| node_of_segment(zones, segment);
     choose_boot_pages(
         memory.early,
         input.parameters,
@@ -403,7 +206,7 @@ fn make_map<P: Platform>(
     if !any_free(memory.early, !array.covers_all()) {
         array.give_back(memory.early, space, directory, &node_of, MapFallback::NothingLeft);
     }
-    vmemmap::note_absent(frame.nodes, &array);
+    note_absent(frame.nodes, &array);
     let policy = input.parameters.policy;
     let mut have = ZoneSet::default();
     frame
@@ -411,11 +214,9 @@ fn make_map<P: Platform>(
         .iter()
         .filter(|zone| !zone.segments().is_empty())
         .for_each(|zone| have.insert(zone.id()));
-    let fill = vmemmap::first_value(input.parameters, space);
+    let fill = first_value(input.parameters, space);
     state.furnish(platform, frame.zones, &array, fill, space, &|zone| match policy {
-        Policy::Deferred => {
-            vmemmap::withheld(memory.early.runs(), &|zone| have.contains(zone), zone)
-        }
+        Policy::Deferred => withheld(memory.early.runs(), &|zone| have.contains(zone), zone),
         Policy::Eager | Policy::OnDemand => None,
     });
     (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
@@ -441,13 +242,7 @@ fn allocate_tables<P: Platform>(
             continue;
         }
         let size = TableSize::of(segments);
-        let range = match memory.take("block tables", size.bytes(), id.node) {
-            Ok(range) => range,
-            Err(error) => {
-                give_tables_back(memory, frame);
-                return Err(error);
-            }
-        };
+        let range = memory.take("block tables", size.bytes(), id.node)?;
         // SAFETY: the range was just reserved for this table, below the direct limit, in one range
         // of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
@@ -465,15 +260,6 @@ fn allocate_tables<P: Platform>(
         frame.zones[slot].attach(span, segments, tables);
     }
     Ok(())
-}
-
-fn give_tables_back<P: Platform>(memory: &mut Obtained<'_, '_, P>, frame: &Frame) {
-    for zone in frame.zones.iter() {
-        let range = zone.table_memory();
-        if !range.is_empty() {
-            memory.give_back(range);
-        }
-    }
 }
 
 /// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with

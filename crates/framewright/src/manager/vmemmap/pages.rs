@@ -1,6 +1,7 @@
 //! Page descriptors, as the adopter reaches them.
 
-use super::{Manager, Vmemmap};
+use crate::manager::facets::Vmemmap;
+use crate::manager::state::Manager;
 use crate::page::Page;
 use crate::platform::Platform;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -14,7 +15,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// `pages=inside`: that is what splitting a block makes room for. There is none
     /// * for any page without that parameter,
     /// * for pages of a block that is allocated whole: such a block has a count and an owner word
-    ///   of its own ([`References::start`](super::References::start)),
+    ///   of its own ([`References::start`](crate::manager::References::start)),
     /// * for pages that somebody keeps of such a block after freeing a part of it, until more than
     ///   eight of its frames are free (their descriptors begin as zero then),
     /// * where [`Platform::direct_limit`] ended below the block when it was split,
@@ -45,7 +46,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 impl<P: Platform> Manager<P> {
     /// Where a frame is described: its zone, its segment, and how far into its block it is.
     #[inline]
-    pub(super) fn place_of(&self, pfn: Pfn) -> Option<(&'static Zone, &'static Segment, usize)> {
+    pub(crate) fn place_of(&self, pfn: Pfn) -> Option<(&'static Zone, &'static Segment, usize)> {
         let (zone, segment) =
             self.zone_of_range(PfnRange::new(pfn.0, pfn.0.saturating_add(1))).ok()?;
         Some((zone, segment, usize::try_from(pfn.0 % PAGES_PER_BLOCK).unwrap_or(0)))

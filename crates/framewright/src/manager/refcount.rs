@@ -16,7 +16,7 @@
 //! finds what its owner prepared before. Counts that are only looked at are Relaxed: they may be
 //! others already.
 
-use super::References;
+use crate::manager::facets::References;
 use crate::page::{Map, Page, PartOf};
 use crate::platform::Platform;
 use crate::sync::references;
@@ -134,8 +134,8 @@ impl<P: Platform> References<'_, P> {
     /// [`Busy`](ReferenceError::Busy) when there is a count already. Nothing has then changed.
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns `range`. From now on its
-    /// references do.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns `range`. From now on
+    /// its references do.
     pub unsafe fn start(self, range: PfnRange) -> Result<(), ReferenceError> {
         let not_a_run = ReferenceError::NotARun(range);
         if range.is_empty() {
@@ -221,8 +221,8 @@ impl<P: Platform> References<'_, P> {
     /// [`NotFreed`](ReferenceError::NotFreed); as [`try_get`](Self::try_get).
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller has a reference, and does not use the
-    /// memory through it any more.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller has a reference, and does
+    /// not use the memory through it any more.
     #[track_caller]
     pub unsafe fn put(self, pfn: Pfn) -> Result<(), ReferenceError> {
         let put = self.with_target(pfn, |target| {
@@ -260,8 +260,8 @@ impl<P: Platform> References<'_, P> {
     /// [`ReferenceError::Busy`] when it is not frozen; as [`put`](Self::put).
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze
-    /// their count or put the last reference, and nobody uses them any more.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the frames, because it
+    /// froze their count or put the last reference, and nobody uses them any more.
     #[track_caller]
     pub unsafe fn free_frozen(self, pfn: Pfn) -> Result<(), ReferenceError> {
         let (references, run) = self.with_target(pfn, |target| {
@@ -284,7 +284,8 @@ impl<P: Platform> References<'_, P> {
     /// [`ReferenceError::Busy`] when the count is another; as [`try_get`](Self::try_get).
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): all `expected` references are the caller's.
+    /// See [*Owning memory*](crate::manager#owning-memory): all `expected` references are the
+    /// caller's.
     pub unsafe fn freeze(self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError> {
         let frozen = self.with_target(pfn, |target| references::freeze(target.count, expected))?;
         frozen.map_err(|references| ReferenceError::Busy { pfn, references })
@@ -297,8 +298,8 @@ impl<P: Platform> References<'_, P> {
     /// `count` is zero, which changes nothing.
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns the frames, because it froze
-    /// their count or put the last reference. From now on `count` references do.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the frames, because it
+    /// froze their count or put the last reference. From now on `count` references do.
     pub unsafe fn unfreeze(self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
         match self.with_target(pfn, |target| references::unfreeze(target.count, count))? {
             Ok(()) => Ok(()),

@@ -5,102 +5,26 @@
 //! it is needed to free such a block later: split, it has its descriptors inside, so that freeing
 //! neither fails nor flushes.
 
-mod owned;
-
-use super::{Manager, Request, Vmemmap};
 use crate::block::MigrateType;
+use crate::manager::facets::Vmemmap;
+use crate::manager::request::Request;
+use crate::manager::state::Manager;
+use crate::manager::state::vmemmap::{MapChange, MapError};
 use crate::platform::Platform;
-use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{
     BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameSource, OutOfFrames, Unflushed, VmemmapSpace,
 };
 use crate::zone::Zone;
-use core::fmt;
 
 /// Pieces of a batch, each in one section.
 const BATCH: usize = 64;
 
-/// What was done to the memory map.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct MapChange {
-    /// Blocks whose part of the array is absent now, or present again.
-    pub blocks: u64,
-    /// Frames that came back.
-    pub freed_pages: u64,
-    /// Frames that were spent, on page tables or on the array.
-    pub spent_pages: u64,
-    /// Flushes of all CPUs.
-    pub flushes: u64,
-    /// Blocks that stayed as they were for want of a frame for a page table.
-    pub out_of_frames: u64,
-}
-
-impl core::ops::AddAssign for MapChange {
-    fn add_assign(&mut self, other: Self) {
-        self.blocks += other.blocks;
-        self.freed_pages += other.freed_pages;
-        self.spent_pages += other.spent_pages;
-        self.flushes += other.flushes;
-        self.out_of_frames += other.out_of_frames;
-    }
-}
-
-/// Why the memory map cannot be changed. Nothing was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MapError {
-    /// The platform has no array.
-    NoArray,
-    /// The calling context may not wait for other CPUs, which a flush does.
-    CannotWait,
-    /// These frames lie in no zone, or in several.
-    NotManaged(Pfn),
-}
-
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoArray => f.write_str("there is no vmemmap"),
-            Self::CannotWait => {
-                f.write_str("the memory map is changed only where other CPUs can be waited for")
-            }
-            Self::NotManaged(pfn) => write!(f, "pfn {pfn} is not managed"),
-        }
-    }
-}
-
-impl core::error::Error for MapError {}
-
-/// One caller at a time changes a section's translations ([`VmemmapSpace`] asks for that). A bit
-/// for every 64th section.
-///
-/// Who has a bit may lose its CPU, as [`VmemmapSpace`] may sleep; so who waits for it lets other
-/// tasks run.
-pub(super) struct SectionLocks(AtomicU64);
-
-impl SectionLocks {
-    pub(super) const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    fn with<P: Platform, R>(&self, platform: &P, section: u32, work: impl FnOnce() -> R) -> R {
-        let bit = 1 << (section % 64);
-        // Acquire pairs with the Release below, through the changes of other bits: who follows sees
-        // the tables.
-        while self.0.fetch_or(bit, Ordering::Acquire) & bit != 0 {
-            platform.yield_now();
-        }
-        let result = work();
-        self.0.fetch_and(!bit, Ordering::Release);
-        result
-    }
-}
-
 /// Frames for page tables and for parts of the array, from the manager itself.
-struct OwnFrames<'a, P: Platform> {
-    manager: &'a Manager<P>,
-    near: &'a Zone,
-    taken_pages: u64,
+pub(crate) struct OwnFrames<'a, P: Platform> {
+    pub(crate) manager: &'a Manager<P>,
+    pub(crate) near: &'a Zone,
+    pub(crate) taken_pages: u64,
 }
 
 // SAFETY: what the manager allocates is memory as the platform describes it and nobody else's until
@@ -130,9 +54,9 @@ unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
 
 /// A piece of one section, and its zone.
 #[derive(Clone, Copy)]
-struct Piece {
-    zone: &'static Zone,
-    blocks: BlockRange,
+pub(crate) struct Piece {
+    pub(crate) zone: &'static Zone,
+    pub(crate) blocks: BlockRange,
 }
 
 impl Piece {
@@ -154,8 +78,8 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// is counted.
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about,
-    /// until it returns, and no reference to a descriptor of theirs is used any more.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
+    /// about, until it returns, and no reference to a descriptor of theirs is used any more.
     pub unsafe fn optimize(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
@@ -179,8 +103,8 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// See [`MapError`].
     ///
     /// # Safety
-    /// See [*Owning memory*](super#owning-memory): the caller owns the blocks that this is about,
-    /// until it returns.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
+    /// about, until it returns.
     pub unsafe fn restore(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
@@ -194,7 +118,7 @@ impl<P: Platform> Vmemmap<'_, P> {
         Ok(total)
     }
 
-    fn space_to_change(self) -> Result<&'static dyn VmemmapSpace, MapError> {
+    pub(crate) fn space_to_change(self) -> Result<&'static dyn VmemmapSpace, MapError> {
         let space = self
             .manager
             .platform
@@ -269,7 +193,7 @@ impl<P: Platform> Vmemmap<'_, P> {
         change
     }
 
-    fn prepare_piece(
+    pub(crate) fn prepare_piece(
         self,
         space: &dyn VmemmapSpace,
         piece: Piece,
@@ -283,7 +207,12 @@ impl<P: Platform> Vmemmap<'_, P> {
         self.manager.section_locks.with(self.manager.platform, piece.section(), prepare)
     }
 
-    fn evict_piece(self, space: &dyn VmemmapSpace, piece: Piece, unflushed: &mut Unflushed) -> u32 {
+    pub(crate) fn evict_piece(
+        self,
+        space: &dyn VmemmapSpace,
+        piece: Piece,
+        unflushed: &mut Unflushed,
+    ) -> u32 {
         // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
         // described again (invariants 22 and 42).
         let evict = || unsafe { space.evict(piece.blocks, unflushed) };
@@ -328,7 +257,7 @@ impl<P: Platform> Vmemmap<'_, P> {
     }
 
     /// Undoes a piece that could be made absent in part only.
-    fn populate_piece(
+    pub(crate) fn populate_piece(
         self,
         space: &dyn VmemmapSpace,
         piece: Piece,
@@ -348,7 +277,7 @@ impl<P: Platform> Vmemmap<'_, P> {
     }
 
     /// Flushes what is due, and frees what that sets free.
-    fn flush(self, space: &dyn VmemmapSpace, unflushed: &mut Unflushed) -> MapChange {
+    pub(crate) fn flush(self, space: &dyn VmemmapSpace, unflushed: &mut Unflushed) -> MapChange {
         let mut change =
             MapChange { flushes: u64::from(unflushed.is_stale()), ..MapChange::default() };
         // SAFETY: filled by the calls above on this space, the platform's only one (invariant 12).

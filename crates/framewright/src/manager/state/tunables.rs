@@ -1,18 +1,16 @@
 //! What the command line set: some of it can be changed while the machine runs, the rest can be
 //! asked for.
 
-use super::{Manager, Sysctl};
 use crate::parameters::{Pages, Parameters};
-use crate::platform::Platform;
 use crate::zone::{
     LOWMEM_RESERVE_RATIO, Zone, ZoneKind, default_min_free_kbytes, lowmem_reserve, watermarks,
 };
 use core::fmt;
 
 /// The most that `min_free_kbytes` can be: what Linux's integer holds.
-const MOST_MIN_FREE_KBYTES: u64 = i32::MAX as u64;
+pub(crate) const MOST_MIN_FREE_KBYTES: u64 = i32::MAX as u64;
 /// What `watermark_scale_factor` can be.
-const SCALE_FACTORS: core::ops::RangeInclusive<u64> = 1..=3000;
+pub(crate) const SCALE_FACTORS: core::ops::RangeInclusive<u64> = 1..=3000;
 
 /// What stays as it was at boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +26,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub(super) const fn of(parameters: &Parameters) -> Self {
+    pub(crate) const fn of(parameters: &Parameters) -> Self {
         let &Parameters { pages, numa, memory_limit, shuffle, .. } = parameters;
         Self { pages, numa, memory_limit, shuffle }
     }
@@ -36,14 +34,14 @@ impl Settings {
 
 /// What can be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Tunables {
-    min_free_kbytes: u64,
-    watermark_scale_factor: u64,
-    lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
+pub(crate) struct Tunables {
+    pub(crate) min_free_kbytes: u64,
+    pub(crate) watermark_scale_factor: u64,
+    pub(crate) lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
 }
 
 impl Tunables {
-    pub(super) fn of(parameters: &Parameters, zones: &[Zone]) -> Self {
+    pub(crate) fn of(parameters: &Parameters, zones: &[Zone]) -> Self {
         let default = || default_min_free_kbytes(zones.iter().map(Zone::final_managed_pages).sum());
         Self {
             min_free_kbytes: parameters.min_free_kbytes.unwrap_or_else(default),
@@ -53,7 +51,7 @@ impl Tunables {
     }
 
     /// Gives each zone its marks and reserves.
-    pub(super) fn apply(&self, zones: &[Zone]) {
+    pub(crate) fn apply(&self, zones: &[Zone]) {
         let total_pages: u64 = zones.iter().map(Zone::final_managed_pages).sum();
         for zones in zones.chunk_by(|zone, next| zone.id().node == next.id().node) {
             let of_kind = |kind| zones.iter().find(|zone| zone.id().kind == kind);
@@ -104,71 +102,3 @@ impl fmt::Display for SettingsError {
 }
 
 impl core::error::Error for SettingsError {}
-
-impl<P: Platform> Sysctl<'_, P> {
-    fn change(self, change: impl FnOnce(&mut Tunables)) {
-        let mut tunables = self.manager.tunables.lock(self.manager.platform);
-        change(&mut tunables);
-        tunables.apply(self.manager.zones);
-        drop(tunables);
-        // Requests that failed above the old marks may succeed above the new ones.
-        self.manager.pressure.quiet.stir();
-    }
-
-    /// Memory that is kept free over all zones, in KiB (SPEC 3.5).
-    #[must_use]
-    pub fn min_free_kbytes(self) -> u64 {
-        self.manager.tunables.lock(self.manager.platform).min_free_kbytes
-    }
-
-    /// Changes it, and with it every zone's marks. More than there is makes all ordinary requests
-    /// fail, as in Linux.
-    ///
-    /// # Errors
-    /// [`SettingsError::TooMuch`]; nothing was changed.
-    pub fn set_min_free_kbytes(self, kbytes: u64) -> Result<(), SettingsError> {
-        if kbytes > MOST_MIN_FREE_KBYTES {
-            return Err(SettingsError::TooMuch { kbytes });
-        }
-        self.change(|tunables| tunables.min_free_kbytes = kbytes);
-        Ok(())
-    }
-
-    /// The distance between watermarks in 1/10000 of a zone (SPEC 3.5).
-    #[must_use]
-    pub fn watermark_scale_factor(self) -> u64 {
-        self.manager.tunables.lock(self.manager.platform).watermark_scale_factor
-    }
-
-    /// Changes it, and with it every zone's marks.
-    ///
-    /// # Errors
-    /// [`SettingsError::BadScaleFactor`]; nothing was changed.
-    pub fn set_watermark_scale_factor(self, factor: u64) -> Result<(), SettingsError> {
-        if !SCALE_FACTORS.contains(&factor) {
-            return Err(SettingsError::BadScaleFactor { factor });
-        }
-        self.change(|tunables| tunables.watermark_scale_factor = factor);
-        Ok(())
-    }
-
-    /// By kind of zone, of how many pages above it it keeps one from requests that could use those;
-    /// 0 for none.
-    #[must_use]
-    pub fn lowmem_reserve_ratio(self) -> [u64; ZoneKind::COUNT] {
-        self.manager.tunables.lock(self.manager.platform).lowmem_reserve_ratio
-    }
-
-    /// Changes them, and with them every zone's reserves.
-    pub fn set_lowmem_reserve_ratio(self, ratio: [u64; ZoneKind::COUNT]) {
-        self.change(|tunables| tunables.lowmem_reserve_ratio = ratio);
-    }
-}
-
-impl<P: Platform> Manager<P> {
-    /// What the command line set for good.
-    #[must_use]
-    pub const fn settings(&self) -> Settings {
-        self.settings
-    }
-}

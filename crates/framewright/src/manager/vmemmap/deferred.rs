@@ -4,207 +4,20 @@
 //! Orders of memory: Relaxed everywhere: counters, and whether others may help. Memory that came up
 //! is published by its zone's lock and by `Sections`.
 
-use super::init::Obtained;
-use super::{BringUpError, MapChange, Node, Vmemmap};
-use crate::carve::{Carver, room};
-use crate::firmware::MemoryRun;
-use crate::page::{Array, Fill};
-use crate::parameters::{Parameters, Policy};
+use crate::manager::facets::Vmemmap;
+use crate::manager::state::vmemmap::DeferredNode;
+use crate::parameters::Policy;
 use crate::platform::Platform;
-use crate::sync::table_atomic::{AtomicU64, Ordering};
-use crate::units::{NodeId, PAGE_SIZE, Pfn, PfnRange, PhysRange};
-use crate::vmemmap::{ArrayMemory, SectionState, Sections, deferred_sections};
-use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, MAP_PAGES_PER_BLOCK, VmemmapSpace};
-use crate::zone::{Segment, Zone, ZoneId, ZoneKind, zone_runs};
+use crate::sync::table_atomic::Ordering;
+use crate::units::{NodeId, PAGE_SIZE, Pfn, PfnRange};
+use crate::vmemmap::SectionState;
+use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber};
+use crate::zone::Zone;
 use core::convert::Infallible;
 use framewright_jobs::{Helpers, Job, Part, Placement};
 
 /// Most zones that can be deferred: one of each node.
 const MAX_ZONES: usize = crate::units::MAX_NODES;
-
-/// How the withheld memory of a node came up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeferredNode {
-    /// The node.
-    pub node: NodeId,
-    /// Pages that were withheld at bring-up.
-    pub pages: u64,
-    /// Those of them that came up because a request found too little.
-    pub grown_pages: u64,
-    /// How long the node's job took; the slowest node's time is what deferral costs the boot.
-    /// Nothing without a clock, and before the job.
-    pub elapsed_ns: Option<u64>,
-    /// Threads that worked in the job, those included that came from other nodes to help; 0 before
-    /// it.
-    pub threads: u32,
-}
-
-/// The memory map as bring-up made it.
-pub(super) struct MapPolicy {
-    pub(super) policy: Policy,
-    /// Bytes of the array at bring-up.
-    bytes: u64,
-    /// Blocks whose part of it was never made.
-    without_map: u64,
-    /// Frames that map reclaim set free, or that were never taken for pages that pools got at boot,
-    /// less those that it spent; below zero it wraps.
-    saved_pages: AtomicU64,
-    /// Blocks that the array does not describe because their map was given back.
-    reclaimed_blocks: AtomicU64,
-    threads: Option<u32>,
-    started_ns: Option<u64>,
-    /// When the last withheld page came up, in nanoseconds after `started_ns`, plus one; 0: not
-    /// yet.
-    all_memory_ns: AtomicU64,
-}
-
-impl MapPolicy {
-    pub(super) fn new(
-        policy: Policy,
-        (bytes, without_map): (u64, u64),
-        parameters: &Parameters,
-        started_ns: Option<u64>,
-    ) -> Self {
-        let threads = parameters.memmap_init_threads;
-        let saved_pages = AtomicU64::new(without_map * MAP_PAGES_PER_BLOCK);
-        let reclaimed_blocks = AtomicU64::new(without_map);
-        let all_memory_ns = AtomicU64::new(0);
-        Self {
-            policy,
-            bytes,
-            without_map,
-            saved_pages,
-            reclaimed_blocks,
-            threads,
-            started_ns,
-            all_memory_ns,
-        }
-    }
-
-    /// Whether there is an array.
-    pub(super) const fn is_array(&self) -> bool {
-        self.bytes != 0
-    }
-
-    pub(super) fn note_reclaimed(&self, change: &MapChange) {
-        self.note_pages(change);
-        self.reclaimed_blocks.fetch_add(change.blocks, Ordering::Relaxed);
-    }
-
-    pub(super) fn note_restored(&self, change: &MapChange) {
-        self.note_pages(change);
-        self.reclaimed_blocks.fetch_sub(change.blocks, Ordering::Relaxed);
-    }
-
-    fn note_pages(&self, change: &MapChange) {
-        self.saved_pages
-            .fetch_add(change.freed_pages.wrapping_sub(change.spent_pages), Ordering::Relaxed);
-    }
-}
-
-/// Bitmaps of blocks that the array describes and of sections that are withheld, for all zones.
-pub(super) struct MapState {
-    range: PhysRange,
-}
-
-impl MapState {
-    /// Whether pages are to have descriptors in an array.
-    pub(super) fn is_wanted<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
-        platform.vmemmap_space().is_some()
-            && parameters.pages.are_wanted(true)
-            && parameters.policy != Policy::OnDemand
-    }
-
-    fn words(zone: &Zone) -> usize {
-        Array::words(zone.table_entries()) + 2 * Sections::words(section_count(zone))
-    }
-
-    pub(super) fn allocate<P: Platform>(
-        memory: &mut Obtained<'_, '_, P>,
-        zones: &[Zone],
-    ) -> Result<Self, BringUpError> {
-        let words: usize = zones.iter().map(Self::words).sum();
-        let range = memory.take_zeroed(
-            "the state of the memory map",
-            room::<AtomicU64>(words as u64),
-            NodeId::ZERO,
-        )?;
-        Ok(Self { range })
-    }
-
-    pub(super) const fn range(&self) -> PhysRange {
-        self.range
-    }
-
-    /// Tells the zones of nodes that the array describes, and which of their sections are withheld.
-    pub(super) fn furnish<P: Platform>(
-        self,
-        platform: &'static P,
-        zones: &mut [Zone],
-        array: &ArrayMemory,
-        fill: Fill,
-        space: &dyn VmemmapSpace,
-        deferred: &dyn Fn(ZoneId) -> Option<core::ops::Range<u32>>,
-    ) {
-        // SAFETY: the range was just reserved for this, below the direct limit, in one range of the
-        // map (invariants 1, 3 and 15).
-        let mut carver = unsafe { Carver::new(platform, self.range) };
-        for zone in zones.iter_mut().filter(|zone| array.covers(zone.id().node)) {
-            let described: &'static [AtomicU64] = carver.any(Array::words(zone.table_entries()));
-            zone.set_array(Array::new(space.base(), described, fill));
-            if let Some(sections) = deferred(zone.id()) {
-                let words = Sections::words(sections.end - sections.start);
-                zone.defer(Sections::new(sections, carver.any(words), carver.any(words)));
-            }
-        }
-    }
-}
-
-/// Sections from a zone's first block to its last.
-fn section_count(zone: &Zone) -> u32 {
-    match (zone.segments().first(), zone.segments().last()) {
-        (Some(first), Some(last)) => {
-            last.end().0.div_ceil(BLOCKS_PER_CALL) - first.start.0 / BLOCKS_PER_CALL
-        }
-        _ => 0,
-    }
-}
-
-/// The sections of a zone that are withheld: none unless it is its node's last with memory (SPEC
-/// 2.1).
-pub(super) fn withheld(
-    memory: impl Iterator<Item = MemoryRun> + Clone,
-    has_segments: &dyn Fn(ZoneId) -> bool,
-    zone: ZoneId,
-) -> Option<core::ops::Range<u32>> {
-    let last = ZoneKind::ALL
-        .into_iter()
-        .rev()
-        .find(|&kind| has_segments(ZoneId { node: zone.node, kind }));
-    if last != Some(zone.kind) {
-        return None;
-    }
-    let runs = zone_runs(memory).filter(|run| run.zone == zone && !run.stray);
-    deferred_sections(runs.map(|run| run.range))
-}
-
-/// What descriptors of the array begin as.
-pub(super) fn first_value(parameters: &Parameters, space: &dyn VmemmapSpace) -> Fill {
-    match parameters.page_template {
-        Some(words) => Fill::Template(words),
-        None if space.is_zeroed() => Fill::KnownZero,
-        None => Fill::zero(),
-    }
-}
-
-/// Marks the nodes that have no memory for their part of the array.
-pub(super) fn note_absent(nodes: &mut [Node], array: &ArrayMemory) {
-    for (node, cause) in array.absent() {
-        if let Some(node) = nodes.get_mut(node.index()) {
-            node.map_fallback = Some(cause);
-        }
-    }
-}
 
 impl<'m, P: Platform> Vmemmap<'m, P> {
     /// When page descriptors come into being. Not always what `memmap_init=` said: without an array
@@ -215,8 +28,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     }
 
     /// Bytes of the array and of its page tables after bring-up; they are among
-    /// [`metadata_bytes`](super::Manager::metadata_bytes). Where the array is made of the machine's
-    /// frames, these are allocated as far as [`totals`](super::Manager::totals) knows.
+    /// [`metadata_bytes`](crate::Manager::metadata_bytes). Where the array is made of the machine's
+    /// frames, these are allocated as far as [`totals`](crate::Manager::totals) knows.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.manager.vmemmap.bytes
@@ -365,7 +178,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     }
 
     /// When nothing was withheld any more, in nanoseconds since bring-up began.
-    pub(super) fn all_memory_ns(self) -> Option<u64> {
+    pub(crate) fn all_memory_ns(self) -> Option<u64> {
         self.manager.vmemmap.all_memory_ns.load(Ordering::Relaxed).checked_sub(1)
     }
 
@@ -390,7 +203,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// [`grow_inside`](Self::grow_inside).
     #[cold]
     #[inline(never)]
-    pub(super) fn grow(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+    pub(crate) fn grow(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
         let before = zone.sections().left();
         if before == 0 {
             return false;
@@ -403,7 +216,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// for.
     #[cold]
     #[inline(never)]
-    pub(super) fn grow_inside(self, zone: &Zone, pages: u64) -> Growth {
+    pub(crate) fn grow_inside(self, zone: &Zone, pages: u64) -> Growth {
         if !zone.sections().are_left() {
             return Growth::NothingLeft;
         }
@@ -439,7 +252,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// Brings up the withheld memory among `frames`; waits for what others bring up of it, where
     /// waiting is allowed.
     #[cold]
-    pub(super) fn grow_at(self, zone: &Zone, frames: PfnRange) {
+    pub(crate) fn grow_at(self, zone: &Zone, frames: PfnRange) {
         let given = zone.bring_up_sections(self.manager.platform, sections_of(frames));
         if given != 0 {
             self.note_growth(zone, given);
@@ -458,7 +271,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 
 /// What came of growing a zone for a CPU's cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Growth {
+pub(crate) enum Growth {
     /// There is more now.
     Grown,
     /// Others bring up what is left; who is not in a cache can wait for it.
@@ -468,7 +281,7 @@ pub(super) enum Growth {
 }
 
 /// Whether memory among `frames` is withheld.
-pub(super) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
+pub(crate) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
     zone.sections().are_left()
         && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
 }
@@ -482,9 +295,4 @@ fn sections_of(frames: PfnRange) -> impl Iterator<Item = u32> {
 /// A node as jobs number it.
 fn number(node: NodeId) -> u32 {
     u32::try_from(node.index()).unwrap_or(0)
-}
-
-/// The node of a segment.
-pub(super) fn node_of(zones: &[Zone], segment: &Segment) -> NodeId {
-    zones.get(usize::from(segment.zone)).map_or(NodeId::ZERO, |zone| zone.id().node)
 }
