@@ -145,7 +145,7 @@ resize 2M 0; page_fault1 1; page_fault2 1 cpus 2; churn 1; fragment 64M; verify\
         "\n32\n2.00 MiB: 100 pages to stay, 0 surplus, ",
         // 64 had entered before.
         "\nmemmap_reclaimed_blocks 36\n",
-        "\n100\n1.00 GiB: 1 pages to stay",
+        "\n100\n1.00 GiB: 1 page to stay",
         "\n612\n2.00 MiB: 0 pages to stay",
         "page_fault1 cpus 1: ",
         "page_fault1 cpus 2: ",

@@ -41,8 +41,8 @@ pub fn resizes(heard: &Heard, size: &str) -> Vec<Resize> {
 }
 
 fn resize(line: &str) -> Option<Resize> {
-    let (reached, rest) = line.split_once(" pages to stay, ")?;
-    let reached = reached.parse().ok()?;
+    let (reached, rest) = line.split_once(" to stay, ")?;
+    let reached = reached.split_once(" page")?.0.parse().ok()?;
     let ns: u64 = rest.strip_suffix(" ns")?.rsplit(' ').next()?.parse().ok()?;
     // The command does not repeat what was wanted.
     Some(Resize { wanted: reached, reached, ms: ns as f64 / 1e6 })
@@ -92,10 +92,11 @@ mod tests {
             "MemTotal:        2094588 kB",
             "MemFree:         1857020 kB",
             "1.00 GiB: 0 pages to stay, 0 surplus, 1160851 ns",
-            "page_fault1 cpus 1: 10240743 iterations/s, deviation 0.0 %, 1 rounds",
+            "page_fault1 cpus 1: 10240743 iterations/s, deviation 0.0 %, 1 round",
         ]);
         assert_eq!(available_bytes(&heard), Some(f64::from(2_061_820) * 1024.0));
         assert_eq!(meminfo_bytes(&heard, "MemFree:"), Some(f64::from(1_857_020) * 1024.0));
+        assert_eq!(resize("1 page to stay, 0 surplus, 5 ns").map(|one| one.reached), Some(1));
         assert_eq!(
             resizes(&heard, "2.00 MiB"),
             [Resize { wanted: 100, reached: 100, ms: 2.500629 }]

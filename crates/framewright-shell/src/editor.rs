@@ -1,11 +1,10 @@
-//! Lines out of bytes: typed on a terminal, where they are shown and can be edited, or read from a
-//! pipe.
+//! Makes lines of bytes: typed on a terminal, with echo and editing, or read from a pipe.
 //!
-//! Lines that it shows end in LF, as those of commands do: the terminal makes CR LF of it.
+//! Echoed lines end in LF, like those of commands; the terminal makes CR LF of it.
 //!
-//! Known keys: backspace and delete, ctrl-a and ctrl-e, ctrl-u and ctrl-k, ctrl-w, ctrl-c, ctrl-d,
-//! ctrl-l, the arrows, home and end. The terminal is one that understands a few of the sequences
-//! that all do; its lines are not wrapped by hand.
+//! Keys: backspace and delete, ctrl-a and ctrl-e, ctrl-b and ctrl-f, ctrl-u and ctrl-k, ctrl-w,
+//! ctrl-c, ctrl-d, ctrl-l, ctrl-p and ctrl-n, the arrows, home and end. It uses only escape
+//! sequences that every terminal knows, and does not wrap lines itself.
 
 use crate::history::History;
 use crate::words::LONGEST_LINE;
@@ -14,29 +13,29 @@ use core::fmt::Write;
 const PROMPT: &str = "framewright> ";
 const BELL: char = '\x07';
 
-/// What a byte came to.
+/// What a byte led to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The line goes on.
     More,
     /// [`Editor::line`] is complete. The next byte begins another.
     Line,
-    /// The line was longer than [`LONGEST_LINE`] bytes and is gone.
+    /// The line was longer than [`LONGEST_LINE`] bytes and is discarded.
     TooLong,
-    /// The line is not text (UTF-8) and is gone.
+    /// The line is not text (UTF-8) and is discarded.
     NotText,
-    /// Ctrl-C: the line is gone.
+    /// Ctrl-C: the line is discarded.
     Interrupted,
     /// Ctrl-D on an empty line: nothing more comes.
     End,
 }
 
-/// Where a sequence of an escape key stands.
+/// How much of an escape sequence was read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Escape {
     None,
     Begun,
-    /// Behind `ESC [` or `ESC O`, with the number so far.
+    /// After `ESC [` or `ESC O`, with the number so far.
     Sequence(u32),
 }
 
@@ -45,13 +44,13 @@ pub struct Editor {
     line: [u8; LONGEST_LINE],
     len: usize,
     cursor: usize,
-    /// More came than fits.
+    /// More was typed than fits.
     overflown: bool,
     /// The line is complete, and the next byte begins another.
     complete: bool,
-    /// The last byte was a carriage return, with which a line feed belongs.
+    /// The last byte was a carriage return, so that a line feed belongs to it.
     returned: bool,
-    /// Whether somebody looks: what is typed is shown.
+    /// Whether what is typed is echoed.
     shown: bool,
     escape: Escape,
     history: History,
@@ -75,13 +74,13 @@ impl Editor {
         }
     }
 
-    /// For a terminal that shows nothing by itself.
+    /// For a terminal without an echo of its own.
     #[must_use]
     pub const fn terminal() -> Self {
         Self::new(true)
     }
 
-    /// For a pipe: nothing is shown, and no key means anything but the end of the line.
+    /// For a pipe: nothing is echoed, and no byte but the end of a line has a meaning.
     #[must_use]
     pub const fn plain() -> Self {
         Self::new(false)
@@ -97,14 +96,14 @@ impl Editor {
         self.line.get(..self.len).unwrap_or(&[])
     }
 
-    /// Asks for a line.
+    /// Shows the prompt.
     pub fn prompt(&self, out: &mut dyn Write) {
         if self.shown {
             self.show(out, format_args!("{PROMPT}"));
         }
     }
 
-    /// Whoever looks may have gone; what is typed counts nonetheless.
+    /// Shows text. Errors are ignored: the terminal may be gone, and what was typed counts.
     #[expect(clippy::unused_self, reason = "only an editor shows")]
     fn show(&self, out: &mut dyn Write, what: core::fmt::Arguments<'_>) {
         let _ = out.write_fmt(what);
@@ -140,7 +139,7 @@ impl Editor {
                             number.saturating_mul(10).saturating_add(u32::from(byte - b'0'));
                         self.escape = Escape::Sequence(number);
                     }
-                    // Other parameters mean nothing here.
+                    // Other parameters are ignored.
                     b' '..=b'?' => {}
                     _ => {
                         self.escape = Escape::None;
@@ -152,7 +151,7 @@ impl Editor {
         }
     }
 
-    /// The input is at its end: what is left of it is a line, if it is anything.
+    /// The input has ended: what is left is a line, if it is not empty.
     pub fn finish(&mut self) -> Event {
         if core::mem::take(&mut self.complete) {
             self.clear();
@@ -185,8 +184,8 @@ impl Editor {
 
     fn append(&mut self, byte: u8) {
         match self.line.get_mut(self.len) {
-            Some(place) => {
-                *place = byte;
+            Some(slot) => {
+                *slot = byte;
                 self.len += 1;
                 self.cursor = self.len;
             }
@@ -278,7 +277,7 @@ impl Editor {
 
     fn insert(&mut self, byte: u8, out: &mut dyn Write) {
         if self.len == LONGEST_LINE {
-            // A line that was cut would be another command.
+            // A line that is cut off would be another command.
             self.overflown = true;
             self.show(out, format_args!("{BELL}"));
             return;
@@ -294,7 +293,7 @@ impl Editor {
             return;
         }
         self.show_tail(out);
-        // It left the cursor before the new byte.
+        // The cursor is still before the new byte.
         self.right(1, out);
     }
 
@@ -314,7 +313,7 @@ impl Editor {
         self.show_tail(out);
     }
 
-    /// Shows what is behind the cursor and leaves that where it is.
+    /// Shows what is behind the cursor without moving it.
     fn show_tail(&self, out: &mut dyn Write) {
         let tail = self
             .bytes()
@@ -327,7 +326,7 @@ impl Editor {
         }
     }
 
-    /// Shows prompt and line anew.
+    /// Shows prompt and line again.
     fn redraw(&mut self, out: &mut dyn Write) {
         let back = self.len - self.cursor;
         self.show(out, format_args!("\r{PROMPT}{}\x1b[K", self.line()));

@@ -1,22 +1,22 @@
-//! What the shell has allocated: handles, each a number of runs.
+//! What the shell has allocated: handles, each with a number of runs.
 
 use crate::owned::give_back;
 use framewright::units::{Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{Manager, Platform};
 
-/// Room for neighbouring runs of one size that were allocated one by one.
+/// An entry of the shell's table: contiguous runs of one size that were allocated one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     handle: u32,
     start: Pfn,
-    /// Of each run.
+    /// Pages of each run.
     pages: u64,
     runs: u64,
 }
 
 impl Run {
-    /// An empty place.
+    /// An empty entry.
     pub const NOTHING: Self = Self { handle: 0, start: Pfn(0), pages: 0, runs: 0 };
 
     fn range(&self) -> PfnRange {
@@ -38,7 +38,7 @@ pub(crate) struct Held<'a> {
     next: u32,
 }
 
-/// There is no place left.
+/// The table is full.
 pub(crate) struct Full;
 
 impl<'a> Held<'a> {
@@ -50,7 +50,7 @@ impl<'a> Held<'a> {
         self.room.get(..self.used).unwrap_or(&[])
     }
 
-    /// A handle that nobody has.
+    /// An unused handle.
     pub fn open(&mut self) -> u32 {
         while self.used().iter().any(|run| run.handle == self.next) || self.next == 0 {
             self.next = self.next.wrapping_add(1);
@@ -58,7 +58,7 @@ impl<'a> Held<'a> {
         self.next
     }
 
-    /// Puts a run under a handle.
+    /// Adds a run to a handle.
     pub fn add(&mut self, handle: u32, range: PfnRange) -> Result<(), Full> {
         let pages = range.pages();
         if let Some(last) = self.used.checked_sub(1).and_then(|last| self.room.get_mut(last))
@@ -75,7 +75,7 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// Runs and pages under a handle, or under all.
+    /// How many runs and pages a handle, or all handles, hold.
     pub fn count(&self, handle: Option<u32>) -> (u64, u64) {
         let runs =
             self.used().iter().filter(|run| handle.is_none_or(|handle| run.handle == handle));
@@ -90,13 +90,15 @@ impl<'a> Held<'a> {
         core::iter::successors(after(0), move |&last| after(last))
     }
 
-    /// The first frame under a handle.
+    /// The lowest frame of a handle.
     pub fn first(&self, handle: u32) -> Option<Pfn> {
         self.used().iter().filter(|run| run.handle == handle).map(|run| run.start).min()
     }
 
-    /// Frees what is under a handle, or under all; returns how many pages went back. What cannot go
-    /// back stays, and the error is the first.
+    /// Frees what a handle, or all handles, hold and returns how many pages were freed.
+    ///
+    /// # Errors
+    /// The first error; what could not be freed stays.
     pub fn free<P: Platform>(
         &mut self,
         manager: &Manager<P>,

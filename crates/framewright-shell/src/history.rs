@@ -1,8 +1,8 @@
-//! The lines that were typed before.
+//! The last lines that were typed.
 
-/// Lines that are remembered.
+/// How many lines are kept.
 const LINES: usize = 16;
-/// Longer lines are not.
+/// Longer lines are not kept.
 const BYTES: usize = 256;
 
 /// A ring of lines.
@@ -15,7 +15,7 @@ pub(crate) struct History {
 impl History {
     pub const EMPTY: Self = Self { lines: [[0; BYTES]; LINES], lens: [0; LINES], next: 0 };
 
-    /// Remembers a line, unless it is the last one again.
+    /// Adds a line, unless it equals the last one.
     pub fn add(&mut self, line: &[u8]) {
         if line.is_empty() || line.len() > BYTES || self.get(1) == Some(line) {
             return;
@@ -28,7 +28,7 @@ impl History {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// The line before the last `back` ones: 1 is the last.
+    /// The line `back` lines ago: 1 is the last.
     pub fn get(&self, back: usize) -> Option<&[u8]> {
         if back == 0 || back > LINES {
             return None;

@@ -3,31 +3,31 @@
 use core::fmt::{self, Write};
 use framewright_workload::Window;
 
-/// The defaults are those of a machine with one CPU and nobody who interrupts.
+/// The machine behind the shell. The defaults suit a machine with one CPU and no interrupts.
 pub trait Host: Sync {
-    /// Lets up to `nanoseconds` pass, or less: the shell looks at the clock and calls again.
+    /// Waits for up to `nanoseconds`. It may return early: the shell reads the clock and calls
+    /// again.
     fn pause(&self, _nanoseconds: u64) {
         core::hint::spin_loop();
     }
 
-    /// Whether somebody wants the command that runs to end, since
-    /// [`begin_command`](Self::begin_command). Commands that take long ask again and again, on each
-    /// CPU that they run on, so this is also where a host without threads does what it has to do in
-    /// the background.
+    /// Whether the running command has been interrupted since
+    /// [`begin_command`](Self::begin_command). Long commands call this again and again, on each CPU
+    /// that they run on, so a host without threads may do its background work here.
     fn is_interrupted(&self) -> bool {
         false
     }
 
-    /// A command begins: what was interrupted before is over.
+    /// A command begins: forgets earlier interrupts.
     fn begin_command(&self) {}
 
-    /// Calls `work` once on each CPU that can take part, with the CPU's number, all at the same
-    /// time, and returns when all are done.
+    /// Calls `work` with the CPU's number once on each CPU that can take part, on all in parallel,
+    /// and returns when all are done.
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
         work(0);
     }
 
-    /// Writes the log since the machine began, and whether there is one.
+    /// Writes the log since boot. Returns whether there is one.
     ///
     /// # Errors
     /// Those of `out`.
@@ -35,7 +35,7 @@ pub trait Host: Sync {
         Ok(false)
     }
 
-    /// Where huge pages are used, if not in the direct map.
+    /// The window of addresses in which huge pages are used, if not the direct map.
     fn window(&self) -> Option<&dyn Window> {
         None
     }

@@ -1,55 +1,55 @@
-//! Where a command's words go.
+//! Where a command's output and error messages go.
 
 use core::fmt::{self, Write};
 
-/// A command that failed, with its exit status. It has said why.
+/// A failed command's exit status. The command has already written why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failed(pub u8);
 
 impl Failed {
-    /// It did not work.
+    /// The command failed.
     pub const FAILURE: Self = Self(1);
-    /// It was called wrongly.
+    /// The command line was wrong.
     pub const USAGE: Self = Self(2);
-    /// Somebody wanted it to end.
+    /// The command was interrupted.
     pub const INTERRUPTED: Self = Self(130);
 }
 
-/// Whoever takes the words has gone.
+/// The output cannot be written.
 impl From<fmt::Error> for Failed {
     fn from(_: fmt::Error) -> Self {
         Self::FAILURE
     }
 }
 
-/// What a command says, and its complaints.
+/// A command's output and error messages.
 pub struct Io<'a> {
-    /// The command's name, which begins its complaints.
+    /// The command's name, which begins its error messages.
     pub name: &'a str,
-    /// What it says.
+    /// Its output.
     pub out: &'a mut dyn Write,
-    /// What it complains about.
+    /// Its error messages.
     pub errors: &'a mut dyn Write,
 }
 
 impl Io<'_> {
-    /// Complains that something did not work.
+    /// Reports a failure.
     pub fn fail(&mut self, why: fmt::Arguments<'_>) -> Failed {
-        self.complain(why, Failed::FAILURE)
+        self.report(why, Failed::FAILURE)
     }
 
-    /// Complains about how the command was called.
+    /// Reports a wrong command line.
     pub fn wrong(&mut self, why: fmt::Arguments<'_>) -> Failed {
-        self.complain(why, Failed::USAGE)
+        self.report(why, Failed::USAGE)
     }
 
-    /// Says that the command was interrupted.
+    /// Reports an interrupt.
     pub fn interrupted(&mut self) -> Failed {
-        self.complain(format_args!("interrupted"), Failed::INTERRUPTED)
+        self.report(format_args!("interrupted"), Failed::INTERRUPTED)
     }
 
-    fn complain(&mut self, why: fmt::Arguments<'_>, failed: Failed) -> Failed {
-        // When nobody takes complaints there is nobody to tell.
+    fn report(&mut self, why: fmt::Arguments<'_>, failed: Failed) -> Failed {
+        // An error message that cannot be written is lost.
         let _ = writeln!(self.errors, "{}: {why}", self.name);
         failed
     }
@@ -67,7 +67,7 @@ impl<const BYTES: usize> Text<BYTES> {
         Self { bytes: [0; BYTES], len: 0, overflown: false }
     }
 
-    /// Whether more came than fits.
+    /// Whether more was written than fits.
     pub const fn is_overflown(&self) -> bool {
         self.overflown
     }

@@ -1,10 +1,10 @@
 //! A command interpreter over a [`Manager`](framewright::Manager): control files, allocations,
 //! workloads.
 //!
-//! A [`Shell`] runs text, command by command, and writes to whatever takes text. It has no heap, no
-//! thread and no clock: what it needs of those its [`Host`] brings, and what it holds it keeps in a
-//! table that its owner gives it. An [`Editor`] makes lines out of what is typed on a terminal or
-//! comes down a serial line.
+//! A [`Shell`] runs text, command by command, and writes to any [`core::fmt::Write`]. It has no
+//! heap, no thread and no clock: its [`Host`] brings what it needs of those, and it keeps the list
+//! of its allocations in a table that its owner gives it. An [`Editor`] makes lines of what is
+//! typed on a terminal or comes over a serial line.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
@@ -26,21 +26,21 @@
 //!
 //! # The language
 //!
-//! Commands end at `;` or at the end of the line. Words are separated by blanks; `'…'` and `"…"`
-//! and a backslash keep blanks and other signs, `#` begins a comment, `$?` is the status of the
-//! command before. `> FILE` and `>> FILE` write what the command says to a control file. Nothing
-//! else of a Unix shell is there; signs that would mean more there are refused. A status of 0 is
-//! success, 1 failure, 2 a wrong command line, 127 no such command, 130 interrupted.
+//! Commands end at `;` or at the end of the line. Words are separated by blanks; `'...'`, `"..."`
+//! and a backslash quote blanks and other characters, `#` begins a comment, `$?` is the status of
+//! the last command. `> FILE` and `>> FILE` write a command's output to a control file. Nothing
+//! else of a Unix shell is supported; characters that have a meaning only there are refused. Status
+//! 0 is success, 1 failure, 2 a wrong command line, 127 an unknown command, 130 interrupted.
 //!
-//! # Who watches
+//! # Monitoring
 //!
-//! [`Requests`] answers who reads control files from outside, over a socket or a second serial
-//! line.
+//! [`Requests`] answers programs that read control files from outside, over a socket or a second
+//! serial line.
 //!
 //! # More commands
 //!
-//! Whoever has a command of their own implements [`Command`] and passes it to
-//! [`Shell::with_commands`]; `help` shows it with the others.
+//! For a command of your own implement [`Command`] and pass it to [`Shell::with_commands`]; `help`
+//! lists it with the others.
 #![no_std]
 
 #[cfg(test)]

@@ -4,14 +4,14 @@ use framewright::units::PfnRange;
 use framewright::zone::FreeError;
 use framewright::{Manager, Platform};
 
-/// Frees what a command has: what it allocated itself, what stands under a handle, or what the
-/// operator names by address and size. The last is the operator's own *unsafe*: whoever types at
-/// the shell of a machine owns the machine.
+/// Frees what a command allocated, what a handle holds, or what the operator names by address and
+/// size. The last is the operator's own *unsafe*: whoever types at a machine's shell owns the
+/// machine.
 pub(crate) fn give_back<P: Platform>(
     manager: &Manager<P>,
     range: PfnRange,
 ) -> Result<(), FreeError> {
-    // SAFETY: allocated by the shell, which keeps each range in one place, writes to it only while
-    // it has it and hands it to nobody; or the operator says that it is theirs (invariant 42).
+    // SAFETY: allocated by the shell, which keeps each range in one entry, writes to it only until
+    // it is freed and gives it to nobody; or the operator says that it is theirs (invariant 42).
     unsafe { manager.free(range) }
 }

@@ -1,41 +1,41 @@
-//! Reading control files over a line: for who watches a running machine.
+//! Reads control files over a line, for programs that monitor a running machine.
 //!
-//! A request is one line, a number of the asker's choice and a path. The answer is `=NUMBER`, the
-//! file's text with a `+` in front of each of its lines, and `.NUMBER`; or in the place of that end
-//! `!NUMBER` and why there is no more. So an answer can be told from what was left of an earlier
-//! one, and no text of a file is taken for an end. A request that is none is answered as number 0.
-//! Nothing can be written.
+//! A request is one line: a number that the client chooses, and a path. The answer is `=NUMBER`,
+//! the file's text with a `+` in front of each line, and `.NUMBER` at the end, or `!NUMBER` and an
+//! error instead. So an answer cannot be confused with the rest of an earlier one, nor a file's
+//! text with an end. A malformed request is answered with number 0. Nothing can be written.
 
 use core::fmt::{self, Display, Write};
 
 /// The longest request, in bytes, without its end of line.
 pub const LONGEST_REQUEST: usize = 256;
 
-/// Requests as they come in, byte by byte.
+/// A request that comes in byte by byte.
 pub struct Requests {
     line: [u8; LONGEST_REQUEST],
     len: usize,
     is_too_long: bool,
 }
 
-/// What was asked, or why it is not a request.
-type Asked<'a> = Result<(u64, &'a str), &'static str>;
+/// Number and path, or why it is not a request.
+type Parsed<'a> = Result<(u64, &'a str), &'static str>;
 
 impl Requests {
-    /// None yet.
+    /// An empty request.
     #[must_use]
     pub const fn new() -> Self {
         Self { line: [0; LONGEST_REQUEST], len: 0, is_too_long: false }
     }
 
-    /// Takes the next byte. Whether a request is complete: then [`answer`](Self::answer) is next.
+    /// Takes the next byte. Returns whether the request is complete: then call
+    /// [`answer`](Self::answer).
     pub fn take(&mut self, byte: u8) -> bool {
         if byte == b'\n' {
             return true;
         }
         match self.line.get_mut(self.len) {
-            Some(place) => {
-                *place = byte;
+            Some(slot) => {
+                *slot = byte;
                 self.len += 1;
             }
             None => self.is_too_long = true,
@@ -43,8 +43,7 @@ impl Requests {
         false
     }
 
-    /// Answers the request that is complete, and is ready for the next. `read` writes the text of a
-    /// file.
+    /// Answers the complete request and gets ready for the next. `read` writes the text of a file.
     ///
     /// # Errors
     /// `out` has failed; the answer is not complete.
@@ -53,7 +52,7 @@ impl Requests {
         read: &mut dyn FnMut(&str, &mut dyn Write) -> Result<(), E>,
         out: &mut dyn Write,
     ) -> fmt::Result {
-        let answered = match self.asked() {
+        let answered = match self.parse() {
             Ok((number, path)) => {
                 writeln!(out, "={number}")?;
                 let mut lines = Lines { out, at_start: true, failed: false };
@@ -77,7 +76,7 @@ impl Requests {
         answered
     }
 
-    fn asked(&self) -> Asked<'_> {
+    fn parse(&self) -> Parsed<'_> {
         if self.is_too_long {
             return Err("the request is too long");
         }
@@ -187,7 +186,7 @@ mod tests {
         for room in 0..12 {
             let mut requests = Requests::new();
             assert!(!b"1 /a".iter().any(|&byte| requests.take(byte)) && requests.take(b'\n'));
-            // Whoever reads may well ignore it.
+            // A reader may ignore the error.
             let mut read = |_: &str, out: &mut dyn Write| {
                 let _ = out.write_str("one\ntwo\n");
                 Ok::<(), &str>(())

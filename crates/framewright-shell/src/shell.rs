@@ -1,4 +1,4 @@
-//! The interpreter: text to commands, commands to work.
+//! The interpreter: it splits text into commands and runs them.
 
 use crate::commands;
 use crate::held::Held;
@@ -10,23 +10,23 @@ use core::fmt::Write;
 use framewright::procfs::FileSystem;
 use framewright::{Manager, Platform};
 
-/// What a control file takes in one write, and so the most that `>` keeps.
+/// Most bytes that a control file takes in one write, and that `>` buffers.
 const MOST_REDIRECTED: usize = 4096;
-/// There is no such command.
+/// The status of an unknown command.
 const NOT_FOUND: u8 = 127;
 
-/// A command of somebody else.
+/// A command that the shell's owner adds.
 pub trait Command {
     /// Its name.
     fn name(&self) -> &str;
-    /// How it is called, without its name.
+    /// Its arguments, as `help` shows them.
     fn usage(&self) -> &str;
     /// What it does, in one line.
     fn about(&self) -> &str;
-    /// Does it; `arguments` are without its name.
+    /// Runs it; `arguments` do not include its name.
     ///
     /// # Errors
-    /// [`Failed`] with an exit status, once it has complained through `io`.
+    /// [`Failed`] with an exit status, after an error message through `io`.
     fn run(&self, arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed>;
 }
 
@@ -42,8 +42,8 @@ pub struct Shell<'a, P: Platform, H> {
 }
 
 impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
-    /// A shell over `manager` and `files`, which usually hold its own and those of others. What it
-    /// allocates it notes in `room`: a place for each group of neighbouring runs.
+    /// A shell over `manager` and `files`, usually the manager's own and others. It keeps a list of
+    /// its allocations in `room`: one entry for each group of contiguous runs.
     #[must_use]
     pub fn new(
         manager: &'a Manager<P>,
@@ -54,15 +54,15 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         Self { manager, files, host, held: Held::new(room), others: &[], status: 0, is_over: false }
     }
 
-    /// The same with more commands. They cannot have the name of one that is there.
+    /// Adds commands. A built-in command with the same name takes precedence.
     #[must_use]
     pub fn with_commands(self, others: &'a [&'a dyn Command]) -> Self {
         Self { others, ..self }
     }
 
-    /// Runs all commands of `text`, until one is `exit`, and gives the status of the last. What
-    /// they say goes to `out`, what they complain about to `errors`. An interrupt ends the command
-    /// that runs and all behind it.
+    /// Runs the commands of `text` until one is `exit`, and returns the status of the last. Their
+    /// output goes to `out`, error messages to `errors`. An interrupt ends the running command and
+    /// skips the rest.
     pub fn run(&mut self, text: &str, out: &mut dyn Write, errors: &mut dyn Write) -> u8 {
         let mut text = text;
         while !self.is_over {
@@ -81,14 +81,14 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         self.status
     }
 
-    /// Says that a line was not run, for whoever reads lines.
+    /// Reports that a line was not run. For callers that read lines.
     pub fn refuse(&mut self, why: impl core::fmt::Display, errors: &mut dyn Write) {
         self.status = Failed::USAGE.0;
-        // When nobody takes complaints there is nobody to tell.
+        // An error message that cannot be written is lost.
         let _ = writeln!(errors, "framewright: {why}");
     }
 
-    /// Says that a line was longer than [`LONGEST_LINE`] and not run.
+    /// Reports that a line was longer than [`LONGEST_LINE`] and was not run.
     pub fn refuse_long_line(&mut self, errors: &mut dyn Write) {
         self.refuse(
             format_args!("a line has at most {LONGEST_LINE} bytes; this one was not run"),
@@ -108,8 +108,8 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         self.is_over
     }
 
-    /// Frees everything that commands allocated. Pages that cannot go back, because somebody else
-    /// has freed them, are forgotten.
+    /// Frees everything that commands allocated. Pages that cannot be freed, because somebody else
+    /// has freed them, are dropped from the list.
     pub fn free_all(&mut self) {
         while self.held.count(None).0 != 0 {
             let before = self.held.count(None);
@@ -158,7 +158,10 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         Err(Failed(NOT_FOUND))
     }
 
-    /// Lets time pass. False when it was interrupted, or there is no clock to tell how much.
+    /// Waits.
+    ///
+    /// # Errors
+    /// It was interrupted, or there is no clock.
     pub(crate) fn sleep(&self, seconds: u64, io: &mut Io<'_>) -> Result<(), Failed> {
         let clock = || self.manager.platform().now_ns();
         let no_clock = "this machine has no clock";

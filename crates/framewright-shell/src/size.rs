@@ -1,9 +1,9 @@
-//! Sizes for people.
+//! Sizes and counts in readable form.
 
 use core::fmt;
 use framewright::units::PAGE_SIZE;
 
-/// A number of things: `1 run`, `2 runs`. A width is the number's.
+/// A number of things: `1 run`, `2 runs`. A width applies to the number.
 pub struct Counted(pub u64, pub &'static str);
 
 impl fmt::Display for Counted {
@@ -13,7 +13,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Bytes with the largest unit of which there is at least one.
+/// Bytes in the largest unit of which there is at least one.
 pub struct Size(u64);
 
 impl Size {

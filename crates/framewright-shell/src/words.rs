@@ -1,20 +1,20 @@
-//! A line of text as commands: words, quotes, comments and where output goes.
+//! Splits text into commands: words, quotes, comments and redirection.
 
 use core::fmt::{self, Write};
 
 /// The longest line, in bytes.
 pub const LONGEST_LINE: usize = 1000;
-/// The most words that a command has, its name included.
+/// Most words of a command, its name included.
 pub const MOST_WORDS: usize = 32;
 
-/// Why a text is no command.
+/// Why a text is not a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyntaxError {
     /// A quote that does not end.
     OpenQuote(char),
-    /// A sign that would mean something in another shell.
+    /// A character that has a meaning in other shells.
     NotSupported(char),
-    /// `>` without a file behind it, or two of them.
+    /// `>` without a file behind it, or `>` twice.
     Redirection,
     /// A backslash at the end.
     OpenBackslash,
@@ -39,7 +39,7 @@ impl fmt::Display for SyntaxError {
     }
 }
 
-/// One command: its words, free of quotes, and where its output goes.
+/// One command: its words, without quotes, and where its output goes.
 pub struct Words {
     bytes: [u8; LONGEST_LINE],
     len: usize,
@@ -77,11 +77,11 @@ impl Words {
         let start =
             index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         let bytes = self.ends.get(index).and_then(|&end| self.bytes.get(start..end)).unwrap_or(&[]);
-        // Only whole characters were put there.
+        // Only whole characters were pushed.
         str::from_utf8(bytes).unwrap_or("")
     }
 
-    /// The words but for the file behind `>`, into `words`; how many.
+    /// Stores the words, except the file behind `>`, in `words` and returns how many they are.
     pub fn take<'a>(&'a self, words: &mut [&'a str; MOST_WORDS]) -> usize {
         let others = (0..self.count).filter(|&index| Some(index) != self.target);
         words.iter_mut().zip(others).map(|(word, index)| *word = self.word(index)).count()
@@ -93,8 +93,8 @@ impl Words {
     }
 }
 
-/// Takes the next command off `text`; `status` is what `$?` stands for. Nothing when no command is
-/// left. After an error what is left of the text is the rest behind the line.
+/// Takes the next command off `text`; `status` is the value of `$?`. `None` when no command is
+/// left. An error skips the rest of the line.
 pub fn next(text: &mut &str, status: u8) -> Result<Option<Words>, SyntaxError> {
     let mut parser =
         Parser { rest: text, words: Words::new(), in_word: false, wants_file: false, status };
@@ -116,7 +116,7 @@ struct Parser<'a> {
     rest: &'a str,
     words: Words,
     in_word: bool,
-    /// `>` came, and no file yet.
+    /// `>` was read, and no file yet.
     wants_file: bool,
     status: u8,
 }

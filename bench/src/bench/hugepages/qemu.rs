@@ -162,7 +162,7 @@ fn times(said: &str, case: Case, repetitions: usize) -> Result<Times, String> {
 
 /// Pages to stay and nanoseconds, for each resize.
 fn resizes(said: &str) -> Result<Vec<(u64, u64)>, String> {
-    let lines = said.lines().filter(|line| line.contains(" pages to stay, "));
+    let lines = said.lines().filter(|line| line.contains(" to stay, "));
     let parse = |line: &str| {
         let (_, rest) = line.split_once(": ")?;
         let pages = rest.split(' ').next()?.parse().ok()?;

@@ -31,7 +31,7 @@ pub(super) fn zone(text: &str, io: &mut Io<'_>) -> Result<ZoneKind, Failed> {
 }
 
 pub(super) fn migrate_type(text: &str, io: &mut Io<'_>) -> Result<MigrateType, Failed> {
-    // The others are not asked for.
+    // The other types cannot be allocated.
     let kinds = MigrateType::ALL.into_iter().filter(|kind| kind.is_mergeable());
     let kind = kinds.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(text));
     kind.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! `churn` and `fragment`: what long use does to memory.
+//! `churn` and `fragment`: how memory fragments in long use.
 
 use super::arguments::{self, Timed};
 use crate::host::Host;
@@ -12,9 +12,9 @@ use framewright::zone::FreeError;
 use framewright::{AllocateError, Frames, Manager, Platform, Request};
 use framewright_workload::{Pile, PileError, Random};
 
-/// Runs that a CPU holds at most: they lie on its stack.
+/// Most runs that a CPU holds: they lie on its stack.
 const HELD: usize = 256;
-/// Operations between two looks at the clock.
+/// Operations between two readings of the clock.
 const STEPS: u64 = 500;
 /// The largest run of `churn`, as an order: 2 MiB.
 const LARGEST: u64 = 9;
@@ -46,14 +46,15 @@ pub(super) fn churn<P: Platform, H: Host>(
     let rate = allocated.saturating_mul(1000).checked_div(elapsed_ms).unwrap_or(0);
     writeln!(
         io.out,
-        "{allocated} run{} allocated and freed, {refused} refused, {elapsed_ms} ms, {rate} a second; {}",
+        "{allocated} run{} allocated and freed, {refused} refused, {elapsed_ms} ms, \
+         {rate} a second; {}",
         if allocated == 1 { "" } else { "s" },
         Whole::now(manager)
     )?;
     if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }
 }
 
-/// Allocates and frees until it is over; says how many runs there were and how many were refused.
+/// Allocates and frees until `over`; returns how many runs were allocated and how many refused.
 fn work<P: Platform>(
     manager: &Manager<P>,
     seed: u64,
@@ -66,20 +67,20 @@ fn work<P: Platform>(
     while result.is_ok() {
         for _ in 0..STEPS {
             let index = random.index(HELD);
-            let Some(place) = held.get_mut(index) else { continue };
-            if let Some(frames) = place.take() {
+            let Some(slot) = held.get_mut(index) else { continue };
+            if let Some(frames) = slot.take() {
                 result = frames.free();
                 if result.is_err() {
                     break;
                 }
                 continue;
             }
-            // Small ones are many, and large ones are as much memory.
+            // Small runs are as much memory together as large ones.
             let most = random.below(LARGEST + 1);
             let pages = 1 + random.below(1 << most);
             match manager.frames(&Request { fail_fast: true, ..Request::pages(pages) }) {
                 Ok(frames) => {
-                    *place = Some(frames);
+                    *slot = Some(frames);
                     allocated += 1;
                 }
                 Err(_) => refused += 1,
@@ -118,7 +119,7 @@ pub(super) fn fragment<P: Platform, H: Host>(
         }
         match pile.add() {
             Ok(()) => {}
-            // That is how far the memory goes.
+            // All memory is full.
             Err(PileError::Memory(AllocateError::OutOfMemory { .. })) if size.is_none() => break,
             Err(error) => {
                 let got = Size::of_pages(pile.runs());
@@ -132,7 +133,7 @@ pub(super) fn fragment<P: Platform, H: Host>(
     let mut free = |pile: &mut Pile<'_, P>, all: bool, io: &mut Io<'_>| {
         pile.free_some(|| all || random.one_in(2))
             .map_err(|error| io.fail(format_args!("{error}")))?;
-        // What lies in the caches of CPUs is in no block.
+        // Frames in the caches of CPUs are not in free blocks.
         manager.drain().map_err(|error| io.fail(format_args!("{error}")))
     };
     free(&mut pile, false, io)?;

@@ -1,21 +1,22 @@
-//! `page_fault1` and `page_fault2`: what the tests of these names of will-it-scale ask of an
-//! allocator. Each CPU goes through a mapping again and again: a run for each fault, a write to
-//! each page, and all of it back. Nothing is cleared, so that what the allocator costs is not lost
-//! in it. An iteration is a page of 4 KiB that was written to.
+//! `page_fault1` and `page_fault2`: the load that will-it-scale's tests of these names put on an
+//! allocator. Each CPU goes through a mapping again and again: it allocates a run for each fault,
+//! writes to each page and frees everything. Nothing is cleared, which would hide the cost of the
+//! allocator. An iteration is a page of 4 KiB that was written to.
 
 use super::arguments;
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
+use crate::size::Counted;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Platform;
 use framewright::sync::SpinLock;
 use framewright::units::Order;
 use framewright_workload::{Pile, PileError};
 
-/// Pages of a mapping at most: 128 MiB, as there.
+/// Most pages of a mapping: 128 MiB, as in will-it-scale.
 const MAPPING_PAGES: u64 = 128 << 8;
-/// Runs between two looks at the clock.
+/// Runs between two readings of the clock.
 const RUNS_AT_ONCE: u64 = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -47,7 +48,7 @@ pub(super) fn page_fault<P: Platform, H: Host>(
     }
 }
 
-/// So many CPUs for so many rounds of a second, at least one.
+/// Measures this many CPUs in rounds of a second, at least one.
 fn one<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     order: Order,
@@ -65,21 +66,22 @@ fn one<P: Platform, H: Host>(
     }
     let rounds = u128::from(rounds);
     let mean = sum / rounds;
-    // Of single rounds, with one degree of freedom less than there are.
+    // The sample variance of the rounds.
     let variance =
         (squares * rounds).saturating_sub(sum * sum) / (rounds * rounds.saturating_sub(1).max(1));
     let tenths = (variance.isqrt() * 1000).checked_div(mean).unwrap_or(0);
     let name = io.name;
     writeln!(
         io.out,
-        "{name} cpus {cpus}: {mean} iterations/s, deviation {}.{} %, {rounds} rounds",
+        "{name} cpus {cpus}: {mean} iterations/s, deviation {}.{} %, {}",
         tenths / 10,
-        tenths % 10
+        tenths % 10,
+        Counted(u64::try_from(rounds).unwrap_or(u64::MAX), "round")
     )?;
     Ok(())
 }
 
-/// Iterations a second over a second.
+/// Iterations per second, measured over a second.
 fn round<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     order: Order,
@@ -90,7 +92,7 @@ fn round<P: Platform, H: Host>(
     let clock = || manager.platform().now_ns();
     let start = clock().ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
     let end = start.saturating_add(SECOND_NS);
-    // Half of what is free is enough for all, so that nobody fails for want of memory.
+    // All CPUs together use half of what is free, so that no allocation fails.
     let share = manager.totals().free_pages / 2 / u64::from(cpus);
     let runs = (share.min(MAPPING_PAGES) >> order.get()).max(1);
     let done = AtomicU64::new(0);

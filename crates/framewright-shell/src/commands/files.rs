@@ -17,7 +17,7 @@ pub(super) fn cat<P: Platform, H: Host>(
     each(arguments, io, |path, io| shell.files.read(path, io.out))
 }
 
-/// Does something with each path, complains about those that cannot be, and goes on.
+/// Does `work` with each path; reports an error and goes on with the next.
 fn each(
     paths: &[&str],
     io: &mut Io<'_>,
@@ -27,7 +27,7 @@ fn each(
     for path in paths {
         match work(path, io) {
             Ok(()) => {}
-            // Whoever takes the words has gone, and knows.
+            // Nobody is left to read a message.
             Err(FileError::Output) => return Err(Failed::FAILURE),
             Err(error) => result = Err(io.fail(format_args!("{path}: {error}"))),
         }

@@ -1,4 +1,4 @@
-//! `hugetlb` and `resize`: somebody who uses huge pages, and somebody who provides them.
+//! `hugetlb` and `resize`: use huge pages of a pool, and resize a pool.
 
 use super::arguments;
 use crate::host::Host;
@@ -13,7 +13,7 @@ use framewright::parameters::parse_size;
 use framewright::units::NodeId;
 use framewright_workload::{Pile, PileError};
 
-/// Bytes of a path of a pool's file.
+/// Longest path of a pool's file, in bytes.
 const LONGEST_PATH: usize = 96;
 
 /// What `hugetlb` is to do.
@@ -33,9 +33,9 @@ struct Times {
     freed_ns: Option<u64>,
 }
 
-/// Reserves pages, takes them from the pool, writes to every 4 KiB of them, uses them at addresses
-/// of their own where the machine has such, looks whether all still stands there, and frees them:
-/// once, or for some seconds. What the pool counts is afterwards what it was.
+/// Reserves pages, takes them from the pool, writes to every 4 KiB of them, uses them in a window
+/// where the machine has one, checks that all content is still there, and frees them: once, or for
+/// some seconds. Afterwards the pool's counts must be what they were.
 pub(super) fn hugetlb<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -112,7 +112,7 @@ fn round<P: Platform, H: Host>(
     if result.is_ok()
         && let Some(window) = shell.host.window()
     {
-        // Other places each time: a CPU that remembers an old one sees another page.
+        // Other addresses each time: a CPU with a stale translation sees another page.
         for shift in [2 * number, 2 * number + 1] {
             let used = pile.use_through(window, shift, &|work| shell.host.on_each_cpu(work));
             result = note(result, used, io);
@@ -134,8 +134,8 @@ fn round<P: Platform, H: Host>(
     result.map(|()| Times { started_ns, written_ns, checked_ns, freed_ns: now_ns() })
 }
 
-/// Size, number of pages and seconds, of which the last ones may be left out, and perhaps a node
-/// that there is. Without a number it is what nobody was promised.
+/// Parses size, number of pages and seconds, of which the last may be left out, and perhaps an
+/// existing node. Without a number it is all pages that are free and not reserved.
 fn what_to_use<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -179,7 +179,7 @@ fn node_exists<P: Platform, H: Host>(
     found.map(|_| ()).map_err(|error| io.fail(format_args!("{error}")))
 }
 
-/// A size, a number of pages, and perhaps a node that there is.
+/// Parses a size, a number of pages, and perhaps an existing node.
 fn which<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -198,7 +198,7 @@ fn which<P: Platform, H: Host>(
     Ok((size, count, node))
 }
 
-/// Writes to the file, so that whoever helps with that helps.
+/// Resizes a pool through its file, so that helpers take part.
 pub(super) fn resize<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -218,7 +218,8 @@ pub(super) fn resize<P: Platform, H: Host>(
     let ended_ns = now_ns();
     written.map_err(|error| io.fail(format_args!("{}: {error}", path.as_str())))?;
     let counts = shell.manager.pool(size).counts();
-    write!(io.out, "{size}: {} pages to stay, {} surplus", counts.target, counts.all.surplus)?;
+    let target = Counted(counts.target, "page");
+    write!(io.out, "{size}: {target} to stay, {} surplus", counts.all.surplus)?;
     if let Some((started, ended)) = started_ns.zip(ended_ns) {
         write!(io.out, ", {} ns", ended.saturating_sub(started))?;
     }

@@ -11,15 +11,15 @@ use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{AllocateError, Platform, Request, bootlog};
 
-/// Runs between two looks whether somebody has had enough.
-const LOOK_EVERY: u64 = 1024;
+/// Runs between two checks for an interrupt.
+const CHECK_EVERY: u64 = 1024;
 
-/// What is wanted.
+/// What `alloc` is to allocate.
 struct Wanted {
     request: Request,
     count: u64,
     at: Option<Pfn>,
-    /// Nothing was said but order and type: what the caches of CPUs are for.
+    /// Only order, count and type were given: such runs come from the caches of CPUs.
     is_usual: bool,
 }
 
@@ -69,7 +69,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// One run: number `index`.
+    /// Allocates run number `index`.
     fn take<P: Platform, H: Host>(
         &self,
         shell: &Shell<'_, P, H>,
@@ -107,26 +107,27 @@ pub(super) fn alloc<P: Platform, H: Host>(
     }
     let handle = shell.held.open();
     for index in 0..wanted.count {
-        if index % LOOK_EVERY == LOOK_EVERY - 1 && shell.host.is_interrupted() {
+        if index % CHECK_EVERY == CHECK_EVERY - 1 && shell.host.is_interrupted() {
             give_up(shell, handle);
             return Err(io.interrupted());
         }
         let taken = match wanted.take(shell, order, index) {
             Ok(taken) => taken,
             Err(error) => {
-                // Before what was got goes back.
+                // Before the other runs are freed.
                 explain(shell, &wanted.request, error, io);
                 give_up(shell, handle);
-                return Err(failed(io, (index, wanted.count), format_args!("{error}")));
+                return Err(failed(io, index, wanted.count, format_args!("{error}")));
             }
         };
         if shell.held.add(handle, taken).is_err() {
-            // It was allocated just now.
+            // It was just allocated, so freeing it cannot fail.
             let _ = give_back(shell.manager, taken);
             give_up(shell, handle);
             return Err(failed(
                 io,
-                (index, wanted.count),
+                index,
+                wanted.count,
                 format_args!("the shell has no room to note more"),
             ));
         }
@@ -143,7 +144,8 @@ pub(super) fn alloc<P: Platform, H: Host>(
     Ok(())
 }
 
-/// Says why there is no memory and where it is, as a kernel's log does. Nothing for other errors.
+/// Reports why there is no memory and where it is, as a kernel's log does. Nothing for other
+/// errors.
 pub(super) fn explain<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     request: &Request,
@@ -151,12 +153,12 @@ pub(super) fn explain<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) {
     if matches!(error, AllocateError::OutOfMemory { .. }) {
-        // When nobody takes complaints there is nobody to tell.
+        // An error message that cannot be written is lost.
         let _ = write!(io.errors, "{}", bootlog::allocation_failure(shell.manager, request));
     }
 }
 
-fn failed(io: &mut Io<'_>, (index, count): (u64, u64), why: core::fmt::Arguments<'_>) -> Failed {
+fn failed(io: &mut Io<'_>, index: u64, count: u64, why: core::fmt::Arguments<'_>) -> Failed {
     if count == 1 {
         io.fail(why)
     } else {
@@ -164,9 +166,9 @@ fn failed(io: &mut Io<'_>, (index, count): (u64, u64), why: core::fmt::Arguments
     }
 }
 
-/// Gives back what a command has allocated before it failed.
+/// Frees what a command has allocated before it failed.
 pub(super) fn give_up<P: Platform, H: Host>(shell: &mut Shell<'_, P, H>, handle: u32) {
-    // Nobody else knows of it, so that it goes back.
+    // The shell alone has it, so freeing it cannot fail.
     let _ = shell.held.free(shell.manager, Some(handle));
 }
 
@@ -201,7 +203,7 @@ fn cannot(io: &mut Io<'_>, error: &FreeError) -> Failed {
     io.fail(format_args!("{error}"))
 }
 
-/// Frees the run at an address: one of ours, or with a size whatever is there.
+/// Frees the run at an address: one that a handle holds or, with a size, whatever is there.
 fn free_at<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
     address: &str,

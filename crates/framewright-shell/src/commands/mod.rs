@@ -1,4 +1,4 @@
-//! The commands that every shell has.
+//! The built-in commands.
 
 mod arguments;
 mod churn;
@@ -16,7 +16,7 @@ use crate::shell::Shell;
 use framewright::Platform;
 use framewright::units::Order;
 
-/// One of them.
+/// A built-in command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Builtin {
     Alloc,
@@ -43,15 +43,16 @@ pub(crate) enum Builtin {
     Verify,
 }
 
-/// Name, arguments, and what it does.
+/// Command, name, arguments, and what it does.
 type Entry = (Builtin, &'static str, &'static str, &'static str);
 
-/// In the order of names.
+/// Sorted by name.
 const ALL: &[Entry] = &[
     (
         Builtin::Alloc,
         "alloc",
-        "[ORDER [COUNT]] [order=N|pages=N] [count=N] [node=N] [zone=NAME] [type=NAME] [at=ADDRESS] [below=ADDRESS] [align=ORDER] [zeroed]",
+        "[ORDER [COUNT]] [order=N|pages=N] [count=N] [node=N] [zone=NAME] [type=NAME] \
+         [at=ADDRESS] [below=ADDRESS] [align=ORDER] [zeroed]",
         "allocate and keep under a handle",
     ),
     (Builtin::Cat, "cat", "FILE...", "show control files"),
@@ -67,14 +68,15 @@ const ALL: &[Entry] = &[
         Builtin::Echo,
         "echo",
         "[-n] [WORD...] [> FILE]",
-        "say something, or write it to a control file",
+        "print words, or write them to a control file",
     ),
     (Builtin::Exit, "exit", "[STATUS]", "end, with the status of the last command or this one"),
     (
         Builtin::Fragment,
         "fragment",
         "[SIZE] [seed N]",
-        "fill so much memory, or all, with single pages, free half at random, and show how much is in whole blocks",
+        "fill SIZE, or all memory, with single pages, free half at random, and show how much is \
+         in whole blocks",
     ),
     (
         Builtin::Free,
@@ -95,26 +97,27 @@ const ALL: &[Entry] = &[
         Builtin::Memhog,
         "memhog",
         "SIZE [hold SECONDS] [untouched]",
-        "allocate so much, in the largest runs there are, write to all of it unless told otherwise, free it",
+        "allocate SIZE, in the largest runs there are, write to it unless untouched, free it",
     ),
     (
         Builtin::PageFault1,
         "page_fault1",
         "SECONDS [cpus N]",
-        "allocate 2 MiB runs, write to each page, free, on 1 CPU to all of them, so long for each number",
+        "allocate 2 MiB runs, write to each page, free; on 1, 2, 4, ... and all CPUs, SECONDS each",
     ),
-    (Builtin::PageFault2, "page_fault2", "SECONDS [cpus N]", "the same with single pages"),
+    (Builtin::PageFault2, "page_fault2", "SECONDS [cpus N]", "page_fault1 with single pages"),
     (
         Builtin::Reporting,
         "reporting",
         "[status|flush|pause|resume|pools on|pools off]",
-        "show what free page reporting does, report all that is free now, pause, go on; report free pages of pools, too",
+        "show what free page reporting does, report all that is free now, pause, resume; report \
+         free pages of pools, too",
     ),
     (
         Builtin::Resize,
         "resize",
         "SIZE COUNT [node N]",
-        "write so many pages into the pool's nr_hugepages, and show how long that took and what it led to",
+        "write COUNT into the pool's nr_hugepages, and show how long that took and the result",
     ),
     (Builtin::Sleep, "sleep", "SECONDS", "wait"),
     (Builtin::Stat, "stat", "", "show zones and what became of their memory"),
@@ -127,7 +130,7 @@ const ALL: &[Entry] = &[
     (Builtin::Verify, "verify", "", "recount all memory from the tables"),
 ];
 
-/// The command of a name.
+/// The command with this name.
 pub(crate) fn find(name: &str) -> Option<Builtin> {
     ALL.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
 }
@@ -196,7 +199,8 @@ fn help<P: Platform, H: Host>(
             }
             writeln!(
                 io.out,
-                "\n`help COMMAND` shows how a command is called; `;` separates commands, `> FILE` writes to a control file"
+                "\n`help COMMAND` shows how a command is called; `;` separates commands, \
+                 `> FILE` writes to a control file"
             )?;
             Ok(())
         }
@@ -217,7 +221,7 @@ fn help<P: Platform, H: Host>(
     }
 }
 
-/// Complains when a command that takes no arguments is given some.
+/// Fails when a command that takes no arguments gets some.
 fn none(arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
     match arguments.first() {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! `reporting`: what free page reporting does, and what it is told to do.
+//! `reporting`: shows and controls free page reporting.
 
 use crate::host::Host;
 use crate::io::{Failed, Io};
@@ -7,10 +7,10 @@ use crate::size::{Counted, Size};
 use framewright::Platform;
 use framewright::zone::Zone;
 
-/// How long a flush may take to begin or end; the device's time-out comes on top.
+/// How long a flush may take to begin or end, in addition to the device's time-out.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// How long to wait before looking again.
-const GLANCE_NS: u64 = 1_000_000;
+/// How long to wait between two looks.
+const POLL_NS: u64 = 1_000_000;
 
 pub(super) fn reporting<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
@@ -81,7 +81,7 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
     Ok(())
 }
 
-/// Returns when all that was free has been reported.
+/// Reports all that is free, and returns when that is done.
 fn flush<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let manager = shell.manager;
     let reporting = manager.reporting();
@@ -117,6 +117,6 @@ fn flush<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resu
         if shell.host.is_interrupted() {
             return Err(io.interrupted());
         }
-        shell.host.pause(GLANCE_NS);
+        shell.host.pause(POLL_NS);
     }
 }

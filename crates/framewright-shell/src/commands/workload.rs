@@ -12,11 +12,11 @@ use framewright::units::Order;
 use framewright::{Manager, Platform, Request};
 use framewright_workload::{Failure, Held, Shared, Tally, Worker};
 
-/// Runs that a worker of `stress` holds at most: they lie on its stack.
+/// Most runs that a worker of `stress` holds: they lie on its stack.
 const STRESS_RUNS: usize = 128;
-/// Operations between two looks at the clock.
+/// Operations between two readings of the clock.
 const STRESS_STEPS: u64 = 500;
-/// How long workers work between two accounts of every page.
+/// How long workers run before every page is accounted for.
 const STRESS_ROUND_NS: u64 = 1_000_000_000;
 
 pub(super) fn memhog<P: Platform, H: Host>(
@@ -55,7 +55,7 @@ pub(super) fn memhog<P: Platform, H: Host>(
     result
 }
 
-/// Allocates so many pages, the largest runs first.
+/// Allocates this many pages, the largest runs first.
 fn take_all<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
     handle: u32,
@@ -72,7 +72,7 @@ fn take_all<P: Platform, H: Host>(
         while order.pages() > left {
             order = lower(order);
         }
-        // What cannot be had large may be had small; only the last failure is worth all efforts.
+        // Smaller runs may succeed where larger ones fail; only the last attempt is worth reclaim.
         let request =
             Request { zeroed: touch, fail_fast: order > Order::PAGE, ..Request::new(order) };
         match shell.manager.allocate(&request) {
@@ -113,7 +113,7 @@ pub(super) fn sleep<P: Platform, H: Host>(
     shell.sleep(seconds, io)
 }
 
-/// What workers leave behind.
+/// The results of all workers.
 #[derive(Clone, Copy)]
 struct Results {
     tally: Tally,
@@ -141,11 +141,11 @@ pub(super) fn stress<P: Platform, H: Host>(
         interrupted = shell.host.is_interrupted();
     }
     let ms = timed.elapsed_ms(platform);
-    writeln!(io.out, "{tally}, {ms} ms, every page accounted for {rounds} times")?;
+    writeln!(io.out, "{tally}, {ms} ms, every page accounted for {}", Counted(rounds, "time"))?;
     if interrupted { Err(io.interrupted()) } else { Ok(()) }
 }
 
-/// Traffic on all CPUs until a time, all of which is given back and accounted for.
+/// Traffic on all CPUs until a time; everything is freed and accounted for.
 fn round<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     seed: u64,

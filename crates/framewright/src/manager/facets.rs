@@ -4,7 +4,7 @@
 //! it in small values that are copied freely: `manager.references().try_get(pfn)`,
 //! `manager.vmemmap().bytes()`. Each borrows the manager and has no state.
 
-use super::Manager;
+use crate::manager::state::Manager;
 use crate::platform::Platform;
 
 macro_rules! facets {

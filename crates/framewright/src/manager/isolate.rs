@@ -5,8 +5,9 @@
 //! are marked, and from then on keep out of the isolated range: what they keep is the larger part
 //! of their zone that lies wholly below or above all isolated blocks.
 
-use super::Isolation;
 use crate::debug::Place;
+use crate::manager::facets::Isolation;
+use crate::manager::state::isolations::kept;
 use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::units::{Pfn, PfnRange};
@@ -18,28 +19,6 @@ use core::panic::Location;
 
 /// Blocks that are changed under one hold of a zone lock: 1 GiB.
 const BLOCKS_AT_ONCE: u32 = 512;
-
-/// What is isolated, over all zones.
-pub(super) struct Isolations {
-    /// Blocks with managed frames that are isolated.
-    blocks: u64,
-    /// From the first to the last since there was none.
-    hull: PfnRange,
-}
-
-impl Isolations {
-    pub(super) const NONE: Self = Self { blocks: 0, hull: PfnRange::new(0, 0) };
-}
-
-/// The part of `span` that caches keep.
-fn kept(span: PfnRange, hull: PfnRange) -> PfnRange {
-    if hull.is_empty() {
-        return span;
-    }
-    let below = PfnRange::new(span.start.0, span.end.0.min(hull.start.0));
-    let above = PfnRange::new(span.start.0.max(hull.end.0), span.end.0);
-    if below.pages() > above.pages() { below } else { above }
-}
 
 impl<P: Platform> Isolation<'_, P> {
     /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of

@@ -4,8 +4,9 @@
 //! manager and nothing else: no heap, no flag, and dropping it is the free that one would have
 //! written.
 
-use super::{AllocateError, Manager, Request};
 use crate::block::MigrateType;
+use crate::manager::request::{AllocateError, Request};
+use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::FreeError;

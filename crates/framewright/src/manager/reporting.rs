@@ -192,9 +192,9 @@ impl Reporting {
 
     /// Whether free pages of huge-page pools are reported as well: at first what
     /// `page_reporting.pools=` said. Not while the device relies on what free memory holds
-    /// ([`Content::Poison`](super::Content::Poison),
-    /// [`Content::ZeroOrKept`](super::Content::ZeroOrKept)), for pages of pools hold what their
-    /// last user wrote.
+    /// ([`Content::Poison`](crate::reporting::Content::Poison),
+    /// [`Content::ZeroOrKept`](crate::reporting::Content::ZeroOrKept)), for pages of pools hold
+    /// what their last user wrote.
     #[must_use]
     pub fn has_pools(&self) -> bool {
         self.pools.load(Ordering::Relaxed)

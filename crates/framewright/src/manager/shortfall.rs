@@ -1,9 +1,9 @@
 //! Why a request found no memory, worked out when somebody asks: an [`AllocateError`] stays two
 //! bytes of news.
 
-use super::allocate::{AllocateError, Mark};
-use super::{Manager, Request};
 use crate::block::MigrateType;
+use crate::manager::request::{AllocateError, Mark, Request};
+use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn};
 use crate::zone::{FreeAreas, Zone, ZoneKind};

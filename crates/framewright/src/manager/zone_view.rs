@@ -1,8 +1,8 @@
 //! What takes a zone's lock: reached through the manager, so that it always goes with the zone's
 //! own platform.
 
-use super::Manager;
 use crate::block::BLOCK_ORDERS;
+use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::zone::{
     BlockRun, Counts, Fault, FreeAreas, Shuffled, Zone, ZoneEvents, ZoneFlow, ZoneId,

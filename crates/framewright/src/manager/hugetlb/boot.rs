@@ -4,19 +4,17 @@
 //! like the other. Where pages in pools are to have no map, bring-up takes most of them from the
 //! memblock allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
 
-use super::take::Moment;
-use super::{Hugetlb, Moving};
-use crate::block::Segment;
-use crate::block::{Chain, Lot};
-use crate::debug::Aids;
+use crate::block::{Chain, Lot, Segment};
 use crate::hugetlb::{Shares, spread};
+use crate::manager::facets::Hugetlb;
+use crate::manager::hugetlb::resizing::Moving;
+use crate::manager::hugetlb::take::Moment;
+use crate::manager::state::pools::may_have_no_map;
 use crate::memblock::Memblock;
-use crate::parameters::Parameters;
-use crate::parameters::Requested;
+use crate::parameters::{Parameters, Requested};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::{MAX_NODES, NodeId};
-use crate::units::{NodeMask, PoolSize};
+use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
 use crate::vmemmap::{BootPages, most_frames, sections_of_node};
 use framewright_jobs::Helpers;
 
@@ -211,18 +209,10 @@ fn shares_of(requested: &Requested, nodes: NodeMask, room: &dyn Fn(NodeId) -> u6
     shares
 }
 
-/// Whether the command line fills pools with pages that need no map. Not while each page is
-/// watched: aids see allocations, which these are not.
-pub(in super::super) fn may_have_no_map(parameters: &Parameters) -> bool {
-    let words = &parameters.huge_pages;
-    let wanted = PoolSize::ALL.into_iter().any(|size| words.requested(size).pages != 0);
-    words.free_vmemmap && wanted && !Aids::of(parameters).watch()
-}
-
 /// Takes the pages of the command line from the memblock allocator, before the array gets its
 /// memory, as far as they leave enough. To be called where there will be an array.
 #[inline(never)]
-pub(in super::super) fn choose_boot_pages<P: Platform>(
+pub(crate) fn choose_boot_pages<P: Platform>(
     early: &mut Memblock<'_, P>,
     parameters: &Parameters,
     directory: &[Segment],

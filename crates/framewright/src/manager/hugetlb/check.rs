@@ -3,15 +3,13 @@
 //! Orders of memory: Relaxed: whether somebody resizes is looked at under the lock of the books,
 //! which he takes to change anything.
 
-use super::Hugetlb;
-use crate::block::lists::NONE;
-use crate::block::{BLOCK_ORDERS, State};
-use crate::block::{Chain, first_link};
+use crate::block::list::NONE;
+use crate::block::{BLOCK_ORDERS, Chain, State, first_link};
 use crate::hugetlb::{NodeCounts, PoolFault};
+use crate::manager::facets::Hugetlb;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::Order;
-use crate::units::PoolSize;
+use crate::units::{Order, PoolSize};
 use crate::zone::Zone;
 
 impl<P: Platform> Hugetlb<'_, P> {

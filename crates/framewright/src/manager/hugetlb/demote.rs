@@ -5,14 +5,14 @@
 //! is taken only while one is free that nobody was promised, and each is counted out of one pool
 //! before it is counted into the other.
 
-use super::lend::alone;
-use super::take::Moment;
-use super::{Manager, Pool};
 use crate::block::{Chain, Lot};
 use crate::hugetlb::PoolError;
+use crate::manager::hugetlb::lend::alone;
+use crate::manager::hugetlb::pool::Pool;
+use crate::manager::hugetlb::take::Moment;
+use crate::manager::state::Manager;
 use crate::platform::Platform;
-use crate::units::NodeId;
-use crate::units::{NodeMask, PoolSize};
+use crate::units::{NodeId, NodeMask, PoolSize};
 use crate::zone::Zone;
 
 impl<P: Platform> Pool<'_, P> {
@@ -98,8 +98,7 @@ impl<P: Platform> Manager<P> {
         let whole = Chain::one(index, told);
         alone(zone, index);
         self.tell_maps(size, zone, whole, Moment::Demotion);
-        let parts =
-            zone.divide_for_pool(self.platform, index, (size.order(), smaller.order()), told);
+        let parts = zone.divide_for_pool(self.platform, index, size.order(), smaller.order(), told);
         if let Some(parts) = parts {
             self.tell_maps(smaller, zone, parts, Moment::Publish);
         }

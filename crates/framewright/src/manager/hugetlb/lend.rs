@@ -1,15 +1,14 @@
 //! Pages to users and back (SPEC 6.5).
 
-use super::{Manager, Pool};
-use crate::block::lists::NONE;
-use crate::block::{BlockState, State};
-use crate::block::{Chain, IN_USE, LENT, Lot, RESTORE, Search, is_in_use};
+use crate::block::list::NONE;
+use crate::block::{BlockState, Chain, IN_USE, LENT, Lot, RESTORE, Search, State, is_in_use};
 use crate::hugetlb::{Books, PoolError, Taken};
+use crate::manager::hugetlb::pool::Pool;
+use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
-use crate::units::PoolSize;
-use crate::units::{NodeId, Pfn, PfnRange};
+use crate::units::{NodeId, Pfn, PfnRange, PoolSize};
 use crate::zone::Zone;
 
 /// A page of a pool, by where its entry is.

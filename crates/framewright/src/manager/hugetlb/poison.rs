@@ -4,11 +4,11 @@
 //! The chain of free pages is doubly linked, and a page's own links say which chain it stands in,
 //! so that it is taken out where it is.
 
-use super::lend::{Place, alone};
-use super::{Manager, Pool};
-use crate::block::BlockState;
-use crate::block::{Chain, Lot};
+use crate::block::{BlockState, Chain, Lot};
 use crate::hugetlb::{Books, PoolError, Suspect};
+use crate::manager::hugetlb::lend::{Place, alone};
+use crate::manager::hugetlb::pool::Pool;
+use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::units::Pfn;
 

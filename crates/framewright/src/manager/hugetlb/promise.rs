@@ -1,11 +1,12 @@
 //! Reservations (SPEC 6.5): pages that are promised before anybody knows where they will be used.
 
-use super::resize::PAGES_OF_A_HOLD;
-use super::{Manager, Moving, Pool};
 use crate::hugetlb::{PoolError, Taken};
+use crate::manager::hugetlb::pool::Pool;
+use crate::manager::hugetlb::resize::PAGES_OF_A_HOLD;
+use crate::manager::hugetlb::resizing::Moving;
+use crate::manager::state::Manager;
 use crate::platform::Platform;
-use crate::units::NodeId;
-use crate::units::{NodeMask, PoolSize};
+use crate::units::{NodeId, NodeMask, PoolSize};
 
 /// Surplus pages that are allocated between two looks at what is still missing, and given back
 /// together.

@@ -7,13 +7,12 @@
 //! pages that were not reported, which are handed out first. A page keeps its mark as long as it is
 //! free in its pool.
 
-use super::lend::Place;
-use crate::block::lists::NONE;
+use crate::block::list::NONE;
 use crate::block::{Chain, IN_USE, LENT, Lot};
-use crate::manager::Manager;
+use crate::manager::hugetlb::lend::Place;
+use crate::manager::state::Manager;
 use crate::platform::Platform;
-use crate::units::PoolSize;
-use crate::units::{Order, PhysRange};
+use crate::units::{Order, PhysRange, PoolSize};
 use crate::zone::{MOST_PIECES, Zone};
 
 /// Free pages of one list that the hypervisor has, or is about to.

@@ -5,14 +5,14 @@
 //! chunk is taken from the zones without anybody seeing it and published under one lock. A job of
 //! few pages is not a job at all.
 
-use super::{Manager, Pool};
 use crate::hugetlb::{
     BLOCKS_OF_A_THREAD_WITH_MAPS, Books, PoolError, Shares, Taken, resize_threads,
 };
+use crate::manager::hugetlb::pool::Pool;
+use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
-use crate::units::{MAX_NODES, NodeId, PAGES_PER_BLOCK};
-use crate::units::{NodeMask, PoolSize};
+use crate::units::{MAX_NODES, NodeId, NodeMask, PAGES_PER_BLOCK, PoolSize};
 use core::fmt;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part};

@@ -3,19 +3,18 @@
 //! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else
 //! whole runs are taken and given back under one hold of a zone's lock.
 
-use super::super::Request;
-use super::super::allocate::{AllocateError, Mark};
-use super::super::pressure::ORDINARY;
-use super::super::{Hugetlb, Manager};
 use crate::block::{Chain, Lot};
 use crate::hugetlb::Taken;
+use crate::manager::facets::Hugetlb;
+use crate::manager::request::{AllocateError, Mark, ORDINARY, Request};
+use crate::manager::state::Manager;
+use crate::manager::state::pools::{PoolBatch, PoolVmemmap};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::PoolSize;
-use crate::units::{NodeId, Order, Pfn, PfnRange};
+use crate::units::{NodeId, Order, Pfn, PfnRange, PoolSize};
 use crate::vmemmap::SECTION_PAGES;
-use crate::zone::{Zone, ZoneKind};
+use crate::zone::{ForPool, Zone, ZoneKind};
 
 /// Runs of pages that a hook is given at once.
 const RUNS_OF_A_CALL: usize = 32;
@@ -26,53 +25,6 @@ const SECTION: Order = match Order::for_pages(SECTION_PAGES) {
 };
 /// How often damaged memory is passed over before a page counts as not found.
 const DAMAGED_TRIES: u32 = 4;
-
-/// Pages of one size and zone on their way into a pool or out of it. Nobody else has them or sees
-/// them.
-#[derive(Clone, Copy, Debug)]
-pub struct PoolBatch<'a> {
-    /// Their size.
-    pub size: PoolSize,
-    /// Where they are: runs of neighbours, whole pages, in the order in which the pool will have
-    /// them. At most 32 runs.
-    pub runs: &'a [PfnRange],
-    /// The pools are being filled at boot: nothing was ever in these pages, so that descriptors
-    /// which were not built yet need not be (SPEC 7.6).
-    pub at_boot: bool,
-}
-
-/// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock
-/// held, in the context of who resizes, reserves, allocates or frees, by several threads at once
-/// for different pages.
-///
-/// Its methods are unsafe to call, so that an implementer may rely on being told the truth: it
-/// gives away descriptors by the numbers in the batch.
-pub trait PoolVmemmap: Sync {
-    /// The pages will be in the pool right after this. Says how many frames came back to the free
-    /// memory, which makes a resize that was short go on. A page whose descriptors cannot be given
-    /// up stays as it is and joins the pool all the same.
-    ///
-    /// # Safety
-    /// The caller owns all pages of the batch until this returns (invariant 42), and no reference
-    /// to a descriptor of theirs is used any more.
-    unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64;
-
-    /// The pages will be free memory right after this. Cannot fail.
-    ///
-    /// # Safety
-    /// The caller owns all pages of the batch until this returns (invariant 42).
-    unsafe fn before_free(&self, batch: &PoolBatch<'_>);
-
-    /// The pages will be divided into smaller ones, which come to
-    /// [`before_publish`](Self::before_publish) next.
-    ///
-    /// # Safety
-    /// As [`before_free`](Self::before_free).
-    unsafe fn before_demotion(&self, batch: &PoolBatch<'_>) {
-        // SAFETY: passed on to the caller.
-        unsafe { self.before_free(batch) };
-    }
-}
 
 /// Which call of [`PoolVmemmap`].
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -193,10 +145,7 @@ impl<P: Platform> Manager<P> {
                     };
                     let lot = zone.take_for_pool(
                         self.platform,
-                        size.order(),
-                        most,
-                        keep,
-                        least,
+                        &ForPool { order: size.order(), most, keep_pages: keep, least },
                         &mut note,
                     );
                     if lot.pages() == 0

@@ -1,6 +1,6 @@
 //! What a platform promises, as far as one look at it tells.
 
-use super::BringUpError;
+use crate::manager::init::error::BringUpError;
 use crate::memblock::Memblock;
 use crate::platform::{Platform, pinned};
 use crate::units::PAGE_SIZE;

@@ -1,6 +1,6 @@
 //! Why bring-up failed, and what comes back then.
 
-use super::check::PlatformFault;
+use crate::manager::init::check::PlatformFault;
 use crate::memblock::{Memblock, MemblockError};
 use crate::platform::Platform;
 use crate::units::NodeId;
@@ -45,8 +45,8 @@ impl fmt::Display for BringUpError {
 
 impl core::error::Error for BringUpError {}
 
-/// Bring-up failed, and the memblock allocator is back, with all the memory that it had. It is small
-/// ([`Memblock`]), so that this is no burden for a small stack. Who has no use for it takes
+/// Bring-up failed, and the memblock allocator is back, with all the memory that it had. It is
+/// small ([`Memblock`]), so that this is no burden for a small stack. Who has no use for it takes
 /// the error alone; `?` does, where a [`BringUpError`] is returned.
 pub struct BringUpFailed<'a, P: Platform> {
     /// Why.

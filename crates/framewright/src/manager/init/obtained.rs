@@ -1,20 +1,36 @@
 //! Memory for the manager's tables.
 
-use super::BringUpError;
+use crate::manager::init::error::BringUpError;
 use crate::memblock::{Memblock, MemblockRequest, NodeChoice, Tables};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
-use crate::units::PoolSize;
-use crate::units::{NodeId, PAGE_SIZE, PhysRange};
+use crate::units::{NodeId, PAGE_SIZE, PhysRange, PoolSize};
+use crate::zone::ZoneId;
 
-/// Memory for the manager's tables, given back unless bring-up succeeds.
-pub(in crate::manager) struct Obtained<'a, 'b, P: Platform> {
-    pub(super) early: &'a mut Memblock<'b, P>,
-    pub(super) bytes: u64,
+/// Ranges that bring-up obtains at most: a table for each zone and a few for the machine.
+const MOST_RANGES: usize = ZoneId::LIMIT + 4;
+
+/// Memory for the manager's tables. What was obtained goes back when this is dropped, unless
+/// [`keep`](Self::keep) was called.
+pub(crate) struct Obtained<'a, 'b, P: Platform> {
+    pub(crate) early: &'a mut Memblock<'b, P>,
+    /// All that was obtained, in bytes.
+    pub(crate) bytes: u64,
+    ranges: [PhysRange; MOST_RANGES],
+    count: usize,
 }
 
-impl<P: Platform> Obtained<'_, '_, P> {
-    pub(super) fn take(
+impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
+    pub(crate) const fn new(early: &'a mut Memblock<'b, P>) -> Self {
+        Self { early, bytes: 0, ranges: [PhysRange::new(0, 0); MOST_RANGES], count: 0 }
+    }
+
+    /// Nothing can fail any more.
+    pub(crate) const fn keep(&mut self) {
+        self.count = 0;
+    }
+
+    pub(crate) fn take(
         &mut self,
         what: &'static str,
         size_bytes: u64,
@@ -24,7 +40,7 @@ impl<P: Platform> Obtained<'_, '_, P> {
     }
 
     /// The same with zeros in it.
-    pub(in crate::manager) fn take_zeroed(
+    pub(crate) fn take_zeroed(
         &mut self,
         what: &'static str,
         size_bytes: u64,
@@ -50,22 +66,31 @@ impl<P: Platform> Obtained<'_, '_, P> {
             .allocate_table(&request, node)
             .map_err(|cause| BringUpError::NoRoomForTables { what, size_bytes, node, cause })?;
         self.bytes += range.size();
+        debug_assert!(self.count < MOST_RANGES, "more tables than there can be");
+        if let Some(slot) = self.ranges.get_mut(self.count) {
+            *slot = range;
+            self.count += 1;
+        }
         Ok(range)
     }
+}
 
-    pub(super) fn give_back(&mut self, range: PhysRange) {
-        // It was allocated just now, so that this cannot fail; if it did, the range would stay
-        // reserved.
-        // SAFETY: `range` was obtained for tables of a manager that is not made after all; nobody
-        // looks at them again.
-        let _ = unsafe { self.early.free(range) };
+impl<P: Platform> Drop for Obtained<'_, '_, P> {
+    fn drop(&mut self) {
+        for &range in &self.ranges[..self.count] {
+            // It was allocated for this, so that this cannot fail; if it did, the range would stay
+            // reserved.
+            // SAFETY: `range` was obtained for tables of a manager that is not made after all;
+            // nobody looks at them again.
+            let _ = unsafe { self.early.free(range) };
+        }
     }
 }
 
 /// Where tables go: what the pages of 1 GiB on the command line ask for. Without any, tables stay
 /// out of low memory. With some they stay on their nodes, where CPUs are near to them, unless there
 /// are so many that each GiB counts.
-pub(super) fn place_tables<P: Platform>(early: &mut Memblock<'_, P>, parameters: &Parameters) {
+pub(crate) fn place_tables<P: Platform>(early: &mut Memblock<'_, P>, parameters: &Parameters) {
     let words = &parameters.huge_pages;
     let requested = words.requested(PoolSize::OneGib);
     if requested.pages == 0 {

@@ -1,8 +1,8 @@
 //! Painting: every frame of memory comes to its zone, in one pass over what is reserved or
 //! allocated and one over what is free.
 
-use super::Frame;
-use crate::manager::node_clock::{NodeClock, Work};
+use crate::manager::init::frame::Frame;
+use crate::manager::init::node_clock::{NodeClock, Work};
 use crate::memblock::{Memblock, MemoryRuns};
 use crate::platform::Platform;
 use crate::units::{NodeId, Pfn, PfnRange};
@@ -89,10 +89,10 @@ impl Painter<'_> {
     }
 }
 
-/// Paints all memory, hands the memblock allocator's over, and writes down what each zone must know of
-/// its blocks in pieces.
+/// Paints all memory, hands the memblock allocator's over, and writes down what each zone must know
+/// of its blocks in pieces.
 #[inline(never)]
-pub(super) fn paint<P: Platform>(
+pub(crate) fn paint<P: Platform>(
     early: &mut Memblock<'_, P>,
     frame: &mut Frame,
     clock: &mut NodeClock<'_, P>,
@@ -104,8 +104,8 @@ pub(super) fn paint<P: Platform>(
         clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
         frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
     }
-    // From here on the memblock allocator allocates nothing more, so that its own arrays can be handed
-    // over with the rest.
+    // From here on the memblock allocator allocates nothing more, so that its own arrays can be
+    // handed over with the rest.
     let boot_pages = &frame.pools.boot_pages;
     for paints_free in [false, true] {
         let (zones, runs) = (&mut *frame.zones, runs.clone());

@@ -8,7 +8,7 @@ use crate::platform::Platform;
 use core::fmt::Write;
 
 /// All nodes, for paths with a node in them.
-pub(in crate::procfs) fn numbers<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
+pub(crate) fn numbers<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
     for node in manager.nodes() {
         visit(&[node.id.index() as u64]);
     }

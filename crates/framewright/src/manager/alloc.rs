@@ -1,0 +1,360 @@
+//! Requests across zones and nodes.
+
+use crate::block::MigrateType;
+use crate::frames;
+use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
+use crate::manager::state::Manager;
+use crate::manager::vmemmap::deferred::is_withheld;
+use crate::memblock::NodeChoice;
+use crate::platform::Platform;
+use crate::units::{NodeId, Order, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
+use crate::zone::{FreeError, Segment, Zone, ZoneKind, segment};
+use core::iter;
+use core::panic::Location;
+
+impl<P: Platform> Manager<P> {
+    /// Allocates a run of frames. Zones are asked from the wanted one down on the wanted node, then
+    /// on the others by distance; all of them first above their low watermark, then above their min
+    /// watermark (SPEC 3.5). When that fails the caches of CPUs are drained, then the reclaim hook
+    /// is asked ([`set_reclaim`](super::Pressure::set_reclaim)), then come the reserves, if the
+    /// request may have them.
+    ///
+    /// # Errors
+    /// See [`AllocateError`].
+    #[track_caller]
+    pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
+        let (taken, is_zero) = self.allocate_known(request)?;
+        let clear = request.zeroed && !is_zero;
+        if self.pressure.quiet.wants_attention() {
+            self.after_allocation(iter::once(taken), clear, Location::caller())?;
+        } else if clear {
+            frames::zero(self.platform, taken);
+        }
+        Ok(taken)
+    }
+
+    /// The same with any content, whatever the request says, and out of sight of debug aids.
+    pub(super) fn allocate_bare(&self, request: &Request) -> Result<PfnRange, AllocateError> {
+        self.allocate_known(request).map(|(taken, _)| taken)
+    }
+
+    /// The same, and whether the memory is known to be zero.
+    fn allocate_known(&self, request: &Request) -> Result<(PfnRange, bool), AllocateError> {
+        let order = request.order()?;
+        let search = self.search(request)?;
+        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order);
+        let mut found = if hopeless { None } else { self.find(&search, order, ORDINARY) };
+        if found.is_none() {
+            let mut attempt =
+                |marks: &[Mark]| self.find(&search, order, marks).ok_or(order.pages());
+            found = self.press(request, &search, order, hopeless, &mut attempt);
+        }
+        let (mut taken, is_zero) = found.ok_or(AllocateError::OutOfMemory { order })?;
+        let end = taken.start.add(request.pages);
+        if end < taken.end {
+            // Just allocated and nobody else's, so that this cannot fail.
+            let _ = self.free_bare(PfnRange { start: end, end: taken.end });
+            taken.end = end;
+        }
+        Ok((taken, is_zero))
+    }
+
+    fn find(&self, search: &Search, order: Order, marks: &[Mark]) -> Option<(PfnRange, bool)> {
+        for &mark in marks {
+            for zone in self.zonelist(search) {
+                if let Some(taken) = self.try_zone_known(zone, search, order, mark) {
+                    return Some(taken);
+                }
+            }
+        }
+        None
+    }
+
+    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many.
+    /// Fewer only when memory is short, after everything that [`allocate`](Self::allocate) does
+    /// then. `request` says where and what for; its size, alignment and boundary are not looked at.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate), when not one frame was found.
+    #[track_caller]
+    pub fn allocate_bulk(
+        &self,
+        request: &Request,
+        pages: &mut [Pfn],
+    ) -> Result<usize, AllocateError> {
+        let done = self.allocate_bulk_bare(request, pages)?;
+        let runs = pages[..done].iter().map(|&page| PfnRange { start: page, end: page.add(1) });
+        if self.pressure.quiet.wants_attention() {
+            self.after_allocation(runs, request.zeroed, Location::caller())?;
+        } else if request.zeroed {
+            runs.for_each(|run| frames::zero(self.platform, run));
+        }
+        Ok(done)
+    }
+
+    fn allocate_bulk_bare(
+        &self,
+        request: &Request,
+        pages: &mut [Pfn],
+    ) -> Result<usize, AllocateError> {
+        let search = self.search(request)?;
+        let hopeless =
+            self.pressure.quiet.wants_attention() && self.is_hopeless(&search, Order::PAGE);
+        let mut done = 0;
+        let mut attempt = |marks: &[Mark]| {
+            done += self.fill(&search, marks, &mut pages[done..]);
+            if done == pages.len() { Ok(()) } else { Err((pages.len() - done) as u64) }
+        };
+        if hopeless || attempt(ORDINARY).is_err() {
+            // Whether all were found shows in `done`.
+            let _ = self.press(request, &search, Order::PAGE, hopeless, &mut attempt);
+        }
+        if done == 0 && !pages.is_empty() {
+            return Err(AllocateError::OutOfMemory { order: Order::PAGE });
+        }
+        Ok(done)
+    }
+
+    /// Single frames from all zones that will do, until `pages` is full; how many.
+    fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
+        let mut done = 0;
+        for &mark in marks {
+            for zone in self.zonelist(search) {
+                if zone.span().end.address() <= search.max_address {
+                    let keep = mark.keeps(zone, search.highest);
+                    loop {
+                        let got = zone.allocate_bulk(
+                            self.platform,
+                            search.migrate_type,
+                            keep,
+                            &mut pages[done..],
+                        );
+                        self.note_node(zone, search, got as u64);
+                        done += got;
+                        let missing = (pages.len() - done) as u64;
+                        if missing == 0 || !self.vmemmap().grow(zone, missing, Pfn(u64::MAX)) {
+                            break;
+                        }
+                    }
+                } else {
+                    // A limit inside the zone: one at a time.
+                    while let Some(page) = pages.get_mut(done)
+                        && let Some(taken) = self.try_zone(zone, search, Order::PAGE, mark)
+                    {
+                        *page = taken.start;
+                        done += 1;
+                    }
+                }
+            }
+        }
+        done
+    }
+
+    /// Where to look.
+    pub(super) fn search(&self, request: &Request) -> Result<Search, AllocateError> {
+        usable_type(request.migrate_type)?;
+        let (first, exact) = match request.node {
+            NodeChoice::Any => (self.local_node(), false),
+            NodeChoice::Preferred(node) => (node, false),
+            NodeChoice::Exact(node) => (node, true),
+        };
+        if first.index() >= self.nodes.len() {
+            return Err(AllocateError::NoNode(first));
+        }
+        let Request { zone: highest, max_address, migrate_type, .. } = *request;
+        // What cannot be reached cannot be cleared.
+        let max_address = if request.zeroed {
+            max_address.min(self.platform.direct_limit())
+        } else {
+            max_address
+        };
+        Ok(Search {
+            first,
+            is_named: request.node != NodeChoice::Any,
+            exact,
+            highest,
+            max_address,
+            migrate_type,
+        })
+    }
+
+    /// Zones in the order in which they are asked.
+    pub(super) fn zonelist(&self, search: &Search) -> impl Iterator<Item = &'static Zone> + '_ {
+        let &Search { first, exact, highest, .. } = search;
+        let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
+        let fallback = self.nodes.get(first.index()).map_or(&[][..], |node| node.fallback);
+        let nodes = fallback.iter().filter(move |&&candidate| !exact || candidate == first);
+        nodes.flat_map(move |&candidate| {
+            kinds.clone().filter_map(move |kind| self.zone_of_kind(candidate, kind))
+        })
+    }
+
+    pub(super) fn try_zone(
+        &self,
+        zone: &Zone,
+        search: &Search,
+        order: Order,
+        mark: Mark,
+    ) -> Option<PfnRange> {
+        self.try_zone_known(zone, search, order, mark).map(|(taken, _)| taken)
+    }
+
+    fn try_zone_known(
+        &self,
+        zone: &Zone,
+        search: &Search,
+        order: Order,
+        mark: Mark,
+    ) -> Option<(PfnRange, bool)> {
+        if !mark.allows(zone, search.highest, order) {
+            return None;
+        }
+        let max = Pfn::containing(search.max_address);
+        loop {
+            let taken = zone.allocate(self.platform, order, search.migrate_type, max);
+            if taken.is_some() {
+                self.note_node(zone, search, order.pages());
+                return taken;
+            }
+            if !self.vmemmap().grow(zone, order.pages(), max) {
+                return None;
+            }
+        }
+    }
+
+    /// Counts pages of a zone that a search found, unless they are of the wanted node and that is
+    /// the caller's.
+    #[inline]
+    pub(super) fn note_node(&self, zone: &Zone, search: &Search, pages: u64) {
+        let node = zone.id().node;
+        if (search.is_named || node != search.first) && pages != 0 {
+            let local = if search.is_named { self.local_node() } else { search.first };
+            self.pressure.numa.note(node, search.first, local, pages);
+        }
+    }
+
+    pub(super) fn local_node(&self) -> NodeId {
+        let node = self.pinned(|cpu| self.platform.cpu_node(cpu));
+        if node.index() < self.nodes.len() { node } else { NodeId::ZERO }
+    }
+
+    /// Allocates the frames of `order` that begin at `start`. Watermarks are not looked at: who
+    /// names a place has a reason.
+    ///
+    /// # Errors
+    /// See [`AllocateError`].
+    #[track_caller]
+    pub fn allocate_at(
+        &self,
+        start: Pfn,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<PfnRange, AllocateError> {
+        if !start.is_aligned(order) {
+            return Err(AllocateError::NotAligned { start, order });
+        }
+        usable_type(migrate_type)?;
+        let wanted = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
+        let not_free = AllocateError::NotFree(wanted);
+        let block = block_number(start).ok_or(not_free)?;
+        let segment = segment::find(self.directory, block).ok_or(not_free)?;
+        let zone = self.zones.get(usize::from(segment.zone)).ok_or(not_free)?;
+        let attempt = || zone.allocate_at(self.platform, start, order, migrate_type);
+        // Asked first: others may bring it up between the attempt and the look.
+        let withheld = is_withheld(zone, wanted);
+        let mut taken = attempt();
+        if taken.is_none() && withheld {
+            self.vmemmap().grow_at(zone, wanted);
+            taken = attempt();
+        }
+        let taken = taken.ok_or(not_free)?;
+        // What is left of a block that was taken apart may have another type now, which somebody
+        // waits for.
+        self.pressure.quiet.stir();
+        if self.pressure.quiet.wants_attention() {
+            self.after_allocation(iter::once(taken), false, Location::caller())?;
+        }
+        Ok(taken)
+    }
+
+    /// Gives frames back: what one call allocated, a part of it, or several neighbouring
+    /// allocations of one zone. With `page_owner=on` neighbours that were allocated at different
+    /// lines are taken for a wrong size.
+    ///
+    /// The manager's own tables, the vmemmap as bring-up made it, and what is kept for pools are
+    /// not allocated. Frames that the array took later, when its parts were given back or restored,
+    /// are its own allocations like anybody's. What is in the cache of a CPU, because it was freed
+    /// before, is taken for allocated but by builds with debug assertions, as in
+    /// [`free_order`](Self::free_order), and with `page_owner=on`.
+    ///
+    /// # Errors
+    /// See [`FreeError`]; nothing has then changed (invariant 13).
+    ///
+    /// # Safety
+    /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, and
+    /// nobody uses them any more.
+    #[track_caller]
+    pub unsafe fn free(&self, range: PfnRange) -> Result<(), FreeError> {
+        if range.is_empty() {
+            return Err(FreeError::Empty(range));
+        }
+        if cfg!(debug_assertions) {
+            self.check_free(range).map_err(|error| self.explained(error))?;
+        }
+        if self.pressure.quiet.wants_attention() {
+            self.before_free(range, true, Location::caller())?;
+        }
+        self.free_bare(range)
+    }
+
+    /// The same out of sight of debug aids, for a range that is not empty.
+    pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
+        let (zone, segment) = self.zone_of_range(range)?;
+        zone.free(self.platform, segment, range)?;
+        self.pressure.quiet.stir();
+        Ok(())
+    }
+
+    /// The same for frames that bring-up may have kept for the vmemmap.
+    pub(super) fn free_kept(&self, range: PfnRange) -> Result<(), FreeError> {
+        let (zone, segment) = self.zone_of_range(range)?;
+        zone.end_keeping(self.platform, segment, range);
+        self.free_bare(range)
+    }
+
+    /// The zone and the segment that hold all of a range, which is not empty.
+    pub(super) fn zone_of_range(
+        &self,
+        range: PfnRange,
+    ) -> Result<(&'static Zone, &'static Segment), FreeError> {
+        let (start, last) = (block_number(range.start), block_number(Pfn(range.end.0 - 1)));
+        let start = start.ok_or(FreeError::NotManaged(range.start))?;
+        let last = last.ok_or(FreeError::NotManaged(Pfn(range.end.0 - 1)))?;
+        let segment =
+            segment::find(self.directory, start).ok_or(FreeError::NotManaged(range.start))?;
+        let zone =
+            self.zones.get(usize::from(segment.zone)).ok_or(FreeError::NotManaged(range.start))?;
+        if last >= segment.end() {
+            let end = segment.end();
+            return Err(match segment::find(self.directory, end) {
+                Some(next) if next.zone != segment.zone => FreeError::SpansZones(range),
+                _ => FreeError::NotManaged(end.start()),
+            });
+        }
+        Ok((zone, segment))
+    }
+}
+
+/// Refuses types for which no memory is kept: they take from no other, and no other takes from
+/// them.
+pub(super) fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError> {
+    if migrate_type.is_mergeable() { Ok(()) } else { Err(AllocateError::BadType(migrate_type)) }
+}
+
+/// The block of a frame, unless it lies beyond the address space.
+fn block_number(pfn: Pfn) -> Option<BlockNumber> {
+    (pfn.address() >> crate::units::PAGE_SHIFT == pfn.0
+        && pfn.address() < crate::units::PHYSICAL_ADDRESS_END)
+        .then(|| BlockNumber::containing(pfn))
+}

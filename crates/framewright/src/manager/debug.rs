@@ -1,0 +1,225 @@
+//! Where debug aids look at allocations and frees. All of it is cold: an operation comes here when
+//! `Quiet` says that something wants attention.
+//!
+//! Allocation: what is taken is looked at for damage, then cleared, then written down. Free: the
+//! range is validated first, because nothing may be written into memory that is not the caller's;
+//! then its records are taken back, then it is filled, and then it goes where freed memory goes.
+//!
+//! Orders of memory: Relaxed: a serial number stands alone.
+
+use crate::block::State;
+use crate::debug::{
+    Aids, Allocation, Damage, Event, Misuse, POISON, PageHistory, Place, fill, first_other,
+};
+use crate::manager::facets::Debugging;
+use crate::manager::request::AllocateError;
+use crate::manager::state::Manager;
+use crate::manager::state::debug::{SegmentAids, as_index};
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
+use crate::zone::FreeError;
+use core::ops::Range;
+
+impl<P: Platform> Debugging<'_, P> {
+    /// Which debug aids are on.
+    #[must_use]
+    pub const fn aids(self) -> Aids {
+        self.manager.debug.aids
+    }
+
+    /// Who allocated a page and who freed it last, with `page_owner=on`; nothing for a page that
+    /// was never allocated.
+    #[must_use]
+    pub fn page_history(self, pfn: Pfn) -> Option<PageHistory> {
+        let (segment, pages) =
+            self.manager.aids_of(PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) })?;
+        self.manager.debug.owners(segment).history(pages.start)
+    }
+
+    /// How often memory that was free turned out to have been written to, and where it was found
+    /// last (`page_poison=1`). Each time the allocation failed with [`AllocateError::Damaged`].
+    pub fn damage(self) -> Option<(u64, Damage)> {
+        let (times, last) = *self.manager.debug.damage.lock(self.manager.platform);
+        Some((times, last?))
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// What is kept of a range, which lies in one segment, with its pages counted from the
+    /// segment's first block.
+    fn aids_of(&self, range: PfnRange) -> Option<(&'static SegmentAids, Range<usize>)> {
+        let block = BlockNumber::containing(range.start);
+        let index =
+            self.directory.partition_point(|segment| segment.start <= block).checked_sub(1)?;
+        let (segment, aids) = (self.directory.get(index)?, self.debug.segments.get(index)?);
+        let first = as_index(range.start.0 - segment.start.start().0);
+        (block < segment.end()).then(|| (aids, first..first + as_index(range.pages())))
+    }
+
+    fn event(&self, place: Place) -> Event {
+        self.pinned(|cpu| Event { place, cpu, now_ns: self.platform.now_ns() })
+    }
+
+    /// The part of a range that can be written to.
+    fn reachable(&self, range: PfnRange) -> PfnRange {
+        let limit = self.platform.direct_limit() / PAGE_SIZE;
+        PfnRange::new(range.start.0, range.end.0.min(limit).max(range.start.0))
+    }
+
+    /// Looks at what was just allocated and makes it what its new owner wants. On an error all of
+    /// it is free again.
+    #[cold]
+    pub(super) fn after_allocation(
+        &self,
+        runs: impl Iterator<Item = PfnRange> + Clone,
+        zeroed: bool,
+        place: Place,
+    ) -> Result<(), AllocateError> {
+        if let Err(damage) = self.look_for_damage(runs.clone()) {
+            // Just allocated and nobody else's, so that this cannot fail.
+            runs.for_each(|run| _ = self.free_bare(run));
+            return Err(AllocateError::Damaged(damage));
+        }
+        self.hand_over(runs, zeroed, place);
+        Ok(())
+    }
+
+    /// Looks at what was just claimed and makes it what its new owner wants. On an error it is to
+    /// be what it was.
+    #[cold]
+    pub(super) fn look_at_claimed(&self, claimed: PfnRange, place: Place) -> Result<(), Damage> {
+        self.look_for_damage(core::iter::once(claimed))?;
+        self.hand_over(core::iter::once(claimed), false, place);
+        Ok(())
+    }
+
+    /// Looks at what was just allocated. Damage is counted, and all is filled again then.
+    fn look_for_damage(&self, runs: impl Iterator<Item = PfnRange> + Clone) -> Result<(), Damage> {
+        if !self.debug.aids.page_poison {
+            return Ok(());
+        }
+        let mut damage = None;
+        for run in runs.clone() {
+            let found = self.find_damage(run);
+            damage = damage.or(found);
+        }
+        let Some(damage) = damage else { return Ok(()) };
+        runs.for_each(|run| self.fill_freed(run));
+        let mut known = self.debug.damage.lock(self.platform);
+        *known = (known.0 + 1, Some(damage));
+        Err(damage)
+    }
+
+    /// Clears what was just allocated, where that is wanted, and writes down who has it.
+    fn hand_over(&self, runs: impl Iterator<Item = PfnRange> + Clone, zeroed: bool, place: Place) {
+        let aids = &self.debug.aids;
+        if aids.init_on_alloc || zeroed {
+            runs.clone().for_each(|run| fill(self.platform, self.reachable(run), 0));
+        }
+        if aids.page_owner {
+            let event = self.event(place);
+            for run in runs {
+                if let Some((segment, pages)) = self.aids_of(run) {
+                    let serial =
+                        self.debug.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+                    let order = Order::for_pages(run.pages()).unwrap_or(Order::MAX);
+                    self.debug
+                        .owners(segment)
+                        .allocate(pages, &Allocation { event, order, serial });
+                }
+            }
+        }
+    }
+
+    /// The first byte of a run that is not poison where poison was put; its marks are gone then.
+    fn find_damage(&self, run: PfnRange) -> Option<Damage> {
+        let (segment, pages) = self.aids_of(run)?;
+        let first = pages.start;
+        let mut damage = None;
+        segment.filled.take(pages, |page| {
+            if damage.is_none() {
+                let start = run.start.add((page - first) as u64);
+                let frame = PfnRange { start, end: start.add(1) };
+                let other = first_other(self.platform, frame, POISON);
+                damage = other.map(|(address, found)| Damage {
+                    address,
+                    found,
+                    history: self.debug.owners(segment).history(page),
+                });
+            }
+        });
+        damage
+    }
+
+    /// Looks at what is about to be freed, and fills it. An error leaves everything as it was.
+    #[cold]
+    pub(super) fn before_free(
+        &self,
+        range: PfnRange,
+        neighbours: bool,
+        place: Place,
+    ) -> Result<(), FreeError> {
+        if !self.debug.aids.watch() {
+            return Ok(());
+        }
+        let (zone, segment) = self.zone_of_range(range)?;
+        zone.check_allocated(self.platform, segment, range)
+            .map_err(|error| self.explained(error))?;
+        if self.debug.aids.page_owner
+            && let Some((segment, pages)) = self.aids_of(range)
+        {
+            let (owners, first) = (self.debug.owners(segment), pages.start);
+            owners.free(pages, neighbours, &self.event(place)).map_err(|misuse| {
+                let pfn = |page: usize| range.start.add((page - first) as u64);
+                match misuse {
+                    Misuse::NotAllocated(page) => {
+                        self.explained(FreeError::free_already(pfn(page)))
+                    }
+                    Misuse::OtherAllocation(page) => FreeError::WrongSize {
+                        range,
+                        allocation: owners.history(first),
+                        pfn: pfn(page),
+                    },
+                }
+            })?;
+        }
+        self.fill_freed(range);
+        Ok(())
+    }
+
+    /// Fills memory that nobody has any more.
+    fn fill_freed(&self, range: PfnRange) {
+        let aids = &self.debug.aids;
+        let reachable = self.reachable(range);
+        if aids.init_on_free {
+            fill(self.platform, reachable, 0);
+        }
+        if !aids.page_poison {
+            return;
+        }
+        let Some((segment, pages)) = self.aids_of(range) else { return };
+        let sparsely = aids.poison_sparsely && range.pages() > PAGES_PER_BLOCK;
+        let step = if sparsely { PAGES_PER_BLOCK } else { 1 };
+        let mut pfn = if sparsely { range.start.0.next_multiple_of(step) } else { range.start.0 };
+        while pfn < reachable.end.0 {
+            fill(self.platform, PfnRange::new(pfn, pfn + 1), POISON);
+            segment.filled.set(pages.start + as_index(pfn - range.start.0));
+            pfn += step;
+        }
+    }
+
+    /// An error with what is known of the page that it names.
+    pub(super) fn explained(&self, error: FreeError) -> FreeError {
+        match error {
+            FreeError::NotAllocated { pfn, state, .. } if self.debug.aids.page_owner => {
+                match self.debug().page_history(pfn) {
+                    None if state == Some(State::Free) => FreeError::NeverAllocated(pfn),
+                    history => FreeError::NotAllocated { pfn, state, history },
+                }
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The pool of one size, and what all pools have together.
+
+use crate::hugetlb::{NodeCounts, PoolCounts, PoolError};
+use crate::manager::facets::Hugetlb;
+use crate::manager::state::Manager;
+use crate::memblock::NodeChoice;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
+use crate::zone::{Zone, ZoneId, ZoneKind};
+
+/// The pool of one size. Any context that may take the manager's locks may read, allocate and free;
+/// see each method for where waiting matters.
+pub struct Pool<'a, P: Platform> {
+    pub(super) manager: &'a Manager<P>,
+    pub(super) size: PoolSize,
+}
+
+impl<P: Platform> Clone for Pool<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Pool<'_, P> {}
+
+impl<P: Platform> Hugetlb<'_, P> {
+    /// The size that `/proc/sys/vm/nr_hugepages` means: what `default_hugepagesz=` said, once
+    /// [`fill`](Self::fill) was called; 2 MiB otherwise.
+    #[must_use]
+    pub fn default_size(self) -> PoolSize {
+        // Relaxed: written at boot.
+        if self.manager.pools.default_is_gigantic.load(Ordering::Relaxed) {
+            PoolSize::OneGib
+        } else {
+            PoolSize::TwoMib
+        }
+    }
+
+    /// Memory in all pools, in KiB: `Hugetlb` of `/proc/meminfo`.
+    pub fn kbytes(self) -> u64 {
+        let books = self.manager.pools.books.lock(self.manager.platform);
+        PoolSize::ALL.into_iter().map(|size| books.counts(size).all.nr * size.kbytes()).sum()
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// The pool of pages of one size.
+    #[must_use]
+    pub const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
+        Pool { manager: self, size }
+    }
+
+    /// Zones of a node that have memory, highest first, each with its place among all.
+    pub(super) fn node_zones(
+        &self,
+        node: NodeId,
+    ) -> impl Iterator<Item = (usize, &'static Zone)> + '_ {
+        ZoneKind::ALL.into_iter().rev().filter_map(move |kind| {
+            let slot = usize::from(*self.slots.get(ZoneId { node, kind }.index())?);
+            Some((slot, self.zones.get(slot)?))
+        })
+    }
+
+    /// Nodes of a set that have memory that is managed.
+    pub(super) fn nodes_with_memory(&self, nodes: NodeMask) -> NodeMask {
+        let mut found = NodeMask::EMPTY;
+        for zone in self
+            .zones
+            .iter()
+            .filter(|zone| zone.managed_pages() != 0 && nodes.contains(zone.id().node))
+        {
+            found = found.with(zone.id().node);
+        }
+        found
+    }
+}
+
+impl<P: Platform> Pool<'_, P> {
+    /// The size of its pages.
+    #[must_use]
+    pub const fn size(&self) -> PoolSize {
+        self.size
+    }
+
+    /// All counters at one moment. The files of `/sys/kernel/mm/hugepages` and `HugePages_*` of
+    /// `/proc/meminfo` show them.
+    pub fn counts(&self) -> PoolCounts {
+        self.manager.pools.books.lock(self.manager.platform).counts(self.size)
+    }
+
+    /// The counters of one node: its files, and `HugePages_*` of its `meminfo`.
+    ///
+    /// # Errors
+    /// [`PoolError::NoNode`].
+    pub fn node_counts(&self, node: NodeId) -> Result<NodeCounts, PoolError> {
+        self.existing(node)?;
+        Ok(self.manager.pools.books.lock(self.manager.platform).node(self.size, node))
+    }
+
+    /// Writes `nr_overcommit_hugepages`: from now on at most so many surplus pages are allocated.
+    /// Those that there are stay.
+    ///
+    /// # Errors
+    /// [`PoolError::NotPossible`] for 1 GiB pages.
+    pub fn set_overcommit(&self, pages: u64) -> Result<(), PoolError> {
+        if self.size.is_gigantic() {
+            return Err(PoolError::NotPossible(self.size));
+        }
+        self.manager.pools.books.lock(self.manager.platform).counts_mut(self.size).overcommit =
+            pages;
+        Ok(())
+    }
+
+    pub(super) fn existing(&self, node: NodeId) -> Result<(), PoolError> {
+        if node.index() < self.manager.nodes.len() { Ok(()) } else { Err(PoolError::NoNode(node)) }
+    }
+
+    /// Nodes in the order in which they are asked for a page.
+    pub(super) fn nodes_for(
+        &self,
+        choice: NodeChoice,
+    ) -> Result<(&'static [NodeId], Option<NodeId>), PoolError> {
+        let (first, exact) = match choice {
+            NodeChoice::Any => (self.manager.local_node(), false),
+            NodeChoice::Preferred(node) => (node, false),
+            NodeChoice::Exact(node) => (node, true),
+        };
+        let node = self.manager.nodes.get(first.index()).ok_or(PoolError::NoNode(first))?;
+        Ok((node.fallback, exact.then_some(first)))
+    }
+}
+
+const _: () = assert!(
+    MAX_NODES <= framewright_jobs::MAX_PARTS,
+    "a resize is a job with a part for each node"
+);

@@ -1,0 +1,311 @@
+//! Bring-up, step by step.
+
+use crate::block::BlockEntry;
+use crate::block::deferred_merge::DeferredMerges;
+use crate::block::free_index::FreeIndex;
+use crate::block::reported::ReportedBitmap;
+use crate::block::table::BlockTable;
+use crate::carve::Carver;
+use crate::debug::Aids;
+use crate::manager::hugetlb::boot::choose_boot_pages;
+use crate::manager::init::chance::begin_shuffling;
+use crate::manager::init::check::check;
+use crate::manager::init::error::{BringUpError, BringUpFailed};
+use crate::manager::init::frame::{BringUp, Frame};
+use crate::manager::init::node_clock::{NodeClock, Work};
+use crate::manager::init::obtained::{Obtained, place_tables};
+use crate::manager::init::paint::paint;
+use crate::manager::init::plan::{Plan, TableSize, ZoneSet, zone_span};
+use crate::manager::init::vmemmap::{
+    MapState, first_value, node_of_segment, note_absent, withheld,
+};
+use crate::manager::reporting::Reporting;
+use crate::manager::state::debug::DebugState;
+use crate::manager::state::isolations::Isolations;
+use crate::manager::state::pressure::PressureState;
+use crate::manager::state::tunables::{Settings, Tunables};
+use crate::manager::state::vmemmap::{MapPolicy, SectionLocks};
+use crate::manager::state::{BringUpTimes, Manager};
+use crate::memblock::Memblock;
+use crate::page::{CpuCache, Descriptors};
+use crate::parameters::Policy;
+use crate::platform::Platform;
+use crate::sync::table_atomic::AtomicU64;
+use crate::sync::{Readers, SpinLock};
+use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK};
+use crate::vmemmap::{ArrayMemory, MapFallback};
+use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::zone::initialise::ZoneTables;
+use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
+
+impl<P: Platform> Manager<P> {
+    /// Brings all memory up that `early` knows, and ends it.
+    ///
+    /// Several CPUs: calls [`Platform::cpu_barrier`] once, where [`Platform::can_wait`] allows it.
+    ///
+    /// Pages that the command line puts into pools without a map are kept back until
+    /// [`Hugetlb::fill`](crate::manager::Hugetlb::fill), which then has to be called.
+    ///
+    /// # Errors
+    /// See [`BringUpError`]. Everything obtained was given back, and the memblock allocator comes
+    /// back with the error.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the manager is larger than what comes back with an error"
+    )]
+    pub fn bring_up<'a>(
+        mut early: Memblock<'a, P>,
+        input: &BringUp<'_>,
+    ) -> Result<Self, BringUpFailed<'a, P>> {
+        match Self::bring_up_all(&mut early, input) {
+            Ok(manager) => Ok(manager),
+            Err(error) => Err(BringUpFailed { error, early }),
+        }
+    }
+
+    fn bring_up_all(
+        early: &mut Memblock<'_, P>,
+        input: &BringUp<'_>,
+    ) -> Result<Self, BringUpError> {
+        let platform = early.platform();
+        check(platform, early)?;
+        if input.parameters.movable_node {
+            early.set_movable_node(true);
+        }
+        place_tables(early, input.parameters);
+        let started_ns = input.started_ns.or_else(|| platform.now_ns());
+        let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
+        let plan = Plan::measure(early.runs());
+        let mut memory = Obtained::new(early);
+        let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;
+        frame.fill(memory.early, &plan);
+        allocate_tables(platform, &mut memory, &mut frame)?;
+        let aids = Aids::of(input.parameters);
+        let debug = DebugState::allocate(platform, &mut memory, frame.directory, aids)?;
+        let map_state = if MapState::is_wanted(platform, input.parameters) {
+            Some(MapState::allocate(&mut memory, frame.zones)?)
+        } else {
+            None
+        };
+        let space = platform.vmemmap_space();
+        let are_wanted = input.parameters.pages.are_wanted(space.is_some());
+        if !any_free(memory.early, are_wanted) {
+            return Err(BringUpError::NothingToManage);
+        }
+        memory.keep();
+        let (policy, array) = make_map(&mut memory, input, &mut frame, platform, map_state);
+        let map_bytes = array.bytes();
+        let metadata_bytes = memory.bytes + map_bytes + size_of::<Self>() as u64;
+        let tables_ns = since();
+
+        let shuffle_seed = begin_shuffling(frame.zones, input.parameters, platform);
+        let mut clock = NodeClock::new(platform);
+        paint(memory.early, &mut frame, &mut clock, &array);
+        let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
+        let readers: &'static [Readers] = readers;
+        for zone in frame.zones.iter_mut() {
+            clock.turn_to(frame.nodes, zone.id().node, Work::Bookkeeping);
+            zone.note_withheld();
+            let (segments, array) = (zone.segments(), zone.array());
+            let poison = aids.page_poison;
+            let descriptors =
+                Descriptors::new(platform, readers, segments, are_wanted, array, poison);
+            zone.attach_descriptors(descriptors, &frame.pools.boot_pages);
+        }
+        clock.stop(frame.nodes);
+        let tunables = Tunables::of(input.parameters, frame.zones);
+        tunables.apply(frame.zones);
+        if let Some(seed) = aids.placement_seed {
+            (0..)
+                .zip(frame.zones.iter_mut())
+                .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
+        }
+        for zone in frame.zones.iter() {
+            zone.shuffle(platform);
+        }
+        give_caches_homes(&mut frame, platform);
+        let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
+        let without_map = pools.boot_pages.blocks();
+        let same = caches
+            .first()
+            .map(|cache| cache.zone)
+            .filter(|&zone| caches.iter().all(|cache| cache.zone == zone));
+        let zones: &'static [Zone] = zones;
+        let mut manager = Self {
+            platform,
+            zones,
+            slots,
+            nodes,
+            directory,
+            caches,
+            sole: same.and_then(|zone| zones.get(zone)),
+            pressure: PressureState::new(aids.watch()),
+            debug,
+            isolations: SpinLock::new(Isolations::NONE),
+            pools,
+            tunables: SpinLock::new(tunables),
+            settings: Settings::of(input.parameters),
+            reporting: Reporting::new(&input.parameters.reporting),
+            vmemmap: MapPolicy::new(policy, (map_bytes, without_map), input.parameters, started_ns),
+            section_locks: SectionLocks::new(),
+            shuffle_seed,
+            metadata_bytes,
+            times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
+        };
+        if manager.prove_first_allocation() {
+            manager.times.first_alloc_ns = since();
+        }
+        manager.times.bring_up_ns = since();
+        if manager.zones.iter().all(|zone| !zone.sections().are_left()) {
+            manager.times.all_memory_ns = manager.times.bring_up_ns;
+        }
+        Ok(manager)
+    }
+
+    /// Allocates a block and frees it, so that the time to the first allocation is one of an
+    /// allocation. A machine with less than one free block has none.
+    #[inline(never)]
+    fn prove_first_allocation(&self) -> bool {
+        self.zones.iter().rev().any(|zone| {
+            let taken = zone.allocate(
+                self.platform,
+                Order::BLOCK,
+                crate::block::MigrateType::Movable,
+                crate::units::Pfn(u64::MAX),
+            );
+            taken.is_some_and(|(range, _)| self.free_bare(range).is_ok())
+        })
+    }
+}
+
+/// Gets the array's memory where the policy wants one, and tells the zones what of them it
+/// describes and what is withheld. Returns the policy that came of it, and the array. Nodes whose
+/// part finds no memory, and all when nothing would be left to hand out, go without.
+#[inline(never)]
+fn make_map<P: Platform>(
+    memory: &mut Obtained<'_, '_, P>,
+    input: &BringUp<'_>,
+    frame: &mut Frame,
+    platform: &'static P,
+    state: Option<MapState>,
+) -> (Policy, ArrayMemory) {
+    let mut array = ArrayMemory::none(core::mem::take(&mut frame.parts));
+    let (Some(space), Some(state)) = (platform.vmemmap_space(), state) else {
+        return (Policy::OnDemand, array);
+    };
+    let (directory, zones) = (&*frame.directory, &*frame.zones);
+    let node_of = |segment: &Segment| node_of_segment(zones, segment);
+    choose_boot_pages(
+        memory.early,
+        input.parameters,
+        directory,
+        &node_of,
+        &mut frame.pools.boot_pages,
+    );
+    array.obtain(memory.early, space, directory, &node_of, &frame.pools.boot_pages);
+    if !any_free(memory.early, !array.covers_all()) {
+        array.give_back(memory.early, space, directory, &node_of, MapFallback::NothingLeft);
+    }
+    note_absent(frame.nodes, &array);
+    let policy = input.parameters.policy;
+    let mut have = ZoneSet::default();
+    frame
+        .zones
+        .iter()
+        .filter(|zone| !zone.segments().is_empty())
+        .for_each(|zone| have.insert(zone.id()));
+    let fill = first_value(input.parameters, space);
+    state.furnish(platform, frame.zones, &array, fill, space, &|zone| match policy {
+        Policy::Deferred => withheld(memory.early.runs(), &|zone| have.contains(zone), zone),
+        Policy::Eager | Policy::OnDemand => None,
+    });
+    (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
+}
+
+/// Each zone's tables, on its node. All or nothing.
+#[inline(never)]
+fn allocate_tables<P: Platform>(
+    platform: &'static P,
+    memory: &mut Obtained<'_, '_, P>,
+    frame: &mut Frame,
+) -> Result<(), BringUpError> {
+    let mut rest = core::mem::take(&mut frame.by_zone);
+    for slot in 0..frame.zones.len() {
+        let count = rest.iter().take_while(|segment| usize::from(segment.zone) == slot).count();
+        let (segments, others) = rest.split_at_mut(count);
+        rest = others;
+        let segments: &'static [Segment] = segments;
+        let id = frame.zones[slot].id();
+        let span = zone_span(frame.nodes[id.node.index()].span, id);
+        if segments.is_empty() {
+            frame.zones[slot].attach(span, segments, ZoneTables::EMPTY);
+            continue;
+        }
+        let size = TableSize::of(segments);
+        let range = memory.take("block tables", size.bytes(), id.node)?;
+        // SAFETY: the range was just reserved for this table, below the direct limit, in one range
+        // of the map (invariants 1, 3 and 15).
+        let mut carver = unsafe { Carver::new(platform, range) };
+        // What is touched lies together, before the arrays that an idle machine never reads.
+        let ready = carver.values(size.ready_words, |_| AtomicU64::new(0));
+        let heads: &'static [BlockEntry] = carver.any(size.groups);
+        frame.zones[slot].set_table_memory(range);
+        let free_index = FreeIndex::new(carver.any(size.free_index_words), size.entries);
+        let deferred = DeferredMerges::new(carver.any(size.deferred_words), size.entries);
+        let reported = ReportedBitmap::new(carver.any(size.reported_words));
+        let entries: &'static [BlockEntry] = carver.any(size.entries);
+        let free_maps = carver.any(size.entries);
+        let table = BlockTable::new(heads, entries, free_maps, ready);
+        let tables = ZoneTables { table, free_index, deferred, reported };
+        frame.zones[slot].attach(span, segments, tables);
+    }
+    Ok(())
+}
+
+/// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with
+/// more free frames than those need.
+fn any_free<P: Platform>(early: &Memblock<'_, P>, inside: bool) -> bool {
+    let least = if inside { MAP_PAGES_PER_BLOCK + 1 } else { 1 };
+    let mut found = false;
+    early.for_each_free(&mut |range, _| {
+        let border = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
+        found |= (border - range.start.0).max((range.end.0 - border).min(PAGES_PER_BLOCK)) >= least;
+    });
+    found
+}
+
+/// Each CPU keeps frames of the highest zone of the nearest node with memory, as many as its share
+/// of that zone allows.
+#[inline(never)]
+fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
+    let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
+    let home = |node: NodeId| {
+        let node = nodes.get(node.index()).or(nodes.first());
+        let near = node.into_iter().flat_map(|node| node.fallback).flat_map(|&node| {
+            ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()])
+        });
+        near.map(usize::from)
+            .find(|&slot| zones.get(slot).is_some_and(|zone| zone.final_managed_pages() != 0))
+    };
+    // CPUs of a node without memory use another's as well, but seldom all of them: they are not
+    // counted.
+    let mut sharers = [0_u32; MAX_NODES];
+    (0..platform.cpus()).for_each(|cpu| sharers[platform.cpu_node(cpu).index()] += 1);
+    // Neighbouring CPUs are nearly always on one node; where they are not, finding its zone again
+    // is short.
+    let mut last: Option<(NodeId, usize)> = None;
+    for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
+        let node = platform.cpu_node(cpu);
+        let slot = match last {
+            Some((of, slot)) if of == node => slot,
+            _ => {
+                let Some(slot) = home(node) else { continue };
+                last = Some((node, slot));
+                slot
+            }
+        };
+        let zone = &zones[slot];
+        let share = zone.final_managed_pages() / u64::from(sharers[zone.id().node.index()].max(1));
+        *cache = CpuCache::new(slot, zone.pfn_range(), share);
+    }
+}

@@ -1,0 +1,174 @@
+//! What bring-up is given, and the tables that it needs before zones have theirs.
+
+use crate::carve::{Carver, room};
+use crate::manager::init::error::BringUpError;
+use crate::manager::init::obtained::Obtained;
+use crate::manager::init::plan::{Plan, for_each_segment};
+use crate::manager::state::pools::Pools;
+use crate::manager::state::{NO_ZONE, Node};
+use crate::memblock::Memblock;
+use crate::page::{CpuCache, Partial};
+use crate::parameters::Parameters;
+use crate::platform::Platform;
+use crate::sync::Readers;
+use crate::units::{MAX_NODES, NodeId, PfnRange};
+use crate::vmemmap::Part;
+use crate::zone::fallback::fallback_order;
+use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
+
+/// What bring-up works on beside the memblock allocator, which knows memory and nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct BringUp<'a> {
+    /// The command line.
+    pub parameters: &'a Parameters,
+    /// `Platform::now_ns` when the adopter began with the intake; bring-up counts its times from
+    /// there.
+    pub started_ns: Option<u64>,
+}
+
+/// Everything that is allocated before zones have tables.
+pub(crate) struct Frame {
+    pub(crate) zones: &'static mut [Zone],
+    pub(crate) slots: &'static mut [u16],
+    pub(crate) nodes: &'static mut [Node],
+    pub(crate) directory: &'static mut [Segment],
+    pub(crate) by_zone: &'static mut [Segment],
+    pub(crate) fallback: &'static mut [NodeId],
+    /// A row for each node.
+    pub(crate) distances: &'static mut [u8],
+    pub(crate) caches: &'static mut [CpuCache],
+    pub(crate) partials: &'static mut [Partial],
+    pub(crate) readers: &'static mut [Readers],
+    pub(crate) parts: &'static mut [Part],
+    pub(crate) pools: Pools,
+}
+
+impl Frame {
+    #[inline(never)]
+    pub(crate) fn allocate<P: Platform>(
+        platform: &'static P,
+        memory: &mut Obtained<'_, '_, P>,
+        plan: &Plan,
+        input: &BringUp<'_>,
+    ) -> Result<Self, BringUpError> {
+        let (nodes, parameters) = (memory.early.topology().node_count(), input.parameters);
+        let slots = nodes * ZoneKind::COUNT;
+        // A run of free memory begins and ends in a block that may be in pieces; each table that is
+        // placed now may cut one more run in two.
+        let mut free_runs = 0;
+        memory.early.for_each_free(&mut |_, _| free_runs += 1);
+        let partials = 2 * (free_runs + plan.zones.len() + nodes + 3);
+        // Enough that CPUs seldom meet.
+        let readers = platform.cpus() as usize * 4;
+        let bytes = room::<Zone>(plan.zones.len() as u64)
+            + room::<u16>(slots as u64)
+            + room::<Node>(nodes as u64)
+            + 2 * room::<Segment>(plan.segments as u64)
+            + room::<NodeId>((nodes * nodes) as u64)
+            + room::<u8>((nodes * nodes) as u64)
+            + room::<CpuCache>(u64::from(platform.cpus()))
+            + room::<Partial>(partials as u64)
+            + room::<Readers>(readers as u64)
+            + room::<Part>(nodes as u64)
+            + Pools::room(plan.zones.len(), nodes, parameters);
+        let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
+        // SAFETY: the range was just reserved for this manager, below the direct limit, in one
+        // range of the map (invariants 1, 3 and 15).
+        let mut carver = unsafe { Carver::new(platform, range) };
+        let unset = ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma };
+        let node = |index| Node {
+            id: NodeId::new(index).unwrap_or_default(),
+            cpus: 0,
+            span: PfnRange::new(0, 0),
+            fallback: &[],
+            distances: &[],
+            init_ns: None,
+            bookkeeping_ns: None,
+            map_fallback: None,
+        };
+        Ok(Self {
+            zones: carver.values(plan.zones.len(), |_| Zone::new(unset)),
+            slots: carver.values(slots, |_| NO_ZONE),
+            nodes: carver.values(nodes, node),
+            directory: carver.values(plan.segments, |_| Segment::EMPTY),
+            by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
+            fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
+            distances: carver.values(nodes * nodes, |_| 0),
+            partials: carver.values(partials, |_| Partial::empty()),
+            readers: carver.values(readers, |_| Readers::new()),
+            parts: carver.values(nodes, |_| Part::None),
+            pools: Pools::carve(&mut carver, plan.zones.len(), nodes, parameters),
+            caches: carver.values(platform.cpus() as usize, |_| {
+                CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)
+            }),
+        })
+    }
+
+    /// Numbers the zones, fills both arrays of segments and the nodes.
+    #[inline(never)]
+    pub(crate) fn fill<P: Platform>(&mut self, early: &Memblock<'_, P>, plan: &Plan) {
+        let mut next = 0;
+        for node in early.topology().nodes() {
+            for kind in ZoneKind::ALL {
+                let id = ZoneId { node, kind };
+                if plan.zones.contains(id) {
+                    self.zones[usize::from(next)] = Zone::new(id);
+                    self.slots[id.index()] = next;
+                    next += 1;
+                }
+            }
+        }
+        let (directory, slots) = (&mut *self.directory, &*self.slots);
+        let mut filled = 0;
+        for_each_segment(early.runs(), |zone, start, blocks| {
+            directory[filled] = Segment { start, blocks, index: 0, zone: slots[zone.index()] };
+            filled += 1;
+        });
+        // By zone, ascending in each: a stable selection, as there are few of both.
+        let mut placed = 0;
+        for zone in 0..next {
+            let mut index = 0;
+            for segment in directory.iter_mut().filter(|segment| segment.zone == zone) {
+                segment.index = segment.base_from(index);
+                index = segment.indices().end;
+                self.by_zone[placed] = *segment;
+                placed += 1;
+            }
+        }
+        self.fill_nodes(early);
+    }
+
+    fn fill_nodes<P: Platform>(&mut self, early: &Memblock<'_, P>) {
+        let topology = early.topology();
+        for run in early.runs() {
+            let span = &mut self.nodes[run.node.index()].span;
+            *span = if span.is_empty() {
+                run.range
+            } else {
+                PfnRange {
+                    start: span.start.min(run.range.start),
+                    end: span.end.max(run.range.end),
+                }
+            };
+        }
+        let mut rest = core::mem::take(&mut self.fallback);
+        let mut rows = core::mem::take(&mut self.distances);
+        for index in 0..self.nodes.len() {
+            let (row, others) = rows.split_at_mut(self.nodes.len());
+            rows = others;
+            row.iter_mut().zip(topology.nodes()).for_each(|(distance, to)| {
+                *distance = topology.distance(self.nodes[index].id, to);
+            });
+            self.nodes[index].distances = row;
+            let mut order = [NodeId::ZERO; MAX_NODES];
+            let nodes = &*self.nodes;
+            let has_memory = |node: NodeId| !nodes[node.index()].span.is_empty();
+            let len = fallback_order(topology, nodes[index].id, &has_memory, &mut order);
+            let (mine, others) = rest.split_at_mut(len);
+            mine.copy_from_slice(&order[..len]);
+            rest = others;
+            self.nodes[index].cpus = topology.cpus(self.nodes[index].id);
+            self.nodes[index].fallback = mine;
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The vmemmap as bring-up finds memory for it.
+
+use crate::carve::{Carver, room};
+use crate::firmware::MemoryRun;
+use crate::manager::init::error::BringUpError;
+use crate::manager::init::obtained::Obtained;
+use crate::manager::state::Node;
+use crate::page::{Array, Fill};
+use crate::parameters::{Parameters, Policy};
+use crate::platform::Platform;
+use crate::sync::table_atomic::AtomicU64;
+use crate::units::{NodeId, PhysRange};
+use crate::vmemmap::{ArrayMemory, Sections, deferred_sections};
+use crate::vmemmap_space::{BLOCKS_PER_CALL, VmemmapSpace};
+use crate::zone::{Segment, Zone, ZoneId, ZoneKind, zone_runs};
+
+/// Bitmaps of blocks that the array describes and of sections that are withheld, for all zones.
+pub(crate) struct MapState {
+    range: PhysRange,
+}
+
+impl MapState {
+    /// Whether pages are to have descriptors in an array.
+    pub(crate) fn is_wanted<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
+        platform.vmemmap_space().is_some()
+            && parameters.pages.are_wanted(true)
+            && parameters.policy != Policy::OnDemand
+    }
+
+    fn words(zone: &Zone) -> usize {
+        Array::words(zone.table_entries()) + 2 * Sections::words(section_count(zone))
+    }
+
+    pub(crate) fn allocate<P: Platform>(
+        memory: &mut Obtained<'_, '_, P>,
+        zones: &[Zone],
+    ) -> Result<Self, BringUpError> {
+        let words: usize = zones.iter().map(Self::words).sum();
+        let range = memory.take_zeroed(
+            "the state of the memory map",
+            room::<AtomicU64>(words as u64),
+            NodeId::ZERO,
+        )?;
+        Ok(Self { range })
+    }
+
+    /// Tells the zones of nodes that the array describes, and which of their sections are withheld.
+    pub(crate) fn furnish<P: Platform>(
+        self,
+        platform: &'static P,
+        zones: &mut [Zone],
+        array: &ArrayMemory,
+        fill: Fill,
+        space: &dyn VmemmapSpace,
+        deferred: &dyn Fn(ZoneId) -> Option<core::ops::Range<u32>>,
+    ) {
+        // SAFETY: the range was just reserved for this, below the direct limit, in one range of the
+        // map (invariants 1, 3 and 15).
+        let mut carver = unsafe { Carver::new(platform, self.range) };
+        for zone in zones.iter_mut().filter(|zone| array.covers(zone.id().node)) {
+            let described: &'static [AtomicU64] = carver.any(Array::words(zone.table_entries()));
+            zone.set_array(Array::new(space.base(), described, fill));
+            if let Some(sections) = deferred(zone.id()) {
+                let words = Sections::words(sections.end - sections.start);
+                zone.defer(Sections::new(sections, carver.any(words), carver.any(words)));
+            }
+        }
+    }
+}
+
+/// Sections from a zone's first block to its last.
+fn section_count(zone: &Zone) -> u32 {
+    match (zone.segments().first(), zone.segments().last()) {
+        (Some(first), Some(last)) => {
+            last.end().0.div_ceil(BLOCKS_PER_CALL) - first.start.0 / BLOCKS_PER_CALL
+        }
+        _ => 0,
+    }
+}
+
+/// The sections of a zone that are withheld: none unless it is its node's last with memory (SPEC
+/// 2.1).
+pub(crate) fn withheld(
+    memory: impl Iterator<Item = MemoryRun> + Clone,
+    has_segments: &dyn Fn(ZoneId) -> bool,
+    zone: ZoneId,
+) -> Option<core::ops::Range<u32>> {
+    let last = ZoneKind::ALL
+        .into_iter()
+        .rev()
+        .find(|&kind| has_segments(ZoneId { node: zone.node, kind }));
+    if last != Some(zone.kind) {
+        return None;
+    }
+    let runs = zone_runs(memory).filter(|run| run.zone == zone && !run.stray);
+    deferred_sections(runs.map(|run| run.range))
+}
+
+/// What descriptors of the array begin as.
+pub(crate) fn first_value(parameters: &Parameters, space: &dyn VmemmapSpace) -> Fill {
+    match parameters.page_template {
+        Some(words) => Fill::Template(words),
+        None if space.is_zeroed() => Fill::KnownZero,
+        None => Fill::zero(),
+    }
+}
+
+/// Marks the nodes that have no memory for their part of the array.
+pub(crate) fn note_absent(nodes: &mut [Node], array: &ArrayMemory) {
+    for (node, cause) in array.absent() {
+        if let Some(node) = nodes.get_mut(node.index()) {
+            node.map_fallback = Some(cause);
+        }
+    }
+}
+
+/// The node of a segment.
+pub(crate) fn node_of_segment(zones: &[Zone], segment: &Segment) -> NodeId {
+    zones.get(usize::from(segment.zone)).map_or(NodeId::ZERO, |zone| zone.id().node)
+}

@@ -1,0 +1,163 @@
+//! What happens when a request finds too little memory: caches are drained, the adopter is asked to
+//! give something up, and only then may a request that is allowed to use the reserves have them.
+//!
+//! All of it is off the usual way. What keeps it cheap when memory stays full is [`Quiet`]: from
+//! the beginning of a drain to the first free or refill on any CPU the caches are known to be
+//! empty, and a request that failed fails again, so neither is tried twice.
+//!
+//! Orders of memory: Relaxed everywhere: counters; words of failures, each of which says for itself
+//! in which quiet it holds; the hook's flag, whose hook is read under its lock; and the tasks in
+//! the hook, where a task looks for its own number only, which it stored itself.
+
+use crate::manager::facets::Pressure;
+use crate::manager::request::{Mark, ORDINARY, RESERVES, Request, Search};
+use crate::manager::state::Manager;
+use crate::manager::state::pressure::count;
+use crate::manager::state::pressure::{Counters, Key, PressureEvents, Reclaim, Shortage};
+use crate::platform::Platform;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::Order;
+
+/// How often one request asks the hook, however much that says it freed; Linux gives up after as
+/// many rounds without progress.
+const RECLAIM_ROUNDS: u32 = 16;
+
+impl<P: Platform> Pressure<'_, P> {
+    /// Says who gives memory up when it is short; `None` for nobody, as at first. May be changed at
+    /// any time; calls that have begun end with the hook that they began with.
+    pub fn set_reclaim(self, hook: Option<&'static dyn Reclaim>) {
+        let mut current = self.manager.pressure.hook.lock(self.manager.platform);
+        *current = hook;
+        self.manager.pressure.has_hook.store(hook.is_some(), Ordering::Relaxed);
+    }
+
+    /// What happened when memory was short. Usual requests for one run that are known to fail again
+    /// (they were emptied and nothing was freed since) fail without being counted.
+    #[must_use]
+    pub fn events(self) -> PressureEvents {
+        let Counters { stalls, failures, drains, reclaim_calls, reclaim_pages } =
+            &self.manager.pressure.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PressureEvents {
+            stalls: [0, 1, 2].map(|kind: usize| read(&stalls[kind])),
+            failures: read(failures),
+            drains: read(drains),
+            reclaim_calls: read(reclaim_calls),
+            reclaim_pages: read(reclaim_pages),
+        }
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Whether a request just like this one has failed above the ordinary marks and nothing was
+    /// freed since.
+    pub(super) fn is_hopeless(&self, search: &Search, order: Order) -> bool {
+        self.pressure.has_failed(self.platform, &Key { order, search: *search, reserves: false })
+    }
+
+    /// Everything that is done once memory is short. `attempt` looks for memory above the given
+    /// marks; when it does not find what it wants, it says how many pages are missing. `hopeless`
+    /// as [`is_hopeless`](Self::is_hopeless) said.
+    pub(super) fn press<T>(
+        &self,
+        request: &Request,
+        search: &Search,
+        order: Order,
+        hopeless: bool,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        count(&self.pressure.counters.stalls[request.zone as usize], 1);
+        let found = self.press_uncounted(request, search, order, hopeless, attempt);
+        count(&self.pressure.counters.failures, u64::from(found.is_none()));
+        found
+    }
+
+    fn press_uncounted<T>(
+        &self,
+        request: &Request,
+        search: &Search,
+        order: Order,
+        hopeless: bool,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        let key = |reserves| Key { order, search: *search, reserves };
+        let mut missing = order.pages();
+        if !request.fail_fast {
+            if !hopeless {
+                self.drain_for_more();
+                let quiet = self.pressure.quiet.number();
+                match attempt(ORDINARY) {
+                    Ok(found) => return Some(found),
+                    Err(pages) => missing = pages,
+                }
+                self.pressure.note_failure(self.platform, quiet, key(false));
+            }
+            if let Some(found) = self.reclaim(request, order, missing, attempt) {
+                return Some(found);
+            }
+        }
+        if !request.reserves || self.pressure.has_failed(self.platform, &key(true)) {
+            return None;
+        }
+        let quiet = self.pressure.quiet.number();
+        let found = attempt(RESERVES).ok();
+        if found.is_none() {
+            self.pressure.note_failure(self.platform, quiet, key(true));
+        }
+        found
+    }
+
+    /// Asks the hook as long as it frees something that does not suffice.
+    fn reclaim<T>(
+        &self,
+        request: &Request,
+        order: Order,
+        mut missing: u64,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        if !self.pressure.has_hook.load(Ordering::Relaxed) || !self.platform.can_wait() {
+            return None;
+        }
+        let hook = (*self.pressure.hook.lock(self.platform))?;
+        let task = self.platform.current_task().map(core::num::NonZeroU64::get);
+        let _inside = self.pressure.enter_hook(task)?;
+        for round in 0..RECLAIM_ROUNDS {
+            let freed = hook.reclaim(&Shortage {
+                order,
+                pages: missing,
+                node: request.node,
+                zone: request.zone,
+                max_address: request.max_address,
+                migrate_type: request.migrate_type,
+                round,
+            });
+            count(&self.pressure.counters.reclaim_calls, 1);
+            count(&self.pressure.counters.reclaim_pages, freed);
+            // Others may have freed meanwhile, whatever the hook says; and what it freed may be in
+            // caches.
+            for drained in [false, true] {
+                if drained {
+                    self.drain_for_more();
+                }
+                match attempt(ORDINARY) {
+                    Ok(found) => return Some(found),
+                    Err(pages) => missing = pages,
+                }
+            }
+            if freed == 0 {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they
+    /// are known to be empty. Bad frames that are found there do not keep the good ones back.
+    fn drain_for_more(&self) {
+        if self.pressure.quiet.number().is_some() {
+            return;
+        }
+        let own = self.platform.cpus() == 1 || !self.platform.can_wait();
+        let _ = if own { self.drain_own() } else { self.drain_all() };
+    }
+}

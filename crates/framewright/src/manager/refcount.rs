@@ -1,0 +1,448 @@
+//! Reference counts of pages, of runs of pages, and of blocks that are allocated whole.
+//!
+//! Who allocated something is its only user until it [starts](References::start) a count, which is
+//! then 1. Others may [try to get](References::try_get) a reference to any page of it at any time,
+//! by number alone, also when it may be free by now or somebody else's: that fails unless the count
+//! is above zero. Who [puts](References::put) the last reference frees it. A count of zero is
+//! *frozen*: nobody gets a reference.
+//!
+//! The count of a page is in its descriptor, that of a run of pages in the descriptor of its first,
+//! and the others' say where that is. A block that is allocated whole has its count and an owner
+//! word of 32 bits in its table entry, whether or not pages have descriptors. Nothing here takes a
+//! lock, but to start the count of a block and to free (invariants 22 and 23). Interrupt handlers
+//! may call all of it.
+//!
+//! Orders of memory: An owner word is stored with Release and loaded with Acquire: who finds it
+//! finds what its owner prepared before. Counts that are only looked at are Relaxed: they may be
+//! others already.
+
+use crate::manager::facets::References;
+use crate::page::{Map, Page, PartOf};
+use crate::platform::Platform;
+use crate::sync::references;
+use crate::sync::table_atomic::{AtomicU32, Ordering};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
+use crate::zone::{Counted, FreeError};
+use core::fmt;
+
+/// Why a reference count was not changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReferenceError {
+    /// No zone manages this frame.
+    NotManaged(Pfn),
+    /// Nothing counts references to this frame: it has no descriptor, and is in no block whose
+    /// count was started.
+    NotCounted(Pfn),
+    /// It has no references: it is free, or frozen.
+    Frozen(Pfn),
+    /// It has another number of references than was expected.
+    Busy {
+        /// Which.
+        pfn: Pfn,
+        /// How many.
+        references: u32,
+    },
+    /// These frames cannot have a common count: they are no run of pages of one split block that
+    /// all have descriptors and no count, and no block that was allocated whole.
+    NotARun(PfnRange),
+    /// The count is frozen now and the frames could not be freed: somebody freed them although they
+    /// had references.
+    NotFreed(FreeError),
+}
+
+impl fmt::Display for ReferenceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotManaged(pfn) => write!(f, "no zone manages pfn {pfn}"),
+            Self::NotCounted(pfn) => {
+                write!(
+                    f,
+                    "nothing counts references to pfn {pfn}: it has no descriptor, or its block no count"
+                )
+            }
+            Self::Frozen(pfn) => write!(f, "pfn {pfn} has no references: it is free or frozen"),
+            Self::Busy { pfn, references } => write!(f, "pfn {pfn} has {references} references"),
+            Self::NotARun(range) => {
+                write!(
+                    f,
+                    "{range:?} cannot have one count: neither pages of one split block nor a whole block"
+                )
+            }
+            Self::NotFreed(error) => write!(f, "the last reference is gone, but {error}"),
+        }
+    }
+}
+
+impl core::error::Error for ReferenceError {}
+
+/// The first page of what a page is part of, and how many pages that has, as offsets in the block.
+/// Nothing while that is being changed.
+fn run_of(map: &Map<'_>, offset: usize) -> Option<(usize, usize)> {
+    let pages_of = |head: usize| match map.page(head)?.part_of() {
+        PartOf::Single => Some(1),
+        PartOf::Head { pages } => usize::try_from(pages).ok(),
+        PartOf::Tail { .. } => None,
+    };
+    let head = match map.page(offset)?.part_of() {
+        PartOf::Tail { pages_to_head } => {
+            offset.checked_sub(usize::try_from(pages_to_head).ok()?)?
+        }
+        PartOf::Single | PartOf::Head { .. } => offset,
+    };
+    let pages = pages_of(head)?;
+    (offset < head + pages).then_some((head, pages))
+}
+
+/// A count and what it counts.
+struct Target<'a> {
+    count: &'a AtomicU32,
+    /// The owner word, of a block.
+    owner: Option<&'a AtomicU32>,
+    /// The first page's descriptor, of pages.
+    head: Option<&'a Page>,
+    run: PfnRange,
+}
+
+impl Target<'_> {
+    /// Clears the descriptor of a page that is no part of a run.
+    fn clear_single(&self) {
+        if let Some(head) = self.head.filter(|_| self.run.pages() == 1) {
+            head.clear();
+        }
+    }
+}
+
+/// Descriptors that are cleared while interrupts are off.
+const CLEARED_AT_ONCE: usize = 64;
+
+/// What trying to get a reference came to.
+enum Got {
+    Reference,
+    /// One to something else, which begins here: the page changed hands meanwhile.
+    Another(Pfn),
+    Nothing,
+}
+
+impl<P: Platform> References<'_, P> {
+    /// Starts the count of what the caller allocated and has alone: 1. `range` is one page, a run
+    /// of pages of one block that all have descriptors, or one block of order 9 or above as it was
+    /// allocated.
+    ///
+    /// # Errors
+    /// [`ReferenceError::NotARun`], [`NotManaged`](ReferenceError::NotManaged),
+    /// [`Busy`](ReferenceError::Busy) when there is a count already. Nothing has then changed.
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns `range`. From now on
+    /// its references do.
+    pub unsafe fn start(self, range: PfnRange) -> Result<(), ReferenceError> {
+        let not_a_run = ReferenceError::NotARun(range);
+        if range.is_empty() {
+            return Err(not_a_run);
+        }
+        let (zone, segment, first) =
+            self.manager.place_of(range.start).ok_or(ReferenceError::NotManaged(range.start))?;
+        let index = segment.index_of(BlockNumber::containing(range.start));
+        if range.pages() >= PAGES_PER_BLOCK {
+            let order =
+                Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages());
+            let order = order.filter(|&order| range.start.is_aligned(order)).ok_or(not_a_run)?;
+            let started =
+                zone.start_block_count(self.manager.platform, index, order).ok_or(not_a_run)?;
+            return started
+                .map_err(|references| ReferenceError::Busy { pfn: range.start, references });
+        }
+        let end = first + usize::try_from(range.pages()).map_err(|_| not_a_run)?;
+        let started = self.with_interrupts_off(|| {
+            zone.look(index, |counted| match counted {
+                Counted::Page { map, free } if free.first_free(first, end).is_none() => {
+                    start_run(&map, first, end)
+                }
+                Counted::Page { .. } | Counted::Block { .. } => None,
+            })
+        });
+        match started.flatten().ok_or(not_a_run)? {
+            0 => Ok(()),
+            references => Err(ReferenceError::Busy { pfn: range.start, references }),
+        }
+    }
+
+    /// Gets a reference to what a page is part of, if it has any: of a run the first page counts,
+    /// of a block the block. A count that is at its end stays there, and what it counts is never
+    /// freed.
+    ///
+    /// # Errors
+    /// [`ReferenceError::Frozen`] when it is free or frozen;
+    /// [`NotCounted`](ReferenceError::NotCounted); [`NotManaged`](ReferenceError::NotManaged).
+    pub fn try_get(self, pfn: Pfn) -> Result<(), ReferenceError> {
+        loop {
+            match self.try_get_once(pfn)? {
+                Got::Reference => return Ok(()),
+                Got::Nothing => return Err(ReferenceError::Frozen(pfn)),
+                // SAFETY: it was got just now, and nobody else knows of it (invariants 23 and 42).
+                Got::Another(head) => unsafe { self.put(head) }?,
+            }
+        }
+    }
+
+    fn try_get_once(self, pfn: Pfn) -> Result<Got, ReferenceError> {
+        let (zone, segment, offset) =
+            self.manager.place_of(pfn).ok_or(ReferenceError::NotManaged(pfn))?;
+        let block = BlockNumber::containing(pfn);
+        let got = self.with_interrupts_off(|| {
+            zone.look(segment.index_of(block), |counted| match counted {
+                Counted::Block { count, .. } if references::try_get(count) => Some(Got::Reference),
+                Counted::Block { .. } => Some(Got::Nothing),
+                Counted::Page { map, .. } => {
+                    map.page(offset)?;
+                    let Some(run) = run_of(&map, offset) else { return Some(Got::Nothing) };
+                    if !references::try_get(map.page(run.0)?.count()) {
+                        return Some(Got::Nothing);
+                    }
+                    // What the page was part of before does not count.
+                    let same = run_of(&map, offset) == Some(run);
+                    Some(if same {
+                        Got::Reference
+                    } else {
+                        Got::Another(block.start().add(run.0 as u64))
+                    })
+                }
+            })
+        });
+        got.flatten().ok_or(ReferenceError::NotCounted(pfn))
+    }
+
+    /// Puts a reference. The last one frees what it was to, with cleared descriptors: single pages,
+    /// orders 1 to 3 and blocks into the cache of the CPU.
+    ///
+    /// # Errors
+    /// [`ReferenceError::Frozen`] when there is none to put;
+    /// [`NotFreed`](ReferenceError::NotFreed); as [`try_get`](Self::try_get).
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller has a reference, and does
+    /// not use the memory through it any more.
+    #[track_caller]
+    pub unsafe fn put(self, pfn: Pfn) -> Result<(), ReferenceError> {
+        let put = self.with_target(pfn, |target| {
+            let last = references::put(target.count)?;
+            if last {
+                target.clear_single();
+            }
+            Ok(last.then_some(target.run))
+        })?;
+        match put.map_err(|references::NoReference| ReferenceError::Frozen(pfn))? {
+            Some(run) => self.free_run(run),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts a reference and says what it was to, if it was the last: then the caller has that
+    /// alone, frozen, with descriptors as they were. What ends it is [`unfreeze`](Self::unfreeze)
+    /// or [`free_frozen`](Self::free_frozen).
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    ///
+    /// # Safety
+    /// As [`put`](Self::put).
+    pub unsafe fn put_testzero(self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError> {
+        let put = self.with_target(pfn, |target| {
+            references::put(target.count).map(|last| last.then_some(target.run))
+        })?;
+        put.map_err(|_| ReferenceError::Frozen(pfn))
+    }
+
+    /// Frees what the caller has alone because it froze its count, or put the last reference.
+    ///
+    /// # Errors
+    /// [`ReferenceError::Busy`] when it is not frozen; as [`put`](Self::put).
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the frames, because it
+    /// froze their count or put the last reference, and nobody uses them any more.
+    #[track_caller]
+    pub unsafe fn free_frozen(self, pfn: Pfn) -> Result<(), ReferenceError> {
+        let (references, run) = self.with_target(pfn, |target| {
+            let references = target.count.load(Ordering::Relaxed);
+            if references == 0 {
+                target.clear_single();
+            }
+            (references, target.run)
+        })?;
+        if references == 0 {
+            self.free_run(run)
+        } else {
+            Err(ReferenceError::Busy { pfn, references })
+        }
+    }
+
+    /// Makes `expected` references none, so that the caller, who has all of them, is alone.
+    ///
+    /// # Errors
+    /// [`ReferenceError::Busy`] when the count is another; as [`try_get`](Self::try_get).
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): all `expected` references are the
+    /// caller's.
+    pub unsafe fn freeze(self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError> {
+        let frozen = self.with_target(pfn, |target| references::freeze(target.count, expected))?;
+        frozen.map_err(|references| ReferenceError::Busy { pfn, references })
+    }
+
+    /// Makes none `count` references again.
+    ///
+    /// # Errors
+    /// [`ReferenceError::Busy`] when it is not frozen; [`Frozen`](ReferenceError::Frozen) when
+    /// `count` is zero, which changes nothing.
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the frames, because it
+    /// froze their count or put the last reference. From now on `count` references do.
+    pub unsafe fn unfreeze(self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
+        match self.with_target(pfn, |target| references::unfreeze(target.count, count))? {
+            Ok(()) => Ok(()),
+            Err(0) => Err(ReferenceError::Frozen(pfn)),
+            Err(references) => Err(ReferenceError::Busy { pfn, references }),
+        }
+    }
+
+    /// How many references there are at some moment.
+    ///
+    /// # Errors
+    /// As [`try_get`](Self::try_get), but zero is an answer.
+    pub fn count(self, pfn: Pfn) -> Result<u32, ReferenceError> {
+        self.with_target(pfn, |target| target.count.load(Ordering::Relaxed))
+    }
+
+    /// The frames that have their count in common with a page, for who has a reference to it.
+    ///
+    /// # Errors
+    /// As [`count`](Self::count).
+    pub fn run(self, pfn: Pfn) -> Result<PfnRange, ReferenceError> {
+        self.with_target(pfn, |target| target.run)
+    }
+
+    /// The owner word of a block whose count was started, for who has a reference to it.
+    ///
+    /// # Errors
+    /// [`ReferenceError::NotCounted`] for anything else;
+    /// [`NotManaged`](ReferenceError::NotManaged).
+    pub fn owner_word(self, pfn: Pfn) -> Result<u32, ReferenceError> {
+        self.with_target(pfn, |target| target.owner.map(|word| word.load(Ordering::Acquire)))?
+            .ok_or(ReferenceError::NotCounted(pfn))
+    }
+
+    /// Sets it. It is zero when the count starts.
+    ///
+    /// # Errors
+    /// As [`owner_word`](Self::owner_word).
+    pub fn set_owner_word(self, pfn: Pfn, word: u32) -> Result<(), ReferenceError> {
+        self.with_target(pfn, |target| {
+            target.owner.map(|owner| owner.store(word, Ordering::Release))
+        })?
+        .ok_or(ReferenceError::NotCounted(pfn))
+    }
+
+    /// Frees frames whose count just became zero, so that they are the caller's alone; of single
+    /// pages the descriptor is cleared already.
+    #[track_caller]
+    fn free_run(self, run: PfnRange) -> Result<(), ReferenceError> {
+        if (2..PAGES_PER_BLOCK).contains(&run.pages()) {
+            self.clear_run(run);
+        }
+        let order = Order::for_pages(run.pages());
+        let order =
+            order.filter(|&order| order.pages() == run.pages() && run.start.is_aligned(order));
+        let freed = match order {
+            // SAFETY: by the promise of who put the last reference or froze the count nobody has
+            // these frames but us (invariants 23 and 42).
+            Some(order) => unsafe { self.manager.free_order(run.start, order) },
+            // SAFETY: as above (invariants 23 and 42).
+            None => unsafe { self.manager.free(run) },
+        };
+        freed.map_err(ReferenceError::NotFreed)
+    }
+
+    /// Clears the descriptors of a run of pages, a few at a time.
+    fn clear_run(self, run: PfnRange) {
+        let Some((zone, segment, first)) = self.manager.place_of(run.start) else { return };
+        let index = segment.index_of(BlockNumber::containing(run.start));
+        let end = first + usize::try_from(run.pages()).unwrap_or(0);
+        for start in (first..end).step_by(CLEARED_AT_ONCE) {
+            self.with_interrupts_off(|| {
+                zone.look(index, |counted| {
+                    if let Counted::Page { map, .. } = counted {
+                        let pages = (start..end.min(start + CLEARED_AT_ONCE))
+                            .filter_map(|offset| map.page(offset));
+                        pages.for_each(|page| {
+                            page.clear();
+                            page.set_part_of(PartOf::Single);
+                        });
+                    }
+                })
+            });
+        }
+    }
+
+    /// The count of what a page is part of, for who has a reference or has it alone, so that it
+    /// stays that.
+    fn with_target<R>(
+        self,
+        pfn: Pfn,
+        look: impl FnOnce(Target<'_>) -> R,
+    ) -> Result<R, ReferenceError> {
+        let (zone, segment, offset) =
+            self.manager.place_of(pfn).ok_or(ReferenceError::NotManaged(pfn))?;
+        let block = BlockNumber::containing(pfn);
+        let seen = self.with_interrupts_off(|| {
+            zone.look(segment.index_of(block), |counted| match counted {
+                Counted::Block { run, count, owner } => {
+                    Some(look(Target { count, owner: Some(owner), head: None, run }))
+                }
+                Counted::Page { map, .. } => {
+                    let (head, pages) = run_of(&map, offset)?;
+                    let start = block.start().add(head as u64);
+                    let run = PfnRange { start, end: start.add(pages as u64) };
+                    let head = map.page(head)?;
+                    Some(look(Target { count: head.count(), owner: None, head: Some(head), run }))
+                }
+            })
+        });
+        seen.flatten().ok_or(ReferenceError::NotCounted(pfn))
+    }
+
+    /// Interrupts stay off while somebody may wait for us.
+    #[inline]
+    fn with_interrupts_off<R>(self, body: impl FnOnce() -> R) -> R {
+        let irq = self.manager.platform.irq_save();
+        let result = body();
+        // SAFETY: saved here just now; what `body` saved it has restored.
+        unsafe { self.manager.platform.irq_restore(irq) };
+        result
+    }
+}
+
+/// Makes `first..end` of a block a run with one reference, and says 0; or how many references there
+/// are already. Nothing when it cannot be a run.
+fn start_run(map: &Map<'_>, first: usize, end: usize) -> Option<u32> {
+    let head = map.page(first)?;
+    let (mut references, mut alone) = (0, true);
+    for offset in first..end {
+        let page = map.page(offset)?;
+        references = page.references().max(references);
+        alone &= page.part_of() == PartOf::Single;
+    }
+    if references != 0 || !alone {
+        return (references != 0).then_some(references);
+    }
+    let pages = u32::try_from(end - first).ok()?;
+    if pages > 1 {
+        head.set_part_of(PartOf::Head { pages });
+        for (offset, pages_to_head) in (first + 1..end).zip(1..) {
+            map.page(offset)?.set_part_of(PartOf::Tail { pages_to_head });
+        }
+    }
+    references::unfreeze(head.count(), 1).err().or(Some(0))
+}

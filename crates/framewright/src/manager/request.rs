@@ -1,0 +1,240 @@
+//! What a request asks for, where it looks, and why it fails.
+
+use crate::block::MigrateType;
+use crate::debug::Damage;
+use crate::memblock::NodeChoice;
+use crate::units::{NodeId, Order, Pfn, PfnRange};
+use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::zone::{Zone, ZoneKind};
+use core::fmt;
+
+/// What is wanted. Start from [`Request::new`] or [`Request::pages`] and change what differs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// How many frames in one run, at most 1 GiB.
+    pub pages: u64,
+    /// Alignment of the first frame; at least that of the smallest order that holds `pages` is
+    /// given anyway.
+    pub align: Order,
+    /// The run crosses no multiple of this many frames; a power of two, or 0 for none.
+    pub boundary_pages: u64,
+    /// What the memory will be used for: one of the types that [can
+    /// merge](MigrateType::is_mergeable).
+    pub migrate_type: MigrateType,
+    /// Where; [`NodeChoice::Any`] means near the calling CPU.
+    pub node: NodeChoice,
+    /// The highest zone that will do; lower ones are taken when it has nothing.
+    pub zone: ZoneKind,
+    /// One past the highest address that will do.
+    pub max_address: u64,
+    /// Whether the content is zero; otherwise it is undefined. Who asks for zeros gets memory that
+    /// can be written to, below [`Platform::direct_limit`](crate::Platform::direct_limit).
+    pub zeroed: bool,
+    /// Whether the request may use what is kept for emergencies, once draining caches and the
+    /// reclaim hook did not help.
+    pub reserves: bool,
+    /// Whether to fail rather than to drain caches and to call the reclaim hook
+    /// ([`Reclaim`](super::Reclaim)) when memory is short: for callers that have another way, or
+    /// that hold what the hook needs. Where waiting is not allowed the hook is not called anyway.
+    pub fail_fast: bool,
+}
+
+impl Request {
+    /// Movable memory of `order` near the caller, at any address.
+    #[must_use]
+    pub const fn new(order: Order) -> Self {
+        Self::pages(order.pages())
+    }
+
+    /// `pages` frames in one run, movable, near the caller, at any address.
+    #[must_use]
+    pub const fn pages(pages: u64) -> Self {
+        Self {
+            pages,
+            align: Order::PAGE,
+            boundary_pages: 0,
+            migrate_type: MigrateType::Movable,
+            node: NodeChoice::Any,
+            zone: ZoneKind::Normal,
+            max_address: u64::MAX,
+            zeroed: false,
+            reserves: false,
+            fail_fast: false,
+        }
+    }
+
+    /// The order that is taken for it, before what is too much goes back.
+    pub(super) fn order(&self) -> Result<Order, AllocateError> {
+        let order = Order::for_pages(self.pages).filter(|_| self.pages != 0);
+        let order = order.ok_or(AllocateError::BadSize { pages: self.pages })?.max(self.align);
+        // A run of naturally aligned power-of-two frames crosses no larger multiple, so only a
+        // boundary smaller than the run is in the way.
+        let fits = self.boundary_pages == 0
+            || self.boundary_pages.is_power_of_two() && self.pages <= self.boundary_pages;
+        if fits {
+            Ok(order)
+        } else {
+            Err(AllocateError::BadBoundary { boundary_pages: self.boundary_pages })
+        }
+    }
+}
+
+/// Where a request looks for memory and for what, once its node is known.
+#[derive(Clone, Copy)]
+pub(crate) struct Search {
+    pub(super) first: NodeId,
+    /// The node was named, and may not be the caller's.
+    pub(super) is_named: bool,
+    pub(super) exact: bool,
+    pub(super) highest: ZoneKind,
+    pub(super) max_address: u64,
+    pub(super) migrate_type: MigrateType,
+}
+
+/// Who wants it does not matter.
+impl PartialEq for Search {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |search: &Self| {
+            (search.first, search.exact, search.highest, search.max_address, search.migrate_type)
+        };
+        key(self) == key(other)
+    }
+}
+
+impl Eq for Search {}
+
+impl Search {
+    /// Anything of a type, near a node.
+    pub(super) const fn near(first: NodeId, migrate_type: MigrateType) -> Self {
+        let (highest, max_address) = (ZoneKind::Normal, u64::MAX);
+        Self { first, is_named: false, exact: false, highest, max_address, migrate_type }
+    }
+
+    pub(super) const fn first(&self) -> NodeId {
+        self.first
+    }
+
+    pub(super) const fn migrate_type(&self) -> MigrateType {
+        self.migrate_type
+    }
+
+    /// One past the highest address that it may have, which what is to be cleared can make less
+    /// than was asked.
+    pub(super) const fn max_address(&self) -> u64 {
+        self.max_address
+    }
+}
+
+/// Why a request was not served. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocateError {
+    /// No zone that will do has a run large enough above its watermark. [`Manager::shortfall`](crate::Manager::shortfall) says
+    /// which of these it is, and [`report::allocation_failure`](crate::bootlog::allocation_failure)
+    /// writes a message with all zones.
+    OutOfMemory {
+        /// What was wanted.
+        order: Order,
+    },
+    /// The number of pages is zero or more than 1 GiB.
+    BadSize {
+        /// As given.
+        pages: u64,
+    },
+    /// The boundary is no power of two, or smaller than the run.
+    BadBoundary {
+        /// As given.
+        boundary_pages: u64,
+    },
+    /// The place is not aligned to the order.
+    NotAligned {
+        /// The place.
+        start: Pfn,
+        /// The order.
+        order: Order,
+    },
+    /// The place, or a part of what was wanted there, is not free or not managed.
+    NotFree(PfnRange),
+    /// There is no such node.
+    NoNode(NodeId),
+    /// No memory is kept for this type, and freed it would be of use to nobody.
+    BadType(MigrateType),
+    /// The memory that was found had been written to while it was free (`page_poison=1`). It was
+    /// filled again and is free; the next attempt may have it.
+    Damaged(Damage),
+}
+
+impl fmt::Display for AllocateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory { order } => {
+                write!(f, "out of memory: no run of {order:?} to be had where it was wanted")
+            }
+            Self::BadSize { pages } => {
+                write!(
+                    f,
+                    "cannot allocate {pages} pages in one run: 1 to {} are possible",
+                    Order::MAX.pages()
+                )
+            }
+            Self::BadBoundary { boundary_pages } => {
+                write!(
+                    f,
+                    "cannot keep within {boundary_pages} pages: a power of two that holds the run is possible"
+                )
+            }
+            Self::NotAligned { start, order } => {
+                write!(f, "pfn {start} is not aligned to {order:?}")
+            }
+            Self::NotFree(range) => write!(f, "{range:?} is not free"),
+            Self::NoNode(node) => write!(f, "there is no node {node}"),
+            Self::BadType(migrate_type) => {
+                write!(f, "no memory is kept for the migrate type {}", migrate_type.name())
+            }
+            Self::Damaged(damage) => damage.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for AllocateError {}
+
+/// Which mark a pass keeps: first where memory is plenty, then where it will do, then what is left.
+#[derive(Clone, Copy)]
+pub(super) enum Mark {
+    Low,
+    Min,
+    Nothing,
+}
+
+impl Mark {
+    /// Pages that a request for zones up to `highest` leaves free in `zone`. What is withheld there
+    /// counts as left: it comes up when it is wanted.
+    pub(super) fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
+        self.keeps_of_all(zone, highest).saturating_sub(zone.deferred_pages())
+    }
+
+    /// Whether a run of `order` may leave a zone.
+    pub(super) fn allows(self, zone: &Zone, highest: ZoneKind, order: Order) -> bool {
+        // The block that is kept split gives back its descriptors' frames when a whole block is
+        // missing.
+        let of_spare =
+            if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
+        // What is withheld comes up when it is wanted.
+        let left =
+            (zone.free_pages() + zone.deferred_pages() + of_spare).checked_sub(order.pages());
+        left.is_some_and(|left| left >= self.keeps_of_all(zone, highest))
+    }
+
+    /// The same of what is free or withheld.
+    fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
+        match self {
+            Self::Low => zone.watermark_for(zone.low_pages(), highest),
+            Self::Min => zone.watermark_for(zone.min_pages(), highest),
+            Self::Nothing => 0,
+        }
+    }
+}
+
+/// Marks that ordinary requests keep: first memory where there is plenty, then where it will do.
+pub(super) const ORDINARY: &[Mark] = &[Mark::Low, Mark::Min];
+/// What is kept for emergencies, too.
+pub(super) const RESERVES: &[Mark] = &[Mark::Nothing];

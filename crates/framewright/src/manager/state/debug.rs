@@ -1,0 +1,107 @@
+//! Tables of debug hooks: page owners and which free pages hold poison.
+
+use crate::carve::{Carver, room};
+use crate::debug::{Aids, Damage, Filled, Owners, PLACES, PageRecord, Places};
+use crate::manager::init::error::BringUpError;
+use crate::manager::init::obtained::Obtained;
+use crate::platform::Platform;
+use crate::sync::SpinLock;
+use crate::sync::table_atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use crate::units::{NodeId, PAGES_PER_BLOCK};
+use crate::zone::Segment;
+use core::ptr;
+
+/// What is kept of the pages of one segment.
+pub(crate) struct SegmentAids {
+    pub(crate) records: &'static [PageRecord],
+    pub(crate) filled: Filled,
+}
+
+/// The aids of a manager.
+pub(crate) struct DebugState {
+    pub(crate) aids: Aids,
+    pub(crate) places: Places,
+    /// One for each segment of the directory; none when no aid keeps anything.
+    pub(crate) segments: &'static [SegmentAids],
+    pub(crate) serial: AtomicU32,
+    /// How often damage was found, and what was found last.
+    pub(crate) damage: SpinLock<(u64, Option<Damage>)>,
+}
+
+/// How much memory the tables of the aids take.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Blocks with records, and with marks of what is filled.
+    recorded: u64,
+    marked: u64,
+    segments: u64,
+}
+
+impl Size {
+    fn of(aids: Aids, directory: &[Segment]) -> Self {
+        let blocks: u64 = directory.iter().map(|segment| u64::from(segment.blocks)).sum();
+        Self {
+            recorded: if aids.page_owner { blocks } else { 0 },
+            marked: if aids.page_poison { blocks } else { 0 },
+            segments: directory.len() as u64,
+        }
+    }
+
+    fn bytes(self) -> u64 {
+        if self.recorded == 0 && self.marked == 0 {
+            return 0;
+        }
+        room::<PageRecord>(self.recorded * PAGES_PER_BLOCK)
+            + room::<AtomicU64>(self.marked * (PAGES_PER_BLOCK / 64))
+            + room::<SegmentAids>(self.segments)
+            + room::<AtomicPtr<()>>(PLACES as u64)
+    }
+}
+
+pub(crate) fn as_index(pages: u64) -> usize {
+    usize::try_from(pages).unwrap_or(0)
+}
+
+impl DebugState {
+    /// The hooks with their tables.
+    pub(crate) fn allocate<P: Platform>(
+        platform: &'static P,
+        memory: &mut Obtained<'_, '_, P>,
+        directory: &[Segment],
+        aids: Aids,
+    ) -> Result<Self, BringUpError> {
+        let mut debug = Self {
+            aids,
+            places: Places(&[]),
+            segments: &[],
+            serial: AtomicU32::new(0),
+            damage: SpinLock::new((0, None)),
+        };
+        let size = Size::of(aids, directory);
+        if size.bytes() == 0 {
+            return Ok(debug);
+        }
+        let range =
+            memory.take_zeroed("page owners and marks of poison", size.bytes(), NodeId::ZERO)?;
+        // SAFETY: the range was just reserved for this manager, below the direct limit, in one
+        // range of the map (invariants 1, 3 and 15).
+        let mut carver = unsafe { Carver::new(platform, range) };
+        debug.places = Places(carver.values(PLACES, |_| AtomicPtr::new(ptr::null_mut())));
+        let mut records: &'static [PageRecord] =
+            carver.any(as_index(size.recorded * PAGES_PER_BLOCK));
+        let mut marks: &'static [AtomicU64] =
+            carver.any(as_index(size.marked * (PAGES_PER_BLOCK / 64)));
+        debug.segments = carver.values(directory.len(), |index| {
+            let pages = as_index(u64::from(directory[index].blocks) * PAGES_PER_BLOCK);
+            let (mine, others) = records.split_at(pages.min(records.len()));
+            let (my_marks, other_marks) = marks.split_at((pages / 64).min(marks.len()));
+            (records, marks) = (others, other_marks);
+            SegmentAids { records: mine, filled: Filled(my_marks) }
+        });
+        Ok(debug)
+    }
+
+    pub(crate) fn owners(&self, segment: &SegmentAids) -> Owners {
+        Owners { records: segment.records, places: self.places }
+    }
+}

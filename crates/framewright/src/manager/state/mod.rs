@@ -1,0 +1,212 @@
+//! Everything that a manager keeps, in parts that know nothing of it.
+
+pub(crate) mod debug;
+pub(crate) mod isolations;
+pub(crate) mod numa;
+pub(crate) mod pools;
+pub(crate) mod pressure;
+pub(crate) mod tunables;
+pub(crate) mod vmemmap;
+
+use crate::block::{BlockEntry, BlockState, segment};
+use crate::manager::init::chance::ShuffleSeed;
+use crate::manager::reporting::Reporting;
+use crate::manager::state::debug::DebugState;
+use crate::manager::state::isolations::Isolations;
+use crate::manager::state::pools::Pools;
+use crate::manager::state::pressure::PressureState;
+use crate::manager::state::tunables::{Settings, Tunables};
+use crate::manager::state::vmemmap::{MapPolicy, SectionLocks};
+use crate::page::CpuCache;
+use crate::platform::Platform;
+use crate::sync::SpinLock;
+use crate::units::{NodeId, PfnRange};
+use crate::vmemmap::MapFallback;
+use crate::vmemmap_space::BlockNumber;
+use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind};
+
+/// One node, as the manager keeps it.
+#[derive(Clone, Copy, Debug)]
+pub struct Node {
+    /// Its number.
+    pub id: NodeId,
+    /// CPUs that firmware counted on it.
+    pub cpus: u32,
+    /// From its first frame of memory to its last, holes included; empty when it has none.
+    pub span: PfnRange,
+    /// Nodes with memory, nearest first.
+    pub fallback: &'static [NodeId],
+    /// How far each node is, in the units of ACPI, where 10 is the node itself.
+    pub distances: &'static [u8],
+    /// How long it took to make its free memory available: from the memblock allocator's ranges to
+    /// blocks in the free lists of its zones. This is to the policy *on demand* what initialising a
+    /// node's deferred pages is to others.
+    pub init_ns: Option<u64>,
+    /// How long else was worked for the node alone: its memory was counted, what is reserved was
+    /// said, blocks in pieces were noted and described, and under *eager* all others, too. What is
+    /// done once for the machine, such as measuring it and placing tables, is in neither.
+    pub bookkeeping_ns: Option<u64>,
+    /// Why the array does not describe the node's memory, where it should: its descriptors come on
+    /// demand.
+    pub map_fallback: Option<MapFallback>,
+}
+
+/// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has
+/// no clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BringUpTimes {
+    /// All tables have their memory and their place.
+    pub tables_ns: Option<u64>,
+    /// A block was allocated and freed again: memory can be handed out.
+    pub first_alloc_ns: Option<u64>,
+    /// Bring-up is over; memory that is withheld follows ([`Vmemmap::initialise_deferred`](crate::manager::Vmemmap::initialise_deferred)).
+    pub bring_up_ns: Option<u64>,
+    /// All memory is available: at the end of bring-up, or when nothing was withheld any more.
+    pub all_memory_ns: Option<u64>,
+}
+
+/// All memory of a machine.
+pub struct Manager<P: Platform> {
+    pub(crate) platform: &'static P,
+    pub(crate) zones: &'static [Zone],
+    /// Which zone a [`ZoneId`] is; [`NO_ZONE`] when it has no memory.
+    pub(crate) slots: &'static [u16],
+    pub(crate) nodes: &'static [Node],
+    /// All segments, ascending.
+    pub(crate) directory: &'static [Segment],
+    /// One for each CPU.
+    pub(crate) caches: &'static [CpuCache],
+    /// The zone that the caches of all CPUs keep frames of, where there is one.
+    pub(crate) sole: Option<&'static Zone>,
+    pub(crate) pressure: PressureState,
+    pub(crate) debug: DebugState,
+    pub(crate) isolations: SpinLock<Isolations>,
+    pub(crate) tunables: SpinLock<Tunables>,
+    pub(crate) settings: Settings,
+    pub(crate) reporting: Reporting,
+    pub(crate) vmemmap: MapPolicy,
+    pub(crate) section_locks: SectionLocks,
+    pub(crate) pools: Pools,
+    pub(crate) shuffle_seed: Option<ShuffleSeed>,
+    pub(crate) metadata_bytes: u64,
+    pub(crate) times: BringUpTimes,
+}
+
+pub(crate) const NO_ZONE: u16 = u16::MAX;
+
+impl<P: Platform> Manager<P> {
+    /// The platform under it.
+    #[must_use]
+    pub const fn platform(&self) -> &'static P {
+        self.platform
+    }
+
+    /// All zones with memory, nodes ascending, kinds ascending in each.
+    #[must_use]
+    pub const fn zones(&self) -> &'static [Zone] {
+        self.zones
+    }
+
+    /// All nodes.
+    #[must_use]
+    pub const fn nodes(&self) -> &'static [Node] {
+        self.nodes
+    }
+
+    /// A zone, unless it has no memory.
+    #[must_use]
+    pub fn zone(&self, id: ZoneId) -> Option<&'static Zone> {
+        let slot = *self.slots.get(id.index())?;
+        self.zones.get(usize::from(slot))
+    }
+
+    /// Everything that the manager kept after bring-up, in bytes: tables, maps, zones, directory,
+    /// the vmemmap, and itself. Tables are counted whole, also the parts that were never
+    /// touched. Page descriptors that lie inside blocks are not among it: [`totals`](Self::totals)
+    /// has their frames.
+    #[must_use]
+    pub const fn metadata_bytes(&self) -> u64 {
+        self.metadata_bytes
+    }
+
+    /// How long bring-up took.
+    #[must_use]
+    pub fn times(&self) -> BringUpTimes {
+        BringUpTimes {
+            all_memory_ns: self.times.all_memory_ns.or_else(|| self.vmemmap().all_memory_ns()),
+            ..self.times
+        }
+    }
+
+    /// Sum over all zones, from their counters. Allocated is what is managed and nothing else.
+    #[must_use]
+    pub fn totals(&self) -> Counts {
+        let mut totals = Counts::default();
+        for zone in self.zones {
+            let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
+            let (map_pages, isolated_pages) = (zone.map_pages(), zone.isolated_pages());
+            let reporting_pages = zone.reporting_pages();
+            let deferred_pages = zone.deferred_pages();
+            totals += Counts {
+                present_pages: zone.present_pages(),
+                managed_pages,
+                reserved_pages: zone.reserved_pages(),
+                free_pages,
+                allocated_pages: managed_pages
+                    .saturating_sub(free_pages + map_pages + isolated_pages + reporting_pages),
+                map_pages,
+                isolated_pages,
+                reporting_pages,
+                deferred_pages,
+            };
+        }
+        totals
+    }
+
+    /// Recounts everything from the tables and checks the invariants 5 to 10.
+    ///
+    /// # Errors
+    /// The first [`Fault`] found.
+    pub fn verify(&self) -> Result<Counts, Fault> {
+        let mut counts = Counts::default();
+        for zone in self.zones {
+            counts += zone.verify(self.platform)?;
+        }
+        Ok(counts)
+    }
+
+    /// What the block that holds a frame is; nothing for a hole.
+    pub fn block_state(&self, block: BlockNumber) -> Option<BlockState> {
+        let segment = segment::find(self.directory, block)?;
+        self.zones.get(usize::from(segment.zone))?.state_of(self.platform, block)
+    }
+
+    /// What the command line set for good.
+    #[must_use]
+    pub const fn settings(&self) -> Settings {
+        self.settings
+    }
+
+    /// What the order of the shuffle began with; nothing where it is off.
+    #[must_use]
+    pub const fn shuffle_seed(&self) -> Option<ShuffleSeed> {
+        self.shuffle_seed
+    }
+
+    pub(crate) const fn shared_reporting(&self) -> &Reporting {
+        &self.reporting
+    }
+
+    /// Memory became free again.
+    pub(crate) fn stir(&self) {
+        self.pressure.quiet.stir();
+    }
+
+    pub(crate) fn zone_of_kind(&self, node: NodeId, kind: ZoneKind) -> Option<&'static Zone> {
+        self.zone(ZoneId { node, kind })
+    }
+}
+
+/// Bytes of table that describe one block: its entry and its free map.
+pub const TABLE_BYTES_PER_BLOCK: u64 =
+    (size_of::<BlockEntry>() + size_of::<crate::block::FreeMap>()) as u64;

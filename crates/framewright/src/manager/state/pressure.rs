@@ -1,0 +1,274 @@
+//! What is remembered of memory being short.
+
+use crate::block::MigrateType;
+use crate::manager::request::Search;
+use crate::manager::state::numa::NumaMisses;
+use crate::memblock::NodeChoice;
+use crate::platform::Platform;
+use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Quiet, SpinLock};
+use crate::units::Order;
+use crate::zone::ZoneKind;
+
+/// Tasks that can be in the hook at once; others go on without it.
+const RECLAIM_TASKS: usize = 16;
+/// Requests of unusual kinds that are remembered to have failed.
+const FAILURES: usize = 4;
+/// The same for usual requests, one place for some orders.
+const USUAL_FAILURES: usize = 8;
+/// Who is in the hook on a platform that cannot tell its tasks apart.
+const SOMEBODY: u64 = u64::MAX;
+
+/// What a request lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shortage {
+    /// The order of the run that was not found.
+    pub order: Order,
+    /// How many pages are missing; more than one run of `order` for a request for many.
+    pub pages: u64,
+    /// Where memory is wanted.
+    pub node: NodeChoice,
+    /// The highest zone that will do.
+    pub zone: ZoneKind,
+    /// One past the highest address that will do.
+    pub max_address: u64,
+    /// What for.
+    pub migrate_type: MigrateType,
+    /// How often this request has asked before.
+    pub round: u32,
+}
+
+/// Somebody who can give memory up when it is short: a page cache, a balloon, an object cache.
+///
+/// The manager calls it with no lock held, not pinned, interrupts on, and only where
+/// [`Platform::can_wait`] says that the context may wait. Several CPUs may be in it at once, each
+/// for a request of its own, where [`Platform::current_task`] tells tasks apart; where it does not,
+/// one at a time, and requests that run out of memory meanwhile go on without.
+///
+/// It may free and allocate. A request that runs out of memory inside the hook does not call it
+/// again but fails. A caller that holds a lock which the hook takes sets [`Request::fail_fast`](crate::Request::fail_fast).
+pub trait Reclaim: Sync {
+    /// Frees memory, preferably what `wanted` lacks, and says how many pages it freed, anywhere.
+    /// With 0 the request stops asking.
+    fn reclaim(&self, wanted: &Shortage) -> u64;
+}
+
+/// A request as far as it decides whether memory is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) order: Order,
+    pub(crate) search: Search,
+    pub(crate) reserves: bool,
+}
+
+/// Bits of a [`usual`] word for order and type.
+const ORDER_BITS: u32 = 5;
+const TYPE_BITS: u32 = 3;
+
+/// A usual request, near some node, that failed in the quiet of this number, in one word that no
+/// other has; nothing when the number has become too large. Which node does not matter: the same
+/// zones are asked down to the same marks, only in another order.
+#[inline]
+fn usual(quiet: u64, order: Order, migrate_type: MigrateType) -> Option<u64> {
+    let what = u64::from(order.get()) << TYPE_BITS | migrate_type as u64;
+    (quiet >> (64 - ORDER_BITS - TYPE_BITS) == 0)
+        .then_some(quiet << (ORDER_BITS + TYPE_BITS) | what)
+}
+
+impl Key {
+    /// Its word, if it is a usual request.
+    fn usual(&self, quiet: u64) -> Option<u64> {
+        let &Self { order, search, reserves } = self;
+        let migrate_type = search.migrate_type();
+        let is_usual = !reserves && search == Search::near(search.first(), migrate_type);
+        if is_usual { usual(quiet, order, migrate_type) } else { None }
+    }
+}
+
+/// Failed requests; each holds for the quiet of its number.
+pub(crate) struct Failures {
+    kept: [Option<(u64, Key)>; FAILURES],
+    next: usize,
+}
+
+/// What happened when memory was short, since bring-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PressureEvents {
+    /// Requests that found too little above the ordinary marks, by the highest zone that would do.
+    pub stalls: [u64; ZoneKind::COUNT],
+    /// Of those, the ones that failed in the end.
+    pub failures: u64,
+    /// Times that all caches were emptied, for a request or because somebody asked.
+    pub drains: u64,
+    /// Times that the reclaim hook was called.
+    pub reclaim_calls: u64,
+    /// Pages that it said it freed.
+    pub reclaim_pages: u64,
+}
+
+/// The same where it is counted.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) stalls: [AtomicU64; ZoneKind::COUNT],
+    pub(crate) failures: AtomicU64,
+    pub(crate) drains: AtomicU64,
+    pub(crate) reclaim_calls: AtomicU64,
+    pub(crate) reclaim_pages: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+/// See the module documentation.
+pub(crate) struct PressureState {
+    pub(crate) counters: Counters,
+    /// Whose memory requests got, which is not the wanted node's when that is short.
+    pub(crate) numa: NumaMisses,
+    pub(crate) quiet: Quiet,
+    pub(crate) failures: SpinLock<Failures>,
+    /// Usual requests that failed, by order: who fails again and again takes no lock. Each word
+    /// says for itself in which quiet that was; none is 0, the first quiet's number being 1.
+    pub(crate) usual_failures: [AtomicU64; USUAL_FAILURES],
+    pub(crate) hook: SpinLock<Option<&'static dyn Reclaim>>,
+    /// Whether there is a hook, for who would fail at once without one.
+    pub(crate) has_hook: AtomicBool,
+    /// Who is in the hook; 0 is nobody.
+    pub(crate) tasks: [AtomicU64; RECLAIM_TASKS],
+}
+
+impl PressureState {
+    pub(crate) fn new(aids: bool) -> Self {
+        Self {
+            counters: Counters::default(),
+            numa: NumaMisses::new(),
+            quiet: Quiet::new(aids),
+            failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
+            usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
+            hook: SpinLock::new(None),
+            has_hook: AtomicBool::new(false),
+            tasks: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    pub(crate) fn count_drain(&self) {
+        count(&self.counters.drains, 1);
+    }
+
+    pub(crate) fn has_failed<P: Platform>(&self, platform: &P, key: &Key) -> bool {
+        let Some(quiet) = self.quiet.number() else { return false };
+        match key.usual(quiet) {
+            Some(word) => self.usual_failure(key.order).load(Ordering::Relaxed) == word,
+            None => self.failures.lock(platform).kept.contains(&Some((quiet, *key))),
+        }
+    }
+
+    #[inline]
+    fn usual_failure(&self, order: Order) -> &AtomicU64 {
+        &self.usual_failures[usize::from(order.get()) % USUAL_FAILURES]
+    }
+
+    /// Whether a usual request is known to fail and there is nobody to ask. Small, as this is all
+    /// that is done for it.
+    #[inline(never)]
+    pub(crate) fn is_lost(&self, order: Order, migrate_type: MigrateType) -> bool {
+        let word = self.quiet.number().and_then(|quiet| usual(quiet, order, migrate_type));
+        let failed = self.usual_failure(order).load(Ordering::Relaxed);
+        word == Some(failed) && !self.has_hook.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_failure<P: Platform>(&self, platform: &P, quiet: Option<u64>, key: Key) {
+        let Some(quiet) = quiet else { return };
+        if let Some(word) = key.usual(quiet) {
+            return self.usual_failure(key.order).store(word, Ordering::Relaxed);
+        }
+        let mut failures = self.failures.lock(platform);
+        let next = failures.next;
+        failures.kept[next] = Some((quiet, key));
+        failures.next = (next + 1) % FAILURES;
+    }
+
+    /// Lets a task into the hook, unless it is there already or too many others are.
+    pub(crate) fn enter_hook(&self, task: Option<u64>) -> Option<InHook<'_>> {
+        let (task, places) = match task {
+            Some(task) => (task, &self.tasks[..]),
+            None => (SOMEBODY, &self.tasks[..1]),
+        };
+        if places.iter().any(|place| place.load(Ordering::Relaxed) == task) {
+            return None;
+        }
+        let free = |place: &&AtomicU64| {
+            place.compare_exchange(0, task, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        places.iter().find(free).map(InHook)
+    }
+}
+
+/// A task is in the hook while this lives.
+pub(crate) struct InHook<'a>(&'a AtomicU64);
+
+impl Drop for InHook<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::units::NodeId;
+    use std::collections::BTreeSet;
+
+    fn near(order: u8, node: usize, migrate_type: MigrateType) -> Key {
+        let order = Order::new(order).expect("an order");
+        let node = NodeId::new(node).expect("a node");
+        Key { order, search: Search::near(node, migrate_type), reserves: false }
+    }
+
+    #[test]
+    fn every_usual_request_has_a_word_of_its_own_whichever_node_is_near() {
+        let types = [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Isolate];
+        let mut words = BTreeSet::from([0]);
+        let mut keys = 1;
+        for quiet in [1, 2, 1 << 40, (1 << 56) - 1] {
+            for order in 0..=Order::MAX.get() {
+                for kind in types {
+                    let of = |node| near(order, node, kind).usual(quiet);
+                    assert_eq!(of(0), of(63));
+                    words.extend(of(0));
+                }
+                keys += types.len();
+            }
+        }
+        assert_eq!(words.len(), keys);
+    }
+
+    #[test]
+    fn what_does_not_fit_a_word_has_none() {
+        let usual = near(0, 0, MigrateType::Movable);
+        assert!(usual.usual(1).is_some());
+        assert_eq!(usual.usual(1 << 56), None);
+        assert_eq!(Key { reserves: true, ..usual }.usual(1), None);
+    }
+
+    #[test]
+    fn what_is_lost_is_so_until_something_is_freed_or_somebody_can_be_asked() {
+        let pressure = PressureState::new(false);
+        let order = |order| Order::new(order).expect("an order");
+        let is_lost = |pressure: &PressureState, of, kind| pressure.is_lost(order(of), kind);
+        let movable = MigrateType::Movable;
+        assert!(!is_lost(&pressure, 9, movable));
+        pressure.quiet.end_drain(pressure.quiet.begin_drain());
+        assert!(!is_lost(&pressure, 9, movable), "nothing has failed yet");
+        let key = near(9, 1, movable);
+        let word = key.usual(pressure.quiet.number().expect("quiet")).expect("usual");
+        pressure.usual_failure(key.order).store(word, Ordering::Relaxed);
+        assert!(is_lost(&pressure, 9, movable));
+        assert!(!is_lost(&pressure, 9, MigrateType::Unmovable) && !is_lost(&pressure, 1, movable));
+        pressure.has_hook.store(true, Ordering::Relaxed);
+        assert!(!is_lost(&pressure, 9, movable));
+        pressure.has_hook.store(false, Ordering::Relaxed);
+        pressure.quiet.stir();
+        assert!(!is_lost(&pressure, 9, movable));
+    }
+}

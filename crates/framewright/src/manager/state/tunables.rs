@@ -1,0 +1,104 @@
+//! What the command line set: some of it can be changed while the machine runs, the rest can be
+//! asked for.
+
+use crate::parameters::{Pages, Parameters};
+use crate::zone::{
+    LOWMEM_RESERVE_RATIO, Zone, ZoneKind, default_min_free_kbytes, lowmem_reserve, watermarks,
+};
+use core::fmt;
+
+/// The most that `min_free_kbytes` can be: what Linux's integer holds.
+pub(crate) const MOST_MIN_FREE_KBYTES: u64 = i32::MAX as u64;
+/// What `watermark_scale_factor` can be.
+pub(crate) const SCALE_FACTORS: core::ops::RangeInclusive<u64> = 1..=3000;
+
+/// What stays as it was at boot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// `pages=`.
+    pub pages: Pages,
+    /// False with `numa=off`.
+    pub numa: bool,
+    /// `mem=`.
+    pub memory_limit: Option<u64>,
+    /// `page_alloc.shuffle=`.
+    pub shuffle: bool,
+}
+
+impl Settings {
+    pub(crate) const fn of(parameters: &Parameters) -> Self {
+        let &Parameters { pages, numa, memory_limit, shuffle, .. } = parameters;
+        Self { pages, numa, memory_limit, shuffle }
+    }
+}
+
+/// What can be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tunables {
+    pub(crate) min_free_kbytes: u64,
+    pub(crate) watermark_scale_factor: u64,
+    pub(crate) lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
+}
+
+impl Tunables {
+    pub(crate) fn of(parameters: &Parameters, zones: &[Zone]) -> Self {
+        let default = || default_min_free_kbytes(zones.iter().map(Zone::final_managed_pages).sum());
+        Self {
+            min_free_kbytes: parameters.min_free_kbytes.unwrap_or_else(default),
+            watermark_scale_factor: parameters.watermark_scale_factor,
+            lowmem_reserve_ratio: LOWMEM_RESERVE_RATIO,
+        }
+    }
+
+    /// Gives each zone its marks and reserves.
+    pub(crate) fn apply(&self, zones: &[Zone]) {
+        let total_pages: u64 = zones.iter().map(Zone::final_managed_pages).sum();
+        for zones in zones.chunk_by(|zone, next| zone.id().node == next.id().node) {
+            let of_kind = |kind| zones.iter().find(|zone| zone.id().kind == kind);
+            let managed =
+                ZoneKind::ALL.map(|kind| of_kind(kind).map_or(0, Zone::final_managed_pages));
+            for zone in zones {
+                let (kind, pages) = (zone.id().kind, zone.final_managed_pages());
+                let marks = watermarks(
+                    pages,
+                    total_pages,
+                    self.min_free_kbytes,
+                    self.watermark_scale_factor,
+                );
+                let ratio = self.lowmem_reserve_ratio[kind as usize];
+                zone.set_watermarks(marks, lowmem_reserve(kind, managed, ratio));
+            }
+        }
+    }
+}
+
+/// Why a parameter was not changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SettingsError {
+    /// More than `min_free_kbytes` can be.
+    TooMuch {
+        /// As given.
+        kbytes: u64,
+    },
+    /// `watermark_scale_factor` is 1 to 3000.
+    BadScaleFactor {
+        /// As given.
+        factor: u64,
+    },
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMuch { kbytes } => {
+                write!(f, "min_free_kbytes cannot be {kbytes}: at most {MOST_MIN_FREE_KBYTES}")
+            }
+            Self::BadScaleFactor { factor } => {
+                let (least, most) = SCALE_FACTORS.into_inner();
+                write!(f, "watermark_scale_factor cannot be {factor}: {least} to {most}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for SettingsError {}

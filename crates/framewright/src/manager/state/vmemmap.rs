@@ -1,0 +1,168 @@
+//! What the manager keeps of the vmemmap, and what changing it says.
+
+use crate::parameters::{Parameters, Policy};
+use crate::platform::Platform;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{NodeId, Pfn};
+use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use core::fmt;
+
+/// How the withheld memory of a node came up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeferredNode {
+    /// The node.
+    pub node: NodeId,
+    /// Pages that were withheld at bring-up.
+    pub pages: u64,
+    /// Those of them that came up because a request found too little.
+    pub grown_pages: u64,
+    /// How long the node's job took; the slowest node's time is what deferral costs the boot.
+    /// Nothing without a clock, and before the job.
+    pub elapsed_ns: Option<u64>,
+    /// Threads that worked in the job, those included that came from other nodes to help; 0 before
+    /// it.
+    pub threads: u32,
+}
+
+/// The memory map as bring-up made it.
+pub(crate) struct MapPolicy {
+    pub(crate) policy: Policy,
+    /// Bytes of the array at bring-up.
+    pub(crate) bytes: u64,
+    /// Blocks whose part of it was never made.
+    pub(crate) without_map: u64,
+    /// Frames that map reclaim set free, or that were never taken for pages that pools got at boot,
+    /// less those that it spent; below zero it wraps.
+    pub(crate) saved_pages: AtomicU64,
+    /// Blocks that the array does not describe because their map was given back.
+    pub(crate) reclaimed_blocks: AtomicU64,
+    pub(crate) threads: Option<u32>,
+    pub(crate) started_ns: Option<u64>,
+    /// When the last withheld page came up, in nanoseconds after `started_ns`, plus one; 0: not
+    /// yet.
+    pub(crate) all_memory_ns: AtomicU64,
+}
+
+impl MapPolicy {
+    pub(crate) fn new(
+        policy: Policy,
+        (bytes, without_map): (u64, u64),
+        parameters: &Parameters,
+        started_ns: Option<u64>,
+    ) -> Self {
+        let threads = parameters.memmap_init_threads;
+        let saved_pages = AtomicU64::new(without_map * MAP_PAGES_PER_BLOCK);
+        let reclaimed_blocks = AtomicU64::new(without_map);
+        let all_memory_ns = AtomicU64::new(0);
+        Self {
+            policy,
+            bytes,
+            without_map,
+            saved_pages,
+            reclaimed_blocks,
+            threads,
+            started_ns,
+            all_memory_ns,
+        }
+    }
+
+    /// Whether there is an array.
+    pub(crate) const fn is_array(&self) -> bool {
+        self.bytes != 0
+    }
+
+    pub(crate) fn note_reclaimed(&self, change: &MapChange) {
+        self.note_pages(change);
+        self.reclaimed_blocks.fetch_add(change.blocks, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_restored(&self, change: &MapChange) {
+        self.note_pages(change);
+        self.reclaimed_blocks.fetch_sub(change.blocks, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_pages(&self, change: &MapChange) {
+        self.saved_pages
+            .fetch_add(change.freed_pages.wrapping_sub(change.spent_pages), Ordering::Relaxed);
+    }
+}
+
+/// What was done to the memory map.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MapChange {
+    /// Blocks whose part of the array is absent now, or present again.
+    pub blocks: u64,
+    /// Frames that came back.
+    pub freed_pages: u64,
+    /// Frames that were spent, on page tables or on the array.
+    pub spent_pages: u64,
+    /// Flushes of all CPUs.
+    pub flushes: u64,
+    /// Blocks that stayed as they were for want of a frame for a page table.
+    pub out_of_frames: u64,
+}
+
+impl core::ops::AddAssign for MapChange {
+    fn add_assign(&mut self, other: Self) {
+        self.blocks += other.blocks;
+        self.freed_pages += other.freed_pages;
+        self.spent_pages += other.spent_pages;
+        self.flushes += other.flushes;
+        self.out_of_frames += other.out_of_frames;
+    }
+}
+
+/// Why the memory map cannot be changed. Nothing was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// The platform has no array.
+    NoArray,
+    /// The calling context may not wait for other CPUs, which a flush does.
+    CannotWait,
+    /// These frames lie in no zone, or in several.
+    NotManaged(Pfn),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoArray => f.write_str("there is no vmemmap"),
+            Self::CannotWait => {
+                f.write_str("the memory map is changed only where other CPUs can be waited for")
+            }
+            Self::NotManaged(pfn) => write!(f, "pfn {pfn} is not managed"),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+/// One caller at a time changes a section's translations ([`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) asks for that). A bit
+/// for every 64th section.
+///
+/// Who has a bit may lose its CPU, as [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) may sleep; so who waits for it lets other
+/// tasks run.
+pub(crate) struct SectionLocks(AtomicU64);
+
+impl SectionLocks {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    pub(crate) fn with<P: Platform, R>(
+        &self,
+        platform: &P,
+        section: u32,
+        work: impl FnOnce() -> R,
+    ) -> R {
+        let bit = 1 << (section % 64);
+        // Acquire pairs with the Release below, through the changes of other bits: who follows sees
+        // the tables.
+        while self.0.fetch_or(bit, Ordering::Acquire) & bit != 0 {
+            platform.yield_now();
+        }
+        let result = work();
+        self.0.fetch_and(!bit, Ordering::Release);
+        result
+    }
+}

@@ -1,0 +1,69 @@
+//! What the command line set: some of it can be changed while the machine runs, the rest can be
+//! asked for.
+
+use crate::manager::facets::Sysctl;
+use crate::manager::state::tunables::{
+    MOST_MIN_FREE_KBYTES, SCALE_FACTORS, SettingsError, Tunables,
+};
+use crate::platform::Platform;
+use crate::zone::ZoneKind;
+
+impl<P: Platform> Sysctl<'_, P> {
+    fn change(self, change: impl FnOnce(&mut Tunables)) {
+        let mut tunables = self.manager.tunables.lock(self.manager.platform);
+        change(&mut tunables);
+        tunables.apply(self.manager.zones);
+        drop(tunables);
+        // Requests that failed above the old marks may succeed above the new ones.
+        self.manager.pressure.quiet.stir();
+    }
+
+    /// Memory that is kept free over all zones, in KiB (SPEC 3.5).
+    #[must_use]
+    pub fn min_free_kbytes(self) -> u64 {
+        self.manager.tunables.lock(self.manager.platform).min_free_kbytes
+    }
+
+    /// Changes it, and with it every zone's marks. More than there is makes all ordinary requests
+    /// fail, as in Linux.
+    ///
+    /// # Errors
+    /// [`SettingsError::TooMuch`]; nothing was changed.
+    pub fn set_min_free_kbytes(self, kbytes: u64) -> Result<(), SettingsError> {
+        if kbytes > MOST_MIN_FREE_KBYTES {
+            return Err(SettingsError::TooMuch { kbytes });
+        }
+        self.change(|tunables| tunables.min_free_kbytes = kbytes);
+        Ok(())
+    }
+
+    /// The distance between watermarks in 1/10000 of a zone (SPEC 3.5).
+    #[must_use]
+    pub fn watermark_scale_factor(self) -> u64 {
+        self.manager.tunables.lock(self.manager.platform).watermark_scale_factor
+    }
+
+    /// Changes it, and with it every zone's marks.
+    ///
+    /// # Errors
+    /// [`SettingsError::BadScaleFactor`]; nothing was changed.
+    pub fn set_watermark_scale_factor(self, factor: u64) -> Result<(), SettingsError> {
+        if !SCALE_FACTORS.contains(&factor) {
+            return Err(SettingsError::BadScaleFactor { factor });
+        }
+        self.change(|tunables| tunables.watermark_scale_factor = factor);
+        Ok(())
+    }
+
+    /// By kind of zone, of how many pages above it it keeps one from requests that could use those;
+    /// 0 for none.
+    #[must_use]
+    pub fn lowmem_reserve_ratio(self) -> [u64; ZoneKind::COUNT] {
+        self.manager.tunables.lock(self.manager.platform).lowmem_reserve_ratio
+    }
+
+    /// Changes them, and with them every zone's reserves.
+    pub fn set_lowmem_reserve_ratio(self, ratio: [u64; ZoneKind::COUNT]) {
+        self.change(|tunables| tunables.lowmem_reserve_ratio = ratio);
+    }
+}

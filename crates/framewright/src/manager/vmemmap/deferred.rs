@@ -1,0 +1,298 @@
+//! The memory map's policy: what of it is made at bring-up, and how the rest follows, in jobs or
+//! when memory is wanted.
+//!
+//! Orders of memory: Relaxed everywhere: counters, and whether others may help. Memory that came up
+//! is published by its zone's lock and by `Sections`.
+
+use crate::manager::facets::Vmemmap;
+use crate::manager::state::vmemmap::DeferredNode;
+use crate::parameters::Policy;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{NodeId, PAGE_SIZE, Pfn, PfnRange};
+use crate::vmemmap::SectionState;
+use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber};
+use crate::zone::Zone;
+use core::convert::Infallible;
+use framewright_jobs::{Helpers, Job, Part, Placement};
+
+/// Most zones that can be deferred: one of each node.
+const MAX_ZONES: usize = crate::units::MAX_NODES;
+
+impl<'m, P: Platform> Vmemmap<'m, P> {
+    /// When page descriptors come into being. Not always what `memmap_init=` said: without an array
+    /// everything is on demand.
+    #[must_use]
+    pub const fn policy(self) -> Policy {
+        self.manager.vmemmap.policy
+    }
+
+    /// Bytes of the array and of its page tables after bring-up; they are among
+    /// [`metadata_bytes`](crate::Manager::metadata_bytes). Where the array is made of the machine's
+    /// frames, these are allocated as far as [`totals`](crate::Manager::totals) knows.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.manager.vmemmap.bytes
+    }
+
+    /// Blocks that went from the memblock allocator to pools and whose map was never made, at
+    /// bring-up (SPEC 7.6). They are among [`reclaimed_blocks`](Self::reclaimed_blocks), and their
+    /// eight pages each among [`saved_pages`](Self::saved_pages).
+    #[must_use]
+    pub const fn unbuilt_blocks(self) -> u64 {
+        self.manager.vmemmap.without_map
+    }
+
+    /// Pages that are free because the map of huge pages was given back or never made, less those
+    /// that page tables took for it; below zero when only those are left.
+    #[must_use]
+    pub fn saved_pages(self) -> i64 {
+        self.manager.vmemmap.saved_pages.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// Pages of the vmemmap and its page tables now: what bring-up made, less what map reclaim
+    /// gave back and did not restore. 0 where there is no array.
+    #[must_use]
+    pub fn pages(self) -> u64 {
+        (self.bytes() / PAGE_SIZE).saturating_add_signed(-self.saved_pages())
+    }
+
+    /// Blocks whose map was given back and not restored.
+    #[must_use]
+    pub fn reclaimed_blocks(self) -> u64 {
+        self.manager.vmemmap.reclaimed_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Initialises all memory that is withheld, and hands it out (SPEC 2.3): one thread for each
+    /// node, and for each node a job over sections on at most as many threads as
+    /// `memmap_init_threads=` and [`Platform::init_threads`] allow. The thread whose node is done
+    /// helps nodes that are not, unless `memmap_init_threads=` was given: memory is up when the
+    /// slowest node is. Requests go on meanwhile and bring up what they lack. Returns when nothing
+    /// is withheld any more, so it may wait for other CPUs: call it where [`Platform::can_wait`]
+    /// says so, once `helpers` can come. Later calls find nothing to do.
+    pub fn initialise_deferred<H: Helpers + ?Sized>(self, helpers: &H) {
+        let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
+        let mut slots = [0; MAX_ZONES];
+        let mut count = 0;
+        for (slot, zone) in self.manager.zones.iter().enumerate() {
+            if count < MAX_ZONES && zone.sections().are_left() {
+                let unit = count as u64;
+                parts[count] = Part { node: number(zone.id().node), range: unit..unit + 1 };
+                slots[count] = slot;
+                count += 1;
+            }
+        }
+        let zone_at = |unit: u64| self.manager.zones.get(*slots.get(usize::try_from(unit).ok()?)?);
+        let all = Job::of_parts(&parts[..count])
+            .min_chunk(1)
+            .max_threads(u32::try_from(count).unwrap_or(1).max(1));
+        let ended = all.run(helpers, |units, _| {
+            for zone in units.filter_map(zone_at) {
+                self.initialise_zone(zone, helpers);
+                zone.shuffle(self.manager.platform);
+                if self.manager.vmemmap.threads.is_none() {
+                    self.help_other_zones(zone);
+                }
+            }
+            Ok::<(), Infallible>(())
+        });
+        debug_assert!(ended.is_ok(), "a plain job without an error");
+        for zone in self.manager.zones {
+            // Whatever the job did: nothing is withheld in the end.
+            zone.bring_up_sections(self.manager.platform, zone.sections().range());
+            self.wait_for_sections(zone);
+        }
+        self.manager.pressure.quiet.stir();
+        self.note_all_memory();
+    }
+
+    fn initialise_zone<H: Helpers + ?Sized>(self, zone: &Zone, helpers: &H) {
+        let started = self.manager.platform.now_ns();
+        let node = zone.id().node;
+        let most = self.manager.platform.init_threads(node).max(1);
+        let threads = self.manager.vmemmap.threads.unwrap_or(most).clamp(1, most);
+        let init = zone.deferred_init();
+        // From here on others may help.
+        init.threads.store(1, Ordering::Relaxed);
+        let sections = zone.sections().range();
+        let mut worked = 1;
+        if threads == 1 {
+            zone.bring_up_sections(self.manager.platform, sections);
+        } else {
+            let job = Job::new(u64::from(sections.start)..u64::from(sections.end))
+                .min_chunk(1)
+                .max_threads(threads)
+                .placement(Placement::Node(number(node)));
+            let summary = job.run(helpers, |chunk, _| {
+                let bound = |section| u32::try_from(section).unwrap_or(u32::MAX);
+                zone.bring_up_sections(self.manager.platform, bound(chunk.start)..bound(chunk.end));
+                Ok::<(), Infallible>(())
+            });
+            worked = summary.map_or(1, |summary| summary.threads.max(1));
+        }
+        // Who helps is at its last section.
+        self.wait_for_sections(zone);
+        init.threads.fetch_add(worked - 1, Ordering::Relaxed);
+        if let (Some(started), Some(now)) = (started, self.manager.platform.now_ns()) {
+            init.elapsed_ns.store(now.saturating_sub(started).max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes sections of zones that others are at, from their ends, as long as there are any.
+    fn help_other_zones(self, own: &Zone) {
+        for zone in self.manager.zones {
+            let init = zone.deferred_init();
+            // A zone that nobody is at waits for its own CPUs, or for a thread that then does all
+            // of it.
+            if zone.id() != own.id()
+                && init.threads.load(Ordering::Relaxed) != 0
+                && zone.bring_up_sections(self.manager.platform, zone.sections().range().rev()) != 0
+            {
+                init.threads.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Waits until nothing of the zone is withheld. Who has a section is pinned, so that this ends.
+    fn wait_for_sections(self, zone: &Zone) {
+        while zone.sections().are_left() {
+            self.manager.platform.relax();
+        }
+    }
+
+    fn note_all_memory(self) {
+        if self.manager.zones.iter().any(|zone| zone.sections().are_left()) {
+            return;
+        }
+        if let (Some(started), Some(now)) =
+            (self.manager.vmemmap.started_ns, self.manager.platform.now_ns())
+        {
+            let elapsed = now.saturating_sub(started) + 1;
+            let _ = self.manager.vmemmap.all_memory_ns.compare_exchange(
+                0,
+                elapsed,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// When nothing was withheld any more, in nanoseconds since bring-up began.
+    pub(crate) fn all_memory_ns(self) -> Option<u64> {
+        self.manager.vmemmap.all_memory_ns.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// How the memory of each node that was withheld came up.
+    pub fn deferred_nodes(self) -> impl Iterator<Item = DeferredNode> + use<'m, P> {
+        self.manager.zones.iter().filter(|zone| zone.deferred_init().pages != 0).map(|zone| {
+            let init = zone.deferred_init();
+            let elapsed_ns = init.elapsed_ns.load(Ordering::Relaxed);
+            DeferredNode {
+                node: zone.id().node,
+                pages: init.pages,
+                grown_pages: init.grown_pages.load(Ordering::Relaxed),
+                elapsed_ns: (elapsed_ns != 0).then_some(elapsed_ns),
+                threads: init.threads.load(Ordering::Relaxed),
+            }
+        })
+    }
+
+    /// Brings withheld memory of a zone up for a request for `pages` below `max` (SPEC 2.4).
+    /// Whether it is worth looking again. Any context: where waiting is not allowed, sections that
+    /// others are busy with do not count. Not for who is in a cache: see
+    /// [`grow_inside`](Self::grow_inside).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn grow(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+        let before = zone.sections().left();
+        if before == 0 {
+            return false;
+        }
+        // Where nothing was given, what is left is in the hands of others, or lies above.
+        self.grow_alone(zone, pages, max) || self.wait_for_others(zone, before)
+    }
+
+    /// The same for who is in a cache, which a drainer may be waiting for: others are not waited
+    /// for.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn grow_inside(self, zone: &Zone, pages: u64) -> Growth {
+        if !zone.sections().are_left() {
+            return Growth::NothingLeft;
+        }
+        if self.grow_alone(zone, pages, Pfn(u64::MAX)) {
+            Growth::Grown
+        } else if self.manager.platform.can_wait() {
+            Growth::Busy
+        } else {
+            Growth::NothingLeft
+        }
+    }
+
+    fn grow_alone(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+        let given = zone.grow(self.manager.platform, pages, max);
+        if given != 0 {
+            self.note_growth(zone, given);
+        }
+        given != 0
+    }
+
+    /// Waits until one of the sections is done that CPUs are busy with, of which `before` were left
+    /// when it was looked last. Whether one is. Who has a section is pinned, so that this ends.
+    fn wait_for_others(self, zone: &Zone, before: u32) -> bool {
+        let sections = zone.sections();
+        if self.manager.platform.can_wait() {
+            while sections.left() == before && sections.is_busy() {
+                self.manager.platform.relax();
+            }
+        }
+        sections.left() != before
+    }
+
+    /// Brings up the withheld memory among `frames`; waits for what others bring up of it, where
+    /// waiting is allowed.
+    #[cold]
+    pub(crate) fn grow_at(self, zone: &Zone, frames: PfnRange) {
+        let given = zone.bring_up_sections(self.manager.platform, sections_of(frames));
+        if given != 0 {
+            self.note_growth(zone, given);
+        }
+        while self.manager.platform.can_wait() && is_withheld(zone, frames) {
+            self.manager.platform.relax();
+        }
+    }
+
+    fn note_growth(self, zone: &Zone, pages: u64) {
+        zone.deferred_init().grown_pages.fetch_add(pages, Ordering::Relaxed);
+        self.manager.pressure.quiet.stir();
+        self.note_all_memory();
+    }
+}
+
+/// What came of growing a zone for a CPU's cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// There is more now.
+    Grown,
+    /// Others bring up what is left; who is not in a cache can wait for it.
+    Busy,
+    /// There is no more, or none to wait for.
+    NothingLeft,
+}
+
+/// Whether memory among `frames` is withheld.
+pub(crate) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
+    zone.sections().are_left()
+        && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
+}
+
+/// The sections of a range that is not empty.
+fn sections_of(frames: PfnRange) -> impl Iterator<Item = u32> {
+    let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));
+    BlockNumber::containing(frames.start).0 / BLOCKS_PER_CALL..last.0 / BLOCKS_PER_CALL + 1
+}
+
+/// A node as jobs number it.
+fn number(node: NodeId) -> u32 {
+    u32::try_from(node.index()).unwrap_or(0)
+}

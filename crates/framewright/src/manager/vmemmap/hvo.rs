@@ -1,0 +1,316 @@
+//! Giving back the memory map of blocks that are allocated whole, and restoring it (SPEC 7).
+//!
+//! A batch goes through five steps: descriptors are taken out of use, mappings are prepared, one
+//! flush, the parts of the array are made absent, one flush; then their frames are free. Nothing of
+//! it is needed to free such a block later: split, it has its descriptors inside, so that freeing
+//! neither fails nor flushes.
+
+use crate::block::MigrateType;
+use crate::manager::facets::Vmemmap;
+use crate::manager::request::Request;
+use crate::manager::state::Manager;
+use crate::manager::state::vmemmap::{MapChange, MapError};
+use crate::platform::Platform;
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::{
+    BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameSource, OutOfFrames, Unflushed, VmemmapSpace,
+};
+use crate::zone::Zone;
+
+/// Pieces of a batch, each in one section.
+const BATCH: usize = 64;
+
+/// Frames for page tables and for parts of the array, from the manager itself.
+pub(crate) struct OwnFrames<'a, P: Platform> {
+    pub(crate) manager: &'a Manager<P>,
+    pub(crate) near: &'a Zone,
+    pub(crate) taken_pages: u64,
+}
+
+// SAFETY: what the manager allocates is memory as the platform describes it and nobody else's until
+// it is freed (invariants 1 and 17).
+unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
+    fn take(&mut self, order: Order) -> Option<Pfn> {
+        let node = crate::memblock::NodeChoice::Preferred(self.near.id().node);
+        // Page tables must be reached through the direct map.
+        let request = Request {
+            node,
+            migrate_type: MigrateType::Unmovable,
+            max_address: self.manager.platform.direct_limit(),
+            fail_fast: true,
+            ..Request::new(order)
+        };
+        let taken = self.manager.allocate_bare(&request).ok()?;
+        self.taken_pages += taken.pages();
+        Some(taken.start)
+    }
+
+    unsafe fn put_back(&mut self, start: Pfn, order: Order) {
+        // It was allocated just now, so that this cannot fail.
+        let _ = self.manager.free_bare(PfnRange { start, end: start.add(order.pages()) });
+        self.taken_pages -= order.pages();
+    }
+}
+
+/// A piece of one section, and its zone.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) zone: &'static Zone,
+    pub(crate) blocks: BlockRange,
+}
+
+impl Piece {
+    const fn section(&self) -> u32 {
+        self.blocks.start.0 / BLOCKS_PER_CALL
+    }
+}
+
+impl<P: Platform> Vmemmap<'_, P> {
+    /// Gives back the memory map of those blocks in `runs` that are allocated whole, or in a pool,
+    /// and that the array describes; the rest is left alone and costs no flush. The blocks are the
+    /// caller's. Their frames of the array are free when this returns. For a batch of up to 64
+    /// sections there are two flushes, or one where nothing had to be split.
+    ///
+    /// Process context: waits for other CPUs.
+    ///
+    /// # Errors
+    /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and
+    /// is counted.
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
+    /// about, until it returns, and no reference to a descriptor of theirs is used any more.
+    pub unsafe fn optimize(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+        let space = self.space_to_change()?;
+        let mut total = MapChange::default();
+        let mut batch = Batch::new();
+        self.for_each_piece(runs, Zone::unpublish, &mut |piece| {
+            if batch.push(piece) {
+                total += self.evict_batch(space, &mut batch);
+            }
+        })?;
+        total += self.evict_batch(space, &mut batch);
+        Ok(total)
+    }
+
+    /// Makes the memory map of those blocks in `runs` present again that are allocated whole, or in
+    /// a pool, and that the array should describe but does not. The blocks are the caller's. Stops
+    /// where frames run out; what was done until then stays.
+    ///
+    /// Process context: waits for other CPUs.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    ///
+    /// # Safety
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
+    /// about, until it returns.
+    pub unsafe fn restore(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+        let space = self.space_to_change()?;
+        let mut total = MapChange::default();
+        let mut batch = Batch::new();
+        self.for_each_piece(runs, Zone::unpublished, &mut |piece| {
+            if batch.push(piece) {
+                total += self.populate_batch(space, &mut batch);
+            }
+        })?;
+        total += self.populate_batch(space, &mut batch);
+        Ok(total)
+    }
+
+    pub(crate) fn space_to_change(self) -> Result<&'static dyn VmemmapSpace, MapError> {
+        let space = self
+            .manager
+            .platform
+            .vmemmap_space()
+            .filter(|_| self.manager.vmemmap.is_array())
+            .ok_or(MapError::NoArray)?;
+        if self.manager.platform.can_wait() { Ok(space) } else { Err(MapError::CannotWait) }
+    }
+
+    /// Calls `each` with the pieces, each in one section, that `find` finds in `runs`.
+    fn for_each_piece(
+        self,
+        runs: &[PfnRange],
+        find: impl Fn(&Zone, &'static P, BlockRange) -> Option<BlockRange>,
+        each: &mut dyn FnMut(Piece),
+    ) -> Result<(), MapError> {
+        // All are looked at before anything changes.
+        for run in runs.iter().filter(|run| !run.is_empty()) {
+            self.manager.zone_of_range(*run).map_err(|_| MapError::NotManaged(run.start))?;
+        }
+        for run in runs.iter().filter(|run| !run.is_empty()) {
+            let Ok((zone, _)) = self.manager.zone_of_range(*run) else { continue };
+            let mut next = u32::try_from(run.start.0.div_ceil(PAGES_PER_BLOCK)).unwrap_or(u32::MAX);
+            let end = BlockNumber::containing(run.end).0;
+            while next < end {
+                let stop = end.min((next / BLOCKS_PER_CALL + 1) * BLOCKS_PER_CALL);
+                match find(zone, self.manager.platform, BlockRange::new(next, stop)) {
+                    Some(blocks) => {
+                        next = blocks.end.0;
+                        each(Piece { zone, blocks });
+                    }
+                    None => next = stop,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn evict_batch(self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
+        let mut change = MapChange::default();
+        let mut unflushed = Unflushed::new();
+        let mut ready = Batch::new();
+        for piece in batch.take() {
+            let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
+            let prepared = self.prepare_piece(space, piece, &mut frames, &mut unflushed);
+            if prepared.is_ok() {
+                change.spent_pages += frames.taken_pages;
+                ready.push(piece);
+            } else {
+                piece.zone.publish_again(piece.blocks);
+                change.out_of_frames += u64::from(piece.blocks.blocks());
+            }
+        }
+        change += self.flush(space, &mut unflushed);
+        for piece in ready.take() {
+            let mut left = self.evict_piece(space, piece, &mut unflushed);
+            if left != 0 && unflushed.room() < Unflushed::CAPACITY {
+                // There may have been no room for its frames.
+                change += self.flush(space, &mut unflushed);
+                left = self.evict_piece(space, piece, &mut unflushed);
+            }
+            if left == 0 {
+                change.blocks += u64::from(piece.blocks.blocks());
+            } else {
+                // Somebody joined the section's mappings since they were prepared.
+                change += self.flush(space, &mut unflushed);
+                change += self.populate_piece(space, piece, &mut unflushed);
+            }
+        }
+        change += self.flush(space, &mut unflushed);
+        self.manager.vmemmap.note_reclaimed(&change);
+        change
+    }
+
+    pub(crate) fn prepare_piece(
+        self,
+        space: &dyn VmemmapSpace,
+        piece: Piece,
+        frames: &mut OwnFrames<'_, P>,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
+        // SAFETY: the section is locked, so that nobody else calls for it; the piece's descriptors
+        // were taken out of use under the zone lock, and whoever looked at them is out (invariants
+        // 22 and 42).
+        let prepare = || unsafe { space.prepare(piece.blocks, frames, unflushed) };
+        self.manager.section_locks.with(self.manager.platform, piece.section(), prepare)
+    }
+
+    pub(crate) fn evict_piece(
+        self,
+        space: &dyn VmemmapSpace,
+        piece: Piece,
+        unflushed: &mut Unflushed,
+    ) -> u32 {
+        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
+        // described again (invariants 22 and 42).
+        let evict = || unsafe { space.evict(piece.blocks, unflushed) };
+        self.manager.section_locks.with(self.manager.platform, piece.section(), evict)
+    }
+
+    fn fill_piece(
+        self,
+        space: &dyn VmemmapSpace,
+        piece: Piece,
+        frames: &mut OwnFrames<'_, P>,
+        unflushed: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
+        // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
+        // described again (invariants 22 and 42).
+        let populate = || unsafe { space.populate(piece.blocks, frames, unflushed) };
+        self.manager.section_locks.with(self.manager.platform, piece.section(), populate)
+    }
+
+    fn populate_batch(self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
+        let mut change = MapChange::default();
+        let mut unflushed = Unflushed::new();
+        let mut done = Batch::new();
+        for piece in batch.take() {
+            if unflushed.room() == 0 {
+                change += self.flush(space, &mut unflushed);
+            }
+            let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
+            let populated = self.fill_piece(space, piece, &mut frames, &mut unflushed);
+            if populated.is_ok() {
+                change.spent_pages += frames.taken_pages;
+                change.blocks += u64::from(piece.blocks.blocks());
+                done.push(piece);
+            } else {
+                change.out_of_frames += u64::from(piece.blocks.blocks());
+            }
+        }
+        change += self.flush(space, &mut unflushed);
+        done.take().for_each(|piece| piece.zone.publish_again(piece.blocks));
+        self.manager.vmemmap.note_restored(&change);
+        change
+    }
+
+    /// Undoes a piece that could be made absent in part only.
+    pub(crate) fn populate_piece(
+        self,
+        space: &dyn VmemmapSpace,
+        piece: Piece,
+        unflushed: &mut Unflushed,
+    ) -> MapChange {
+        let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
+        let populated = self.fill_piece(space, piece, &mut frames, unflushed);
+        let mut change = self.flush(space, unflushed);
+        if populated.is_ok() {
+            change.spent_pages += frames.taken_pages;
+            piece.zone.publish_again(piece.blocks);
+        }
+        // Without frames what is present stays so without use, and what is absent is absent: the
+        // blocks' pages come inside.
+        change.out_of_frames += u64::from(piece.blocks.blocks());
+        change
+    }
+
+    /// Flushes what is due, and frees what that sets free.
+    pub(crate) fn flush(self, space: &dyn VmemmapSpace, unflushed: &mut Unflushed) -> MapChange {
+        let mut change =
+            MapChange { flushes: u64::from(unflushed.is_stale()), ..MapChange::default() };
+        // SAFETY: filled by the calls above on this space, the platform's only one (invariant 12).
+        let list = unsafe { space.flush(core::mem::take(unflushed)) };
+        for run in list.runs() {
+            // Page tables of bring-up were never managed: they stay reserved.
+            if self.manager.free_kept(run).is_ok() {
+                change.freed_pages += run.pages();
+            }
+        }
+        change
+    }
+}
+
+/// Pieces that are worked on together.
+struct Batch {
+    pieces: [Option<Piece>; BATCH],
+    count: usize,
+}
+
+impl Batch {
+    const fn new() -> Self {
+        Self { pieces: [None; BATCH], count: 0 }
+    }
+
+    /// Adds a piece, for which there is room; whether it was the last.
+    fn push(&mut self, piece: Piece) -> bool {
+        self.pieces[self.count] = Some(piece);
+        self.count += 1;
+        self.count == BATCH
+    }
+
+    fn take(&mut self) -> impl Iterator<Item = Piece> + use<> {
+        core::mem::replace(self, Self::new()).pieces.into_iter().flatten()
+    }
+}
