@@ -9,7 +9,7 @@ use common::{Fake, bring_up, bring_up_with, gib, parameters};
 use framewright::memblock::NodeChoice;
 use framewright::procfs::{FileError, FileSystem, Kind};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, PoolOwner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, PoolOwner};
 use pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers};
 use proptest::prelude::*;
 
@@ -368,7 +368,7 @@ fn how_the_map_is_restored_can_be_chosen() {
 #[test]
 fn the_memory_map_goes_back_and_is_counted() {
     let machine = FakeMachine::builder().ram(gib(0, 2)).cpus(1).build();
-    FakeArray::install(machine);
+    FakeVmemmap::install(machine);
     let manager = bring_up_with(machine, &[], &parameters("memmap_init=eager")).expect("bring-up");
     let vmstat = |name: &str| -> u64 {
         let text = read(&manager, "/proc/vmstat").expect("is there");
