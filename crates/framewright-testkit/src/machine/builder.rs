@@ -2,7 +2,7 @@
 
 use super::cpu::CpuSet;
 use super::fake::{Clock, Counters, FakeMachine};
-use super::memory::{Layout, Memory, PATTERNS};
+use super::memory::{Layout, Memory, PATTERNS, retire_with_thread};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, PhysRange};
 use std::cell::Cell;
@@ -25,6 +25,7 @@ pub struct Builder {
     knows_tasks: bool,
     entropy: Option<u64>,
     before: Option<&'static FakeMachine>,
+    is_kept: bool,
 }
 
 impl FakeMachine {
@@ -49,6 +50,7 @@ impl Builder {
             knows_tasks: true,
             entropy: None,
             before: None,
+            is_kept: false,
         }
     }
 
@@ -152,6 +154,14 @@ impl Builder {
         self
     }
 
+    /// Makes a machine for statics, which outlives the thread that builds it. The memory of any other
+    /// machine goes back to the host when that thread ends, as by [`FakeMachine::retire`]: a test
+    /// program has hundreds of machines, and each test has a thread.
+    pub fn kept(mut self) -> Self {
+        self.is_kept = true;
+        self
+    }
+
     /// Makes a machine that cannot tell its tasks apart.
     pub fn anonymous_tasks(mut self) -> Self {
         self.knows_tasks = false;
@@ -207,6 +217,9 @@ impl Builder {
             }
             None => Arc::new(Memory::new(&usable, self.layout, pattern)),
         };
+        if !self.is_kept {
+            retire_with_thread(&memory);
+        }
         let cpus = Arc::new(CpuSet::new(self.cpu_nodes.len()));
         Box::leak(Box::new(FakeMachine {
             memory,
