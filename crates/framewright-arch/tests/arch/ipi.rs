@@ -43,7 +43,7 @@ impl Machine {
         function: &(dyn Fn() + Sync),
     ) -> u32 {
         let notify = |target: u32| self.notices[target as usize].store(true, Ordering::Release);
-        self.calls.call(me, targets, function, notify, |done| {
+        self.calls.caller(me).call(targets, function, notify, |done| {
             if !done() {
                 self.interrupt(me);
             }
@@ -94,8 +94,7 @@ fn all_call_all_and_each_is_called_once() {
 fn a_target_that_is_named_twice_calls_once() {
     let calls = CrossCalls::<2>::new();
     let called = AtomicU32::new(0);
-    let count = calls.call(
-        0,
+    let count = calls.caller(0).call(
         [1, 1, 2, 1].into_iter(),
         &|| {
             called.fetch_add(1, Ordering::Relaxed);
@@ -116,16 +115,14 @@ fn a_target_that_is_named_twice_calls_once() {
 fn two_callers_share_a_notice() {
     let calls = CrossCalls::<3>::new();
     let mut notices = 0;
-    calls.call(
-        0,
+    calls.caller(0).call(
         [2].into_iter(),
         &|| (),
         |_| notices += 1,
         |_| {
             // While CPU 2 has not served the first, the second sends nothing, and both are served
             // at once.
-            calls.call(
-                1,
+            calls.caller(1).call(
                 [2].into_iter(),
                 &|| (),
                 |_| panic!("a notice is on its way"),
@@ -144,7 +141,12 @@ fn two_callers_share_a_notice() {
 fn nobody_to_call_is_no_wait() {
     let calls = CrossCalls::<2>::new();
     assert_eq!(
-        calls.call(0, [5].into_iter(), &|| panic!("nobody is there"), |_| panic!(), |_| panic!()),
+        calls.caller(0).call(
+            [5].into_iter(),
+            &|| panic!("nobody is there"),
+            |_| panic!(),
+            |_| panic!()
+        ),
         0
     );
 }
@@ -152,14 +154,13 @@ fn nobody_to_call_is_no_wait() {
 #[test]
 fn a_call_inside_a_call_is_refused() {
     let calls = CrossCalls::<2>::new();
-    let nested = calls.call(
-        0,
+    let nested = calls.caller(0).call(
         [1].into_iter(),
         &|| (),
         |_| (),
         |_| {
             let again = catch_unwind(AssertUnwindSafe(|| {
-                calls.call(0, [1].into_iter(), &|| (), |_| (), |_| ())
+                calls.caller(0).call([1].into_iter(), &|| (), |_| (), |_| ())
             }));
             assert!(again.is_err());
             calls.serve(1, |_| ());

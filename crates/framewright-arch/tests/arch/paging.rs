@@ -2,7 +2,7 @@
 
 use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright_arch::paging::{
-    Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory, translate,
+    Access, Entry, MapFault, MapRequest, Mapped, PageSize, PageTable, TableMemory, translate,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -48,7 +48,11 @@ fn the_largest_pages_that_fit_are_used() {
     // One small page before a medium, one medium before a large, and the same behind.
     let range = PhysRange::new(LARGE - MEDIUM - PAGE_SIZE, 2 * LARGE + MEDIUM + PAGE_SIZE);
     tables
-        .map(&mut frames, DIRECT + range.start, range, Access::DATA, &mut mapped)
+        .map(
+            &mut frames,
+            &MapRequest { address: DIRECT + range.start, range, access: Access::DATA },
+            &mut mapped,
+        )
         .expect("there is room");
     assert_eq!((mapped.small, mapped.medium, mapped.large), (2, 2, 1));
     assert_eq!(mapped.bytes(), range.size());
@@ -72,7 +76,9 @@ fn rights_are_found_as_they_were_given() {
     ];
     for (address, access) in (0..).step_by(4096).zip(all) {
         let page = PhysRange::with_size(address + 4096, PAGE_SIZE);
-        tables.map(&mut frames, address, page, access, &mut Mapped::default()).expect("is free");
+        tables
+            .map(&mut frames, &MapRequest { address, range: page, access }, &mut Mapped::default())
+            .expect("is free");
         assert_eq!(
             translate(&frames, tables.root(), address),
             Some((page.start, PageSize::Small, access))
@@ -93,7 +99,13 @@ fn addresses_that_do_not_match_force_small_pages() {
     let tables = PageTable::new(&mut frames, PageSize::Large).expect("there are frames");
     let mut mapped = Mapped::default();
     let range = PhysRange::new(0, 2 * MEDIUM);
-    tables.map(&mut frames, PAGE_SIZE, range, Access::CODE, &mut mapped).expect("there is room");
+    tables
+        .map(
+            &mut frames,
+            &MapRequest { address: PAGE_SIZE, range, access: Access::CODE },
+            &mut mapped,
+        )
+        .expect("there is room");
     assert_eq!((mapped.small, mapped.medium, mapped.large), (1024, 0, 0));
     assert_eq!(translate(&frames, tables.root(), 0), None);
     assert_eq!(
@@ -112,7 +124,7 @@ fn what_is_mapped_stays_as_it_is() {
     let tables = PageTable::new(&mut frames, PageSize::Medium).expect("there are frames");
     let mut map = |address, range, access| {
         let mut mapped = Mapped::default();
-        tables.map(&mut frames, address, range, access, &mut mapped)
+        tables.map(&mut frames, &MapRequest { address, range, access }, &mut mapped)
     };
     map(MEDIUM, PhysRange::new(0, MEDIUM), Access::CONSTANTS).expect("is free");
     let taken = Err(MapFault::Occupied { address: MEDIUM });
@@ -142,7 +154,11 @@ fn bad_ranges_and_empty_stores_are_errors() {
     let tables = PageTable::new(&mut frames, PageSize::Large).expect("there is one");
     let mut mapped = Mapped::default();
     let mut map = |address, start, end| {
-        tables.map(&mut frames, address, PhysRange { start, end }, Access::DATA, &mut mapped)
+        tables.map(
+            &mut frames,
+            &MapRequest { address, range: PhysRange { start, end }, access: Access::DATA },
+            &mut mapped,
+        )
     };
     assert_eq!(map(0, 0, PAGE_SIZE), Err(MapFault::OutOfFrames { address: 0 }));
     for (address, start, end) in [
@@ -165,7 +181,11 @@ fn the_last_page_of_each_half_can_be_mapped() {
     for address in [(1 << 47) - PAGE_SIZE, u64::MAX - PAGE_SIZE + 1] {
         let range = PhysRange::new(PAGE_SIZE, 2 * PAGE_SIZE);
         tables
-            .map(&mut frames, address, range, Access::DATA, &mut Mapped::default())
+            .map(
+                &mut frames,
+                &MapRequest { address, range, access: Access::DATA },
+                &mut Mapped::default(),
+            )
             .expect("there is room");
         assert!(translate(&frames, tables.root(), address).is_some());
     }
@@ -210,7 +230,15 @@ proptest! {
         );
         for range in &ranges {
             tables
-                .map(&mut frames, offset + range.start, *range, Access::DATA, &mut mapped)
+                .map(
+                    &mut frames,
+                    &MapRequest {
+                        address: offset + range.start,
+                        range: *range,
+                        access: Access::DATA,
+                    },
+                    &mut mapped,
+                )
                 .expect("is free");
         }
         prop_assert_eq!(mapped.bytes(), ranges.iter().map(|range| range.size()).sum::<u64>());
@@ -255,8 +283,11 @@ proptest! {
         let tables = PageTable::new(&mut frames, PageSize::Medium).expect("there is one");
         let range = PhysRange::new(LARGE - PAGE_SIZE, 4 * LARGE);
         let mut mapped = Mapped::default();
-        let result =
-            tables.map(&mut frames, DIRECT + range.start, range, Access::DATA, &mut mapped);
+        let result = tables.map(
+            &mut frames,
+            &MapRequest { address: DIRECT + range.start, range, access: Access::DATA },
+            &mut mapped,
+        );
         let reached = range.start + mapped.bytes();
         match result {
             Ok(()) => prop_assert_eq!(reached, range.end),

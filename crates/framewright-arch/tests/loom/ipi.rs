@@ -44,8 +44,7 @@ impl Cpu {
             self.machine.served[target as usize].fetch_add(1, Ordering::Relaxed);
         };
         let notify = |target: u32| self.machine.bells[target as usize].notify();
-        let count = self.machine.calls.call(
-            self.me as u32,
+        let count = self.machine.calls.caller(self.me as u32).call(
             [target].into_iter(),
             &function,
             notify,
