@@ -243,12 +243,12 @@ impl<'a, P: Platform> Pile<'a, P> {
                 // (invariant 42).
                 unsafe { manager.free(range) }.map_err(PileError::Free)
             }
-            // SAFETY: as above (invariant 42).
             Spring::Near(manager, order) => {
+                // SAFETY: as above (invariant 42).
                 unsafe { manager.free_order(start, *order) }.map_err(PileError::Free)
             }
-            // SAFETY: as above (invariant 42).
             Spring::Pool(manager, size, _) => {
+                // SAFETY: as above (invariant 42).
                 unsafe { manager.pool(*size).free(start) }.map_err(PileError::Pool)
             }
         }
