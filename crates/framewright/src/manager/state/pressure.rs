@@ -46,7 +46,8 @@ pub struct Shortage {
 /// one at a time, and requests that run out of memory meanwhile go on without.
 ///
 /// It may free and allocate. A request that runs out of memory inside the hook does not call it
-/// again but fails. A caller that holds a lock which the hook takes sets [`Request::fail_fast`](crate::Request::fail_fast).
+/// again but fails. A caller that holds a lock which the hook takes sets
+/// [`Request::fail_fast`](crate::Request::fail_fast).
 pub trait Reclaim: Sync {
     /// Frees memory, preferably what `wanted` lacks, and says how many pages it freed, anywhere.
     /// With 0 the request stops asking.
