@@ -1,15 +1,16 @@
-//! Quotas of control groups: known files, made-up trees, random text.
+//! Quotas of control groups: known files, synthetic trees, random text.
 
 use framewright_hosted::jobs::CpuQuota;
 use framewright_hosted::jobs::quota::{
     Group, Mount, parse_cfs, parse_cpu_max, parse_groups, parse_mounts,
 };
+use proptest::collection::vec;
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder that looks like `/`, gone when dropped.
+/// A folder that looks like `/`, removed when dropped.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -42,7 +43,8 @@ impl Drop for Tree {
 }
 
 const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-const V1: &str = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+const V1: &str = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup \
+                  rw,cpu,cpuacct\n\
                   33 31 0:30 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
 
 #[test]
@@ -109,7 +111,7 @@ fn a_mount_that_begins_at_a_group() {
     };
     assert_eq!(tree("/docker/abc").quota().map(CpuQuota::cpus), Some(2));
     assert_eq!(tree("/docker/abc/in").quota().map(CpuQuota::cpus), Some(1));
-    // Beside what is mounted, and outside.
+    // A group beside the mounted one, and one outside.
     for group in ["/docker/abcd/in", "/elsewhere", "/", "/docker/abc/../x"] {
         assert_eq!(tree(group).quota().map(CpuQuota::cpus), Some(2), "{group}");
     }
@@ -131,7 +133,7 @@ fn lines_of_the_kernel() {
     assert_eq!(groups, [group(false, "/y:z"), group(true, "/")]);
 }
 
-/// Rounded to the nearest whole number, from a half up, and never to none.
+/// Rounded to the nearest whole number, up from a half, and at least 1.
 #[test]
 fn a_fraction_of_a_cpu_is_rounded() {
     let (v1, v2) = ("1:cpu:/g\n", "0::/g\n");
@@ -161,7 +163,7 @@ fn a_fraction_of_a_cpu_is_rounded() {
     }
     assert_eq!(CpuQuota::new(u64::MAX, 1).map(CpuQuota::cpus), usize::try_from(u64::MAX).ok());
     assert_eq!(CpuQuota::new(u64::MAX, u64::MAX).map(CpuQuota::cpus), Some(1));
-    // The smallest counts, also among those that are as many CPUs.
+    // The smallest counts, also among quotas of equally many CPUs.
     let tree = Tree::new()
         .with("proc/self/mountinfo", V2)
         .with("proc/self/cgroup", "0::/a/b\n")
@@ -174,7 +176,8 @@ proptest! {
     #[test]
     fn random_text_is_no_trouble(text in "(?s).{0,200}", piece in "[0-9a-z:,/\\\\ \n-]{0,80}") {
         for text in [&text, &piece] {
-            let _ = (parse_cpu_max(text), parse_cfs(text, text), parse_groups(text), parse_mounts(text));
+            let _ = (parse_cpu_max(text), parse_cfs(text, text));
+            let _ = (parse_groups(text), parse_mounts(text));
             let _ = parse_mounts(&format!("{V1}5 4 0:9 /{text} - cgroup2 x rw\n"));
         }
     }
@@ -191,20 +194,26 @@ proptest! {
     }
 
     #[test]
-    fn of_a_branch_of_groups_the_smallest_counts(quotas in proptest::collection::vec(proptest::option::of((1..1000_u64, 1..10_u64)), 1..6)) {
+    fn of_a_branch_of_groups_the_smallest_counts(
+        quotas in vec(proptest::option::of((1..1000_u64, 1..10_u64)), 1..6)
+    ) {
         let mut tree = Tree::new().with("proc/self/mountinfo", V2);
         let mut path = String::new();
         for quota in &quotas {
             path.push_str("/g");
-            let text = quota.map_or("max 100000".to_owned(), |(quota, period)| format!("{quota} {period}"));
+            let pair = |(quota, period)| format!("{quota} {period}");
+            let text = quota.map_or("max 100000".to_owned(), pair);
             tree = tree.with(&format!("sys/fs/cgroup{path}/cpu.max"), &text);
         }
         tree = tree.with("proc/self/cgroup", &format!("0::{path}\n"));
-        let rounded = |&(quota, period): &(u64, u64)| usize::try_from((2 * quota + period) / (2 * period)).expect("small");
+        let rounded = |&(quota, period): &(u64, u64)| {
+            usize::try_from((2 * quota + period) / (2 * period)).expect("small")
+        };
         let least = quotas.iter().flatten().map(rounded).min();
         let read = tree.quota();
         prop_assert_eq!(read.is_some(), least.is_some());
-        let one = quotas.iter().flatten().filter_map(|&(quota, period)| CpuQuota::new(quota, period));
+        let new = |&(quota, period): &(u64, u64)| CpuQuota::new(quota, period);
+        let one = quotas.iter().flatten().filter_map(new);
         let equal = one.into_iter().filter(|one| Some(*one) == read).count();
         prop_assert!(read.is_none() || equal != 0);
         if let (Some(read), Some(least)) = (read, least) {

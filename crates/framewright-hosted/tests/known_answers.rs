@@ -51,7 +51,7 @@ fn spans_are_those_of_linux() {
     assert_eq!(microvm[&(0, "Normal")].start, 1_048_576);
 }
 
-/// The same answers however the log was kept and sent.
+/// The answers do not depend on how the log was kept and sent.
 #[test]
 fn decorations_change_nothing() {
     let decorate: [fn(&str) -> String; 6] = [
@@ -89,7 +89,7 @@ fn a_log_of_several_boots_gives_the_first() {
             .unwrap();
     assert_eq!(pages(&machine), expected(Q35));
     assert!(machine.notes.iter().any(|note| note.contains("2 memory maps")), "{:?}", machine.notes);
-    // Without any sign but the map beginning again, and with affinities only the second time.
+    // A second boot that shows only in the map beginning again, with affinities only there.
     let (map, nodes) = first.split_at(first.find("ACPI: SRAT").unwrap());
     for text in [format!("{first}{first}"), format!("{map}{map}{nodes}")] {
         let machine = Machine::parse("log", &text).unwrap();
@@ -153,8 +153,8 @@ SRAT: Node 1 PXM 1 180000000-280000000
     assert_eq!(machine.cpus.len(), 2);
 }
 
-/// Overlaps and numbers beyond limits come out of loading, in the library's words with the
-/// machine's name.
+/// Loading reports overlaps and numbers beyond limits, in the library's words with the machine's
+/// name.
 #[test]
 fn impossible_machines_are_refused() {
     let load = |text: &str| {

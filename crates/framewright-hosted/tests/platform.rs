@@ -1,4 +1,5 @@
-//! The process as a machine: large and sparse maps, CPUs, barriers, memory that comes and goes.
+//! A process as a machine: large and sparse maps, CPUs, barriers, memory that is backed and
+//! discarded.
 
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind};
 use framewright::platform::{IrqState, PinnedCpu, Platform};
@@ -20,7 +21,7 @@ fn open(ranges: &[(u64, u64)], cpus: u32) -> Result<HostedPlatform, HostedError>
     HostedPlatform::open(map.finish().unwrap(), cpus)
 }
 
-/// A word of physical memory, which belongs to the test alone.
+/// A word of physical memory, which only the test uses.
 fn word(platform: &HostedPlatform, pa: u64) -> &AtomicU64 {
     // SAFETY: the address is present memory of a machine without a manager, readable, writable and
     // aligned; all accesses are atomic.
@@ -71,7 +72,7 @@ fn a_machine_that_lies_askew_is_aligned_to_pages_only() {
     assert_ne!(base % (8 << 10), 0);
     assert_eq!(platform.direct(5 * GIB - 1).addr().get() as u64, base + 5 * GIB - 1);
     word(&platform, 5 * GIB - 8).store(7, Ordering::Relaxed);
-    // SAFETY: nobody uses the machine but this test.
+    // SAFETY: only this test uses the machine.
     unsafe { platform.discard(PhysRange::new(5 * GIB - 4096, 5 * GIB)) }.unwrap();
     assert_eq!(word(&platform, 5 * GIB - 8).load(Ordering::Relaxed), 0);
 }
@@ -191,7 +192,7 @@ fn a_thread_that_never_entered_borrows_a_number() {
             let other = platform.pin();
             assert_eq!(other.index(), 1);
             unpin(&platform, other);
-            // A second machine on the same thread has numbers of its own.
+            // A second machine on this thread has its own numbers.
             let second = open(&[(0, 64 * MIB)], 1).unwrap();
             let (here, there) = (second.pin(), platform.pin());
             assert_eq!((here.index(), there.index()), (0, 1));
@@ -201,7 +202,8 @@ fn a_thread_that_never_entered_borrows_a_number() {
         });
     });
     unpin(&platform, cpu);
-    // A token that is dropped while its thread is pinned keeps the number until it is not.
+    // If a token is dropped while its thread is pinned, the thread keeps the number until it
+    // unpins.
     let token = platform.enter_cpu(1).unwrap();
     let cpu = platform.pin();
     drop(token);
@@ -212,15 +214,15 @@ fn a_thread_that_never_entered_borrows_a_number() {
     drop(platform.enter_cpu(1).unwrap());
 }
 
-/// [`Platform::unpin`] of what this thread has pinned last.
+/// Undoes the last pin of this thread.
 fn unpin(platform: &HostedPlatform, cpu: PinnedCpu) {
-    // SAFETY: as said; and nobody counts on a CPU here.
+    // SAFETY: the pin is the last of this thread, and nothing here relies on a CPU.
     unsafe { platform.unpin(cpu) };
 }
 
-/// [`Platform::irq_restore`] of what this thread has saved last.
+/// Restores what this thread saved last.
 fn restore(platform: &HostedPlatform, state: IrqState) {
-    // SAFETY: as said.
+    // SAFETY: the state is the last that this thread saved.
     unsafe { platform.irq_restore(state) };
 }
 

@@ -1,4 +1,5 @@
-//! Free memory of a process goes back to the operating system, and what comes back is as promised.
+//! Free memory of a process goes back to the operating system, and its content afterwards is as
+//! promised.
 
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
@@ -60,7 +61,7 @@ fn dirty_memory_goes_back_and_reads_as_zero() {
                 held.push(block);
             }
             assert!(platform.resident_bytes().expect("smaps") >= before + 256 * MIB);
-            // Every second one, so that there are many ranges in a report.
+            // Every second block, so that a report has many ranges.
             let (free, kept): (Vec<_>, Vec<_>) =
                 held.into_iter().enumerate().partition(|(number, _)| number % 2 == 0);
             free.iter().for_each(|(_, block)| manager.give_back(*block).expect("it is held"));
@@ -138,8 +139,8 @@ fn what_does_not_fit_is_refused() {
     }
     with_platform(false, |platform, _manager| {
         let mut device = MadviseDevice::new(platform, Advice::DontNeed).expect("it fits");
-        // No memory there: the device says so and touches nothing.
-        // SAFETY: no memory is there that anybody could use.
+        // There is no memory: the device says so and touches nothing.
+        // SAFETY: there is no memory that could be in use.
         let mut submit = |ranges: &[PhysRange]| unsafe { device.submit(ranges) };
         assert_eq!(
             submit(&[PhysRange::new(0, 4096), PhysRange::new(4096, 8192)]),

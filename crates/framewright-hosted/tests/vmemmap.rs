@@ -1,5 +1,5 @@
-//! The vmemmap of a machine in a process: what it costs, what giving it back saves, and that a
-//! touch of what is absent is found.
+//! The vmemmap of a machine in a process: what it costs, what giving it back saves, and that an
+//! access to an absent part is found.
 
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
@@ -20,8 +20,8 @@ fn bring_up(is_guarded: bool, line: &str) -> Manager<HostedPlatform> {
     let mut map = MapBuilder::new(&mut storage);
     map.add(0, 8 * GIB, MemoryKind::Conventional).expect("a range");
     let map = map.finish().expect("a map");
-    let platform = HostedPlatform::open(map, 2)
-        .and_then(|platform| platform.with_page_array(false, is_guarded));
+    let platform =
+        HostedPlatform::open(map, 2).and_then(|platform| platform.with_vmemmap(false, is_guarded));
     let platform = platform.expect("a machine").leak();
     let topology = Topology::new(&mut []);
     let mut storage = MemblockStorage::new();
@@ -37,7 +37,7 @@ fn bring_up(is_guarded: bool, line: &str) -> Manager<HostedPlatform> {
 }
 
 fn resident_mib(manager: &Manager<HostedPlatform>) -> u64 {
-    manager.platform().page_array_resident_bytes().expect("smaps") / MIB
+    manager.platform().vmemmap_resident_bytes().expect("smaps") / MIB
 }
 
 fn allocate(manager: &Manager<HostedPlatform>, order: u8) -> PfnRange {
@@ -56,7 +56,7 @@ fn the_map_of_huge_pages_really_goes_back_to_the_system() {
     let change = manager.bring_back_map(&huge[..1]).expect("there is memory");
     assert_eq!(change.blocks, 512);
     assert_eq!(resident_mib(&manager), before - 48);
-    // Single huge pages, each a part of a section.
+    // Single huge pages, each of them part of a section.
     let pages: Vec<PfnRange> = (0..100).map(|_| allocate(&manager, 9)).collect();
     manager.give_up_map(&pages).expect("they are the caller's");
     assert!(resident_mib(&manager) <= before - 48 - 3);
@@ -73,8 +73,7 @@ fn pages_of_the_command_line_never_cost_memory_for_their_map() {
             "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=3 hugepagesz=2M hugepages=1000";
         let line = format!("memmap_init={policy} {words}");
         let manager = bring_up(false, &line);
-        // 2536 of 4096 blocks have none, and nothing was ever written there that could have gone
-        // back since.
+        // 2536 of 4096 blocks have none, and nothing was ever written there.
         assert!(
             resident_mib(&manager) <= 128 - (2536 * 32) / 1024 + 1,
             "{policy}: {} MiB",
@@ -123,10 +122,10 @@ fn is_killed_by_touching(byte: *const u8) -> bool {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: the address is in a mapping of this process; if it may not be read the child
-        // dies, which is what is asked.
+        // SAFETY: the address is in a mapping of this process; if it may not be read, the child
+        // dies, as the test expects.
         std::hint::black_box(unsafe { byte.read_volatile() });
-        // SAFETY: ends the child without running anything of the parent's.
+        // SAFETY: ends the child without running code of the parent.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;

@@ -1,4 +1,5 @@
-//! Documents: how much there is of them, how wide they are, and whether their links lead anywhere.
+//! Documents: how much there is of them, how wide they are, and whether links and names of files lead
+//! anywhere.
 //!
 //! `README.md` and `docs/*.md` are what a reader is asked to know; what is in `docs/log` is history
 //! and counts for nothing but its links. Tables, code and links may be wider than a line.
@@ -12,6 +13,10 @@ const SIZE_LIMIT: usize = 120_000;
 /// Characters in a line.
 const WIDTH_LIMIT: usize = 100;
 
+/// Folders of the source tree, with which names of files begin.
+const FOLDERS: [&str; 9] =
+    ["bench", "cli", "crates", "docs", "examples", "guest", "linux-init", "machines", "xtask"];
+
 /// Broken rules, one line each.
 ///
 /// # Errors
@@ -19,6 +24,7 @@ const WIDTH_LIMIT: usize = 100;
 pub fn inspect(root: &Path) -> io::Result<Vec<String>> {
     let mut findings = Vec::new();
     let mut size = 0;
+    let sources = workspace::files(root, ".rs")?;
     for path in workspace::files(root, ".md")? {
         let text = fs::read_to_string(&path)?;
         let shown = workspace::shown(&path);
@@ -33,6 +39,13 @@ pub fn inspect(root: &Path) -> io::Result<Vec<String>> {
         }
         let mut found = links(&text, &|link| folder.join(link).exists());
         found.extend(widths(&text));
+        if !shown.starts_with("docs/log/") {
+            // A source file may be named by the end of its path.
+            let exists = |name: &str| {
+                root.join(name).exists() || sources.iter().any(|path| path.ends_with(name))
+            };
+            found.extend(paths(&text, &exists));
+        }
         findings.extend(found.into_iter().map(|(line, what)| format!("{shown}:{line}: {what}")));
     }
     findings.extend(size_finding(size));
@@ -73,6 +86,25 @@ fn links(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
     findings
 }
 
+/// Files and folders of the source tree that are named in backticks and are not there.
+fn paths(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
+    let mut findings = Vec::new();
+    for (number, line) in prose(text) {
+        // Every second part of a line is within backticks.
+        for name in line.split('`').skip(1).step_by(2) {
+            let is_ours = FOLDERS
+                .iter()
+                .any(|folder| name.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
+                || name.ends_with(".rs");
+            let is_pattern = name.contains(|c: char| " *{<".contains(c) || c.is_ascii_uppercase());
+            if is_ours && !is_pattern && !exists(name) {
+                findings.push((number, format!("`{name}` is not there")));
+            }
+        }
+    }
+    findings
+}
+
 /// Numbered lines outside of code.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
@@ -102,6 +134,15 @@ mod tests {
             "[a](here.md) and [b](gone.md#part) [c](https://x.y) [d](#part)\n```\n[e](no)\n```\n";
         let found = links(text, &|link| link == "here.md");
         assert_eq!(found, [(1, "`gone.md` is not there".to_owned())]);
+    }
+
+    #[test]
+    fn names_of_files_are_those_of_files() {
+        let text =
+            "`docs/here.rs` and `docs/gone.md`, `docs/*.md`, `gone.rs`, `other/x`, docs/gone\n";
+        let found = paths(text, &|path| path == "docs/here.rs");
+        let gone = |name: &str| (1, format!("`{name}` is not there"));
+        assert_eq!(found, [gone("docs/gone.md"), gone("gone.rs")]);
     }
 
     #[test]

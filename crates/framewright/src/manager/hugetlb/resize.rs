@@ -64,7 +64,9 @@ impl fmt::Display for Resized {
             write!(f, "HugeTLB: {reached} pages of page size {size}")
         }
     }
+}
 
+impl<P: Platform> Pool<'_, P> {
     /// Writes `nr_hugepages`: so many pages are to stay in the pool. Surplus ones become such
     /// first, then memory is taken, from all nodes in turn. Shrinking takes free pages that are not
     /// reserved; of those in use the excess becomes surplus, which leaves the pool when it is

@@ -1,11 +1,11 @@
 //! The vmemmap of a machine in a process: addresses for the descriptors of all its frames,
 //! backed by the operating system.
 //!
-//! It takes no frames of the machine: a process cannot have its memory at two addresses without a
-//! file behind it. So what it costs shows in the process's resident memory and in the manager's
-//! metadata, not in what the machine has free.
+//! It takes no frames of the machine, because a process cannot have memory at two addresses without
+//! a file behind it. So its cost shows in the process's resident memory and in the manager's
+//! metadata, not in the machine's free memory.
 
-use super::HostedError;
+use super::error::HostedError;
 use super::mapping::Mapping;
 use framewright::units::{BLOCK_SIZE, PAGE_SIZE};
 use framewright::vmemmap_space::{
@@ -15,27 +15,27 @@ use framewright::vmemmap_space::{
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of the array that describe one block.
+/// Bytes of the vmemmap that describe one block.
 const BLOCK_BYTES: u64 = MAP_PAGES_PER_BLOCK * PAGE_SIZE;
 /// Bytes that describe one section.
 const SECTION_BYTES: u64 = BLOCK_BYTES * BLOCKS_PER_CALL as u64;
 
-/// See the module documentation.
+/// The vmemmap of a machine; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Vmemmap {
     mapping: Mapping,
     bytes: u64,
-    /// Whether fresh memory of the process, which is zero, may be taken for such.
+    /// Whether the manager may rely on new memory of the process being zero.
     is_zeroed: bool,
-    /// Whether a touch of an absent part stops the process.
+    /// Whether an access to an absent part stops the process.
     is_guarded: bool,
-    /// Parts that the next flush makes absent: offsets and sizes in bytes, neighbours joined. So
-    /// one call of the system serves for many evictions.
+    /// Parts that the next flush makes absent: offsets and sizes in bytes, with neighbours joined,
+    /// so that one system call serves many evictions.
     leaving: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Vmemmap {
-    /// Addresses for the descriptors of all frames below `end`; no memory yet.
+    /// Reserves addresses for the descriptors of all frames below `end`, without memory.
     pub(super) fn reserve(
         end: u64,
         is_zeroed: bool,
@@ -57,23 +57,22 @@ impl Vmemmap {
         (offset + bytes <= self.bytes).then_some((offset, bytes))
     }
 
-    /// Where the descriptors of the blocks lie, and how many bytes they take.
-    pub(super) fn place(&self, blocks: BlockRange) -> Option<(NonNull<u8>, usize)> {
+    /// The address of the descriptors of the blocks, and their size in bytes.
+    pub(super) fn address(&self, blocks: BlockRange) -> Option<(NonNull<u8>, usize)> {
         let (offset, bytes) = self.part(blocks)?;
         Some((self.mapping.at(offset)?, usize::try_from(bytes).ok()?))
     }
 
-    /// Bytes of it that the operating system backs now.
+    /// Bytes that the operating system backs now.
     pub(super) fn resident_bytes(&self) -> std::io::Result<u64> {
         super::resident::bytes(self.mapping.addresses())
     }
 
-    /// Lets go of what is behind a part.
+    /// Drops the memory behind a part.
     fn drop_part(&self, offset: u64, bytes: u64) {
-        // SAFETY: the manager looks at no descriptor of a block that it has evicted (invariant 28).
+        // SAFETY: the manager reads no descriptor of a block that it has evicted (invariant 28).
         let dropped = unsafe { self.mapping.discard(offset, bytes) };
-        // The range lies in the mapping. Should the system refuse all the same, its memory stays
-        // until somebody writes it again.
+        // The range lies in the mapping. If the system refuses nevertheless, the memory stays.
         debug_assert!(dropped.is_ok(), "{dropped:?}");
         if self.is_guarded {
             let closed = self.mapping.close(offset, bytes);
@@ -81,7 +80,7 @@ impl Vmemmap {
         }
     }
 
-    /// Lets go of what is behind the descriptors of the blocks, by one call of the system.
+    /// Drops the memory behind the descriptors of the blocks with one system call.
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
@@ -94,18 +93,16 @@ impl Vmemmap {
     /// Fills the descriptors of the blocks with `byte`.
     ///
     /// # Safety
-    /// Nobody reads or writes them meanwhile or relies on their content (invariant 28).
+    /// No other code reads or writes them meanwhile or relies on their content (invariant 28).
     pub(super) unsafe fn fill(&self, blocks: BlockRange, byte: u8) {
         if let Some((offset, bytes)) = self.part(blocks).filter(|_| !self.is_guarded) {
-            // SAFETY: the caller vouches for the content. The range lies in the mapping, so that
-            // this cannot fail.
+            // SAFETY: the caller vouches for the content. The range lies in the mapping, so this
+            // cannot fail.
             let _ = unsafe { self.mapping.fill(offset, bytes, byte) };
         }
     }
-}
 
-impl Vmemmap {
-    /// Drops the memory behind all of it.
+    /// Drops the memory behind the whole vmemmap.
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
@@ -115,12 +112,12 @@ impl Vmemmap {
     }
 }
 
-// SAFETY: the whole array is one mapping of its own, readable and writable all the time, and no
-// frame is ever taken, so none has to be given back; the system flushes translations of all threads
+// SAFETY: the vmemmap is one mapping of its own, readable and writable where it is populated, and
+// takes no frame, so none has to be given back; the system flushes the translations of all threads
 // before madvise, in `flush`, returns (invariant 12).
 unsafe impl VmemmapSpace for Vmemmap {
     fn base(&self) -> NonNull<u8> {
-        // There is always a first byte.
+        // A mapping always has a first byte.
         self.mapping.at(0).unwrap_or(NonNull::dangling())
     }
 
@@ -167,11 +164,11 @@ unsafe impl VmemmapSpace for Vmemmap {
 
     unsafe fn flush(&self, unflushed: Unflushed) -> FrameList {
         if unflushed.is_stale() {
-            // The lock is held, so that no part that is present again by then is dropped.
+            // The lock is held, so that no part is dropped that is present again.
             let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
             leaving.drain(..).for_each(|(offset, bytes)| self.drop_part(offset, bytes));
         }
-        // SAFETY: no translation that a frame was reached through has changed (invariant 12).
+        // SAFETY: no translation of a frame has changed (invariant 12).
         unsafe { unflushed.into_flushed() }
     }
 }

@@ -1,23 +1,23 @@
-//! Advice for many ranges of this process's memory in one call: `process_madvise` (Linux 6.13 and
-//! later take it for the own process).
+//! Advice for many ranges of this process's memory in one call: `process_madvise`, which a process
+//! may use for itself from Linux 6.13 on.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 
-/// Most ranges of one call.
-const MOST: usize = 32;
+/// The most ranges of one call.
+const MAX_RANGES: usize = 32;
 
-/// A handle of this process. In a child of the process that opened it it names the parent, so it is
-/// used by the process that opened it only.
+/// A handle of this process. In a child process it would still name the parent, so each process
+/// opens its own.
 #[derive(Debug, Default)]
-pub(crate) struct Itself {
-    /// Nothing before the first call, and when the system cannot do it.
+pub(crate) struct OwnProcess {
+    /// Nothing before the first call, and if the system cannot do it.
     opened: Option<(u32, File)>,
     tried: bool,
 }
 
-impl Itself {
+impl OwnProcess {
     fn open(&mut self) -> Option<libc::c_int> {
         let process = std::process::id();
         if !self.tried || self.opened.as_ref().is_some_and(|(owner, _)| *owner != process) {
@@ -27,32 +27,34 @@ impl Itself {
         self.opened.as_ref().map(|(_, file)| file.as_raw_fd())
     }
 
-    /// Gives `advice` for ranges in order and says for how many of them, from the first, it was
-    /// taken; 0 also when the system cannot do it.
+    /// Gives `advice` for ranges in order, and returns for how many of them, from the first, the
+    /// system took it; 0 if the system cannot do it.
     ///
     /// # Safety
-    /// The ranges lie in one mapping of this process, and nobody reads or writes them meanwhile or
-    /// relies on their content.
+    /// The ranges lie in one mapping of this process, and no other code reads or writes them
+    /// meanwhile or relies on their content.
     pub(super) unsafe fn advise(
         &mut self,
         ranges: &[(*mut u8, usize)],
         advice: libc::c_int,
     ) -> usize {
-        if ranges.len() < 2 || ranges.len() > MOST || ranges.iter().any(|&(_, length)| length == 0)
+        if ranges.len() < 2
+            || ranges.len() > MAX_RANGES
+            || ranges.iter().any(|&(_, length)| length == 0)
         {
             return 0;
         }
         let Some(handle) = self.open() else { return 0 };
-        let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST];
+        let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_RANGES];
         for (place, &(start, length)) in vector.iter_mut().zip(ranges) {
             *place = libc::iovec { iov_base: start.cast(), iov_len: length };
         }
         let (entries, call) = (vector.as_ptr(), libc::SYS_process_madvise);
-        // SAFETY: the vector has as many entries as are named, and the caller vouches for the
-        // ranges; the handle is of this very process.
+        // SAFETY: the vector has at least that many entries, and the caller vouches for the ranges;
+        // the handle is of this process.
         let result = unsafe { libc::syscall(call, handle, entries, ranges.len(), advice, 0_u32) };
         let Ok(mut bytes) = usize::try_from(result) else {
-            // Never again, unless it was opened anew.
+            // It is not tried again in this process.
             self.opened = None;
             return 0;
         };
@@ -74,6 +76,6 @@ fn pidfd(process: u32) -> io::Result<File> {
         .ok()
         .filter(|&handle| handle >= 0)
         .ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the descriptor is new and owned by nobody else.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { File::from_raw_fd(handle) })
 }

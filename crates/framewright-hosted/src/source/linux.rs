@@ -1,16 +1,18 @@
-//! A running Linux: which of its files says most about memory, and the nodes beside it.
+//! A running Linux: the file that says most about memory, and its nodes.
 
-use super::{Machine, SourceError, iomem, kinds, nodes, size};
+use super::error::SourceError;
+use super::machine::Machine;
+use super::sysfs::{block_bytes, block_range, mem_total, numbered, value};
+use super::{iomem, kinds, nodes, size};
 use framewright::firmware::{MapRange, MemoryKind};
-use framewright::units::PhysRange;
 use std::fs;
 use std::path::Path;
 
-/// A way to learn the memory map, or why it does not work here.
+/// Reads the memory map, or returns why it cannot.
 type Source = fn(&Path, &mut Machine) -> Result<(), String>;
 
-/// Best first: firmware's own words, what the kernel made of them, which blocks there are, and only
-/// how much.
+/// Best first: the firmware's map, the kernel's version of it, the memory blocks that exist, and
+/// only the amount of memory.
 const SOURCES: [(&str, Source); 4] = [
     ("sys/firmware/memmap", firmware),
     ("proc/iomem", resources),
@@ -41,39 +43,6 @@ pub(super) fn read(root: &Path) -> Result<Machine, SourceError> {
     Err(SourceError::NoSource { root: root.to_path_buf(), reasons })
 }
 
-/// The content of a file of one value, trimmed.
-pub(crate) fn value(path: &Path) -> Result<String, String> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// The numbers `N` of the entries `prefixN` of a folder, ascending.
-pub(crate) fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u64>, String> {
-    let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
-    let mut numbers: Vec<u64> = entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| size::parse_decimal(entry.file_name().to_str()?.strip_prefix(prefix)?))
-        .collect();
-    numbers.sort_unstable();
-    Ok(numbers)
-}
-
-/// Bytes in one of the kernel's memory blocks.
-pub(super) fn block_bytes(root: &Path) -> Result<u64, String> {
-    let text = value(&root.join("sys/devices/system/memory/block_size_bytes"))?;
-    size::parse_hex(&text)
-        .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| format!("block_size_bytes is {text:?}"))
-}
-
-/// Block `number`, or nothing when it lies beyond any address.
-pub(super) fn block_range(number: u64, bytes: u64) -> Option<PhysRange> {
-    let start = number.checked_mul(bytes)?;
-    Some(PhysRange::new(start, start.checked_add(bytes)?))
-}
-
 fn firmware(root: &Path, machine: &mut Machine) -> Result<(), String> {
     let folder = root.join("sys/firmware/memmap");
     let numbers = numbered(&folder, "")?;
@@ -95,7 +64,7 @@ fn firmware(root: &Path, machine: &mut Machine) -> Result<(), String> {
         });
         machine.ranges.push(MapRange { range, kind });
     }
-    // A kernel without the firmware's map still has the folder, with reservations of its own.
+    // A kernel without the firmware's map still has the folder, with its own reservations.
     let has_memory = machine.ranges.iter().any(|entry| entry.kind.is_present());
     if has_memory { Ok(()) } else { Err("no usable memory in it".to_owned()) }
 }
@@ -118,7 +87,7 @@ fn blocks(root: &Path, machine: &mut Machine) -> Result<(), String> {
     let folder = root.join("sys/devices/system/memory");
     let bytes = block_bytes(root)?;
     for number in numbered(&folder, "memory")? {
-        // A block without a state is one of a kernel that cannot take memory out.
+        // Blocks have no state if the kernel cannot remove memory.
         let state = value(&folder.join(format!("memory{number}/state")));
         if state.is_ok_and(|state| state != "online") {
             continue;
@@ -146,10 +115,4 @@ fn total(root: &Path, machine: &mut Machine) -> Result<(), String> {
     machine.ranges = Machine::synthetic(bytes, 1, 1).map_err(|error| error.to_string())?.ranges;
     machine.notes.push("only the amount of memory is known; where it lies is made up".to_owned());
     Ok(())
-}
-
-/// The bytes of a line such as `MemTotal:  24684092 kB`; `label` may stand anywhere in the line.
-pub(super) fn mem_total(text: &str, label: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.split_once(label))?.1;
-    size::parse_decimal::<u64>(rest.trim().strip_suffix("kB")?.trim())?.checked_mul(1024)
 }
