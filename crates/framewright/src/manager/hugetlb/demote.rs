@@ -98,12 +98,8 @@ impl<P: Platform> Pool<'_, P> {
         let whole = Chain::one(index, told);
         alone(zone, index);
         self.tell_maps(zone, whole, Moment::Demotion);
-        let parts = zone.divide_for_pool(
-            self.manager.platform,
-            index,
-            (size.order(), smaller.order()),
-            told,
-        );
+        let parts =
+            zone.divide_for_pool(self.manager.platform, index, size.order(), smaller.order(), told);
         if let Some(parts) = parts {
             self.manager.pool(smaller).tell_maps(zone, parts, Moment::Publish);
         }
