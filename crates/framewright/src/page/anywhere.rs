@@ -36,7 +36,7 @@ impl Tier<'_> {
                 return Some(Found { index, start });
             }
             let state = self.table.state(index);
-            self.change(index, state, state.with_free_order(map.largest_order()).with_exact(true));
+            self.change(index, state, state.with_free_order(map.largest_order()));
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The set that a split block is in names an order that no free run of it exceeds: the logarithm of
 //! how many frames are free, so that the fullest blocks are asked first and a free looks at one
-//! word of the map. A search that finds nothing there says what is left, and from then on each free
-//! into the block looks for what it joined.
+//! word of the map. A search that finds less there moves the block to the set of what is left, where it
+//! stays until the next free into it.
 
 use super::inside::{Descriptors, MAP_FRAMES, MapFrames};
 use super::partial::{Partial, first_unmanaged};
@@ -136,11 +136,7 @@ impl Tier<'_> {
                 let (entry, map) = (self.table.entry(index), self.table.free_map(index));
                 let state = entry.state();
                 let Some((first, runs)) = map.take_first_word(order.get(), limit) else {
-                    self.change(
-                        index,
-                        state,
-                        state.with_free_order(map.largest_order()).with_exact(true),
-                    );
+                    self.change(index, state, state.with_free_order(map.largest_order()));
                     members &= members - 1;
                     continue;
                 };
@@ -154,9 +150,7 @@ impl Tier<'_> {
                     if self.lists.spare == index {
                         self.lists.spare = NONE;
                     }
-                    entry.set_state(
-                        state.with_free_pages(0).with_free_order(None).with_exact(false),
-                    );
+                    entry.set_state(state.with_free_pages(0).with_free_order(None));
                     used_up |= 1 << (index - base);
                     members &= members - 1;
                 } else {
@@ -227,8 +221,8 @@ impl Tier<'_> {
     }
 
     /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out
-    /// to have less moves to a lower set, where only freeing brings it up again, so that every
-    /// correction was paid for by an earlier request.
+    /// to have less moves to a lower set, where only a free brings it up again, so that every
+    /// correction after the first was paid for by a free.
     fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if self.lists.placement.is_random() {
             return self.find_anywhere(order, migrate_type);
@@ -241,7 +235,7 @@ impl Tier<'_> {
                 return Some(Found { index, start });
             }
             let state = self.table.state(index);
-            self.change(index, state, state.with_free_order(map.largest_order()).with_exact(true));
+            self.change(index, state, state.with_free_order(map.largest_order()));
         }
     }
 
@@ -340,15 +334,7 @@ impl Tier<'_> {
         let most = most_order(free);
         // Not at once: the next free may raise it again.
         let lower = free == 0 || state.free_order() > most.map(|most| most + 1);
-        self.change(
-            index,
-            state,
-            if lower {
-                new.with_free_order(most).with_exact(state.is_exact() && free != 0)
-            } else {
-                new
-            },
-        );
+        self.change(index, state, if lower { new.with_free_order(most) } else { new });
     }
 
     /// Writes a split block's word and moves the block to the set that it names.
@@ -373,7 +359,7 @@ impl Tier<'_> {
     /// Moves a split block to the set of another order.
     pub(crate) fn set_free_order(&mut self, index: u32, room: Option<u8>) {
         let state = self.table.state(index);
-        self.change(index, state, state.with_free_order(room).with_exact(false));
+        self.change(index, state, state.with_free_order(room));
     }
 
     /// Whether the frames `range` of a block are allocated, as far as the tables can tell.
@@ -536,7 +522,7 @@ impl Tier<'_> {
         if !self.table.free_map(index).give_run(start, order.get()) {
             return false;
         }
-        self.freed(segment, index, state, free, |map| map.reach(start, order.get()));
+        self.freed(segment, index, state, free);
         true
     }
 
@@ -559,7 +545,7 @@ impl Tier<'_> {
             && map.first_free(range.start, range.end).is_none();
         if allocated {
             let free = state.free_pages() + map.set_range(range.start, range.end);
-            self.freed(segment, index, state, free, |map| map.largest_order().unwrap_or(0));
+            self.freed(segment, index, state, free);
         }
         allocated
     }
@@ -593,7 +579,7 @@ impl Tier<'_> {
         } else if state.free_pages() == 0 {
             self.first_freed(index, state, pages);
         } else {
-            self.freed(segment, index, state, free, |map| map.reach_word(start, runs, order.get()));
+            self.freed(segment, index, state, free);
         }
         true
     }
@@ -604,8 +590,7 @@ impl Tier<'_> {
     fn first_freed(&mut self, index: u32, state: BlockState, pages: u64) {
         let Some(most) = most_order(pages) else { return };
         self.lists.split_pages += pages;
-        self.table
-            .set_state(index, state.freed_to(pages).with_free_order(Some(most)).with_exact(false));
+        self.table.set_state(index, state.freed_to(pages).with_free_order(Some(most)));
         self.lists.free_index.insert(state.migrate_type(), most, index);
     }
 
@@ -639,20 +624,12 @@ impl Tier<'_> {
         if !self.table.free_map(index).give_word(start, runs, order.get()) {
             return false;
         }
-        self.freed(segment, index, state, free, |map| map.reach_word(start, runs, order.get()));
+        self.freed(segment, index, state, free);
         true
     }
 
-    /// Counts frames that were set in the map: `free` are free now. `reached` says how large a run
-    /// they are part of.
-    fn freed(
-        &mut self,
-        segment: &Range<u32>,
-        index: u32,
-        before: BlockState,
-        free: u64,
-        reached: impl FnOnce(&FreeMap) -> u8,
-    ) {
+    /// Counts frames that were set in the map: `free` are free now.
+    fn freed(&mut self, segment: &Range<u32>, index: u32, before: BlockState, free: u64) {
         let new = before.freed_to(free);
         if before.is_unavailable() {
             self.table.set_state(index, new);
@@ -667,11 +644,7 @@ impl Tier<'_> {
         if before.free_order() >= most {
             return self.table.set_state(index, new);
         }
-        if !before.is_exact() {
-            return self.change(index, before, new.with_free_order(most));
-        }
-        let reached = reached(self.table.free_map(index));
-        self.change(index, before, new.with_free_order(before.free_order().max(Some(reached))));
+        self.change(index, before, new.with_free_order(most));
     }
 
     /// A split block all of whose frames are free: one is kept split, because the next request
