@@ -1,7 +1,7 @@
 //! The log on the first serial port, each line with the time since the guest began, as in Linux.
 //!
-//! Orders of memory: Relaxed: a CPU looks whether the turn is its own, which it stored itself; a
-//! failed exchange is tried again.
+//! Orders of memory: Relaxed, where a CPU checks whether the turn is its own, which it stored
+//! itself; a failed exchange is tried again.
 
 use crate::platform::PLATFORM;
 use crate::smp;
@@ -23,13 +23,13 @@ pub fn begin() {
     SERIAL.begin();
 }
 
-/// Takes the port from whoever has it: what comes now is the last that is said.
+/// Takes the port from whoever has it, for the last messages of a failing guest.
 pub fn seize() {
     TURN.store(smp::index() + 1, Ordering::Relaxed);
 }
 
-/// Calls `write` while no other CPU writes. An exception or a panic in the middle of a line only
-/// garbles it.
+/// Calls `write` while no other CPU writes. An exception or a panic in the middle of a line garbles
+/// only that line.
 fn in_turn(write: impl FnOnce()) {
     let me = smp::index() + 1;
     let state = PLATFORM.irq_save();
@@ -52,7 +52,7 @@ fn in_turn(write: impl FnOnce()) {
 pub struct Console;
 
 impl Console {
-    /// Takes the next byte that somebody typed, if there is any.
+    /// The next byte that was typed, if any.
     pub fn receive() -> Option<u8> {
         SERIAL.receive()
     }
@@ -65,14 +65,14 @@ impl Write for Console {
     }
 }
 
-/// Bytes of the log that are kept, the last. A boot has less.
+/// How many bytes of the log are kept, the last ones. A boot has less.
 const KEPT: usize = 16 << 10;
-/// The log's end, round and round: byte `n` of it at `n % KEPT`.
+/// The end of the log, a ring: byte `n` is at `n % KEPT`.
 static TEXT: [AtomicU8; KEPT] = [const { AtomicU8::new(0) }; KEPT];
-/// Bytes that were ever logged. Written in turn; what is read meanwhile may be a line too far.
+/// Bytes logged so far. Written in turn; a reader may see a line that is being overwritten.
 static LOGGED: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps what is logged.
+/// Writes to the kept log.
 struct Keeper;
 
 impl Write for Keeper {
@@ -96,10 +96,10 @@ pub fn show_log(out: &mut dyn Write) -> fmt::Result {
     let byte = |place: usize| TEXT[place % KEPT].load(Ordering::Relaxed);
     let mut start = end.saturating_sub(KEPT);
     if start != 0 {
-        // The first is cut.
+        // The first line is cut.
         start = (start..end).find(|&place| byte(place) == b'\n').map_or(end, |place| place + 1);
     }
-    // What is not ASCII is nothing that the log has.
+    // The log is ASCII.
     (start..end).try_for_each(|place| out.write_char(char::from(byte(place))))
 }
 

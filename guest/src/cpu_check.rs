@@ -1,8 +1,8 @@
-//! All CPUs show that they work together (`check=cpus` on the command line): a job that they help
+//! Checks that all CPUs work together (`check=cpus` on the command line): a job that they help
 //! with, calls from each to all others at once, barriers, flushes, timers.
 //!
-//! Orders of memory: Relaxed: counters, read once the calls or the job that count have ended, which
-//! orders them.
+//! Orders of memory: Relaxed, because counters are read after the calls or the job that count have
+//! ended, which orders them.
 
 use crate::console::log;
 use crate::platform::PLATFORM;
@@ -15,21 +15,21 @@ use framewright_jobs::Job;
 
 /// Units of the job for each CPU.
 const UNITS: u64 = 8;
-/// How long one takes.
+/// How long a unit takes.
 const UNIT_NS: u64 = 200_000;
 /// Rounds of calls that each CPU makes.
 const ROUNDS: u32 = 20;
 /// Interrupts a second, and how many each CPU waits for.
 const TIMER_HZ: u64 = 1000;
 const TICKS: u64 = 3;
-/// How long it may wait for them.
+/// How long a CPU may wait for them.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// What each CPU did.
 static UNITS_DONE: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 static CALLED: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 
-/// Runs all checks and says what came of them. False when something was not as it must be.
+/// Runs all checks and logs the results. False when one of them failed.
 pub fn run() -> bool {
     let cpus = smp::online().count();
     let before = Sums::read();
@@ -40,7 +40,7 @@ pub fn run() -> bool {
     job && calls && timers
 }
 
-/// A job of equal units. Which CPUs come is theirs to say; that all units are done once is not.
+/// A job of equal units. Any CPUs may take part, but each unit must be done exactly once.
 fn job(cpus: u64) -> bool {
     let units = cpus * UNITS;
     let result = Job::new(0..units).min_chunk(1).run(&GuestHelpers, |chunk, _worker| {
@@ -128,7 +128,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// As it is now.
+    /// Reads the counters.
     fn read() -> Self {
         let sum = |counter: fn(&smp::Counters) -> &AtomicU64| -> u64 {
             smp::all().map(|cpu| counter(&cpu.counters).load(Ordering::Relaxed)).sum()
@@ -147,12 +147,13 @@ impl Sums {
         }
     }
 
-    /// Logs what was counted since, in the names that Linux has for it.
+    /// Logs what was counted since, by the names that Linux has for it.
     fn log_since(&self) {
         let now = Self::read();
         let flushes = now.flushes - self.flushes;
         log!(
-            "check: nr_tlb_remote_flush {flushes}, nr_tlb_remote_flush_received {}, nr_tlb_local_flush_all {}, \
+            "check: nr_tlb_remote_flush {flushes}, nr_tlb_remote_flush_received {}, \
+             nr_tlb_local_flush_all {}, \
              nr_tlb_local_flush_one {}, {} cycles a flush",
             now.flushes_received - self.flushes_received,
             now.flushed_whole - self.flushed_whole,

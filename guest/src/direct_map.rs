@@ -1,7 +1,7 @@
 //! The final page tables: this program at its own addresses, each part with the rights it needs and
 //! no more, and all present memory in the direct map.
 //!
-//! Everything else of the boot tables goes away: address 0, the page below the stack, devices, and
+//! Everything else in the boot tables disappears: address 0, the page below the stack, devices, and
 //! memory at its own address. Tables come from early memory that is mapped already, so what lies
 //! above the boot tables' reach is added in steps, and each step may use the memory of the one
 //! before.
@@ -14,13 +14,15 @@ use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright::{Manager, Request};
-use framewright_arch::paging::{Access, Entry, MapFault, Mapped, PageSize, PageTable, TableMemory};
+use framewright_arch::paging::{
+    Access, Entry, MapFault, MapRequest, Mapped, PageSize, PageTable, TableMemory,
+};
 use framewright_arch::x86_64::features::Features;
 use framewright_arch::x86_64::registers::{page_table_root, set_page_table_root};
 
-/// Where stacks of CPUs are seen.
+/// Where the stacks of CPUs are mapped.
 pub const STACKS: u64 = 0xffff_fe00_0000_0000;
-/// Where registers of devices are seen.
+/// Where the registers of devices are mapped.
 pub const DEVICES: u64 = 0xffff_fe80_0000_0000;
 
 /// How much is mapped before the limit is raised.
@@ -57,7 +59,7 @@ impl TableMemory for EarlyTables<'_, '_> {
 pub struct KernelTables(PageTable);
 
 impl KernelTables {
-    /// Maps more: `range` at `address`, where nothing was.
+    /// Maps `range` at `address`, where nothing was.
     pub fn map(
         &self,
         early: &mut EarlyMemory<'_>,
@@ -65,7 +67,11 @@ impl KernelTables {
         range: PhysRange,
         access: Access,
     ) -> Result<(), MapFault> {
-        self.0.map(&mut EarlyTables { early }, address, range, access, &mut Mapped::default())
+        self.0.map(
+            &mut EarlyTables { early },
+            &MapRequest { address, range, access },
+            &mut Mapped::default(),
+        )
     }
 }
 
@@ -85,7 +91,11 @@ pub fn build(
         (image::data(), Access::DATA),
         (image::stack(), Access::DATA),
     ] {
-        tables.map(&mut memory, part.start, part, access, &mut mapped)?;
+        tables.map(
+            &mut memory,
+            &MapRequest { address: part.start, range: part, access },
+            &mut mapped,
+        )?;
     }
     let end = map.present_end();
     let mut step = PhysRange::new(0, BOOT_MAP_LIMIT.min(end));
@@ -119,7 +129,8 @@ fn map_present(
             (range.intersection(PhysRange::new(fixed.end, u64::MAX)), Access::DATA),
         ] {
             if !part.is_empty() {
-                tables.map(memory, DIRECT_MAP + part.start, part, access, mapped)?;
+                let address = DIRECT_MAP + part.start;
+                tables.map(memory, &MapRequest { address, range: part, access }, mapped)?;
             }
         }
     }
@@ -151,8 +162,8 @@ impl TableMemory for ManagedTables<'_> {
     }
 }
 
-/// Shows a device's registers at `address`, uncached, where nothing was. They stay. Not from two
-/// CPUs at once.
+/// Maps a device's registers at `address`, uncached, where nothing was. They stay mapped. Not to be
+/// called by two CPUs at once.
 pub fn add_registers(
     manager: &Manager<GuestPlatform>,
     address: u64,
@@ -161,9 +172,7 @@ pub fn add_registers(
     let tables = PageTable::at(page_table_root() & !(PAGE_SIZE - 1), PageSize::Small);
     tables.map(
         &mut ManagedTables { manager },
-        address,
-        range,
-        Access::DEVICE,
+        &MapRequest { address, range, access: Access::DEVICE },
         &mut Mapped::default(),
     )
 }

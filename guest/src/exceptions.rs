@@ -1,7 +1,7 @@
-//! What happens when the CPU objects: everything that is known goes to the log, and the guest ends.
+//! Handles exceptions: everything that is known goes to the log, and the guest ends.
 //!
-//! Orders of memory: The exchange is AcqRel and the look Acquire: who comes second finds what the
-//! first has said.
+//! Orders of memory: the exchange is AcqRel and the load Acquire: the second CPU to fail sees what
+//! the first did.
 
 use crate::console::log;
 use crate::exit::{Ending, exit};
@@ -28,7 +28,7 @@ static INTERRUPT_STACKS: Once<[Stack; STACKS]> =
     Once::new([const { Stack([0; STACK_BYTES]) }; STACKS]);
 static SEGMENTS: Once<Segments> = Once::new(Segments::new());
 static VECTORS: Once<Table> = Once::new(Table::new());
-/// The same table, once it is filled, for the other CPUs.
+/// The filled table, for the other CPUs.
 static FILLED: Settled<&'static Table> = Settled::new();
 /// The CPU that reports a failure, plus one.
 static FAILING: AtomicU32 = AtomicU32::new(0);
@@ -48,7 +48,7 @@ pub fn install() {
     unsafe { vectors.load() };
 }
 
-/// The same on another CPU, whose stacks end at `interrupt_tops`.
+/// Reports exceptions on another CPU, too, whose interrupt stacks end at `interrupt_tops`.
 pub fn install_on_other_cpu(segments: &'static mut Segments, interrupt_tops: &[u64]) {
     // SAFETY: the stacks are this CPU's alone, and it gets here once, at the highest privilege.
     unsafe { segments.load(interrupt_tops) };
@@ -58,7 +58,7 @@ pub fn install_on_other_cpu(segments: &'static mut Segments, interrupt_tops: &[u
     }
 }
 
-/// What a failure is to this CPU.
+/// Whether this CPU is the first to fail.
 pub enum Turn {
     /// The first: it is to be reported.
     First,
@@ -83,7 +83,7 @@ pub fn fail() -> Turn {
 
 fn report(frame: &Frame) -> ! {
     if frame.vector == NON_MASKABLE && FAILING.load(Ordering::Acquire) != 0 {
-        // Another CPU failed and wants quiet.
+        // Another CPU failed and stopped this one.
         halt();
     }
     if matches!(fail(), Turn::Nested) {
@@ -141,7 +141,7 @@ fn report(frame: &Frame) -> ! {
     exit(Ending::Crash)
 }
 
-/// What is special about an address that cannot be used so.
+/// What is special about an address that faulted.
 struct Place(u64);
 
 impl fmt::Display for Place {

@@ -4,7 +4,7 @@
 use framewright_arch::x86_64::port::Port;
 use framewright_arch::x86_64::registers;
 
-/// How it ended.
+/// How the guest ended.
 #[derive(Clone, Copy, Debug)]
 pub enum Ending {
     /// Memory is up: QEMU exits with 33.

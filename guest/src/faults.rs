@@ -1,7 +1,6 @@
 //! Failing on purpose, so that tests can see how the guest fails (`fault=` on the command line).
 //!
-//! In assembly, because in Rust such accesses mean nothing and the compiler may do with them as it
-//! likes.
+//! In assembly, because in Rust such accesses are undefined behaviour.
 
 use crate::console::log;
 use crate::exceptions;
@@ -28,12 +27,12 @@ pub enum Fault {
     Constants,
     /// Frees a page twice.
     DoubleFree,
-    /// Says nothing any more and never ends.
+    /// Is silent and never ends.
     Hang,
 }
 
 impl Fault {
-    /// The fault of this name.
+    /// The fault with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "null" => Self::Null,
@@ -46,7 +45,7 @@ impl Fault {
         })
     }
 
-    /// Fails so on this CPU; returns if the machine let it pass.
+    /// Fails in this way on this CPU; returns if the machine does not notice.
     pub fn raise(self, manager: &Manager<GuestPlatform>) {
         match self {
             Self::Null => write_zero(0),
@@ -76,9 +75,8 @@ fn free_twice(manager: &Manager<GuestPlatform>) {
     let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Unmovable) else { return };
     // SAFETY: allocated just now (invariant 42).
     let first = unsafe { manager.free_order(page, Order::PAGE) };
-    // What a CPU keeps for itself is looked at when it goes back, so the second free is found then
-    // at the latest.
-    // SAFETY: none: this is the mistake that is to be found, on a machine that ends with it. The
+    // A CPU's cache is checked when it is drained, so the second free is found then at the latest.
+    // SAFETY: none: this is the error that must be found, on a machine that ends with it. The
     // page is in this CPU's cache, and nobody else allocates.
     let second =
         unsafe { manager.free_order(page, Order::PAGE) }.and_then(|()| manager.drain().map(drop));

@@ -1,6 +1,6 @@
-//! Control files of what is the machine's and not the manager's: what its CPUs counted.
+//! Control files of the machine rather than the manager: the counters of its CPUs.
 //!
-//! Orders of memory: Relaxed: counters.
+//! Orders of memory: Relaxed, because they are counters.
 
 use crate::smp::{self, Counters};
 use crate::vmemmap;
@@ -11,10 +11,11 @@ use framewright::procfs::{File, FileError, Table};
 /// The machine.
 pub struct Machine;
 
-/// One of the things that a CPU counts.
+/// One of a CPU's counters.
 type Counter = fn(&Counters) -> &AtomicU64;
 
-/// Flushes by the names that Linux has for them, and the time they took, as it has none.
+/// Flushes by the names that Linux has for them, and the time that they took, for which it has
+/// none.
 const FLUSHES: [(&str, Counter); 6] = [
     ("nr_tlb_remote_flush", |counters| &counters.flushes),
     ("nr_tlb_remote_flush_received", |counters| &counters.flushes_received),

@@ -1,4 +1,4 @@
-//! Intake: what the boot protocol and ACPI say, in the manager's words.
+//! Intake: translates what the boot protocol and ACPI say for the manager.
 
 use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP};
@@ -8,13 +8,13 @@ use framewright::units::{NodeId, PhysRange};
 use framewright_arch::acpi::{AcpiError, Tables, read_topology};
 use framewright_arch::x86_64::pvh::StartInfo;
 
-/// Entries of the memory map that there is room for.
+/// Most entries of the memory map.
 pub const MAP_CAPACITY: usize = 1024;
-/// Affinity ranges that there is room for.
+/// Most affinity ranges.
 pub const AFFINITY_CAPACITY: usize = 512;
-/// Ranges that can be reserved before there is an allocator.
+/// Most ranges that are reserved before there is an allocator.
 pub const RESERVED_CAPACITY: usize = 512;
-/// The real-mode vectors, the BIOS data area and whatever firmware still keeps below.
+/// The real-mode vectors, the BIOS data area and whatever else firmware keeps at low addresses.
 const LOW_MEMORY: PhysRange = PhysRange::new(0, 64 * 1024);
 
 /// The ACPI tables as this guest sees them.
@@ -85,8 +85,8 @@ pub fn memory_map<'a>(
     builder.finish()
 }
 
-/// Fills `topology`. Malformed tables leave one node, malformed distances all nodes at the usual
-/// distances, and what is wrong with them is for the log.
+/// Fills `topology`. Malformed tables leave one node; malformed distances leave all nodes at the
+/// usual distances. The error is for the log.
 pub fn read_nodes(
     tables: Option<&AcpiTables>,
     parameters: &Parameters,

@@ -1,4 +1,4 @@
-//! Gives the memory map of huge pages back and looks at the real tables after each step.
+//! Frees the vmemmap of huge pages (HVO) and checks the real tables after each step.
 
 use crate::console::log;
 use crate::platform::GuestPlatform;
@@ -16,8 +16,8 @@ const SECTION_ORDER: u8 = 15;
 /// Frames of the vmemmap for one block.
 const MAP_PAGES: u64 = framewright::vmemmap_space::MAP_PAGES_PER_BLOCK;
 
-/// Reclaims, restores and frees; false when something is wrong, and the log says what. Where the
-/// manager has no vmemmap, or memory is short, there is nothing to do.
+/// Reclaims, restores and frees; false when something is wrong, which the log then says. Without a
+/// vmemmap, or when memory is short, there is nothing to do.
 pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, vmemmap: &GuestVmemmap) -> bool {
     let mut runs = [PfnRange::new(0, 0); HUGE_PAGES + 1];
     let section = Order::new(SECTION_ORDER).unwrap_or(Order::BLOCK);
@@ -28,7 +28,7 @@ pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, vmemmap: &Guest
     let blocks: u64 = runs.iter().map(|run| run.pages() >> Order::BLOCK.get()).sum();
     let result = steps(manager, map, vmemmap, &runs, blocks);
     for run in runs.into_iter().filter(|run| !run.is_empty()) {
-        // With and without their memory map.
+        // With and without their part of the vmemmap.
         // SAFETY: allocated above, and its memory was never used (invariant 42).
         if let Err(error) = unsafe { manager.free(run) } {
             log!("map_space_test: huge pages without a memory map cannot be freed: {error}");
@@ -42,7 +42,10 @@ pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, vmemmap: &Guest
     match result {
         Ok(Some(flushes)) => {
             log!(
-                "map_space_test: {blocks} huge pages gave their memory map back by {flushes} flushes, in part got it again, and were freed"
+                "map_space_test: {blocks} huge pages gave their memory map back \
+                 by {flushes} flush{}, \
+                 in part got it again, and were freed",
+                if flushes == 1 { "" } else { "es" }
             );
             true
         }
@@ -54,7 +57,7 @@ pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, vmemmap: &Guest
     }
 }
 
-/// How many flushes the reclaim took; nothing where there is no vmemmap.
+/// How many flushes the reclaim took; `None` without a vmemmap.
 fn steps(
     manager: &Manager<GuestPlatform>,
     map: MemoryMap<'_>,

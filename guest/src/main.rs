@@ -1,5 +1,5 @@
-//! The reference guest: boots on a bare x86-64 machine, brings its memory up, says what came of it,
-//! and ends. It wires crates together and does nothing else; `README.md` says how.
+//! The reference guest: it boots on a bare x86-64 machine, brings its memory up, reports, and ends.
+//! It only wires crates together; `README.md` says how.
 #![no_std]
 #![no_main]
 
@@ -49,7 +49,7 @@ use options::Options;
 use platform::{EarlyMemory, GuestPlatform, PLATFORM};
 use storage::Once;
 
-// One piece, because the second part uses a macro of the first.
+// One assembly, because the second part uses a macro of the first.
 core::arch::global_asm!(
     concat!(include_str!("boot.s"), include_str!("smp/trampoline.s")),
     options(att_syntax)
@@ -81,7 +81,8 @@ impl fmt::Display for BootError {
             Self::Words(count) => {
                 write!(
                     f,
-                    "{count} of the guest's words wrong, as listed above (docs/usage.md has them all)"
+                    "{count} of the guest's words wrong, as listed above \
+                     (docs/usage.md has them all)"
                 )
             }
             Self::Start(error) => error.fmt(f),
@@ -125,8 +126,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         StartInfo::read(&physical, start_info, start_copies).map_err(BootError::Start)?;
     let tables = open_acpi(&start_info, acpi_copies);
     timekeeping::start(&start_info, tables.as_ref());
-    // Without it memory would be used that it reserves, and tests that it asks for would seem to
-    // pass.
+    // Without the line, memory that it reserves would be used, and tests that it asks for would
+    // seem to pass.
     let line = start_info.command_line().map_err(BootError::Start)?;
     log!("Command line: {line}");
     let rest = COMMAND_LINE.take();
@@ -136,7 +137,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         refused_words += 1;
     });
     let parameters = Parameters::parse(line, &mut |problem| match options::meant(problem.word) {
-        // Who misspells a test would take its silence for success.
+        // A misspelt test would otherwise seem to have passed.
         Some(name) if problem.reason.is_none() => {
             log!("\"{}\": unknown; is {name} meant?", problem.word);
             refused_words += 1;
@@ -146,6 +147,9 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     });
     if refused_words > 0 {
         return Err(BootError::Words(refused_words));
+    }
+    for (word, missing) in options.without_effect() {
+        log!("{word} has no effect without {missing}");
     }
     bootlog::firmware_map(&mut Log, copy_raw_map(&start_info, RAW_MAP.take()));
 
@@ -166,6 +170,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
     let vmemmap = vmemmap::build(&mut early, map);
+    smp::on_timer(storm::strike);
+    platform::set_barrier(smp::barrier);
     let started = smp::start(&kernel_tables, &mut early, left_out);
     let called_ns = PLATFORM.now_ns();
     let manager = Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns })
@@ -207,8 +213,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     bootlog::bring_up(&mut Log, &intake, &manager);
     bootlog::deferred(&mut Log, &manager);
     bootlog::huge_pages(&mut Log, &pools);
-    // Who types has a command for it, and no wish to wait for millions of descriptors to be looked
-    // at.
+    // The shell has a command for it, and checking millions of descriptors takes long.
     if options.shell.is_none() {
         match manager.verify() {
             Ok(counts) => log!(
@@ -244,11 +249,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         return Ok(Ending::Crash);
     }
     if let Some(fault) = options.fault {
-        let at = smp::CpuSet::EMPTY.with(options.fault_cpu);
-        if options.fault_cpu == 0 {
+        let cpu = options.fault_cpu.unwrap_or_default();
+        if cpu == 0 {
             fault.raise(&manager);
-        } else if smp::run_on(at, &|| fault.raise(&manager), || {}) == 0 {
-            log!("Framewright: CPU {} does not run", options.fault_cpu);
+        } else if smp::run_on(smp::CpuSet::EMPTY.with(cpu), &|| fault.raise(&manager), || {}) == 0 {
+            log!("Framewright: CPU {cpu} does not run");
             return Ok(Ending::Crash);
         }
         log!("Framewright: the fault asked for did not come");

@@ -46,18 +46,18 @@ pub struct Options<'a> {
     /// `stress=SECONDS` or `stress_operations=N`: random traffic once memory is up.
     pub stress: Option<Length>,
     /// `stress_seed=N`.
-    pub stress_seed: u64,
-    /// `balloon_test=SECONDS`: use the virtio balloon, and wait so long for the host at most.
+    pub stress_seed: Option<u64>,
+    /// `balloon_test=SECONDS`: use the virtio balloon, and wait for the host at most this long.
     pub balloon_test: Option<u64>,
-    /// `reporting=SECONDS`: let free page reports go on for so long before what comes next.
+    /// `reporting=SECONDS`: let free page reporting run for this long before what comes next.
     pub reporting: Option<u64>,
     /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing
     /// may be written.
     pub map_space_test: Option<VmemmapSpaceTest>,
     /// `interrupt_storm=HZ`: during the traffic, timers' handlers allocate too.
     pub storm_hz: Option<u64>,
-    /// `fault_cpu=N`: which CPU fails.
-    pub fault_cpu: u32,
+    /// `fault_cpu=N`: which CPU fails, 0 by default.
+    pub fault_cpu: Option<u32>,
     /// `ghost_cpu=ID`: start a CPU with this APIC ID, though no table lists it.
     pub ghost_cpu: Option<u32>,
     /// `check=cpus`: have all CPUs show that they work together.
@@ -76,12 +76,25 @@ pub enum Input {
 impl Options<'_> {
     /// The traffic that is asked for.
     pub fn stress(&self) -> Option<Stress> {
-        self.stress.map(|length| Stress { length, seed: self.stress_seed, storm_hz: self.storm_hz })
+        let (seed, storm_hz) = (self.stress_seed.unwrap_or_default(), self.storm_hz);
+        self.stress.map(|length| Stress { length, seed, storm_hz })
+    }
+
+    /// Words that do nothing because another one is missing, each with what is missing.
+    pub fn without_effect(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        const TRAFFIC: &str = "stress= or stress_operations=";
+        let has_traffic = self.stress.is_some();
+        [
+            (self.stress_seed.is_some() && !has_traffic, "stress_seed=", TRAFFIC),
+            (self.storm_hz.is_some() && !has_traffic, "interrupt_storm=", TRAFFIC),
+            (self.fault_cpu.is_some() && self.fault.is_none(), "fault_cpu=", "fault="),
+        ]
+        .into_iter()
+        .filter_map(|(is_alone, word, missing)| is_alone.then_some((word, missing)))
     }
 }
 
-/// Takes the guest's words out of `line`. The others are joined in `rest`, so that the manager does
-/// not wonder about ours.
+/// Takes the guest's words out of `line`. The others are joined in `rest` for the manager.
 pub fn split<'a, 'b>(
     line: &'a str,
     rest: &'b mut [u8; CAPACITY],
@@ -101,7 +114,7 @@ pub fn split<'a, 'b>(
                 }),
             },
             Some(("fault_cpu", value)) => match value.parse() {
-                Ok(cpu) => options.fault_cpu = cpu,
+                Ok(cpu) => options.fault_cpu = Some(cpu),
                 Err(_) => {
                     problem(Problem { word, reason: Some("fault_cpu= takes the number of a CPU") })
                 }
@@ -145,7 +158,7 @@ pub fn split<'a, 'b>(
                 }
             },
             Some(("stress_seed", value)) => match value.parse() {
-                Ok(seed) => options.stress_seed = seed,
+                Ok(seed) => options.stress_seed = Some(seed),
                 Err(_) => problem(Problem { word, reason: Some("stress_seed= takes a number") }),
             },
             Some(("balloon_test", value)) => match value.parse() {
@@ -173,8 +186,8 @@ pub fn split<'a, 'b>(
     (options, core::str::from_utf8(&rest[..length]).unwrap_or(""))
 }
 
-/// The guest's word that somebody meant who wrote `word`, which is none of them: its name, or
-/// nearly. Nothing for words that are not meant for this guest at all, as boot lines carry them.
+/// The guest's word that `word` is probably a misspelling of. `None` for words that are not meant
+/// for this guest at all; boot lines carry such words.
 pub fn meant(word: &str) -> Option<&'static str> {
     let name = word.split_once('=').map_or(word, |(name, _)| name).as_bytes();
     let is_nearly = |own: &&str| is_one_edit_away(name, own.as_bytes());
@@ -183,7 +196,7 @@ pub fn meant(word: &str) -> Option<&'static str> {
     NAMES.into_iter().find(is_nearly).or_else(|| NAMES.into_iter().find(is_part))
 }
 
-/// Whether two names differ in nothing that is easily mistaken.
+/// Whether two names are equal but for case and for `-` instead of `_`.
 fn equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| fold(*a) == fold(*b))
 }
@@ -202,8 +215,7 @@ fn is_first_part(short: &[u8], long: &[u8]) -> bool {
     })
 }
 
-/// Whether one letter at most is missing, added or changed, or has changed places with its
-/// neighbour.
+/// Whether at most one letter is missing, added or changed, or two neighbours are swapped.
 fn is_one_edit_away(one: &[u8], other: &[u8]) -> bool {
     let same = one.iter().zip(other).take_while(|(a, b)| fold(**a) == fold(**b)).count();
     let (one, other) = (&one[same..], &other[same..]);

@@ -1,13 +1,14 @@
 //! What the manager needs from this machine: its CPUs, their interrupts, all memory at one offset.
 //!
-//! Orders of memory: The end of the direct map is raised with Release and read with Acquire: who
-//! finds it higher finds the tables. Clock and kind of wait are Relaxed: settled on one CPU before
-//! others run.
+//! Orders of memory: the end of the direct map is raised with Release and read with Acquire, so
+//! whoever sees it higher sees the tables. Clock and kind of wait are Relaxed, because they are
+//! settled on one CPU before others run.
 
-use crate::{smp, vmemmap};
+use crate::smp;
+use crate::storage::Settled;
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use framewright::memblock::Memblock;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::NodeId;
@@ -18,13 +19,13 @@ use framewright_arch::x86_64::{entropy, interrupts, registers};
 /// The memblock allocator of this guest.
 pub type EarlyMemory<'a> = Memblock<'a, GuestPlatform>;
 
-/// Where physical address 0 is seen: the lowest address of the upper half. It is not zero on
-/// purpose: whoever takes a physical address for a pointer faults.
+/// Where physical address 0 is mapped: the lowest address of the upper half. It is not zero, so
+/// that using a physical address as a pointer faults.
 pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
 /// Physical memory that the tables of `boot.s` map.
 pub const BOOT_MAP_LIMIT: u64 = 4 << 30;
 
-/// Turns of a busy wait from pause to pause in an emulator.
+/// Turns of a busy wait between two `pause` instructions in an emulator.
 const PLAIN_TURNS: u32 = 4096;
 
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -36,11 +37,11 @@ pub struct GuestPlatform {
     time_zero: AtomicU64,
     /// Nanoseconds in one count, in units of 2^-32; 0 until it is known.
     nanoseconds_per_count: AtomicU64,
-    /// Busy waits go on without the pause that spares a real CPU's sibling.
+    /// Busy waits go without the `pause` instruction, which a real CPU's sibling profits from.
     waits_plainly: AtomicBool,
 }
 
-/// The only one.
+/// The platform, of which there is one.
 pub static PLATFORM: GuestPlatform = GuestPlatform {
     direct_limit: AtomicU64::new(BOOT_MAP_LIMIT),
     time_zero: AtomicU64::new(0),
@@ -48,26 +49,41 @@ pub static PLATFORM: GuestPlatform = GuestPlatform {
     waits_plainly: AtomicBool::new(false),
 };
 
+/// The barrier on all CPUs; until it is set, only CPU 0 runs.
+static BARRIER: Settled<fn()> = Settled::new();
+/// The vmemmap, once there is one.
+static VMEMMAP_SPACE: Settled<&'static dyn VmemmapSpace> = Settled::new();
+
+/// Sets the barrier on all CPUs. To be called once, before another CPU is started.
+pub fn set_barrier(barrier: fn()) {
+    BARRIER.settle(barrier);
+}
+
+/// Sets the vmemmap. To be called once, before the manager is brought up.
+pub fn set_vmemmap_space(space: &'static dyn VmemmapSpace) {
+    VMEMMAP_SPACE.settle(space);
+}
+
 impl GuestPlatform {
-    /// Lets time begin.
+    /// Starts the clock.
     pub fn start_time(&self) {
         self.time_zero.store(registers::time_stamp(), Ordering::Relaxed);
     }
 
-    /// Finds out how to wait. QEMU's emulator leaves translated code at every pause and takes a
-    /// lock that all its CPUs share, the one that interrupts need on their way: CPUs that wait with
-    /// pauses keep what they wait for from coming, for milliseconds.
+    /// Finds out how to wait. At every `pause`, QEMU's emulator leaves translated code and takes a
+    /// lock that all its CPUs share and that interrupts need, too: CPUs that wait with `pause`
+    /// would delay what they wait for by milliseconds.
     pub fn choose_wait(&self) {
         self.waits_plainly.store(hypervisor_is(*b"TCGTCGTCGTCG"), Ordering::Relaxed);
     }
 
-    /// Says how often the time-stamp counter counts in a second.
+    /// Sets how often the time-stamp counter counts in a second.
     pub fn set_clock_rate(&self, hz: u64) {
         let per_count = (NANOSECONDS << 32).checked_div(hz).unwrap_or(0);
         self.nanoseconds_per_count.store(per_count, Ordering::Relaxed);
     }
 
-    /// Says that the direct map has grown to reach below `limit`.
+    /// Records that the direct map has grown: it maps everything below `limit`.
     pub fn raise_direct_limit(&self, limit: u64) {
         self.direct_limit.fetch_max(limit, Ordering::Release);
     }
@@ -110,13 +126,16 @@ unsafe impl Platform for GuestPlatform {
         interrupts::are_enabled()
     }
 
-    /// Each CPU is one task: nothing here is preempted but by interrupts, in which nobody waits.
+    /// Each CPU is one task: only interrupts preempt it, and they do not wait.
     fn current_task(&self) -> Option<NonZeroU64> {
         NonZeroU64::new(u64::from(smp::index()) + 1)
     }
 
     fn cpu_barrier(&self) {
-        smp::barrier();
+        match BARRIER.get() {
+            Some(barrier) => barrier(),
+            None => fence(Ordering::SeqCst),
+        }
     }
 
     fn irq_save(&self) -> IrqState {
@@ -132,7 +151,7 @@ unsafe impl Platform for GuestPlatform {
     }
 
     fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
-        vmemmap::space()
+        VMEMMAP_SPACE.get().copied()
     }
 
     fn relax(&self) {

@@ -29,16 +29,16 @@ const ROOM: usize = 2048;
 const AHEAD: usize = 256;
 /// Ctrl-C on the line.
 const INTERRUPT: u8 = 3;
-/// What stands for the end of what a program sends.
+/// The end of a program's input.
 const END: u8 = 4;
-/// The file that says what every part of memory is used for.
+/// The file that shows what every part of memory is used for.
 const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
 
-/// Does what the options ask for, if they ask for a shell at all. `driver` is polled meanwhile,
-/// also while commands run.
+/// Runs the shell that the options ask for, if any. `driver` is polled meanwhile, also while
+/// commands run.
 pub fn run(
     options: &Options<'_>,
     manager: &Manager<GuestPlatform>,
@@ -65,7 +65,7 @@ pub fn run(
         let commands = decode(commands, COMMANDS.take());
         shell.run(commands, &mut out, &mut errors);
     } else if let Some(input) = options.shell {
-        converse(&mut shell, input, &host, (&mut out, &mut errors));
+        converse(&mut shell, input, &host, &mut out, &mut errors);
     }
     if !at_start.get() {
         plain_line(format_args!(""));
@@ -82,16 +82,17 @@ pub fn run(
 fn snapshot(manager: &Manager<GuestPlatform>) {
     let of_manager = manager.files();
     let at_start = Cell::new(true);
-    // A line that cannot be written is missed by whoever looks for the last one.
+    // The reader notices a missing last line.
     let _ = FileSystem::new(&[&of_manager]).read(MEMORY, &mut Prefixed(&at_start));
 }
 
-/// Line after line, until somebody has had enough.
+/// Reads and runs lines until `exit` or the end of input.
 fn converse(
     shell: &mut Shell<'_, GuestPlatform, Line<'_, '_, '_>>,
     input: Input,
     host: &Line<'_, '_, '_>,
-    (out, errors): (&mut Words<'_>, &mut Words<'_>),
+    out: &mut Words<'_>,
+    errors: &mut Words<'_>,
 ) {
     let mut editor = match input {
         Input::Terminal => Editor::terminal(),
@@ -121,7 +122,7 @@ fn converse(
     }
 }
 
-/// `text` with each `%` and two hexadecimal digits as the byte that they name.
+/// `text` with each `%` and two hexadecimal digits replaced by the byte that they encode.
 fn decode<'a>(text: &str, room: &'a mut [u8; CAPACITY]) -> &'a str {
     let mut rest = text.as_bytes();
     let mut len = 0;
@@ -139,7 +140,7 @@ fn decode<'a>(text: &str, room: &'a mut [u8; CAPACITY]) -> &'a str {
     core::str::from_utf8(&room[..len]).unwrap_or("echo 'exec= is not UTF-8'; exit 2")
 }
 
-/// The serial line for words; it knows whether it is at the beginning of a line.
+/// The serial line for output; it knows whether it is at the beginning of a line.
 struct Words<'a>(&'a Cell<bool>);
 
 impl Write for Words<'_> {
@@ -155,7 +156,7 @@ impl Write for Words<'_> {
     }
 }
 
-/// The serial line for a snapshot: each line of it begins with its mark.
+/// The serial line for a snapshot: each line begins with a mark.
 struct Prefixed<'a>(&'a Cell<bool>);
 
 impl Write for Prefixed<'_> {
@@ -171,7 +172,7 @@ impl Write for Prefixed<'_> {
     }
 }
 
-/// What was typed and not read.
+/// What was typed and not read yet.
 struct Typed {
     bytes: [u8; AHEAD],
     first: usize,
@@ -180,7 +181,7 @@ struct Typed {
     interrupted: bool,
 }
 
-/// What is to be done in the background.
+/// The background work.
 struct Background<'a, 'b, 'c> {
     driver: Option<&'a mut Driver<'b>>,
     watch: Watch,
@@ -190,14 +191,14 @@ struct Background<'a, 'b, 'c> {
 /// The serial line as the shell's other end.
 struct Line<'a, 'b, 'c> {
     typed: SpinLock<Typed>,
-    /// Nothing while somebody does it.
+    /// `None` while it is being done.
     background: SpinLock<Option<Background<'a, 'b, 'c>>>,
     window: GuestWindow<'a>,
 }
 
 impl Line<'_, '_, '_> {
-    /// Does what is due in the background, on the first CPU. Without the lock, because interrupts
-    /// are off where that is held.
+    /// Does due background work, on the first CPU. Without the lock, because that turns interrupts
+    /// off.
     fn background(&self) {
         if smp::index() != 0 {
             return;
@@ -233,8 +234,8 @@ impl Line<'_, '_, '_> {
 }
 
 impl Host for Line<'_, '_, '_> {
-    /// Looks at the line on the first CPU alone; what is not an interrupt is kept for later, as far
-    /// as there is room.
+    /// Polls the line, on the first CPU only; other input is kept for later, as far as there is
+    /// room.
     fn is_interrupted(&self) -> bool {
         self.background();
         let cpu = PLATFORM.pin();

@@ -1,12 +1,12 @@
 //! Static memory that is handed out once, because there is no heap.
 //!
-//! Orders of memory: The flag of a value is stored with Release and loaded with Acquire; taking is
-//! AcqRel. So who finds a value finds it whole.
+//! Orders of memory: a value's flag is stored with Release and loaded with Acquire; taking is
+//! AcqRel. So whoever finds a value finds all of it.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A value that somebody may take for ever.
+/// A value that can be taken once, for ever.
 pub struct Once<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,

@@ -1,10 +1,10 @@
 //! Allocation from interrupt handlers (`interrupt_storm=HZ`): on every CPU the timer's handler
-//! allocates and frees pages while ordinary code does the same, and looks whether what it got stays
-//! its own.
+//! allocates and frees pages while ordinary code does so too, and checks that nobody else writes to
+//! them.
 //!
-//! Orders of memory: The manager is stored with Release and loaded with Acquire. The pause is
-//! SeqCst and followed by a barrier on all CPUs. Relaxed: what a CPU holds is its own, and read by
-//! others only after that barrier.
+//! Orders of memory: the manager is stored with Release and loaded with Acquire. The pause is
+//! SeqCst and followed by a barrier on all CPUs. What a CPU holds is Relaxed, because others read
+//! it only after that barrier.
 
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp::{Cpu, MAX_CPUS, barrier, start_timer, stop_timer};
@@ -14,14 +14,13 @@ use framewright::platform::Platform;
 use framewright::units::{Order, Pfn};
 use framewright::{AllocateError, Manager};
 
-/// Blocks that each CPU's handler holds at most.
+/// Most blocks that each CPU's handler holds.
 const SLOTS: usize = 8;
 /// A slot without a block.
 const NOTHING: u64 = u64::MAX;
-/// Orders that are asked for, in turn: pages mostly, and at times what must come from a zone under
-/// its lock.
+/// The orders that are allocated in turn: mostly pages, and sometimes what needs a zone's lock.
 const ORDERS: [u8; 7] = [0, 0, 0, 1, 0, 3, 0];
-/// What a frame's first word holds, beside its number.
+/// What a frame's first word holds, combined with its number.
 const STAMP: u64 = 0x5707_a11e_0000_0000;
 
 /// What one CPU's handler holds and did. Only that handler writes it.
@@ -45,7 +44,7 @@ static HELD: [Held; MAX_CPUS] = [const {
         faults: AtomicU64::new(0),
     }
 }; MAX_CPUS];
-/// Whose memory it is; null while there is no storm.
+/// The manager; null while there is no storm.
 static MANAGER: AtomicPtr<Manager<GuestPlatform>> = AtomicPtr::new(core::ptr::null_mut());
 /// Handlers do nothing while this is set.
 static PAUSED: AtomicBool = AtomicBool::new(false);
@@ -59,7 +58,7 @@ pub struct Tally {
     pub allocations: u64,
     /// Allocations that found no memory.
     pub refusals: u64,
-    /// Frees that were refused, and frames whose first word somebody had changed.
+    /// Frees that were refused, and frames whose first word was changed.
     pub faults: u64,
 }
 
@@ -78,12 +77,12 @@ impl<'a> Storm<'a> {
         start_timer(hz);
     }
 
-    /// Ends that on this CPU.
+    /// Ends these interrupts on this CPU.
     pub fn leave(&self) {
         stop_timer();
     }
 
-    /// Keeps handlers from the manager while `body` runs; tells it how many pages they hold.
+    /// Keeps handlers from the manager while `body` runs, which gets how many pages they hold.
     pub fn paused<R>(&self, body: impl FnOnce(u64) -> R) -> R {
         PAUSED.store(true, Ordering::SeqCst);
         // A handler that did not see it ends before the interrupt of this is taken on its CPU; on
@@ -94,7 +93,7 @@ impl<'a> Storm<'a> {
         result
     }
 
-    /// Ends the storm, frees what handlers hold and says what they did. All CPUs have left.
+    /// Ends the storm, frees what handlers hold and returns what they did. All CPUs have left.
     pub fn end(self) -> Tally {
         PAUSED.store(true, Ordering::SeqCst);
         barrier();

@@ -2,8 +2,8 @@
 //! command line), on all CPUs at once, while their timers' handlers allocate too if that is asked
 //! for (`interrupt_storm=`).
 //!
-//! Orders of memory: Arrivals are AcqRel and a new round Release, with the Acquire of those who
-//! wait for it: all that was done in a round is seen in the next, also what is counted Relaxed.
+//! Orders of memory: arrivals are AcqRel, and a new round is stored with Release and loaded with
+//! Acquire: everything that was done in a round is seen in the next, also Relaxed counters.
 
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
@@ -17,21 +17,21 @@ use framewright::units::{PAGE_SIZE, PfnRange};
 use framewright::{Manager, Request};
 use framewright_workload::{Failure, Held, Shared, Tally, Worker};
 
-/// Runs that each CPU holds at most.
+/// Most runs that each CPU holds.
 const CAPACITY: usize = 512;
 /// Pages for one CPU's list of them.
 const LIST_PAGES: u64 = ((CAPACITY * size_of::<Held>()) as u64).div_ceil(PAGE_SIZE);
-/// Operations of all CPUs together between two looks at the clock and two accounts of every page.
+/// Operations of all CPUs together in a round, after which every page is accounted for.
 const ROUND: u64 = 5000;
-/// The least of one CPU.
+/// Fewest operations of one CPU in a round.
 const LEAST_ROUND: u64 = 500;
 
-/// How long.
+/// How long the traffic goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
     /// By the clock; without one a single round.
     Seconds(u64),
-    /// Exactly so many operations of all CPUs together.
+    /// Exactly this many operations of all CPUs together.
     Operations(u64),
 }
 
@@ -52,7 +52,7 @@ struct Traffic<'a> {
     shared: &'a Shared,
     storm: Option<(&'a Storm<'a>, u64)>,
     wanted: Stress,
-    /// Memory for what is held.
+    /// Memory for the lists of what CPUs hold.
     lists: PfnRange,
     cpus: u32,
     /// CPUs that have taken a list.
@@ -69,13 +69,14 @@ struct Traffic<'a> {
 }
 
 impl Stress {
-    /// Runs, accounts for every page in between and at the end, and says what came of it. False
-    /// when something was found wrong.
+    /// Runs, accounts for every page in between and at the end, and logs the result. False when
+    /// something is wrong.
     pub fn run(self, manager: &Manager<GuestPlatform>) -> bool {
         let idle_before = idle_pages(manager) + manager.caches().pages();
         let started_ns = PLATFORM.now_ns();
         let cpus = smp::online().count();
-        log!("Framewright: stress with seed {} on {cpus} CPUs", self.seed);
+        let plural = if cpus == 1 { "" } else { "s" };
+        log!("Framewright: stress with seed {} on {cpus} CPU{plural}", self.seed);
         let lists = match manager.allocate(&Request::pages(LIST_PAGES * u64::from(cpus))) {
             Ok(lists) => lists,
             Err(error) => {
@@ -105,7 +106,7 @@ impl Stress {
         all_back
     }
 
-    /// Everything but the lists. Nothing when something was found wrong, which the log then says.
+    /// Everything except the lists. `None` when something is wrong, which the log then says.
     fn storm_and_traffic(
         self,
         manager: &Manager<GuestPlatform>,
@@ -146,8 +147,8 @@ impl Stress {
         }
         if let Some(storm::Tally { strikes, allocations, refusals, faults }) = storm {
             log!(
-                "Framewright: interrupt storm: {strikes} interrupts, {allocations} allocations, {refusals} refused, {faults} \
-                 faults"
+                "Framewright: interrupt storm: {strikes} interrupts, {allocations} allocations, \
+                 {refusals} refused, {faults} faults"
             );
             if faults != 0 {
                 return None;
@@ -157,15 +158,15 @@ impl Stress {
     }
 }
 
-/// Pages that are nobody's: free, or with descriptors of free ones. Which blocks are in pieces when
-/// all is back is not the same as before.
+/// Pages that are idle: free, or with descriptors of free pages. When everything is freed again,
+/// other blocks may be split than before.
 fn idle_pages(manager: &Manager<GuestPlatform>) -> u64 {
     let totals = manager.totals();
     totals.free_pages + totals.map_pages
 }
 
 impl Traffic<'_> {
-    /// One CPU's share.
+    /// The work of one CPU.
     fn take_part(&self) {
         let number = self.joined.fetch_add(1, Ordering::Relaxed);
         if let Some((storm, hz)) = self.storm {
@@ -224,7 +225,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Waits for all; the last to come calls `then` before any goes on.
+    /// Waits for all CPUs; the last to arrive calls `then` before any goes on.
     fn meet(&self, then: impl FnOnce()) {
         let round = self.rounds.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 < self.cpus {
@@ -237,8 +238,7 @@ impl Traffic<'_> {
         smp::wake_all();
     }
 
-    /// All stand still: holds every page against the tables, and decides whether this was the last
-    /// round.
+    /// While all CPUs wait: accounts for every page, and decides whether this was the last round.
     fn end_round(&self) {
         let held = self.pages.swap(0, Ordering::Relaxed);
         let account = |more| self.shared.account(self.manager, held + more).map(drop);

@@ -11,7 +11,7 @@ use framewright::units::PhysRange;
 use framewright::vmemmap_space::VmemmapSpace;
 use framewright_arch::paging::{Access, Entry, Mapping, TableMemory, Visitor, walk};
 
-/// The tables as the CPU has them, to be read.
+/// The tables in use, for reading.
 pub struct InUse;
 
 impl TableMemory for InUse {
@@ -31,7 +31,7 @@ impl TableMemory for InUse {
     fn write(&mut self, _table: u64, _index: usize, _entry: Entry) {}
 }
 
-/// What was found in order.
+/// What was found to be right.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Found {
     image_pages: u64,
@@ -46,7 +46,8 @@ impl fmt::Display for Found {
         let mib = |bytes: u64| bytes >> 20;
         write!(
             f,
-            "tables as they should be: image {} pages, direct map {} MiB, vmemmap {} MiB present and {} sections absent, {} pages of others",
+            "tables as they should be: image {} pages, direct map {} MiB, \
+             vmemmap {} MiB present and {} sections absent, {} pages of others",
             self.image_pages,
             mib(self.direct_bytes),
             mib(self.present_bytes),
@@ -92,7 +93,7 @@ impl Inspector<'_> {
         self.wrong = self.wrong.or(Some(Wrong { mapping: Some(mapping), what }));
     }
 
-    /// The image at its own addresses: each part with its rights and no more.
+    /// The image at its own addresses: each part has its rights and no more.
     fn image(&mut self, mapping: Mapping) {
         self.found.image_pages += mapping.size.bytes() >> 12;
         let page = PhysRange::with_size(mapping.address, mapping.size.bytes());
@@ -115,7 +116,8 @@ impl Inspector<'_> {
         }
     }
 
-    /// Memory at its place, never executed, and not written where the image is not.
+    /// The direct map: memory at its address, never executable, and the image's read-only parts not
+    /// writable.
     fn direct(&mut self, mapping: Mapping) {
         self.found.direct_bytes += mapping.size.bytes();
         let page = PhysRange::with_size(mapping.physical, mapping.size.bytes());
@@ -185,7 +187,7 @@ fn check_absent_table(vmemmap: &GuestVmemmap) -> bool {
     })
 }
 
-/// Compares all that is mapped with the memory map, the image and what the vmemmap says of itself.
+/// Compares all that is mapped with the memory map, the image and the vmemmap's own counts.
 pub fn inspect(
     map: MemoryMap<'_>,
     vmemmap: &GuestVmemmap,
@@ -216,7 +218,7 @@ pub fn inspect(
             PLATFORM.direct_limit() >= map.present_end(),
             "the direct map's limit was not raised to the end of memory",
         ),
-        (found.present_bytes == described, "the vmemmap has not what was populated"),
+        (found.present_bytes == described, "the vmemmap does not hold what was populated"),
         (
             found.present_bytes <= manager.vmemmap().bytes(),
             "the vmemmap has more than the manager knows of",

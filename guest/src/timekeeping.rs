@@ -1,4 +1,4 @@
-//! Finding out how fast the time-stamp counter runs.
+//! Measures how fast the time-stamp counter runs.
 
 use crate::console::log;
 use crate::firmware::{AcpiTables, is_memory};
@@ -12,11 +12,11 @@ use framewright_arch::x86_64::clock::{
 use framewright_arch::x86_64::pvh::StartInfo;
 use framewright_arch::x86_64::registers::time_stamp;
 
-/// How long to look; the counter is then known to about 1 in 10 000.
+/// How long to measure: the rate is then known to about 1 in 10 000.
 const WINDOW_US: u64 = 4_000;
 const HPET_BYTES: u64 = 1024;
 
-/// Measures the counter against the first clock that runs. Without any the guest goes on and has no
+/// Measures the counter against the first clock that runs. Without any the guest goes on without
 /// times. Needs the boot tables.
 pub fn start(start_info: &StartInfo<'_>, tables: Option<&AcpiTables>) {
     let measured = try_clock("HPET", hpet(start_info, tables))

@@ -1,13 +1,13 @@
 //! The vmemmap of this machine: its own range of addresses, in tables from the memblock allocator.
 
 use crate::console::log;
-use crate::platform::{EarlyMemory, GuestPlatform, PLATFORM};
+use crate::platform::{EarlyMemory, GuestPlatform, PLATFORM, set_vmemmap_space};
 use crate::smp::TlbShootdown;
 use crate::storage::Settled;
 use framewright::firmware::MemoryMap;
 use framewright::memblock::MemblockRequest;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PhysRange};
-use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
+use framewright::vmemmap_space::FrameSource;
 use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapLayout};
 use framewright_arch::x86_64::registers::page_table_root;
 
@@ -16,7 +16,7 @@ pub const BASE: u64 = 0xffff_ea00_0000_0000;
 /// Bits of the root's address in its register; the others are flags.
 const ROOT: u64 = (1 << 52) - PAGE_SIZE;
 
-/// The vmemmap with what makes this machine's CPUs forget translations.
+/// This machine's vmemmap, which flushes the TLBs of all CPUs.
 pub type GuestVmemmap = Vmemmap<GuestPlatform, TlbShootdown>;
 
 static VMEMMAP: Settled<GuestVmemmap> = Settled::new();
@@ -36,7 +36,7 @@ unsafe impl FrameSource for EarlyFrames<'_, '_> {
     unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         let frames = PhysRange::with_size(start.address(), order.pages() * PAGE_SIZE);
         // What was just allocated can be freed; if not, it stays reserved.
-        // SAFETY: who got the frames from `take` puts them back, and uses them no more.
+        // SAFETY: the caller got the frames from `take` and does not use them any more.
         let _ = unsafe { self.0.free(frames) };
     }
 }
@@ -50,16 +50,16 @@ pub unsafe fn make(
     end: u64,
     frames: &mut dyn FrameSource,
 ) -> Result<GuestVmemmap, VmemmapError> {
-    let place = VmemmapLayout {
+    let layout = VmemmapLayout {
         root: page_table_root() & ROOT,
         base,
         frames_end: Pfn(end.div_ceil(PAGE_SIZE)),
         global: false,
     };
-    let tlb = TlbShootdown { global: place.global };
+    let tlb = TlbShootdown { global: layout.global };
     // SAFETY: the root is that of `direct_map`, in memory from the memblock allocator that stays
     // reserved; the caller promises the range.
-    unsafe { Vmemmap::new(&PLATFORM, tlb, place, frames) }
+    unsafe { Vmemmap::new(&PLATFORM, tlb, layout, frames) }
 }
 
 /// Makes the vmemmap, with everything absent. Without memory for its tables there is none.
@@ -69,13 +69,15 @@ pub fn build(
 ) -> Result<&'static GuestVmemmap, VmemmapError> {
     // SAFETY: the direct map and the image are elsewhere.
     let vmemmap = unsafe { make(BASE, map.present_end(), &mut EarlyFrames(early)) }?;
-    Ok(VMEMMAP.settle(vmemmap))
+    let vmemmap = VMEMMAP.settle(vmemmap);
+    set_vmemmap_space(vmemmap);
+    Ok(vmemmap)
 }
 
-/// Says where it is.
+/// Logs where it is.
 pub fn report(vmemmap: &Result<&'static GuestVmemmap, VmemmapError>) {
     match vmemmap {
-        Ok(vmemmap) => log!("Page vmemmap at {:?}", vmemmap.range()),
+        Ok(vmemmap) => log!("vmemmap at {:?}", vmemmap.range()),
         Err(error) => log!("{error}; going on without"),
     }
 }
@@ -83,9 +85,4 @@ pub fn report(vmemmap: &Result<&'static GuestVmemmap, VmemmapError>) {
 /// The vmemmap.
 pub fn get() -> Option<&'static GuestVmemmap> {
     VMEMMAP.get()
-}
-
-/// The vmemmap as the manager sees it.
-pub fn space() -> Option<&'static dyn VmemmapSpace> {
-    get().map(|vmemmap| vmemmap as &dyn VmemmapSpace)
 }

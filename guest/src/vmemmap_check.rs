@@ -82,7 +82,9 @@ impl VmemmapSpaceTest {
         }
         let cpus = fixture.cpus;
         log!(
-            "map_space_test: two histories of {HISTORY_STEPS} steps agree with the model on {cpus} CPUs"
+            "map_space_test: two histories of {HISTORY_STEPS} steps agree with the model \
+             on {cpus} CPU{}",
+            if cpus == 1 { "" } else { "s" }
         );
         if fixture.outstanding() != resting {
             log!(

@@ -1,5 +1,4 @@
-//! The second serial line: whoever is at its other end may read control files while the shell
-//! works.
+//! The second serial line, over which a program may read control files while the shell works.
 
 use crate::platform::PLATFORM;
 use core::fmt::{self, Write};
@@ -12,14 +11,13 @@ use framewright_shell::Requests;
 // SAFETY: it is there or nothing is, and nobody but this module uses it.
 static SERIAL: Serial = unsafe { Serial::at(0x2f8) };
 
-/// Calls from one look at the line to the next: a look is an exit to a hypervisor.
-const CALLS_PER_LOOK: u32 = 64;
-/// Bytes that are taken in one look.
+/// Calls from one poll of the line to the next: a poll is an exit to the hypervisor.
+const CALLS_PER_POLL: u32 = 64;
+/// Most bytes that are taken in one poll.
 const MOST_BYTES: u32 = 512;
 
-/// How long the other end may keep a piece of an answer from leaving. It may have to be scheduled
-/// first, on a machine with much else to do; a shell that nobody reads from is held up once for
-/// each request.
+/// How long the other end may keep a part of an answer from leaving. On a busy machine it may have
+/// to be scheduled first. A client that does not read delays the shell once for each request.
 const PATIENCE_NS: u64 = 300_000_000;
 const MOST_TURNS: u32 = 1 << 10;
 
@@ -36,16 +34,16 @@ impl Watch {
         Self { requests: Requests::new(), calls: 0 }
     }
 
-    /// Answers what was asked, if this is a call with a look.
+    /// Polls the line, if it is this call's turn, and answers requests.
     pub fn poll(&mut self, files: &FileSystem<'_>) {
         self.calls = self.calls.wrapping_add(1);
-        if !self.calls.is_multiple_of(CALLS_PER_LOOK) {
+        if !self.calls.is_multiple_of(CALLS_PER_POLL) {
             return;
         }
         for _ in 0..MOST_BYTES {
             let Some(byte) = SERIAL.receive() else { return };
             if self.requests.take(byte) {
-                // Who does not take the answer has to ask again.
+                // A client that does not take the answer has to ask again.
                 let _ = self.requests.answer(&mut |path, out| files.read(path, out), &mut Answer);
                 return;
             }

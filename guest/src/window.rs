@@ -1,4 +1,4 @@
-//! Where the shell's users of huge pages see them: a window in this machine's page tables.
+//! The window in this machine's page tables in which the shell uses huge pages.
 
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp::TlbShootdown;
@@ -21,7 +21,7 @@ const ROOT: u64 = (1 << 52) - PAGE_SIZE;
 
 type Space = AddressSpace<GuestPlatform, TlbShootdown>;
 
-/// The window. Nothing while somebody changes it, or where there cannot be one.
+/// The window. `None` while it is being changed, or where there cannot be one.
 pub struct GuestWindow<'a> {
     manager: &'a Manager<GuestPlatform>,
     space: SpinLock<Option<Space>>,
@@ -62,7 +62,7 @@ impl<'a> GuestWindow<'a> {
         self.space.lock(&PLATFORM).is_some()
     }
 
-    /// Works on it without the lock: flushes wait for other CPUs, which is not for who has
+    /// Works on it without the lock: flushes wait for other CPUs, which must not happen with
     /// interrupts off.
     fn with<R>(&self, work: impl FnOnce(&mut Space) -> R) -> Option<R> {
         let mut space = self.space.lock(&PLATFORM).take()?;
@@ -94,11 +94,11 @@ unsafe impl Window for GuestWindow<'_> {
 
     fn hide_all(&self) -> u64 {
         let hide = |space: &mut Space| {
-            // SAFETY: a table that `take` gave, out of the tables and forgotten by every CPU
+            // SAFETY: a table that `take` gave, out of the tables and flushed on every CPU
             // (invariant 40).
             let give_back =
                 &mut |frame: Pfn| unsafe { Tables(self.manager).put_back(frame, Order::PAGE) };
-            // All of the window can be taken away.
+            // Unmapping the whole window cannot fail.
             let _ = space.unmap(space.range(), give_back);
             space.tables()
         };

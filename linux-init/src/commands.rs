@@ -1,19 +1,20 @@
-//! What a script can ask for, one command a line:
+//! The commands of a script, one a line:
 //!
-//! | command | does, and says |
-//! |---|---|
-//! | `mark WORDS` | `@mark WORDS` |
-//! | `load FILE` | makes a file a part of the kernel |
-//! | `exists FILE` | `@exists FILE yes` or `no` |
-//! | `write FILE VALUE` | writes |
-//! | `resize FILE COUNT` | writes, reads back, `@resize FILE COUNT REACHED NANOSECONDS` for the write |
-//! | `sum FILE WORD` | adds the numbers behind `WORD` where it begins a line, `@sum FILE WORD SUM` |
-//! | `log WORDS` | the kernel's lines that have these words, `@log LINE` |
-//! | `dirty MIB SECONDS` | writes to so much memory, `@dirty MIB`, waits, gives it back, `@freed MIB` |
-//! | `fault huge|base SECONDS CPUS` | page faults, see [`faults`](crate::faults) |
-//! | `sleep SECONDS` | waits |
+//! * `mark WORDS` prints `@mark WORDS`.
+//! * `load FILE` loads a kernel module.
+//! * `exists FILE` prints `@exists FILE yes` or `no`.
+//! * `write FILE VALUE` writes.
+//! * `resize FILE COUNT` writes, reads back, and prints `@resize FILE COUNT REACHED NANOSECONDS`,
+//!   with the time of the write.
+//! * `sum FILE WORD` adds the numbers behind `WORD` where it begins a line, and prints
+//!   `@sum FILE WORD SUM`.
+//! * `log WORDS` prints the kernel's lines that have these words, as `@log LINE`.
+//! * `dirty MIB SECONDS` writes to this much memory, prints `@dirty MIB`, waits, frees it, and
+//!   prints `@freed MIB`.
+//! * `fault huge|base SECONDS CPUS` takes page faults, see [`faults`](crate::faults).
+//! * `sleep SECONDS` waits.
 //!
-//! What fails says `@failed COMMAND: error N`, and the script goes on.
+//! A command that fails prints `@failed COMMAND: error N`, and the script goes on.
 
 use crate::faults;
 use crate::say;

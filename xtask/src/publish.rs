@@ -26,6 +26,8 @@ const KEYS: [&str; 9] = [
 const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 /// Registries take no more keywords and no more categories.
 const MOST_WORDS: usize = 5;
+/// Where packages are packed and built.
+const TARGET: &str = "target/publish";
 /// How cargo says that it has no index.
 const NO_INDEX: [&str; 5] = [
     "failed to download",
@@ -54,8 +56,11 @@ pub fn check() -> Result<Passed, Failure> {
     if !findings.is_empty() {
         return Err(Failure::new(findings.join("\n") + "\n"));
     }
-    let dry_run = ["publish", "--workspace", "--dry-run", "--allow-dirty"];
-    let Err(failure) = Run::cargo(&dry_run).output() else {
+    forget_earlier_packages(root, &libraries, &version)?;
+    let dry_run = ["publish", "--workspace", "--dry-run", "--allow-dirty", "--target-dir", TARGET];
+    // Nobody debugs these builds.
+    let publish = Run::cargo(&dry_run).env("CARGO_PROFILE_DEV_DEBUG", "none");
+    let Err(failure) = publish.output() else {
         return Ok(Passed::note(format!("{} packages, packed and built", libraries.len())));
     };
     if !NO_INDEX.iter().any(|words| failure.output.contains(words)) {
@@ -68,6 +73,49 @@ pub fn check() -> Result<Passed, Failure> {
         "{} packages listed; not packed and built, as no index of dependencies can be reached",
         libraries.len()
     )))
+}
+
+/// Removes what an earlier run packed, unpacked and built: cargo takes a version that it has for
+/// the same as long as its number is.
+fn forget_earlier_packages(
+    root: &Path,
+    libraries: &[(String, PathBuf)],
+    version: &str,
+) -> io::Result<()> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
+    for registry in children(&home.unwrap_or_default().join("registry/src"))? {
+        // A registry in a folder has no host: its name begins with a dash.
+        if has_name(&registry, "-") {
+            for (name, _) in libraries {
+                remove(&registry.join(format!("{name}-{version}")))?;
+            }
+        }
+    }
+    remove(&root.join(TARGET).join("package"))?;
+    // What others published is built once.
+    for built in children(&root.join(TARGET).join("debug/.fingerprint"))? {
+        if libraries.iter().any(|(name, _)| has_name(&built, name)) {
+            remove(&built)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is in a folder; nothing when it is not there.
+fn children(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
+}
+
+fn has_name(path: &Path, beginning: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning))
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() { fs::remove_dir_all(folder) } else { Ok(()) }
 }
 
 /// The libraries for others, by name, with their folders: what `publish = false` does not keep.

@@ -36,7 +36,7 @@ fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> io::Result<
 }
 
 /// The names of the integration tests of a package that `wanted` picks, sorted: the files of its
-/// `tests` folder.
+/// `tests` folder, and the folders that hold a `main.rs`.
 pub fn test_targets(
     package_folder: &str,
     wanted: impl Fn(&str) -> bool,
@@ -48,7 +48,9 @@ pub fn test_targets(
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs")
+        let is_target = path.extension().is_some_and(|extension| extension == "rs")
+            || path.join("main.rs").is_file();
+        if is_target
             && let Some(name) = path.file_stem().and_then(|stem| stem.to_str())
             && wanted(name)
         {

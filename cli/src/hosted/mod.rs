@@ -61,10 +61,10 @@ impl<'a> Session<'a> {
         let mut platform = platform.with_cpu_nodes(&cpu_nodes);
         let mut no_array = None;
         if intake.parameters.pages.are_wanted(true) {
-            no_array = too_much(platform.page_array_bytes());
+            no_array = too_much(platform.vmemmap_bytes());
             if no_array.is_none() {
                 platform = platform
-                    .with_page_array(false, intake.parameters.careful.is_some())
+                    .with_vmemmap(false, intake.parameters.careful.is_some())
                     .map_err(|error| Error::Failed(error.to_string()))?;
             }
         }
@@ -87,19 +87,19 @@ impl<'a> Session<'a> {
     /// The system refuses.
     pub fn forget_page_array(&self) -> Result<(), Error> {
         // SAFETY: a session without a pass has no manager.
-        unsafe { self.platform.discard_page_array() }
+        unsafe { self.platform.discard_vmemmap() }
             .map_err(|error| Error::Failed(format!("the vmemmap cannot be dropped: {error}")))
     }
 
     /// The memory of the vmemmap that describes present memory, in pieces.
-    pub fn page_array_parts(&self) -> Vec<(NonNull<u8>, usize)> {
-        self.platform.page_array_parts().collect()
+    pub fn vmemmap_parts(&self) -> Vec<(NonNull<u8>, usize)> {
+        self.platform.vmemmap_parts().collect()
     }
 
     /// Fills the vmemmap with 0xa5: backed by the system and full of old data.
     pub fn dirty_page_array(&self) {
         // SAFETY: a session without a pass has no manager.
-        unsafe { self.platform.prefault_page_array(0xa5) };
+        unsafe { self.platform.prefault_vmemmap(0xa5) };
     }
 
     /// Whether it has a vmemmap.

@@ -1,5 +1,5 @@
-//! Has the system back a mapping with memory, by all CPUs at once, with a progress bar; and gives
-//! all of it back when part of it cannot be had.
+//! Populates a mapping with memory on all CPUs at once, with a progress bar, and gives all of it
+//! back if part of it fails.
 //!
 //! ```console
 //! $ cargo run --release -p framewright-hosted --example parallel_prefault [MiB]
@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE_BYTES: usize = 4096;
-/// A huge page: what a chunk border is a multiple of, so that no two threads fault on the same one.
+/// The size of a huge page. Chunk borders are multiples of it, so that no two threads fault on one
+/// page.
 const HUGE_PAGES: u64 = 512;
 
 /// An anonymous mapping of whole pages that the system backs only when it is asked to.
@@ -22,8 +23,8 @@ struct Mapping {
     pages: u64,
 }
 
-// SAFETY: the mapping belongs to this value, and all that is done to it is asked of the kernel,
-// which any number of threads may do.
+// SAFETY: the mapping belongs to this value, and only system calls change it, which any number of
+// threads may make.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -43,7 +44,7 @@ impl Mapping {
     fn advise(&self, pages: &Range<u64>, advice: libc::c_int) -> io::Result<()> {
         assert!(pages.start <= pages.end && pages.end <= self.pages, "{pages:?} of {}", self.pages);
         let start = self.start.wrapping_byte_add(bytes(pages.start)?);
-        // SAFETY: the range lies in a mapping of ours, of which nobody has a reference into.
+        // SAFETY: the range lies in this mapping, and there is no reference into it.
         let result = unsafe { libc::madvise(start, bytes(pages.end - pages.start)?, advice) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -61,7 +62,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody uses it any more.
+        // SAFETY: this owns the mapping, and it is not used any more.
         unsafe { libc::munmap(self.start, bytes(self.pages).unwrap_or(0)) };
     }
 }
@@ -73,7 +74,7 @@ fn bytes(pages: u64) -> io::Result<usize> {
         .ok_or(io::ErrorKind::OutOfMemory.into())
 }
 
-/// Backs all of `mapping`, or none of it. `refuse` is a page that there is no memory for, to show
+/// Backs all of `mapping`, or none of it. `refuse` is a page for which memory is refused, to show
 /// what happens then.
 fn prefault(
     mapping: &Mapping,
@@ -92,8 +93,7 @@ fn prefault(
             result.inspect_err(|_| drop(mapping.advise(&pages, libc::MADV_DONTNEED)))
         },
         |pages| {
-            // It is only advice: a failure leaves memory in use, and the mapping is as good as
-            // before.
+            // If this fails, memory stays in use, which does no harm.
             let _ = mapping.advise(&pages, libc::MADV_DONTNEED);
         },
     )

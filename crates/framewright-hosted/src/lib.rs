@@ -1,10 +1,11 @@
 //! Framewright in a Linux process.
 //!
-//! [`source`] says which memory, nodes and CPUs a machine has: this machine, a file from any other,
-//! or one made up. [`platform`] lets a process stand in for such a machine: threads are its CPUs
-//! and one reserved mapping is its physical memory, so a machine of 24 TiB can be brought up on a
-//! small one. [`reporting`] gives free memory back to the operating system. [`jobs`] has threads
-//! that help with multithreaded jobs, within what their caller may use.
+//! [`source`] says which memory, nodes and CPUs a machine has: this machine, one that a file
+//! describes, or a synthetic one. [`platform`] lets a process stand in for such a machine: threads
+//! are its CPUs and one reserved mapping is its physical memory, so a machine of 24 TiB can be
+//! brought up on a small one. [`reporting`] gives free memory back to the operating system.
+//! [`jobs`] has threads that help with multithreaded jobs and stay within what their caller may
+//! use.
 //!
 //! ```no_run
 //! use framewright::firmware::{MapBuilder, Topology};
@@ -15,8 +16,8 @@
 //! let (mut map, mut topology) = (MapBuilder::new(&mut ranges), Topology::new(&mut claims));
 //! machine.load(&mut map, &mut topology)?;
 //! let map = map.finish()?;
-//! let platform = HostedPlatform::open(map, machine.cpu_count())?.with_cpu_nodes(&machine.cpu_nodes());
-//! let platform: &'static HostedPlatform = platform.leak();
+//! let platform = HostedPlatform::open(map, machine.cpu_count())?;
+//! let platform = platform.with_cpu_nodes(&machine.cpu_nodes()).leak();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -1,9 +1,10 @@
-//! Free memory back to the operating system: a device for free page reports made of `madvise`.
+//! Gives free memory back to the operating system: a device for free page reports made of
+//! `madvise`.
 //!
-//! It answers at once. All ranges of a report go in one system call where the system has one for
-//! that, and one by one otherwise.
+//! It answers at once. All ranges of a report go in one system call where the system supports that,
+//! otherwise one by one.
 
-use crate::platform::{HostedError, HostedPlatform, Itself};
+use crate::platform::{HostedError, HostedPlatform, OwnProcess};
 use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
 use framewright::units::PhysRange;
 
@@ -13,7 +14,7 @@ pub enum Advice {
     /// At once (`MADV_DONTNEED`): it reads as zero when next touched. For private memory.
     #[default]
     DontNeed,
-    /// When the system needs it (`MADV_FREE`); until then it has its content. For private memory.
+    /// When the system needs it (`MADV_FREE`); until then it keeps its content. For private memory.
     Free,
     /// At once, as a hole in the file behind it (`MADV_REMOVE`): it reads as zero when next
     /// touched. For shared memory.
@@ -29,7 +30,7 @@ impl Advice {
         }
     }
 
-    /// As the system call's manual names it.
+    /// The name of the constant in madvise(2).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,19 +40,19 @@ impl Advice {
         }
     }
 
-    /// That which discards at once.
+    /// The advice that discards memory of `platform` at once.
     #[must_use]
     pub fn for_platform(platform: &HostedPlatform) -> Self {
         if platform.is_shared() { Self::HolePunch } else { Self::DontNeed }
     }
 }
 
-/// See the module documentation.
+/// A device for free page reports; see the module documentation.
 #[derive(Debug)]
 pub struct MadviseDevice<'a> {
     platform: &'a HostedPlatform,
     advice: Advice,
-    process: Itself,
+    process: OwnProcess,
     answer: Acknowledged,
 }
 
@@ -65,20 +66,20 @@ impl<'a> MadviseDevice<'a> {
         if shared != (advice == Advice::HolePunch) {
             return Err(HostedError::AdviceDoesNotFit { advice: advice.name(), shared });
         }
-        Ok(Self { platform, advice, process: Itself::default(), answer: Acknowledged::NONE })
+        Ok(Self { platform, advice, process: OwnProcess::default(), answer: Acknowledged::NONE })
     }
 }
 
-// SAFETY: all is done when `submit` returns, and only to the ranges; what the system has taken
-// `DontNeed` or `HolePunch` for reads as zero (invariant 1).
+// SAFETY: all is done when `submit` returns, and only to the ranges; memory for which the system
+// took `DontNeed` or `HolePunch` reads as zero (invariant 1).
 unsafe impl ReportDevice for MadviseDevice<'_> {
     fn capacity(&self) -> usize {
         32
     }
 
     unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
-        // SAFETY: passed on to the caller: nobody uses the ranges until this has returned, when it
-        // is over.
+        // SAFETY: passed on to the caller: the ranges are not in use until this has returned, when
+        // it is done.
         let taken =
             unsafe { self.platform.advise(ranges, self.advice.number(), &mut self.process) };
         self.answer = Acknowledged(taken);

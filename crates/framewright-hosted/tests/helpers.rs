@@ -1,5 +1,5 @@
 //! Jobs with threads of this process: coverage, panics, nesting, many callers, and what helpers
-//! take over from their caller.
+//! adopt from their caller.
 
 use framewright_hosted::HostedHelpers;
 use framewright_hosted::jobs::Priority;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Says on the terminal, past the test harness, what this machine or user does not allow; `cargo
+/// Reports on the terminal, past the test harness, what this machine or user does not allow; `cargo
 /// xtask test` counts the lines.
 macro_rules! not_possible {
     ($($what:tt)*) => {{
@@ -40,7 +40,7 @@ fn stay_on(cpus: &[usize]) {
     assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }, 0);
 }
 
-/// Whether a helper can come at all; said loudly where not.
+/// Whether a helper can come at all; reports if not.
 fn possible(helpers: &HostedHelpers, what: &str) -> bool {
     let possible = helpers.allowance() > 0;
     if !possible {
@@ -49,7 +49,7 @@ fn possible(helpers: &HostedHelpers, what: &str) -> bool {
     possible
 }
 
-/// The same for what takes helpers at a priority of their own.
+/// Whether helpers can have a priority of their own; reports if not.
 fn may_change_priorities(helpers: &HostedHelpers, what: &str) -> bool {
     let kept = helpers.priority() == Priority::Kept;
     if kept {
@@ -63,8 +63,7 @@ fn breathe() {
     std::thread::sleep(Duration::from_micros(50));
 }
 
-/// A job of two chunks, of which the caller does not end the first before a helper has done the
-/// second.
+/// Runs a job of two chunks; the caller does not end its chunk before a helper has done the other.
 fn with_helper(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) {
     let came = AtomicBool::new(false);
     let summary = Job::new(0..2).min_chunk(1).max_threads(2).run(helpers, |_, worker| {
@@ -212,7 +211,7 @@ fn a_caller_on_one_cpu_gets_no_helper() {
     );
 }
 
-/// Helpers go where their caller may be, from one job to the next.
+/// Helpers run where their caller may, in each job.
 #[test]
 fn helpers_keep_to_the_cpus_of_their_caller() {
     let helpers = HostedHelpers::new();
@@ -223,7 +222,7 @@ fn helpers_keep_to_the_cpus_of_their_caller() {
     if all.len() < 3 {
         not_possible!("a helper that is kept from a CPU: it takes three, here are {}", all.len());
     }
-    // Every two neighbours; with two CPUs that is both.
+    // Each two neighbours; with two CPUs these are both.
     for pair in all.windows(2).chain([&all[..]]) {
         let helpers = &helpers;
         std::thread::scope(|scope| {
@@ -277,8 +276,7 @@ fn is_lowest() -> bool {
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) == 19 }
 }
 
-/// The caller has nothing left to do and waits; only then the helper runs at its priority, and no
-/// longer than that.
+/// The helper runs at its caller's priority only while the caller has nothing left to do and waits.
 #[test]
 fn a_caller_that_waits_lends_its_priority() {
     let helpers = HostedHelpers::new();
@@ -296,7 +294,7 @@ fn a_caller_that_waits_lends_its_priority() {
             }
             seen.lock().expect("no panic").push(is_lowest());
             inside.store(true, Ordering::Release);
-            // For ever, if nobody lends.
+            // This loops for ever if the caller lends nothing.
             while is_lowest() {
                 breathe();
             }
@@ -307,8 +305,7 @@ fn a_caller_that_waits_lends_its_priority() {
     }
 }
 
-/// `SCHED_IDLE` is below the level that helpers have of their own; the next caller has them there
-/// again.
+/// `SCHED_IDLE` is below the usual level of helpers, at which the next caller finds them again.
 #[test]
 fn a_helper_is_never_above_its_caller() {
     let helpers = HostedHelpers::new();
@@ -331,7 +328,7 @@ fn a_helper_is_never_above_its_caller() {
     });
 }
 
-/// A helper that runs a job of its own and waits for another helper passes on what it is lent.
+/// A helper that runs a job of its own and waits for another helper passes on its loan.
 #[test]
 fn a_loan_is_passed_on() {
     let helpers = HostedHelpers::new().with_helpers(2);

@@ -1,7 +1,7 @@
-//! What helpers do in processes of their own kind: under a real CPU quota, without privileges,
-//! after privileges were dropped, after a fork.
+//! Helpers in special processes: under a real CPU quota, without privileges, after privileges were
+//! dropped, after a fork.
 //!
-//! A test runs this program again, with the environment saying which role to play.
+//! A test runs this program again; an environment variable names its role.
 
 use framewright_hosted::HostedHelpers;
 use framewright_hosted::jobs::{CpuQuota, LONGEST_CHUNK_NS, Priority};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Says on the terminal, past the test harness, what this machine or user does not allow; `cargo
+/// Reports on the terminal, past the test harness, what this machine or user does not allow; `cargo
 /// xtask test` counts the lines.
 macro_rules! not_possible {
     ($($what:tt)*) => {{
@@ -37,14 +37,14 @@ fn breathe() {
     std::thread::sleep(Duration::from_micros(50));
 }
 
-/// One test at a time: a child of another would have a copy of the program open while it is
-/// written.
+/// One test at a time, because a child of another test would have the copy of the program open
+/// while it is written.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A copy of this program where everybody can reach it.
+/// A copy of this program where every user can run it.
 struct Program(PathBuf);
 
 impl Program {
@@ -77,7 +77,7 @@ fn ended_well(output: &Output) {
         .for_each(|what| not_possible!("{what}"));
 }
 
-/// Not a test by itself: the program again, in its role.
+/// No test by itself: this program, run again in its role.
 #[test]
 fn role() {
     match std::env::var(ROLE).as_deref() {
@@ -99,7 +99,7 @@ fn threads_of_a_job(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) -> u32
         if worker.index() != 0 {
             inside.store(true, Ordering::Release);
             on_helper();
-            // Or it might do both before its caller gets to one.
+            // Otherwise it might do both chunks before the caller begins one.
             while !begun.load(Ordering::Acquire) {
                 breathe();
             }
@@ -122,8 +122,7 @@ fn under_quota(cpus: usize) {
     let free = std::thread::available_parallelism().map_or(1, usize::from);
     assert_eq!(helpers.allowance(), cpus.min(free) - 1);
     assert_eq!(threads_of_a_job(&helpers, || {}), if cpus == 1 || free == 1 { 1 } else { 2 });
-    // Not even when several callers have jobs at once: of two CPUs' time one helper's worth is
-    // used.
+    // Nor when several callers have jobs at once: a quota of two CPUs allows one helper in all.
     let (working, most) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -147,7 +146,7 @@ fn under_quota(cpus: usize) {
     assert!(most.into_inner() < cpus as u64);
 }
 
-/// A group with a quota, gone when dropped; of whichever version this system has.
+/// A control group with a quota, of the version that this system has; removed when dropped.
 struct QuotaGroup(PathBuf);
 
 impl QuotaGroup {
@@ -231,7 +230,7 @@ fn unprivileged() {
         not_possible!("helpers that keep their priority");
         return;
     }
-    // A caller of lower priority gets no helper of higher.
+    // A caller gets no helper of higher priority.
     // SAFETY: takes integers and touches no memory of the process.
     assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, own.1 + 5) }, 0);
     let helped = AtomicBool::new(false);
@@ -250,7 +249,7 @@ fn unprivileged() {
 fn schedule() -> (libc::c_int, libc::c_int) {
     // SAFETY: takes integers and touches no memory of the process.
     let policy = unsafe { libc::sched_getscheduler(0) };
-    // SAFETY: likewise.
+    // SAFETY: takes integers and touches no memory of the process.
     (policy, unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) })
 }
 
@@ -273,8 +272,8 @@ fn without_privileges_helpers_keep_their_priority() {
     ended_well(&command.output().expect("it starts"));
 }
 
-/// Lowers helpers while that is allowed and gives up the right to raise them: the first job that
-/// wants to finds out, and ends.
+/// Lowers helpers while that is allowed, then gives up the right to raise them: the first job that
+/// wants to raise one finds out, and still ends.
 fn dropping() {
     let helpers = HostedHelpers::new();
     if helpers.allowance() == 0 || helpers.priority() == Priority::Kept {
@@ -288,7 +287,7 @@ fn dropping() {
     // SAFETY: takes an integer; the C library does it in all threads.
     assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
     assert_eq!(threads_of_a_job(&helpers, || while helpers.priority() == Priority::Lent {}), 2);
-    // New helpers, at this thread's priority.
+    // New helpers run at this thread's priority.
     let own = schedule();
     for _ in 0..3 {
         assert_eq!(threads_of_a_job(&helpers, || assert_eq!(schedule(), own)), 2);
@@ -305,7 +304,7 @@ fn a_process_that_drops_its_privileges_goes_on() {
     ended_well(&Program::new("dropping").playing("dropping").output().expect("it starts"));
 }
 
-/// Forks; the child calls `child` and ends with 0 if that says true, at the latest after 30 s.
+/// Forks. The child calls `child` and exits with 0 if that returns true, at the latest after 30 s.
 /// Returns how it ended.
 fn in_child(child: impl FnOnce() -> bool) -> std::process::ExitStatus {
     // SAFETY: the child has one thread; it takes locks only of the C library's allocator, which are
@@ -345,7 +344,7 @@ fn a_child_starts_threads_of_its_own() {
             let none = helpers.started() == 0;
             let right = (0..10).all(|_| sum_is_right(&helpers));
             let helped = !possible || threads_of_a_job(&helpers, || {}) == 2;
-            // A grandchild as well.
+            // A grandchild works too.
             none && right
                 && helped
                 && in_child(|| helpers.started() == 0 && sum_is_right(&helpers)).success()
@@ -357,7 +356,7 @@ fn a_child_starts_threads_of_its_own() {
     assert!(!possible || threads_of_a_job(&helpers, || {}) == 2);
 }
 
-/// While a helper is inside a chunk its caller forks, inside another. The child goes on with a job
+/// While a helper is inside a chunk, its caller forks inside another. The child goes on with a job
 /// that cannot end.
 #[test]
 fn a_child_that_goes_on_with_its_parents_job_is_ended() {

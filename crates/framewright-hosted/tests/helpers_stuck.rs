@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Says on the terminal, past the test harness, what this machine does not allow; `cargo xtask
+/// Reports on the terminal, past the test harness, what this machine does not allow; `cargo xtask
 /// test` counts the lines.
 macro_rules! not_possible {
     ($($what:tt)*) => {{
@@ -37,7 +37,7 @@ fn are_equal(one: &Set, other: &Set) -> bool {
     unsafe { libc::CPU_EQUAL(one, other) }
 }
 
-/// The set of the one CPU on which the calling thread is.
+/// The set with the CPU of the calling thread.
 fn this_cpu() -> Set {
     // SAFETY: a set is an array of integers, for which zero is a value.
     let mut set: Set = unsafe { std::mem::zeroed() };
@@ -48,12 +48,11 @@ fn this_cpu() -> Set {
     set
 }
 
-/// More looks than a caller takes to see that its helper stands still, by a hundred times.
+/// A hundred times as many looks as a caller needs to see that its helper stands still.
 const LOOKS: u32 = 5_000;
 
-/// Runs a job whose helper binds itself to its CPU in its chunk and gets none of its time, as
-/// beside a busy process; its caller waits for it. Returns whether the helper was taken from that
-/// CPU.
+/// Runs a job whose helper binds itself to its CPU in its chunk and gets no CPU time, as beside a
+/// busy process, while its caller waits. Returns whether the helper was moved to another CPU.
 fn is_fetched(helpers: &HostedHelpers) -> bool {
     let (inside, begun, was_fetched) =
         (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
@@ -68,7 +67,7 @@ fn is_fetched(helpers: &HostedHelpers) -> bool {
         let here = this_cpu();
         stay_on(&here);
         inside.store(true, Ordering::Release);
-        // Or it might do both before its caller gets to one.
+        // Otherwise it might do both chunks before the caller begins one.
         while !begun.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -95,7 +94,7 @@ fn a_helper_that_stands_still_gets_its_callers_cpu() {
         let own = cpus();
         for _ in 0..3 {
             assert!(is_fetched(&helpers), "{priority:?}");
-            // And it is where its next caller may be, in the next job.
+            // In the next job it runs where its caller may.
             let others = AtomicU32::new(0);
             let came = AtomicBool::new(false);
             let result = Job::new(0..2).min_chunk(1).max_threads(2).run(&helpers, |_, worker| {

@@ -1,10 +1,9 @@
-//! `balloon_test=SECONDS`: every part of the driver once, one line of log each.
+//! `balloon_test=SECONDS`: runs every part of the driver once, with one line of log each.
 //!
 //! Blocks of memory are written to, the balloon follows the host's target, the device is reset with
-//! a report under way, the blocks are reported, and the balloon follows the target again. Before it
+//! a report in flight, the blocks are reported, and the balloon follows the target again. Before it
 //! follows, and before it goes on after the reports, the guest waits until the host changes its
-//! target, for so many seconds at most; so whoever watches from outside can look at a machine that
-//! keeps still.
+//! target, for at most this many seconds, so that a test outside can examine a quiet machine.
 
 use super::{GuestBalloon, ManagedFrames, with};
 use crate::console::log;
@@ -15,7 +14,7 @@ use framewright::units::{Order, PAGE_SIZE, PfnRange};
 use framewright::{Manager, Parameters, Request};
 use framewright_balloon::{DeviceFault, Progress, Statistic};
 
-/// Blocks that are written to and reported at most: 256 MiB.
+/// Most blocks that are written to and reported: 256 MiB.
 const MOST_BLOCKS: usize = 128;
 const BLOCK_ORDER: u8 = 9;
 const BLOCK_BYTES: u32 = 2 << 20;
@@ -23,7 +22,7 @@ const BLOCK_BYTES: u32 = 2 << 20;
 const ANSWER_SECONDS: u64 = 20;
 const WRITTEN: u64 = 0x5aa5_f00d_0ff0_a55a;
 
-/// Uses the balloon; false when something is wrong with it. No balloon at all is not.
+/// Exercises the balloon; false when something is wrong. A missing balloon is not an error.
 pub fn test(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
@@ -51,7 +50,7 @@ pub fn test(
     passed && is_whole
 }
 
-/// Tables that mapping six ranges of registers takes at most.
+/// Most tables that mapping six ranges of registers takes.
 const MOST_TABLES: u64 = 13;
 
 fn run(
@@ -80,7 +79,7 @@ fn run(
     let deflated = follow(balloon, manager)?;
     log!("Balloon test: {} of {} pages in the balloon", deflated.held_pages, deflated.target_pages);
 
-    // Memory that was reported is memory as before, whatever it holds.
+    // Reported memory is usable as before, whatever it holds.
     let kept = blocks.iter().filter(|&&block| is_filled(block)).count();
     for &block in &*blocks {
         fill(block);
@@ -130,7 +129,7 @@ fn give_back(manager: &Manager<GuestPlatform>, blocks: &[u64]) {
 /// Resets the device while it has a report.
 fn reset_under_way(balloon: &mut GuestBalloon, blocks: &[u64]) {
     let Some(&block) = blocks.first() else { return };
-    // SAFETY: `take_blocks` got it from the manager, and nobody looks at it before the reset is
+    // SAFETY: `take_blocks` got it from the manager, and nobody accesses it before the reset is
     // complete.
     let submitted = unsafe { balloon.submit(&[(block, BLOCK_BYTES)]) };
     let mut error = None;
@@ -152,7 +151,7 @@ fn reset_under_way(balloon: &mut GuestBalloon, blocks: &[u64]) {
     }
 }
 
-/// Gives all blocks to the host; how many it has answered for.
+/// Reports all blocks to the host; returns how many it has answered for.
 fn report(balloon: &mut GuestBalloon, blocks: &[u64]) -> Result<usize, DeviceFault> {
     let capacity = balloon.capacity();
     if capacity == 0 {
@@ -203,7 +202,7 @@ fn work(
     unsafe { balloon.work(&mut ManagedFrames(manager), &mut |tag| statistics(manager, tag)) }
 }
 
-/// What the host is told when it asks.
+/// The statistics for the host.
 pub(super) fn statistics(manager: &Manager<GuestPlatform>, tag: Statistic) -> Option<u64> {
     let totals = manager.totals();
     let bytes = |pages: u64| Some(pages * PAGE_SIZE);
@@ -215,7 +214,7 @@ pub(super) fn statistics(manager: &Manager<GuestPlatform>, tag: Statistic) -> Op
     }
 }
 
-/// Works until the balloon is where the host wants it, or can get no further.
+/// Works until the balloon has reached the host's target, or can get no further.
 fn follow(
     balloon: &mut GuestBalloon,
     manager: &Manager<GuestPlatform>,
@@ -246,7 +245,7 @@ fn wait_for_host(
     within(seconds, || match balloon.target_pages() {
         Ok(target) if target != target_pages => true,
         Ok(_) => {
-            // At the same target there is nothing to do but statistics.
+            // While the target stays there are only statistics to answer.
             fault = work(balloon, manager).err();
             fault.is_some()
         }
@@ -258,7 +257,7 @@ fn wait_for_host(
     fault.map_or(Ok(()), Err)
 }
 
-/// Tries until `done` or until the time is over. Without a clock it tries a great many times.
+/// Tries until `done` or until the time is over; without a clock, a great many times.
 pub(super) fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
     const TRIES_PER_SECOND: u64 = 100_000;
     let end_ns =

@@ -1,6 +1,6 @@
 //! Memory for the balloon's driver, from the manager.
 //!
-//! Orders of memory: The manager that is lent is stored with Release and loaded with Acquire.
+//! Orders of memory: the manager that is lent is stored with Release and loaded with Acquire.
 
 use crate::platform::{DIRECT_MAP, GuestPlatform, PLATFORM};
 use core::ptr::{self, NonNull};
@@ -52,8 +52,8 @@ unsafe impl PrivateMemory for GuestHal {
     unsafe fn free_page(page: NonNull<u8>) {
         let first = Pfn::containing(page.addr().get() as u64 - DIRECT_MAP);
         let page = PfnRange { start: first, end: first.add(1) };
-        // SAFETY: `allocate_page` gave it to the ledger, which has let go of it (invariants 33 and
-        // 42).
+        // SAFETY: `allocate_page` gave it to the ledger, which does not use it any more
+        // (invariants 33 and 42).
         let freed = Self::manager().map(|manager| unsafe { manager.free(page) });
         if let Some(Err(error)) = freed {
             crate::console::log!("virtio-balloon: a page of its ledger is lost: {error}");
@@ -104,7 +104,8 @@ unsafe impl BalloonMemory for ManagedFrames<'_> {
 
     unsafe fn give_back(&mut self, first_pfn: u64, pages: u32) {
         let range = PfnRange { start: Pfn(first_pfn), end: Pfn(first_pfn + u64::from(pages)) };
-        // SAFETY: `take` allocated these frames, and the caller uses them no more (invariant 42).
+        // SAFETY: `take` allocated these frames, and the caller does not use them any more
+        // (invariant 42).
         if let Err(error) = unsafe { self.0.free(range) } {
             crate::console::log!("virtio-balloon: frames at {first_pfn:#x} are lost: {error}");
         }

@@ -29,7 +29,7 @@ pub type GuestBalloon = Balloon<GuestHal, PciTransport>;
 /// Why there is a balloon that cannot be used.
 #[derive(Debug)]
 pub enum BalloonError {
-    /// Its registers are where they cannot be.
+    /// Its registers are at an impossible address.
     Place(RegistersError),
     /// Its registers cannot be mapped.
     Registers(MapFault),
@@ -50,8 +50,8 @@ impl fmt::Display for BalloonError {
     }
 }
 
-/// Starts the balloon, lends it to `work`, and stops it. `None` goes to `work` when there is none
-/// or it cannot be used, which the log says. A machine's balloon is used once, here or by
+/// Starts the balloon, lends it to `work`, and stops it. `work` gets `None` when there is none or
+/// it cannot be used, which the log says. A machine's balloon is used once, here or by
 /// [`with_reports`].
 pub fn with<R>(
     manager: &Manager<GuestPlatform>,
@@ -69,9 +69,9 @@ pub fn with<R>(
     })
 }
 
-/// Starts the balloon, registers it for free page reports, and lends what drives it to `work`;
-/// afterwards nothing is with the device. `None` goes to `work` when there is no balloon, or it
-/// takes no reports, which the log says unless there is none at all.
+/// Starts the balloon, registers it for free page reporting, and lends its driver to `work`;
+/// afterwards the device has no memory. `work` gets `None` when there is no balloon, or it takes no
+/// reports, which the log then says.
 pub fn with_reports<R>(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,

@@ -1,6 +1,6 @@
 //! PCI: configuration through I/O ports, which `q35` and `pc` both have, and registers in memory.
 //!
-//! Orders of memory: Relaxed: one CPU looks for devices, and the same one uses them.
+//! Orders of memory: Relaxed, because one CPU finds devices and uses them.
 
 use crate::direct_map;
 use crate::platform::GuestPlatform;
@@ -38,7 +38,7 @@ impl Ports {
         Self { address, data }
     }
 
-    /// The same ports, for use by turns on this CPU.
+    /// A second handle to these ports, for use by turns on this CPU.
     pub const fn again(&self) -> Self {
         Self { address: self.address, data: self.data }
     }
@@ -68,13 +68,14 @@ impl ConfigurationAccess for Ports {
     }
 }
 
-/// Ranges of registers that one device may have.
+/// Most ranges of registers of one device.
 const RANGES: usize = 6;
-/// Where they are seen: each range has 1 GiB of addresses.
+/// Where they are mapped: each range has 1 GiB of addresses.
 const REGISTERS: u64 = 0xffff_ff00_0000_0000;
 const STEP: u64 = 1 << 30;
 
-/// What is seen there: first and last physical address of each range; none where the last is 0.
+/// What is mapped there: first and last physical address of each range; nothing where the last is
+/// 0.
 static SEEN: [[AtomicU64; 2]; RANGES] = [const { [const { AtomicU64::new(0) }; 2] }; RANGES];
 
 /// Shows a range of a device's registers, which is not memory.

@@ -1,9 +1,10 @@
 //! Idle CPUs are the helpers of jobs.
 //!
-//! Orders of memory: The SeqCst fence has its partner in `sleep_until`. Who is awaited is Relaxed:
-//! the fences order it.
+//! Orders of memory: the SeqCst fences are in `Waiters` and `sleep_until`; nothing else is ordered
+//! here.
 
-use super::{MAX_CPUS, count, cpu, index, online, sleep_until};
+use super::sleep::sleep_until;
+use super::{MAX_CPUS, count, cpu, index, online};
 use crate::platform::PLATFORM;
 use framewright::platform::Platform;
 use framewright_arch::ipi::Waiters;
@@ -12,10 +13,10 @@ use framewright_jobs::{Helpers, NodeSet, SchedulerState, WorkerSlot, Workers};
 /// Helper `i` is CPU `i + 1`: CPU 0 has work of its own.
 static SLOTS: [WorkerSlot; MAX_CPUS - 1] = [const { WorkerSlot::new() }; MAX_CPUS - 1];
 static SCHEDULER: SchedulerState = SchedulerState::new();
-/// Who sleeps until a helper has ended.
+/// The CPUs that sleep until a helper has finished.
 static WAITERS: [Waiters; MAX_CPUS - 1] = [const { Waiters::new() }; MAX_CPUS - 1];
-/// Looks at a helper before its caller sleeps.
-const LOOKS: u32 = 20_000;
+/// How often a caller polls a helper before it sleeps.
+const POLLS: u32 = 20_000;
 
 /// Where CPU `index` finds work.
 pub fn slot_of(index: u32) -> Option<&'static WorkerSlot> {
@@ -66,7 +67,7 @@ impl Helpers for GuestHelpers {
     }
 
     fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             if done() {
                 return;
             }

@@ -1,18 +1,19 @@
 //! The interrupts of this guest, and the local controllers that send them.
 //!
-//! Orders of memory: Relaxed: counters of one CPU, and a rate that is settled before others run.
+//! Orders of memory: Relaxed, because the timer's rate is settled before other CPUs run.
 
 use super::call::serve_calls;
+use super::controller::{apic, count, set_apic};
 use super::{Cpu, online, this};
+use crate::console::log;
 use crate::direct_map::{DEVICES, KernelTables};
 use crate::platform::{EarlyMemory, PLATFORM};
 use crate::storage::Settled;
-use crate::{console::log, storm};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
-use framewright_arch::paging::{Access, MapFault};
+use framewright_arch::paging::{Access, FlushRequest, LocalTlb, MapFault};
 use framewright_arch::x86_64::interrupts::{self, CALL, ERROR, SPURIOUS, TIMER, WAKE};
 use framewright_arch::x86_64::local_apic::{
     LocalApic, Mode, Vectors, has_x2apic, registers_address,
@@ -24,17 +25,20 @@ const VECTORS: Vectors = Vectors { timer: TIMER, error: ERROR, spurious: SPURIOU
 const LEAST_WINDOW_NS: u64 = 1_000_000;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-static APIC: Settled<LocalApic> = Settled::new();
 /// Counts of the timer in a second; 0 until it is measured.
 static TIMER_HZ: AtomicU64 = AtomicU64::new(0);
 
-/// The local controller of this CPU, once there is one.
-pub fn apic() -> Option<&'static LocalApic> {
-    APIC.get()
+/// What runs in a timer interrupt, besides counting it.
+static ON_TIMER: Settled<fn(&Cpu)> = Settled::new();
+
+/// Sets what runs in every timer interrupt, with the CPU that is interrupted. To be called once,
+/// before another CPU is started.
+pub fn on_timer(handler: fn(&Cpu)) {
+    ON_TIMER.settle(handler);
 }
 
-/// Finds this CPU's local controller, turns it on and lets interrupts in. The interrupt controllers
-/// of old are closed.
+/// Finds this CPU's local controller, turns it on and turns interrupts on. The old interrupt
+/// controllers (8259) are masked.
 pub fn begin(
     tables: &KernelTables,
     early: &mut EarlyMemory<'_>,
@@ -50,7 +54,7 @@ pub fn begin(
             .map_or(Mode::X2Apic, Mode::Memory)
     };
     // SAFETY: the CPU has the mode, and the registers are mapped.
-    let apic = APIC.settle(unsafe { LocalApic::new(mode) });
+    let apic = set_apic(unsafe { LocalApic::new(mode) });
     for port in [0x21, 0xa1] {
         // SAFETY: the masks of the two old controllers, in every PC; nothing else uses them.
         unsafe { Port::new(port) }.write_u8(0xff);
@@ -66,28 +70,40 @@ pub fn turn_on(apic: &LocalApic) {
     apic.enable(VECTORS);
 }
 
-/// Lets interrupts in on this CPU.
+/// Turns interrupts on on this CPU.
 pub fn let_in() {
     // SAFETY: vectors and segments are loaded on every CPU before it gets here, a handler is set,
     // and no lock is held.
     unsafe { interrupts::enable() };
 }
 
-/// Every interrupt of every CPU.
+impl Cpu {
+    /// After a sleep: does the flush that was deferred meanwhile, if any.
+    pub fn catch_up(&self) {
+        if self.lazy_flush.wake() {
+            count(&self.counters.flushed_whole);
+            LocalTlb::flush_local(FlushRequest::Everything, false);
+        }
+    }
+}
+
+/// Handles every interrupt of every CPU.
 fn handle(vector: u8) {
     let me = this();
-    // First of all: nothing here may use a translation that changed while this CPU slept.
+    // First: nothing here may use a translation that changed while this CPU slept.
     me.catch_up();
     let Some(apic) = apic() else { return };
     match vector {
         TIMER => {
             count(&me.counters.timer);
-            storm::strike(me);
+            if let Some(handler) = ON_TIMER.get() {
+                handler(me);
+            }
         }
         CALL => {
             count(&me.counters.calls);
-            // Before the calls: a request that comes when they are done brings an interrupt of its
-            // own.
+            // Before the calls, so that a request that comes when they are done brings an interrupt
+            // of its own.
             apic.end_of_interrupt();
             serve_calls();
             return;
@@ -102,30 +118,7 @@ fn handle(vector: u8) {
     apic.end_of_interrupt();
 }
 
-/// Interrupts `cpu`. Interrupts are off while the two halves of the command are written, so that a
-/// handler's command does not come in between.
-pub fn send(cpu: &Cpu, vector: u8) {
-    if let Some(apic) = apic() {
-        let state = PLATFORM.irq_save();
-        apic.send(cpu.apic_id(), vector);
-        // SAFETY: saved above, and nothing since.
-        unsafe { PLATFORM.irq_restore(state) };
-        count(&this().counters.sent);
-    }
-}
-
-/// Adds one to a counter that only this CPU writes.
-pub fn count(counter: &AtomicU64) {
-    add(counter, 1);
-}
-
-/// Adds to a counter that only this CPU writes. An interrupt in between may count too, so it is one
-/// instruction.
-pub fn add(counter: &AtomicU64, more: u64) {
-    counter.fetch_add(more, Ordering::Relaxed);
-}
-
-/// Stops all other CPUs for good: something is wrong, and whoever found out wants to tell.
+/// Stops all other CPUs for good, so that this one can report a failure.
 pub fn stop_others_for_good() {
     if let Some(apic) = apic()
         && online().count() > 1
@@ -134,7 +127,7 @@ pub fn stop_others_for_good() {
     }
 }
 
-/// Measures how fast the timer counts, from `started_ns` on, when it was set to count freely.
+/// Measures how fast the timer counts. It counts freely since `started_ns`.
 pub fn measure_timer(apic: &LocalApic, started_ns: Option<u64>) {
     let Some(started_ns) = started_ns else { return };
     let elapsed = || PLATFORM.now_ns().unwrap_or(started_ns).saturating_sub(started_ns);
@@ -167,7 +160,7 @@ pub fn start_timer(hz: u64) {
     }
 }
 
-/// Ends that.
+/// Stops this CPU's timer.
 pub fn stop_timer() {
     if let Some(apic) = apic() {
         apic.stop_timer(TIMER);

@@ -11,7 +11,7 @@ use framewright::units::NodeId;
 use framewright_arch::acpi::visit_cpus;
 use framewright_arch::x86_64::local_apic::{LARGEST_XAPIC_ID, has_x2apic, initial_id};
 
-/// How many that are left out are named one by one.
+/// How many left-out CPUs are named one by one.
 const NAMED: usize = 8;
 
 /// The CPUs that are left out.
@@ -24,7 +24,7 @@ pub struct LeftOut {
     boot_cpu_unlisted: bool,
 }
 
-/// A few identifiers, and how many there are.
+/// A few identifiers, and how many there are in all.
 #[derive(Default)]
 struct Few {
     ids: [u32; NAMED],
@@ -90,7 +90,7 @@ fn set(index: u32, apic_id: u32, node: NodeId) {
 }
 
 impl LeftOut {
-    /// Says what was left out, and why.
+    /// Logs which CPUs were left out, and why.
     pub fn log(&self) {
         if self.boot_cpu_unlisted && count() > 1 {
             log!("smp: the CPU that boots, with APIC ID {}, is not in the MADT", initial_id());

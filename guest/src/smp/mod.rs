@@ -1,29 +1,36 @@
-//! All CPUs: who they are ([`cpu`], [`this`]), how they are started, how one has others do
-//! something, and what they do when there is nothing to do.
+//! All CPUs: their data ([`cpu`], [`this`]), how they are started, how one has others do something,
+//! and what they do when there is nothing to do.
+//!
+//! ```text
+//! not numbered -> numbered -> told to start -> online (never leaves)
+//!                 (`list`)     (`start`)  \-> given up
+//! ```
 //!
 //! CPU 0 is the one that the firmware started; the others are numbered in the order of the MADT. A
-//! number is given for good: a CPU that does not start leaves a gap, which everybody who sends
-//! interrupts steps over.
+//! number is final: a CPU that does not start leaves a gap, which whoever sends interrupts skips.
 //!
-//! Orders of memory: Relaxed: what a CPU is was written before it ran; its turns are its own.
+//! Orders of memory: Relaxed, because a CPU's data is written before it runs, and its turns are its
+//! own.
 
 mod call;
+mod controller;
 mod helpers;
 mod idle;
 mod interrupts;
 mod list;
 mod set;
 mod shootdown;
+mod sleep;
 mod stacks;
 mod start;
 
 pub use call::{barrier, call_on, run_on};
 pub use helpers::GuestHelpers;
-pub use idle::{sleep_until, wake_all};
-pub use interrupts::{has_timer, start_timer, stop_others_for_good, stop_timer};
+pub use interrupts::{has_timer, on_timer, start_timer, stop_others_for_good, stop_timer};
 pub use list::list;
-pub use set::CpuSet;
+pub use set::{CpuSet, MAX_CPUS};
 pub use shootdown::TlbShootdown;
+pub use sleep::{sleep_until, wake_all};
 pub use stacks::{is_on_stack, overflowed};
 pub use start::start;
 
@@ -34,20 +41,17 @@ use framewright_arch::paging::LazyFlush;
 use framewright_arch::x86_64::msr;
 use set::AtomicCpuSet;
 
-/// Most CPUs that are used.
-pub const MAX_CPUS: usize = 255;
-
 /// A CPU. On cache lines of its own; its `gs` segment begins here.
 #[repr(C, align(128))]
 pub struct Cpu {
-    /// Its number. The first field, because [`index`] reads it through `gs`.
+    /// Its number. It is the first field, because [`index`] reads it through `gs`.
     index: AtomicU32,
     apic_id: AtomicU32,
     node: AtomicU32,
     /// Whether it may be asleep: whoever gives it work must interrupt it.
     asleep: AtomicBool,
-    /// What it does about translations that change while it sleeps.
-    translations: LazyFlush,
+    /// Flushes that are deferred while it sleeps.
+    lazy_flush: LazyFlush,
     /// Turns of busy waits.
     turns: AtomicU32,
     /// When it was up, on the guest's clock.
@@ -62,21 +66,21 @@ pub struct Counters {
     pub timer: AtomicU64,
     /// Interrupts because of calls from other CPUs.
     pub calls: AtomicU64,
-    /// Interrupts that woke it or found it awake.
+    /// Wake-up interrupts.
     pub wakes: AtomicU64,
     /// Errors of its interrupt controller.
     pub errors: AtomicU64,
     /// Interrupts that it sent to others.
     pub sent: AtomicU64,
-    /// Flushes on all CPUs that it asked for.
+    /// Flushes on all CPUs that it requested.
     pub flushes: AtomicU64,
-    /// Flushes that others asked it for.
+    /// Flushes that others requested from it.
     pub flushes_received: AtomicU64,
-    /// Flushes for which others did not wake it.
+    /// Flushes that others deferred because it slept.
     pub deferred_flushes: AtomicU64,
-    /// Translations that it dropped one by one.
+    /// Translations that it flushed one by one.
     pub flushed_single: AtomicU64,
-    /// Times that it dropped all translations.
+    /// How often it flushed all translations.
     pub flushed_whole: AtomicU64,
     /// Time-stamp counts that its flushes on all CPUs took.
     pub flush_cycles: AtomicU64,
@@ -107,7 +111,7 @@ impl Cpu {
             apic_id: AtomicU32::new(0),
             node: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
-            translations: LazyFlush::new(),
+            lazy_flush: LazyFlush::new(),
             turns: AtomicU32::new(0),
             up_ns: AtomicU64::new(0),
             counters: Counters::new(),
@@ -129,8 +133,8 @@ impl Cpu {
         NodeId::new(self.node.load(Ordering::Relaxed) as usize).unwrap_or(NodeId::ZERO)
     }
 
-    /// Counts this CPU's turns of busy waits: true once in `turns` times, a power of two. A
-    /// handler's turn may get lost.
+    /// Counts this CPU's turns of busy waits: true once in `turns` times, a power of two. A turn in
+    /// an interrupt handler may get lost.
     pub fn counts_to(&self, turns: u32) -> bool {
         let turn = self.turns.load(Ordering::Relaxed).wrapping_add(1);
         self.turns.store(turn, Ordering::Relaxed);
@@ -144,13 +148,12 @@ impl Cpu {
 }
 
 static CPUS: [Cpu; MAX_CPUS] = [const { Cpu::new() }; MAX_CPUS];
-/// How many have a number.
+/// How many CPUs have a number.
 static COUNT: AtomicU32 = AtomicU32::new(1);
-/// Those that run.
+/// The CPUs that run.
 static ONLINE: AtomicCpuSet = AtomicCpuSet::new();
 
-/// Makes this CPU number 0, the one that everything begins on. To be called before anything asks
-/// for the number.
+/// Makes this CPU number 0. To be called before anything asks for the number.
 pub fn begin() {
     be(0);
     ONLINE.insert(0);
@@ -159,8 +162,7 @@ pub fn begin() {
 /// This CPU is number `index` from now on.
 fn be(index: u32) {
     if let Some(cpu) = cpu(index) {
-        // SAFETY: `gs` is used by `index` alone, which wants what is written here; the place is
-        // static.
+        // SAFETY: only `index` uses `gs`, and expects what is written here; the data is static.
         unsafe { msr::write(msr::GS_BASE, (&raw const *cpu).addr() as u64) };
     }
 }
@@ -168,8 +170,8 @@ fn be(index: u32) {
 /// The number of this CPU.
 pub fn index() -> u32 {
     let index;
-    // SAFETY: `gs` begins at a `Cpu`, whose first field is its number, from `begin` and
-    // `other_cpu_main` on, before which nobody asks.
+    // SAFETY: from `begin` and `other_cpu_main` on, before which nobody asks, `gs` begins at a
+    // `Cpu`, whose first field is its number.
     unsafe {
         asm!("mov {:e}, gs:[0]", out(reg) index, options(nostack, preserves_flags, readonly))
     };
@@ -182,7 +184,7 @@ pub fn this() -> &'static Cpu {
     CPUS.get(index() as usize).unwrap_or(&CPUS[0])
 }
 
-/// CPU `index`, whether it runs or not; nothing if it has no number.
+/// CPU `index`, whether it runs or not; `None` if there is no such number.
 pub fn cpu(index: u32) -> Option<&'static Cpu> {
     CPUS.get(index as usize).filter(|_| index < count())
 }
@@ -197,7 +199,7 @@ pub fn online() -> CpuSet {
     ONLINE.read()
 }
 
-/// The CPUs that run, but for the one that asks.
+/// The CPUs that run, except the calling one.
 pub fn others() -> CpuSet {
     online().without(index())
 }

@@ -1,22 +1,24 @@
 //! Sets of CPUs.
 //!
-//! Orders of memory: Changes are AcqRel and looks Acquire: who finds a CPU in the set finds what it
-//! did before it went in.
+//! Orders of memory: changes are AcqRel and loads Acquire: whoever finds a CPU in the set sees what
+//! it did before it was inserted.
 
-use super::MAX_CPUS;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Most CPUs that are used.
+pub const MAX_CPUS: usize = 255;
 
 const WORDS: usize = MAX_CPUS.div_ceil(64);
 
-/// Some CPUs.
+/// A set of CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuSet([u64; WORDS]);
 
 impl CpuSet {
-    /// None.
+    /// The empty set.
     pub const EMPTY: Self = Self([0; WORDS]);
 
-    /// The same and CPU `index`.
+    /// This set with CPU `index`.
     pub fn with(mut self, index: u32) -> Self {
         if let Some(word) = self.0.get_mut(index as usize / 64) {
             *word |= 1 << (index % 64);
@@ -24,7 +26,7 @@ impl CpuSet {
         self
     }
 
-    /// The same but for CPU `index`.
+    /// This set without CPU `index`.
     pub fn without(mut self, index: u32) -> Self {
         if let Some(word) = self.0.get_mut(index as usize / 64) {
             *word &= !(1 << (index % 64));
@@ -32,17 +34,17 @@ impl CpuSet {
         self
     }
 
-    /// Those that are in both.
+    /// The CPUs that are in both sets.
     pub fn and(self, other: Self) -> Self {
         Self(core::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
-    /// How many.
+    /// How many CPUs are in it.
     pub fn count(self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// All, ascending.
+    /// Its CPUs, ascending.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         (0u32..)
             .step_by(64)
@@ -60,11 +62,11 @@ pub fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// A set that grows while others look.
+/// A set that grows while others read it.
 pub struct AtomicCpuSet([AtomicU64; WORDS]);
 
 impl AtomicCpuSet {
-    /// None.
+    /// The empty set.
     pub const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; WORDS])
     }
@@ -83,7 +85,7 @@ impl AtomicCpuSet {
             .is_some_and(|word| word.load(Ordering::Acquire) >> (index % 64) & 1 != 0)
     }
 
-    /// As it is now.
+    /// Its present content.
     pub fn read(&self) -> CpuSet {
         CpuSet(core::array::from_fn(|word| self.0[word].load(Ordering::Acquire)))
     }

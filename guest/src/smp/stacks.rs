@@ -38,8 +38,7 @@ fn bottom(index: u32, part: usize) -> u64 {
     STACKS + u64::from(index) * STRIDE + PAGE_SIZE + below
 }
 
-/// Makes stacks for CPU `index`, of memory of `node` if that has some. Nothing when there is no
-/// memory.
+/// Makes stacks for CPU `index`, in memory of `node` if possible. `None` when there is no memory.
 pub fn make(
     tables: &KernelTables,
     early: &mut EarlyMemory<'_>,

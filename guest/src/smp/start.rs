@@ -1,13 +1,13 @@
-//! Starting the other CPUs: all at once, while CPU 0 goes on with bringing memory up, and then a
-//! look at who came.
+//! Starts the other CPUs, all at once, while CPU 0 goes on with bringing memory up, and then checks
+//! which have come.
 //!
-//! Orders of memory: The exchange of answers is AcqRel and looks at them Acquire: who finds an
-//! answer finds what was done before. What a CPU needs to start is Relaxed and published by the
+//! Orders of memory: the exchange of answers is AcqRel and loads of them Acquire, so whoever finds
+//! an answer sees what was done before. What a CPU needs to start is Relaxed and published by the
 //! count (Release), which the CPU's first code reads before it.
 
 use super::list::LeftOut;
 use super::stacks::Stacks;
-use super::{MAX_CPUS, ONLINE, all, be, count, cpu, idle, interrupts, online, stacks};
+use super::{MAX_CPUS, ONLINE, all, be, controller, count, cpu, idle, interrupts, online, stacks};
 use crate::console::log;
 use crate::direct_map::KernelTables;
 use crate::exceptions;
@@ -25,14 +25,14 @@ use framewright_arch::x86_64::registers::{halt, page_table_root, time_stamp};
 
 /// The trampoline runs in real mode.
 const REAL_MODE_END: u64 = 1 << 20;
-/// How long a CPU needs after a reset: virtual ones nothing to speak of, real ones up to 10 ms.
+/// How long a CPU needs after a reset: a real one up to 10 ms, a virtual one next to nothing.
 const RESET_NS: [u64; 2] = [10_000_000, 100_000];
 /// After this long a CPU is told to start a second time.
 const SECOND_CALL_NS: u64 = 20_000_000;
-/// After this long it is given up.
+/// After this long a CPU is given up.
 const GIVE_UP_NS: u64 = 2_000_000_000;
-/// What the time-stamp counter is taken to count in a nanosecond where that is not known: more than
-/// any does, so that times are not too short.
+/// The rate assumed for the time-stamp counter while it is unknown: more than any has, so that
+/// times are not too short.
 const MOST_COUNTS_PER_NS: u64 = 5;
 
 // What `trampoline.s` reads, under these names.
@@ -57,7 +57,7 @@ const NONE: u32 = 0;
 const CAME: u32 = 1;
 const GIVEN_UP: u32 = 2;
 
-/// What was settled about CPU `index`: `answer`, unless something was before.
+/// Settles the answer of CPU `index`, unless there is one; returns the answer that counts.
 fn settle(index: u32, answer: u32) -> u32 {
     let Some(settled) = ANSWERS.get(index as usize) else { return GIVEN_UP };
     settled
@@ -127,7 +127,7 @@ pub fn start(tables: &KernelTables, early: &mut EarlyMemory<'_>, left_out: LeftO
     started
 }
 
-/// CPUs but the first that have a stack and have not come.
+/// The CPUs, except the first, that have a stack and have not come.
 fn to_start() -> impl Iterator<Item = &'static super::Cpu> {
     all().skip(1).filter(|cpu| {
         has_stack(cpu) && ANSWERS[cpu.index() as usize].load(Ordering::Acquire) == NONE
@@ -169,7 +169,7 @@ impl Started {
         }
     }
 
-    /// Waits until all have come or are given up, and says so. Those that did not come are named.
+    /// Waits until all CPUs have come or are given up, and logs which did not come.
     pub fn finish(self) {
         self.left_out.log();
         if let Some(fault) = self.fault {
@@ -177,8 +177,7 @@ impl Started {
         }
         let Some(apic) = self.apic else { return };
         let mut called_twice = false;
-        // Counted from here: on a busy host CPU 0 may have run all the time, and the others not at
-        // all.
+        // Counted from here: on a busy host the others may not have run at all while CPU 0 did.
         let began_ns = self.elapsed_ns();
         let waited_ns = || self.elapsed_ns().saturating_sub(began_ns);
         while self.page.is_some() && to_start().next().is_some() && waited_ns() < GIVE_UP_NS {
@@ -196,7 +195,8 @@ impl Started {
             let (index, id) = (cpu.index(), cpu.apic_id());
             if self.page.is_none() {
                 log!(
-                    "smp: CPU {index} (APIC ID {id}) left out: no memory below 1 MiB for its first code"
+                    "smp: CPU {index} (APIC ID {id}) left out: \
+                     no memory below 1 MiB for its first code"
                 );
             } else if !has_stack(cpu) {
                 log!("smp: CPU {index} (APIC ID {id}) left out: no memory for its stacks");
@@ -243,7 +243,7 @@ impl Started {
 #[unsafe(no_mangle)]
 extern "C" fn other_cpu_main(index: u32) -> ! {
     be(index);
-    let (Some(me), Some(apic)) = (cpu(index), interrupts::apic()) else { halt() };
+    let (Some(me), Some(apic)) = (cpu(index), controller::apic()) else { halt() };
     let stacks = Stacks::of(index);
     // SAFETY: CPU 0 made them before it let this CPU start, and a CPU gets here once: a second call
     // does not reach a CPU that runs.
@@ -251,13 +251,13 @@ extern "C" fn other_cpu_main(index: u32) -> ! {
     exceptions::install_on_other_cpu(segments, stacks.interrupt_tops());
     interrupts::turn_on(apic);
     if settle(index, CAME) != CAME {
-        // Too late: nobody counts on this CPU any more.
+        // Too late: this CPU was given up.
         halt();
     }
     me.up_ns.store(PLATFORM.now_ns().unwrap_or(0), Ordering::Relaxed);
-    // From here on others send it interrupts, which wait until they are let in.
+    // From here on others send it interrupts, which stay pending until they are turned on.
     ONLINE.insert(index);
-    // What changed until now was not sent here.
+    // Flushes until now were not sent here.
     LocalTlb::flush_local(FlushRequest::Everything, true);
     interrupts::let_in();
     idle::idle()

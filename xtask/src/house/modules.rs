@@ -54,11 +54,7 @@ const CORE: &[&str] = &[
 ];
 
 const LIBRARIES: [Rules; 5] = [
-    Rules {
-        folder: "crates/framewright/src",
-        order: CORE,
-        known: &["block/buddy.rs", "manager/pressure.rs"],
-    },
+    Rules { folder: "crates/framewright/src", order: CORE, known: &["block/buddy.rs"] },
     Rules { folder: "crates/framewright-jobs/src", order: &[], known: &[] },
     Rules { folder: "crates/framewright-balloon/src", order: &[], known: &[] },
     Rules { folder: "crates/framewright-hosted/src", order: &[], known: &[] },

@@ -319,11 +319,11 @@ fn madvise(platform: &HostedPlatform, parts: &[BlockRange]) -> Result<f64, Error
     let started = Instant::now();
     // SAFETY: the blocks are free and whole, and nobody else works on this machine; they hold what
     // they hold afterwards again, zeros.
-    let done = unsafe { platform.discard_page_array_parts(parts) };
+    let done = unsafe { platform.discard_vmemmap_parts(parts) };
     let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     done.map_err(|error| Error::Failed(format!("the system does not take memory back: {error}")))?;
     // SAFETY: as above.
-    unsafe { platform.prefault_page_array_parts(parts, 0) };
+    unsafe { platform.prefault_vmemmap_parts(parts, 0) };
     Ok(elapsed_ms)
 }
 

@@ -83,7 +83,7 @@ fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
         session = pass.end_dirty()?;
     }
     let bytes = usize::try_from(pages.iter().max().copied().unwrap_or(0) * DESCRIPTOR).unwrap_or(0);
-    let mut ground = Ground::new(&session.page_array_parts(), bytes);
+    let mut ground = Ground::new(&session.vmemmap_parts(), bytes);
     let fills = if bytes == 0 { Vec::new() } else { fast_fills(&session, &mut ground, group)? };
     let (mut limits, mut runs) = (vec![Vec::new(); fills.len()], vec![Vec::new(); lines.len()]);
     let places = fills.len() + lines.len();

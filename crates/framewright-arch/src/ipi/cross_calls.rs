@@ -120,58 +120,10 @@ impl<const CPUS: usize> Default for CrossCalls<CPUS> {
 }
 
 impl<const CPUS: usize> CrossCalls<CPUS> {
-    /// CPU `me` has each of `targets` call `function` once, and waits for them. Returns how many
-    /// called it.
-    ///
-    /// `notify` gets each target that has to be made to call [`serve`](Self::serve). `wait` gets a
-    /// condition to wait for; if it returns early, it is called again. What was written before is
-    /// visible to the function, and what the function wrote is visible afterwards.
-    ///
-    /// Targets that do not exist are left out; `me` may be among them if `wait` serves.
-    ///
-    /// # Panics
-    /// When CPU `me` is in a call of this kind already, or does not exist: errors in the kernel.
-    pub fn call(
-        &self,
-        me: u32,
-        targets: impl Iterator<Item = u32>,
-        function: Function<'_>,
-        mut notify: impl FnMut(u32),
-        mut wait: impl FnMut(&dyn Fn() -> bool),
-    ) -> u32 {
-        let Some(own) = self.cpus.get(me as usize) else {
-            panic!("there is no CPU {me} to call from")
-        };
-        // This orders nothing: only CPU `me` uses the flag.
-        assert!(!own.busy.swap(true, Ordering::Relaxed), "CPU {me} is in a call already");
-        own.function.store((&raw const function).cast_mut().cast(), Ordering::Relaxed);
-        own.remaining.store(1, Ordering::Relaxed);
-        let wait_for_all = WaitForAll(own);
-        let mut count = 0;
-        for (target, slot) in
-            targets.filter_map(|target| Some((target, self.cpus.get(target as usize)?)))
-        {
-            let Some(word) = slot.callers.get(me as usize / 64) else { continue };
-            let bit = 1 << (me % 64);
-            own.remaining.fetch_add(1, Ordering::Relaxed);
-            // Release pairs with the Acquire in `serve`.
-            let before = word.fetch_or(bit, Ordering::Release);
-            if before & bit != 0 {
-                // Named twice, and the first has not been served: once is enough.
-                own.remaining.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            count += 1;
-            if before == 0 {
-                notify(target);
-            }
-        }
-        own.remaining.fetch_sub(1, Ordering::Relaxed);
-        while !own.is_done() {
-            wait(&|| own.is_done());
-        }
-        drop(wait_for_all);
-        count
+    /// CPU `me` as a caller.
+    #[must_use]
+    pub const fn caller(&self, me: u32) -> Caller<'_, CPUS> {
+        Caller { calls: self, me }
     }
 
     /// Whether CPU `me` has calls to serve. A hint: others may add one at any time.
@@ -203,5 +155,67 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
             }
         }
         served
+    }
+}
+
+/// A CPU that calls others, from [`CrossCalls::caller`].
+pub struct Caller<'a, const CPUS: usize> {
+    calls: &'a CrossCalls<CPUS>,
+    me: u32,
+}
+
+impl<const CPUS: usize> Caller<'_, CPUS> {
+    /// Has each of `targets` call `function` once, and waits for them. Returns how many
+    /// called it.
+    ///
+    /// `notify` gets each target that has to be made to call [`serve`](Self::serve). `wait` gets a
+    /// condition to wait for; if it returns early, it is called again. What was written before is
+    /// visible to the function, and what the function wrote is visible afterwards.
+    ///
+    /// Targets that do not exist are left out; `me` may be among them if `wait` serves.
+    ///
+    /// # Panics
+    /// When the CPU is in a call of this kind already, or does not exist: errors in the kernel.
+    pub fn call(
+        self,
+        targets: impl Iterator<Item = u32>,
+        function: Function<'_>,
+        mut notify: impl FnMut(u32),
+        mut wait: impl FnMut(&dyn Fn() -> bool),
+    ) -> u32 {
+        let Self { calls, me } = self;
+        let Some(own) = calls.cpus.get(me as usize) else {
+            panic!("there is no CPU {me} to call from")
+        };
+        // This orders nothing: only CPU `me` uses the flag.
+        assert!(!own.busy.swap(true, Ordering::Relaxed), "CPU {me} is in a call already");
+        own.function.store((&raw const function).cast_mut().cast(), Ordering::Relaxed);
+        own.remaining.store(1, Ordering::Relaxed);
+        let wait_for_all = WaitForAll(own);
+        let mut count = 0;
+        for (target, slot) in
+            targets.filter_map(|target| Some((target, calls.cpus.get(target as usize)?)))
+        {
+            let Some(word) = slot.callers.get(me as usize / 64) else { continue };
+            let bit = 1 << (me % 64);
+            own.remaining.fetch_add(1, Ordering::Relaxed);
+            // Release pairs with the Acquire in `serve`.
+            let before = word.fetch_or(bit, Ordering::Release);
+            if before & bit != 0 {
+                // Named twice, and the first has not been served: once is enough.
+                own.remaining.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            count += 1;
+            if before == 0 {
+                notify(target);
+            }
+        }
+        own.remaining.fetch_sub(1, Ordering::Relaxed);
+        while !own.is_done() {
+            wait(&|| own.is_done());
+        }
+        drop(wait_for_all);
+        count
     }
 }

@@ -4,5 +4,5 @@
 mod cross_calls;
 mod waiters;
 
-pub use cross_calls::{CrossCalls, Function, MAX_CPUS};
+pub use cross_calls::{Caller, CrossCalls, Function, MAX_CPUS};
 pub use waiters::Waiters;

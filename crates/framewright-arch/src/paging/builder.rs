@@ -59,6 +59,17 @@ impl fmt::Display for MapFault {
 
 impl core::error::Error for MapFault {}
 
+/// What is to be mapped where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapRequest {
+    /// First virtual address.
+    pub address: u64,
+    /// Physical memory.
+    pub range: PhysRange,
+    /// What may be done there.
+    pub access: Access,
+}
+
 /// How much was mapped, by page size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mapped {
@@ -116,8 +127,8 @@ impl PageTable {
         self.root
     }
 
-    /// Maps `range` at virtual address `address` with the largest pages that alignment, size and
-    /// CPU allow, and adds to `mapped`.
+    /// Maps `request` with the largest pages that alignment, size and CPU allow, and adds to
+    /// `mapped`.
     ///
     /// Only entries that were empty change, so tables in use may be added to without a flush.
     ///
@@ -126,11 +137,10 @@ impl PageTable {
     pub fn map(
         &self,
         memory: &mut impl TableMemory,
-        address: u64,
-        range: PhysRange,
-        access: Access,
+        request: &MapRequest,
         mapped: &mut Mapped,
     ) -> Result<(), MapFault> {
+        let &MapRequest { address, range, access } = request;
         let offset = address & (HALF_BYTES - 1);
         let canonical = matches!(address >> 47, 0 | 0x1_ffff);
         let aligned = (address | range.start | range.end).is_multiple_of(PAGE_SIZE);

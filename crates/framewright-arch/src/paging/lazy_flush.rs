@@ -15,7 +15,7 @@
 //!
 //! Orders of memory: changes of the word are SeqCst on both sides, so that whichever comes second
 //! sees what the other did before. The first load in `wake` is Relaxed because the CPU finds its
-//! own store. Model checked in `tests/loom_lazy_flush.rs`.
+//! own store. Model checked in `tests/loom/lazy_flush.rs`.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::const_fn;

@@ -12,7 +12,7 @@ mod walk;
 
 pub use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 pub use address_space::{AddressSpace, SpaceError};
-pub use builder::{MapFault, Mapped, PageTable, TableMemory};
+pub use builder::{MapFault, MapRequest, Mapped, PageTable, TableMemory};
 pub use flush::{FlushRequest, FlushTlb, MAX_RANGES, VirtualRange};
 pub use lazy_flush::LazyFlush;
 pub use local::{LocalFlush, LocalTlb};

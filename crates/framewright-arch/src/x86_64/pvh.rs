@@ -178,9 +178,9 @@ impl<'a> StartInfo<'a> {
             each: MEMORY_ENTRY_BYTES,
             most: MAX_MEMORY_ENTRIES,
         };
-        let (memory_map, memory_map_range) = entries.read(memory, map, &mut storage)?;
+        let (memory_map, memory_map_range) = entries.read(memory, map.0, map.1, &mut storage)?;
         let modules = Array { what: "modules", each: MODULE_BYTES, most: MAX_MODULES };
-        let (modules, module_list_range) = modules.read(memory, list, &mut storage)?;
+        let (modules, module_list_range) = modules.read(memory, list.0, list.1, &mut storage)?;
         let line_address = wide(&head, 24)?;
         let command_line = read_command_line(memory, line_address, &mut storage)?;
         let line_bytes = if line_address == 0 { 0 } else { command_line.len() as u64 + 1 };
@@ -239,7 +239,8 @@ impl Array {
     fn read<'a>(
         &self,
         memory: &impl PhysicalMemory,
-        (address, count): (u64, u32),
+        address: u64,
+        count: u32,
         storage: &mut Storage<'a>,
     ) -> Result<(&'a [u8], PhysRange), PvhError> {
         let &Self { what, each, most } = self;

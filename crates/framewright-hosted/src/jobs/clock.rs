@@ -1,33 +1,33 @@
-//! The clock of jobs: the processor's counter where the system keeps time by it, which takes half
-//! as long to read as the system's clock does.
+//! The clock of jobs: the time stamp counter where the system keeps time by it. Reading it takes
+//! half as long as reading the system's clock.
 //!
 //! A job that turns out to be small reads the clock twice and pays for little else. Only
 //! differences within a job matter, so the counter's rate is measured once, over a tenth of a
 //! millisecond: to 0.1 % or better.
 //!
-//! Who finds that the rate is not known measures it, whoever else does; the first to have it gives
-//! it to all. Nobody waits: the other one may be a thread of this process's parent, which a child
-//! made by fork does not have.
+//! A thread that finds the rate unknown measures it, even if others do so too; the first result
+//! counts for all. No thread waits for another, because that may be a thread of the parent, which a
+//! child made by fork does not have.
 
 use super::system;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How long the counter's rate is measured.
 const MEASURED_NS: u64 = 100_000;
-/// Readings of counter and clock together, of which one is taken.
+/// Readings of counter and clock together, of which the best is taken.
 const ATTEMPTS: usize = 8;
-/// Times with fractions of a nanosecond.
+/// Fraction bits of the rate.
 const FRACTION_BITS: u32 = 32;
 
-/// The rate of the processor's counter: nanoseconds a tick, in 2^-32. Its time begins where it
-/// does.
+/// The rate of the time stamp counter: nanoseconds a tick, in units of 2^-32. Times begin where the
+/// counter does.
 #[derive(Clone, Copy, Debug)]
 struct Counter {
     rate: u64,
 }
 
 impl Counter {
-    /// Nothing where the counter does not tell time, or is not to be read.
+    /// Nothing where the system does not keep time by the counter, or forbids reading it.
     fn measure() -> Option<Self> {
         const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
         let is_trusted = std::fs::read_to_string(SOURCE).is_ok_and(|name| name.trim() == "tsc");
@@ -60,13 +60,12 @@ impl Counter {
     }
 }
 
-/// Of [`Clock`]: the rate was not measured yet.
+/// In [`Clock`]: the rate was not measured yet.
 const UNKNOWN: u64 = 0;
-/// There is no counter that tells time.
+/// In [`Clock`]: no counter keeps time.
 const NONE: u64 = u64::MAX;
 
-/// The counter's rate, once somebody has measured it. All of it is one word, so that it is there or
-/// not.
+/// The counter's rate, once it was measured. It is one word, so that no thread sees half of it.
 struct Clock(AtomicU64);
 
 impl Clock {
@@ -74,10 +73,10 @@ impl Clock {
         Self(AtomicU64::new(UNKNOWN))
     }
 
-    /// The counter; found by `measure` unless that was done.
+    /// The counter, if there is one; measured at the first call.
     #[inline]
     fn counter(&self, measure: impl FnOnce() -> Option<Counter>) -> Option<Counter> {
-        // Relaxed here and below: the word is all that there is.
+        // Relaxed here and below: there is nothing but this word.
         let mut rate = self.0.load(Ordering::Relaxed);
         if rate == UNKNOWN {
             rate = self.find(measure);
@@ -95,8 +94,8 @@ impl Clock {
     }
 }
 
-/// Counter and clock at one moment. Between two readings other threads may run for milliseconds,
-/// which would spoil the rate: of several attempts the one counts in which least time passed.
+/// Counter and clock at one moment. Other threads may run for milliseconds between two readings,
+/// which would spoil the rate, so the attempt counts in which least time passed.
 fn both() -> Option<(u64, u64)> {
     tightest(
         std::iter::repeat_with(|| Some((system::counter()?, system::now_ns(), system::counter()?)))
@@ -104,7 +103,7 @@ fn both() -> Option<(u64, u64)> {
     )
 }
 
-/// Of readings of the counter, the clock, and the counter again.
+/// The best of several readings of the counter, the clock, and the counter again.
 fn tightest(readings: impl Iterator<Item = Option<(u64, u64, u64)>>) -> Option<(u64, u64)> {
     let (before, ns, after) =
         readings.flatten().min_by_key(|(before, _, after)| after.saturating_sub(*before))?;
@@ -165,7 +164,7 @@ mod tests {
         let begin = (system::now_ns(), now_ns(), system::now_ns());
         std::thread::sleep(std::time::Duration::from_millis(20));
         let end = (system::now_ns(), now_ns(), system::now_ns());
-        // However long the readings themselves were kept waiting.
+        // However long the readings themselves were delayed.
         let (least, most) = (end.0 - begin.2, end.2 - begin.0);
         let ours = end.1 - begin.1;
         assert!(
@@ -174,7 +173,7 @@ mod tests {
         );
     }
 
-    /// What was found first is for all; that there is none is found, too.
+    /// The first result counts for all, also that there is no counter.
     #[test]
     fn the_rate_is_found_once() {
         let (clock, rate) = (Clock::new(), |rate: u64| Some(Counter { rate }));

@@ -1,4 +1,4 @@
-//! What a helper takes on from the caller of its job: [`Context`].
+//! What a helper adopts from the caller of its job: [`Context`].
 
 use super::system::{self, CpuMask, IDLE_LEVEL, MemoryPolicy};
 use std::cell::RefCell;
@@ -9,18 +9,18 @@ use std::sync::Arc;
 pub(super) struct Context {
     pub cpus: CpuMask,
     policy: Option<MemoryPolicy>,
-    /// Where helpers are lowered it is told exactly only when it is `IDLE_LEVEL`.
+    /// Where helpers run at lowered priority, only `IDLE_LEVEL` is told from other levels.
     pub level: i32,
 }
 
 thread_local! {
-    /// What the thread's last job found: mostly it is the same again.
+    /// What the thread's last job found, since it seldom changes.
     static LAST: RefCell<Option<Arc<Context>>> = const { RefCell::new(None) };
 }
 
 impl Context {
-    /// That of the calling thread, now; `None` when the system does not say on which CPUs it may
-    /// run.
+    /// The context of the calling thread, now; nothing when the system does not say on which CPUs
+    /// it may run.
     pub fn of_this_thread(with_level: bool) -> Option<Arc<Self>> {
         let level = match with_level {
             true => system::level().ok()?,
@@ -39,7 +39,7 @@ impl Context {
             }
             last.clone()
         });
-        // A thread that is ending has nothing to remember it in.
+        // A thread that is ending cannot keep it.
         last.ok().flatten().or_else(|| Some(Arc::new(now)))
     }
 
@@ -49,14 +49,14 @@ impl Context {
         last.or_else(|| Self::of_this_thread(with_level))
     }
 
-    /// The same with other CPUs.
+    /// This context with other CPUs.
     #[cfg(test)]
     pub fn with_cpus(&self, cpus: CpuMask) -> Self {
         Self { cpus, policy: self.policy, level: self.level }
     }
 }
 
-/// What a helper has taken on.
+/// What a helper has adopted.
 #[derive(Default)]
 pub(super) struct Adopted {
     context: Option<Arc<Context>>,
@@ -64,8 +64,8 @@ pub(super) struct Adopted {
 }
 
 impl Adopted {
-    /// Has the calling helper use what `context` may use, preferring the CPUs in `node` for their
-    /// number; `narrowed`: its CPUs were changed since. Returns whether it does so; if not, it must
+    /// Makes the calling helper adopt `context`, with the CPUs of `node` preferred. `narrowed`: its
+    /// CPUs were changed since it last did. Returns whether it succeeded; if not, the helper must
     /// not work.
     pub fn adopt(
         &mut self,
@@ -82,7 +82,7 @@ impl Adopted {
         }
         let policy_is_new =
             self.context.as_ref().is_none_or(|adopted| adopted.policy != context.policy);
-        // Nothing is adopted unless all is.
+        // All of it is adopted, or the helper counts as having adopted nothing.
         *self = Self::default();
         let near = node.map(|(_, cpus)| context.cpus.and(cpus)).filter(|near| near.count() != 0);
         let adopted = near.is_some_and(|near| near.adopt().is_ok()) || context.cpus.adopt().is_ok();
@@ -100,7 +100,7 @@ mod tests {
 
     /// What a helper does on a thread of its own, with fewer CPUs than this machine has.
     #[test]
-    fn cpus_are_taken_over_all_or_none() {
+    fn cpus_are_adopted_all_or_none() {
         let all = Context::of_this_thread(false).expect("the system says");
         let first = (0..8192)
             .find(|&cpu| all.cpus.and(&CpuMask::of([cpu])).count() == 1)
@@ -119,12 +119,12 @@ mod tests {
                 assert!(
                     adopted.adopt(&all, Some((1, &CpuMask::of([]))), false) && here() == all.cpus
                 );
-                // CPUs that somebody else changed.
+                // CPUs that were changed from outside.
                 assert!(adopted.adopt(&all, None, false));
                 one.adopt().expect("it may");
                 assert!(adopted.adopt(&all, None, false) && here().count() == 1);
                 assert!(adopted.adopt(&all, None, true) && here() == all.cpus);
-                // CPUs that there are not.
+                // CPUs that do not exist.
                 assert!(!adopted.adopt(&with(CpuMask::of([8191])), None, false));
                 assert!(adopted.adopt(&all, None, false));
             });

@@ -1,17 +1,26 @@
 //! A helper that runs at its caller's priority for a while: [`Loan`].
 //!
-//! The word counts what the helper has done (stints) and says whether a priority was lent to the
-//! current one, and whether its CPU was. The caller lends to a stint that it sees running; the
-//! helper gives back after it, when nobody waits for it any more. A loan that comes too late finds
-//! another stint's number and is not made.
+//! The state is one word: the number of the helper's current stint (one piece of work for one job),
+//! and what was lent to that stint.
 //!
-//! Orders of memory: Every change of the word is an exchange with AcqRel or a store with Release,
-//! every look an Acquire: who finds a stint lent or lowered finds the priority as it was left. A
-//! failed exchange is Relaxed, for the word is loaded again.
+//! ```text
+//!           caller: lend              caller: raised, or sent
+//!    stint n -----------> LENDING -------------------------------> LENT and/or MOVED
+//!       |                    | refused: back to stint n                 |
+//!       | helper: end_stint                    helper: end_stint lowers |
+//!       +-------------------------> stint n + 1 <-----------------------+
+//! ```
+//!
+//! The caller lends to a stint that it sees running. The helper gives back after the stint, when no
+//! caller waits for it any more. A loan that comes too late finds another number and is not made.
+//!
+//! Memory ordering: every change of the word is an exchange with AcqRel or a store with Release,
+//! and every load an Acquire, so whichever side finds a stint lent or lowered sees the priority as
+//! it was left. A failed exchange is Relaxed, because the word is loaded again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Somebody lends at this moment.
+/// A caller lends at this moment.
 const LENDING: u64 = 1;
 /// A priority was lent.
 const LENT: u64 = 2;
@@ -20,28 +29,28 @@ const MOVED: u64 = 4;
 const TAGS: u64 = LENDING | LENT | MOVED;
 const NEXT: u64 = TAGS + 1;
 
-/// See the module documentation.
+/// What was lent to a helper; see the module documentation.
 #[derive(Default)]
 pub(super) struct Loan(AtomicU64);
 
 impl Loan {
-    /// Lends to the stint that `done` is about, unless it is done or has a loan. `raise` says
-    /// whether it could. Returns whether the loan stands.
+    /// Lends a priority to the stint that `done` is about, unless that is done or has one. `raise`
+    /// does so and says whether it succeeded. Returns whether the stint has a loan.
     pub fn lend(&self, done: &dyn Fn() -> bool, raise: impl FnOnce() -> bool) -> bool {
         self.give(LENT, done, raise)
     }
 
-    /// Sends the helper to its caller's CPU in the stint that `done` is about, unless it is done or
-    /// the helper was sent there. `send` says whether it could. Returns whether the helper was
-    /// sent.
+    /// Sends the helper to its caller's CPU in the stint that `done` is about, unless that is done
+    /// or the helper was sent. `send` does so and says whether it succeeded. Returns whether the
+    /// helper was sent.
     pub fn lend_cpu(&self, done: &dyn Fn() -> bool, send: impl FnOnce() -> bool) -> bool {
         self.give(MOVED, done, send)
     }
 
     fn give(&self, what: u64, done: &dyn Fn() -> bool, give: impl FnOnce() -> bool) -> bool {
         loop {
-            // Before `done`: if the stint is not done then, this is its number or an older one, and
-            // with an older one the exchange fails.
+            // Loaded before `done` is asked: if the stint is not done then, this is its number or
+            // an older one, with which the exchange fails.
             let word = self.0.load(Ordering::Acquire);
             if done() {
                 return false;
@@ -61,7 +70,7 @@ impl Loan {
         }
     }
 
-    /// The helper's stint is over, and its caller knows. Calls `lower` if a priority was lent.
+    /// Ends the helper's stint, after its caller was told. Calls `lower` if a priority was lent.
     /// Returns whether the helper was sent to its caller's CPU.
     pub fn end_stint(&self, lower: impl FnOnce()) -> bool {
         loop {
@@ -71,7 +80,7 @@ impl Loan {
                 std::thread::yield_now();
                 continue;
             }
-            // With a priority to give back nobody lends a CPU meanwhile.
+            // While a priority is given back, no CPU is lent.
             let lent = word & LENT != 0;
             let held = if lent { word | LENDING } else { next };
             if self.0.compare_exchange(word, held, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -110,7 +119,7 @@ mod tests {
         assert!(!loan.lend_cpu(&|| false, || false) && loan.lend_cpu(&|| false, || true));
         assert!(loan.lend_cpu(&|| false, || unreachable!()));
         assert!(loan.end_stint(|| unreachable!()) && !loan.end_stint(|| unreachable!()));
-        // Neither takes the place of the other.
+        // Each is lent independently.
         assert!(loan.lend(&|| false, || true) && loan.lend_cpu(&|| false, || true));
         assert!(
             loan.lend(&|| false, || unreachable!()) && loan.lend_cpu(&|| false, || unreachable!())
@@ -120,10 +129,10 @@ mod tests {
         assert!(!loan.end_stint(|| unreachable!()));
     }
 
-    /// A caller that is late sends no helper away in its next stint: what it does is done before
-    /// the stint that it saw has ended, or not at all.
+    /// A caller that is late does not send the helper away in its next stint: it acts before the
+    /// stint that it saw has ended, or not at all.
     #[test]
-    fn nobody_is_sent_in_another_stint() {
+    fn no_helper_is_sent_in_another_stint() {
         const STINTS: u32 = 50_000;
         let (loan, over) = (Loan::default(), AtomicBool::new(false));
         let (begun, ended, left) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
@@ -155,8 +164,8 @@ mod tests {
         });
     }
 
-    /// A helper does stint after stint; a caller lends to each, too early, in time or too late.
-    /// Between stints the priority must be low.
+    /// A helper works stint after stint, and a caller lends to each, too early, in time or too
+    /// late. Between stints the priority must be low.
     #[test]
     fn no_priority_is_left_behind() {
         const STINTS: u32 = 50_000;

@@ -14,22 +14,30 @@
 //! # Ok::<(), framewright_jobs::JobError<std::convert::Infallible>>(())
 //! ```
 //!
-//! | a helper | how |
-//! |---|---|
-//! | stays on the CPUs that its caller may use | it takes over the caller's affinity mask, which its cpuset is part of, before it does anything for the job; if it cannot, it does nothing |
-//! | starts on another CPU than its caller's | it sleeps with that CPU left out of its mask, and takes over the whole mask before it works: a thread that is woken is not always put on an idle CPU |
-//! | gets memory where its caller does | the same with the NUMA memory policy, where the system has such |
-//! | does not use more CPU time than the process's control groups allow | at most as many run, in all jobs together, as the smallest quota is CPUs, rounded, less one for the caller; it is read anew once a second |
-//! | disturbs nobody, and is not starved while it is waited for | [`Priority`]; one whose CPU time stands still is sent to the CPU of its caller, which leaves it |
-//! | sees no signal that is meant for the program | they are blocked, but for those that a chunk itself raises |
+//! A helper
+//!
+//! * **stays on the CPUs that its caller may use**: it adopts the caller's affinity mask, which
+//!   includes its cpuset, before it does anything for the job; if it cannot, it does nothing;
+//! * **starts on another CPU than its caller's**, because a thread that is woken is not always put
+//!   on an idle CPU: it sleeps with the caller's CPU left out of its mask, and takes the whole mask
+//!   before it works;
+//! * **gets memory where its caller does**: it adopts the NUMA memory policy in the same way, where
+//!   the system has one;
+//! * **stays within the CPU quota** of the process's control groups: the smallest quota in CPUs,
+//!   rounded, less one for the caller, is the most helpers that run in all jobs together; it is
+//!   read again once a second;
+//! * **disturbs no other thread, and is not starved while its caller waits**: see [`Priority`]; a
+//!   helper whose CPU time stands still is sent to the CPU of its caller, which leaves it;
+//! * **sees no signal that is meant for the program**: all are blocked, except those that a chunk
+//!   itself raises.
 //!
 //! Threads are started when a job first wants them, spin for 20 us after their work (not under a
 //! quota) and then sleep. A child process made with `fork` has none of its parent's threads; it
 //! starts its own when it needs them. A process that forks inside a chunk must not return from that
 //! chunk in the child; if it does, the child is ended with a message.
 //!
-//! What is not done: quotas of threaded control groups that only some threads of the process are
-//! in; and what the caller changes about itself while its job runs reaches only helpers that come
+//! Quotas of threaded control groups, which only some threads of the process are in, are not
+//! heeded. What the caller changes about itself while its job runs reaches only helpers that come
 //! later.
 
 mod clock;
@@ -53,21 +61,21 @@ use per_process::PerProcess;
 use pool::Pool;
 use std::fmt;
 
-/// What a helper is taken to cost at least and at most before it does its first unit. With the
-/// least a job asks for none while less than 20 us are left: one that spins comes sooner, but a job
-/// of 16 us of work that shared it with one took 27 us instead of 16 while the CPUs were busy. One
-/// that sleeps costs its caller 7 us for the wake-up, where that interrupts another virtual CPU,
-/// and comes after 25.
-const LEAST_START_NS: u64 = 10_000;
-const LEAST_ASLEEP_NS: u64 = 25_000;
-const MOST_START_NS: u64 = 40_000;
+/// Bounds of what a helper is assumed to cost before it does its first unit. With the lower bound a
+/// job asks for no helper while less than 20 us are left. A helper that spins comes sooner, but on
+/// busy CPUs a job of 16 us took 27 us with one. A helper that sleeps costs its caller 7 us for the
+/// wake-up, where that interrupts another virtual CPU, and comes after 25 us.
+const MIN_START_NS: u64 = 10_000;
+const MIN_ASLEEP_NS: u64 = 25_000;
+const MAX_START_NS: u64 = 40_000;
 
-/// See the module documentation. Dropping it ends its threads; no job can be running then.
+/// Threads that help with jobs; see the module documentation. Dropping it ends its threads; no job
+/// can be running then.
 pub struct HostedHelpers {
     pool: PerProcess<Pool>,
-    /// At most so many; `None`: one for each CPU of the system but one.
-    most: Option<usize>,
-    /// `None`: what is possible.
+    /// The most helpers; `None`: one for each CPU of the system except one.
+    limit: Option<usize>,
+    /// `None`: [`Priority::Lent`] if it is possible.
     priority: Option<Priority>,
 }
 
@@ -78,30 +86,30 @@ impl Default for HostedHelpers {
 }
 
 impl HostedHelpers {
-    /// As many helpers as the system has CPUs, less one for the caller. None is started before it
-    /// is wanted.
+    /// As many helpers as the system has CPUs, less one for the caller. They are started when a job
+    /// first wants them.
     #[must_use]
     pub const fn new() -> Self {
-        Self { pool: PerProcess::new(), most: None, priority: None }
+        Self { pool: PerProcess::new(), limit: None, priority: None }
     }
 
-    /// At most so many helpers, and more than the system has CPUs if so many are asked for; a job
-    /// gets no more than its caller may use CPUs all the same.
+    /// At most this many helpers, which may be more than the system has CPUs. A job still gets
+    /// fewer helpers than its caller may use CPUs.
     #[must_use]
-    pub const fn with_helpers(mut self, most: usize) -> Self {
-        self.most = Some(most);
+    pub const fn with_helpers(mut self, limit: usize) -> Self {
+        self.limit = Some(limit);
         self
     }
 
-    /// Has helpers scheduled so, rather than as is found to be possible. [`Priority::Lent`] turns
-    /// into [`Priority::Kept`] when a loan is refused.
+    /// Fixes how helpers are scheduled, instead of finding out what is possible. [`Priority::Lent`]
+    /// turns into [`Priority::Kept`] when a loan is refused.
     #[must_use]
     pub const fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// The helpers that all of the program can share. They live as long as the process.
+    /// Helpers that the whole program can share. They live as long as the process.
     #[must_use]
     pub fn shared() -> &'static Self {
         static SHARED: HostedHelpers = HostedHelpers::new();
@@ -110,24 +118,24 @@ impl HostedHelpers {
 
     fn pool(&self) -> &Pool {
         self.pool.get_or_make(|| {
-            let most = self.most.unwrap_or_else(|| system::cpus() - 1);
-            Pool::new(most.min(MAX_HELPERS), self.priority)
+            let limit = self.limit.unwrap_or_else(|| system::cpus() - 1);
+            Pool::new(limit.min(MAX_HELPERS), self.priority)
         })
     }
 
-    /// How helpers are scheduled. Finds out what is possible if no job has.
+    /// How helpers are scheduled. The first call, or the first job, finds out what is possible.
     #[must_use]
     pub fn priority(&self) -> Priority {
         self.pool().priority()
     }
 
-    /// Threads that were started in this process.
+    /// The number of threads that were started in this process.
     #[must_use]
     pub fn started(&self) -> usize {
         self.pool.get().map_or(0, Pool::started)
     }
 
-    /// How long it took helpers lately to come, nanoseconds.
+    /// How long helpers took to start lately: a moving average in nanoseconds.
     #[must_use]
     pub fn mean_start_ns(&self) -> u64 {
         self.pool().scheduler().start_cost_ns()
@@ -137,7 +145,7 @@ impl HostedHelpers {
 impl fmt::Debug for HostedHelpers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostedHelpers")
-            .field("most", &self.most)
+            .field("limit", &self.limit)
             .field("started", &self.started())
             .finish_non_exhaustive()
     }
@@ -173,12 +181,13 @@ impl Helpers for HostedHelpers {
         Some(clock::now_ns())
     }
 
-    /// What was measured, within bounds. While CPUs are busy helpers come late or never and the
-    /// mean grows; a job that therefore asks for none would never find out that they are free
-    /// again. Asking in vain costs a wake-up call, a few microseconds.
+    /// What was measured, within bounds. While CPUs are busy, helpers come late or never and the
+    /// mean grows. Without an upper bound no job would ask any more, and none would find out that
+    /// CPUs are free again. A request that is not answered costs a wake-up call, a few
+    /// microseconds.
     fn start_cost_ns(&self) -> Option<u64> {
-        let least = if self.pool().first_sleeps() { LEAST_ASLEEP_NS } else { LEAST_START_NS };
-        Some(self.mean_start_ns().clamp(least, MOST_START_NS))
+        let least = if self.pool().first_sleeps() { MIN_ASLEEP_NS } else { MIN_START_NS };
+        Some(self.mean_start_ns().clamp(least, MAX_START_NS))
     }
 
     fn nodes(&self) -> NodeSet {

@@ -1,12 +1,12 @@
-//! Which CPUs the nodes of this machine have.
+//! The CPUs of each NUMA node of this machine.
 
 use super::system::{self, CpuMask};
 use crate::source::size::parse_cpu_list;
-use crate::source::system::{numbered, value};
+use crate::source::sysfs::{numbered, value};
 use framewright_jobs::{MAX_NODES, NodeSet};
 use std::path::Path;
 
-/// The nodes that have CPUs. A machine with one node, or with none that it tells of, has none here.
+/// The nodes that have CPUs; empty on a machine with one node, or with none that is known.
 #[derive(Default)]
 pub(super) struct Nodes {
     masks: Vec<(u32, CpuMask)>,
@@ -44,12 +44,12 @@ impl Nodes {
         self.masks.iter().map(|&(node, _)| node).collect()
     }
 
-    /// The CPUs of `node`, when there is a choice.
+    /// The CPUs of `node`, if there is more than one node.
     pub fn cpus(&self, node: u32) -> Option<&CpuMask> {
         self.masks.iter().find(|&&(number, _)| number == node).map(|(_, cpus)| cpus)
     }
 
-    /// The node on which the caller is.
+    /// The node on which the calling thread runs.
     pub fn current(&self) -> u32 {
         if self.masks.is_empty() {
             return 0;
@@ -74,7 +74,7 @@ mod tests {
         }
         let nodes = Nodes::read(&root);
         fs::remove_dir_all(&root).expect("it is there");
-        // One without CPUs, and one that cannot be read, are left out.
+        // A node without CPUs, and one that cannot be read, are left out.
         assert_eq!(nodes.set(), NodeSet::EMPTY.with(0).with(2));
         assert_eq!(nodes.of_cpu, [0, 0, 2, 2, 0]);
         assert_eq!(

@@ -2,15 +2,22 @@
 //!
 //! A thread that is woken is not always put on a CPU that is idle. In a virtual machine Linux takes
 //! a CPU that sleeps for one whose host has taken it away, finds no idle one, and leaves the thread
-//! on the CPU that wakes it. There the caller works on, and the helper waits for the next
-//! balancing, up to a tick: of jobs of 0.03 to 1.5 ms it then sees little or nothing. So a helper
-//! sleeps with its caller's CPU left out of its mask, and takes the whole mask back before it
-//! works. That costs two system calls of the helper, while nobody waits for it, and one of the
-//! caller when it moved to another CPU since its last job.
+//! on the CPU that wakes it. There the caller works on, and the helper waits up to a tick for the
+//! next load balancing, which is too late for jobs of 0.03 to 1.5 ms. So a helper sleeps with its
+//! caller's CPU left out of its mask, and takes the whole mask back before it works. That costs the
+//! helper two system calls while no caller waits for it, and the caller one if it moved to another
+//! CPU since its last job.
 //!
-//! Orders of memory: The state is SeqCst where a helper says that it sleeps and then looks for
-//! work, and where a waker, after its fence, looks for a sleeper: one of them sees the other.
-//! Relaxed is a hint only, or the failure of an exchange.
+//! ```text
+//!            helper: sleep            waker: wake              waker: CPUs are set
+//!    AWAKE -----------------> ASLEEP -------------> MOVING ----------------------> AWAKE
+//!      ^                        |
+//!      +--- helper: has work ---+
+//! ```
+//!
+//! Memory ordering: the state is SeqCst where a helper says that it sleeps and then looks for work,
+//! and where a waker, after its fence, looks for a sleeper, so one of them sees the other. Relaxed
+//! loads are hints, or failed exchanges.
 
 use super::context::Context;
 use super::nodes::Nodes;
@@ -18,12 +25,12 @@ use super::system::{self, CpuMask, Tid};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the job at a slot says about where its helper goes.
+/// What the job in a slot says about where its helper runs.
 #[derive(Clone)]
 pub(super) struct Call {
     pub context: Arc<Context>,
     pub node: Option<u32>,
-    /// On which its caller was.
+    /// The CPU on which its caller was.
     caller_cpu: u32,
 }
 
@@ -35,13 +42,13 @@ impl PartialEq for Call {
 }
 
 impl Call {
-    /// From the thread that calls.
+    /// A call from the calling thread.
     pub fn from_here(context: Arc<Context>, node: Option<u32>) -> Self {
         Self { context, node, caller_cpu: system::cpu() }
     }
 
-    /// The CPUs on which the helper is to start: not its caller's; those of the node, if there are
-    /// such. Nothing when there is no other.
+    /// The CPUs on which the helper should start: those of the node if there are some, without its
+    /// caller's. Nothing if only that is left.
     fn start_cpus(&self, nodes: &Nodes) -> Option<CpuMask> {
         let others = self.context.cpus.without(self.caller_cpu);
         let near = self.node.and_then(|node| nodes.cpus(node)).map(|near| others.and(near));
@@ -51,34 +58,34 @@ impl Call {
 
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
-/// A waker decides on which CPUs the helper wakes up.
+/// A waker sets the CPUs on which the helper wakes up.
 const MOVING: u32 = 2;
 
-/// See the module documentation.
+/// Where a helper sleeps; see the module documentation.
 ///
-/// The helper is at the lowest priority, so whoever waited for it to leave a lock would wait for
-/// long. Callers wait for nothing here: the lock of `call` is held for no longer than it takes to
-/// copy two words, and `narrowed_for` belongs to the helper, or while the state is `MOVING` to the
-/// waker that made it so.
+/// The helper runs at the lowest priority, so a thread that waited for it to leave a lock might
+/// wait long. Callers wait for nothing here: the lock of `call` is held only to copy two words, and
+/// `narrowed_for` belongs to the helper, or to the waker while the state is `MOVING`.
 ///
-/// One thread sleeps here, and a thread that follows it begins when it has ended: what wakes itself
-/// from `ASLEEP` to `AWAKE` wakes nobody else.
+/// Only one thread sleeps here, and its successor begins when it has ended, so a helper that sets
+/// itself from `ASLEEP` to `AWAKE` takes no other's place.
 #[derive(Default)]
 pub(super) struct Parking {
     state: AtomicU32,
-    /// Of the job at the slot; from before its offer.
+    /// The call of the job in the slot, set before its offer.
     call: Mutex<Option<Call>>,
-    /// What the helper's CPUs were narrowed for since it last took on all of them.
+    /// The call that the helper's CPUs were narrowed for since it last took the whole mask.
     narrowed_for: Mutex<Option<Call>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks `mutex`, also after a panic.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing under these locks is left half done by a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Parking {
-    /// The slot has a job of the calling thread.
+    /// Sets the call of a job of the calling thread.
     pub fn prepare(&self, call: Option<Call>) {
         let mut place = lock(&self.call);
         if *place != call {
@@ -86,10 +93,10 @@ impl Parking {
         }
     }
 
-    /// The calling helper sleeps unless it `has_something` to do, until it is woken. It expects the
-    /// same caller again, on the same CPU. While it is on that CPU itself its CPUs stay as they
-    /// are: to move a thread that runs takes the kernel two thread switches, to move one that
-    /// sleeps none.
+    /// Puts the calling helper to sleep until it is woken, unless it `has_something` to do. It
+    /// expects its last caller again, on that caller's last CPU. While it is on that CPU itself,
+    /// its CPUs stay as they are: moving a thread that runs costs two thread switches, moving one
+    /// that sleeps none.
     pub fn sleep(&self, nodes: &Nodes, has_something: impl FnOnce() -> bool) {
         self.narrow(nodes, |call, cpus| call.caller_cpu != system::cpu() && cpus.adopt().is_ok());
         let before = self.state.swap(ASLEEP, Ordering::SeqCst);
@@ -118,10 +125,10 @@ impl Parking {
         self.state.load(Ordering::Relaxed) == ASLEEP
     }
 
-    /// Wakes helper `tid` if it sleeps; for its call, if it has one.
+    /// Wakes helper `tid` if it sleeps, on the CPUs of its call if it has one.
     pub fn wake(&self, tid: Tid, nodes: &Nodes) {
-        // The fence before it in the engine makes this see a helper that did not see the work.
-        // After it the CPUs are the waker's.
+        // The fence in `JobSlots::offer_reserved` makes this see a helper that did not see the
+        // work. From here on the waker sets the CPUs.
         let sleeps = self.state.load(Ordering::SeqCst) == ASLEEP
             && self
                 .state
@@ -144,8 +151,8 @@ impl Parking {
         }
     }
 
-    /// The calling helper is going to work: for what call, and whether its CPUs were narrowed since
-    /// it was asked last.
+    /// Begins the work of the calling helper: returns its call, and whether its CPUs were narrowed
+    /// since this was last called.
     pub fn begin(&self) -> (Option<Call>, bool) {
         let call = lock(&self.call).clone();
         (call, lock(&self.narrowed_for).take().is_some())
@@ -185,7 +192,7 @@ mod tests {
         assert!(start(&[70], 70).is_none());
     }
 
-    /// What `wake` does for a helper that sleeps; here the calling thread, which does not.
+    /// Does what `wake` does for a helper that sleeps, to the calling thread.
     fn send(parking: &Parking) {
         parking.state.store(ASLEEP, Ordering::Relaxed);
         parking.wake(system::tid(), &Nodes::default());
@@ -197,7 +204,7 @@ mod tests {
         let Some([first, second]) = two_cpus() else { return };
         let (nodes, both) = (Nodes::default(), CpuMask::of([first, second]));
         let is = |cpu: u32| here().count() == 1 && here().and(&CpuMask::of([cpu])).count() == 1;
-        // On a thread of its own, as its CPUs change.
+        // On a thread of its own, because its CPUs change.
         let check = || {
             let parking = Parking::default();
             send(&parking);
@@ -219,8 +226,8 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(check).join().expect("no panic"));
     }
 
-    /// Wake-ups that come before, while and after the helper falls asleep: it misses none that came
-    /// after it had last looked.
+    /// Wake-ups before, while and after the helper falls asleep: it misses none that came after it
+    /// last looked.
     #[test]
     fn no_wake_up_is_lost() {
         const ROUNDS: u32 = 2_000;

@@ -1,22 +1,21 @@
 //! A value that a child process does not inherit: [`PerProcess`]. After a fork the child has the
 //! memory of the parent's threads, but not the threads.
 //!
-//! Orders of memory: The exchange that publishes what was made is AcqRel, its partner the Acquire
-//! of every look. The generation is Relaxed: a child of a fork has one thread, which counted it
-//! itself.
+//! Memory ordering: the exchange that publishes a value is AcqRel; its partners are the Acquire
+//! loads. The generation is Relaxed: a child has one thread after the fork, which counted itself.
 
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-/// How many forks lie between the first process and this one.
+/// The number of forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Which process this is, among those that came from one another by fork.
+/// The number of this process among those that came from one another by fork.
 pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
@@ -24,11 +23,11 @@ pub(super) fn generation() -> u32 {
 /// Whether forks are counted.
 static COUNTS_FORKS: AtomicBool = AtomicBool::new(false);
 
-/// Counts forks from now on. Several threads may each see to it when they do so at once, and the
-/// child of a fork in the middle may see to it again: a fork then counts for more than one. The
-/// alternative, to wait for who does it, would have that child wait for a thread of its parent.
+/// Counts forks from now on. Several threads may register at once, and so may the child of a fork
+/// in between; a fork then counts more than once, which does no harm. If threads waited for each
+/// other here, such a child would wait for a thread of its parent.
 fn count_forks(counts: &AtomicBool, register: impl FnOnce()) {
-    // Acquire pairs with the Release below: who finds forks counted has them counted.
+    // Acquire pairs with the Release below, so that forks are counted once this is true.
     if !counts.load(Ordering::Acquire) {
         register();
         counts.store(true, Ordering::Release);
@@ -40,8 +39,8 @@ fn register() {
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
-/// At most one `T` for each process, made when it is first wanted. Nothing here waits for another
-/// thread, so that a child can use it whatever the parent's threads were doing.
+/// At most one `T` for each process, made when it is first wanted. No thread waits for another
+/// here, so a child can use it whatever the threads of its parent were doing.
 pub(super) struct PerProcess<T> {
     made: AtomicPtr<Made<T>>,
     owns: PhantomData<T>,
@@ -67,8 +66,8 @@ impl<T> PerProcess<T> {
         (made.generation == generation()).then_some(&made.value)
     }
 
-    /// This process's value. The parent's is left alone: threads that exist only there may have
-    /// been in the middle of changing it.
+    /// This process's value, made if there is none. The parent's value is left alone, because its
+    /// threads may have been changing it.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {
             return value;
@@ -79,7 +78,7 @@ impl<T> PerProcess<T> {
         let made = match self.made.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
             Err(theirs) => {
-                // SAFETY: it was made above, and nobody else has seen it.
+                // SAFETY: it was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(new) });
                 theirs
             }
@@ -92,7 +91,7 @@ impl<T> PerProcess<T> {
 impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
         let made = *self.made.get_mut();
-        // SAFETY: as in `get`; nobody has a reference while this is dropped.
+        // SAFETY: as in `get`; there is no reference while this is dropped.
         let of_this_process =
             unsafe { made.as_ref() }.is_some_and(|made| made.generation == generation());
         if of_this_process {
@@ -104,7 +103,7 @@ impl<T> Drop for PerProcess<T> {
 
 // SAFETY: it hands out shared references to a `T` and drops it, as a box would (invariant 27).
 unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
-// SAFETY: likewise.
+// SAFETY: as for `Sync`: it owns the box (invariant 27).
 unsafe impl<T: Send> Send for PerProcess<T> {}
 
 #[cfg(test)]
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn many_threads_get_the_same() {
+    fn many_threads_get_one_value() {
         for _ in 0..200 {
             let cell = PerProcess::new();
             let made: Vec<usize> = std::thread::scope(|scope| {

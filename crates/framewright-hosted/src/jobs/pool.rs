@@ -1,14 +1,14 @@
 //! The helper threads of one process: [`Pool`].
 //!
-//! Orders of memory: Flags by which threads find one another (closing, age, ended, awaited) are
-//! SeqCst: each is stored by one side before it looks at the other's. Release stands where it is
-//! said with which Acquire it pairs. Relaxed are hints and counts: what a helper works on reaches
-//! it through its slot.
+//! Memory ordering: the flags by which threads find one another (`closing`, `keeps_priority`,
+//! `ended`, `awaited`) are SeqCst, because each side stores its own before it loads the other's.
+//! Each Release names the Acquire that it pairs with. Hints and counts are Relaxed: a helper's work
+//! reaches it through its slot.
 
 use super::context::{Adopted, Context};
 use super::loan::Loan;
 use super::nodes::Nodes;
-use super::parking::{Call, Parking};
+use super::parking::{Call, Parking, lock};
 use super::per_process::generation;
 use super::priority::Priority;
 use super::progress::Progress;
@@ -21,34 +21,34 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A helper looks for more work so long before it sleeps, and a caller waits so long before it
+/// How long a helper looks for more work before it sleeps, and how long a caller waits before it
 /// lends its priority.
 const SPIN_NS: u64 = 20_000;
-/// A caller waits so long before it sleeps: what it takes to wake it again where its CPU is a
-/// virtual one that sleeps, too.
+/// How long a caller waits before it sleeps: as long as it takes to wake it on a virtual CPU that
+/// sleeps.
 const CALLER_SPIN_NS: u64 = 60_000;
 /// Looks between two clock readings while spinning.
 const LOOKS: u32 = 16;
-/// How old what is known of the quota may be. Reading it takes some 50 us.
+/// How old the known quota may be. Reading it takes about 50 us.
 const QUOTA_AGE_NS: u64 = 1_000_000_000;
-/// A helper that waits for a helper of its own, and has no priority to lend, looks so often whether
-/// it was lent one.
+/// How often a helper that waits for a helper of its own, and has no priority to lend, looks
+/// whether it was lent one.
 const LOOK_FOR_LOAN: Duration = Duration::from_millis(1);
-/// What starting a thread needs; chunks have their captures elsewhere, but run on this.
+/// The stack of a helper, on which chunks run.
 const STACK_BYTES: usize = 1 << 20;
 
 thread_local! {
     static IS_HELPER: Cell<bool> = const { Cell::new(false) };
-    /// Of a helper at the lowest priority.
+    /// Whether this helper runs at the lowest priority.
     static IS_LOWERED: Cell<bool> = const { Cell::new(false) };
 }
 
 pub(super) type Payload = Box<dyn Any + Send>;
 
-/// What one helper shares with its callers. On lines of its own.
+/// What one helper shares with its callers, on cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct HelperState {
@@ -64,19 +64,19 @@ struct HelperState {
     tid: AtomicI32,
 }
 
-/// See the module documentation.
+/// The helper threads of one process, and what they share with callers.
 pub(super) struct Pool {
     shared: Arc<Shared>,
 }
 
 #[derive(Default)]
 struct Threads {
-    /// By their numbers.
+    /// By helper number.
     handles: Vec<Thread>,
-    /// Those that end because they cannot be raised any more, by their numbers. Each is taken by
-    /// its successor, which waits for it: a slot and a state never have two threads.
+    /// Threads that end because priorities cannot be raised any more, by helper number. Each is
+    /// taken by its successor, which waits for it, so a slot never has two threads.
     ending: Vec<Option<Thread>>,
-    /// After a thread could not be started.
+    /// When to try again after a thread could not be started.
     not_before_ns: u64,
 }
 
@@ -88,25 +88,21 @@ struct Shared {
     nodes: Nodes,
     threads: Mutex<Threads>,
     closing: AtomicBool,
-    /// What is possible was found out, or chosen.
+    /// Whether `keeps_priority` was found out, or chosen.
     priority_is_known: AtomicBool,
-    /// Set once at most, under the lock of `threads`. Helpers that were lowered before end then.
+    /// Set at most once, under the lock of `threads`. Helpers at lowered priority end then.
     keeps_priority: AtomicBool,
     /// Threads that do not end. Changed under the lock of `threads`.
     started: AtomicUsize,
-    /// Helpers that work, and how many may because of the quota.
+    /// Helpers that work now.
     working: AtomicUsize,
+    /// Helpers that the quota allows; `usize::MAX` without one.
     quota_helpers: AtomicUsize,
     quota_read_ns: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing under these locks is left half done by a panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Pool {
-    /// Room for `helpers`, of which none runs yet.
+    /// A pool of up to `helpers` threads, of which none runs yet.
     pub fn new(helpers: usize, priority: Option<Priority>) -> Self {
         let shared = Shared {
             generation: generation(),
@@ -138,7 +134,7 @@ impl Pool {
         &self.shared.nodes
     }
 
-    /// How helpers are scheduled. Found out at the first call, which takes two thread switches.
+    /// How helpers are scheduled. The first call finds out, which takes two thread switches.
     pub fn priority(&self) -> Priority {
         let shared = &self.shared;
         if !shared.priority_is_known.load(Ordering::Acquire) {
@@ -152,7 +148,7 @@ impl Pool {
         if shared.keeps_priority() { Priority::Kept } else { Priority::Lent }
     }
 
-    /// Whether chunks are to be short.
+    /// Whether priorities are kept, so that chunks must be short.
     pub fn keeps_priority(&self) -> bool {
         self.shared.keeps_priority()
     }
@@ -178,14 +174,14 @@ impl Pool {
             || self.shared.states.first().is_some_and(|state| state.parking.is_asleep())
     }
 
-    /// Starts helpers until there are so many; returns how many there are.
+    /// Starts helpers until there are `wanted`; returns how many there are.
     #[cold]
     fn start(&self, wanted: usize) -> usize {
         let shared = &self.shared;
         let mut threads = lock(&shared.threads);
         let lowered = !shared.keeps_priority();
         if !lowered && IS_LOWERED.get() {
-            // A thread begins at the priority of the one that starts it.
+            // A thread begins at the priority of its creator, which is too low here.
             return self.started();
         }
         let now = system::now_ns();
@@ -207,7 +203,7 @@ impl Pool {
         self.started()
     }
 
-    /// The job of this thread has slot `helper`.
+    /// A job of this thread has reserved slot `helper`.
     pub fn prepare(&self, helper: usize) {
         if let Some(state) = self.shared.states.get(helper) {
             let context = Context::last(self.shared.keeps_priority());
@@ -239,8 +235,8 @@ impl Pool {
         }
         let mut moved = false;
         while !done() {
-            // A helper that works for the job has its slot until `done`. One that does not is in
-            // another pool, and another process.
+            // A helper that works for the job has its slot until `done`. If not, it exists only in
+            // the parent process.
             if self.shared.slots.get(helper).is_none_or(WorkerSlot::is_idle) && !done() {
                 forked_inside_a_job();
             }
@@ -258,12 +254,14 @@ impl Pool {
     }
 }
 
-/// A child of fork in the middle of a job waits for a thread of its parent.
+/// Ends a child of fork that waits for a thread of its parent in the middle of a job.
 #[cold]
 fn forked_inside_a_job() -> ! {
-    // Not through the standard library, whose lock a thread of the parent may have held.
-    system::complain(
-        "framewright: a process that was forked inside a job went on with the job, whose other threads it does not have\n",
+    // Not through the standard library, whose lock a thread of the parent may have held at the
+    // fork.
+    system::write_stderr(
+        "framewright: a process that was forked inside a job went on with the job, \
+         whose other threads it does not have\n",
     );
     std::process::abort()
 }
@@ -300,7 +298,7 @@ impl HelperState {
         self.parking.wake(self.tid.load(Ordering::Relaxed), nodes);
     }
 
-    /// The helper's work is over and its caller can see it.
+    /// Tells the caller that the helper's work is over.
     fn tell_end(&self) {
         self.ended.fetch_add(1, Ordering::SeqCst);
         if self.awaited.swap(false, Ordering::SeqCst) {
@@ -314,11 +312,11 @@ impl Shared {
         self.keeps_priority.load(Ordering::Relaxed)
     }
 
-    /// Helpers that the quota leaves room for, beside their caller.
+    /// The helpers that the quota allows beside their caller.
     fn quota_helpers(&self) -> usize {
         let (now, read) = (system::now_ns(), self.quota_read_ns.load(Ordering::Relaxed));
         if read == 0 || now.saturating_sub(read) > QUOTA_AGE_NS {
-            // Of several callers one reads.
+            // Only one of several callers reads it.
             let mine = self
                 .quota_read_ns
                 .compare_exchange(read, now, Ordering::Relaxed, Ordering::Relaxed)
@@ -350,23 +348,22 @@ impl Shared {
         })
     }
 
-    /// Sends the helper of `state` to the calling thread's CPU, which the caller is about to leave:
-    /// a helper that has lost its own in the middle of a chunk goes on there at once, as if the
-    /// caller did the rest of the chunk. It may go elsewhere again.
+    /// Sends the helper of `state` to the calling thread's CPU, which the caller is about to leave.
+    /// A helper that has lost its own CPU in the middle of a chunk goes on there at once. It may
+    /// move away again.
     fn lend_cpu(&self, state: &HelperState, done: &dyn Fn() -> bool) -> bool {
         state.loan.lend_cpu(done, || {
             let tid = state.tid.load(Ordering::Relaxed);
             let Some(context) = Context::last(self.keeps_priority()) else { return false };
             let moved = CpuMask::of([system::cpu()]).give_to(tid).is_ok();
-            // What it may use from now on is the whole mask; it takes that over anew before its
-            // next stint.
+            // From now on it may use the whole mask, which it adopts again before its next stint.
             let _ = context.cpus.give_to(tid);
             moved
         })
     }
 
-    /// Priorities cannot be raised any more. The helpers that were lowered end, others are started
-    /// for the next job.
+    /// Called when priorities cannot be raised any more: helpers at lowered priority end, and
+    /// others are started for the next job.
     #[cold]
     fn keep_priority(&self) {
         let mut threads = lock(&self.threads);
@@ -377,7 +374,7 @@ impl Shared {
         }
     }
 
-    /// The life of a helper.
+    /// What a helper does from its start to its end.
     fn help(&self, index: usize, lowered: bool) {
         let (Some(slot), Some(state)) = (self.slots.get(index), self.states.get(index)) else {
             return;
@@ -398,13 +395,13 @@ impl Shared {
         let mut has_whole_mask = true;
         while !self.is_over(lowered) {
             let worked = slot.serve_with(|work| {
-                let Some(_room) = Room::enter(self) else { return };
+                let Some(_working) = Working::enter(self) else { return };
                 let (call, narrowed) = state.parking.begin();
                 has_whole_mask &= !narrowed;
                 let call = call.filter(|call| lowered || call.context.level <= level);
                 let Some(Call { context, node, .. }) = call else { return };
-                // Never above its caller. A caller that is so low has nothing to lend, so no loan
-                // is undone here.
+                // A helper never runs above its caller. A caller at this level has nothing to lend,
+                // so this undoes no loan.
                 is_idle = lowered && context.level == IDLE_LEVEL;
                 if is_idle && system::set_level(IDLE_LEVEL).is_err() {
                     return;
@@ -419,8 +416,7 @@ impl Shared {
                 }
             });
             if generation() != self.generation {
-                // The child of a fork inside a chunk: this is its only thread, and it has nowhere
-                // to go back to.
+                // This is the only thread of a child that was forked inside a chunk.
                 forked_inside_a_job();
             }
             if worked {
@@ -432,8 +428,8 @@ impl Shared {
                 if std::mem::take(&mut is_idle) {
                     let _ = system::set_level(LOWEST_NICE);
                 }
-                // Time that a quota counts is not spent on waiting.
-                // One that was sent to its caller's CPU leaves it to the caller.
+                // No busy wait where a quota counts the time,
+                // or after the helper was sent to its caller's CPU.
                 if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX && !moved {
                     spin_until(SPIN_NS, &|| slot.has_work() || self.is_over(lowered));
                 }
@@ -443,25 +439,25 @@ impl Shared {
         }
     }
 
-    /// Whether a helper ends.
+    /// Whether the helper must end.
     fn is_over(&self, lowered: bool) -> bool {
         self.closing.load(Ordering::SeqCst) || lowered && self.keeps_priority.load(Ordering::SeqCst)
     }
 }
 
-/// A helper that works, counted.
-struct Room<'a>(&'a Shared);
+/// Counts a helper that works until this is dropped.
+struct Working<'a>(&'a Shared);
 
-impl<'a> Room<'a> {
-    /// Nothing when as many work as the quota allows.
+impl<'a> Working<'a> {
+    /// Nothing if as many helpers work as the quota allows.
     fn enter(shared: &'a Shared) -> Option<Self> {
-        let room = Self(shared);
+        let working = Self(shared);
         let before = shared.working.fetch_add(1, Ordering::Relaxed);
-        (before < shared.quota_helpers.load(Ordering::Relaxed)).then_some(room)
+        (before < shared.quota_helpers.load(Ordering::Relaxed)).then_some(working)
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for Working<'_> {
     fn drop(&mut self) {
         self.0.working.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! How helpers are scheduled, and whether that can be undone: [`Priority`].
+//! How helpers are scheduled, and whether a lowered priority can be raised again: [`Priority`].
 
 use super::system::{self, IDLE_LEVEL, LOWEST_NICE};
 use super::thread::Thread;
@@ -9,22 +9,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// How helpers run beside everything else on the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// At the lowest priority: nice 19 and `SCHED_BATCH`, which preempts nobody when it is woken,
-    /// or `SCHED_IDLE` where the caller is that; a caller that has run out of work lends its own to
-    /// one helper after the other (SPEC 1.4).
+    /// At the lowest priority: nice 19 and `SCHED_BATCH`, which preempts no thread when it is
+    /// woken, or `SCHED_IDLE` if the caller is. A caller that has run out of work lends its own
+    /// priority to one helper after the other.
     Lent,
-    /// At the priority of the thread that had them started, because a priority that was lowered
-    /// could not be raised again. Callers of lower priority get no helpers, and chunks that adapt
-    /// take at most [`LONGEST_CHUNK_NS`].
+    /// At the priority of the thread that started them, because a lowered priority could not be
+    /// raised again. Callers of lower priority get no helpers, and chunks that adapt take at most
+    /// [`LONGEST_CHUNK_NS`].
     Kept,
 }
 
-/// How long a chunk may take whose helper cannot be hurried: a millisecond.
+/// How long a chunk may take on a helper that cannot be hurried: a millisecond.
 pub const LONGEST_CHUNK_NS: u64 = 1_000_000;
 
 impl Priority {
-    /// Tries it on a thread that is given up afterwards: all the way down, and back to where the
-    /// calling thread is.
+    /// Finds out on a thread of its own whether it can go down to the lowest priority and back up
+    /// to that of the calling thread.
     pub(super) fn probe() -> Self {
         let allowed = Arc::new(AtomicBool::new(false));
         let answer = Arc::clone(&allowed);
@@ -34,7 +34,7 @@ impl Priority {
                 |own| [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level);
             answer.store(own.and_then(may).is_ok(), Ordering::Relaxed);
         });
-        // Relaxed: what the thread wrote is visible to whoever has waited for its end.
+        // Relaxed: what the thread wrote is visible after its end.
         let _ = tried.map(Thread::join);
         if allowed.load(Ordering::Relaxed) { Self::Lent } else { Self::Kept }
     }
@@ -44,10 +44,12 @@ impl Priority {
 impl fmt::Display for Priority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Lent => "helpers run at nice 19 and are lent their caller's when it waits for them",
+            Self::Lent => {
+                "helpers run at nice 19 and are lent their caller's when it waits for them"
+            }
             Self::Kept => {
-                "helpers run at their caller's priority, in chunks of at most 1 ms, because this process may not raise priorities \
-                 (RLIMIT_NICE, CAP_SYS_NICE)"
+                "helpers run at their caller's priority, in chunks of at most 1 ms, because this \
+                 process may not raise priorities (RLIMIT_NICE, CAP_SYS_NICE)"
             }
         })
     }

@@ -1,15 +1,15 @@
-//! Whether a thread that is waited for gets on: [`Progress`].
+//! Whether a helper that its caller waits for makes progress: [`Progress`].
 //!
-//! A helper at the lowest priority, beside a busy process, gets a turn of some milliseconds and
-//! then none for a hundred times as long, in the middle of a chunk. It goes on late even when it is
-//! lent its caller's priority: what it ran ahead of its share it has to wait for first (Linux
-//! scales that lag to the new weight in `reweight_entity`, kernel/sched/fair.c). Whether that
-//! happens can be seen from outside: its CPU time stands still while time goes on.
+//! A helper at the lowest priority, beside a busy process, runs for some milliseconds and then not
+//! for a hundred times as long, possibly in the middle of a chunk. Even when it is lent its
+//! caller's priority, it goes on late: it must first wait for what it ran ahead of its share (Linux
+//! scales that lag to the new weight in `reweight_entity`, `kernel/sched/fair.c`). Another thread
+//! can see this, because the helper's CPU time stands still.
 
 use super::system::{self, Tid};
 use std::time::Duration;
 
-/// The first look after a caller has gone to sleep comes so late, and each later one after twice
+/// The first look comes this long after a caller has gone to sleep, and each later one after twice
 /// the time, up to [`LAST_LOOK_NS`].
 const FIRST_LOOK_NS: u64 = 1_000_000;
 const LAST_LOOK_NS: u64 = 8_000_000;
@@ -34,8 +34,8 @@ impl Progress {
         }
     }
 
-    /// Looks again: whether it had a CPU for less than half of the time since the last look.
-    /// A thread that the system says nothing of gets on.
+    /// Looks again, and says whether the thread had a CPU for less than half of the time since the
+    /// last look. No if the system does not say.
     pub fn stands_still(&mut self) -> bool {
         let (now_ns, ran_ns) = (system::now_ns(), system::cpu_time_ns(self.tid));
         self.compare(now_ns, ran_ns)
@@ -66,7 +66,7 @@ mod tests {
         let mut progress =
             Progress { tid: 0, seen_ns: 1_000, ran_ns: Some(70), next_look_ns: FIRST_LOOK_NS };
         assert!(!progress.compare(2_000, Some(1_070)) && progress.compare(3_000, Some(1_569)));
-        // From one look to the next, not from the first.
+        // Measured from look to look, not from the first.
         assert!(!progress.compare(4_000, Some(2_069)) && progress.compare(1_000_000, Some(2_069)));
         assert!(
             !progress.compare(2_000_000, None) && !progress.compare(1_000_000, Some(3_000_000))
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(millis, [1, 2, 4, 8, 8]);
     }
 
-    /// One that sleeps has no CPU time; another thread sees that, and what one that runs has.
+    /// Another thread sees that a thread that sleeps gets no CPU time, and that one that runs does.
     #[test]
     fn the_time_of_another_thread_can_be_read() {
         let (stop, stay) = (AtomicBool::new(false), std::sync::mpsc::channel::<()>());
@@ -103,13 +103,13 @@ mod tests {
             while system::cpu_time_ns(spinner).expect("it lives") < begin[1] + 2_000_000 {
                 std::thread::yield_now();
             }
-            // It may have been on its way to sleep.
+            // It may not have slept yet at first.
             let slept = system::cpu_time_ns(sleeper).expect("it lives") - begin[0];
             stop.store(true, Ordering::Relaxed);
             drop(stay.0);
             assert!(slept < 1_000_000, "{slept} ns");
         });
-        // Linux has numbers up to 2^22.
+        // Linux numbers threads up to 2^22.
         assert_eq!(system::cpu_time_ns(1 << 22 | 1), None);
     }
 }

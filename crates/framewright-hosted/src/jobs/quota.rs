@@ -1,8 +1,8 @@
-//! How much CPU time control groups leave to this process: `cpu.max` of version 2,
+//! How much CPU time its control groups allow this process: `cpu.max` of version 2,
 //! `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1.
 //!
-//! Parsers are pure functions of text; [`CpuQuota::read`] takes the root of the tree, so that trees
-//! of other machines can be read as well.
+//! Parsers are pure functions of text. [`CpuQuota::read`] takes the root of the tree, so that trees
+//! of other machines can be read too.
 
 use std::fmt;
 use std::fs;
@@ -16,15 +16,15 @@ pub struct CpuQuota {
 }
 
 impl CpuQuota {
-    /// Nothing when a part is 0.
+    /// Nothing if either is 0.
     #[must_use]
     pub fn new(quota_us: u64, period_us: u64) -> Option<Self> {
         (quota_us != 0 && period_us != 0).then_some(Self { quota_us, period_us })
     }
 
-    /// How many CPUs that is, rounded to the nearest whole number and up from a half, as in Linux's
-    /// proposal for padata; at least one, as the caller of a job runs anyway. So at most half a CPU
-    /// is left unused, or is waited for at the end of a period.
+    /// The quota in CPUs, rounded to the nearest whole number and up from a half, as proposed for
+    /// Linux's padata; at least one, because the caller of a job runs anyway. So at most half a CPU
+    /// is left unused, or lacking at the end of a period.
     #[must_use]
     pub fn cpus(self) -> usize {
         let (whole, rest) = (self.quota_us / self.period_us, self.quota_us % self.period_us);
@@ -32,9 +32,9 @@ impl CpuQuota {
         usize::try_from(rounded).unwrap_or(usize::MAX).max(1)
     }
 
-    /// The quota of the smallest group that this process is in; nothing when no group has one.
-    /// `root` is `/`, or a folder with the `proc` and `sys` of a machine. What cannot be read
-    /// limits nothing.
+    /// The smallest quota of the groups that this process is in; nothing if none has one. `root` is
+    /// `/`, or a folder with the `proc` and `sys` of a machine. A file that cannot be read sets no
+    /// limit.
     #[must_use]
     pub fn read(root: &Path) -> Option<Self> {
         let text = |path: &str| fs::read_to_string(root.join(path)).ok();
@@ -64,7 +64,7 @@ impl CpuQuota {
     }
 }
 
-/// Hundredths of a CPU: `1.50 CPUs`.
+/// In hundredths of a CPU: `1.50 CPUs`.
 impl fmt::Display for CpuQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hundredths = u128::from(self.quota_us) * 100 / u128::from(self.period_us);
@@ -72,8 +72,8 @@ impl fmt::Display for CpuQuota {
     }
 }
 
-/// The content of `cpu.max`: `max 100000`, or microseconds and period. Nothing: no limit, or not
-/// understood.
+/// The content of `cpu.max`: `max 100000`, or quota and period in microseconds. Nothing if there is
+/// no limit, or the text is not understood.
 #[must_use]
 pub fn parse_cpu_max(text: &str) -> Option<CpuQuota> {
     let mut words = text.split_ascii_whitespace();
@@ -91,11 +91,12 @@ pub fn parse_cfs(quota: &str, period: &str) -> Option<CpuQuota> {
 /// A hierarchy of groups that is mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mount {
-    /// Version 2: the one hierarchy. Version 1: that of the CPU controller; others are left out.
+    /// True for the one hierarchy of version 2, false for that of the CPU controller in version 1.
+    /// Others are left out.
     pub unified: bool,
-    /// The group that is seen at the mount point.
+    /// The group at the mount point.
     pub group: String,
-    /// Where.
+    /// The mount point.
     pub point: String,
 }
 
@@ -118,8 +119,8 @@ fn parse_mount(line: &str) -> Option<Mount> {
     Some(Mount { unified, group, point })
 }
 
-/// The kernel writes blanks, line ends and backslashes in names as a backslash and three octal
-/// digits.
+/// Decodes names in which the kernel writes spaces, line ends and backslashes as a backslash and
+/// three octal digits (`mangle_path` in Linux's `fs/seq_file.c`).
 fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -146,7 +147,7 @@ fn unescape(text: &str) -> String {
 /// A group that the process is in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
-    /// Of version 2.
+    /// Whether it is of version 2.
     pub unified: bool,
     /// Its path in its hierarchy.
     pub path: String,
@@ -171,10 +172,10 @@ pub fn parse_groups(text: &str) -> Vec<Group> {
     text.lines().filter_map(group).collect()
 }
 
-/// The folders of a group and of those around it, as far as they can be seen at the mount.
+/// The folders of a group and of its ancestors, as far as they are visible at the mount.
 fn folders(mount: &Mount, group: &str) -> Vec<String> {
     let around = mount.group.trim_end_matches('/');
-    // A group beside the one that is mounted is seen only as that.
+    // Of a group outside the mounted one only the mount point is visible.
     let inside = group
         .strip_prefix(around)
         .filter(|rest| rest.is_empty() || rest.starts_with('/'))

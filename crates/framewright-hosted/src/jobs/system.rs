@@ -1,4 +1,4 @@
-//! The system calls behind the helpers: which CPUs and which memory a thread may use, how it is
+//! The system calls of the helpers: which CPUs and which memory a thread may use, how it is
 //! scheduled, and how it sleeps.
 
 use std::io;
@@ -12,11 +12,11 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The CPUs that a thread may use: room for 8192, which is what Linux can be built for.
+/// The CPUs that a thread may use, up to 8192, which is the most that Linux can be built for.
 #[derive(Clone)]
 pub(super) struct CpuMask {
     words: [u64; 128],
-    /// Words that the kernel has.
+    /// Words that the kernel uses.
     used: usize,
 }
 
@@ -27,7 +27,7 @@ impl PartialEq for CpuMask {
 }
 
 impl CpuMask {
-    /// Those of the calling thread.
+    /// The CPUs of the calling thread.
     pub fn of_this_thread() -> io::Result<Self> {
         let mut mask = Self { words: [0; 128], used: 128 };
         let size = size_of_val(&mask.words);
@@ -38,7 +38,7 @@ impl CpuMask {
         Ok(mask)
     }
 
-    /// From numbers; those beyond the room are left out.
+    /// A mask of these CPUs; numbers from 8192 on are left out.
     pub fn of(cpus: impl IntoIterator<Item = u32>) -> Self {
         let mut mask = Self { words: [0; 128], used: 128 };
         for cpu in cpus {
@@ -57,14 +57,14 @@ impl CpuMask {
         self.words().iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// The CPUs of both.
+    /// The CPUs that are in both masks.
     pub fn and(&self, other: &Self) -> Self {
         let mut both = self.clone();
         both.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
         both
     }
 
-    /// All but one.
+    /// This mask without `cpu`.
     pub fn without(&self, cpu: u32) -> Self {
         let mut others = self.clone();
         if let Some(word) = others.words.get_mut(cpu as usize / 64) {
@@ -73,12 +73,12 @@ impl CpuMask {
         others
     }
 
-    /// Keeps the calling thread on these.
+    /// Keeps the calling thread on these CPUs.
     pub fn adopt(&self) -> io::Result<()> {
         self.give_to(0)
     }
 
-    /// Keeps thread `tid` on these, 0 for the caller.
+    /// Keeps thread `tid`, 0 for the caller, on these CPUs.
     pub fn give_to(&self, tid: Tid) -> io::Result<()> {
         let words = self.words();
         // SAFETY: the slice is live and of the size that is passed.
@@ -96,11 +96,11 @@ pub(super) struct MemoryPolicy {
     nodes: [u64; 16],
 }
 
-/// The kernel takes one off.
+/// The kernel subtracts one (`get_nodes` in Linux's `mm/mempolicy.c`).
 const POLICY_NODES: libc::c_ulong = 16 * 64 + 1;
 
 impl MemoryPolicy {
-    /// That of the calling thread; nothing when the system has none, or does not say.
+    /// The policy of the calling thread; nothing if the system has none, or does not say.
     pub fn of_this_thread() -> Option<Self> {
         let mut policy = Self { mode: 0, nodes: [0; 16] };
         // SAFETY: both places are live; the mask has room for the nodes that are passed, rounded up
@@ -118,7 +118,7 @@ impl MemoryPolicy {
         (result == 0).then_some(policy)
     }
 
-    /// Makes it the calling thread's.
+    /// Gives the calling thread this policy.
     pub fn adopt(&self) -> io::Result<()> {
         // SAFETY: the mask is live and has the nodes that are passed.
         let result = unsafe {
@@ -137,12 +137,12 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Runs when nothing else wants the CPU.
+    /// Whether it runs only when no other thread wants the CPU.
     pub fn is_idle(self) -> bool {
         self.policy == libc::SCHED_IDLE
     }
 
-    /// That of the calling thread.
+    /// The schedule of the calling thread.
     pub fn of_this_thread() -> io::Result<Self> {
         let mut realtime = 0;
         // SAFETY: takes an integer and touches no memory of the process.
@@ -154,23 +154,22 @@ impl Schedule {
         Ok(Self { policy, realtime, nice: nice()? })
     }
 
-    /// Has thread `tid`, 0 for the caller, scheduled so. What only this thread can have, a
-    /// deadline, is not passed on.
+    /// Gives this schedule to thread `tid`, 0 for the caller. A deadline is not passed on.
     pub fn give_to(self, tid: Tid) -> io::Result<()> {
         if matches!(self.policy, libc::SCHED_FIFO | libc::SCHED_RR) {
             return set_policy(tid, self.policy, self.realtime);
         }
         let passed_on = matches!(self.policy, libc::SCHED_IDLE | libc::SCHED_BATCH);
         set_policy(tid, if passed_on { self.policy } else { libc::SCHED_OTHER }, 0)?;
-        let who = libc::id_t::try_from(tid).unwrap_or(0);
+        let id = libc::id_t::try_from(tid).unwrap_or(0);
         // SAFETY: takes integers and touches no memory of the process.
-        check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, who, self.nice) })
+        check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, id, self.nice) })
             .map(drop)
     }
 }
 
-/// How low a thread stands that is scheduled in the usual way: its nice level, or this for
-/// `SCHED_IDLE`, which is below nice 19.
+/// A thread that is scheduled in the usual way has its nice level, or this for `SCHED_IDLE`, which
+/// is below nice 19.
 pub(super) const IDLE_LEVEL: libc::c_int = 20;
 
 /// The level of the calling thread, -20 to [`IDLE_LEVEL`].
@@ -178,8 +177,8 @@ pub(super) fn level() -> io::Result<libc::c_int> {
     if is_idle() { Ok(IDLE_LEVEL) } else { nice() }
 }
 
-/// Whether the calling thread runs only when nothing else wants the CPU. No, where the system does
-/// not say.
+/// Whether the calling thread runs only when no other thread wants the CPU. False if the system
+/// does not say.
 pub(super) fn is_idle() -> bool {
     // SAFETY: takes an integer and touches no memory of the process.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
@@ -188,8 +187,8 @@ pub(super) fn is_idle() -> bool {
             == libc::c_long::from(libc::SCHED_IDLE)
 }
 
-/// Puts the calling thread on a level. A lower one anybody may ask for. On the lowest it is a batch
-/// thread, which preempts nobody when it is woken.
+/// Puts the calling thread on a level. Any thread may go lower. At nice 19 it is a batch thread,
+/// which preempts no thread when it is woken.
 pub(super) fn set_level(level: libc::c_int) -> io::Result<()> {
     let policy = match level {
         IDLE_LEVEL => libc::SCHED_IDLE,
@@ -212,7 +211,7 @@ fn set_policy(tid: Tid, policy: libc::c_int, realtime: libc::c_int) -> io::Resul
 pub(super) fn nice() -> io::Result<libc::c_int> {
     // SAFETY: takes integers and touches no memory of the process.
     let raw = check(unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) })?;
-    // The system call says 20 - nice.
+    // The system call returns 20 - nice.
     Ok(20 - libc::c_int::try_from(raw).unwrap_or(20))
 }
 
@@ -222,7 +221,7 @@ pub(super) fn tid() -> Tid {
     unsafe { libc::gettid() }
 }
 
-/// The CPU on which the caller is at this moment.
+/// The CPU on which the caller runs at this moment.
 pub(super) fn cpu() -> u32 {
     // SAFETY: takes nothing and touches no memory of the process.
     u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
@@ -240,10 +239,17 @@ pub(super) fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the place is live. This clock exists, and time since boot is positive.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
+    ns(now)
 }
 
-/// How long thread `tid` of this process has had a CPU; nothing when there is no such thread.
+fn ns(time: libc::timespec) -> u64 {
+    time.tv_sec
+        .cast_unsigned()
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec.cast_unsigned())
+}
+
+/// The CPU time of thread `tid` of this process; nothing if there is no such thread.
 pub(super) fn cpu_time_ns(tid: Tid) -> Option<u64> {
     // Linux's name for the clock of a thread: `MAKE_THREAD_CPUCLOCK` with `CPUCLOCK_SCHED` in
     // include/linux/posix-timers_types.h.
@@ -251,25 +257,20 @@ pub(super) fn cpu_time_ns(tid: Tid) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the place is live.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    let ns = time
-        .tv_sec
-        .cast_unsigned()
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(time.tv_nsec.cast_unsigned());
-    (result == 0).then_some(ns)
+    (result == 0).then(|| ns(time))
 }
 
-/// The processor's counter, where there is one that programs can read.
+/// The time stamp counter, where programs can read one.
 #[inline]
 pub(super) fn counter() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every such processor has the instruction, and it touches no memory.
+    // SAFETY: every x86-64 processor has the instruction, and it touches no memory.
     return Some(unsafe { core::arch::x86_64::_rdtsc() });
     #[cfg(not(target_arch = "x86_64"))]
     None
 }
 
-/// Whether this process may read [`counter`]: a process can be forbidden to.
+/// Whether this process may read [`counter`]; `prctl` can forbid it.
 pub(super) fn may_read_counter() -> bool {
     let mut answer: libc::c_int = 0;
     // SAFETY: the call writes an integer to the place that it is given, which is live.
@@ -277,7 +278,7 @@ pub(super) fn may_read_counter() -> bool {
     result == 0 && answer == libc::PR_TSC_ENABLE
 }
 
-/// Sleeps while `word` is `seen`, at most so long; may return early for no reason.
+/// Sleeps while `word` is `seen`, at most for `longest`; may return early.
 pub(super) fn sleep_while(word: &AtomicU32, seen: u32, longest: Option<Duration>) {
     let time = longest.map(|longest| libc::timespec {
         tv_sec: libc::time_t::try_from(longest.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -303,14 +304,14 @@ pub(super) fn wake_one(word: &AtomicU32) {
     };
 }
 
-/// Writes `text` to standard error, as far as that takes it at once, with no lock.
-pub(super) fn complain(text: &str) {
+/// Writes `text` to standard error, as far as one call takes it, without a lock.
+pub(super) fn write_stderr(text: &str) {
     // SAFETY: the bytes are live.
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }
 
-/// Calls `start` with all signals blocked but those that a thread's own mistakes raise: threads
-/// begun in it never see signals that are meant for the program.
+/// Calls `start` with all signals blocked except those that a thread raises by its own faults.
+/// Threads started in it never see signals that are meant for the program.
 pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     const OWN: [libc::c_int; 6] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
@@ -335,8 +336,8 @@ pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Forks; the child calls `child` and ends well if that says true, by a signal when it takes 20 s.
-/// Returns how it ended.
+/// Forks. The child calls `child` and exits with success if that returns true; a signal ends it
+/// after 20 s. Returns how it ended.
 #[cfg(test)]
 pub(super) fn in_child(child: impl FnOnce() -> bool) -> std::process::ExitStatus {
     use std::os::unix::process::ExitStatusExt;

@@ -1,9 +1,9 @@
 //! Threads of helpers: [`Thread`].
 //!
-//! The standard library takes a lock of its own when a thread begins, for its message about stack
-//! overflows. A child made by fork while a thread of its parent began or ended finds that lock
-//! taken for ever, and no thread that it starts gets past it. The C library's threads are whole
-//! after a fork, so a child takes those. What it loses is that message, and the name in a panic's.
+//! The standard library takes a lock when a thread begins, for its message about stack overflows. A
+//! child made by fork while a thread of its parent began or ended finds that lock taken for ever,
+//! and every thread that it starts would wait for it. Threads of the C library work after a fork,
+//! so a child uses those. It loses only that message, and the thread's name in panic messages.
 
 use super::per_process::generation;
 use super::system;
@@ -15,18 +15,18 @@ use std::thread::JoinHandle;
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// A thread that was started. Dropped, it goes on by itself.
+/// A thread that was started. It goes on when this is dropped.
 pub(super) enum Thread {
-    Usual(JoinHandle<()>),
-    OfChild(Bare),
+    Std(JoinHandle<()>),
+    Posix(PosixThread),
 }
 
 impl Thread {
-    /// Starts one that runs `body`, with so much stack. It sees no signals that are meant for the
-    /// program.
+    /// Starts a thread that runs `body`, with `stack_bytes` of stack. It sees no signals that are
+    /// meant for the program.
     ///
     /// # Errors
-    /// Those of the system: there are too many.
+    /// Those of the system, such as too many threads.
     pub fn start(
         name: String,
         stack_bytes: usize,
@@ -34,28 +34,28 @@ impl Thread {
     ) -> io::Result<Self> {
         system::without_signals(|| {
             if generation() != 0 {
-                return Bare::start(stack_bytes, Box::new(body)).map(Self::OfChild);
+                return PosixThread::start(stack_bytes, Box::new(body)).map(Self::Posix);
             }
             let builder = std::thread::Builder::new().name(name).stack_size(stack_bytes);
-            builder.spawn(body).map(Self::Usual)
+            builder.spawn(body).map(Self::Std)
         })
     }
 
-    /// Waits until it has ended. What it threw is lost.
+    /// Waits until it has ended. The payload of a panic is lost.
     pub fn join(self) {
         match self {
-            Self::Usual(thread) => drop(thread.join()),
-            Self::OfChild(thread) => thread.join(),
+            Self::Std(thread) => drop(thread.join()),
+            Self::Posix(thread) => thread.join(),
         }
     }
 }
 
 /// A thread of the C library.
-pub(super) struct Bare(libc::pthread_t);
+pub(super) struct PosixThread(libc::pthread_t);
 
-impl Bare {
+impl PosixThread {
     fn start(stack_bytes: usize, body: Body) -> io::Result<Self> {
-        // A thin pointer to a wide one.
+        // Boxed twice, because the pointer that is passed must be thin.
         let body = Box::into_raw(Box::new(body));
         let mut thread = Self(0);
         // SAFETY: attributes are bytes, for which zero is a value, and are initialised before use.
@@ -86,7 +86,7 @@ impl Bare {
     }
 }
 
-impl Drop for Bare {
+impl Drop for PosixThread {
     fn drop(&mut self) {
         // SAFETY: the thread was started and is not joined, as that forgets the handle.
         unsafe { libc::pthread_detach(self.0) };
@@ -94,7 +94,7 @@ impl Drop for Bare {
 }
 
 extern "C" fn run(body: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: it came from `Bare::start`, which gave it away.
+    // SAFETY: it came from `PosixThread::start`, which gave it away.
     let body = unsafe { Box::from_raw(body.cast::<Body>()) };
     let _ = catch_unwind(AssertUnwindSafe(body));
     ptr::null_mut()
@@ -107,7 +107,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn a_bare_thread_runs_and_is_waited_for() {
+    fn a_posix_thread_runs_and_is_joined() {
         let count = Arc::new(AtomicU32::new(0));
         let add = || {
             let count = Arc::clone(&count);
@@ -117,13 +117,13 @@ mod tests {
             });
             body
         };
-        Bare::start(1 << 16, add()).expect("it starts").join();
+        PosixThread::start(1 << 16, add()).expect("it starts").join();
         assert_eq!((count.load(Ordering::Relaxed), Arc::strong_count(&count)), (1, 1));
-        // One that throws is waited for as well, and one that is left alone goes on.
-        Bare::start(1 << 16, Box::new(|| std::panic::resume_unwind(Box::new("thrown"))))
+        // A thread that panics can be joined too, and one that is dropped goes on.
+        PosixThread::start(1 << 16, Box::new(|| std::panic::resume_unwind(Box::new("thrown"))))
             .expect("it starts")
             .join();
-        drop(Bare::start(1 << 16, add()).expect("it starts"));
+        drop(PosixThread::start(1 << 16, add()).expect("it starts"));
         while Arc::strong_count(&count) != 1 {
             std::thread::yield_now();
         }
@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn children_take_bare_ones() {
+    fn children_use_posix_threads() {
         let threads_of_child = || {
             let thread = Thread::start("any".to_owned(), 1 << 16, || {});
-            let is_bare = matches!(thread, Ok(Thread::OfChild(_)));
-            thread.map(Thread::join).is_ok() && is_bare
+            let is_posix = matches!(thread, Ok(Thread::Posix(_)));
+            thread.map(Thread::join).is_ok() && is_posix
         };
-        assert!(matches!(Thread::start("any".to_owned(), 1 << 16, || {}), Ok(Thread::Usual(_))));
+        assert!(matches!(Thread::start("any".to_owned(), 1 << 16, || {}), Ok(Thread::Std(_))));
         crate::jobs::HostedHelpers::new().pool();
         assert!(system::in_child(threads_of_child).success());
     }

@@ -1,7 +1,7 @@
 //! A memory barrier on every CPU: the `membarrier` system call.
 //!
-//! Orders of memory: The SeqCst fence is the caller's own part; the system executes one on every
-//! other thread.
+//! Memory ordering: the SeqCst fence orders the calling thread; the system executes a barrier on
+//! every other thread.
 
 use std::io;
 
@@ -10,14 +10,14 @@ const GLOBAL: libc::c_int = 1 << 0;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// The command that works here.
+/// The command that works on this system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Barrier {
-    /// Interrupts the CPUs that run this process: microseconds.
+    /// Interrupts the CPUs that run this process; takes microseconds.
     Expedited,
-    /// Waits until every CPU of the system has scheduled: milliseconds.
+    /// Waits until every CPU of the system has scheduled; takes milliseconds.
     Global,
-    /// Only one CPU, which is ordered with itself.
+    /// There is only one CPU, which is ordered with itself.
     Unneeded,
 }
 
@@ -49,7 +49,7 @@ impl Barrier {
         };
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if let Err(error) = result {
-            // Both commands worked at creation. Going on without a barrier would corrupt memory
+            // The command worked at creation. Going on without a barrier would corrupt memory
             // silently.
             panic!("membarrier stopped working: {error}");
         }

@@ -1,20 +1,30 @@
-//! Threads as CPUs: who is which number.
+//! Threads as CPUs: which thread has which number.
 //!
 //! A thread becomes a CPU with [`HostedPlatform::enter_cpu`](super::HostedPlatform::enter_cpu) and
-//! stays it until its token is dropped. A thread that did not can still use the machine: for as
-//! long as it is pinned it borrows a number that nobody has.
+//! remains it until its token is dropped. Other threads can use the machine too: while such a
+//! thread is pinned, it borrows a free number.
 //!
-//! Orders of memory: Relaxed where a number is only to differ from others, and for failed
-//! exchanges, after which the word is tried again.
+//! ```text
+//!              enter                      outermost pin, without a token
+//!    ENTERED <--------- FREE -----------------------------------> BORROWED
+//!       | leave          ^ ^                                        |
+//!       +----------------+ +---------------- unpin -----------------+
+//! ```
+//!
+//! A thread that leaves while it is pinned makes its number `BORROWED` until it unpins.
+//!
+//! Memory ordering: Acquire when a number is taken pairs with Release when it is given back.
+//! Relaxed where a number must only differ from others, and for failed exchanges, after which the
+//! word is tried again.
 
-use super::HostedError;
+use super::error::HostedError;
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::ThreadId;
 
 const FREE: u8 = 0;
-/// A pinned thread that never entered has the number.
+/// A pinned thread without a token has the number.
 const BORROWED: u8 = 1;
 /// A thread with a token has the number.
 const ENTERED: u8 = 2;
@@ -22,13 +32,13 @@ const ENTERED: u8 = 2;
 /// What a thread is on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seat {
-    /// Which machine; 0 is none.
+    /// The machine; 0 for none.
     machine: u64,
-    /// The number that it has, or had last; no number at first.
+    /// The number that the thread has, or had last; `u32::MAX` at first.
     cpu: u32,
-    /// It has a token, and with it the number.
+    /// Whether it has a token, and with it the number.
     entered: bool,
-    /// It is pinned, and has the number at least so long.
+    /// Whether it is pinned, and so has the number until it unpins.
     pinned: bool,
 }
 
@@ -42,9 +52,9 @@ impl Seat {
     }
 }
 
-/// The seat in use. Its fields are set one by one: a whole that is read just after a part was
-/// written stalls the processor, which made a pin cost 17 ns. Being pinned is a flag, not a count,
-/// because each change of a count waits for the one before, 3.4 ns a pin.
+/// The seat in use. Its fields are set one by one: reading the whole just after writing a part
+/// stalls the processor, which made a pin cost 17 ns. `pinned` is a flag, not a count, because each
+/// change of a count waits for the one before, which takes 3.4 ns a pin.
 struct CurrentSeat {
     machine: Cell<u64>,
     cpu: Cell<u32>,
@@ -80,10 +90,10 @@ impl CurrentSeat {
 }
 
 thread_local! {
-    /// The machine that this thread used last: nearly always the only one, and found without a
-    /// search.
+    /// This thread's seat on the machine that it used last, which is nearly always the only one;
+    /// found without a search.
     static SEAT: CurrentSeat = const { CurrentSeat::new(Seat::none(0)) };
-    /// What it is on other machines.
+    /// Its seats on other machines.
     static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
     static INTERRUPTS_OFF: Cell<bool> = const { Cell::new(false) };
 }
@@ -91,8 +101,8 @@ thread_local! {
 /// The CPU numbers of one machine.
 #[derive(Debug)]
 pub(super) struct Cpus {
-    /// Which machine: unique in the process, so that a thread's seat on a machine that is gone is
-    /// never taken for one here.
+    /// The machine's number, unique in the process, so that a thread's seat on a machine that is
+    /// gone is never taken for a seat here.
     machine: u64,
     numbers: Box<[AtomicU8]>,
     creator: ThreadId,
@@ -128,14 +138,14 @@ impl Cpus {
             if found == ENTERED {
                 return Err(HostedError::CpuTaken { cpu });
             }
-            // Borrowed for the length of one pin.
+            // It is borrowed for the length of one pin.
             std::thread::yield_now();
         }
         SEAT.with(|current| current.set(Seat { cpu, entered: true, ..seat }));
         Ok(())
     }
 
-    /// Undoes [`Cpus::enter`]. A thread that is still pinned keeps the number until it is not.
+    /// Undoes [`Cpus::enter`]. A thread that is still pinned keeps the number until it unpins.
     pub fn leave(&self) {
         let seat = self.seat();
         SEAT.with(|current| current.entered.set(false));
@@ -144,7 +154,7 @@ impl Cpus {
         self.numbers[seat.cpu as usize].store(left, Ordering::Release);
     }
 
-    /// Which CPU the calling thread is until the matching [`Cpus::unpin`], and whether it was
+    /// The number of the calling thread until the matching [`Cpus::unpin`], and whether it was
     /// pinned already.
     #[inline]
     pub fn pin(&self) -> (u32, bool) {
@@ -178,20 +188,19 @@ impl Cpus {
         });
     }
 
-    /// Borrows a number, or finds the one that the thread has on this machine after it used
+    /// Borrows a number, or finds the number that the thread has on this machine after it used
     /// another.
     #[cold]
     fn pin_slowly(&self) -> (u32, bool) {
         let seat = self.seat();
-        // The number of last time, when it is free: its caches are warm, and there is no search.
+        // Its last number if that is free: the caches of that CPU are warm, and there is no search.
         let known = seat.has_number() || self.try_borrow(seat.cpu);
         let cpu = if known { seat.cpu } else { self.borrow() };
         SEAT.with(|current| current.set(Seat { cpu, pinned: true, ..seat }));
         (cpu, seat.pinned)
     }
 
-    /// Waits for a number. The thread that made the machine gets 0 if it can, the others get 0
-    /// last.
+    /// Waits for a number. The thread that made the machine prefers 0, which the others take last.
     fn borrow(&self) -> u32 {
         let creator = std::thread::current().id() == self.creator;
         loop {
@@ -215,14 +224,14 @@ impl Cpus {
         })
     }
 
-    /// Makes this machine the one that the thread used last, and says what the thread is on it.
+    /// Returns the thread's seat on this machine, which becomes the machine that it used last.
     fn seat(&self) -> Seat {
         let last = SEAT.with(CurrentSeat::get);
         if last.machine == self.machine {
             return last;
         }
         OTHERS.with_borrow_mut(|others| {
-            // A seat that means nothing need not be kept.
+            // A seat without a number need not be kept.
             if last.has_number() {
                 others.push(last);
             }
@@ -238,7 +247,8 @@ impl Cpus {
 pub(super) fn task() -> NonZeroU64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {
-        static TASK: NonZeroU64 = NonZeroU64::MIN.saturating_add(LAST.fetch_add(1, Ordering::Relaxed));
+        static TASK: NonZeroU64 =
+            NonZeroU64::MIN.saturating_add(LAST.fetch_add(1, Ordering::Relaxed));
     }
     TASK.with(|task| *task)
 }
@@ -257,7 +267,7 @@ pub(super) fn interrupts_off() -> bool {
 #[inline]
 pub(super) fn interrupts_restore(were_off: bool) {
     debug_assert!(INTERRUPTS_OFF.get(), "irq_restore without its irq_save");
-    // Not stored back: each store would wait for the load before it.
+    // Nothing is stored if they were off: each store would wait for the load before it.
     if !were_off {
         INTERRUPTS_OFF.set(false);
     }

@@ -34,11 +34,11 @@ pub enum HostedError {
         /// What the operating system said.
         error: std::io::Error,
     },
-    /// There is no CPU of that number.
+    /// There is no CPU with that number.
     NoSuchCpu {
         /// As given.
         cpu: u32,
-        /// How many there are.
+        /// How many CPUs there are.
         cpus: u32,
     },
     /// Another thread is this CPU.
@@ -48,7 +48,7 @@ pub enum HostedError {
     },
     /// The calling thread is a CPU of this machine already, or is pinned to one.
     AlreadyCpu {
-        /// Which.
+        /// Its number.
         cpu: u32,
     },
     /// Not all of the range is memory of this machine.
@@ -91,19 +91,22 @@ impl fmt::Display for HostedError {
             }
             Self::CannotReserve { needed_bytes, limit_bytes, error } => write!(
                 f,
-                "the machine's memory needs {} MiB of addresses, this process can reserve at most {} MiB in one piece ({error}); \
+                "the machine's memory needs {} MiB of addresses, this process can reserve at most \
+                 {} MiB in one piece ({error}); \
                  the limits are the size of the address space and `ulimit -v`",
                 needed_bytes.div_ceil(1 << 20),
                 limit_bytes >> 20
             ),
             Self::CannotOpen { range, error } => write!(
                 f,
-                "cannot make memory of {range:?} usable: {error}; with vm.overcommit_memory=2 all of it must fit the system's commit limit"
+                "cannot make memory of {range:?} usable: {error}; with vm.overcommit_memory=2 all \
+                 of it must fit the system's commit limit"
             ),
             Self::NoBarrier { error } => {
                 write!(
                     f,
-                    "the membarrier system call is missing ({error}): without it a machine can have only one CPU"
+                    "the membarrier system call is missing ({error}): without it a machine can \
+                     have only one CPU"
                 )
             }
             Self::NoSuchCpu { cpu, cpus } => {

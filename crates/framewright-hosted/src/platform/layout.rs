@@ -1,7 +1,7 @@
-//! Which offset of the reservation stands for which physical address.
+//! The offset in the reservation that stands for each physical address.
 //!
-//! Linear where the machine's addresses fit the process, so that a frame's place is one addition.
-//! Otherwise the holes are left out: a sorted table says where each run of memory went.
+//! Linear where the machine's addresses fit the process, so that a frame's address is one addition.
+//! Otherwise holes are left out, and a sorted table says where each run of memory lies.
 
 use framewright::firmware::MemoryMap;
 use framewright::units::{BLOCK_SIZE, PhysRange};
@@ -9,8 +9,7 @@ use framewright::units::{BLOCK_SIZE, PhysRange};
 /// Highest physical address of a machine that is laid out linearly: half of what a Linux process on
 /// x86-64 can address.
 pub(super) const LINEAR_END: u64 = 64 << 40;
-/// Holes up to this size do not start a new run: a table of few runs is worth more than a few
-/// addresses.
+/// Holes up to this size do not start a new run: a short table is worth more than a few addresses.
 const BRIDGED_HOLE: u64 = 1 << 30;
 
 /// How physical addresses lie in the reservation.
@@ -22,7 +21,7 @@ pub enum Layout {
     Compact,
 }
 
-/// A run of physical addresses that lies in one piece in the reservation.
+/// A run of physical addresses that is contiguous in the reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     /// First physical address, a multiple of 2 MiB.
@@ -46,8 +45,8 @@ impl Runs {
         Self { runs: vec![Run { start: 0, end, offset: 0 }] }
     }
 
-    /// Runs without the large holes. Each begins and ends at a 2 MiB boundary, so a block is never
-    /// torn.
+    /// Runs without the large holes. Each begins and ends at a 2 MiB boundary, so no block is
+    /// split.
     pub fn compact(map: MemoryMap<'_>) -> Self {
         let mut runs: Vec<Run> = Vec::new();
         for block in blocks(map, BRIDGED_HOLE) {
@@ -62,9 +61,9 @@ impl Runs {
         self.runs.last().map_or(0, |last| last.offset + (last.end - last.start))
     }
 
-    /// One past the last address of the first run when that begins at 0: below it, offset and
-    /// address are equal.
-    pub fn straight(&self) -> u64 {
+    /// The end of the first run if that begins at 0, else 0: below it, offset and address are
+    /// equal.
+    pub fn identity_end(&self) -> u64 {
         self.runs.first().filter(|first| first.start == 0).map_or(0, |first| first.end)
     }
 

@@ -1,29 +1,28 @@
 //! The reservation: one anonymous mapping that is the machine's physical memory.
 //!
-//! Everything is reserved without access at first; only blocks with memory are then opened, so
-//! touching a hole or running over an end stops the program at once. Nothing is backed before it is
-//! touched.
+//! All of it is reserved without access. Only blocks with memory are then opened, so an access to a
+//! hole or beyond an end stops the program at once. Memory is backed when it is first touched.
 
-use super::HostedError;
-use super::itself::Itself;
+use super::error::HostedError;
+use super::own_process::OwnProcess;
 use std::io;
 use std::ptr::NonNull;
 
-/// Alignment of the reservation: physical alignment up to 1 GiB is alignment in the process too, so
-/// that the system may use huge pages where the machine would.
+/// Alignment of the reservation. Physical alignment up to 1 GiB is alignment in the process too, so
+/// the system may use huge pages where the machine would.
 const ALIGNMENT: usize = 1 << 30;
 
 /// A reserved range of addresses of this process; given back on drop.
 #[derive(Debug)]
 pub(super) struct Mapping {
-    /// What mmap returned and how much of it there is.
+    /// What mmap returned.
     reserved: NonNull<u8>,
     reserved_bytes: usize,
-    /// First byte that stands for memory, aligned, with at least a page without access below and
+    /// The first byte that stands for memory. At least one page without access lies below and
     /// above.
     base: NonNull<u8>,
     bytes: usize,
-    /// Whether it could be shared with another process, as guests' memory often is.
+    /// Whether it could be shared with another process, as the memory of guests often is.
     shared: bool,
 }
 
@@ -34,8 +33,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves `bytes` addresses; the first is `skew` bytes, below an alignment and in whole
-    /// pages, past an aligned one.
+    /// Reserves `bytes` addresses. The first lies `skew` bytes past an aligned address; `skew` is a
+    /// multiple of the page size and below the alignment.
     pub fn reserve(bytes: u64, skew: usize, shared: bool) -> Result<Self, HostedError> {
         let refused = |error| HostedError::CannotReserve {
             needed_bytes: bytes,
@@ -59,25 +58,26 @@ impl Mapping {
     /// size.
     pub fn open(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
-        // SAFETY: `part` checked that the range lies in this mapping, which nobody else maps over;
-        // more access invalidates nothing.
+        // SAFETY: `part` checked that the range lies in this mapping, which no other code maps
+        // over; more access invalidates nothing.
         check(unsafe {
             libc::mprotect(start.as_ptr().cast(), length, libc::PROT_READ | libc::PROT_WRITE)
         })
     }
 
-    /// Makes `bytes` bytes from `offset` neither readable nor writable: who touches them stops the
+    /// Makes `bytes` bytes from `offset` neither readable nor writable: an access to them stops the
     /// process.
     pub fn close(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
-        // SAFETY: `part` checked that the range lies in this mapping, which nobody else maps over.
+        // SAFETY: `part` checked that the range lies in this mapping, which no other code maps
+        // over.
         check(unsafe { libc::mprotect(start.as_ptr().cast(), length, libc::PROT_NONE) })
     }
 
     /// Drops the pages behind `bytes` bytes from `offset`; they read as zero when next touched.
     ///
     /// # Safety
-    /// Nobody reads or writes them meanwhile or relies on their content (invariant 1).
+    /// No other code reads or writes them meanwhile or relies on their content (invariant 1).
     pub unsafe fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
         // SAFETY: `part` checked that the range lies in this mapping, and the caller vouches for
@@ -90,16 +90,16 @@ impl Mapping {
         self.shared
     }
 
-    /// Gives `advice`, one of the `MADV_` numbers that discard memory, for `parts`, each given as
-    /// offset and length, and says of which it was taken.
+    /// Gives `advice`, one of the `MADV_` numbers that discard memory, for `parts`, each an offset
+    /// and a length. Returns a bit for each part of which it was taken.
     ///
     /// # Safety
-    /// Nobody reads or writes them meanwhile or relies on their content (invariant 1).
+    /// No other code reads or writes them meanwhile or relies on their content (invariant 1).
     pub unsafe fn advise(
         &self,
         parts: &[(u64, u64)],
         advice: libc::c_int,
-        process: &mut Itself,
+        process: &mut OwnProcess,
     ) -> u32 {
         let (mut taken, mut places) = (0, Vec::with_capacity(parts.len()));
         for &(offset, bytes) in parts {
@@ -124,7 +124,7 @@ impl Mapping {
     /// Writes `byte` to `bytes` bytes from `offset`.
     ///
     /// # Safety
-    /// They are open, and nobody else reads or writes them meanwhile or relies on their content
+    /// They are open, and no other code reads or writes them meanwhile or relies on their content
     /// (invariant 1).
     pub unsafe fn fill(&self, offset: u64, bytes: u64, byte: u8) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
@@ -160,8 +160,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range came from mmap and is unmapped once; pointers from `at` are not used
-        // after their platform is gone, which is their users' promise (invariant 1).
+        // SAFETY: the range came from mmap and is unmapped once; the users of pointers from `at`
+        // promise not to use them after their platform is gone (invariant 1).
         let result = unsafe { libc::munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) };
         debug_assert_eq!(result, 0, "munmap of a whole mapping cannot fail");
     }
@@ -188,7 +188,7 @@ fn largest() -> u64 {
         let middle = possible + (impossible - possible) / 2;
         match map_nothing(middle, false) {
             Ok(address) => {
-                // SAFETY: this very mapping was made one line above and nobody knows of it.
+                // SAFETY: this mapping was made just above, and no other code knows of it.
                 unsafe { libc::munmap(address.as_ptr().cast(), middle) };
                 possible = middle;
             }

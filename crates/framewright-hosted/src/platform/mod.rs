@@ -4,20 +4,19 @@
 //! that are touched cost memory. CPUs are threads. Interrupts do not exist; turning them off is
 //! only recorded, so that nesting can be checked.
 
-mod array;
 mod barrier;
 mod cpus;
 mod entropy;
 mod error;
-mod itself;
 mod layout;
 mod mapping;
+mod own_process;
 mod resident;
+mod vmemmap;
 
 pub use error::HostedError;
 pub use layout::Layout;
 
-use array::Vmemmap;
 use barrier::Barrier;
 use cpus::Cpus;
 use entropy::entropy;
@@ -25,42 +24,44 @@ use framewright::firmware::MemoryMap;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::{BLOCK_SIZE, NodeId, PAGE_SIZE, PhysRange};
 use framewright::vmemmap_space::{BlockRange, VmemmapSpace};
-pub(crate) use itself::Itself;
 use layout::Runs;
 use mapping::Mapping;
+pub(crate) use own_process::OwnProcess;
 use std::fmt;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::time::Instant;
+use vmemmap::Vmemmap;
 
-/// How far a machine that lies askew is from where it would otherwise lie: an odd number of pages.
+/// How far a machine that lies askew is shifted: an odd number of pages.
 const SKEW: usize = 0x35_7000;
 
-/// A machine made of a process. See the module documentation.
+/// A Linux process as a machine. See the module documentation.
 ///
-/// Made by [`HostedPlatform::new`] it lives as long as the process, which is what `Platform` wants
-/// of a kernel. Programs that make many in turn use [`HostedPlatform::open`] and drop them: a
-/// process has addresses for few machines of many TiB.
+/// [`HostedPlatform::new`] makes one that lives as long as the process, as a manager needs it.
+/// Programs that make many in turn use [`HostedPlatform::open`] and drop them, because a process
+/// has addresses for few machines of many TiB.
 #[derive(Debug)]
 pub struct HostedPlatform {
     mapping: Mapping,
     runs: Runs,
     layout: Layout,
     /// Below this, offset and physical address are equal.
-    straight: u64,
+    identity_end: u64,
     /// Present memory, sorted, disjoint and joined.
     present: Vec<PhysRange>,
     limit: u64,
     cpus: Cpus,
-    /// The node of each CPU; CPUs past its end are on node 0, and when it is empty nothing is
-    /// known.
+    /// The node of each CPU. CPUs past its end are on node 0; when it is empty, the nodes are
+    /// unknown.
     cpu_nodes: Vec<NodeId>,
     barrier: Barrier,
-    /// More CPUs than the host has: a busy wait must let the awaited thread run.
-    crowded: bool,
+    /// Whether there are more CPUs than the host has, so that a busy wait must let other threads
+    /// run.
+    oversubscribed: bool,
     started: Instant,
-    array: Option<Vmemmap>,
+    vmemmap: Option<Vmemmap>,
 }
 
 /// Proof that the calling thread is a CPU; dropping it gives the number back. It stays on its
@@ -75,7 +76,7 @@ pub struct CpuToken<'a> {
 }
 
 impl CpuToken<'_> {
-    /// Which CPU.
+    /// The number of the CPU.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -89,8 +90,8 @@ impl Drop for CpuToken<'_> {
 }
 
 impl HostedPlatform {
-    /// A machine with the present memory of `map` and `cpus` CPUs. It is never dropped: a manager
-    /// holds on to its platform for ever.
+    /// A machine with the present memory of `map` and `cpus` CPUs. It is never dropped, because a
+    /// manager refers to its platform for ever.
     ///
     /// # Errors
     /// As [`HostedPlatform::open`].
@@ -98,7 +99,7 @@ impl HostedPlatform {
         Self::open(map, cpus).map(Self::leak)
     }
 
-    /// Like [`HostedPlatform::new`], but owned: its addresses are given back when it is dropped.
+    /// Like [`HostedPlatform::new`], but owned: its addresses are released when it is dropped.
     ///
     /// # Errors
     /// [`HostedError::NoMemory`], [`HostedError::CpuCount`], [`HostedError::NoBarrier`];
@@ -119,7 +120,7 @@ impl HostedPlatform {
     }
 
     /// Like [`HostedPlatform::open`], but no physical address has more alignment in the process
-    /// than a page, so that who takes one kind of address for the other is found out.
+    /// than a page, so that code which confuses the two kinds of address fails.
     ///
     /// # Errors
     /// As [`HostedPlatform::open`].
@@ -149,7 +150,7 @@ impl HostedPlatform {
         }
         let host_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
-            straight: runs.straight(),
+            identity_end: runs.identity_end(),
             mapping,
             runs,
             layout,
@@ -158,9 +159,9 @@ impl HostedPlatform {
             cpus: Cpus::new(cpus),
             cpu_nodes: Vec::new(),
             barrier,
-            crowded: cpus as usize > host_cpus,
+            oversubscribed: cpus as usize > host_cpus,
             started: Instant::now(),
-            array: None,
+            vmemmap: None,
         })
     }
 
@@ -174,19 +175,14 @@ impl HostedPlatform {
     }
 
     /// Gives the machine a vmemmap ([`Platform::vmemmap_space`]): addresses of this process for 64
-    /// bytes a frame, backed when they are written. Unless `is_zeroed`, the manager takes them for
-    /// memory of any content, as they are on a real machine. With `is_guarded` a touch of a part
-    /// that is absent stops the process; that costs a call of the system for each section and makes
-    /// parts that are scattered slow.
+    /// bytes a frame, backed when they are written. Unless `is_zeroed`, the manager assumes any
+    /// content, as on a real machine. With `is_guarded` an access to an absent part stops the
+    /// process; that costs a system call for each section and makes scattered parts slow.
     ///
     /// # Errors
     /// [`HostedError::CannotReserve`].
-    pub fn with_page_array(
-        mut self,
-        is_zeroed: bool,
-        is_guarded: bool,
-    ) -> Result<Self, HostedError> {
-        self.array = Some(Vmemmap::reserve(self.limit, is_zeroed, is_guarded)?);
+    pub fn with_vmemmap(mut self, is_zeroed: bool, is_guarded: bool) -> Result<Self, HostedError> {
+        self.vmemmap = Some(Vmemmap::reserve(self.limit, is_zeroed, is_guarded)?);
         Ok(self)
     }
 
@@ -194,14 +190,14 @@ impl HostedPlatform {
     ///
     /// # Errors
     /// [`HostedError::CannotMeasure`] when `/proc/self/smaps` cannot be read.
-    pub fn page_array_resident_bytes(&self) -> Result<u64, HostedError> {
-        let bytes = self.array.as_ref().map_or(Ok(0), Vmemmap::resident_bytes);
+    pub fn vmemmap_resident_bytes(&self) -> Result<u64, HostedError> {
+        let bytes = self.vmemmap.as_ref().map_or(Ok(0), Vmemmap::resident_bytes);
         bytes.map_err(|error| HostedError::CannotMeasure { error })
     }
 
     /// Bytes of a vmemmap for all present memory.
     #[must_use]
-    pub fn page_array_bytes(&self) -> u64 {
+    pub fn vmemmap_bytes(&self) -> u64 {
         self.present.iter().map(|range| range.size() / PAGE_SIZE * 64).sum()
     }
 
@@ -209,21 +205,21 @@ impl HostedPlatform {
     /// backed and dirty.
     ///
     /// # Safety
-    /// No manager uses the array: it was not brought up yet, or it is not used any more.
-    pub unsafe fn prefault_page_array(&self, byte: u8) {
-        let Some(array) = &self.array else { return };
+    /// No manager uses the vmemmap: none was brought up yet, or it is not used any more.
+    pub unsafe fn prefault_vmemmap(&self, byte: u8) {
+        let Some(vmemmap) = &self.vmemmap else { return };
         for blocks in self.present_blocks() {
-            // SAFETY: the caller vouches that nobody uses it.
-            unsafe { array.fill(blocks, byte) };
+            // SAFETY: the caller vouches that it is not in use.
+            unsafe { vmemmap.fill(blocks, byte) };
         }
     }
 
-    /// Where the parts of the vmemmap lie that describe present memory, and how many bytes each
-    /// has, ascending and disjoint; none without one. Only who knows that no manager uses the array
-    /// may touch them.
-    pub fn page_array_parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
-        let array = self.array.as_ref();
-        self.present_blocks().filter_map(move |blocks| array?.place(blocks))
+    /// Address and size in bytes of the parts of the vmemmap that describe present memory,
+    /// ascending and disjoint; none without a vmemmap. They may be touched only while no manager
+    /// uses the vmemmap.
+    pub fn vmemmap_parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
+        let vmemmap = self.vmemmap.as_ref();
+        self.present_blocks().filter_map(move |blocks| vmemmap?.address(blocks))
     }
 
     /// Blocks with present memory, ascending, each once.
@@ -242,38 +238,38 @@ impl HostedPlatform {
     /// next touched.
     ///
     /// # Safety
-    /// As [`prefault_page_array`](Self::prefault_page_array).
+    /// As [`prefault_vmemmap`](Self::prefault_vmemmap).
     ///
     /// # Errors
     /// What the operating system said.
-    pub unsafe fn discard_page_array(&self) -> std::io::Result<()> {
-        // SAFETY: the caller vouches that nobody uses it.
-        self.array.as_ref().map_or(Ok(()), |array| unsafe { array.discard() })
+    pub unsafe fn discard_vmemmap(&self) -> std::io::Result<()> {
+        // SAFETY: the caller vouches that it is not in use.
+        self.vmemmap.as_ref().map_or(Ok(()), |vmemmap| unsafe { vmemmap.discard() })
     }
 
-    /// Gives the memory behind the descriptors of some blocks back to the operating system, by one
-    /// call for each part; for measuring what that costs alone.
+    /// Gives the memory behind the descriptors of some blocks back to the operating system, with
+    /// one call for each part; for measurements.
     ///
     /// # Safety
-    /// Nobody reads or writes these descriptors meanwhile or relies on their content: they are of
-    /// free memory, and of no split block.
+    /// No other code reads or writes these descriptors meanwhile or relies on their content: they
+    /// belong to free memory and to no split block.
     ///
     /// # Errors
     /// What the operating system said.
-    pub unsafe fn discard_page_array_parts(&self, parts: &[BlockRange]) -> std::io::Result<()> {
-        let Some(array) = &self.array else { return Ok(()) };
+    pub unsafe fn discard_vmemmap_parts(&self, parts: &[BlockRange]) -> std::io::Result<()> {
+        let Some(vmemmap) = &self.vmemmap else { return Ok(()) };
         // SAFETY: passed on to the caller.
-        parts.iter().try_for_each(|&blocks| unsafe { array.discard_part(blocks) })
+        parts.iter().try_for_each(|&blocks| unsafe { vmemmap.discard_part(blocks) })
     }
 
     /// Fills the descriptors of some blocks with `byte`, so that they are backed and dirty.
     ///
     /// # Safety
-    /// As [`discard_page_array_parts`](Self::discard_page_array_parts).
-    pub unsafe fn prefault_page_array_parts(&self, parts: &[BlockRange], byte: u8) {
-        if let Some(array) = &self.array {
+    /// As [`discard_vmemmap_parts`](Self::discard_vmemmap_parts).
+    pub unsafe fn prefault_vmemmap_parts(&self, parts: &[BlockRange], byte: u8) {
+        if let Some(vmemmap) = &self.vmemmap {
             // SAFETY: passed on to the caller.
-            parts.iter().for_each(|&blocks| unsafe { array.fill(blocks, byte) });
+            parts.iter().for_each(|&blocks| unsafe { vmemmap.fill(blocks, byte) });
         }
     }
 
@@ -283,17 +279,16 @@ impl HostedPlatform {
         Box::leak(Box::new(self))
     }
 
-    /// Makes the calling thread CPU `index` until the token is dropped. Where another thread merely
-    /// borrows the number while it is pinned, this waits for it.
+    /// Makes the calling thread CPU `index` until the token is dropped. Waits for a thread that
+    /// only borrows the number while it is pinned.
     ///
-    /// A thread that never enters may use the machine as well: each outermost [`Platform::pin`]
-    /// borrows a number that nobody has, on the thread that made the machine preferably 0, and
-    /// waits while there is none. So leave numbers free for threads that do not enter, or make them
-    /// enter too.
+    /// A thread that never enters may use the machine too: each outermost [`Platform::pin`] borrows
+    /// a free number, preferably 0 on the thread that made the machine, and waits while there is
+    /// none. So leave numbers free for threads that do not enter, or let them enter.
     ///
     /// # Errors
     /// [`HostedError::NoSuchCpu`], [`HostedError::CpuTaken`], and [`HostedError::AlreadyCpu`] when
-    /// this thread is one.
+    /// this thread is a CPU.
     pub fn enter_cpu(&self, index: u32) -> Result<CpuToken<'_>, HostedError> {
         self.cpus.enter(index)?;
         Ok(CpuToken { platform: self, index, thread_bound: PhantomData })
@@ -327,8 +322,8 @@ impl HostedPlatform {
     /// do this to parts that do not overlap.
     ///
     /// # Safety
-    /// Nobody else reads or writes the range meanwhile or relies on its content: no manager has
-    /// been brought up over it since it was last free, or its caller owns the frames.
+    /// No other code reads or writes the range meanwhile or relies on its content: no manager has
+    /// been brought up over it, or the caller owns the frames.
     ///
     /// # Errors
     /// [`HostedError::NotMemory`]; nothing was then written.
@@ -352,7 +347,7 @@ impl HostedPlatform {
             return Err(HostedError::Unaligned { range });
         }
         let offset = self.offset_of(range)?;
-        // SAFETY: the caller vouches that nobody uses the range.
+        // SAFETY: the caller vouches that the range is not in use.
         unsafe { self.mapping.discard(offset, range.size()) }
             .map_err(|error| HostedError::CannotDiscard { range, error })
     }
@@ -363,8 +358,8 @@ impl HostedPlatform {
         self.mapping.is_shared()
     }
 
-    /// Gives advice that discards memory for at most 32 ranges, and says of which it was taken, a
-    /// bit each.
+    /// Gives advice that discards memory for at most 32 ranges, and returns a bit for each range of
+    /// which it was taken.
     ///
     /// # Safety
     /// As [`HostedPlatform::prefault`].
@@ -372,14 +367,14 @@ impl HostedPlatform {
         &self,
         ranges: &[PhysRange],
         advice: libc::c_int,
-        process: &mut Itself,
+        process: &mut OwnProcess,
     ) -> u32 {
         // A range that is not all memory becomes an empty one, which is refused.
         let part = |&range: &PhysRange| {
             self.offset_of(range).map_or((0, 0), |offset| (offset, range.size()))
         };
         let parts: Vec<(u64, u64)> = ranges.iter().map(part).collect();
-        // SAFETY: the caller vouches that nobody uses the ranges.
+        // SAFETY: the caller vouches that the ranges are not in use.
         unsafe { self.mapping.advise(&parts, advice, process) }
     }
 
@@ -392,8 +387,8 @@ impl HostedPlatform {
             .map_err(|error| HostedError::CannotMeasure { error })
     }
 
-    /// Where a range of present memory begins in the reservation. One present range lies in one
-    /// run, so it is linear there.
+    /// The offset of a range of present memory in the reservation. A present range lies in one run,
+    /// so it is contiguous there.
     fn offset_of(&self, range: PhysRange) -> Result<u64, HostedError> {
         let outside = HostedError::NotMemory { range };
         let index = self.present.partition_point(|known| known.end <= range.start);
@@ -408,8 +403,8 @@ impl HostedPlatform {
     }
 }
 
-/// Reserves addresses for all memory: linearly where the machine's highest address allows it and
-/// the process has so many, otherwise without the holes. Never for less than all memory.
+/// Reserves addresses for all memory: linearly if the machine's highest address and the process
+/// allow it, otherwise without the holes.
 fn reserve(
     map: MemoryMap<'_>,
     skew: usize,
@@ -438,17 +433,17 @@ fn present(map: MemoryMap<'_>) -> Vec<PhysRange> {
     out
 }
 
-// SAFETY: present memory is an anonymous mapping of this process that nobody else knows; `direct`
+// SAFETY: present memory is an anonymous mapping of this process that no other code knows; `direct`
 // is linear within a present range because a run holds it whole, and never changes (invariants 1
 // and 15). Interrupt handlers do not exist. A number has one thread at a time, by compare-and-swap,
 // and a pinned thread keeps it. membarrier is a full barrier on every thread that runs.
 unsafe impl Platform for HostedPlatform {
     /// # Panics
-    /// When no run holds the address, which a manager never asks for.
+    /// When no run holds the address. A manager never asks for such an address.
     #[inline]
     fn direct(&self, pa: u64) -> NonNull<u8> {
         // Nearly all addresses of nearly all machines: offset and address are equal.
-        if pa < self.straight
+        if pa < self.identity_end
             && let Some(address) = self.mapping.at(pa)
         {
             return address;
@@ -517,8 +512,7 @@ unsafe impl Platform for HostedPlatform {
     }
 
     /// # Panics
-    /// When the system takes away a call that worked at creation: going on would corrupt memory
-    /// silently.
+    /// When a system call fails that worked at creation: going on would corrupt memory silently.
     fn cpu_barrier(&self) {
         self.barrier.run();
     }
@@ -534,13 +528,13 @@ unsafe impl Platform for HostedPlatform {
     }
 
     fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
-        self.array.as_ref().map(|array| array as &dyn VmemmapSpace)
+        self.vmemmap.as_ref().map(|vmemmap| vmemmap as &dyn VmemmapSpace)
     }
 
     #[inline]
     fn relax(&self) {
         std::hint::spin_loop();
-        if self.crowded {
+        if self.oversubscribed {
             std::thread::yield_now();
         }
     }

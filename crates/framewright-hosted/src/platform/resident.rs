@@ -39,7 +39,8 @@ mod tests {
     #[test]
     fn only_the_mappings_inside_count() {
         let text = "1000-2000 rw-p 00000000 00:00 0 \nSize: 4 kB\nRss:                   4 kB\n\
-                    5000-9000 ---p 00000000 00:00 0 \nRss: 8 kB\nVmFlags: rd-x\n9000-a000 rw-p 0 00:00 0 \nRss: 16 kB\n";
+                    5000-9000 ---p 00000000 00:00 0 \nRss: 8 kB\nVmFlags: rd-x\n\
+                    9000-a000 rw-p 0 00:00 0 \nRss: 16 kB\n";
         assert_eq!(sum(text.as_bytes(), &(0x5000..0xa000)).unwrap(), 24 << 10);
         assert_eq!(sum(text.as_bytes(), &(0x5000..0x9000)).unwrap(), 8 << 10);
         assert!(sum("5000-6000 rw-p 0\nRss: x kB\n".as_bytes(), &(0..0x9000)).is_err());

@@ -5,13 +5,14 @@
 //! because a map with a line missing is a wrong map. A file with several boots gives the first.
 
 use super::e820_line::{self, Entry};
+use super::error::SourceError;
 use super::log_line::message;
+use super::machine::{Affinity, CpuAffinity, MAX_CPUS, Machine};
 use super::reader::{Line, lines};
 use super::srat_line::{self, Srat};
-use super::{Affinity, CpuAffinity, Machine, SourceError};
 use framewright::firmware::MapRange;
 
-/// Whether any line is one of ours.
+/// Whether any line is of the firmware map or the affinity table.
 pub(super) fn recognise(text: &str) -> bool {
     text.lines().map(message).any(|message| {
         e820_line::content(message).is_some() || srat_line::content(message).is_some()
@@ -60,9 +61,10 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
         match boot.brought_up {
             Some(cpus) => {
                 machine.set_cpus(cpus)?;
-                machine
-                    .notes
-                    .push(format!("the log says only that there are {cpus} CPUs; they are dealt to the nodes in turn"));
+                machine.notes.push(format!(
+                    "the log says only that there are {cpus} CPUs; they are dealt to the \
+                    nodes in turn"
+                ));
             }
             None => machine.notes.push("the log names no CPU".to_owned()),
         }
@@ -105,8 +107,8 @@ fn read_line(boots: &mut Vec<Boot>, line: Line<'_>) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// Adds a range, in a new boot when it repeats the first range of this one. A line that is merely
-/// printed twice is one line.
+/// Adds a range. A range that repeats the first one begins a new boot. A line that is printed twice
+/// in a row counts once.
 fn add_range(boots: &mut Vec<Boot>, range: MapRange) {
     let last = boots.len() - 1;
     let known = &mut boots[last].ranges;
@@ -127,8 +129,8 @@ fn add_cpu(boot: &mut Boot, apic: u64, node: u32, line: Line<'_>) -> Result<(), 
             Err(line
                 .unreadable(&format!("APIC {apic:#x} on node {known}, as an earlier line says")))
         }
-        None if boot.cpus.len() >= super::MAX_CPUS as usize => {
-            Err(line.unreadable(&format!("at most {} CPUs", super::MAX_CPUS)))
+        None if boot.cpus.len() >= MAX_CPUS as usize => {
+            Err(line.unreadable(&format!("at most {} CPUs", MAX_CPUS)))
         }
         None => {
             boot.cpus.push((apic, node));
@@ -142,5 +144,5 @@ fn brought_up(message: &str) -> Option<u32> {
     let rest = message.split_once("Brought up ").or_else(|| message.split_once("Booted up "))?.1;
     let number = rest.split_once(" CPU")?.0;
     let number = number.rsplit(' ').next()?;
-    super::size::parse_decimal(number).filter(|cpus| (1..=super::MAX_CPUS).contains(cpus))
+    super::size::parse_decimal(number).filter(|cpus| (1..=MAX_CPUS).contains(cpus))
 }

@@ -9,10 +9,10 @@ use framewright::units::PhysRange;
 pub(super) const EXPECTED: &str =
     "a range and a type, such as \"BIOS-e820: [mem 0x0000000000100000-0x000000007fffffff] usable\"";
 
-/// What a line looks like whose range is the wrong way round or goes beyond all addresses.
+/// What is expected of a line whose range is reversed or ends beyond 2^64.
 pub(super) const ASCENDING: &str = "a range that ends at or after its start and below 2^64";
 
-/// Whether a line is readable but for its range, which cannot be.
+/// Whether a line is readable except for its range, which is impossible.
 pub(super) fn has_impossible_range(content: &str) -> bool {
     let Some(content) = content.strip_prefix(':').map(str::trim) else { return false };
     let ends = match content.strip_prefix("[mem ") {
@@ -29,7 +29,7 @@ pub(super) fn has_impossible_range(content: &str) -> bool {
 pub(super) enum Entry {
     /// A range of the map.
     Range(MapRange),
-    /// A hole, which newer kernels print for the reader.
+    /// A hole, which newer kernels print.
     Gap,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn content(message: &str) -> Option<&str> {
     ["BIOS-e820", "BIOS-e801", "BIOS-88"].iter().find_map(|source| message.strip_prefix(source))
 }
 
-/// Reads what [`content`] gave.
+/// Reads what [`content`] returned.
 pub(super) fn read(content: &str) -> Option<Entry> {
     let content = content.strip_prefix(':')?.trim();
     if content.starts_with("[gap ") {
@@ -124,7 +124,8 @@ mod tests {
                 (0x9_f000, 0x10_0000, Reserved),
             ),
             (
-                "BIOS-e820: [mem 0x0000000000100000-0x000000007ffdbfff]    1.9 GB kernel usable RAM",
+                "BIOS-e820: [mem 0x0000000000100000-0x000000007ffdbfff]    1.9 GB kernel \
+                 usable RAM",
                 (0x10_0000, 0x7ffd_c000, Conventional),
             ),
             (

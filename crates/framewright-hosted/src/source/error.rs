@@ -29,14 +29,14 @@ impl fmt::Display for Place {
 pub enum SourceError {
     /// A file could not be read.
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What the operating system said.
         error: std::io::Error,
     },
     /// A file is larger than any description of a machine.
     FileTooLarge {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The most that is read, in bytes.
         limit_bytes: u64,
@@ -45,7 +45,7 @@ pub enum SourceError {
     Unreadable {
         /// The line.
         place: Place,
-        /// What would have been right.
+        /// What was expected instead.
         expected: String,
     },
     /// The text describes no memory at all.
@@ -60,7 +60,7 @@ pub enum SourceError {
     },
     /// Nothing under this root says how much memory the machine has.
     NoSource {
-        /// Where `proc` and `sys` were looked for.
+        /// The folder that should hold `proc` and `sys`.
         root: PathBuf,
         /// One reason for each source that was tried.
         reasons: Vec<String>,
@@ -139,12 +139,13 @@ impl fmt::Display for SourceError {
             Self::Unreadable { place, expected } => write!(f, "{place}: expected {expected}"),
             Self::NoMemory { name } => write!(
                 f,
-                "{name} names no memory: expected a boot log with BIOS-e820 lines, the content of /proc/iomem, or lines such as \
-                 \"memory 0x100000 +2G usable\""
+                "{name} names no memory: expected a boot log with BIOS-e820 lines, the content of \
+                 /proc/iomem, or lines such as \"memory 0x100000 +2G usable\""
             ),
             Self::HiddenAddresses { name } => write!(
                 f,
-                "{name}: every address is zero because the kernel hides them from this user; read it as root, or use a boot log"
+                "{name}: every address is zero because the kernel hides them from this user; read \
+                 it as root, or use a boot log"
             ),
             Self::NoSource { root, reasons } => {
                 write!(f, "nothing under {} says how much memory there is", root.display())?;
@@ -154,7 +155,8 @@ impl fmt::Display for SourceError {
             Self::Topology { name, error } => write!(f, "{name}: {error}"),
             Self::MoreNodesThanMemory { nodes, node_bytes, memory_bytes } => write!(
                 f,
-                "more nodes than memory: {nodes} nodes of at least {} MiB need {} MiB, the machine has {} MiB",
+                "more nodes than memory: {nodes} nodes of at least {} MiB need {} MiB, the machine \
+                 has {} MiB",
                 node_bytes >> 20,
                 (u64::from(*nodes) * node_bytes) >> 20,
                 memory_bytes >> 20
@@ -162,7 +164,9 @@ impl fmt::Display for SourceError {
             Self::NodeCount { nodes } => {
                 write!(f, "{nodes} nodes: expected 1 to {}", framewright::units::MAX_NODES)
             }
-            Self::CpuCount { cpus } => write!(f, "{cpus} CPUs: expected 1 to {}", super::MAX_CPUS),
+            Self::CpuCount { cpus } => {
+                write!(f, "{cpus} CPUs: expected 1 to {}", super::machine::MAX_CPUS)
+            }
             Self::MemorySize { memory_bytes, least_bytes, most_bytes } => write!(
                 f,
                 "{memory_bytes} byte{} of memory: expected at least {} MiB and at most {} TiB",

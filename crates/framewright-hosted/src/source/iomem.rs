@@ -1,22 +1,24 @@
-//! `/proc/iomem`: what the kernel made of the firmware map.
+//! `/proc/iomem`: the firmware map as the kernel changed it.
 
 use super::e820_line::ASCENDING;
+use super::error::SourceError;
+use super::kinds;
+use super::machine::Machine;
 use super::reader::{Line, lines};
 use super::size::{parse_hex, parse_inclusive};
-use super::{Machine, SourceError, kinds};
 use framewright::firmware::MapRange;
 use framewright::units::PhysRange;
 
 const EXPECTED: &str = "a line of /proc/iomem such as \"00100000-7fffffff : System RAM\"";
 
-/// Whether the first line that says anything is one of `/proc/iomem`.
+/// Whether the first line that is not blank is a line of `/proc/iomem`.
 pub(super) fn recognise(text: &str) -> bool {
     lines("", text)
         .find(|line| !line.text.trim().is_empty())
         .is_some_and(|line| entry(line).is_some() || is_reversed(line))
 }
 
-/// Reads the outermost entries: what lies inside them is how the kernel uses them.
+/// Reads the outermost entries. Entries inside them say how the kernel uses them.
 pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     let mut machine = Machine { name: name.to_owned(), ..Machine::default() };
     let mut all_zero = true;
@@ -44,7 +46,7 @@ fn entry(line: Line<'_>) -> Option<(PhysRange, &str)> {
     Some((parse_inclusive(range.trim())?, what.trim()))
 }
 
-/// Whether a line is an entry but for its range, which cannot be.
+/// Whether a line is an entry except for its range, which is impossible.
 fn is_reversed(line: Line<'_>) -> bool {
     let ends = line.text.split_once(" : ").and_then(|(range, _)| range.split_once('-'));
     let is_number = |text: &str| parse_hex(text.trim()).is_some();
@@ -102,7 +104,8 @@ fec00000-fec003ff : IOAPIC 0
 
     #[test]
     fn hidden_addresses_are_named() {
-        let hidden = "00000000-00000000 : Reserved\n00000000-00000000 : System RAM\n  00000000-00000000 : Kernel code\n";
+        let hidden = "00000000-00000000 : Reserved\n00000000-00000000 : System RAM\n\x20 \
+                      00000000-00000000 : Kernel code\n";
         let error = Machine::parse("/proc/iomem", hidden).unwrap_err();
         assert!(matches!(error, SourceError::HiddenAddresses { .. }));
         assert!(error.to_string().contains("hides them from this user"), "{error}");

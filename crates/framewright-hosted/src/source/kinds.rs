@@ -1,9 +1,9 @@
-//! The names that Linux gives kinds of memory, in all the spellings that it has used.
+//! The names of kinds of memory, in all spellings that Linux has used.
 
 use framewright::firmware::MemoryKind;
 
-/// The kind that `text` names, in either case: boot log, `/proc/iomem` and `/sys/firmware/memmap`
-/// alike.
+/// The kind that `text` names, in upper or lower case, as in the boot log, `/proc/iomem` and
+/// `/sys/firmware/memmap`.
 pub(super) fn kind(text: &str) -> Option<MemoryKind> {
     let name = text.trim().to_ascii_lowercase();
     // Old kernels bracket the whole name: "(usable)".

@@ -1,6 +1,7 @@
-//! From a machine to the library's intake.
+//! Hands a machine to the library's memory map and topology.
 
-use super::{Machine, SourceError};
+use super::error::SourceError;
+use super::machine::Machine;
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology, TopologyError};
 use framewright::units::NodeId;
 
@@ -9,8 +10,8 @@ impl Machine {
     /// their overlaps.
     #[must_use]
     pub fn map_storage(&self) -> Vec<MapRange> {
-        // n ranges have at most 2n borders, so 2n pieces; the builder asks for room for as many
-        // again while it cuts.
+        // n ranges have at most 2n borders, so 2n pieces; the builder needs room for as many again
+        // while it splits them.
         vec![MapRange::EMPTY; 4 * self.ranges.len() + 32]
     }
 
@@ -21,8 +22,8 @@ impl Machine {
     }
 
     /// Hands everything to the library: the ranges to `map`, nodes, CPUs and distances to
-    /// `topology`. Node numbers are kept, so that numbers with gaps leave nodes with neither memory
-    /// nor CPUs. A machine that names no CPU gets one on its lowest node.
+    /// `topology`. Node numbers are kept, so gaps become nodes with neither memory nor CPUs. A
+    /// machine that names no CPU gets one on its lowest node.
     ///
     /// # Errors
     /// [`SourceError::Map`] or [`SourceError::Topology`] with what the library refused: a range

@@ -1,4 +1,4 @@
-//! What stands before a kernel message in logs that people keep and send.
+//! The prefixes of kernel messages in logs that people keep and send.
 
 /// The message of a log line: without mail quoting, syslog's host and `kernel:`, priorities and
 /// time stamps.

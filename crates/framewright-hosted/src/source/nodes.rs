@@ -3,7 +3,8 @@
 //! Nothing here is an error: a machine without node files has one node, and what cannot be used is
 //! left out with a note.
 
-use super::{Affinity, CpuAffinity, Machine, size, split, system};
+use super::machine::{Affinity, CpuAffinity, Machine};
+use super::{size, split, sysfs};
 use framewright::firmware::LOCAL_DISTANCE;
 use framewright::units::PhysRange;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ struct Node {
 /// Adds nodes, CPUs that are online and distances to a machine whose memory is known.
 pub(super) fn read(root: &Path, machine: &mut Machine) {
     let folder = root.join("sys/devices/system/node");
-    let numbers = system::numbered(&folder, "node").unwrap_or_default();
+    let numbers = sysfs::numbered(&folder, "node").unwrap_or_default();
     let nodes: Vec<Node> = numbers
         .into_iter()
         .filter_map(|number| {
@@ -31,7 +32,7 @@ pub(super) fn read(root: &Path, machine: &mut Machine) {
         machine.notes.push(format!("one node: {} names none", folder.display()));
     }
     read_cpus(root, &nodes, machine);
-    // One node that is node 0 owns everything without being told.
+    // A single node 0 owns all memory without being listed.
     if nodes.len() > 1 || nodes.iter().any(|node| node.number != 0) {
         read_memory(root, &nodes, machine);
         read_distances(&nodes, machine);
@@ -40,9 +41,9 @@ pub(super) fn read(root: &Path, machine: &mut Machine) {
 
 fn read_cpus(root: &Path, nodes: &[Node], machine: &mut Machine) {
     let online = root.join("sys/devices/system/cpu/online");
-    let online = system::value(&online).ok().and_then(|text| size::parse_cpu_list(&text));
+    let online = sysfs::value(&online).ok().and_then(|text| size::parse_cpu_list(&text));
     for node in nodes {
-        let list = system::value(&node.folder.join("cpulist"))
+        let list = sysfs::value(&node.folder.join("cpulist"))
             .ok()
             .and_then(|text| size::parse_cpu_list(&text));
         let Some(list) = list else {
@@ -65,14 +66,15 @@ fn read_cpus(root: &Path, nodes: &[Node], machine: &mut Machine) {
     }
 }
 
-/// Which node has which of the kernel's memory blocks; without blocks, sizes must do.
+/// Reads which of the kernel's memory blocks each node has; without blocks, only the sizes of
+/// nodes.
 fn read_memory(root: &Path, nodes: &[Node], machine: &mut Machine) {
     let mut owned: Vec<(u64, u32)> = Vec::new();
     for node in nodes {
-        let blocks = system::numbered(&node.folder, "memory").unwrap_or_default();
+        let blocks = sysfs::numbered(&node.folder, "memory").unwrap_or_default();
         owned.extend(blocks.into_iter().map(|block| (block, node.number)));
     }
-    let bytes = match system::block_bytes(root) {
+    let bytes = match sysfs::block_bytes(root) {
         Ok(bytes) if !owned.is_empty() => bytes,
         _ => return read_sizes(nodes, machine),
     };
@@ -86,7 +88,7 @@ fn read_memory(root: &Path, nodes: &[Node], machine: &mut Machine) {
         ));
     }
     for (block, node) in owned {
-        let Some(range) = system::block_range(block, bytes) else { continue };
+        let Some(range) = sysfs::block_range(block, bytes) else { continue };
         match machine.affinities.last_mut() {
             Some(last) if last.node == node && last.range.end == range.start => {
                 last.range.end = range.end
@@ -99,8 +101,8 @@ fn read_memory(root: &Path, nodes: &[Node], machine: &mut Machine) {
 fn read_sizes(nodes: &[Node], machine: &mut Machine) {
     let sizes: Vec<u64> = nodes
         .iter()
-        .map(|node| system::value(&node.folder.join("meminfo")).unwrap_or_default())
-        .map(|text| system::mem_total(&text, "MemTotal:").unwrap_or(0))
+        .map(|node| sysfs::value(&node.folder.join("meminfo")).unwrap_or_default())
+        .map(|text| sysfs::mem_total(&text, "MemTotal:").unwrap_or(0))
         .collect();
     let present = machine.present().unwrap_or_default();
     if present.is_empty() || sizes.iter().all(|&size| size == 0) {
@@ -122,11 +124,11 @@ fn read_sizes(nodes: &[Node], machine: &mut Machine) {
     );
 }
 
-/// A row has one number for every node, in ascending order of nodes.
+/// Reads distances: a row has one number for every node, in ascending order of nodes.
 fn read_distances(nodes: &[Node], machine: &mut Machine) {
     let mut distances = Vec::new();
     for from in nodes {
-        let text = system::value(&from.folder.join("distance")).unwrap_or_default();
+        let text = sysfs::value(&from.folder.join("distance")).unwrap_or_default();
         let row: Vec<Option<u8>> = text.split_whitespace().map(size::parse_decimal).collect();
         if row.len() != nodes.len() {
             machine.notes.push(format!(
@@ -143,7 +145,7 @@ fn read_distances(nodes: &[Node], machine: &mut Machine) {
                 {
                     distances.push((from.number, to.number, distance));
                 }
-                // Emulated nodes all lie at the distance of a node to itself.
+                // Emulated nodes all have the distance of a node to itself.
                 _ => {
                     machine.notes.push(format!(
                         "distances are not used: those of node {} are {text:?}",

@@ -1,20 +1,20 @@
-//! Lines of a text, each knowing where it stands.
+//! Lines of a text with their numbers.
 
-use super::{Place, SourceError};
+use super::error::{Place, SourceError};
 
 /// One line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'a> {
     /// The file, or the name that was given for the text.
     pub name: &'a str,
-    /// From 1.
+    /// Its number, from 1.
     pub number: usize,
-    /// Without its end.
+    /// The line without its end.
     pub text: &'a str,
 }
 
 impl Line<'_> {
-    /// The error that this line cannot be read.
+    /// The error for a line that cannot be read.
     pub fn unreadable(&self, expected: &str) -> SourceError {
         let place = Place {
             name: self.name.to_owned(),

@@ -1,20 +1,22 @@
-//! Changing a machine: other nodes, other CPUs.
+//! Changes the nodes and CPUs of a machine.
 
-use super::{Affinity, CpuAffinity, MAX_CPUS, Machine, SourceError, split};
+use super::error::SourceError;
+use super::machine::{Affinity, CpuAffinity, MAX_CPUS, Machine};
+use super::split;
 use framewright::firmware::MapBuilder;
 use framewright::units::{MAX_NODES, PhysRange};
 
-/// Least memory of an emulated node, as in Linux.
+/// The least memory of an emulated node, as in Linux (`FAKE_NODE_MIN_SIZE`).
 const NODE_MIN_BYTES: u64 = 32 << 20;
 
 impl Machine {
-    /// Replaces the nodes by `nodes` that share present memory evenly by address, cut at 2 MiB
-    /// boundaries, with CPUs dealt to them in turn (Linux's parameter `numa=fake=N`). Distances
-    /// become the usual ones; hot-pluggable memory stays so.
+    /// Replaces the nodes by `nodes` new ones that share present memory evenly by address, cut at 2
+    /// MiB boundaries, with CPUs dealt to them in turn (Linux's parameter `numa=fake=N`). Distances
+    /// become the default ones; hot-pluggable memory remains so.
     ///
     /// # Errors
     /// [`SourceError::NodeCount`], [`SourceError::MoreNodesThanMemory`] below 32 MiB a node,
-    /// [`SourceError::Map`] when the memory map itself is refused. The machine is then as it was.
+    /// [`SourceError::Map`] when the memory map itself is refused. An error changes nothing.
     pub fn emulate_nodes(&mut self, nodes: u32) -> Result<(), SourceError> {
         if nodes == 0 || nodes as usize > MAX_NODES {
             return Err(SourceError::NodeCount { nodes });
@@ -58,7 +60,7 @@ impl Machine {
     /// when none had, to the nodes with memory.
     ///
     /// # Errors
-    /// [`SourceError::CpuCount`]; the machine is then as it was.
+    /// [`SourceError::CpuCount`]; an error changes nothing.
     pub fn set_cpus(&mut self, cpus: u32) -> Result<(), SourceError> {
         if cpus == 0 || cpus > MAX_CPUS {
             return Err(SourceError::CpuCount { cpus });

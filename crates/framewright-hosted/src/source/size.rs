@@ -1,6 +1,7 @@
-//! Sizes and addresses as people write them.
+//! Parses sizes, addresses and CPU lists as people write them.
 
-use super::SizeError;
+use super::error::SizeError;
+use super::machine::MAX_CPUS;
 
 /// Reads a number of bytes as the library's boot parameters do, with white space around it allowed,
 /// and an error that repeats the text.
@@ -47,11 +48,11 @@ pub(crate) fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     for part in text.trim().split(',').filter(|part| !(part.is_empty() && text.trim().is_empty())) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (parse_decimal(first.trim())?, parse_decimal(last.trim())?);
-        if first > last || last - first >= super::MAX_CPUS {
+        if first > last || last - first >= MAX_CPUS {
             return None;
         }
         cpus.extend(first..=last);
-        if cpus.len() > super::MAX_CPUS as usize {
+        if cpus.len() > MAX_CPUS as usize {
             return None;
         }
     }

@@ -1,4 +1,4 @@
-//! Cutting memory into nodes by address.
+//! Divides memory among nodes by address.
 
 use framewright::units::{BLOCK_SIZE, PhysRange};
 

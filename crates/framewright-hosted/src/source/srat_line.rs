@@ -1,14 +1,14 @@
 //! One line of the affinity table in a boot log, in all the forms that Linux has printed.
 
-use super::Affinity;
+use super::machine::Affinity;
 use super::size::{parse_decimal, parse_hex, parse_inclusive};
 use framewright::units::PhysRange;
 
 /// What a readable line looks like.
-pub(super) const EXPECTED: &str = "memory or a CPU and its node, such as \"SRAT: Node 0 PXM 0 [mem 0x00100000-0x7fffffff]\" or \
-                                   \"SRAT: PXM 0 -> APIC 0x04 -> Node 0\"";
+pub(super) const EXPECTED: &str = "memory or a CPU and its node, such as \
+    \"SRAT: Node 0 PXM 0 [mem 0x00100000-0x7fffffff]\" or \"SRAT: PXM 0 -> APIC 0x04 -> Node 0\"";
 
-/// How messages about the table begin, rather than lines of it.
+/// How messages about the table begin, as opposed to lines of it.
 const REMARKS: [&str; 16] = [
     "bad ",
     "detected ",
@@ -42,7 +42,7 @@ pub(super) enum Srat {
     },
     /// Something about the table that a reader should know.
     Remark,
-    /// A CPU that Linux did not take.
+    /// A CPU that Linux skipped.
     Nothing,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn content(message: &str) -> Option<&str> {
     (rest.starts_with(':') || begins_like_ours()).then_some(rest)
 }
 
-/// Reads what [`content`] gave.
+/// Reads what [`content`] returned.
 pub(super) fn read(content: &str) -> Option<Srat> {
     let content = content.strip_prefix(':')?.trim();
     let lower = content.to_ascii_lowercase();

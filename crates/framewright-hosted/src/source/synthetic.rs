@@ -1,25 +1,28 @@
-//! A machine made up from a size, shaped like a QEMU q35.
+//! A synthetic machine of a given size, shaped like a QEMU q35.
 
-use super::{Affinity, CpuAffinity, MAX_CPUS, Machine, SourceError};
+use super::error::SourceError;
+use super::machine::{Affinity, CpuAffinity, MAX_CPUS, Machine};
 use framewright::firmware::{MapRange, MemoryKind};
 use framewright::units::{MAX_NODES, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 
 /// Where low memory ends when there is more.
 const LOW_END: u64 = 2 << 30;
-/// Where the rest begins.
+/// Where memory above that begins.
 const HIGH_START: u64 = 4 << 30;
 /// QEMU gives nodes whole multiples of this.
 const NODE_GRAIN: u64 = 8 << 20;
 /// Firmware's tables at the end of low memory.
 const TABLES: u64 = 0x2_1000;
-/// Conventional memory below the first hole, and where it goes on.
+/// Where conventional memory below the first hole ends.
 const BASE_END: u64 = 0xa_0000;
+/// Where conventional memory goes on after the first hole.
 const EXTENDED_START: u64 = 0x10_0000;
 /// The addresses that processors with HyperTransport reserve, where memory does not reach them.
 const HYPERTRANSPORT: PhysRange = PhysRange::new(0xfd_0000_0000, 0x100_0000_0000);
-/// Smallest and largest machines.
-const LEAST: u64 = 8 << 20;
-const MOST: u64 = PHYSICAL_ADDRESS_END - HIGH_START;
+/// The smallest machine.
+const MIN_BYTES: u64 = 8 << 20;
+/// The largest machine.
+const MAX_BYTES: u64 = PHYSICAL_ADDRESS_END - HIGH_START;
 
 impl Machine {
     /// A machine with `memory_bytes` of memory (rounded down to pages), split over `nodes` as QEMU
@@ -30,11 +33,11 @@ impl Machine {
     /// [`SourceError::MemorySize`], [`SourceError::NodeCount`], [`SourceError::CpuCount`], and
     /// [`SourceError::MoreNodesThanMemory`] below 8 MiB a node.
     pub fn synthetic(memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Self, SourceError> {
-        if !(LEAST..=MOST).contains(&memory_bytes) {
+        if !(MIN_BYTES..=MAX_BYTES).contains(&memory_bytes) {
             return Err(SourceError::MemorySize {
                 memory_bytes,
-                least_bytes: LEAST,
-                most_bytes: MOST,
+                least_bytes: MIN_BYTES,
+                most_bytes: MAX_BYTES,
             });
         }
         if nodes == 0 || nodes as usize > MAX_NODES {
@@ -119,6 +122,7 @@ fn affinities(memory_bytes: u64, nodes: u32) -> Vec<Affinity> {
     }
     out
 }
+
 fn counted(number: u32, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -1,20 +1,24 @@
-//! Our own text format: what a person would type. `machines/README.md` describes it.
+//! The text format of this crate, easy to type. `machines/README.md` describes it.
 
+use super::error::SourceError;
+use super::kinds;
+use super::machine::{Affinity, CpuAffinity, MAX_CPUS, Machine};
 use super::reader::{Line, lines};
-use super::size::{format_cpu_list, parse_cpu_list, parse_decimal};
-use super::{Affinity, CpuAffinity, Machine, SourceError, kinds, parse_size};
+use super::size::{format_cpu_list, parse_cpu_list, parse_decimal, parse_size};
 use framewright::firmware::MapRange;
 use framewright::units::PhysRange;
 use std::fmt::Write;
 
-const UNKNOWN: &str = "a boot log with BIOS-e820 lines, the content of /proc/iomem, or lines that begin with memory, node, distance, \
-                       name, note or #";
-const MEMORY: &str = "\"memory FIRST-LAST KIND\" or \"memory START +SIZE KIND\", such as \"memory 0x100000 +2G usable\"; kinds are usable, \
-                      hot-pluggable, unaccepted, soft reserved, persistent, ACPI data, ACPI NVS, reserved, unusable and type N";
-const NODE: &str = "\"node N memory FIRST-LAST [hotplug]\", \"node N memory START +SIZE [hotplug]\" or \"node N cpus 0-3,8\"";
+const UNKNOWN: &str = "a boot log with BIOS-e820 lines, the content of /proc/iomem, or lines that \
+    begin with memory, node, distance, name, note or #";
+const MEMORY: &str = "\"memory FIRST-LAST KIND\" or \"memory START +SIZE KIND\", such as \
+    \"memory 0x100000 +2G usable\"; kinds are usable, hot-pluggable, unaccepted, soft reserved, \
+    persistent, ACPI data, ACPI NVS, reserved, unusable and type N";
+const NODE: &str = "\"node N memory FIRST-LAST [hotplug]\", \
+    \"node N memory START +SIZE [hotplug]\" or \"node N cpus 0-3,8\"";
 const DISTANCE: &str = "\"distance FROM TO UNITS\", such as \"distance 0 1 20\", units up to 255";
 
-/// Reads our format.
+/// Reads the text format.
 pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     let mut machine = Machine { name: name.to_owned(), ..Machine::default() };
     for line in lines(name, text) {
@@ -33,7 +37,7 @@ fn read_line(machine: &mut Machine, line: Line<'_>) -> Result<(), SourceError> {
     match word {
         "" => {}
         _ if word.starts_with('#') => {}
-        // Free text: a # in it is part of it.
+        // In free text a # is no comment.
         "name" => machine.name = rest.to_owned(),
         "note" => machine.notes.push(rest.to_owned()),
         "memory" => machine.ranges.push(memory(plain).ok_or_else(|| line.unreadable(MEMORY))?),
@@ -93,8 +97,8 @@ fn node(machine: &mut Machine, text: &str, line: Line<'_>) -> Result<(), SourceE
                         known.node
                     )));
                 }
-                if machine.cpus.len() >= super::MAX_CPUS as usize {
-                    return Err(line.unreadable(&format!("at most {} CPUs", super::MAX_CPUS)));
+                if machine.cpus.len() >= MAX_CPUS as usize {
+                    return Err(line.unreadable(&format!("at most {} CPUs", MAX_CPUS)));
                 }
                 machine.cpus.push(CpuAffinity { cpu, node });
             }
@@ -114,7 +118,7 @@ fn distance(text: &str) -> Option<(u32, u32, u8)> {
     }
 }
 
-/// Writes our format. Line breaks in names and notes become spaces: they are one line each.
+/// Writes the text format. Line breaks in names and notes become spaces, because each is one line.
 pub(super) fn write(machine: &Machine) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.

@@ -1,7 +1,7 @@
 //! Describing a [`FakeMachine`].
 
 use super::cpu::CpuSet;
-use super::memory::{Layout, Memory, PATTERNS};
+use super::memory::{Layout, Memory, PATTERNS, retire_with_thread};
 use super::{Clock, Counters, FakeMachine, usable_ranges};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, PhysRange};
@@ -25,6 +25,7 @@ pub struct Builder {
     knows_tasks: bool,
     entropy: Option<u64>,
     before: Option<&'static FakeMachine>,
+    is_kept: bool,
 }
 
 impl Builder {
@@ -42,6 +43,7 @@ impl Builder {
             knows_tasks: true,
             entropy: None,
             before: None,
+            is_kept: false,
         }
     }
 
@@ -145,6 +147,14 @@ impl Builder {
         self
     }
 
+    /// A machine for statics, which outlives the thread that builds it. The memory of any other is
+    /// given back to the host when that thread ends, as by [`FakeMachine::retire`]: a test program
+    /// has hundreds of machines, and each test has a thread.
+    pub fn kept(mut self) -> Self {
+        self.is_kept = true;
+        self
+    }
+
     /// A machine that cannot tell its tasks apart.
     pub fn anonymous_tasks(mut self) -> Self {
         self.knows_tasks = false;
@@ -192,6 +202,9 @@ impl Builder {
             }
             None => Arc::new(Memory::new(&usable, self.layout, pattern)),
         };
+        if !self.is_kept {
+            retire_with_thread(&memory);
+        }
         let cpus = Arc::new(CpuSet::new(self.cpu_nodes.len()));
         Box::leak(Box::new(FakeMachine {
             memory,

@@ -5,11 +5,12 @@
 //! file over and over, so a frame is filled with it at no cost until it is written.
 
 use framewright::units::PhysRange;
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What every byte of memory may be at the start. A table over memory that was never cleared then
 /// has, from one pattern to another, each state that a block can be in (the low four bits of a
@@ -138,10 +139,29 @@ impl Memory {
 
     /// Puts back a mapping that faults.
     pub(super) fn retire(&self) {
-        self.retired.store(true, Ordering::Relaxed);
+        if self.retired.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let flags = libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         map(Some(self.base), self.size, libc::PROT_NONE, flags, -1);
     }
+}
+
+/// Retires the memory when the calling thread ends. Whoever uses it afterwards panics or faults.
+pub(super) fn retire_with_thread(memory: &Arc<Memory>) {
+    struct Memories(RefCell<Vec<Arc<Memory>>>);
+
+    impl Drop for Memories {
+        fn drop(&mut self) {
+            self.0.get_mut().iter().for_each(|memory| memory.retire());
+        }
+    }
+
+    thread_local! {
+        static BUILT: Memories = const { Memories(RefCell::new(Vec::new())) };
+    }
+
+    BUILT.with(|built| built.0.borrow_mut().push(Arc::clone(memory)));
 }
 
 fn region(base: NonNull<u8>, range: PhysRange, offset: usize) -> Region {

@@ -1,5 +1,8 @@
 //! What the tests of the manager share.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each program uses its part")]
+
+pub mod pool_machine;
+pub mod reporting_rig;
 
 use framewright::block::MigrateType;
 use framewright::parameters::{Pages, Policy};
@@ -12,18 +15,6 @@ use std::collections::BTreeMap;
 
 /// A manager and a tally of what it must hold.
 pub type Fake = Manager<FakeMachine>;
-
-/// Brings up a machine after reserving `reserved`, and checks all invariants.
-pub fn bring_up_reserving(
-    machine: &'static FakeMachine,
-    reserved: &[PhysRange],
-) -> Result<Fake, BringUpError> {
-    if has_array() {
-        bring_up_as_named(machine, reserved)
-    } else {
-        bring_up_with(machine, reserved, &parameters(""))
-    }
-}
 
 /// Parameters of a command line, and `careful=` when this run is.
 pub fn parameters(line: &str) -> Parameters {
@@ -50,46 +41,79 @@ pub fn bring_up_with(
     Ok(manager)
 }
 
-/// Brings up a machine and checks all invariants. Some files run tests of others once more: in
-/// `manager_inside` pages have descriptors in their blocks, in `manager_eager` and
-/// `manager_deferred` in an array.
+/// Brings up a machine and checks all invariants.
 pub fn bring_up(machine: &'static FakeMachine) -> Fake {
-    bring_up_as_named(machine, &[]).expect("bring-up")
+    Descriptors::None.bring_up(machine)
 }
 
-fn bring_up_as_named(
+/// As [`Descriptors::bring_up_reserving`], without descriptors.
+pub fn bring_up_reserving(
     machine: &'static FakeMachine,
     reserved: &[PhysRange],
 ) -> Result<Fake, BringUpError> {
-    let (pages, policy) = match env!("CARGO_CRATE_NAME") {
-        "manager_inside" => (Pages::Inside, Policy::OnDemand),
-        "manager_eager" => (Pages::Auto, Policy::Eager),
-        "manager_deferred" => (Pages::Auto, Policy::Deferred),
-        _ => (Pages::None, Policy::OnDemand),
-    };
-    if pages == Pages::Auto {
-        // It takes no frames, so that there is as much memory as without.
-        FakeArray::install_with(machine, false, false);
-    }
-    let mut parameters = with_pages(pages);
-    parameters.policy = policy;
-    let manager = bring_up_with(machine, reserved, &parameters)?;
-    manager.vmemmap().initialise_deferred(&framewright_jobs::NoHelpers);
-    Ok(manager)
+    Descriptors::None.bring_up_reserving(machine, reserved)
 }
 
-/// Whether every page has a descriptor in an array here.
-pub fn has_array() -> bool {
-    matches!(env!("CARGO_CRATE_NAME"), "manager_eager" | "manager_deferred")
-}
-
-/// The same with descriptors inside the blocks that are in pieces, where there is no array for
-/// them.
+/// As [`Descriptors::bring_up_described`], with descriptors inside the blocks.
 pub fn bring_up_described(machine: &'static FakeMachine) -> Fake {
-    if has_array() {
-        return bring_up(machine);
+    Descriptors::None.bring_up_described(machine)
+}
+
+/// Where a file's tests have the descriptors of pages, unless they ask for something else: some
+/// files run once for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Descriptors {
+    /// Nowhere.
+    None,
+    /// In their blocks.
+    Inside,
+    /// In an array, written at bring-up.
+    Eager,
+    /// In an array, written later.
+    Deferred,
+}
+
+impl Descriptors {
+    /// Brings up a machine and checks all invariants.
+    pub fn bring_up(self, machine: &'static FakeMachine) -> Fake {
+        self.bring_up_reserving(machine, &[]).expect("bring-up")
     }
-    bring_up_with(machine, &[], &with_pages(Pages::Inside)).expect("bring-up")
+
+    /// Brings up a machine after reserving `reserved`, and checks all invariants.
+    pub fn bring_up_reserving(
+        self,
+        machine: &'static FakeMachine,
+        reserved: &[PhysRange],
+    ) -> Result<Fake, BringUpError> {
+        let (pages, policy) = match self {
+            Self::None => (Pages::None, Policy::OnDemand),
+            Self::Inside => (Pages::Inside, Policy::OnDemand),
+            Self::Eager => (Pages::Auto, Policy::Eager),
+            Self::Deferred => (Pages::Auto, Policy::Deferred),
+        };
+        if self.has_array() {
+            // It takes no frames, so that there is as much memory as without.
+            FakeArray::install_with(machine, false, false);
+        }
+        let mut parameters = with_pages(pages);
+        parameters.policy = policy;
+        let manager = bring_up_with(machine, reserved, &parameters)?;
+        manager.vmemmap().initialise_deferred(&framewright_jobs::NoHelpers);
+        Ok(manager)
+    }
+
+    /// As [`Self::bring_up`], with descriptors inside the blocks where there is no array for them.
+    pub fn bring_up_described(self, machine: &'static FakeMachine) -> Fake {
+        if self.has_array() {
+            return self.bring_up(machine);
+        }
+        bring_up_with(machine, &[], &with_pages(Pages::Inside)).expect("bring-up")
+    }
+
+    /// Whether every page has a descriptor in an array.
+    pub fn has_array(self) -> bool {
+        matches!(self, Self::Eager | Self::Deferred)
+    }
 }
 
 /// Parameters that ask for descriptors or for none.

@@ -20,13 +20,13 @@ fn tid(helpers: &HostedHelpers) -> i32 {
     helpers.pool().shared.states[0].tid.load(Ordering::SeqCst)
 }
 
-/// A job whose helper stays in its chunk until `leave`; `inside` says that it is there.
+/// A job whose helper stays in its chunk until `leave`; `inside` says that it has begun.
 fn job(helpers: &HostedHelpers, inside: &AtomicBool, leave: &AtomicBool) {
     let begun = AtomicBool::new(false);
     let result = Job::new(0..2).min_chunk(1).max_threads(2).run(helpers, |_, worker| {
         if worker.index() != 0 {
             inside.store(true, Ordering::SeqCst);
-            // Or it might do both before its caller gets to one.
+            // Otherwise it might do both chunks before the caller begins one.
             while !leave.load(Ordering::SeqCst) || !begun.load(Ordering::SeqCst) {
                 breathe();
             }
@@ -51,7 +51,7 @@ fn is_possible() -> bool {
     possible
 }
 
-/// Two helpers at one slot would put each other's sleep to an end without a wake-up.
+/// Two helpers in one slot would end each other's sleep without a wake-up.
 #[test]
 fn a_successor_begins_when_its_predecessor_has_left() {
     if !is_possible() {
@@ -77,13 +77,13 @@ fn a_successor_begins_when_its_predecessor_has_left() {
             breathe();
         }
     });
-    // Who is there now works, and ends.
+    // The helper that is there now works, and ends.
     let second = tid(&helpers);
     job(&helpers, &AtomicBool::new(false), &leave);
     assert_eq!((tid(&helpers), helpers.started()), (second, 1));
 }
 
-/// Replaced at every moment of its life, asleep or about to be; then there is one that works.
+/// A helper that is replaced at any moment, asleep or about to sleep, has a successor that works.
 #[test]
 fn a_helper_that_is_replaced_is_not_lost() {
     if !is_possible() {
@@ -104,9 +104,9 @@ fn a_helper_that_is_replaced_is_not_lost() {
     }
 }
 
-/// A helper that was lowered for good starts no successors: they would be as low as it is.
+/// A helper at lowered priority starts no successors, because they would run at its priority.
 #[test]
-fn a_lowered_helper_starts_nobody_who_keeps_a_priority() {
+fn a_lowered_helper_starts_no_helper_that_keeps_a_priority() {
     if !is_possible() {
         return;
     }

@@ -1,0 +1,11 @@
+//! Tables of firmware, page tables and the vmemmap, calls between CPUs.
+#![cfg(not(loom))]
+
+mod common;
+
+mod acpi;
+mod address_space;
+mod ipi;
+mod paging;
+mod pvh;
+mod vmemmap;

@@ -1,0 +1,136 @@
+//! Calls between CPUs under every interleaving that the memory model allows. What crosses is plain
+//! memory here, so the model fails when it is seen too early; a CPU that is not notified of a call
+//! waits for ever, and the model says so. `RUSTFLAGS="--cfg loom" cargo test --release -p
+//! framewright-arch --test loom_ipi --target-dir target/loom`
+
+use framewright_arch::ipi::CrossCalls;
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Arc, Notify};
+use loom::thread;
+
+const CPUS: usize = 3;
+
+struct Machine {
+    calls: CrossCalls<CPUS>,
+    /// A CPU sleeps until its bell rings: for an interrupt, or because the last target of its call
+    /// has called. What was written before it rang is visible afterwards.
+    bells: [Notify; CPUS],
+    /// Calls that each CPU has served; it alone counts and looks.
+    served: [AtomicU32; CPUS],
+}
+
+/// One CPU.
+struct Cpu {
+    machine: Arc<Machine>,
+    me: usize,
+}
+
+impl Cpu {
+    fn sleep(&self) {
+        self.machine.bells[self.me].wait();
+        self.machine
+            .calls
+            .serve(self.me as u32, |caller| self.machine.bells[caller as usize].notify());
+    }
+
+    /// Has `target` call a function, with plain memory in both directions.
+    fn call(&self, target: u32) {
+        let there = Plain(UnsafeCell::new(0));
+        let back = Plain(UnsafeCell::new(0));
+        there.write(7);
+        let function = || {
+            back.write(there.read() + 1);
+            self.machine.served[target as usize].fetch_add(1, Ordering::Relaxed);
+        };
+        let notify = |target: u32| self.machine.bells[target as usize].notify();
+        let count = self.machine.calls.caller(self.me as u32).call(
+            [target].into_iter(),
+            &function,
+            notify,
+            |done| {
+                if !done() {
+                    self.sleep();
+                }
+            },
+        );
+        assert_eq!((count, back.read()), (1, 8));
+    }
+
+    /// Sleeps until so many calls were served in all.
+    fn serve(&self, calls: u32) {
+        let served = || self.machine.served[self.me].load(Ordering::Relaxed);
+        while served() < calls {
+            self.sleep();
+        }
+        assert_eq!(served(), calls);
+    }
+}
+
+/// Memory whose accesses the model checks.
+struct Plain(UnsafeCell<u32>);
+
+// SAFETY: whether accesses exclude each other is what the model finds out.
+unsafe impl Sync for Plain {}
+
+impl Plain {
+    fn read(&self) -> u32 {
+        // SAFETY: as above.
+        self.0.with(|value| unsafe { *value })
+    }
+
+    fn write(&self, new: u32) {
+        // SAFETY: as above.
+        self.0.with_mut(|value| unsafe { *value = new });
+    }
+}
+
+/// Runs one function for each CPU. Two CPUs are explored with three preemptions, three with two:
+/// minutes otherwise.
+fn model(cpus: &'static [fn(&Cpu)]) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(if cpus.len() > 2 { 2 } else { 3 });
+    builder.check(move || {
+        let bells = [Notify::new(), Notify::new(), Notify::new()];
+        let served = [AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)];
+        let machine = Arc::new(Machine { calls: CrossCalls::new(), bells, served });
+        let start = |me: usize, life: fn(&Cpu)| {
+            let machine = Arc::clone(&machine);
+            thread::spawn(move || life(&Cpu { machine, me }))
+        };
+        let threads: Vec<_> = (0..).zip(cpus).map(|(me, life)| start(me, *life)).collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn two_cpus_call_each_other() {
+    model(&[
+        |cpu| {
+            cpu.call(1);
+            cpu.serve(1);
+        },
+        |cpu| {
+            cpu.call(0);
+            cpu.serve(1);
+        },
+    ]);
+}
+
+#[test]
+fn two_cpus_call_a_third_with_one_notice_or_two() {
+    model(&[|cpu| cpu.call(2), |cpu| cpu.call(2), |cpu| cpu.serve(2)]);
+}
+
+#[test]
+fn a_cpu_calls_again_at_once() {
+    model(&[
+        |cpu| {
+            cpu.call(1);
+            cpu.call(1);
+        },
+        |cpu| cpu.serve(2),
+    ]);
+}

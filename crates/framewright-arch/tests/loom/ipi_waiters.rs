@@ -1,0 +1,83 @@
+//! Two CPUs that wait one after the other for the same helper, under every interleaving that the
+//! memory model allows. A waiter that nobody wakes sleeps for ever, and the model says so.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_ipi_waiters
+//! --target-dir target/loom`
+
+use framewright_arch::ipi::Waiters;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Notify};
+use loom::thread;
+
+/// Numbers of the CPUs that wait, in different words of the set.
+const CALLERS: [u32; 2] = [1, 70];
+
+struct Machine {
+    waiters: Waiters,
+    /// What the helper did for each of the callers is done. The post has room for one: the second
+    /// caller comes when the first one's work is done.
+    done: [AtomicBool; 2],
+    /// A CPU sleeps until its bell rings.
+    bells: [Notify; 2],
+    /// The second caller's work is at the post.
+    posted: Notify,
+}
+
+impl Machine {
+    fn wait(&self, caller: usize) {
+        let done = || self.done[caller].load(Ordering::Acquire);
+        if done() {
+            return;
+        }
+        self.waiters.add(CALLERS[caller]);
+        while !done() {
+            self.bells[caller].wait();
+        }
+        self.waiters.remove(CALLERS[caller]);
+    }
+
+    fn finish(&self, caller: usize) {
+        self.done[caller].store(true, Ordering::Release);
+    }
+
+    fn wake(&self) {
+        self.waiters.wake(|cpu| {
+            let caller =
+                CALLERS.iter().position(|&caller| caller == cpu).expect("a CPU that waits");
+            self.bells[caller].notify();
+        });
+    }
+}
+
+#[test]
+fn nobody_sleeps_on_because_somebody_else_waited_for_the_helper_before() {
+    // Unbounded it takes minutes.
+    let mut bounded = loom::model::Builder::new();
+    bounded.preemption_bound = Some(3);
+    bounded.check(|| {
+        let machine = Arc::new(Machine {
+            waiters: Waiters::new(),
+            done: [AtomicBool::new(false), AtomicBool::new(false)],
+            bells: [Notify::new(), Notify::new()],
+            posted: Notify::new(),
+        });
+        let first = {
+            let machine = Arc::clone(&machine);
+            thread::spawn(move || machine.wait(0))
+        };
+        machine.finish(0);
+        // The post is free from here on, while the first caller is still to be woken.
+        let second = {
+            let machine = Arc::clone(&machine);
+            thread::spawn(move || {
+                machine.posted.notify();
+                machine.wait(1);
+            })
+        };
+        machine.wake();
+        machine.posted.wait();
+        machine.finish(1);
+        machine.wake();
+        first.join().expect("the first caller goes on");
+        second.join().expect("the second caller goes on");
+    });
+}

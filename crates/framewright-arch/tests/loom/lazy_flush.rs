@@ -1,0 +1,72 @@
+//! A CPU that sleeps while a page goes, under every interleaving that the memory model allows. The
+//! page is plain memory: the model fails when the CPU still looks at it while it is somebody
+//! else's. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_lazy_flush
+//! --target-dir target/loom`
+
+use framewright_arch::paging::LazyFlush;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+struct Machine {
+    cpu: LazyFlush,
+    /// Which page the table names.
+    entry: AtomicUsize,
+    pages: [Page; 2],
+}
+
+struct Page(UnsafeCell<u64>);
+
+// SAFETY: whether accesses are ordered is what the model checks.
+unsafe impl Sync for Page {}
+// SAFETY: as above.
+unsafe impl Send for Page {}
+
+impl Page {
+    fn read(&self) -> u64 {
+        self.0.with(|word| {
+            // SAFETY: the model checker fails when somebody writes meanwhile.
+            unsafe { *word }
+        })
+    }
+
+    fn write(&self, value: u64) {
+        self.0.with_mut(|word| {
+            // SAFETY: the model checker fails when somebody else looks meanwhile.
+            unsafe { *word = value }
+        });
+    }
+}
+
+#[test]
+fn what_is_freed_behind_a_sleeping_cpu_is_not_used_by_it() {
+    loom::model(|| {
+        let pages = [Page(UnsafeCell::new(1)), Page(UnsafeCell::new(1))];
+        let machine =
+            Arc::new(Machine { cpu: LazyFlush::new(), entry: AtomicUsize::new(0), pages });
+        let other = {
+            let machine = Arc::clone(&machine);
+            thread::spawn(move || {
+                machine.entry.store(1, Ordering::Release);
+                if machine.cpu.defer() {
+                    // Free, and somebody else's: whoever looks at it through the old translation
+                    // sees that.
+                    machine.pages[0].write(0);
+                }
+                // Else the CPU is interrupted, which is another model's business; the page stays.
+            })
+        };
+        let mut remembered = machine.entry.load(Ordering::Acquire);
+        for _ in 0..2 {
+            assert_eq!(machine.pages[remembered].read(), 1);
+            machine.cpu.sleep();
+            if machine.cpu.wake() {
+                remembered = machine.entry.load(Ordering::Acquire);
+                assert_eq!(remembered, 1, "who is told to forget finds what is new");
+            }
+            assert_eq!(machine.pages[remembered].read(), 1);
+        }
+        other.join().expect("the other CPU goes on");
+    });
+}

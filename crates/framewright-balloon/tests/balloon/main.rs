@@ -1,0 +1,10 @@
+//! The driver against a device that the test kit plays.
+
+mod common;
+
+mod hostile;
+mod inflation;
+mod platform;
+mod random;
+mod reporting;
+mod start;

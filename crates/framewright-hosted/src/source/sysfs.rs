@@ -1,0 +1,45 @@
+//! Files of `/sys` and `/proc` that hold one value, and folders whose entries are numbered.
+
+use super::size;
+use framewright::units::PhysRange;
+use std::fs;
+use std::path::Path;
+
+/// The content of a file of one value, trimmed.
+pub(crate) fn value(path: &Path) -> Result<String, String> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The numbers `N` of the entries `prefixN` of a folder, ascending.
+pub(crate) fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u64>, String> {
+    let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
+    let mut numbers: Vec<u64> = entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| size::parse_decimal(entry.file_name().to_str()?.strip_prefix(prefix)?))
+        .collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Bytes in one of the kernel's memory blocks.
+pub(super) fn block_bytes(root: &Path) -> Result<u64, String> {
+    let text = value(&root.join("sys/devices/system/memory/block_size_bytes"))?;
+    size::parse_hex(&text)
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| format!("block_size_bytes is {text:?}"))
+}
+
+/// Block `number`, or nothing when it lies beyond any address.
+pub(super) fn block_range(number: u64, bytes: u64) -> Option<PhysRange> {
+    let start = number.checked_mul(bytes)?;
+    Some(PhysRange::new(start, start.checked_add(bytes)?))
+}
+
+/// The bytes of a line such as `MemTotal:  24684092 kB`; `label` may stand anywhere in the line.
+pub(super) fn mem_total(text: &str, label: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.split_once(label))?.1;
+    size::parse_decimal::<u64>(rest.trim().strip_suffix("kB")?.trim())?.checked_mul(1024)
+}

@@ -1,0 +1,11 @@
+//! A process as a machine, and what a system says about itself.
+
+mod common;
+
+mod cpu_quota;
+mod known_answers;
+mod platform;
+mod random_text;
+mod reporting;
+mod system_trees;
+mod vmemmap;

@@ -1,0 +1,12 @@
+//! Jobs and what callers rely on.
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+
+mod cover;
+mod ends;
+mod known_cost;
+mod resources;
+mod sharing;
+mod small_jobs;
+mod vectors;

@@ -1,0 +1,6 @@
+//! The command interpreter: commands, control files and workloads.
+
+mod common;
+
+mod commands;
+mod workloads;

@@ -1,0 +1,6 @@
+//! The test kit itself.
+
+mod machine;
+mod models;
+mod traffic;
+mod vmemmap_space;

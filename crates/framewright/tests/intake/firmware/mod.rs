@@ -1,0 +1,4 @@
+//! Memory maps and topologies as firmware gives them.
+
+mod cases;
+mod properties;

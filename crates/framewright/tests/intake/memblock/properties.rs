@@ -1,0 +1,620 @@
+//! Random machines and random calls against a model that knows every 32 bytes by themselves.
+//!
+//! The model predicts every answer exactly: the place, whether the reserved set grows and to where,
+//! and which error. What it cannot predict is how large a grown array is, so that is taken from the
+//! allocator and held to a lower bound.
+
+use super::platform::{Early, FakePlatform, Key, assert_well_formed, frame_key, node, sets};
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::memblock::{
+    MemblockError, MemblockRequest, NodeChoice, Region, RegionFlags, SetName,
+};
+use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+use proptest::prelude::*;
+
+/// Bytes that the model knows as one; every address of a call is a multiple.
+const UNIT: u64 = 32;
+const FRAMES: u64 = 96;
+const UNITS: usize = (FRAMES * PAGE_SIZE / UNIT) as usize;
+const SIZE: u64 = FRAMES * PAGE_SIZE;
+/// Where the machine's memory is: at address 0, somewhere, at the end of all addresses.
+const BASES: [u64; 3] = [0, 0x1234_5000, PHYSICAL_ADDRESS_END - SIZE];
+
+const PLAIN: Key = Some((None, RegionFlags::NONE));
+
+/// One call, in units from the base.
+#[derive(Clone, Debug)]
+enum Call {
+    Reserve {
+        start: u64,
+        len: u64,
+    },
+    /// Every second piece of `tooth` units is reserved: this makes regions by the hundred.
+    Comb {
+        start: u64,
+        tooth: u64,
+        count: u64,
+    },
+    Free {
+        start: u64,
+        len: u64,
+    },
+    Allocate {
+        request: MemblockRequest,
+    },
+    AddMemory {
+        frame: u64,
+        frames: u64,
+        node: usize,
+        hot_pluggable: bool,
+    },
+    BottomUp(bool),
+    MovableNode(bool),
+    RaiseLimit(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Machine {
+    base: u64,
+    limit_frames: u64,
+    ranges: Vec<(u64, u64, MemoryKind)>,
+    claims: Vec<(u64, u64, usize, bool)>,
+}
+
+struct Model {
+    base: u64,
+    limit: u64,
+    bottom_up: bool,
+    movable_node: bool,
+    memory: Vec<Key>,
+    reserved: Vec<Key>,
+    /// What the owner wrote into the unit; nobody else may write there while it is reserved.
+    stamps: Vec<Option<u8>>,
+    next_stamp: u8,
+    /// The array lies in a range that the adopter reserved as well.
+    kept: bool,
+}
+
+/// What a place must be like, as in the allocator but in units.
+struct Wish {
+    units: u64,
+    align: u64,
+    window: PhysRange,
+    node: Option<NodeId>,
+    hot_pluggable: bool,
+}
+
+impl Model {
+    fn index(&self, address: u64) -> usize {
+        usize::try_from((address - self.base) / UNIT).unwrap()
+    }
+
+    fn address(&self, index: usize) -> u64 {
+        self.base + index as u64 * UNIT
+    }
+
+    fn indices(&self, range: PhysRange) -> std::ops::Range<usize> {
+        let inside = range.intersection(PhysRange::new(self.base, self.base + SIZE));
+        if inside.is_empty() { 0..0 } else { self.index(inside.start)..self.index(inside.end) }
+    }
+
+    fn paint(&self, regions: &[Region]) -> Vec<Key> {
+        let mut keys = vec![None; UNITS];
+        for region in regions {
+            keys[self.indices(region.range)].fill(Some((region.node, region.flags)));
+        }
+        keys
+    }
+
+    /// Whether the unit can be given away by this wish, and so whether it can be in one piece with
+    /// the unit below it.
+    fn is_candidate(&self, index: usize, wish: &Wish, avoid: &std::ops::Range<usize>) -> bool {
+        let Some((owner, flags)) = self.memory[index] else { return false };
+        self.reserved[index].is_none()
+            && !avoid.contains(&index)
+            && !flags.contains(RegionFlags::UNACCEPTED)
+            && (wish.hot_pluggable || !flags.contains(RegionFlags::HOT_PLUGGABLE))
+            && wish.node.is_none_or(|node| owner == Some(node))
+            && wish.window.start <= self.address(index)
+            && self.address(index) < wish.window.end
+    }
+
+    /// Tries every unit as a base and takes the best.
+    fn find(&self, wish: &Wish, avoid: std::ops::Range<usize>) -> Option<PhysRange> {
+        let units = usize::try_from(wish.units).ok().filter(|&units| units <= UNITS)?;
+        let mut best = None;
+        let mut run = 0;
+        for last in 0..UNITS {
+            let joins = last > 0 && self.memory[last] == self.memory[last - 1];
+            run = match self.is_candidate(last, wish, &avoid) {
+                true if joins => run + 1,
+                true => 1,
+                false => 0,
+            };
+            if run < units {
+                continue;
+            }
+            let base = self.address(last + 1 - units);
+            if base.is_multiple_of(wish.align) {
+                best = Some(PhysRange::new(base, base + wish.units * UNIT));
+                if self.bottom_up {
+                    break;
+                }
+            }
+        }
+        best
+    }
+
+    fn find_for(&self, request: &MemblockRequest) -> Option<PhysRange> {
+        let touched = request.zeroed || !request.no_init;
+        let limit = if touched { self.limit } else { u64::MAX };
+        let max = request.max_address.min(limit);
+        let nodes = match request.node {
+            NodeChoice::Any => vec![None],
+            NodeChoice::Preferred(node) => vec![Some(node), None],
+            NodeChoice::Exact(node) => vec![Some(node)],
+        };
+        let nodes = &nodes;
+        let kinds = self.hot_pluggable(request.hot_pluggable);
+        let limits = kinds.iter().flat_map(|&hot| [(hot, request.min_address), (hot, 0)]);
+        let mut wishes = limits.flat_map(|(hot_pluggable, min)| {
+            nodes.iter().map(move |&node| Wish {
+                units: request.size_bytes / UNIT,
+                align: request.align_bytes.max(1),
+                window: PhysRange::new(min, max),
+                node,
+                hot_pluggable,
+            })
+        });
+        wishes.find_map(|wish| self.find(&wish, 0..0))
+    }
+
+    fn find_array(&self, bytes: u64, avoid: std::ops::Range<usize>) -> Option<PhysRange> {
+        let window = PhysRange::new(0, self.limit);
+        let mut wishes = self.hot_pluggable(false).iter().map(|&hot_pluggable| Wish {
+            units: bytes / UNIT,
+            align: PAGE_SIZE,
+            window,
+            node: None,
+            hot_pluggable,
+        });
+        wishes.find_map(|wish| self.find(&wish, avoid.clone()))
+    }
+
+    fn hot_pluggable(&self, is_wanted: bool) -> &'static [bool] {
+        if self.movable_node && !is_wanted { &[false, true] } else { &[true] }
+    }
+
+    /// Regions in the reserved set, were this what it covers.
+    fn regions(&self, reserved: &[Key]) -> usize {
+        let starts = (0..UNITS).filter(|&index| {
+            reserved[index].is_some() && (index == 0 || reserved[index - 1] != reserved[index])
+        });
+        starts.count() + usize::from(self.base != 0)
+    }
+}
+
+/// An allocator and its model.
+struct Pair {
+    early: Early,
+    platform: &'static FakePlatform,
+    model: Model,
+}
+
+impl Pair {
+    fn new(machine: &Machine) -> Option<Self> {
+        let frame = |number: u64| machine.base + number * PAGE_SIZE;
+        let platform = FakePlatform::leak(machine.base, SIZE);
+        let mut storage = [MapRange::EMPTY; 64];
+        let mut builder = MapBuilder::new(&mut storage);
+        for &(start, frames, kind) in &machine.ranges {
+            builder.add(frame(start), frames * PAGE_SIZE, kind).unwrap();
+        }
+        let map = builder.finish().ok()?;
+        let mut storage = [MemoryAffinity::EMPTY; 32];
+        let mut topology = Topology::new(&mut storage);
+        for &(start, frames, owner, hot_pluggable) in &machine.claims {
+            // Claims of different nodes that overlap are refused; the others make the topology.
+            let _ = topology.add_memory(
+                PhysRange::with_size(frame(start), frames * PAGE_SIZE),
+                node(owner),
+                hot_pluggable,
+            );
+        }
+        let mut model = Model {
+            base: machine.base,
+            limit: frame(machine.limit_frames),
+            bottom_up: false,
+            movable_node: false,
+            memory: vec![None; UNITS],
+            reserved: vec![None; UNITS],
+            stamps: vec![None; UNITS],
+            next_stamp: 1,
+            kept: false,
+        };
+        for number in 0..FRAMES {
+            let bytes = PhysRange::new(frame(number), frame(number + 1));
+            let units = model.indices(bytes);
+            model.memory[units].fill(frame_key(map, &topology, bytes));
+        }
+        let frame_zero = model.indices(PhysRange::new(0, PAGE_SIZE));
+        model.reserved[frame_zero].fill(PLAIN);
+        platform.set_limit(model.limit);
+        let early = Early::new(platform, map, &topology).unwrap();
+        Some(Self { early, platform, model })
+    }
+
+    fn capacity(&self) -> usize {
+        let [_, array] = self.early.storage();
+        if array.is_empty() {
+            128
+        } else {
+            usize::try_from(array.size()).unwrap() / size_of::<Region>()
+        }
+    }
+
+    fn run(&mut self, call: &Call) {
+        let base = self.model.base;
+        let at = |units: u64| base + units * UNIT;
+        match *call {
+            Call::Reserve { start, len } => {
+                self.reserve(PhysRange::new(at(start), at(start + len)))
+            }
+            Call::Comb { start, tooth, count } => {
+                for index in 0..count {
+                    let first = at(start + 2 * tooth * index);
+                    let range = PhysRange::new(first, first + tooth * UNIT);
+                    if range.end > self.model.base + SIZE {
+                        break;
+                    }
+                    // Only calls that may grow the set are worth the whole check each.
+                    if self.early.reserved().len() + 1 < self.capacity()
+                        && self
+                            .early
+                            .storage()
+                            .iter()
+                            .all(|array| array.intersection(range).is_empty())
+                    {
+                        self.early.reserve(range).unwrap();
+                        self.stamp_uncovered(range, PLAIN);
+                    } else {
+                        self.reserve(range);
+                    }
+                }
+            }
+            Call::Free { start, len } => self.free(PhysRange::new(at(start), at(start + len))),
+            Call::Allocate { request } => self.allocate(&request),
+            Call::AddMemory { frame, frames, node: owner, hot_pluggable } => {
+                let range =
+                    PhysRange::with_size(self.model.base + frame * PAGE_SIZE, frames * PAGE_SIZE);
+                self.early.add_memory(range, node(owner), hot_pluggable).unwrap();
+                let flags =
+                    if hot_pluggable { RegionFlags::HOT_PLUGGABLE } else { RegionFlags::NONE };
+                for index in self.model.indices(range) {
+                    self.model.memory[index].get_or_insert((Some(node(owner)), flags));
+                }
+            }
+            Call::BottomUp(bottom_up) => {
+                self.early.set_bottom_up(bottom_up);
+                self.model.bottom_up = bottom_up;
+            }
+            Call::MovableNode(movable_node) => {
+                self.early.set_movable_node(movable_node);
+                self.model.movable_node = movable_node;
+            }
+            Call::RaiseLimit(frames) => {
+                self.model.limit = self.model.limit.max(self.model.base + frames * PAGE_SIZE);
+                self.platform.set_limit(self.model.limit);
+            }
+        }
+        self.check();
+    }
+
+    fn reserve(&mut self, range: PhysRange) {
+        let units = self.model.indices(range);
+        let mut expected = self.model.reserved.clone();
+        expected[units.clone()].iter_mut().for_each(|key| *key = key.or(PLAIN));
+        let before = sets(&self.early);
+        let result = self.early.reserve(range);
+        if self.settle(&expected, units, before, result.err()) {
+            let [_, array] = self.early.storage();
+            self.model.kept |= !array.intersection(range).is_empty();
+            self.stamp_uncovered(range, PLAIN);
+        }
+    }
+
+    fn free(&mut self, range: PhysRange) {
+        let before = sets(&self.early);
+        let result = self.early.free(range);
+        let clipped =
+            PhysRange::new(range.start.max(PAGE_SIZE), range.end.min(PHYSICAL_ADDRESS_END));
+        let units = self.model.indices(clipped);
+        let [_, array] = before.2;
+        let refused = if range.is_empty() {
+            None
+        } else if clipped.is_empty() {
+            Some(MemblockError::FrameZero)
+        } else if !array.intersection(clipped).is_empty() {
+            Some(MemblockError::OwnStorage { storage: array })
+        } else if self.model.reserved[units.clone()].iter().all(Option::is_none) {
+            Some(MemblockError::NotReserved {
+                range: PhysRange::new(range.start, range.end.min(PHYSICAL_ADDRESS_END)),
+            })
+        } else {
+            None
+        };
+        if refused.is_some() {
+            assert_eq!(result.err(), refused);
+            assert_eq!(sets(&self.early), before);
+            return;
+        }
+        let mut expected = self.model.reserved.clone();
+        expected[units.clone()].fill(None);
+        if self.settle(&expected, units.clone(), before, result.err()) {
+            self.model.reserved[units.clone()].fill(None);
+            self.model.stamps[units].fill(None);
+        }
+    }
+
+    fn allocate(&mut self, request: &MemblockRequest) {
+        let before = sets(&self.early);
+        let result = self.early.allocate(request);
+        let Some(place) = self.model.find_for(request) else {
+            assert!(
+                matches!(result, Err(MemblockError::OutOfMemory { .. })),
+                "{result:?} without a place"
+            );
+            assert_eq!(sets(&self.early), before);
+            return;
+        };
+        let units = self.model.indices(place);
+        let (owner, _) = self.model.memory[units.start].unwrap();
+        let flags = if request.no_init { RegionFlags::NO_INIT } else { RegionFlags::NONE };
+        let mut expected = self.model.reserved.clone();
+        expected[units.clone()].fill(Some((owner, flags)));
+        if self.settle(&expected, units, before, result.err()) {
+            assert_eq!(result, Ok(place));
+            assert!(!request.zeroed || self.platform.is_full_of(place, 0), "{place:?} is not zero");
+            self.stamp_uncovered(place, Some((owner, flags)));
+        }
+    }
+
+    /// Compares growth and failure with what the model says of a call after which `expected` is
+    /// reserved, and makes the model's arrays follow. Returns whether the call succeeded.
+    fn settle(
+        &mut self,
+        expected: &[Key],
+        units: std::ops::Range<usize>,
+        before: (Vec<Region>, Vec<Region>, [PhysRange; 2]),
+        error: Option<MemblockError>,
+    ) -> bool {
+        let [_, old] = before.2;
+        let capacity = if old.is_empty() {
+            128
+        } else {
+            usize::try_from(old.size()).unwrap() / size_of::<Region>()
+        };
+        let needed = self.model.regions(expected);
+        let grows = needed > capacity;
+        match error {
+            Some(MemblockError::NoRoomToGrow { set: SetName::Reserved, regions, needed_bytes }) => {
+                assert!(grows, "{needed} regions fit");
+                assert_eq!(regions, before.1.len());
+                assert_eq!(self.model.find_array(needed_bytes, units), None);
+                assert_eq!(sets(&self.early), before);
+                false
+            }
+            Some(error) => panic!("{error}"),
+            None => {
+                let [_, new] = self.early.storage();
+                assert_eq!(new != old, grows, "{needed} regions in {capacity} entries");
+                if grows {
+                    assert_eq!(Some(new), self.model.find_array(new.size(), units));
+                    assert!(
+                        new.size()
+                            >= 24 * u64::try_from(needed + 1).unwrap().max(2 * capacity as u64)
+                    );
+                    self.move_array(old, new);
+                }
+                true
+            }
+        }
+    }
+
+    fn move_array(&mut self, old: PhysRange, new: PhysRange) {
+        if !self.model.kept {
+            let old = self.model.indices(old);
+            self.model.reserved[old].fill(None);
+        }
+        self.model.kept = false;
+        let new = self.model.indices(new);
+        let (owner, _) = self.model.memory[new.start].unwrap();
+        self.model.reserved[new].fill(Some((owner, RegionFlags::KERNEL)));
+    }
+
+    /// Gives what is free in `range` to a new owner, who writes into it.
+    fn stamp_uncovered(&mut self, range: PhysRange, key: Key) {
+        self.model.next_stamp = self.model.next_stamp.wrapping_add(1);
+        for index in self.model.indices(range) {
+            if self.model.reserved[index].is_none() {
+                self.model.reserved[index] = key;
+                self.model.stamps[index] = Some(self.model.next_stamp);
+                self.platform.fill(
+                    PhysRange::with_size(self.model.address(index), UNIT),
+                    self.model.next_stamp,
+                );
+            }
+        }
+    }
+
+    fn check(&self) {
+        assert_well_formed(self.early.memory());
+        assert_well_formed(self.early.reserved());
+        assert!(
+            self.model.paint(self.early.memory()) == self.model.memory,
+            "the memory set differs"
+        );
+        let reserved = self.model.paint(self.early.reserved());
+        if let Some(index) = (0..UNITS).find(|&index| reserved[index] != self.model.reserved[index])
+        {
+            let address = self.model.address(index);
+            panic!(
+                "{address:#x}: {:?} reserved, {:?} expected",
+                reserved[index], self.model.reserved[index]
+            );
+        }
+        self.check_hand_over();
+    }
+
+    fn check_hand_over(&self) {
+        let mut free: Vec<(u64, NodeId)> = Vec::new();
+        let mut last_end = 0;
+        self.early.for_each_free(&mut |run, owner| {
+            assert!(!run.is_empty() && run.start.0 >= last_end, "runs ascend");
+            last_end = run.end.0;
+            free.extend((run.start.0..run.end.0).map(|pfn| (pfn, owner)));
+        });
+        let mut pieces = Vec::new();
+        self.early.for_each_free_piece(&mut |pfn, order, owner| {
+            assert!(pfn.is_aligned(order));
+            pieces.extend((pfn.0..pfn.0 + order.pages()).map(|pfn| (pfn, owner)));
+        });
+        let expected: Vec<_> = (0..FRAMES)
+            .map(|number| PhysRange::with_size(self.model.base + number * PAGE_SIZE, PAGE_SIZE))
+            .filter_map(|frame| {
+                let mut units = self.model.indices(frame);
+                let (owner, flags) = self.model.memory[units.start]?;
+                let free = !flags.contains(RegionFlags::UNACCEPTED)
+                    && units.all(|index| self.model.reserved[index].is_none());
+                free.then(|| (frame.start / PAGE_SIZE, owner.unwrap()))
+            })
+            .collect();
+        assert_eq!(free, expected);
+        assert_eq!(pieces, expected);
+    }
+
+    fn check_stamps(&self) {
+        for index in 0..UNITS {
+            if let Some(stamp) = self.model.stamps[index] {
+                let unit = PhysRange::with_size(self.model.address(index), UNIT);
+                assert!(self.platform.is_full_of(unit, stamp), "somebody wrote into {unit:?}");
+            }
+        }
+    }
+}
+
+fn any_kind() -> impl Strategy<Value = MemoryKind> {
+    prop_oneof![
+        6 => Just(MemoryKind::Conventional),
+        1 => Just(MemoryKind::HotPluggable),
+        1 => Just(MemoryKind::Unaccepted),
+        1 => Just(MemoryKind::Reserved),
+    ]
+}
+
+fn any_machine() -> impl Strategy<Value = Machine> {
+    let ranges = prop::collection::vec((0..FRAMES, 1..FRAMES, any_kind()), 1..8);
+    let claims =
+        prop::collection::vec((0..FRAMES, 1..FRAMES, 0..3_usize, prop::bool::weighted(0.2)), 0..6);
+    (0..BASES.len(), FRAMES / 2..=FRAMES, ranges, claims).prop_map(
+        |(base, limit_frames, ranges, claims)| Machine {
+            base: BASES[base],
+            limit_frames,
+            ranges: ranges
+                .into_iter()
+                .map(|(start, len, kind)| (start, len.min(FRAMES - start), kind))
+                .collect(),
+            claims: claims
+                .into_iter()
+                .map(|(start, len, owner, hot)| (start, len.min(FRAMES - start), owner, hot))
+                .collect(),
+        },
+    )
+}
+
+fn any_request() -> impl Strategy<Value = MemblockRequest> {
+    let units = UNITS as u64;
+    let size = prop_oneof![4 => 1..16_u64, 4 => 16..600_u64, 1 => 600..2 * units];
+    let node = prop_oneof![
+        2 => Just(NodeChoice::Any),
+        1 => (0..4_usize).prop_map(|index| NodeChoice::Preferred(node(index))),
+        1 => (0..4_usize).prop_map(|index| NodeChoice::Exact(node(index))),
+    ];
+    // Limits are relative to the base until the call is made.
+    let limits = (prop_oneof![Just(0), 0..=units], prop_oneof![Just(u64::MAX), 0..=units]);
+    (size, 0..15_u32, limits, node, any::<(bool, bool, bool)>()).prop_map(
+        |(size, align, limits, node, flags)| {
+            let (zeroed, no_init, hot_pluggable) = flags;
+            MemblockRequest {
+                size_bytes: size * UNIT,
+                align_bytes: 1 << align,
+                min_address: limits.0,
+                max_address: limits.1,
+                node,
+                zeroed,
+                no_init,
+                hot_pluggable,
+            }
+        },
+    )
+}
+
+fn any_call() -> impl Strategy<Value = Call> {
+    let units = UNITS as u64;
+    let len = || prop_oneof![3 => 0..40_u64, 1 => 0..1000_u64];
+    prop_oneof![
+        4 => (0..units, len()).prop_map(|(start, len)| Call::Reserve { start, len }),
+        2 => (0..units, 1..4_u64, 20..250_u64).prop_map(|(start, tooth, count)| Call::Comb { start, tooth, count }),
+        4 => (0..units, len()).prop_map(|(start, len)| Call::Free { start, len }),
+        1 => (0..units, 0..units).prop_map(|(start, len)| Call::Free { start, len }),
+        6 => any_request().prop_map(|request| Call::Allocate { request }),
+        1 => (0..FRAMES, 1..20_u64, 0..3_usize, any::<bool>())
+            .prop_map(|(frame, frames, node, hot_pluggable)| Call::AddMemory { frame, frames, node, hot_pluggable }),
+        1 => any::<bool>().prop_map(Call::BottomUp),
+        1 => any::<bool>().prop_map(Call::MovableNode),
+        1 => (0..=FRAMES).prop_map(Call::RaiseLimit),
+    ]
+}
+
+/// Keeps a call inside the machine, except at the end of all addresses: there, what reaches further
+/// is clipped.
+fn place_call(call: Call, base: u64) -> Call {
+    let units = UNITS as u64;
+    let bound = |start: u64, len: u64| if base == BASES[2] { len } else { len.min(units - start) };
+    match call {
+        Call::Reserve { start, len } => Call::Reserve { start, len: bound(start, len) },
+        Call::Free { start, len } => Call::Free { start, len: bound(start, len) },
+        Call::AddMemory { frame, frames, node, hot_pluggable } => {
+            Call::AddMemory { frame, frames: frames.min(FRAMES - frame), node, hot_pluggable }
+        }
+        Call::Allocate { request } => {
+            let lift = |units: u64| if units == u64::MAX { units } else { base + units * UNIT };
+            let min_address = if request.min_address == 0 { 0 } else { lift(request.min_address) };
+            Call::Allocate {
+                request: MemblockRequest {
+                    min_address,
+                    max_address: lift(request.max_address),
+                    ..request
+                },
+            }
+        }
+        other => other,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_answer_is_the_models(machine in any_machine(), calls in prop::collection::vec(any_call(), 1..50)) {
+        let Some(mut pair) = Pair::new(&machine) else { return Ok(()) };
+        pair.check();
+        for call in calls {
+            pair.run(&place_call(call, machine.base));
+        }
+        pair.check_stamps();
+        let storage = pair.early.storage();
+        let discarded = pair.early.discard();
+        prop_assert_eq!(discarded[1], if pair.model.kept { PhysRange::default() } else { storage[1] });
+    }
+}

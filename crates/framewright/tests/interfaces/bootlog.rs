@@ -1,0 +1,56 @@
+//! What the boot log says of huge-page pools.
+
+use crate::common::{bring_up_with, gib, parameters};
+use framewright::bootlog::{self, BootLog};
+use framewright_testkit::{FakeMachine, HelperPool};
+use std::fmt;
+
+/// Keeps all lines.
+#[derive(Default)]
+struct Lines(Vec<String>);
+
+impl BootLog for Lines {
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        self.0.push(line.to_string());
+    }
+}
+
+fn log_of(line: &str) -> Vec<String> {
+    let builder = FakeMachine::builder()
+        .ram(gib(4, 12))
+        .node(gib(4, 12), 0)
+        .ram(gib(12, 20))
+        .node(gib(12, 20), 1);
+    let machine = builder.cpus_on(0, 4).cpus_on(1, 4).build();
+    let mut log = Lines::default();
+    let parameters = framewright::Parameters::parse(line, &mut |problem| {
+        bootlog::parameter_problem(&mut log, problem)
+    });
+    let manager = bring_up_with(machine, &[], &parameters).expect("comes up");
+    let fill = manager.hugetlb().fill(&parameters, &HelperPool::on_nodes(&[0, 0, 1, 1]));
+    bootlog::huge_pages(&mut log, &fill);
+    log.0
+}
+
+#[test]
+fn threads_that_cannot_take_part_are_said() {
+    assert_eq!(parameters("hugepage_alloc_threads=8").huge_pages.alloc_threads, Some(8));
+    let log = log_of("hugepages=300 hugepage_alloc_threads=8");
+    let wanted = "HugeTLB: 1 of 8 threads took part, of so few pages on so few nodes 1 are of use";
+    assert!(log.iter().any(|line| line == wanted), "{log:#?}");
+    let log = log_of("hugepages=300 hugepage_alloc_threads=1");
+    assert!(!log.iter().any(|line| line.contains("took part")), "{log:#?}");
+    let log = log_of("hugepage_alloc_threads=8");
+    assert!(!log.iter().any(|line| line.contains("took part")), "{log:#?}");
+}
+
+#[test]
+fn areas_of_contiguous_memory_are_refused_and_the_pages_are_given() {
+    let log = log_of("hugetlb_cma=1G hugepagesz=1G hugepages=2");
+    assert!(log[0].contains("hugetlb_cma= is not supported"), "{log:#?}");
+    assert!(
+        log.iter()
+            .any(|line| line.ends_with("registered 1.00 GiB page size, pre-allocated 2 pages")),
+        "{log:#?}"
+    );
+}

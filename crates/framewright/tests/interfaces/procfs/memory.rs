@@ -1,0 +1,232 @@
+//! The file that says what every block is used for: against the block table one by one, by what was
+//! done, and while others allocate.
+
+use crate::common::{Fake, bring_up, bring_up_with, gib, mib, order, parameters};
+use framewright::block::{BlockState, MigrateType, State};
+use framewright::procfs::FileSystem;
+use framewright::units::{PAGES_PER_BLOCK, PfnRange};
+use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::BlockUse;
+use framewright_testkit::{FakeMachine, Owner};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const PATH: &str = "/sys/kernel/debug/framewright/memory";
+
+fn read(manager: &Fake) -> String {
+    let mut text = String::new();
+    let table = manager.files();
+    FileSystem::new(&[&table]).read(PATH, &mut text).expect("it can be read");
+    text
+}
+
+/// A line of it: first frame, blocks, uses with how many of each in a cell.
+#[derive(Debug)]
+struct Line {
+    first: u64,
+    blocks: u64,
+    uses: Vec<(String, u64)>,
+}
+
+/// Blocks in a cell, and lines by zone.
+fn parse(text: &str) -> (u64, Vec<(String, Vec<Line>)>) {
+    let (mut cell, mut zones) = (0, Vec::new());
+    let mut lines = text.lines();
+    let head = lines.next().expect("a head");
+    let words: Vec<&str> = head.split(' ').collect();
+    assert_eq!(words[..4], ["framewright", "memory", "1", "blocks"], "{head}");
+    if words[5] == "cell" {
+        cell = words[6].parse().expect("a number");
+    }
+    assert_eq!(lines.next_back(), Some("end"));
+    for line in lines {
+        if let Some(zone) = line.strip_prefix("zone ") {
+            zones.push((zone.split(" present").next().expect("a name").to_owned(), Vec::new()));
+            continue;
+        }
+        let words: Vec<&str> = line.split(' ').collect();
+        let [first, blocks, uses] = words[..] else { panic!("{line:?}") };
+        let first = u64::from_str_radix(first.strip_prefix("0x").expect("hexadecimal"), 16)
+            .expect("a number");
+        let blocks = blocks.parse().expect("a number");
+        let uses: Vec<(String, u64)> = match uses.split_once(':') {
+            None => vec![(uses.to_owned(), blocks)],
+            Some(_) => uses
+                .split(',')
+                .map(|one| one.split_once(':').expect("a count"))
+                .map(|(name, count)| (name.to_owned(), count.parse().expect("a number")))
+                .collect(),
+        };
+        let each: u64 = uses.iter().map(|(_, count)| count).sum();
+        assert!(each != 0 && blocks % each == 0, "{line:?}");
+        zones.last_mut().expect("a zone comes first").1.push(Line { first, blocks, uses });
+    }
+    (cell, zones)
+}
+
+fn blocks_of(lines: &[Line], letter: char) -> u64 {
+    let parts = lines.iter().flat_map(|line| {
+        let cells = line.blocks / line.uses.iter().map(|(_, count)| count).sum::<u64>();
+        line.uses
+            .iter()
+            .filter(move |(name, _)| name.starts_with(letter))
+            .map(move |(_, count)| count * cells)
+    });
+    parts.sum()
+}
+
+fn machine() -> &'static FakeMachine {
+    let builder = FakeMachine::builder().ram(mib(0, 1024)).ram(gib(4, 6)).cpus(4);
+    builder.node(mib(0, 1024), 0).node(gib(4, 6), 1).build()
+}
+
+/// What the table says of a block, as the file has it.
+fn expected(state: BlockState) -> String {
+    let order = state.order().get();
+    match state.state() {
+        Some(State::Free) => format!("F{order}"),
+        Some(State::Whole) => format!("W{order}"),
+        Some(State::Isolated) => "I".to_owned(),
+        Some(State::Reserved) => "X".to_owned(),
+        Some(State::Split) => match (state.managed_pages(), state.free_pages()) {
+            (0, _) if state.present_pages() == 0 => "H".to_owned(),
+            (0, _) => "X".to_owned(),
+            (_, 0) => "S8".to_owned(),
+            (managed, free) if managed == free => "S0".to_owned(),
+            (managed, free) => format!("S{}", ((managed - free) * 8 / managed).clamp(1, 7)),
+        },
+        _ => "H".to_owned(),
+    }
+}
+
+#[test]
+fn every_block_is_what_the_table_says() {
+    let manager = bring_up(machine());
+    // Something of everything, with holes between.
+    let mut held = Vec::new();
+    for (index, order_of) in
+        [9_u8, 0, 10, 3, 12, 0, 9, 9, 13, 8].into_iter().cycle().take(200).enumerate()
+    {
+        let kind = [MigrateType::Movable, MigrateType::Unmovable][index % 2];
+        let start = manager.allocate_order(order(order_of), kind).expect("there is memory");
+        held.push((start, order(order_of)));
+    }
+    for (start, order) in held.iter().step_by(3) {
+        manager.give_back_order(*start, *order).expect("it was allocated");
+    }
+    let (cell, zones) = parse(&read(&manager));
+    assert_eq!(cell, 1);
+    assert_eq!(zones.len(), manager.zones().len());
+    for ((name, lines), zone) in zones.iter().zip(manager.zones()) {
+        assert_eq!(*name, format!("{} {}", zone.id().node, zone.id().kind));
+        let mut seen = Vec::new();
+        for line in lines {
+            assert_eq!((line.uses.len(), line.uses[0].1), (1, line.blocks), "{line:?}");
+            for block in 0..line.blocks {
+                seen.push((line.first + block * PAGES_PER_BLOCK, line.uses[0].0.as_str()));
+            }
+        }
+        let blocks = zone
+            .segments()
+            .iter()
+            .flat_map(|segment| segment.start.0..segment.end().0)
+            .map(BlockNumber);
+        let all: Vec<_> = blocks.map(|block| (block, manager.block_state(block))).collect();
+        assert_eq!(seen.len(), all.len());
+        for ((first, name), (block, state)) in seen.into_iter().zip(all) {
+            assert_eq!(first, block.start().0);
+            assert_eq!(name, state.map_or("H".to_owned(), expected), "block {block:?}");
+        }
+    }
+}
+
+#[test]
+fn large_machines_have_large_cells_and_short_text() {
+    // 24 TiB, sixteen nodes; only tables are ever touched.
+    let tib = 1024;
+    let mut builder = FakeMachine::builder().ram(gib(0, 2)).ram(gib(4, 24 * tib));
+    for node in 0..16 {
+        let start = if node == 0 { 0 } else { 1536 * node };
+        builder =
+            builder.node(gib(start, 1536 * (node + 1)), usize::try_from(node).expect("16 nodes"));
+    }
+    let manager = bring_up(builder.build());
+    let fresh = read(&manager);
+    assert!(fresh.len() < 8192, "{} bytes:\n{fresh}", fresh.len());
+    // Every 61st GiB in pieces.
+    for index in 0..3000_u64 {
+        let order_of = [9, 13, 0, 17][usize::try_from(index % 4).expect("below 4")];
+        let at = PfnRange::new((index * 8 + 4) << 18, 0).start;
+        manager.allocate_at(at, order(order_of), MigrateType::Movable).expect("it is free");
+    }
+    let text = read(&manager);
+    assert!(text.len() < 200_000, "{} bytes", text.len());
+    let (cell, zones) = parse(&text);
+    let blocks: u64 = zones.iter().flat_map(|(_, lines)| lines).map(|line| line.blocks).sum();
+    assert!(cell.is_power_of_two() && blocks / cell <= 4096 && blocks / cell > 1024, "{cell}");
+    let in_segments = manager
+        .zones()
+        .iter()
+        .flat_map(|zone| zone.segments())
+        .map(|segment| u64::from(segment.blocks));
+    assert_eq!(blocks, in_segments.sum::<u64>());
+    let used: u64 = zones.iter().map(|(_, lines)| blocks_of(lines, 'W')).sum();
+    assert_eq!(used, 750 * (1 + 16 + 256));
+}
+
+#[test]
+fn what_is_reserved_and_in_pools_is_shown() {
+    let manager = bring_up_with(machine(), &[gib(5, 6)], &parameters("")).expect("bring-up");
+    let pools = manager.hugetlb().files(&framewright_jobs::NoHelpers);
+    let pools = pools.table();
+    FileSystem::new(&[&pools]).write("/proc/sys/vm/nr_hugepages", "64").expect("there is memory");
+    let (_, zones) = parse(&read(&manager));
+    let sum = |letter| zones.iter().map(|(_, lines)| blocks_of(lines, letter)).sum::<u64>();
+    assert_eq!((sum('P'), sum('X')), (64, 512));
+    assert!(sum('F') > 800);
+}
+
+#[test]
+fn while_others_allocate_no_block_is_left_out_or_seen_twice() {
+    let manager = bring_up(machine());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for cpu in 1..4_u32 {
+            let (manager, stop) = (&manager, &stop);
+            let traffic = move || {
+                let mut held = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    for order_of in [9_u8, 18, 0, 14, 10] {
+                        if let Ok(start) =
+                            manager.allocate_order(order(order_of), MigrateType::Movable)
+                        {
+                            held.push((start, order(order_of)));
+                        }
+                    }
+                    while held.len() > 20 {
+                        let (start, order) = held.swap_remove(held.len() / 2);
+                        manager.give_back_order(start, order).expect("it was allocated");
+                    }
+                }
+                held.into_iter().for_each(|(start, order)| {
+                    manager.give_back_order(start, order).expect("it was allocated")
+                });
+            };
+            scope.spawn(move || manager.platform().run_on(cpu, traffic));
+        }
+        for _ in 0..50 {
+            for zone in manager.views() {
+                let mut next =
+                    zone.segments().iter().flat_map(|segment| segment.start.0..segment.end().0);
+                zone.for_each_block_run(&mut |run| {
+                    assert!(run.blocks != 0 && run.what != BlockUse::Unknown);
+                    for block in run.start.0..run.start.0 + run.blocks {
+                        assert_eq!(next.next(), Some(block));
+                    }
+                });
+                assert_eq!(next.next(), None);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    manager.verify().expect("all is well");
+}

@@ -1,0 +1,8 @@
+//! Control files.
+
+mod counters;
+mod formats;
+mod memory;
+mod pools;
+mod reporting;
+mod writes;

@@ -1,0 +1,14 @@
+//! Models of everything concurrent, checked in every order in which they can happen.
+//!
+//! `cargo xtask test --only loom` runs them.
+#![cfg(loom)]
+
+#[path = "../model/mod.rs"]
+mod model;
+
+mod caches;
+mod ownership;
+mod page_tier;
+mod quiet;
+mod references;
+mod spin;

@@ -1,0 +1,151 @@
+//! Owner, interrupt handler and drainer of a CPU's own data under every interleaving that the
+//! memory model allows.
+//!
+//! The model has no way to execute a barrier on another thread, so both sides have a fence of their
+//! own there; what is checked is the protocol around it. `RUSTFLAGS="--cfg loom" cargo test
+//! --release -p framewright --test loom_ownership --target-dir target/loom`
+
+use framewright::sync::Ownership;
+use framewright::{IrqState, PinnedCpu, Platform};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{Ordering, fence};
+use loom::thread;
+use std::ptr::NonNull;
+
+/// A CPU that only waits.
+struct Waiter;
+
+// SAFETY: nothing but `pin`, `unpin` and `relax` is called, and the number that `pin` gives is not
+// used.
+unsafe impl Platform for Waiter {
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        unreachable!("nobody reads address {pa:#x}")
+    }
+
+    fn pin(&self) -> PinnedCpu {
+        PinnedCpu::new(0)
+    }
+
+    fn irq_save(&self) -> IrqState {
+        unreachable!("nobody takes a lock")
+    }
+
+    unsafe fn irq_restore(&self, state: IrqState) {
+        unreachable!("nobody took a lock: {state:?}")
+    }
+
+    fn relax(&self) {
+        thread::yield_now();
+    }
+}
+
+struct Shared {
+    ownership: Ownership,
+    /// loom fails the test when two threads are in here at once.
+    data: UnsafeCell<u32>,
+}
+
+// SAFETY: that is what is being checked.
+unsafe impl Sync for Shared {}
+// SAFETY: a number may move.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { ownership: Ownership::new(), data: UnsafeCell::new(0) })
+    }
+
+    fn add(&self) {
+        // SAFETY: the caller entered or waited, so it is alone, or loom says that it is not.
+        self.data.with_mut(|data| unsafe { *data += 1 });
+    }
+
+    /// One use by the owner; whether it went in.
+    fn use_once(&self) -> bool {
+        let inside = self.ownership.enter();
+        if inside {
+            self.add();
+            self.ownership.leave();
+        }
+        inside
+    }
+
+    fn drain(&self) {
+        self.ownership.revoke();
+        fence(Ordering::SeqCst);
+        self.ownership.wait(&Waiter);
+        self.ownership.alone(&Waiter, || self.add());
+        self.ownership.give_back();
+    }
+
+    fn total(&self) -> u32 {
+        // SAFETY: all threads have been joined.
+        self.data.with(|data| unsafe { *data })
+    }
+}
+
+#[test]
+fn owner_and_drainer_are_never_inside_together() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let owner = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || u32::from(shared.use_once()) + u32::from(shared.use_once()))
+        };
+        shared.drain();
+        let used = owner.join().unwrap();
+        assert_eq!(shared.total(), used + 1);
+        assert!(shared.use_once(), "after the drainer gave it back the owner may go in");
+    });
+}
+
+#[test]
+fn drainers_that_follow_one_another_see_what_was_done() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let owner = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || u32::from(shared.use_once()))
+        };
+        shared.drain();
+        shared.drain();
+        let used = owner.join().unwrap();
+        assert_eq!(shared.total(), used + 2);
+    });
+}
+
+#[test]
+fn an_interrupt_handler_keeps_out_of_its_own_cpu() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let drainer = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.drain())
+        };
+        if shared.ownership.enter() {
+            // The handler strikes here, on the same CPU.
+            assert!(!shared.ownership.enter());
+            shared.add();
+            shared.ownership.leave();
+        }
+        drainer.join().unwrap();
+    });
+}
+
+/// Two threads, because two that wait only yield to one another in the model, for ever.
+#[test]
+fn two_drainers_at_a_time_and_the_owner() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.drain())
+        };
+        let used = u32::from(shared.use_once());
+        shared.drain();
+        other.join().unwrap();
+        assert_eq!(shared.total(), used + 2);
+        assert!(shared.use_once(), "after both gave it back the owner may go in");
+    });
+}

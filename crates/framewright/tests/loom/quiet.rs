@@ -1,0 +1,222 @@
+//! Frees beside a drain under every interleaving that the memory model allows: while quiet lasts,
+//! what a search did not find is nowhere.
+//!
+//! The model has no way to execute a barrier on another thread, so both sides have a fence of their
+//! own there; what is checked is the protocol around it. `RUSTFLAGS="--cfg loom" cargo test
+//! --release -p framewright --test loom_quiet --target-dir target/loom`
+
+use framewright::sync::{Ownership, Quiet};
+use framewright::{IrqState, PinnedCpu, Platform};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{Ordering, fence};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use std::ptr::NonNull;
+
+/// A CPU that only waits.
+struct Waiter;
+
+// SAFETY: nothing but `pin`, `unpin` and `relax` is called, and the number that `pin` gives is not
+// used.
+unsafe impl Platform for Waiter {
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        unreachable!("nobody reads address {pa:#x}")
+    }
+
+    fn pin(&self) -> PinnedCpu {
+        PinnedCpu::new(0)
+    }
+
+    fn irq_save(&self) -> IrqState {
+        unreachable!("nobody takes a lock")
+    }
+
+    unsafe fn irq_restore(&self, state: IrqState) {
+        unreachable!("nobody took a lock: {state:?}")
+    }
+
+    fn relax(&self) {
+        thread::yield_now();
+    }
+}
+
+/// A zone, and one CPU's cache.
+struct Machine {
+    quiet: Quiet,
+    ownership: Ownership,
+    cached: UnsafeCell<u32>,
+    zone: Mutex<u32>,
+}
+
+// SAFETY: the cache is touched by its owner or the drainer, which is what is being checked.
+unsafe impl Sync for Machine {}
+// SAFETY: numbers may move.
+unsafe impl Send for Machine {}
+
+impl Machine {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            quiet: Quiet::new(false),
+            ownership: Ownership::new(),
+            cached: UnsafeCell::new(0),
+            zone: Mutex::new(0),
+        })
+    }
+
+    /// Frees a page into the cache, or into the zone when the cache is being drained.
+    fn free(&self) {
+        if self.ownership.enter() {
+            self.quiet.stir();
+            // SAFETY: we entered.
+            self.cached.with_mut(|cached| unsafe { *cached += 1 });
+            self.ownership.leave();
+        } else {
+            self.free_to_zone();
+        }
+    }
+
+    fn free_to_zone(&self) {
+        *self.zone.lock().expect("no panic") += 1;
+        self.quiet.stir();
+    }
+
+    /// Drains and searches; the number of the quiet when nothing was found.
+    fn search(&self) -> Option<u64> {
+        let drain = self.quiet.begin_drain();
+        self.ownership.revoke();
+        fence(Ordering::SeqCst);
+        self.ownership.wait(&Waiter);
+        self.ownership.alone(&Waiter, || {
+            // SAFETY: the owner is out, and other drainers are.
+            let drained = self.cached.with_mut(|cached| unsafe { std::mem::take(&mut *cached) });
+            *self.zone.lock().expect("no panic") += drained;
+        });
+        self.ownership.give_back();
+        self.quiet.end_drain(drain);
+        let number = self.quiet.number();
+        let found = *self.zone.lock().expect("no panic");
+        number.filter(|_| found == 0)
+    }
+
+    /// Everybody is done: if the search's failure still counts, there is nothing.
+    fn check(&self, failed: Option<u64>) {
+        if failed.is_some() && self.quiet.number() == failed {
+            assert_eq!(*self.zone.lock().expect("no panic"), 0);
+            // SAFETY: nobody is inside any more.
+            self.cached.with(|cached| assert_eq!(unsafe { *cached }, 0));
+        }
+    }
+}
+
+#[test]
+fn a_free_into_the_cache_ends_the_quiet() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let owner = Arc::clone(&machine);
+        let owner = thread::spawn(move || owner.free());
+        let failed = machine.search();
+        owner.join().expect("no panic");
+        machine.check(failed);
+    });
+}
+
+#[test]
+fn a_free_into_the_zone_ends_the_quiet() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let other = Arc::clone(&machine);
+        let other = thread::spawn(move || other.free_to_zone());
+        let failed = machine.search();
+        other.join().expect("no panic");
+        machine.check(failed);
+    });
+}
+
+#[test]
+fn a_free_on_each_way_while_two_drains_follow_one_another() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let owner = Arc::clone(&machine);
+        let owner = thread::spawn(move || owner.free());
+        let first = machine.search();
+        let again = machine.search();
+        owner.join().expect("no panic");
+        machine.check(first);
+        machine.check(again);
+    });
+}
+
+/// Who only asks learns of frees and drains from the two words alone: it finds the mark of a later
+/// drain, and must not take it for that of an earlier one.
+#[test]
+fn a_quiet_that_is_over_does_not_come_back() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let failed = machine.search();
+        assert_eq!(failed, Some(1), "the machine is empty and nobody frees");
+        let asker = Arc::clone(&machine);
+        let asker = thread::spawn(move || {
+            let is_over = asker.quiet.number().is_none();
+            let number = asker.quiet.number();
+            assert!(!is_over || number != failed, "what ended is there again");
+        });
+        machine.free_to_zone();
+        machine.quiet.end_drain(machine.quiet.begin_drain());
+        asker.join().expect("no panic");
+    });
+}
+
+/// Two threads, because two that wait only yield to one another in the model, for ever.
+#[test]
+fn two_drains_at_a_time_while_somebody_frees_on_each_way() {
+    for into_cache in [true, false] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let machine = Machine::new();
+            let other = Arc::clone(&machine);
+            let other = thread::spawn(move || other.search());
+            if into_cache {
+                machine.free();
+            } else {
+                machine.free_to_zone();
+            }
+            let failed = machine.search();
+            let failed_there = other.join().expect("no panic");
+            machine.check(failed);
+            machine.check(failed_there);
+        });
+    }
+}
+
+/// Who freed something, and who was told so, must not take the memory for used up because an
+/// earlier search found nothing.
+#[test]
+fn who_freed_and_who_was_told_do_not_find_the_quiet() {
+    for told in [false, true] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let machine = Machine::new();
+            let searching = {
+                let machine = Arc::clone(&machine);
+                thread::spawn(move || machine.search())
+            };
+            if told {
+                let freeing = Arc::clone(&machine);
+                thread::spawn(move || freeing.free()).join().expect("no panic");
+            } else {
+                machine.free();
+            }
+            // The free came before this, so a number from here on is one whose search has found the
+            // page.
+            let number = machine.quiet.number();
+            let failed = searching.join().expect("no panic");
+            assert!(
+                number.is_none() || number != failed,
+                "a page is free, and the memo says that there is none"
+            );
+            machine.check(failed);
+        });
+    }
+}

@@ -1,0 +1,29 @@
+//! Requests of migrate types that no memory is kept for: refused on every way, with nothing
+//! changed.
+
+use crate::common::{bring_up_with, gib, order, parameters};
+use framewright::block::MigrateType;
+use framewright::units::Pfn;
+use framewright::{AllocateError, Request};
+use framewright_testkit::{FakeArray, FakeMachine};
+
+#[test]
+fn a_refused_request_brings_no_withheld_memory_up() {
+    let machine = FakeMachine::builder().ram(gib(0, 4)).build();
+    FakeArray::install_with(machine, false, false);
+    let manager =
+        bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
+    let before = manager.totals();
+    assert_ne!(before.deferred_pages, 0);
+    for kind in [MigrateType::Isolate, MigrateType::Cma, MigrateType::HighAtomic] {
+        let refused = AllocateError::BadType(kind);
+        for order in (0..=18).map(order) {
+            let request = Request { migrate_type: kind, ..Request::new(order) };
+            assert_eq!(manager.allocate_order(order, kind), Err(refused));
+            assert_eq!(manager.allocate_at(Pfn(1 << 18), order, kind), Err(refused));
+            assert_eq!(manager.allocate(&request), Err(refused));
+            assert_eq!(manager.allocate_bulk(&request, &mut [Pfn(0); 4]), Err(refused));
+            assert_eq!(manager.totals(), before, "{order:?} of {kind:?}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Tests of other files once more, with page descriptors in an array that is written at bring-up.
+#![expect(clippy::duplicate_mod, reason = "each copy has its own value of `HERE`")]
+
+use crate::common::Descriptors;
+
+#[path = "cached.rs"]
+mod cached;
+#[path = "cpus.rs"]
+mod cpus;
+#[path = "references.rs"]
+mod references;
+#[path = "threads.rs"]
+mod threads;
+
+const HERE: Descriptors = Descriptors::Eager;

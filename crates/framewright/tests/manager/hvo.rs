@@ -1,0 +1,275 @@
+//! Giving back the memory map of huge pages, and restoring it.
+
+use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
+use framewright::block::MapForm;
+use framewright::manager::{MapChange, MapError};
+use framewright::memblock::NodeChoice;
+use framewright::units::{Order, Pfn, PfnRange};
+use framewright::vmemmap_space::BlockNumber;
+use framewright::{AllocateError, Request};
+use framewright_jobs::NoHelpers;
+use framewright_testkit::{FakeArray, FakeMachine, Owner};
+use proptest::prelude::*;
+use std::thread;
+
+fn machine(size: framewright::units::PhysRange, cpus: u32) -> (Fake, &'static FakeArray) {
+    let machine = FakeMachine::builder().ram(size).cpus(cpus).build();
+    let array = FakeArray::install(machine);
+    let manager =
+        bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
+    manager.vmemmap().initialise_deferred(&NoHelpers);
+    check(&manager);
+    (manager, array)
+}
+
+fn blocks(manager: &Fake, of: u8, count: usize) -> Vec<PfnRange> {
+    (0..count)
+        .map(|_| manager.allocate(&Request::new(order(of))).expect("there is memory"))
+        .collect()
+}
+
+fn saved(manager: &Fake) -> i64 {
+    manager.vmemmap().saved_pages()
+}
+
+/// All pages one by one, each with a good descriptor, and back.
+fn use_all(manager: &Fake) -> u64 {
+    let mut taken = Vec::new();
+    while let Ok(range) =
+        manager.allocate(&Request { reserves: true, fail_fast: true, ..Request::new(Order::PAGE) })
+    {
+        // SAFETY: the page is ours.
+        let page = unsafe { manager.vmemmap().page(range.start) }.expect("it has a descriptor");
+        assert!(page.is_clear(), "pfn {}", range.start);
+        taken.push(range);
+    }
+    check(manager);
+    let pages = taken.len() as u64;
+    taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+    manager.drain().expect("only good frames");
+    pages
+}
+
+#[test]
+fn a_whole_section_comes_back_without_a_table() {
+    let (manager, array) = machine(gib(0, 4), 1);
+    let before = (settled(&manager), array.counts());
+    let huge = manager.allocate(&Request::new(Order::MAX)).expect("there is memory");
+    let change = manager.give_up_map(&[huge]).expect("it is the caller's");
+    // 16 MiB of map, one flush: nothing had to be split.
+    assert_eq!(
+        change,
+        MapChange { blocks: 512, freed_pages: 4096, flushes: 1, ..MapChange::default() }
+    );
+    assert_eq!(array.counts().sections, before.1.sections - 8);
+    assert_eq!((saved(&manager), manager.vmemmap().reclaimed_blocks()), (4096, 512));
+    check(&manager);
+    assert_eq!(settled(&manager).free_pages, before.0.free_pages - (1 << 18) + 4096);
+    assert_eq!(
+        manager.give_up_map(&[huge]),
+        Ok(MapChange::default()),
+        "a second time there is nothing, and no flush"
+    );
+    let restored = manager.bring_back_map(&[huge]).expect("there is memory");
+    assert_eq!((restored.blocks, restored.spent_pages, restored.flushes), (512, 4096, 1));
+    assert_eq!((saved(&manager), manager.vmemmap().reclaimed_blocks()), (0, 0));
+    manager.give_back(huge).expect("allocated");
+    check(&manager);
+    assert_eq!(settled(&manager), before.0);
+}
+
+#[test]
+fn two_flushes_a_batch_and_eight_pages_a_block() {
+    let (manager, _) = machine(gib(0, 1), 1);
+    let pages = blocks(&manager, 9, 10);
+    let free = settled(&manager).free_pages;
+    let change = manager.give_up_map(&pages).expect("they are the caller's");
+    assert_eq!(
+        (change.blocks, change.freed_pages, change.flushes, change.out_of_frames),
+        (10, 80, 2, 0)
+    );
+    assert!((1..=2).contains(&change.spent_pages), "a table for each section: {change:?}");
+    assert_eq!(settled(&manager).free_pages, free + 80 - change.spent_pages);
+    assert_eq!(saved(&manager), 80 - i64::try_from(change.spent_pages).expect("small"));
+    check(&manager);
+    // Part of one is freed: its pages have descriptors inside.
+    manager.give_back(PfnRange::new(pages[0].start.0, pages[0].start.0 + 100)).expect("allocated");
+    let state = manager.block_state(BlockNumber::containing(pages[0].start)).expect("a block");
+    assert_eq!(state.map_form(), MapForm::Inside);
+    check(&manager);
+    manager.give_back(PfnRange::new(pages[0].start.0 + 100, pages[0].end.0)).expect("allocated");
+    pages[1..].iter().for_each(|&page| manager.give_back(page).expect("allocated"));
+    use_all(&manager);
+}
+
+#[test]
+fn freeing_never_fails_however_little_memory_there_is() {
+    let (manager, array) = machine(mib(0, 512), 1);
+    let idle = settled(&manager);
+    let mut huge = Vec::new();
+    let all = Request { reserves: true, fail_fast: true, ..Request::new(Order::BLOCK) };
+    while let Ok(block) = manager.allocate(&all) {
+        huge.push(block);
+        // With the last blocks there is no page left for a table.
+        manager.give_up_map(&[block]).expect("it is the caller's");
+    }
+    let mut pages = Vec::new();
+    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    {
+        pages.push(page);
+    }
+    assert_eq!(settled(&manager).free_pages, 0);
+    check(&manager);
+    let flushes = array.counts().flushes;
+    // In pieces, so that each splits first.
+    for block in huge {
+        for piece in 0..4 {
+            let start = block.start.0 + piece * 128;
+            manager.give_back(PfnRange::new(start, start + 128)).expect("freeing never fails");
+        }
+    }
+    pages.into_iter().for_each(|page| manager.give_back(page).expect("freeing never fails"));
+    assert_eq!(array.counts().flushes, flushes, "and never flushes");
+    check(&manager);
+    let left = settled(&manager);
+    assert_eq!(
+        left.free_pages + left.map_pages,
+        (idle.free_pages + idle.map_pages).saturating_add_signed(saved(&manager))
+    );
+}
+
+#[test]
+fn without_a_frame_for_a_table_blocks_stay_as_they_are() {
+    let (manager, array) = machine(mib(0, 512), 1);
+    let block = manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
+    let mut pages = Vec::new();
+    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    {
+        pages.push(page);
+    }
+    let before = array.counts();
+    let change = manager.give_up_map(&[block]).expect("it is the caller's");
+    assert_eq!(change, MapChange { out_of_frames: 1, ..MapChange::default() });
+    assert_eq!(array.counts(), before);
+    manager.give_back(PfnRange::new(block.start.0, block.start.0 + 1)).expect("allocated");
+    let state = manager.block_state(BlockNumber::containing(block.start)).expect("a block");
+    assert_eq!(state.map_form(), MapForm::Array, "its descriptors are where they were");
+    check(&manager);
+}
+
+#[test]
+fn restoring_stops_where_frames_run_out() {
+    let (manager, array) = machine(gib(0, 4), 1);
+    let huge = manager.allocate(&Request::new(Order::MAX)).expect("there is memory");
+    manager.give_up_map(&[huge]).expect("it is the caller's");
+    array.fail_after(3);
+    let change = manager.bring_back_map(&[huge]).expect("some of it works");
+    assert_eq!((change.blocks, change.out_of_frames), (3 * 64, 5 * 64));
+    check(&manager);
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 5 * 64);
+    manager.give_back(huge).expect("allocated");
+    check(&manager);
+}
+
+#[test]
+fn what_cannot_be_changed_is_refused() {
+    let (manager, _) = machine(mib(0, 512), 1);
+    let block = manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
+    let beyond = PfnRange::new(1 << 30, (1 << 30) + 512);
+    assert_eq!(manager.give_up_map(&[block, beyond]), Err(MapError::NotManaged(Pfn(1 << 30))));
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 0, "nothing has changed");
+    let inside = manager.platform().interrupt(|| manager.give_up_map(&[block]));
+    assert_eq!(inside, Err(MapError::CannotWait));
+    // Free blocks, blocks in pieces and blocks of which only a part is named are left alone.
+    let page = manager.allocate(&Request::new(Order::PAGE)).expect("there is memory");
+    let around = PfnRange::new(page.start.0 & !511, (page.start.0 & !511) + 512);
+    assert_eq!(manager.give_up_map(&[around]), Ok(MapChange::default()));
+    let part = PfnRange::new(block.start.0 + 1, block.end.0);
+    assert_eq!(manager.give_up_map(&[part, PfnRange::new(5, 5)]), Ok(MapChange::default()));
+    let bare = FakeMachine::builder().ram(mib(0, 64)).build();
+    let bare = bring_up_with(bare, &[], &parameters("")).expect("bring-up");
+    assert_eq!(bare.give_up_map(&[]), Err(MapError::NoArray));
+}
+
+#[test]
+fn several_cpus_reclaim_restore_and_free_at_once() {
+    let (manager, _) = machine(gib(0, 1), 5);
+    let idle = settled(&manager);
+    thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let manager = &manager;
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let of = [9, 9, 11, 15][usize::try_from((thread + round) % 4).expect("small")];
+                    let run = match manager
+                        .allocate(&Request { node: NodeChoice::Any, ..Request::new(order(of)) })
+                    {
+                        Ok(run) => run,
+                        Err(AllocateError::OutOfMemory { .. }) => continue,
+                        Err(error) => panic!("{error}"),
+                    };
+                    manager.give_up_map(&[run]).expect("it is the caller's");
+                    if round % 3 == 0 {
+                        manager.bring_back_map(&[run]).expect("it is the caller's");
+                    }
+                    let border = run.start.0 + (round * 37) % run.pages();
+                    for part in
+                        [PfnRange::new(run.start.0, border), PfnRange::new(border, run.end.0)]
+                    {
+                        if !part.is_empty() {
+                            manager.give_back(part).expect("allocated");
+                        }
+                    }
+                }
+            });
+        }
+    });
+    manager.drain().expect("only good frames");
+    check(&manager);
+    let left = settled(&manager);
+    assert_eq!(
+        left.free_pages + left.map_pages,
+        (idle.free_pages + idle.map_pages).saturating_add_signed(saved(&manager))
+    );
+    use_all(&manager);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_mix_of_operations(operations in prop::collection::vec((0..6_u8, any::<prop::sample::Index>(), 9..16_u8), 1..40)) {
+        let (manager, array) = machine(mib(0, 384), 1);
+        let idle = settled(&manager);
+        let mut held: Vec<PfnRange> = Vec::new();
+        for (operation, which, of) in operations {
+            match operation {
+                0 | 1 => held.extend(manager.allocate(&Request::new(order(of))).ok()),
+                _ if held.is_empty() => {}
+                2 => {
+                    manager.give_up_map(&[held[which.index(held.len())]]).expect("it is the caller's");
+                }
+                3 => {
+                    manager.bring_back_map(&[held[which.index(held.len())]]).expect("it is the caller's");
+                }
+                4 => manager.give_back(held.swap_remove(which.index(held.len()))).expect("allocated"),
+                _ => {
+                    manager.give_up_map(&held).expect("they are the caller's");
+                }
+            }
+            check(&manager);
+            let left = settled(&manager);
+            let in_use: u64 = held.iter().map(|range| range.pages()).sum();
+            prop_assert_eq!(left.free_pages + left.map_pages + in_use, (idle.free_pages + idle.map_pages).saturating_add_signed(saved(&manager)));
+        }
+        manager.give_up_map(&held).expect("they are the caller's");
+        manager.bring_back_map(&held).expect("they are the caller's");
+        for range in held {
+            manager.give_back(range).expect("allocated");
+        }
+        use_all(&manager);
+        prop_assert!(array.counts().frames > 0);
+        // SAFETY: the manager is not used any more.
+        unsafe { manager.platform().retire() };
+    }
+}

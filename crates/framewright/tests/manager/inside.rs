@@ -1,0 +1,11 @@
+//! Tests of other files once more, with page descriptors inside the blocks.
+#![expect(clippy::duplicate_mod, reason = "each copy has its own value of `HERE`")]
+
+use crate::common::Descriptors;
+
+#[path = "cached.rs"]
+mod cached;
+#[path = "threads.rs"]
+mod threads;
+
+const HERE: Descriptors = Descriptors::Inside;

@@ -1,0 +1,53 @@
+//! The manager on fake machines: cases, models and threads.
+//!
+//! One program, because each compiles the whole manager again. `cargo xtask test` runs it a second
+//! time with every machine careful.
+#![cfg(not(any(loom, shuttle)))]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod aids;
+mod bad_types;
+mod boot_pages;
+mod cached;
+mod cases;
+mod cpus;
+mod deferred;
+mod eager;
+mod exhaustion;
+mod halves;
+mod hvo;
+mod inside;
+mod isolation;
+mod largest;
+mod loose;
+mod owned;
+mod pages;
+mod parts;
+mod platform;
+mod pool_errors;
+mod pool_fill;
+mod pool_maps;
+mod pool_model;
+mod pool_threads;
+mod pools;
+mod preemption;
+mod pressure;
+mod properties;
+mod readers;
+mod references;
+mod reporting;
+mod reporting_faults;
+mod reporting_model;
+mod reporting_pools;
+mod shortfall;
+mod shortfall_model;
+mod shuffle;
+mod threads;
+mod vmemmap;
+mod vmemmap_layouts;
+
+/// Where the tests of this program have the descriptors of their pages. `deferred`, `eager` and
+/// `inside` run some of them once more with another value.
+const HERE: crate::common::Descriptors = crate::common::Descriptors::None;

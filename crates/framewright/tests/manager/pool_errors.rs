@@ -1,0 +1,202 @@
+//! Pages of pools that nobody is to get, in pools in any order: memory errors, whose cost must not
+//! depend on the pool, also while pages are on their way; and isolated pages, which a search passes
+//! over.
+
+use crate::common::pool_machine::{GIB, TWO, check, machine, numbers};
+use crate::common::{Fake, bring_up, is_careful};
+use framewright::hugetlb::{NodeMask, PoolSize};
+use framewright::manager::{Poisoned, PoolBatch, PoolVmemmap};
+use framewright::memblock::NodeChoice;
+use framewright::units::{Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright_jobs::NoHelpers;
+use framewright_testkit::{FakeMachine, PoolOwner};
+use std::sync::{Mutex, OnceLock};
+
+/// Random numbers, one after the other.
+fn random(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed | 1;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 20).expect("64 bits") % below
+    }
+}
+
+/// A pool of so many free pages that stand in its lists in no order.
+fn shuffled(manager: &Fake, size: PoolSize, pages: u64) -> Vec<Pfn> {
+    let pool = manager.pool(size);
+    pool.resize(pages, &NoHelpers).expect("nobody else resizes");
+    let mut all: Vec<Pfn> =
+        (0..pages).map(|_| pool.allocate(NodeChoice::Any, false).expect("is free").start).collect();
+    let mut random = random(pages);
+    for last in (1..all.len()).rev() {
+        all.swap(last, random(last + 1));
+    }
+    all.iter().for_each(|&page| pool.give_back_page(page).expect("was allocated"));
+    all
+}
+
+fn blocks_of(page: Pfn) -> BlockRange {
+    let start = BlockNumber::containing(page);
+    BlockRange { start, end: BlockNumber(start.0 + 1) }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_memory_error_costs_the_same_in_a_pool_of_any_size() {
+    if is_careful() {
+        return;
+    }
+    let cost = |pages: u64| {
+        let manager = bring_up(machine());
+        let pool = manager.pool(TWO);
+        let all = shuffled(&manager, TWO, pages);
+        let mut most = 0;
+        for page in all.iter().step_by(all.len() / 12) {
+            let (result, instructions) =
+                framewright_testkit::count_instructions(|| pool.poison(page.add(5)));
+            assert_eq!(result, Ok(Poisoned::Left));
+            most = most.max(instructions);
+        }
+        check(&manager);
+        most
+    };
+    let (small, large) = (cost(24), cost(2400));
+    assert!(
+        large < small + small / 2,
+        "{small} instructions in a pool of 24 pages, {large} in one of 2400"
+    );
+}
+
+#[test]
+fn errors_in_any_order_leave_the_books_true() {
+    for (size, pages) in [(TWO, 200), (GIB, 4)] {
+        let manager = bring_up(machine());
+        let pool = manager.pool(size);
+        let mut all = shuffled(&manager, size, pages);
+        let mut random = random(7);
+        let mut left = pages;
+        while let Some(page) = (!all.is_empty()).then(|| all.swap_remove(random(all.len()))) {
+            if random(3) == 0 {
+                let page = pool.allocate(NodeChoice::Any, false).expect("is free");
+                pool.give_back_page(page.start).expect("was allocated");
+            }
+            assert_eq!(pool.poison(page), Ok(Poisoned::Left));
+            left -= 1;
+            assert_eq!(
+                (numbers(&pool), pool.counts().leaked),
+                ([left, left, 0, 0, left], pages - left)
+            );
+            if left.is_multiple_of(20) || size == GIB {
+                check(&manager);
+            }
+        }
+        assert!(pool.allocate(NodeChoice::Any, false).is_err());
+    }
+}
+
+/// Notes memory errors while a resize has pages on their way.
+struct Errors {
+    manager: &'static Fake,
+    /// Free in the pool.
+    there: OnceLock<Pfn>,
+    found: Mutex<Vec<Poisoned>>,
+}
+
+impl Errors {
+    fn strike(&self, batch: &PoolBatch<'_>) {
+        let Some(&there) = self.there.get() else { return };
+        // Once: not again where the error itself has a page leave.
+        let Ok(mut found) = self.found.try_lock() else { return };
+        if found.is_empty() {
+            let pool = self.manager.pool(batch.size);
+            let moving: PfnRange = batch.runs[0];
+            for page in [there, moving.start, there] {
+                found.push(pool.poison(page).expect("is a pool's"));
+            }
+        }
+    }
+}
+
+impl PoolVmemmap for Errors {
+    unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64 {
+        self.strike(batch);
+        0
+    }
+
+    unsafe fn before_free(&self, batch: &PoolBatch<'_>) {
+        self.strike(batch);
+    }
+}
+
+#[test]
+fn errors_during_a_resize_leave_when_it_ends() {
+    for (size, pages) in [(TWO, 60), (GIB, 4)] {
+        for to in [pages + 1, pages / 2] {
+            let manager: &'static Fake = Box::leak(Box::new(bring_up(machine())));
+            let pool = manager.pool(size);
+            let all = shuffled(manager, size, pages);
+            let maps: &'static Errors = Box::leak(Box::new(Errors {
+                manager,
+                there: OnceLock::new(),
+                found: Mutex::default(),
+            }));
+            // What was freed first is handed out last: a resize to half the pages leaves it there.
+            maps.there.set(all[0]).expect("once");
+            manager.hugetlb().set_vmemmap_hook(Some(maps));
+            pool.resize(to, &NoHelpers).expect("nobody else resizes");
+            assert_eq!(*maps.found.lock().expect("nobody panicked"), [Poisoned::Stays; 3]);
+            manager.hugetlb().set_vmemmap_hook(None);
+            // The one that was there and the one that moved.
+            assert_eq!(pool.counts().leaked, 2);
+            let nr = if to > pages { to - 2 } else { to - 1 };
+            assert_eq!(numbers(&pool), [nr, nr, 0, 0, nr]);
+            check(manager);
+            // Nothing of the pool is bad any more.
+            assert_eq!(
+                (0..nr).filter(|_| pool.allocate(NodeChoice::Any, false).is_ok()).count() as u64,
+                nr
+            );
+            check(manager);
+        }
+    }
+}
+
+#[test]
+fn a_good_page_behind_many_isolated_ones_is_found() {
+    let manager = bring_up(machine());
+    let pool = manager.pool(TWO);
+    let all = shuffled(&manager, TWO, 500);
+    let (good, others) = all.split_first().expect("500");
+    others.iter().for_each(|&page| assert!(manager.isolation().isolate(blocks_of(page)).is_ok()));
+    let page = pool.allocate(NodeChoice::Any, false).expect("one is good");
+    assert_eq!(page.start, *good);
+    assert!(pool.allocate(NodeChoice::Any, false).is_err());
+    // A promise is kept by what is there.
+    pool.reserve(3, NodeMask::ALL).expect("499 are free");
+    assert!(pool.allocate(NodeChoice::Any, true).is_err());
+    pool.give_back_page(page.start).expect("was allocated");
+    assert_eq!(pool.allocate(NodeChoice::Any, true), Ok(page));
+    check(&manager);
+    others
+        .iter()
+        .for_each(|&page| manager.isolation().unisolate(blocks_of(page)).expect("is isolated"));
+    pool.give_back_page(page.start).expect("was allocated");
+    pool.resize(0, &NoHelpers).expect("nobody else resizes");
+    check(&manager);
+}
+
+#[test]
+fn a_search_among_isolated_pages_lets_the_lock_go() {
+    let manager = bring_up(machine());
+    let pool = manager.pool(TWO);
+    let all = shuffled(&manager, TWO, 1000);
+    all.iter().for_each(|&page| assert!(manager.isolation().isolate(blocks_of(page)).is_ok()));
+    let machine: &FakeMachine = manager.platform();
+    let before = machine.calls().irq_save;
+    assert!(pool.allocate(NodeChoice::Any, false).is_err());
+    let holds = machine.calls().irq_save - before;
+    assert!(holds >= 1000 / 64, "1000 pages in {holds} holds of the lock");
+}

@@ -1,0 +1,147 @@
+//! The shuffle: which block comes next is left to chance, and nothing else changes.
+
+use crate::common::{bring_up_with, check, gib, mib, order, parameters, settled};
+use framewright::Request;
+use framewright::block::MigrateType;
+use framewright::units::{Order, Pfn, PfnRange};
+use framewright_testkit::{FakeMachine, Owner};
+
+const SHUFFLED: &str = "page_alloc.shuffle=1 page_alloc.shuffle_seed=5";
+
+fn machine() -> &'static FakeMachine {
+    FakeMachine::builder().ram(gib(4, 8)).ram(gib(9, 10)).build()
+}
+
+fn shuffled(manager: &crate::common::Fake) -> (u32, u32) {
+    let all = manager.views().map(|zone| zone.shuffled());
+    all.fold((0, 0), |sum, zone| (sum.0 + zone.pairs, sum.1 + zone.neighbours))
+}
+
+#[test]
+fn blocks_come_in_no_order_and_a_seed_repeats_it() {
+    let take = |line: &str| -> Vec<Pfn> {
+        let manager = bring_up_with(machine(), &[], &parameters(line)).expect("bring-up");
+        (0..500)
+            .map(|_| manager.allocate(&Request::new(order(10))).expect("there is memory").start)
+            .collect()
+    };
+    let runs = |starts: &[Pfn]| {
+        starts.windows(2).filter(|pair| pair[1].0.abs_diff(pair[0].0) == 1024).count()
+    };
+    let first = take(SHUFFLED);
+    assert!(runs(&first) < 25, "{} of 500 are neighbours", runs(&first));
+    assert_ne!(first, take("page_alloc.shuffle=1 page_alloc.shuffle_seed=6"));
+    if !crate::common::is_careful() {
+        assert_eq!(first, take(SHUFFLED));
+        assert!(runs(&take("page_alloc.shuffle=0")) > 450);
+    }
+    assert!(runs(&take("page_alloc.shuffle=Y")) < 25, "without a seed");
+}
+
+#[test]
+fn the_statistic_tells() {
+    let manager = bring_up_with(machine(), &[], &parameters(SHUFFLED)).expect("bring-up");
+    let (pairs, neighbours) = shuffled(&manager);
+    assert!(pairs > 1000 && neighbours < 30, "{neighbours} of {pairs}");
+    for zone in manager.views() {
+        assert!(zone.shuffle());
+    }
+    check(&manager);
+    let plain = bring_up_with(machine(), &[], &parameters("")).expect("bring-up");
+    assert_eq!(shuffled(&plain).1, shuffled(&plain).0, "what there is of that order is in order");
+    assert!(plain.views().all(|zone| !zone.shuffle()));
+    check(&plain);
+}
+
+#[test]
+fn large_pieces_are_gathered_from_anywhere() {
+    let manager = bring_up_with(machine(), &[], &parameters(SHUFFLED)).expect("bring-up");
+    let before = manager.totals();
+    let mut held = Vec::new();
+    for of in (11..=18).rev() {
+        let taken = manager.allocate(&Request::new(order(of))).expect("there is memory");
+        assert!(taken.start.is_aligned(order(of)));
+        held.push(taken);
+        check(&manager);
+    }
+    // At a place, and below an address.
+    let free = (4..10_u64)
+        .map(|gib| Pfn(gib << 18))
+        .find_map(|start| manager.allocate_at(start, order(12), MigrateType::Movable).ok());
+    held.push(free.expect("some GiB begins free"));
+    assert!(manager.allocate_at(held[0].start, order(12), MigrateType::Movable).is_err());
+    assert!(
+        manager.allocate_at(Pfn(8 << 18), order(18), MigrateType::Movable).is_err(),
+        "there is no memory"
+    );
+    let low = Request { max_address: 5 << 30, ..Request::new(order(13)) };
+    if let Ok(taken) = manager.allocate(&low) {
+        assert!(taken.end.address() <= 5 << 30);
+        held.push(taken);
+    }
+    check(&manager);
+    // Parts go back, and all is one again.
+    for range in held {
+        let half = range.start.0 + range.pages() / 2;
+        if crate::common::is_careful() {
+            manager.give_back(range).expect("it is held");
+        } else {
+            manager.give_back(PfnRange::new(half, range.end.0)).expect("it is held");
+            manager.give_back(PfnRange::new(range.start.0, half)).expect("it is held");
+        }
+        check(&manager);
+    }
+    assert_eq!(settled(&manager), before);
+    let blocks = manager.views().map(|zone| zone.free_blocks());
+    assert!(
+        blocks.map(|orders| orders[2..].iter().sum::<u32>()).sum::<u32>() == 0,
+        "nothing merges beyond 4 MiB"
+    );
+    manager.allocate(&Request::new(Order::MAX)).expect("a GiB can be gathered again");
+}
+
+#[test]
+fn traffic_of_all_orders() {
+    for line in [SHUFFLED, "page_alloc.shuffle=1 page_alloc.shuffle_seed=9 pages=inside"] {
+        let machine = FakeMachine::builder()
+            .ram(mib(4096 + 2, 4096 + 1500))
+            .ram(mib(8192, 8192 + 1500))
+            .build();
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+        let before = settled(&manager);
+        let mut seed = 11_u64;
+        let mut random = |limit: usize| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(seed >> 33).expect("31 bits") % limit
+        };
+        let mut held: Vec<PfnRange> = Vec::new();
+        for step in 0..if crate::common::is_careful() { 300 } else { 2000 } {
+            if random(2) == 0 {
+                let migrate_type = MigrateType::ALL[random(3)];
+                let request = Request {
+                    migrate_type,
+                    ..Request::new(order(u8::try_from(random(18)).expect("small")))
+                };
+                if let Ok(taken) = manager.allocate(&request) {
+                    assert!(
+                        held.iter().all(|other| other.intersection(taken).is_empty()),
+                        "{taken:?}"
+                    );
+                    held.push(taken);
+                }
+            } else if !held.is_empty() {
+                let range = held.swap_remove(random(held.len()));
+                manager.give_back(range).expect("it is held");
+            }
+            if step % 50 == 0 {
+                check(&manager);
+            }
+        }
+        held.into_iter().for_each(|range| manager.give_back(range).expect("it is held"));
+        check(&manager);
+        let after = settled(&manager);
+        assert_eq!(after.free_pages + after.map_pages, before.free_pages + before.map_pages);
+    }
+}

@@ -1,0 +1,9 @@
+//! Operations that are interrupted between two instructions, by signals that step through them.
+#![cfg(all(not(any(loom, shuttle)), target_arch = "x86_64"))]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod interrupts;
+mod life;
+mod lives;

@@ -1,0 +1,45 @@
+//! The local interrupt controllers, through which CPUs interrupt each other, and counting.
+//!
+//! Orders of memory: Relaxed: counters of one CPU.
+
+use super::{Cpu, this};
+use crate::platform::PLATFORM;
+use crate::storage::Settled;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::platform::Platform;
+use framewright_arch::x86_64::local_apic::LocalApic;
+
+static APIC: Settled<LocalApic> = Settled::new();
+
+/// The local controller of this CPU, once there is one.
+pub fn apic() -> Option<&'static LocalApic> {
+    APIC.get()
+}
+
+/// Sets the local controller. To be called once, before another CPU is started.
+pub fn set_apic(apic: LocalApic) -> &'static LocalApic {
+    APIC.settle(apic)
+}
+
+/// Interrupts `cpu`. Interrupts are off while the two halves of the command are written, so that a
+/// handler's command does not come in between.
+pub fn send(cpu: &Cpu, vector: u8) {
+    if let Some(apic) = apic() {
+        let state = PLATFORM.irq_save();
+        apic.send(cpu.apic_id(), vector);
+        // SAFETY: saved above, and nothing since.
+        unsafe { PLATFORM.irq_restore(state) };
+        count(&this().counters.sent);
+    }
+}
+
+/// Adds one to a counter that only this CPU writes.
+pub fn count(counter: &AtomicU64) {
+    add(counter, 1);
+}
+
+/// Adds to a counter that only this CPU writes. An interrupt in between may count too, so it is one
+/// instruction.
+pub fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
