@@ -1,7 +1,7 @@
 //! What the device knows and does.
 
 use super::hal::FakeHal;
-use super::host::{Numbering, Offer};
+use super::offer::{CONFIGURATION_BYTES, Numbering, Offer};
 use super::ring::{Chain, DeviceRing, load_u8};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use virtio_drivers::transport::DeviceStatus;
@@ -16,7 +16,6 @@ pub const REPORTING: u64 = 1 << 5;
 pub const TARGET: usize = 0;
 pub const ACTUAL: usize = 4;
 pub const POISON: usize = 12;
-pub const CONFIGURATION_BYTES: usize = 16;
 
 /// When the device answers requests for pages and reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,10 +9,12 @@
 mod device;
 mod hal;
 mod host;
+mod offer;
 mod ring;
 mod transport;
 
 pub use device::{Answers, Lie};
 pub use hal::FakeHal;
-pub use host::{FakeBalloon, Numbering, Offer};
+pub use host::FakeBalloon;
+pub use offer::{Numbering, Offer};
 pub use transport::FakeTransport;

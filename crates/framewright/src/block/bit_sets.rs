@@ -3,11 +3,11 @@
 //! A word of a level is meaningful only while its bit in the level above is set, so that a set over
 //! uncleared memory is empty once its one top word is zero. Finding the lowest member costs one
 //! word a level; lists of blocks cost a dependent miss a block and lose the order of addresses that
-//! keeps whole blocks free (DESIGN 2).
+//! keeps whole blocks free.
 //!
-//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
-//! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
-//! finds for a hint.
+//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by whoever has
+//! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
+//! hint.
 
 use crate::sync::prefetch;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
@@ -155,7 +155,8 @@ impl<const SETS: usize> BitSets<SETS> {
         self.word(set, 0, base as usize / 64).store(0, Ordering::Relaxed);
     }
 
-    /// Takes members out, given in the same way. True when the set is empty then.
+    /// Takes members out, given as for [`insert_members`](Self::insert_members). True when the set
+    /// is empty then.
     #[inline]
     pub(crate) fn remove_members(&self, set: usize, (base, bits): (u32, u64)) -> bool {
         let mut gone = bits;

@@ -1,413 +1,367 @@
-//! The buddy system over a block table: split, merge, take, take at a place, free a part.
+//! The free blocks of a zone: a buddy system over its block table.
 //!
-//! All of it runs under the zone lock. Buddies are computed on indices; the caller gives the
-//! segment's ends, beyond which nothing merges.
+//! Two lists per migrate type and order, linked through the table. One has the blocks all of which
+//! were reported to the hypervisor; the other has the rest, which is handed out first, because
+//! whoever gets a reported block makes the hypervisor find memory for it. Without a device for
+//! reports all blocks are in the second. Movable blocks of 2 MiB wait beside the lists until
+//! somebody wants them merged (`deferred_merge`).
+//!
+//! ```text
+//! free: merge.rs ──> deferred (2 MiB, movable) ──coalesce──> lists, by type and order
+//! take: split.rs <── deferred, else the smallest block of the type, else a type to fall back on
+//! ```
+//!
+//! All of it is reached through the zone lock. Here are the lists; [`take`](Buddy::take) is in
+//! `split`, [`free`](Buddy::free) in `merge`, [`coalesce`](Buddy::coalesce) in `coalesce`, and the
+//! random orders of `page_alloc.shuffle` in `shuffle`.
 
-use super::bit_sets::neighbours;
-use super::lists::{FreeLists, Position};
-use super::reported::ReportedBits;
+use super::deferred_merge::DeferredMerges;
+use super::list::{BLOCK_ORDERS, List, ListId, NONE, Position, slot};
+use super::placement::Placement;
+use super::random::Random;
+use super::reported::{ReportedBitmap, ReportedBits, WasReported};
+use super::segment::{self, Segment};
 use super::state::{BlockState, MigrateType, State};
-use super::table::{BlockTable, blocks_of};
-use crate::units::{BLOCK_ORDER, Order};
+use super::table::{BlockEntry, BlockTable};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 use core::ops::Range;
 
-/// Blocks of at least this order (16 MiB) stay together when one type takes memory from another, so
-/// that what cannot be moved is not sprinkled over every GiB; larger foreign blocks give up one
-/// such piece only.
-const CLAIM_ORDER: u8 = 12;
+/// What a zone did since bring-up, as far as it is off the usual way of allocations and frees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ZoneEvents {
+    /// Blocks that became pages.
+    pub block_splits: u64,
+    /// Blocks all of whose pages came back and that are whole again.
+    pub block_merges: u64,
+    /// Blocks of another migrate type that were taken over for a request that found none of its
+    /// own.
+    pub fallback_claims: u64,
+    /// Runs out of blocks of another migrate type that kept their type.
+    pub fallback_steals: u64,
+    /// Times that a CPU's cache was filled.
+    pub cache_refills: u64,
+    /// Pages that went into caches, and to the callers that found them empty.
+    pub cache_refill_pages: u64,
+    /// Times that a part of a CPU's cache came back.
+    pub cache_returns: u64,
+    /// Pages that came back.
+    pub cache_return_pages: u64,
+}
 
-/// What gets loose at once when one block is wanted: 8 blocks; 2 on the tiny machines of the model
-/// checkers.
-const SPLIT_AHEAD: Order =
-    match Order::new(BLOCK_ORDER + if cfg!(any(loom, shuttle)) { 1 } else { 3 }) {
-        Some(order) => order,
-        None => Order::BLOCK,
+impl ZoneEvents {
+    const NONE: Self = Self {
+        block_splits: 0,
+        block_merges: 0,
+        fallback_claims: 0,
+        fallback_steals: 0,
+        cache_refills: 0,
+        cache_refill_pages: 0,
+        cache_returns: 0,
+        cache_return_pages: 0,
+    };
+}
+
+impl core::ops::AddAssign for ZoneEvents {
+    fn add_assign(&mut self, other: Self) {
+        self.block_splits += other.block_splits;
+        self.block_merges += other.block_merges;
+        self.fallback_claims += other.fallback_claims;
+        self.fallback_steals += other.fallback_steals;
+        self.cache_refills += other.cache_refills;
+        self.cache_refill_pages += other.cache_refill_pages;
+        self.cache_returns += other.cache_returns;
+        self.cache_return_pages += other.cache_return_pages;
+    }
+}
+
+/// See the module documentation.
+#[repr(C)]
+pub(crate) struct Buddy {
+    /// Frames in all lists.
+    pages: u64,
+    /// Free blocks that are in no list yet.
+    pub(super) deferred: DeferredMerges,
+    /// Which of equally good blocks is taken.
+    pub(crate) placement: Placement,
+    /// Per type, bit n says that the list of order 9 + n is not empty; those of reported blocks
+    /// come second.
+    occupied: [[u16; MigrateType::COUNT]; 2],
+    /// Nothing merges beyond this order: the largest there is, unless blocks are shuffled.
+    pub(crate) largest: Order,
+    /// The entries of the zone's blocks.
+    pub(crate) table: BlockTable,
+    /// Runs of blocks, ascending. No block merges over the end of one.
+    pub(crate) segments: &'static [Segment],
+    /// Counted here, because all of it happens under the lock.
+    pub(crate) events: ZoneEvents,
+    lists: [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
+    /// What decides where freed blocks go while blocks are shuffled.
+    pub(crate) random: Random,
+    /// Which blocks are reported and which are zero.
+    pub(crate) reported: ReportedBitmap,
+    /// What was known of the block that was taken last.
+    pub(crate) last_taken: WasReported,
+}
+
+impl Buddy {
+    /// No block.
+    pub(crate) const EMPTY: Self = Self {
+        pages: 0,
+        deferred: DeferredMerges::EMPTY,
+        placement: Placement::USUAL,
+        occupied: [[0; MigrateType::COUNT]; 2],
+        largest: Order::MAX,
+        table: BlockTable::EMPTY,
+        segments: &[],
+        events: ZoneEvents::NONE,
+        lists: [[[List::EMPTY; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
+        random: Random::new(0),
+        reported: ReportedBitmap::EMPTY,
+        last_taken: WasReported { reported: false, zero: false },
     };
 
-fn lower(order: Order) -> Order {
-    Order::new(order.get() - 1).unwrap_or(Order::BLOCK)
-}
-
-fn higher(order: Order) -> Option<Order> {
-    Order::new(order.get() + 1)
-}
-
-/// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it may
-/// take from.
-#[inline]
-pub(crate) fn take(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    order: Order,
-    migrate_type: MigrateType,
-) -> Option<u32> {
-    if order == Order::BLOCK && migrate_type == MigrateType::Movable {
-        if lists.deferred.is_empty() {
-            tear(lists, table);
-        }
-        if let Some(index) = take_deferred(lists) {
-            return Some(index);
-        }
+    /// Gives it its blocks, none of which is free yet.
+    pub(crate) fn attach(
+        &mut self,
+        segments: &'static [Segment],
+        table: BlockTable,
+        deferred: DeferredMerges,
+        reported: ReportedBitmap,
+    ) {
+        (self.segments, self.table) = (segments, table);
+        (self.deferred, self.reported) = (deferred, reported);
     }
-    take_listed(lists, table, order, migrate_type)
-}
 
-/// Makes a piece of a larger block loose, when there is nothing smaller: of several requests for
-/// one block only the first looks into the lists. Not while the hypervisor is told of free blocks,
-/// as what it was told of should stay free.
-fn tear(lists: &mut FreeLists, table: &BlockTable) {
-    if !lists.reported.is_tracked()
-        && lists.defers_merges()
-        && lists
-            .smallest(MigrateType::Movable, Order::BLOCK)
-            .is_some_and(|(smallest, _)| smallest >= SPLIT_AHEAD)
-        && let Some((index, _)) = take_up_to(
-            lists,
-            table,
-            (SPLIT_AHEAD, SPLIT_AHEAD),
-            MigrateType::Movable,
-            MigrateType::Movable,
-        )
-    {
-        divide_into_blocks(table, index, SPLIT_AHEAD);
-        lists.deferred.insert(neighbours(index, blocks_of(SPLIT_AHEAD)));
-    }
-}
-
-/// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those that are loose,
-/// else the smallest free block or a piece of it. The blocks that come back are the bits of 64 from
-/// the first value on. Unless it `may_split`, nothing larger than that is divided; of reported
-/// memory one block is taken, and none then: nobody waits for more.
-#[inline]
-pub(crate) fn take_some(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    most: u32,
-    migrate_type: MigrateType,
-    may_split: bool,
-) -> Option<(u32, u64)> {
-    if migrate_type == MigrateType::Movable
-        && let Some((base, bits)) = lists.deferred.take(most)
-    {
-        lists.end_reported(base + bits.trailing_zeros(), Order::BLOCK, false);
-        return Some((base, bits));
-    }
-    let level = u8::try_from(most.min(64).checked_ilog2()?).ok()?;
-    let (smallest, reported) = lists.smallest(migrate_type, Order::BLOCK)?;
-    let largest =
-        if reported { Order::BLOCK } else { Order::new(BLOCK_ORDER + level).unwrap_or(smallest) };
-    let order = smallest.min(largest);
-    if (order < smallest || reported) && !may_split {
-        return None;
-    }
-    let mut place = choose(lists, migrate_type, order, order)?;
-    if lists.reported.is_tracked()
-        && !place.reported
-        && lists.reported.counts(place.index, order).0 != 0
-    {
-        // Not all of it was reported, nor nothing: what was not comes first.
-        place = choose(lists, migrate_type, Order::BLOCK, Order::BLOCK)?;
-    }
-    let index = take_place(lists, table, place, migrate_type);
-    if place.order > Order::BLOCK {
-        divide_into_blocks(table, index, place.order);
-    }
-    Some(neighbours(index, blocks_of(place.order)))
-}
-
-/// Takes the lowest block that is loose.
-fn take_deferred(lists: &mut FreeLists) -> Option<u32> {
-    let (base, bits) = lists.deferred.take(1)?;
-    let index = base + bits.trailing_zeros();
-    lists.end_reported(index, Order::BLOCK, false);
-    Some(index)
-}
-
-fn take_listed(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    order: Order,
-    migrate_type: MigrateType,
-) -> Option<u32> {
-    if let Some((index, _)) = take_up_to(lists, table, (order, order), migrate_type, migrate_type) {
-        return Some(index);
-    }
-    for &foreign in migrate_type.fallbacks() {
-        if let Some((index, _)) = take_up_to(lists, table, (order, order), foreign, migrate_type) {
-            lists.events.fallback_claims += 1;
-            return Some(index);
-        }
-    }
-    if order == Order::BLOCK && migrate_type.fallbacks().contains(&MigrateType::Movable) {
-        // Alone: where only loose blocks are left, nothing as large as what is usually claimed with
-        // it is free.
-        let index = take_deferred(lists)?;
-        table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
-        lists.events.fallback_claims += 1;
-        return Some(index);
-    }
-    None
-}
-
-/// Takes a free block of type `from` for `migrate_type`, of between `order` and `most`: the
-/// smallest that there is, or a piece of it. Returns it with its order.
-pub(crate) fn take_up_to(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    (order, most): (Order, Order),
-    from: MigrateType,
-    migrate_type: MigrateType,
-) -> Option<(u32, Order)> {
-    let place = choose(lists, from, order, most)?;
-    Some((take_place(lists, table, place, migrate_type), place.order))
-}
-
-/// Takes a piece that was chosen.
-#[inline]
-fn take_place(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    place: Place,
-    migrate_type: MigrateType,
-) -> u32 {
-    let index = cut(lists, table, place.head, place.index, place.order, migrate_type);
-    lists.end_reported(index, place.order, !place.reported);
-    index
-}
-
-/// The same for who keeps the block as free memory of another kind: which of it was reported goes
-/// with it.
-pub(crate) fn move_up_to(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    (order, most): (Order, Order),
-    from: MigrateType,
-    migrate_type: MigrateType,
-) -> Option<(u32, Order, Option<ReportedBits>)> {
-    let Place { head, index, order, .. } = choose(lists, from, order, most)?;
-    let index = cut(lists, table, head, index, order, migrate_type);
-    Some((index, order, lists.move_reported(index, order)))
-}
-
-/// A piece of a free block.
-#[derive(Clone, Copy)]
-struct Place {
-    head: u32,
-    index: u32,
-    order: Order,
-    /// Whether all of the head was reported.
-    reported: bool,
-}
-
-/// The piece that is taken next, of blocks of one type: the smallest head of `order` or more, or
-/// `most` of it.
-fn choose(
-    lists: &mut FreeLists,
-    migrate_type: MigrateType,
-    order: Order,
-    most: Order,
-) -> Option<Place> {
-    let (found, reported) = lists.smallest(migrate_type, order)?;
-    let order = found.min(most);
-    let head = lists.next(migrate_type, found, reported);
-    let index = if reported { head } else { lists.reported.choose(head, found, order) };
-    Some(Place { head, index, order, reported })
-}
-
-/// Takes the piece of `order` that begins at `index` out of the free block headed at `head`. Halves
-/// that are not needed go to the front of their lists, so that repeated small requests come out in
-/// ascending order (SPEC 3.3).
-pub(crate) fn take_from(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    head: u32,
-    index: u32,
-    order: Order,
-    migrate_type: MigrateType,
-) -> u32 {
-    let index = cut(lists, table, head, index, order, migrate_type);
-    lists.end_reported(index, order, false);
-    index
-}
-
-fn cut(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    head: u32,
-    index: u32,
-    order: Order,
-    migrate_type: MigrateType,
-) -> u32 {
-    let state = table.state(head);
-    let claimed = Order::new(CLAIM_ORDER).map_or(order, |claim| claim.max(order));
-    let mut have = state.order();
-    let mut start = head;
-    lists.remove(table, head);
-    while have > order {
-        if have == Order::MAX {
-            // The group is about to be used in pieces. Its first entry was just made inner.
-            table.make_ready(start, true);
-        }
-        have = lower(have);
-        let half = blocks_of(have);
-        let rest = if index - start >= half {
-            start += half;
-            start - half
-        } else {
-            start + half
-        };
-        // A foreign block larger than the claim keeps its type where we do not reach.
-        let rest_type = if have >= claimed { state.migrate_type() } else { migrate_type };
-        let rest_type =
-            if state.migrate_type().is_mergeable() { rest_type } else { state.migrate_type() };
-        lists.insert(table, rest, have, rest_type, Position::Head);
-    }
-    table.set_state(start, BlockState::head(State::Whole, order, migrate_type));
-    table.set_previous(start, 0);
-    table.set_next(start, 0);
-    start
-}
-
-/// Gives a block back and merges it with its free buddies inside `segment`. Returns the order it
-/// ended with.
-pub(crate) fn free(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    segment: &Range<u32>,
-    index: u32,
-    order: Order,
-    migrate_type: MigrateType,
-    position: Position,
-) -> Order {
-    let (mut index, mut order) = (index, order);
-    if order > lists.largest {
-        return free_in_pieces(lists, table, index, order, migrate_type, position);
-    }
-    while let Some(next) = higher(order).filter(|&next| next <= lists.largest) {
-        let size = blocks_of(order);
-        let buddy = index ^ size;
-        if buddy < segment.start || buddy + size > segment.end {
-            break;
-        }
-        let entry = table.entry(buddy);
-        let state = entry.state().without(BlockState::REPORTED);
-        if state != BlockState::head(State::Free, order, migrate_type) {
-            // Nearly always it is in use; else it is smaller, or of another type.
-            let other = state.migrate_type();
-            let mergeable = other.is_mergeable() && migrate_type.is_mergeable();
-            if !mergeable || state != BlockState::head(State::Free, order, other) {
-                break;
+    /// The indices of the segment that holds `index`; what is in none merges with nothing.
+    #[inline]
+    pub(crate) fn segment_of(&self, index: u32) -> Range<u32> {
+        match self.segments {
+            [only] => only.indices(),
+            segments => {
+                segment::find_index(segments, index).map_or(index..index + 1, Segment::indices)
             }
         }
-        lists.remove_entry(table, entry);
-        if buddy < index {
-            table.set_inner(index);
-            index = buddy;
+    }
+
+    /// Free frames, those whose merge is deferred included.
+    #[inline]
+    pub(crate) const fn free_pages(&self) -> u64 {
+        self.pages + self.deferred.pages()
+    }
+
+    /// Free frames that were not reported to the hypervisor.
+    pub(crate) const fn unreported_pages(&self) -> u64 {
+        self.free_pages().saturating_sub(self.reported.reported_pages())
+    }
+
+    #[inline]
+    fn list(&self, id: ListId) -> &List {
+        &self.lists[usize::from(id.reported)][id.migrate_type as usize][slot(id.order)]
+    }
+
+    #[inline]
+    fn list_mut(&mut self, id: ListId) -> &mut List {
+        &mut self.lists[usize::from(id.reported)][id.migrate_type as usize][slot(id.order)]
+    }
+
+    /// Blocks in one list.
+    pub(crate) fn blocks(&self, list: ListId) -> u32 {
+        self.list(list).blocks
+    }
+
+    /// First block of a list, [`NONE`] when it is empty.
+    pub(crate) fn first(&self, list: ListId) -> u32 {
+        self.list(list).first
+    }
+
+    /// The block that would be handed out last of those of at least `order` that have something to
+    /// report, the largest first.
+    pub(crate) fn coldest(&self, order: Order) -> Option<u32> {
+        let larger = (order.get().max(BLOCK_ORDER)..=MAX_ORDER).rev().filter_map(Order::new);
+        larger
+            .flat_map(|order| self.lists[0].iter().map(move |lists| lists[slot(order)].last))
+            .find(|&index| index != NONE)
+    }
+
+    /// The blocks of a list were put into another order, from the first to the last.
+    pub(super) fn replace_ends(&mut self, list: ListId, first: u32, last: u32) {
+        let list = self.list_mut(list);
+        (list.first, list.last) = (first, last);
+    }
+
+    /// The block of a list to be taken next.
+    pub(super) fn next(&mut self, list: ListId) -> u32 {
+        let from_end = self.placement.coin();
+        let list = self.list(list);
+        if from_end { list.last } else { list.first }
+    }
+
+    /// The list of `migrate_type` with the smallest blocks of at least `order`: of those that have
+    /// something to report, or else of reported ones.
+    #[inline]
+    pub(crate) fn smallest(&self, migrate_type: MigrateType, order: Order) -> Option<ListId> {
+        let masks = self.occupied.map(|occupied| occupied[migrate_type as usize] >> slot(order));
+        let (mask, reported) = if masks[0] != 0 { (masks[0], false) } else { (masks[1], true) };
+        #[expect(clippy::cast_possible_truncation, reason = "at most sixteen bits")]
+        let above = mask.trailing_zeros() as u8;
+        let found = (mask != 0).then(|| Order::new(order.get() + above)).flatten();
+        found.map(|order| ListId { migrate_type, order, reported })
+    }
+
+    /// Whether the next block of at least `order` for a request of `migrate_type`, its own or a
+    /// foreign one, is reported memory.
+    #[cold]
+    pub(crate) fn is_next_reported(&self, migrate_type: MigrateType, order: Order) -> bool {
+        if migrate_type == MigrateType::Movable
+            && order == Order::BLOCK
+            && !self.deferred.is_empty()
+        {
+            return false;
         }
-        order = next;
+        let mut types =
+            core::iter::once(migrate_type).chain(migrate_type.fallbacks().iter().copied());
+        self.reported.is_tracked()
+            && types.find_map(|from| self.smallest(from, order)).is_some_and(|list| list.reported)
     }
-    let tail = position == Position::Tail
-        || order == lists.largest && order != Order::MAX && lists.chance.coin();
-    lists.insert(
-        table,
-        index,
-        order,
-        migrate_type,
-        if tail { Position::Tail } else { Position::Head },
-    );
-    order
-}
 
-/// Frees a block at bring-up. To the tail, so that lists begin in ascending order (SPEC 2.3).
-#[cold]
-pub(crate) fn free_at_bring_up(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    segment: &Range<u32>,
-    index: u32,
-    order: Order,
-) {
-    free(lists, table, segment, index, order, MigrateType::Movable, Position::Tail);
-}
-
-/// The same while blocks are shuffled, for one that is larger than what merges.
-#[cold]
-fn free_in_pieces(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    index: u32,
-    order: Order,
-    migrate_type: MigrateType,
-    position: Position,
-) -> Order {
-    if order == Order::MAX {
-        table.make_ready(index, true);
+    /// A block was taken: what was known of it is in `last_taken` from now on. `early`: there was
+    /// something that was not reported.
+    #[inline]
+    pub(super) fn end_reported(&mut self, index: u32, order: Order, early: bool) {
+        if self.reported.is_tracked() {
+            self.last_taken = self.reported.take(index, order, self.free_pages(), early);
+        }
     }
-    table.set_inner(index);
-    let largest = lists.largest;
-    for piece in (index..index + blocks_of(order)).step_by(blocks_of(largest) as usize) {
-        let tail = position == Position::Tail || lists.chance.coin();
-        lists.insert(
-            table,
-            piece,
-            largest,
-            migrate_type,
-            if tail { Position::Tail } else { Position::Head },
+
+    /// A block leaves the zone and stays free, as a page of a pool: what was reported of it, if
+    /// anything was.
+    #[inline]
+    pub(super) fn move_reported(&mut self, index: u32, order: Order) -> Option<ReportedBits> {
+        if self.reported.is_tracked() {
+            self.reported.move_out(index, order, self.free_pages())
+        } else {
+            None
+        }
+    }
+
+    /// Writes the head and links it.
+    #[inline]
+    pub(super) fn insert(
+        &mut self,
+        index: u32,
+        order: Order,
+        migrate_type: MigrateType,
+        position: Position,
+    ) {
+        let reported = self.reported.is_reported(index, order);
+        let list = &mut self.lists[usize::from(reported)][migrate_type as usize][slot(order)];
+        let entry = self.table.entry(index);
+        let state = BlockState::head(State::Free, order, migrate_type);
+        entry.set_state(if reported { state.with(BlockState::REPORTED) } else { state });
+        match if self.placement.coin() { position.other() } else { position } {
+            Position::Head => list.link_first(|other| self.table.entry(other), entry, index),
+            Position::Tail => list.link_last(|other| self.table.entry(other), entry, index),
+        }
+        self.occupied[usize::from(reported)][migrate_type as usize] |= 1 << slot(order);
+        self.pages += order.pages();
+    }
+
+    /// Takes the first block of the largest order and makes it an allocated one. Nothing when there
+    /// is none in the list, or when more is to be done than to unlink it.
+    #[inline(always)]
+    pub(crate) fn take_largest(&mut self, migrate_type: MigrateType) -> Option<u32> {
+        let list = &mut self.lists[0][migrate_type as usize][slot(Order::MAX)];
+        let index = list.first;
+        if index == NONE
+            || self.reported.is_tracked()
+            || self.placement.is_random()
+            || !self.deferred.is_empty()
+        {
+            return None;
+        }
+        let entry = self.table.group(index);
+        let next = entry.links().1;
+        list.first = next;
+        list.blocks -= 1;
+        if next == NONE {
+            list.last = NONE;
+            self.occupied[0][migrate_type as usize] &= !(1 << slot(Order::MAX));
+        } else {
+            self.table.group(next).set_previous(NONE);
+        }
+        self.pages -= Order::MAX.pages();
+        // Its links mean nothing until it is counted, which begins with clearing them.
+        entry.set_state(BlockState::head(State::Whole, Order::MAX, migrate_type));
+        Some(index)
+    }
+
+    /// Puts an allocated block of the largest order to the front of its list. False, and nothing is
+    /// changed, when it is not one, or when more is to be done than that.
+    #[inline(always)]
+    pub(crate) fn free_largest(&mut self, index: u32) -> bool {
+        const WHOLE: BlockState = BlockState::head(State::Whole, Order::MAX, MigrateType::Movable);
+        const FREE: BlockState = BlockState::head(State::Free, Order::MAX, MigrateType::Movable);
+        let entry = self.table.group(index);
+        if entry.state() != WHOLE
+            || self.reported.is_tracked()
+            || self.placement.is_random()
+            || self.largest != Order::MAX
+        {
+            return false;
+        }
+        let list = &mut self.lists[0][MigrateType::Movable as usize][slot(Order::MAX)];
+        entry.set_state(FREE);
+        list.link_first(|other| self.table.group(other), entry, index);
+        if list.last == index {
+            self.occupied[0][MigrateType::Movable as usize] |= 1 << slot(Order::MAX);
+        }
+        self.pages += Order::MAX.pages();
+        true
+    }
+
+    /// Puts a movable block, whose entry says already that it is free, at the end of its list at
+    /// bring-up, when nothing is reported yet and placement is not left to chance:
+    /// [`insert`](Self::insert) in a quarter of the code, as what runs for the first time costs
+    /// what it is long.
+    #[inline]
+    pub(crate) fn append(&mut self, entry: &BlockEntry, index: u32, order: Order) {
+        debug_assert!(
+            !self.reported.is_tracked(),
+            "there are devices for reports before there is memory"
         );
+        let slot = slot(order).min(BLOCK_ORDERS - 1);
+        let list = &mut self.lists[0][MigrateType::Movable as usize][slot];
+        list.link_last(|other| self.table.cold_entry(other), entry, index);
+        self.occupied[0][MigrateType::Movable as usize] |= 1 << slot;
+        self.pages += order.pages();
     }
-    largest
-}
 
-/// Makes an allocated block into allocated blocks of order 9.
-pub(crate) fn divide_into_blocks(table: &BlockTable, index: u32, order: Order) {
-    if order == Order::MAX {
-        table.make_ready(index, true);
+    /// Unlinks a free head and leaves its entry inner.
+    pub(super) fn remove(&mut self, index: u32) {
+        self.remove_entry(self.table.entry(index));
     }
-    let word = BlockState::head(State::Whole, Order::BLOCK, table.state(index).migrate_type());
-    table.set_states(index..index + blocks_of(order), word);
-}
 
-/// Frees neighbouring allocated blocks of order 9 and one type, `order` all together and aligned to
-/// it.
-pub(crate) fn free_divided(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    segment: &Range<u32>,
-    index: u32,
-    order: Order,
-    migrate_type: MigrateType,
-) {
-    table.set_all_inner(index + 1..index + blocks_of(order));
-    free(lists, table, segment, index, order, migrate_type, Position::Head);
-}
-
-/// Halves allocated, isolated or deferred blocks, or such as are with the hypervisor, until a head
-/// begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
-/// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie
-/// in such a block.
-pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
-    loop {
-        let (head, state) = table.cold_head_of(index)?;
-        let order = state.order();
-        let divides = [State::Whole, State::Isolated, State::Reporting, State::Deferred];
-        if !divides.into_iter().any(|divided| state.is(divided)) {
-            return None;
+    /// [`remove`](Self::remove) for a caller that has the entry.
+    #[inline]
+    pub(super) fn remove_entry(&mut self, entry: &BlockEntry) {
+        let state = entry.state();
+        let (order, migrate_type) = (state.order(), state.migrate_type());
+        let reported = usize::from(state.has(BlockState::REPORTED));
+        let list = &mut self.lists[reported][migrate_type as usize][slot(order)];
+        let (previous, next) = entry.links();
+        match previous {
+            NONE => list.first = next,
+            previous => self.table.entry(previous).set_next(next),
         }
-        if head == index && blocks_of(order) <= end - index {
-            return Some(order);
+        match next {
+            NONE => list.last = previous,
+            next => self.table.entry(next).set_previous(previous),
         }
-        if order == Order::BLOCK {
-            return None;
+        list.blocks -= 1;
+        if list.blocks == 0 {
+            self.occupied[reported][migrate_type as usize] &= !(1 << slot(order));
         }
-        if order == Order::MAX {
-            table.make_ready(head, true);
-        }
-        let half = lower(order);
-        let word = state.with_order(half);
-        let (first, second) = (table.cold_entry(head), table.cold_entry(head + blocks_of(half)));
-        let (count, owner) = first.links();
-        first.set_state(word);
-        second.set_state(word);
-        second.set_links(count, owner);
+        self.pages -= order.pages();
+        entry.clear();
     }
 }

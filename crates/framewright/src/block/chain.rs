@@ -7,7 +7,7 @@
 //! Pages that the hypervisor was told of and others are in different chains. Which one a page is in
 //! shows in its first link, so that it can be taken out wherever it stands without a walk.
 
-use crate::block::lists::NONE;
+use crate::block::list::NONE;
 use crate::block::table::BlockTable;
 
 /// First link of a page in use; the lower bits are flags.

@@ -1,4 +1,5 @@
-//! Which split blocks have room: for every migrate type and order a set of block indices.
+//! The free index: which split blocks have free runs, for every migrate type and order a set of
+//! block indices.
 //!
 //! Orders of memory: Relaxed: under the zone lock.
 
@@ -108,8 +109,8 @@ impl FreeIndex {
     }
 
     /// Words that mean nothing, because no block of these types, neighbours in
-    /// [`MigrateType::ALL`], has room: half a word for every second block when there are at least
-    /// two types. Empty when one has. Whoever writes there calls
+    /// [`MigrateType::ALL`], has a free run: half a word for every second block when there are at
+    /// least two types. Empty when one has. Whoever writes there calls
     /// [`end_scratch`](Self::end_scratch).
     pub(crate) fn scratch(&self, types: &[MigrateType]) -> &'static [AtomicU64] {
         match types.first() {

@@ -1,14 +1,14 @@
 //! The free map of a split block: one bit a frame, set when the frame is free.
 //!
-//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
-//! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
-//! finds for a hint.
+//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by whoever has
+//! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
+//! hint.
 
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 
 /// Bits for `WORDS * 64` frames. The page tier uses eight words; model checking uses one.
 ///
-/// All operations are relaxed: who may change a map is settled by its block's lock or by the zone
+/// All operations are relaxed: who may change a map is decided by its block's lock or by the zone
 /// lock.
 #[repr(C, align(64))]
 pub struct FreeMap<const WORDS: usize = 8> {
@@ -39,10 +39,10 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         }
     }
 
-    /// Makes frames free or not free, in little code: bring-up paints a few blocks so, and never
-    /// again.
+    /// Makes frames free or not free, in little code: bring-up initialises a few blocks so, and
+    /// never again.
     pub(crate) fn set_run(&self, frames: core::ops::Range<usize>, free: bool) {
-        let paint = if free { u64::MAX } else { 0 };
+        let bits = if free { u64::MAX } else { 0 };
         let Some(words) = self.words.get(frames.start / 64..frames.end.div_ceil(64)) else {
             return;
         };
@@ -50,7 +50,7 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         let mut left = frames.end - frames.start / 64 * 64;
         for word in words {
             mask &= below(left);
-            word.store(word.load(Ordering::Relaxed) & !mask | paint & mask, Ordering::Relaxed);
+            word.store(word.load(Ordering::Relaxed) & !mask | bits & mask, Ordering::Relaxed);
             mask = u64::MAX;
             left = left.saturating_sub(64);
         }

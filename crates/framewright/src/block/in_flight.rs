@@ -3,7 +3,7 @@
 //! To the free map they are allocated. They are written down here so that whoever frees such a run
 //! by mistake is found out, as with any other free memory.
 
-use super::lists::NONE;
+use super::list::NONE;
 use core::ops::Range;
 
 /// How many runs are out at once: what one call to a device may hold.
@@ -84,19 +84,19 @@ mod tests {
 
     #[test]
     fn runs_go_out_and_come_back_one_by_one() {
-        let mut outside = InFlight::EMPTY;
-        assert!(outside.add(7, 0, 4) && outside.add(7, 64, 5) && outside.add(8, 0, 8));
-        assert_eq!((outside.pages_of(7), outside.pages_of(8), outside.pages_of(9)), (48, 256, 0));
-        assert_eq!(outside.first_in(7, &(10..70)), Some(10));
-        assert_eq!(outside.first_in(7, &(16..64)), None);
-        assert_eq!(outside.first_in(7, &(16..65)), Some(64));
-        assert_eq!(outside.remove(7, 0), (true, true));
-        assert_eq!(outside.remove(7, 0), (false, true));
-        assert_eq!(outside.remove(7, 64), (true, false));
-        assert_eq!(outside.first_in(8, &(255..512)), Some(255));
+        let mut runs = InFlight::EMPTY;
+        assert!(runs.add(7, 0, 4) && runs.add(7, 64, 5) && runs.add(8, 0, 8));
+        assert_eq!((runs.pages_of(7), runs.pages_of(8), runs.pages_of(9)), (48, 256, 0));
+        assert_eq!(runs.first_in(7, &(10..70)), Some(10));
+        assert_eq!(runs.first_in(7, &(16..64)), None);
+        assert_eq!(runs.first_in(7, &(16..65)), Some(64));
+        assert_eq!(runs.remove(7, 0), (true, true));
+        assert_eq!(runs.remove(7, 0), (false, true));
+        assert_eq!(runs.remove(7, 64), (true, false));
+        assert_eq!(runs.first_in(8, &(255..512)), Some(255));
         for run in 1..MOST_IN_FLIGHT {
-            assert!(outside.add(9, run, 0));
+            assert!(runs.add(9, run, 0));
         }
-        assert!(!outside.add(9, 0, 0), "no more than fit");
+        assert!(!runs.add(9, 0, 0), "no more than fit");
     }
 }

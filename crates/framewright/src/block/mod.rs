@@ -1,30 +1,39 @@
-//! The block tier: 2 MiB to 1 GiB.
+//! The block tier: free memory of 2 MiB to 1 GiB.
 //!
-//! [`BlockState`] is the word that says what a block is; `table` holds one 16-byte entry a block;
-//! `lists` links free heads; `loose` has the free blocks of 2 MiB that are not merged yet; `marks`
-//! knows which of them the hypervisor was told of and `outside` which runs it has at this moment;
-//! `buddy` splits and merges; [`Segment`] is a run of blocks with consecutive entries. All is safe
-//! code over tables whose memory `carve` obtains.
+//! [`BlockState`] is the word that says what a block is, `table` holds one entry of 16 bytes for
+//! each, and a [`Segment`] is a run of blocks with consecutive entries. `buddy` is the buddy system
+//! over them: `list` its lists, `split` takes from them, `merge` gives back, `deferred_merge` and
+//! `coalesce` put merging off, `shuffle` makes the order of the lists `random`. `reported` knows
+//! which free blocks were reported to the hypervisor, `in_flight` what it has at this moment. Of
+//! blocks that are split into pages `free_map` has the free frames, and `free_index` finds one with
+//! a run of an order.
+//!
+//! All is safe code over tables whose memory `carve` obtains, and nearly all of it runs under the
+//! zone lock.
 
 pub(crate) mod bit_sets;
 pub(crate) mod buddy;
 mod chain;
+mod coalesce;
 pub(crate) mod deferred_merge;
 pub(crate) mod free_index;
 mod free_map;
 pub(crate) mod in_flight;
-pub(crate) mod lists;
+pub(crate) mod list;
+mod merge;
 mod page_list;
 pub(crate) mod placement;
+pub(crate) mod random;
 pub(crate) mod reported;
 pub(crate) mod segment;
 pub(crate) mod shuffle;
+pub(crate) mod split;
 mod state;
 pub(crate) mod table;
 
 pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, first_link, is_in_use};
 pub use free_map::FreeMap;
-pub use lists::BLOCK_ORDERS;
+pub use list::BLOCK_ORDERS;
 pub(crate) use page_list::{FreeList, Lot, Search};
 pub use segment::Segment;
 pub use state::{BlockState, MapForm, MigrateType, State};

@@ -186,7 +186,7 @@ impl FreeList {
 mod tests {
     use super::super::chain::{first_link, steps};
     use super::*;
-    use crate::block::lists::NONE;
+    use crate::block::list::NONE;
     use crate::block::{BlockEntry, FreeMap};
     use crate::sync::table_atomic::AtomicU64;
     use std::vec::Vec;

@@ -1,4 +1,4 @@
-//! Coins for placement: which of several equally good places memory is taken from.
+//! Random placement: which of several equally good places memory is taken from.
 //!
 //! Nothing may rely on which that is, and with `careful` nothing can.
 
@@ -9,13 +9,13 @@ impl Placement {
     /// As usual.
     pub(crate) const USUAL: Self = Self(0);
 
-    /// By chance.
+    /// At random.
     pub(crate) fn random(seed: u64) -> Self {
         // Any seed will do but the one that stays zero for ever.
         Self((seed ^ 0x9e37_79b9_7f4a_7c15).max(1))
     }
 
-    /// Whether places are chosen by chance.
+    /// Whether places are chosen at random.
     #[inline]
     pub(crate) const fn is_random(&self) -> bool {
         self.0 != 0

@@ -1,14 +1,13 @@
-//! Marks of a zone's blocks: which free ones the hypervisor was told of, and which are known to be
-//! zero.
+//! Which free blocks were reported to the hypervisor, and which are known to be zero.
 //!
-//! Two bitmaps, one bit a block, so that blocks that split and merge keep their marks without
+//! Two bitmaps, one bit a block, so that blocks that split and merge keep their bits without
 //! anybody moving them. A block that is *reported* is free; one that is *zero* is reported too, or
 //! it is split and its state word says *swept*: then its free frames are zero. Until the first
 //! device registers nothing is looked at, and the bitmaps hold whatever their memory did.
 //!
-//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
-//! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
-//! finds for a hint.
+//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by whoever has
+//! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
+//! hint.
 
 use super::table::blocks_of;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
@@ -49,7 +48,7 @@ impl ReportedBits {
 pub(crate) struct ReportedBitmap {
     reported: &'static [AtomicU64],
     zero: &'static [AtomicU64],
-    kept: bool,
+    tracked: bool,
     reported_blocks: u64,
     zero_blocks: u64,
     /// The least that was free and not reported since [`take_floor`](Self::take_floor), in pages.
@@ -90,7 +89,7 @@ impl ReportedBitmap {
     pub(crate) const EMPTY: Self = Self {
         reported: &[],
         zero: &[],
-        kept: false,
+        tracked: false,
         reported_blocks: 0,
         zero_blocks: 0,
         floor_pages: 0,
@@ -107,7 +106,7 @@ impl ReportedBitmap {
     /// Whether there are any: from the first device on.
     #[inline]
     pub(crate) const fn is_tracked(&self) -> bool {
-        self.kept
+        self.tracked
     }
 
     /// Words that have to be cleared before the first device.
@@ -115,9 +114,9 @@ impl ReportedBitmap {
         (self.reported, self.zero)
     }
 
-    /// Both bitmaps are clear: from now on they are kept, with `free_pages` not reported.
-    pub(crate) fn keep(&mut self, free_pages: u64) {
-        self.kept = true;
+    /// Both bitmaps are clear: from now on they are tracked, with `free_pages` not reported.
+    pub(crate) fn track(&mut self, free_pages: u64) {
+        self.tracked = true;
         self.floor_pages = free_pages;
     }
 
@@ -145,7 +144,7 @@ impl ReportedBitmap {
     /// Whether all blocks of a free head were reported.
     #[inline]
     pub(crate) fn is_reported(&self, index: u32, order: Order) -> bool {
-        self.kept && self.are_all_reported(index, order)
+        self.tracked && self.are_all_reported(index, order)
     }
 
     #[inline(never)]
@@ -159,7 +158,7 @@ impl ReportedBitmap {
     /// How many blocks of a head are reported, and how many zero.
     pub(crate) fn counts(&self, index: u32, order: Order) -> (u64, u64) {
         let place = place(index, order);
-        if self.kept {
+        if self.tracked {
             (Self::count(self.reported, place), Self::count(self.zero, place))
         } else {
             (0, 0)
@@ -191,8 +190,8 @@ impl ReportedBitmap {
         }
     }
 
-    /// Blocks are no longer free: their marks end. `free_pages` are left in the lists; `early` says
-    /// that there was another choice than reported ones.
+    /// Blocks are no longer free: their bits are cleared. `free_pages` are left in the lists;
+    /// `early` says that there was another choice than reported ones.
     #[inline(never)]
     pub(crate) fn take(
         &mut self,
@@ -213,7 +212,7 @@ impl ReportedBitmap {
         WasReported { reported: reported == blocks, zero: zero == blocks }
     }
 
-    /// Blocks leave the lists and stay free: their marks end here and go with them. Nothing when
+    /// Blocks leave the lists and stay free: their bits go with them. Nothing when
     /// none of them was reported.
     #[inline(never)]
     pub(crate) fn move_out(
@@ -252,7 +251,7 @@ impl ReportedBitmap {
     /// The free frames of a split block are zero, as they were when it was whole; or nothing is
     /// known of them any more.
     pub(crate) fn set_zero(&mut self, index: u32, zero: bool) {
-        if self.kept {
+        if self.tracked {
             let changed = Self::write(self.zero, place(index, Order::BLOCK), zero);
             self.zero_blocks =
                 if zero { self.zero_blocks + changed } else { self.zero_blocks - changed };
@@ -262,7 +261,7 @@ impl ReportedBitmap {
     /// Where in the free head of `have`, not all of which was reported, to take a piece of `order`:
     /// the first that was not reported at all, or else the first that has something that was not.
     pub(crate) fn choose(&self, head: u32, have: Order, order: Order) -> u32 {
-        if !self.kept || have == order {
+        if !self.tracked || have == order {
             return head;
         }
         let (first, count, mask) = place(head, have);
@@ -313,11 +312,11 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    fn marks(blocks: usize) -> ReportedBitmap {
+    fn bitmap(blocks: usize) -> ReportedBitmap {
         let words: Vec<AtomicU64> = (0..words_for(blocks)).map(|_| AtomicU64::new(0)).collect();
-        let mut marks = ReportedBitmap::new(words.leak());
-        marks.keep(blocks as u64 * PAGES_PER_BLOCK);
-        marks
+        let mut bitmap = ReportedBitmap::new(words.leak());
+        bitmap.track(blocks as u64 * PAGES_PER_BLOCK);
+        bitmap
     }
 
     fn order(order: u8) -> Order {
@@ -325,8 +324,8 @@ mod tests {
     }
 
     #[test]
-    fn marks_agree_with_a_set_of_blocks() {
-        let mut marks = marks(1024);
+    fn bits_agree_with_a_set_of_blocks() {
+        let mut bitmap = bitmap(1024);
         let (mut reported, mut zero) = ([false; 1024], [false; 1024]);
         let mut seed = 3_u64;
         for _ in 0..4000 {
@@ -339,28 +338,28 @@ mod tests {
             let span = index as usize..(index + blocks) as usize;
             if seed >> 20 & 1 == 0 {
                 let is_zero = seed >> 21 & 1 == 0;
-                marks.report(index, of, is_zero);
+                bitmap.report(index, of, is_zero);
                 reported[span.clone()].fill(true);
                 if is_zero {
                     zero[span.clone()].fill(true);
                 }
             } else {
-                let taken = marks.take(index, of, 1024 * PAGES_PER_BLOCK, false);
+                let taken = bitmap.take(index, of, 1024 * PAGES_PER_BLOCK, false);
                 assert_eq!(taken.reported, reported[span.clone()].iter().all(|&bit| bit));
                 assert_eq!(taken.zero, zero[span.clone()].iter().all(|&bit| bit));
                 reported[span.clone()].fill(false);
                 zero[span.clone()].fill(false);
             }
             let count = |bits: &[bool]| bits.iter().filter(|&&bit| bit).count() as u64;
-            assert_eq!(marks.totals(), (count(&reported), count(&zero)));
+            assert_eq!(bitmap.totals(), (count(&reported), count(&zero)));
             let head = index & !511;
             let all = head as usize..head as usize + 512;
             assert_eq!(
-                marks.is_reported(head, Order::MAX),
+                bitmap.is_reported(head, Order::MAX),
                 reported[all.clone()].iter().all(|&bit| bit)
             );
             let first = reported[all].iter().position(|&bit| !bit);
-            let found = marks.unreported(head, Order::MAX, order(12));
+            let found = bitmap.unreported(head, Order::MAX, order(12));
             assert_eq!(found.map(|(index, _)| (index - head) as usize), first);
             if let Some((index, of)) = found {
                 let size = blocks_of(of) as usize;
@@ -369,7 +368,7 @@ mod tests {
                         && !reported[index as usize..index as usize + size].contains(&true)
                 };
                 assert!(is_clear(size) && (of == order(12) || !is_clear(size * 2)));
-                let piece = marks.choose(head, Order::MAX, of);
+                let piece = bitmap.choose(head, Order::MAX, of);
                 assert!(
                     !reported[piece as usize..piece as usize + size].contains(&true),
                     "{piece}"
@@ -379,20 +378,20 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_move_say_which_blocks_were_reported() {
-        let mut marks = marks(1024);
+    fn bits_that_move_say_which_blocks_were_reported() {
+        let mut bitmap = bitmap(1024);
         for (index, of) in [(512 + 3, 9), (512 + 8, 10), (512 + 64, 15), (512 + 256, 16)] {
-            marks.report(index, order(of), true);
+            bitmap.report(index, order(of), true);
         }
-        let before = marks.reused_pages();
-        let moved = marks.move_out(512 + 2, order(10), 0).expect("one was");
+        let before = bitmap.reused_pages();
+        let moved = bitmap.move_out(512 + 2, order(10), 0).expect("one was");
         assert!(
             moved.has_all(1, order(9))
                 && !moved.has_all(0, order(9))
                 && !moved.has_all(0, order(10))
         );
-        assert!(marks.move_out(512 + 2, order(10), 0).is_none(), "they are gone");
-        let moved = marks.move_out(512, Order::MAX, 0).expect("three were");
+        assert!(bitmap.move_out(512 + 2, order(10), 0).is_none(), "they are gone");
+        let moved = bitmap.move_out(512, Order::MAX, 0).expect("three were");
         let expected =
             |block: u32| [8..10, 64..128, 256..384].iter().any(|run| run.contains(&block));
         assert!((0..512).all(|block| moved.has_all(block, order(9)) == expected(block)));
@@ -401,19 +400,19 @@ mod tests {
                 && moved.has_all(256, order(16))
                 && !moved.has_all(256, order(17))
         );
-        assert_eq!((marks.totals(), marks.reused_pages()), ((0, 0), before), "nobody has them");
+        assert_eq!((bitmap.totals(), bitmap.reused_pages()), ((0, 0), before), "nobody has them");
     }
 
     #[test]
     fn the_floor_is_the_least_since_it_was_asked() {
-        let mut marks = marks(64);
+        let mut bitmap = bitmap(64);
         let all = 64 * PAGES_PER_BLOCK;
-        assert_eq!(marks.take_floor(all), all);
-        marks.take(0, order(11), all - 4 * PAGES_PER_BLOCK, false);
-        assert_eq!(marks.take_floor(all), all - 4 * PAGES_PER_BLOCK);
-        assert_eq!(marks.take_floor(all), all);
-        marks.report(0, order(14), true);
-        assert_eq!(marks.take_floor(all), all / 2);
-        assert_eq!(marks.take_floor(all / 2), 0);
+        assert_eq!(bitmap.take_floor(all), all);
+        bitmap.take(0, order(11), all - 4 * PAGES_PER_BLOCK, false);
+        assert_eq!(bitmap.take_floor(all), all - 4 * PAGES_PER_BLOCK);
+        assert_eq!(bitmap.take_floor(all), all);
+        bitmap.report(0, order(14), true);
+        assert_eq!(bitmap.take_floor(all), all / 2);
+        assert_eq!(bitmap.take_floor(all / 2), 0);
     }
 }

@@ -1,5 +1,6 @@
 //! Segments: runs of blocks of one zone, and the directory that finds the one of a block.
 
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
@@ -34,11 +35,6 @@ impl Segment {
         self.index..self.index + self.blocks
     }
 
-    /// Its blocks and their indices.
-    pub(crate) fn place(&self) -> (Range<BlockNumber>, Range<u32>) {
-        (self.start..self.end(), self.indices())
-    }
-
     /// The index of a block, which must lie in the segment.
     pub(crate) const fn index_of(&self, block: BlockNumber) -> u32 {
         self.index + (block.0 - self.start.0)
@@ -68,6 +64,34 @@ pub(crate) fn find(segments: &[Segment], block: BlockNumber) -> Option<&Segment>
 pub(crate) fn find_index(segments: &[Segment], index: u32) -> Option<&Segment> {
     let after = segments.partition_point(|segment| segment.index <= index);
     segments[..after].last().filter(|segment| segment.indices().contains(&index))
+}
+
+/// Which frame of its block a frame is.
+#[inline]
+pub(crate) fn offset_in_block(pfn: Pfn) -> usize {
+    usize::try_from(pfn.0 % PAGES_PER_BLOCK).unwrap_or(0)
+}
+
+/// The frame `offset` frames into the block at `index`, among the segments of one zone.
+#[inline]
+pub(crate) fn frame(segments: &[Segment], index: u32, offset: usize) -> Option<Pfn> {
+    // Nearly always there is one segment.
+    let segment = match segments {
+        [only] if only.indices().contains(&index) => only,
+        segments => find_index(segments, index)?,
+    };
+    Some(segment.block_of(index).start().add(offset as u64))
+}
+
+/// The 2^`order` frames that begin `offset` frames into the block at `index`.
+pub(crate) fn run(
+    segments: &[Segment],
+    index: u32,
+    offset: usize,
+    order: Order,
+) -> Option<PfnRange> {
+    let start = frame(segments, index, offset)?;
+    Some(PfnRange { start, end: start.add(order.pages()) })
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The shuffle (SPEC 4): free blocks of 4 MiB are handed out in an order that nobody can guess.
+//! The shuffle (`page_alloc.shuffle`, as `mm/shuffle.c` in Linux): free blocks of 4 MiB are handed
+//! out in an order that nobody can guess.
 //!
 //! While it is on nothing merges beyond that order, larger pieces are gathered from neighbours
 //! (`gather`), and a coin decides which end of its list a block joins when it is freed. The pass
@@ -6,13 +7,14 @@
 //! and Yates' algorithm over the numbers of its blocks, in memory of the zone's tables that means
 //! nothing at the moment, and then the links are written anew.
 //!
-//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by who has the
-//! memory alone, and the lock's Acquire and Release order them. Who looks without it takes what he
-//! finds for a hint.
+//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by whoever has
+//! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
+//! hint.
 
-use super::lists::{FreeLists, NONE};
+use super::buddy::Buddy;
+use super::list::{ListId, NONE};
 use super::state::{BlockState, MigrateType, State};
-use super::table::{BlockTable, blocks_of};
+use super::table::{HeadIn, blocks_of};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order};
 use core::ops::Range;
@@ -23,54 +25,6 @@ pub(crate) const SHUFFLE_ORDER: Order = match Order::new(BLOCK_ORDER + 1) {
     None => Order::BLOCK,
 };
 const STEP: u32 = blocks_of(SHUFFLE_ORDER);
-
-/// A generator of random numbers, and coins.
-pub(crate) struct Chance {
-    state: u64,
-    coins: u64,
-    left: u32,
-}
-
-impl Chance {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self { state: seed, coins: 0, left: 0 }
-    }
-
-    /// 64 random bits (`SplitMix64`: a counter, well mixed).
-    pub(crate) const fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// A coin; a word of bits lasts for 64 of them.
-    pub(crate) const fn coin(&mut self) -> bool {
-        if self.left == 0 {
-            (self.coins, self.left) = (self.next(), 64);
-        }
-        self.left -= 1;
-        let coin = self.coins & 1 != 0;
-        self.coins >>= 1;
-        coin
-    }
-
-    /// A number below `limit`, which is not 0; all are equally likely.
-    pub(crate) fn below(&mut self, limit: u32) -> u32 {
-        // The upper half of a product is even over the numbers, but for a remainder that is thrown
-        // again.
-        let threshold = limit.wrapping_neg() % limit;
-        loop {
-            let product = (self.next() >> 32) * u64::from(limit);
-            #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-            let low = product as u32;
-            if low >= threshold {
-                return u32::try_from(product >> 32).unwrap_or(0);
-            }
-        }
-    }
-}
 
 /// Numbers of blocks, two in a word of memory that nobody needs meanwhile.
 #[derive(Clone, Copy)]
@@ -96,97 +50,87 @@ impl Scratch<'_> {
 /// How many blocks ahead of the one that is linked memory is asked for.
 const AHEAD: usize = 16;
 
-/// Puts one list of blocks of [`SHUFFLE_ORDER`] into a random order. `segments` are those of the
-/// zone. Without enough `scratch`, a half word for each, nothing happens and it says false.
-pub(crate) fn shuffle_list(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    segments: impl Iterator<Item = Range<u32>>,
-    scratch: &[AtomicU64],
-    (migrate_type, reported): (MigrateType, bool),
-) -> bool {
-    let scratch = Scratch(scratch);
-    let blocks = lists.blocks(migrate_type, SHUFFLE_ORDER, reported) as usize;
-    if blocks < 2 {
-        return true;
-    }
-    if blocks > scratch.len() {
-        return false;
-    }
-    let head = BlockState::head(State::Free, SHUFFLE_ORDER, migrate_type);
-    let head = if reported { head.with(BlockState::REPORTED) } else { head };
-    // Positions are aligned as blocks are: buddies are computed on indices. In the order of the
-    // table, as the list's own would be a miss each.
-    let places = segments.flat_map(|segment| {
-        (segment.start.next_multiple_of(STEP)..segment.end).step_by(STEP as usize)
-    });
-    let mut found = 0;
-    for index in places {
-        if found < blocks && table.is_ready(index) && table.state(index) == head {
-            scratch.set(found, index);
-            found += 1;
+impl Buddy {
+    /// Puts one list of blocks of [`SHUFFLE_ORDER`] into a random order. Without enough `scratch`,
+    /// a half word for each, nothing happens and it says false.
+    pub(crate) fn shuffle_list(&mut self, list: ListId, scratch: &[AtomicU64]) -> bool {
+        let (scratch, table) = (Scratch(scratch), self.table);
+        let blocks = self.blocks(list) as usize;
+        if blocks < 2 {
+            return true;
         }
-    }
-    for last in 1..found {
-        let range = u32::try_from(last + 1).unwrap_or(u32::MAX);
-        let other = lists.chance.below(range) as usize;
-        let (mine, theirs) = (scratch.get(last), scratch.get(other));
-        scratch.set(last, theirs);
-        scratch.set(other, mine);
-    }
-    let mut previous = NONE;
-    for place in 0..found {
-        if place + AHEAD < found {
-            table.prefetch(scratch.get(place + AHEAD), SHUFFLE_ORDER);
-        }
-        let next = if place + 1 < found { scratch.get(place + 1) } else { NONE };
-        let index = scratch.get(place);
-        table.entry(index).set_links(previous, next);
-        previous = index;
-    }
-    lists.replace_ends(migrate_type, SHUFFLE_ORDER, reported, (scratch.get(0), previous));
-    true
-}
-
-/// Takes the free blocks that make an aligned piece of `order`, above [`SHUFFLE_ORDER`], from
-/// `index` on, if all of it is free and may be had for `migrate_type`.
-pub(crate) fn gather(
-    lists: &mut FreeLists,
-    table: &BlockTable,
-    index: u32,
-    order: Order,
-    migrate_type: MigrateType,
-) -> bool {
-    let end = index + blocks_of(order);
-    let mut place = index;
-    while place < end {
-        let Some((head, state)) = table.head_of(place) else { return false };
-        let own = state.migrate_type();
-        let fits = own == migrate_type || migrate_type.fallbacks().contains(&own);
-        if head != place || !state.is(State::Free) || !fits {
+        if blocks > scratch.len() {
             return false;
         }
-        place += blocks_of(state.order());
+        // Indices are aligned as blocks are: buddies are computed on them. In the order of the
+        // table, as the list's own would be a miss each.
+        let aligned = self.segments.iter().flat_map(|segment| {
+            let Range { start, end } = segment.indices();
+            (start.next_multiple_of(STEP)..end).step_by(STEP as usize)
+        });
+        let mut found = 0;
+        for index in aligned {
+            if found < blocks && table.is_ready(index) && table.state(index) == list.head() {
+                scratch.set(found, index);
+                found += 1;
+            }
+        }
+        for last in 1..found {
+            let range = u32::try_from(last + 1).unwrap_or(u32::MAX);
+            let other = self.random.below(range) as usize;
+            let (mine, theirs) = (scratch.get(last), scratch.get(other));
+            scratch.set(last, theirs);
+            scratch.set(other, mine);
+        }
+        let mut previous = NONE;
+        for place in 0..found {
+            if place + AHEAD < found {
+                table.prefetch(scratch.get(place + AHEAD), SHUFFLE_ORDER);
+            }
+            let next = if place + 1 < found { scratch.get(place + 1) } else { NONE };
+            let index = scratch.get(place);
+            table.entry(index).set_links(previous, next);
+            previous = index;
+        }
+        self.replace_ends(list, scratch.get(0), previous);
+        true
     }
-    if place != end {
-        return false;
+
+    /// Takes the free blocks that make an aligned piece of `order`, above [`SHUFFLE_ORDER`], from
+    /// `index` on, if all of it is free and may be had for `migrate_type`.
+    pub(crate) fn gather(&mut self, index: u32, order: Order, migrate_type: MigrateType) -> bool {
+        let end = index + blocks_of(order);
+        let is_wanted = |found: &HeadIn| {
+            let own = found.state.migrate_type();
+            found.head == found.index
+                && found.state.is(State::Free)
+                && (own == migrate_type || migrate_type.fallbacks().contains(&own))
+        };
+        let mut next = index;
+        for found in self.table.heads(index..end).take_while(is_wanted) {
+            if found.index != next {
+                return false;
+            }
+            next = found.end();
+        }
+        if next != end {
+            return false;
+        }
+        self.table.heads(index..end).for_each(|found| self.remove(found.head));
+        let early = self.unreported_pages() != 0;
+        self.end_reported(index, order, early);
+        self.table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
+        true
     }
-    place = index;
-    while place < end {
-        let size = blocks_of(table.state(place).order());
-        lists.remove(table, place);
-        place += size;
-    }
-    lists.end_reported(index, order, lists.unreported_pages() != 0);
-    table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
-    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::lists::Position;
-    use crate::block::{BlockEntry, FreeMap};
+    use crate::block::list::Position;
+    use crate::block::random::Random;
+    use crate::block::table::BlockTable;
+    use crate::block::{BlockEntry, FreeMap, Segment};
     use std::collections::BTreeMap;
     use std::vec::Vec;
 
@@ -201,13 +145,31 @@ mod tests {
         BlockTable::new(heads.leak(), entries.leak(), maps.leak(), ready.leak())
     }
 
-    fn order_of(lists: &FreeLists, table: &BlockTable) -> Vec<u32> {
+    const MOVABLE: ListId =
+        ListId { migrate_type: MigrateType::Movable, order: SHUFFLE_ORDER, reported: false };
+
+    /// Blocks of segments with these indices, none free.
+    fn buddy(blocks: usize, segments: &[Range<u32>]) -> Buddy {
+        let segments: Vec<Segment> = segments
+            .iter()
+            .map(|range| Segment {
+                index: range.start,
+                blocks: range.end - range.start,
+                ..Segment::EMPTY
+            })
+            .collect();
+        let mut buddy = Buddy::EMPTY;
+        (buddy.table, buddy.segments) = (table(blocks), segments.leak());
+        buddy
+    }
+
+    fn order_of(buddy: &Buddy) -> Vec<u32> {
         let (mut order, mut previous) = (Vec::new(), NONE);
-        let mut index = lists.first(MigrateType::Movable, SHUFFLE_ORDER, false);
+        let mut index = buddy.first(MOVABLE);
         while index != NONE {
-            assert_eq!(table.links(index).0, previous);
+            assert_eq!(buddy.table.links(index).0, previous);
             order.push(index);
-            (previous, index) = (index, table.links(index).1);
+            (previous, index) = (index, buddy.table.links(index).1);
         }
         order
     }
@@ -215,25 +177,18 @@ mod tests {
     #[test]
     fn all_orders_of_four_blocks_are_equally_likely() {
         // With holes between them, and a place where another type begins.
-        let table = table(40);
+        let mut buddy = buddy(40, &[2..8, 10..40]);
         let blocks = [4, 10, 12, 30];
-        let mut lists = FreeLists::EMPTY;
-        lists.chance = Chance::new(42);
+        buddy.random = Random::new(42);
         for index in blocks {
-            lists.insert(&table, index, SHUFFLE_ORDER, MigrateType::Movable, Position::Tail);
+            buddy.insert(index, SHUFFLE_ORDER, MigrateType::Movable, Position::Tail);
         }
-        lists.insert(&table, 6, SHUFFLE_ORDER, MigrateType::Unmovable, Position::Tail);
+        buddy.insert(6, SHUFFLE_ORDER, MigrateType::Unmovable, Position::Tail);
         let mut seen: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
         for _ in 0..24_000 {
             let scratch = [const { AtomicU64::new(u64::MAX) }; 2];
-            assert!(shuffle_list(
-                &mut lists,
-                &table,
-                [2..8, 10..40].into_iter(),
-                &scratch,
-                (MigrateType::Movable, false)
-            ));
-            *seen.entry(order_of(&lists, &table)).or_default() += 1;
+            assert!(buddy.shuffle_list(MOVABLE, &scratch));
+            *seen.entry(order_of(&buddy)).or_default() += 1;
         }
         assert_eq!(seen.len(), 24);
         assert!(seen.values().all(|&count| (850..1150).contains(&count)), "{seen:?}");
@@ -241,34 +196,21 @@ mod tests {
 
     #[test]
     fn a_list_keeps_its_blocks() {
-        let table = table(2048);
-        let mut lists = FreeLists::EMPTY;
-        lists.chance = Chance::new(7);
+        let mut buddy = buddy(2048, &[0..2048]);
+        buddy.random = Random::new(7);
         let blocks: Vec<u32> = (0..2048).step_by(2).filter(|index| index % 14 != 0).collect();
         for &index in &blocks {
-            lists.insert(&table, index, SHUFFLE_ORDER, MigrateType::Movable, Position::Tail);
+            buddy.insert(index, SHUFFLE_ORDER, MigrateType::Movable, Position::Tail);
         }
-        assert_eq!(order_of(&lists, &table), blocks);
+        assert_eq!(order_of(&buddy), blocks);
         let mut orders = Vec::new();
         let scratch: Vec<AtomicU64> = (0..1024).map(AtomicU64::new).collect();
         let little = &scratch[..blocks.len() / 2 - 1];
-        assert!(!shuffle_list(
-            &mut lists,
-            &table,
-            core::iter::once(0..2048),
-            little,
-            (MigrateType::Movable, false)
-        ));
-        assert_eq!(order_of(&lists, &table), blocks, "too little room");
+        assert!(!buddy.shuffle_list(MOVABLE, little));
+        assert_eq!(order_of(&buddy), blocks, "too little room");
         for _ in 0..3 {
-            assert!(shuffle_list(
-                &mut lists,
-                &table,
-                core::iter::once(0..2048),
-                &scratch,
-                (MigrateType::Movable, false)
-            ));
-            let mut order = order_of(&lists, &table);
+            assert!(buddy.shuffle_list(MOVABLE, &scratch));
+            let mut order = order_of(&buddy);
             let neighbours = order.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 2).count();
             assert!(neighbours < 16, "{neighbours} of {} are where they were", blocks.len());
             orders.push(order.clone());
@@ -277,23 +219,11 @@ mod tests {
         }
         assert_ne!(orders[0], orders[1]);
         // The ends are ends.
-        while let Some((found, false)) = lists.smallest(MigrateType::Movable, SHUFFLE_ORDER) {
-            let index = lists.next(MigrateType::Movable, found, false);
-            lists.remove(&table, index);
+        while let Some(list) = buddy.smallest(MigrateType::Movable, SHUFFLE_ORDER) {
+            assert!(!list.reported);
+            let index = buddy.next(list);
+            buddy.remove(index);
         }
-        assert_eq!(lists.free_pages(), 0);
-    }
-
-    #[test]
-    fn numbers_and_coins_are_even() {
-        let mut chance = Chance::new(1);
-        let mut counts = [0_u32; 6];
-        for _ in 0..60_000 {
-            counts[chance.below(6) as usize] += 1;
-        }
-        assert!(counts.iter().all(|&count| (9_600..10_400).contains(&count)), "{counts:?}");
-        let heads = (0..64_000).filter(|_| chance.coin()).count();
-        assert!((31_300..32_700).contains(&heads), "{heads}");
-        assert!((0..100).all(|_| chance.below(1) == 0));
+        assert_eq!(buddy.free_pages(), 0);
     }
 }

@@ -4,7 +4,7 @@
 //!  0.. 3  state          (zero: inner)          19..28  free frames of a split block, 0..=512
 //!  4.. 8  order          (of a head)            29..38  managed frames of a split block
 //!  9..11  migrate type   (of a head)            39..48  present frames of a split block
-//! 12..13  map form       (none, array, inside)  49..52  room of a split block, see below
+//! 12..13  map form       (none, array, inside)  49..52  free order of a split block, see below
 //! 14      isolated       15  reporting          53..61  first map frame of a split block, inside form
 //! 16      poisoned                              62      scattered   63  undescribed (split blocks)
 //! 18      swept          (split blocks)         53      counted (blocks that are allocated whole)
@@ -12,9 +12,9 @@
 //!                                               55      kept (blocks that are allocated whole)
 //! ```
 //!
-//! *Room* says in which set of blocks with free frames a split block is: zero for none, else one
-//! more than an order that no free run in it exceeds. That follows from the number of free frames, or
-//! from a search that found less, until the next free. A block that is *isolated* or *undescribed* is
+//! The *free order* says in which set of the free index a split block is: zero for none, else one
+//! more than an order that no free run in it exceeds. It follows from the number of free frames or,
+//! until the next free, from a search that found less. A block that is *isolated* or *undescribed* is
 //! in none, whatever is free in it. The *first map frame* is where page
 //! descriptors are that lie inside the block: the first of eight neighbours, or, if they are
 //! *scattered*, the frame that tells where the others are.
@@ -50,7 +50,7 @@ pub enum State {
     Pool = 7,
     /// Head of a free block that was isolated: it is in no list and merges with nothing.
     Isolated = 8,
-    /// Head of memory that is withheld until its part of the memory map is initialised (SPEC 2).
+    /// Head of memory that is withheld until its part of the vmemmap is initialised.
     Deferred = 9,
     /// Head of a free block that is with the hypervisor ([`reporting`](crate::reporting)): it is in
     /// no list and merges with nothing.
@@ -122,13 +122,13 @@ impl MigrateType {
         }
     }
 
-    /// Whether a free block may take its neighbour's type when they merge (SPEC 3.2).
+    /// Whether a free block may take its neighbour's type when they merge.
     #[must_use]
     pub const fn is_mergeable(self) -> bool {
         matches!(self, Self::Unmovable | Self::Movable | Self::Reclaimable)
     }
 
-    /// Whose blocks to take, in this order, when there is none of the own type (SPEC 3.3).
+    /// Whose blocks to take, in this order, when there is none of the own type.
     #[must_use]
     pub const fn fallbacks(self) -> &'static [Self] {
         match self {
@@ -171,8 +171,8 @@ const FORM_SHIFT: u32 = 12;
 const FREE_SHIFT: u32 = 19;
 const MANAGED_SHIFT: u32 = 29;
 const PRESENT_SHIFT: u32 = 39;
-const ROOM_SHIFT: u32 = 49;
-const ROOM_BITS: u64 = 0xf;
+const FREE_ORDER_SHIFT: u32 = 49;
+const FREE_ORDER_BITS: u64 = 0xf;
 const COUNT_BITS: u64 = 0x3ff;
 const MAP_SHIFT: u32 = 53;
 const MAP_BITS: u64 = 0x1ff;
@@ -281,16 +281,22 @@ impl BlockState {
         self.0 & bit != 0
     }
 
-    /// The same with a bit set.
+    /// It with a bit set.
     #[must_use]
     pub const fn with(self, bit: u64) -> Self {
         Self(self.0 | bit)
     }
 
-    /// The same with a bit cleared.
+    /// It with a bit cleared.
     #[must_use]
     pub const fn without(self, bit: u64) -> Self {
         Self(self.0 & !bit)
+    }
+
+    /// Whether its free frames wait until an isolation ends.
+    #[must_use]
+    pub const fn is_isolated(self) -> bool {
+        self.is(State::Isolated) || self.has(Self::ISOLATED)
     }
 
     /// Whether a block that is allocated whole is nobody's to free: the manager keeps it, or it has
@@ -368,34 +374,34 @@ impl BlockState {
     /// The order that no free run in the split block exceeds, if it is known to have one.
     #[must_use]
     pub const fn free_order(self) -> Option<u8> {
-        let room = (self.0 >> ROOM_SHIFT & ROOM_BITS) as u8;
-        room.checked_sub(1)
+        let order = (self.0 >> FREE_ORDER_SHIFT & FREE_ORDER_BITS) as u8;
+        order.checked_sub(1)
     }
 
-    /// The same with another room.
+    /// It with another free order.
     #[must_use]
     pub const fn with_free_order(self, order: Option<u8>) -> Self {
-        let room = match order {
+        let bits = match order {
             Some(order) => order as u64 + 1,
             None => 0,
         };
-        Self(self.0 & !(ROOM_BITS << ROOM_SHIFT) | room << ROOM_SHIFT)
+        Self(self.0 & !(FREE_ORDER_BITS << FREE_ORDER_SHIFT) | bits << FREE_ORDER_SHIFT)
     }
 
-    /// The same with another order.
+    /// It with another order.
     #[must_use]
     pub const fn with_order(self, order: Order) -> Self {
         Self(self.0 & !(0x1f << ORDER_SHIFT) | (order.get() as u64) << ORDER_SHIFT)
     }
 
-    /// The same with another migrate type.
+    /// It with another migrate type.
     #[must_use]
     pub const fn with_migrate_type(self, migrate_type: MigrateType) -> Self {
         Self(self.0 & !(7 << TYPE_SHIFT) | (migrate_type as u64) << TYPE_SHIFT)
     }
 
     /// Whether it is a split block with nothing special: managed whole, without descriptors inside,
-    /// nothing held back or with the hypervisor.
+    /// nothing unavailable or with the hypervisor.
     #[inline]
     #[must_use]
     pub const fn is_plain(self) -> bool {
@@ -407,20 +413,20 @@ impl BlockState {
         self.0 & LOOKED_AT == State::Split as u64 | PAGES_PER_BLOCK << MANAGED_SHIFT
     }
 
-    /// The same with another number of free frames.
+    /// It with another number of free frames.
     #[must_use]
     pub const fn with_free_pages(self, free: u64) -> Self {
         Self(self.0 & !(COUNT_BITS << FREE_SHIFT) | free << FREE_SHIFT)
     }
 
-    /// The same after a free: another number of free frames, and not swept any more.
+    /// It after a free: another number of free frames, and not swept any more.
     #[inline]
     #[must_use]
     pub const fn freed_to(self, free: u64) -> Self {
         Self(self.0 & !(COUNT_BITS << FREE_SHIFT | Self::SWEPT) | free << FREE_SHIFT)
     }
 
-    /// The same with the three counts of a split block replaced.
+    /// It with the three counts of a split block replaced.
     #[must_use]
     pub const fn with_pages(self, free: u64, managed: u64, present: u64) -> Self {
         let mask =
@@ -485,9 +491,9 @@ mod tests {
                 );
                 assert_eq!(word.with_free_pages(7), word.with_pages(7, 511, 510));
                 assert_eq!(word.free_order(), None);
-                for room in 0..=9 {
-                    assert_eq!(word.with_free_order(Some(room)).free_order(), Some(room));
-                    assert_eq!(word.with_free_order(Some(room)).with_free_order(None), word);
+                for order in 0..=9 {
+                    assert_eq!(word.with_free_order(Some(order)).free_order(), Some(order));
+                    assert_eq!(word.with_free_order(Some(order)).with_free_order(None), word);
                 }
                 assert_eq!(
                     word.with_migrate_type(MigrateType::Cma).migrate_type(),

@@ -14,6 +14,7 @@ use super::state::{BlockState, State};
 use crate::sync::prefetch;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order};
+use core::ops::Range;
 
 /// Entries in a group: the blocks of 1 GiB.
 pub(crate) const GROUP: u32 = 1 << (crate::units::MAX_ORDER - BLOCK_ORDER);
@@ -78,8 +79,9 @@ impl BlockEntry {
     }
 }
 
-/// See the module documentation. Everything is changed under the zone lock only, but for the links
-/// of pages that pools have (invariant 37).
+/// See the module documentation. A handle: copies name one table. Everything is changed under the
+/// zone lock only, but for the links of pages that pools have (invariant 37).
+#[derive(Clone, Copy)]
 pub(crate) struct BlockTable {
     /// The first entry of each group.
     heads: &'static [BlockEntry],
@@ -107,20 +109,20 @@ impl BlockTable {
         u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
-    /// The entry at `index`, which may be read, for who looks at more than one part of it: finding
+    /// The entry at `index`, which may be read, to look at more than one part of it: finding
     /// it is a good part of the work.
     #[inline]
-    pub(crate) fn entry(&self, index: u32) -> &BlockEntry {
+    pub(crate) fn entry(&self, index: u32) -> &'static BlockEntry {
         debug_assert!(
             index.is_multiple_of(GROUP) || self.is_ready(index),
             "entry {index} was never cleared (invariant 5)"
         );
-        self.place(index)
+        self.entry_at(index)
     }
 
     /// Where the entry at `index` is, whether or not it may be read.
     #[inline]
-    fn place(&self, index: u32) -> &BlockEntry {
+    fn entry_at(&self, index: u32) -> &'static BlockEntry {
         if index.is_multiple_of(GROUP) {
             &self.heads[(index / GROUP) as usize]
         } else {
@@ -128,26 +130,27 @@ impl BlockTable {
         }
     }
 
-    /// The same for the first of a group, as every head of the largest order is.
+    /// [`entry`](Self::entry) of the first of a group, as every head of the largest order is.
     #[inline]
-    pub(crate) fn group(&self, index: u32) -> &BlockEntry {
+    pub(crate) fn group(&self, index: u32) -> &'static BlockEntry {
         &self.heads[(index / GROUP) as usize]
     }
 
-    /// The same in one copy, for code that runs a few times and costs what it is long.
+    /// [`entry`](Self::entry) in one copy, for code that runs a few times and costs what it is
+    /// long.
     #[inline(never)]
-    pub(crate) fn cold_entry(&self, index: u32) -> &BlockEntry {
+    pub(crate) fn cold_entry(&self, index: u32) -> &'static BlockEntry {
         self.entry(index)
     }
 
-    pub(crate) fn free_map(&self, index: u32) -> &FreeMap {
+    pub(crate) fn free_map(&self, index: u32) -> &'static FreeMap {
         &self.free_maps[index as usize]
     }
 
     pub(crate) fn is_ready(&self, index: u32) -> bool {
         let group = index / GROUP;
-        // Acquire pairs with the Release in `make_ready`: who looks without the lock sees cleared
-        // entries.
+        // Acquire pairs with the Release in `make_ready`: whoever looks without the lock sees
+        // cleared entries.
         self.ready[(group / 64) as usize].load(Ordering::Acquire) >> (group % 64) & 1 != 0
     }
 
@@ -192,31 +195,31 @@ impl BlockTable {
         BlockState::from_word(self.entry(index).state.load(Ordering::Relaxed))
     }
 
-    /// The same for who does not hold the zone lock and has entered the block's `Readers` before.
+    /// [`state`](Self::state) without the zone lock, inside the block's `Readers`.
     pub(crate) fn state_as_reader(&self, index: u32) -> BlockState {
         // Sequentially consistent after the store in `Readers::enter`, which it must not overtake;
         // acquires what `set_state` releases.
         BlockState::from_word(self.entry(index).state.load(Ordering::SeqCst))
     }
 
-    /// Release: who finds descriptors through the word sees them cleared.
+    /// Release: whoever finds descriptors through the word sees them cleared.
     pub(crate) fn set_state(&self, index: u32, state: BlockState) {
         self.entry(index).state.store(state.word(), Ordering::Release);
     }
 
-    /// The same for all entries from the first of `range` on, in one ready group; their links stay
-    /// as they are.
-    pub(crate) fn set_states(&self, range: core::ops::Range<u32>, state: BlockState) {
+    /// [`set_state`](Self::set_state) of all entries of `range`, in one ready group; their links
+    /// stay as they are.
+    pub(crate) fn set_states(&self, range: Range<u32>, state: BlockState) {
         self.for_entries(range, |entry| entry.set_state(state));
     }
 
     /// Makes entries in one ready group inner again, links included.
-    pub(crate) fn set_all_inner(&self, range: core::ops::Range<u32>) {
+    pub(crate) fn set_all_inner(&self, range: Range<u32>) {
         self.for_entries(range, BlockEntry::clear);
     }
 
     #[inline]
-    fn for_entries(&self, range: core::ops::Range<u32>, change: impl Fn(&BlockEntry)) {
+    fn for_entries(&self, range: Range<u32>, change: impl Fn(&BlockEntry)) {
         let mut start = range.start;
         if start.is_multiple_of(GROUP) && !range.is_empty() {
             change(self.entry(start));
@@ -226,12 +229,12 @@ impl BlockTable {
     }
 
     /// The reference count of a counted block, which is the first of its links.
-    pub(crate) fn count(&self, index: u32) -> &AtomicU32 {
+    pub(crate) fn count(&self, index: u32) -> &'static AtomicU32 {
         &self.entry(index).previous
     }
 
     /// The owner word of a counted block, which is the second of its links.
-    pub(crate) fn owner(&self, index: u32) -> &AtomicU32 {
+    pub(crate) fn owner(&self, index: u32) -> &'static AtomicU32 {
         &self.entry(index).next
     }
 
@@ -251,7 +254,7 @@ impl BlockTable {
     /// Asks for what freeing runs of `order` in `index` will touch.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32, order: Order) {
-        prefetch(self.place(index));
+        prefetch(self.entry_at(index));
         if order < Order::BLOCK {
             prefetch(self.free_map(index));
         }
@@ -286,6 +289,52 @@ impl BlockTable {
                 return (index - candidate < blocks_of(state.order()))
                     .then_some((candidate, state));
             }
+        }
+        None
+    }
+    /// The heads that have a part in `range`, ascending.
+    pub(crate) const fn heads(&self, range: Range<u32>) -> Heads {
+        Heads { table: *self, rest: range }
+    }
+}
+
+/// A head that has a part in a range of indices.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadIn {
+    /// Where its part of the range begins.
+    pub(crate) index: u32,
+    /// Its own index, which may lie before the range.
+    pub(crate) head: u32,
+    /// Its word when it was reached.
+    pub(crate) state: BlockState,
+}
+
+impl HeadIn {
+    /// The index after its last block.
+    pub(crate) fn end(self) -> u32 {
+        (self.head + blocks_of(self.state.order().max(Order::BLOCK))).max(self.index + 1)
+    }
+}
+
+/// Iterator over the heads in a range. What is done to a head that was returned does not change
+/// where the next one is looked for.
+pub(crate) struct Heads {
+    table: BlockTable,
+    rest: Range<u32>,
+}
+
+impl Iterator for Heads {
+    type Item = HeadIn;
+
+    fn next(&mut self) -> Option<HeadIn> {
+        while self.rest.start < self.rest.end {
+            let index = self.rest.start;
+            if let Some((head, state)) = self.table.cold_head_of(index) {
+                let found = HeadIn { index, head, state };
+                self.rest.start = found.end();
+                return Some(found);
+            }
+            self.rest.start += 1;
         }
         None
     }

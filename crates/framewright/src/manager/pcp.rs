@@ -15,7 +15,7 @@ use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Run
 use crate::platform::{Platform, pinned};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Zone, ZoneId, ZoneKind};
+use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind};
 use core::panic::Location;
 
 /// What a CPU keeps for itself.
@@ -194,7 +194,8 @@ impl<P: Platform> Manager<P> {
         let search = Search::near(home.id().node, migrate_type);
         let from = |zone: &Zone, mark: Mark, runs| {
             let keep = mark.keeps(zone, ZoneKind::Normal);
-            zone.refill(self.platform, cache, (order, migrate_type), runs, keep)
+            let wanted = Refill { order, migrate_type, most: runs, keep_pages: keep };
+            zone.refill(self.platform, cache, &wanted)
         };
         let mut start = from(home, Mark::Low, u32::MAX);
         // What this CPU has freed is free to it, whatever the marks say, and the host backs it,
@@ -356,7 +357,7 @@ impl<P: Platform> Manager<P> {
         if order == Order::MAX
             && !self.pressure.quiet.wants_attention()
             && let Some(zone) = self.sole
-            && zone.give_largest(self.platform, start)
+            && zone.free_largest(self.platform, start)
         {
             self.pressure.quiet.stir();
             return Ok(());
@@ -466,7 +467,7 @@ impl<P: Platform> Manager<P> {
     fn return_runs(&self, cache: &CpuCache, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
         let Some(zone) = self.zones.get(cache.zone) else { return Ok(()) };
         let mut result = Ok(());
-        zone.free_batch(self.platform, batch, order, &mut |entry| {
+        zone.drain(self.platform, batch, order, &mut |entry| {
             // Something in it is wrong, or it belongs to another zone, as spans may overlap: one
             // run after the other.
             for start in entry.starts() {

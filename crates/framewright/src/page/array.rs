@@ -66,7 +66,7 @@ impl Array {
             let end = blocks.end.min((index / 64 + 1) * 64);
             let mask = (u64::MAX >> (64 - (end - index))) << (index % 64);
             if let Some(word) = self.described.get((index / 64) as usize) {
-                // Release pairs with the Acquire in `describes`: who finds the bit finds the
+                // Release pairs with the Acquire in `describes`: whoever finds the bit finds the
                 // descriptors.
                 word.fetch_or(mask, Ordering::Release);
             }
@@ -76,7 +76,7 @@ impl Array {
 
     /// Says that the block's descriptors are not there any more. Under the zone lock; the block is
     /// not split.
-    pub(crate) fn withdraw(&self, index: u32) {
+    pub(crate) fn unpublish(&self, index: u32) {
         if let Some(word) = self.described.get((index / 64) as usize) {
             // Relaxed, as below: the block is whole, so that nobody finds descriptors by this bit
             // alone.
@@ -84,8 +84,9 @@ impl Array {
         }
     }
 
-    /// The same for blocks that nobody but the caller has; says how many of them were described.
-    pub(crate) fn withdraw_all(&self, blocks: Range<u32>) -> u32 {
+    /// [`unpublish`](Self::unpublish) of blocks that nobody but the caller has; says how many of
+    /// them were described.
+    pub(crate) fn unpublish_all(&self, blocks: Range<u32>) -> u32 {
         let (mut index, mut count) = (blocks.start, 0);
         while index < blocks.end {
             let end = blocks.end.min((index / 64 + 1) * 64);

@@ -5,8 +5,8 @@
 //! from the word sets it again. When it is used up, movable requests have further words *ready*.
 //! Other frees gather in *freed* until they go back together. They are handed out again only when
 //! the zone has nothing, or nothing but reported memory: what comes out of the zone comes from its
-//! fullest blocks, which keeps others whole, while frames that go from hand to hand pin every block
-//! (DESIGN 2).
+//! fullest blocks, which keeps others whole, while frames that go from hand to hand pin every
+//! block.
 //!
 //! For orders 4 to 9 there is a stack of runs. That of order 9, whole blocks, is larger while they
 //! come or go in bulk ([`CpuCache::adapt`]).
@@ -15,11 +15,11 @@
 //! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
 //! Release there. A sum over another CPU's cache is a guess.
 
+use super::words::{NOWHERE, Put, Runs, Stack, Word};
 use crate::block::MigrateType;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Exclusive, Ownership};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
-use core::ops::Range;
 
 /// Orders that have words: 0..=3.
 const WORD_ORDERS: usize = 4;
@@ -27,14 +27,12 @@ const WORD_ORDERS: usize = 4;
 const STACK_ORDERS: usize = BLOCK_ORDER as usize + 1 - WORD_ORDERS;
 /// Migrate types that are cached: the mergeable ones, which come first.
 const TYPES: usize = 3;
-/// No frame has this number.
-const NOWHERE: u64 = u64::MAX;
 /// The model checkers have tiny caches: what a full one does is reached in few steps, and their
 /// machines are so small that a share is all of the zone's part.
 const TINY: bool = cfg!(any(loom, shuttle));
 /// A class of a cache (an order's words, an order's stack) keeps at most this part of what its
 /// CPU's share of the zone is. All of them together then keep about the eighth that Linux allows
-/// (SPEC 3.4).
+/// (`zone_batchsize` and `zone_highsize` in `mm/page_alloc.c`).
 const SHARE: u64 = if TINY { 1 } else { 64 };
 /// Most words of frees, by order.
 const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 28, 28, 28] };
@@ -56,145 +54,6 @@ pub(crate) const MOST_FREED: usize = 56;
 pub(crate) const MOST_RETURNED: usize = MOST_BLOCKS_IN_BULK / 4 * 3;
 const _: () = assert!(MOST_FREED <= MOST_RETURNED && MOST_RUNS <= MOST_RETURNED);
 
-/// Runs of one order with a common 64-frame word: the word's first frame, and a bit for the first
-/// frame of each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Runs {
-    pub(crate) base: Pfn,
-    pub(crate) runs: u64,
-}
-
-impl Runs {
-    pub(crate) const NONE: Self = Self { base: Pfn(NOWHERE), runs: 0 };
-
-    /// One run.
-    pub(crate) const fn one(start: Pfn) -> Self {
-        Self { base: Pfn(start.0 & !63), runs: 1 << (start.0 & 63) }
-    }
-
-    /// The first frames of the runs.
-    pub(crate) fn starts(self) -> impl Iterator<Item = Pfn> {
-        let mut runs = self.runs;
-        core::iter::from_fn(move || {
-            let next = u64::from(runs.trailing_zeros());
-            let some = runs != 0;
-            runs &= runs.wrapping_sub(1);
-            some.then(|| self.base.add(next))
-        })
-    }
-}
-
-/// [`Runs`] in place.
-struct Word {
-    base: AtomicU64,
-    runs: AtomicU64,
-}
-
-impl Word {
-    fn empty() -> Self {
-        Self { base: AtomicU64::new(NOWHERE), runs: AtomicU64::new(0) }
-    }
-
-    #[inline]
-    fn take(&self) -> Option<Pfn> {
-        let runs = self.runs.load(Ordering::Relaxed);
-        if runs == 0 {
-            return None;
-        }
-        self.runs.store(runs & (runs - 1), Ordering::Relaxed);
-        Some(Pfn(self.base.load(Ordering::Relaxed) + u64::from(runs.trailing_zeros())))
-    }
-
-    #[inline]
-    fn holds(&self, start: Pfn) -> bool {
-        self.base.load(Ordering::Relaxed) == start.0 & !63
-    }
-
-    /// Keeps a run of this word.
-    #[inline]
-    fn give(&self, start: Pfn) -> Put {
-        let (runs, run) = (self.runs.load(Ordering::Relaxed), 1 << (start.0 & 63));
-        if runs & run != 0 {
-            return Put::DoubleFree;
-        }
-        self.runs.store(runs | run, Ordering::Relaxed);
-        Put::Cached
-    }
-
-    fn read(&self) -> Runs {
-        Runs {
-            base: Pfn(self.base.load(Ordering::Relaxed)),
-            runs: self.runs.load(Ordering::Relaxed),
-        }
-    }
-
-    #[inline]
-    fn set(&self, runs: Runs) {
-        self.base.store(runs.base.0, Ordering::Relaxed);
-        self.runs.store(runs.runs, Ordering::Relaxed);
-    }
-}
-
-/// A stack among the entries of a cache.
-struct Place {
-    len: AtomicU32,
-    limit: AtomicU32,
-    first: usize,
-}
-
-impl Place {
-    /// Stacks one after the other, each of at most `most` entries, as many as `share` allows.
-    fn all<const STACKS: usize>(
-        most: [usize; STACKS],
-        mut first: usize,
-        share: impl Fn(usize) -> u64,
-    ) -> [Self; STACKS] {
-        core::array::from_fn(|stack| {
-            let limit = u32::try_from(share(stack).min(most[stack] as u64)).unwrap_or(0);
-            let place = Self { len: AtomicU32::new(0), limit: AtomicU32::new(limit), first };
-            first += most[stack];
-            place
-        })
-    }
-
-    #[inline]
-    fn len(&self) -> u32 {
-        self.len.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn limit(&self) -> u32 {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    /// Where the entry on top is, if there is one.
-    #[inline]
-    fn top(&self) -> Option<usize> {
-        Some(self.first + self.len().checked_sub(1)? as usize)
-    }
-
-    /// Where the next entry goes, if there is room; it counts then.
-    #[inline]
-    fn grow(&self) -> Option<usize> {
-        let len = self.len();
-        if len >= self.limit() {
-            return None;
-        }
-        self.len.store(len + 1, Ordering::Relaxed);
-        Some(self.first + len as usize)
-    }
-
-    #[inline]
-    fn shrink(&self) {
-        self.len.store(self.len().saturating_sub(1), Ordering::Relaxed);
-    }
-
-    /// Where its entries are, oldest first.
-    fn entries(&self) -> Range<usize> {
-        self.first..self.first + self.len() as usize
-    }
-}
-
 const fn sum(counts: &[usize]) -> usize {
     let (mut total, mut index) = (0, 0);
     while index < counts.len() {
@@ -202,17 +61,6 @@ const fn sum(counts: &[usize]) -> usize {
         index += 1;
     }
     total
-}
-
-/// What freeing into a cache came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Put {
-    /// It is kept.
-    Cached,
-    /// It is free already.
-    DoubleFree,
-    /// There is no room.
-    Full,
 }
 
 /// Which way whole blocks go, many at a time.
@@ -242,9 +90,9 @@ pub(crate) struct CpuCache {
     /// them.
     pfn_range: [AtomicU64; 2],
     words: [Word; WORD_ORDERS * TYPES],
-    freed: [Place; WORD_ORDERS],
-    ready: [Place; WORD_ORDERS],
-    stacks: [Place; STACK_ORDERS],
+    freed: [Stack; WORD_ORDERS],
+    ready: [Stack; WORD_ORDERS],
+    stacks: [Stack; STACK_ORDERS],
     /// Of `freed` and `ready`.
     entries: [Word; sum(&FREED) + sum(&READY)],
     /// Of `stacks`.
@@ -259,7 +107,7 @@ const fn word_order(order: Order) -> Option<usize> {
 }
 
 impl CpuCache {
-    /// A cache for frames of `home`, of which `share_pages` are this CPU's share.
+    /// A cache for frames of `pfn_range`, of which `share_pages` are this CPU's share.
     pub(crate) fn new(zone: usize, pfn_range: PfnRange, share_pages: u64) -> Self {
         // Even the smallest zone has a few pages at hand.
         let share = (share_pages / SHARE).max(8);
@@ -279,9 +127,9 @@ impl CpuCache {
             zone,
             pfn_range: [AtomicU64::new(pfn_range.start.0), AtomicU64::new(pfn_range.end.0)],
             words: core::array::from_fn(|_| Word::empty()),
-            freed: Place::all(FREED, 0, |order| share >> order),
-            ready: Place::all(READY, sum(&FREED), |_| share / 64),
-            stacks: Place::all(STACK, 0, |stack| {
+            freed: Stack::all(FREED, 0, |order| share >> order),
+            ready: Stack::all(READY, sum(&FREED), |_| share / 64),
+            stacks: Stack::all(STACK, 0, |stack| {
                 if stack + 1 == STACK_ORDERS {
                     u64::from(usual)
                 } else {
@@ -294,7 +142,7 @@ impl CpuCache {
     }
 
     #[inline]
-    fn stack(&self, order: Order) -> Option<&Place> {
+    fn stack(&self, order: Order) -> Option<&Stack> {
         self.stacks.get(usize::from(order.get()).wrapping_sub(WORD_ORDERS))
     }
 
@@ -342,7 +190,7 @@ impl CpuCache {
         first.load(Ordering::Relaxed) <= start.0 && last < end.load(Ordering::Relaxed)
     }
 
-    /// The first frame of `range` that is in the cache, if one is. Exact for who has the cache;
+    /// The first frame of `range` that is in the cache, if one is. Exact for whoever has the cache;
     /// from elsewhere it may miss what comes, and find what goes, at that moment.
     pub(crate) fn find(&self, range: PfnRange) -> Option<Pfn> {
         let (first, end) = (range.start.0, range.end.0);
@@ -373,7 +221,7 @@ impl CpuCache {
         None
     }
 
-    /// Changes which frames are kept. For who has the cache.
+    /// Changes which frames are kept. For whoever has the cache.
     pub(crate) fn set_pfn_range(&self, pfn_range: PfnRange) {
         self.contents.touch();
         self.pfn_range[0].store(pfn_range.start.0, Ordering::Relaxed);
@@ -456,10 +304,10 @@ impl CpuCache {
     /// How many single pages a refill brings at most, and how many pages fit in all.
     pub(crate) fn limits(&self) -> (u64, u64) {
         let limits =
-            |places: &[Place]| places.iter().map(|place| u64::from(place.limit())).sum::<u64>();
+            |stacks: &[Stack]| stacks.iter().map(|stack| u64::from(stack.limit())).sum::<u64>();
         let words = self.words.len() as u64 + limits(&self.freed) + limits(&self.ready);
         let stacks = self.stacks.iter().zip(WORD_ORDERS..);
-        let most = |(stack, order): (&Place, usize)| {
+        let most = |(stack, order): (&Stack, usize)| {
             u64::from(if order == usize::from(BLOCK_ORDER) {
                 self.blocks[1]
             } else {
@@ -508,7 +356,7 @@ impl CpuCache {
             && word_order(order).is_some_and(|index| self.turn_to(index, &self.freed[index]))
     }
 
-    fn turn_to(&self, order: usize, place: &Place) -> bool {
+    fn turn_to(&self, order: usize, place: &Stack) -> bool {
         let next = place.top().and_then(|top| self.entries.get(top)).map(Word::read);
         let word = self.word(order, MigrateType::Movable);
         let (Some(next), Some(word)) = (next, word) else { return false };
@@ -545,9 +393,9 @@ impl CpuCache {
     /// Forgets the oldest `count` of what waits to go back.
     pub(crate) fn forget_oldest(&self, order: Order, count: usize) {
         self.contents.touch();
-        let left = |place: &Place| {
-            let entries = place.entries();
-            place.len.store(
+        let left = |stack: &Stack| {
+            let entries = stack.entries();
+            stack.len.store(
                 u32::try_from(entries.len().saturating_sub(count)).unwrap_or(0),
                 Ordering::Relaxed,
             );
@@ -613,7 +461,7 @@ impl CpuCache {
     }
 }
 
-fn copy<T>(place: &Place, entries: &[T], out: &mut [Runs], read: impl Fn(&T) -> Runs) -> usize {
+fn copy<T>(place: &Stack, entries: &[T], out: &mut [Runs], read: impl Fn(&T) -> Runs) -> usize {
     let entries = entries.get(place.entries()).unwrap_or(&[]);
     out.iter_mut().zip(entries).map(|(out, entry)| *out = read(entry)).count()
 }

@@ -2,7 +2,7 @@
 //!
 //! Zeros go out with `clzero` where the processor has it, else with `movnti`, as a template does.
 //! Both write past the caches, use no vector registers, and so may run in interrupt context and in
-//! kernels that save none (DESIGN 2). Neither is ordered by a later release store: [`Fill::fence`]
+//! kernels that save none. Neither is ordered by a later release store: [`Fill::fence`]
 //! does that. (`rep stosb` avoids reading what it overwrites only in runs larger than the caches,
 //! which an allocator's pieces are not: on Zen 5 it is no faster than `movnti` there and half as
 //! fast as `clzero`. Emulators do it byte by byte.)

@@ -2,13 +2,13 @@
 //!
 //! 512 descriptors of 64 bytes fill eight frames. Preferred are eight aligned neighbours, which
 //! bits of the state word name; the descriptor of the block's frame n is then the n-th of them. A
-//! block that has no eight free neighbours when it needs descriptors (parts of it are held by who
-//! had allocated it whole, or it has holes) uses any eight of its free frames: the state word names
-//! the one that describes itself, and its own descriptor, which nobody else has a use for, names
-//! the others.
+//! block that has no eight free neighbours when it needs descriptors (parts of it are held by
+//! whoever had allocated it whole, or it has holes) uses any eight of its free frames: the state
+//! word names the one that describes itself, and its own descriptor, which nobody else has a use
+//! for, names the others.
 //!
 //! Descriptors exist only while the state word says so. They are looked at under the zone lock, by
-//! who has entered the block's [`Readers`], or by who has a page of the block (invariants 21 and
+//! whoever has entered the block's [`Readers`] or has a page of the block (invariants 21 and
 //! 22).
 //!
 //! Orders of memory: Relaxed: which frames a scattered map has is written before the state word
@@ -17,7 +17,7 @@
 
 use super::array::Array;
 use super::record::Page;
-use crate::block::lists::FreeLists;
+use crate::block::buddy::Buddy;
 use crate::block::table::BlockTable;
 use crate::block::{BlockState, FreeMap, MapForm, Segment, State, segment};
 use crate::debug::POISON;
@@ -238,7 +238,7 @@ impl Descriptors {
     /// descriptors, all zero; returns what the state word is to say.
     pub(crate) fn write(
         &self,
-        lists: &mut FreeLists,
+        buddy: &mut Buddy,
         index: u32,
         frames: MapFrames,
         state: BlockState,
@@ -248,7 +248,7 @@ impl Descriptors {
         let state = state.with_map(named, !frames.is_run());
         if !frames.is_run()
             && let Some(others) =
-                Map::of(self, lists, index, state).and_then(|map| map.names_others())
+                Map::of(self, buddy, index, state).and_then(|map| map.names_others())
         {
             others.store(frames.others(named), Ordering::Relaxed);
         }
@@ -256,16 +256,11 @@ impl Descriptors {
     }
 
     /// The descriptors of the block at `index`, under the zone lock.
-    pub(crate) fn locked<'a>(
-        &self,
-        lists: &'a FreeLists,
-        table: &BlockTable,
-        index: u32,
-    ) -> Option<Map<'a>> {
-        Map::of(self, lists, index, table.state(index))
+    pub(crate) fn locked<'a>(&self, buddy: &'a Buddy, index: u32) -> Option<Map<'a>> {
+        Map::of(self, buddy, index, buddy.table.state(index))
     }
 
-    /// The same for who is inside the block's readers.
+    /// [`locked`](Self::locked) inside the block's readers.
     pub(crate) fn read<'a>(
         &self,
         reading: &'a Reading<'_>,
@@ -276,7 +271,7 @@ impl Descriptors {
         Map::of(self, reading, index, table.state_as_reader(index))
     }
 
-    /// The same for who has a page of the block.
+    /// [`locked`](Self::locked) for whoever has a page of the block.
     ///
     /// # Safety
     /// A frame of the block stays allocated while what is returned is used.
@@ -287,7 +282,7 @@ impl Descriptors {
 
 /// The descriptors of a block, as long as they are there.
 pub(crate) struct Map<'a> {
-    place: Place,
+    location: Location,
     block: Pfn,
     /// What keeps the descriptors from going: the zone lock, a reading, or the caller's word.
     kept_by: PhantomData<&'a ()>,
@@ -295,7 +290,7 @@ pub(crate) struct Map<'a> {
 
 /// Where descriptors are.
 #[derive(Clone, Copy)]
-enum Place {
+enum Location {
     Array(Array),
     /// `named` is the frame that the state word names.
     Inside {
@@ -316,16 +311,16 @@ impl<'a> Map<'a> {
         if !state.is(State::Split) {
             return None;
         }
-        let place = match state.map_form() {
-            MapForm::Inside => Place::Inside {
+        let location = match state.map_form() {
+            MapForm::Inside => Location::Inside {
                 platform: descriptors.platform,
                 named: state.map_first(),
                 scattered: state.has(BlockState::SCATTERED),
             },
-            MapForm::Array => Place::Array(descriptors.array?),
+            MapForm::Array => Location::Array(descriptors.array?),
             MapForm::None => return None,
         };
-        Some(Self { place, block: descriptors.block_start(index)?, kept_by: PhantomData })
+        Some(Self { location, block: descriptors.block_start(index)?, kept_by: PhantomData })
     }
 
     /// The descriptor that begins `slot` descriptors into frame `frame`, one of the eight.
@@ -341,13 +336,13 @@ impl<'a> Map<'a> {
     /// Where a map that is scattered says what its other frames are: in the descriptor of the frame
     /// that describes itself.
     fn names_others(&self) -> Option<&'a AtomicU64> {
-        let Place::Inside { platform, named, .. } = self.place else { return None };
+        let Location::Inside { platform, named, .. } = self.location else { return None };
         Some(&self.at(platform, named, named % DESCRIBED).owner_words()[0])
     }
 
     /// The frames of the block that hold the descriptors, where they are inside it.
     pub(crate) fn frames(&self) -> Option<MapFrames> {
-        let Place::Inside { named, scattered, .. } = self.place else { return None };
+        let Location::Inside { named, scattered, .. } = self.location else { return None };
         if scattered {
             Some(MapFrames::scattered(named, self.names_others()?.load(Ordering::Relaxed)))
         } else {
@@ -361,9 +356,9 @@ impl<'a> Map<'a> {
         if offset >= FRAMES {
             return None;
         }
-        let (platform, named, scattered) = match self.place {
-            Place::Inside { platform, named, scattered } => (platform, named, scattered),
-            Place::Array(array) => {
+        let (platform, named, scattered) = match self.location {
+            Location::Inside { platform, named, scattered } => (platform, named, scattered),
+            Location::Array(array) => {
                 // SAFETY: the array describes the block as long as 'a lasts, so that all its
                 // descriptors are present and initialised; they are aligned, any content of their
                 // atomics is a value, and nobody writes them but through those (invariants 4, 22

@@ -1,7 +1,7 @@
 //! A page's descriptor.
 //!
-//! Orders of memory: Relaxed where a page is looked at or cleared by who has it alone; its count
-//! has its own orders (`sync::references`).
+//! Orders of memory: Relaxed where a page is looked at or cleared by whoever has it alone; its
+//! count has its own orders (`sync::references`).
 
 use crate::sync::ReferenceCount;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,9 +18,9 @@ use crate::units::PAGES_PER_BLOCK;
 ///  4.. 7  part of which run          16..63  owner words: six of 64 bits, the owner's
 /// ```
 ///
-/// Flags and owner words belong to who has the page: the manager never looks at them, and clears
-/// them when the last reference is put. Who frees a page in another way leaves its descriptor zero,
-/// with [`clear`](Self::clear).
+/// Flags and owner words belong to whoever has the page: the manager never looks at them, and
+/// clears them when the last reference is put. Whoever frees a page in another way leaves its
+/// descriptor zero, with [`clear`](Self::clear).
 #[repr(C, align(64))]
 pub struct Page {
     references: ReferenceCount<AtomicU32>,

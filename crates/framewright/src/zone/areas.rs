@@ -2,7 +2,7 @@
 
 use super::Zone;
 use crate::block::table::blocks_of;
-use crate::block::{BlockState, FreeMap, MigrateType, State};
+use crate::block::{FreeMap, MigrateType, State};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 
@@ -44,18 +44,19 @@ impl FreeAreas {
 
 impl Zone {
     /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes
-    /// long only for who asks; exact when nobody allocates meanwhile.
+    /// long only for whoever asks; exact when nobody allocates meanwhile.
     pub(crate) fn free_areas<P: Platform>(&self, platform: &P) -> FreeAreas {
         self.free_areas_below(platform, Pfn(u64::MAX))
     }
 
-    /// The same of what lies below `limit` alone; a run across it counts as what it has below.
+    /// [`free_areas`](Self::free_areas) of what lies below `limit` alone; a run across it counts as
+    /// what it has below.
     pub(crate) fn free_areas_below<P: Platform>(&self, platform: &P, limit: Pfn) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
         for segment in self.segments {
             let mut index = segment.index;
             while index < segment.indices().end {
-                let _lists = self.lock_coalesced(platform);
+                let _locked = self.read_coalesced(platform);
                 for _ in 0..SLICE {
                     if index >= segment.indices().end {
                         break;
@@ -72,7 +73,7 @@ impl Zone {
     /// where the next begins.
     fn count_head(&self, index: u32, inside: u64, areas: &mut FreeAreas) -> u32 {
         let Some((head, state)) = self.table.head_of(index) else { return index + 1 };
-        let isolated = state.is(State::Isolated) || state.has(BlockState::ISOLATED);
+        let isolated = state.is_isolated();
         let kind = if isolated { MigrateType::Isolate } else { state.migrate_type() } as usize;
         let order = state.order().max(Order::BLOCK);
         let end = (head + blocks_of(order)).max(index + 1);

@@ -1,5 +1,4 @@
-//! What every block of a zone is used for, from the first to the last: for who draws a map of
-//! memory.
+//! What every block of a zone is used for, from the first to the last, to draw a map of memory.
 
 use super::Zone;
 use crate::block::table::blocks_of;
@@ -22,7 +21,7 @@ pub enum BlockUse {
     Free {
         /// Of the free block.
         order: Order,
-        /// The hypervisor was told of all of it.
+        /// All of it was reported to the hypervisor.
         is_reported: bool,
     },
     /// Parts of blocks that were allocated whole.
@@ -64,7 +63,7 @@ impl BlockUse {
         match state.state() {
             Some(State::Inner) => Self::Hole,
             Some(State::Free) => Self::Free { order, is_reported: state.has(BlockState::REPORTED) },
-            _ if state.is(State::Isolated) || state.has(BlockState::ISOLATED) => Self::Isolated,
+            _ if state.is_isolated() => Self::Isolated,
             Some(State::Whole) => Self::Allocated { order },
             Some(State::Pool) => Self::Pool { order },
             Some(State::Split) if state.managed_pages() == 0 => {
@@ -130,7 +129,7 @@ impl Zone {
                 let mut runs = [None; KEPT];
                 let mut len = 0_usize;
                 {
-                    let _lists = self.lock_coalesced(platform);
+                    let _locked = self.read_coalesced(platform);
                     for _ in 0..SLICE {
                         if index >= end {
                             break;

@@ -1,19 +1,20 @@
-//! Memory of a zone that is withheld until its part of the memory map is initialised (SPEC 2), and
-//! how it comes up.
+//! Memory of a zone that is withheld until its part of the vmemmap is initialised, and how it comes
+//! up (`deferred_init_memmap` in Linux's `mm/mm_init.c`).
 //!
-//! Withheld blocks are heads in the state *deferred*, as large as they come. Who has claimed
+//! Withheld blocks are heads in the state *deferred*, as large as they come. Whoever has claimed
 //! sections divides the heads that reach over their borders, under the lock; initialises what is
-//! then wholly his, outside of all locks; and frees it, under the lock again. What is not withheld
-//! (reserved blocks, blocks with holes) is stepped over: while a section is busy no head in it
-//! moves, because only what is withheld there could merge.
+//! then wholly theirs, outside of all locks; and frees it, under the lock again. What is not
+//! withheld (reserved blocks, blocks with holes) is stepped over: while a section is busy no head
+//! in it moves, because only what is withheld there could merge.
 //!
 //! Orders of memory: Relaxed: how much is withheld is a count; the memory itself is published under
 //! the zone lock.
 
 use super::{Segment, Zone};
-use crate::block::lists::{FreeLists, Position};
+use crate::block::list::Position;
+use crate::block::split::divide_whole;
 use crate::block::table::blocks_of;
-use crate::block::{BlockState, MigrateType, State, buddy};
+use crate::block::{BlockState, MigrateType, State};
 use crate::platform::{Platform, pinned};
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
@@ -99,9 +100,9 @@ impl Zone {
         blocks: Range<u32>,
     ) -> u64 {
         {
-            let _lists = self.changing.lists.lock(platform);
+            let _locked = self.read(platform);
             self.for_each_withheld(&blocks, &mut |index, _| {
-                buddy::divide_whole(&self.table, index, blocks.end)
+                divide_whole(&self.table, index, blocks.end)
             });
         }
         if let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array()) {
@@ -111,32 +112,19 @@ impl Zone {
             });
         }
         let mut pages = 0;
-        let mut lists = self.changing.lists.lock(platform);
+        let mut locked = self.lock(platform);
         self.for_each_withheld(&blocks, &mut |index, order| {
-            self.free_withheld(&mut lists, &segment.indices(), index, order);
+            debug_assert!(
+                self.table.state(index)
+                    == BlockState::head(State::Deferred, order, MigrateType::Movable)
+            );
+            // To the tail, as everything from bring-up.
+            locked.buddy.free(index, order, MigrateType::Movable, Position::Tail);
             pages += order.pages();
             Some(order)
         });
         self.changing.deferred_pages.fetch_sub(pages, Ordering::Relaxed);
-        self.publish(&lists);
         pages
-    }
-
-    fn free_withheld(&self, lists: &mut FreeLists, segment: &Range<u32>, index: u32, order: Order) {
-        debug_assert!(
-            self.table.state(index)
-                == BlockState::head(State::Deferred, order, MigrateType::Movable)
-        );
-        // To the tail, as everything from bring-up (SPEC 2.3).
-        buddy::free(
-            lists,
-            &self.table,
-            segment,
-            index,
-            order,
-            MigrateType::Movable,
-            Position::Tail,
-        );
     }
 
     /// Gives withheld heads that cover `blocks` to `with`, ascending, each with the first block of
@@ -163,12 +151,12 @@ impl Zone {
         &self.deferred_init
     }
 
-    /// Withholds these sections; before anything is painted.
+    /// Withholds these sections; before anything is initialised.
     pub(crate) fn defer(&mut self, sections: Sections) {
         self.sections = sections;
     }
 
-    /// After everything was painted.
+    /// After everything was initialised.
     pub(crate) fn note_withheld(&mut self) {
         self.deferred_init.pages = self.deferred_pages();
     }

@@ -4,17 +4,19 @@
 //! there are any (Release in `set_state`), or looked at under the zone lock.
 
 use super::Zone;
-use crate::block::table::blocks_of;
-use crate::block::{BlockState, FreeMap, MapForm, State};
-use crate::page::{Descriptors, MAP_FRAMES, Map, Page, Tier};
+use super::locked::LockedZone;
+use crate::block::table::{HeadIn, blocks_of};
+use crate::block::{BlockState, FreeMap, MapForm, State, segment};
+use crate::page::{Descriptors, MAP_FRAMES, Map, MapFrames, Page};
 use crate::platform::Platform;
 use crate::sync::references;
 use crate::sync::table_atomic::{AtomicU32, Ordering};
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap::BootPages;
 use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use core::ops::Range;
 
-/// What counts references to a frame, as long as the one who looks is inside.
+/// What counts references to a frame, as long as the reader is inside.
 pub(crate) enum Counted<'a> {
     /// The frame lies in a split block.
     Page {
@@ -35,24 +37,28 @@ pub(crate) enum Counted<'a> {
 }
 
 impl Zone {
-    /// At bring-up, when all is painted: how descriptors are found, and those of memory that is not
-    /// withheld. Where they lie inside blocks, frames of blocks too small to hold their own
+    /// At bring-up, when all is initialised: how descriptors are found, and those of memory that is
+    /// not withheld. Where they lie inside blocks, frames of blocks too small to hold their own
     /// descriptors and one page more become reserved.
     pub(crate) fn attach_descriptors(&mut self, descriptors: Descriptors, without: &BootPages) {
         self.descriptors = Some(descriptors);
         if let Some(array) = descriptors.array() {
-            self.for_each_head(|index, start, state| {
-                // What is allocated already is the array, which describes itself as well, or a page
-                // without a map.
-                let whole =
-                    state.is(State::Free) || state.is(State::Whole) && !without.contains(start);
-                let managed = whole || state.is(State::Split) && state.managed_pages() != 0;
-                if managed {
-                    array.describe(index..index + blocks_of(state.order()), start);
+            for segment in self.segments {
+                for HeadIn { head, state, .. } in self.table.heads(segment.indices()) {
+                    let start = segment.block_of(head).start();
+                    // What is allocated already is the array, which describes itself as well, or a
+                    // page without a map.
+                    let whole =
+                        state.is(State::Free) || state.is(State::Whole) && !without.contains(start);
+                    if whole || state.is(State::Split) && state.managed_pages() != 0 {
+                        array.describe(head..head + blocks_of(state.order()), start);
+                    }
                 }
-            });
+            }
         }
-        for partial in self.partials {
+        let locked = self.changing.locked.get_mut();
+        locked.descriptors = Some(descriptors);
+        for partial in locked.partials {
             let index = partial.index();
             let state = self.table.state(index);
             match descriptors.form(index) {
@@ -63,47 +69,23 @@ impl Zone {
                 }
                 MapForm::Inside => {}
             }
-            let (free, lists) = (state.free_pages(), self.changing.lists.get_mut());
-            let mut tier = Tier {
-                lists,
-                table: &self.table,
-                partials: self.partials,
-                descriptors: Some(&descriptors),
-            };
+            let free = state.free_pages();
             if free > MAP_PAGES_PER_BLOCK {
-                tier.describe_if_possible(index);
+                locked.describe_if_possible(index);
                 let largest = self.table.free_map(index).largest_order();
-                tier.set_free_order(index, largest);
+                locked.set_free_order(index, largest);
             } else {
-                tier.set_free_order(index, None);
-                tier.lists.split_pages -= free;
+                locked.set_free_order(index, None);
+                locked.split_pages -= free;
                 self.table.free_map(index).clear();
-                self.table.set_state(
-                    index,
-                    self.table.state(index).with_pages(0, 0, state.present_pages()),
-                );
+                let state = self.table.state(index);
+                self.table.set_state(index, state.with_pages(0, 0, state.present_pages()));
                 self.managed_pages -= free;
                 self.reserved_pages += free;
             }
         }
         self.find_pfn_range();
         self.finish_initialising();
-    }
-
-    /// Calls `visit` with index, first frame and state of every head, ascending, at bring-up.
-    fn for_each_head(&self, mut visit: impl FnMut(u32, Pfn, BlockState)) {
-        for segment in self.segments {
-            let mut index = segment.index;
-            while index < segment.indices().end {
-                index += match self.table.cold_head_of(index) {
-                    Some((head, state)) => {
-                        visit(head, segment.block_of(head).start(), state);
-                        blocks_of(state.order())
-                    }
-                    None => 1,
-                };
-            }
-        }
     }
 
     /// Looks at what counts the frames of the block at `index`, with interrupts off and without the
@@ -120,7 +102,7 @@ impl Zone {
             && index - head < blocks_of(state.order())
         {
             let (count, owner) = (self.table.count(head), self.table.owner(head));
-            let run = self.run(head, 0, state.order())?;
+            let run = segment::run(self.segments, head, 0, state.order())?;
             return Some(look(Counted::Block { run, count, owner }));
         }
         if head != index {
@@ -138,13 +120,13 @@ impl Zone {
         index: u32,
         order: Order,
     ) -> Option<Result<(), u32>> {
-        let lists = self.changing.lists.lock(platform);
+        let locked = self.read(platform);
         let (head, state) = self.table.head_of(index)?;
         let is_one = head == index
             && state.is(State::Whole)
             && state.order() == order
             && !state.is_nobodys();
-        if !is_one || lists.deferred.contains(index) {
+        if !is_one || locked.buddy.is_deferred(index) {
             return None;
         }
         let (count, owner) = (self.table.count(index), self.table.owner(index));
@@ -179,19 +161,108 @@ impl Zone {
         index: u32,
         block: Pfn,
     ) -> Option<[Pfn; MAP_FRAMES]> {
-        let lists = self.changing.lists.lock(platform);
+        let locked = self.read(platform);
         let (head, _) = self.table.head_of(index)?;
-        let frames = self
-            .descriptors
-            .as_ref()?
-            .locked(&lists, &self.table, head)
-            .filter(|_| head == index)?
-            .frames()?;
+        if head != index {
+            return None;
+        }
+        let frames = locked.map_frames_of(index)?;
         let mut pfns = [block; MAP_FRAMES];
         for (pfn, frame) in pfns.iter_mut().zip(frames.iter()) {
             *pfn = block.add(frame as u64);
         }
         pfns.sort_unstable();
         Some(pfns)
+    }
+}
+
+impl LockedZone {
+    /// Where the block at `index` has its descriptors when it is split.
+    pub(super) fn form(&self, index: u32) -> MapForm {
+        self.descriptors.as_ref().map_or(MapForm::None, |descriptors| descriptors.form(index))
+    }
+
+    /// Puts the descriptors of a split block into `frames`, all free, so that it is in the inside
+    /// form.
+    pub(super) fn describe(&mut self, index: u32, frames: MapFrames) {
+        let Some(descriptors) = &self.descriptors else { return };
+        let table = &self.buddy.table;
+        frames.take_from(table.free_map(index));
+        let state = table.state(index);
+        let state = state.with_free_pages(state.free_pages() - MAP_PAGES_PER_BLOCK);
+        let described = descriptors.write(&mut self.buddy, index, frames, state);
+        // The word is stored once all of them are zero.
+        self.buddy.table.set_state(index, described);
+        *self.free_counter(state) -= MAP_PAGES_PER_BLOCK;
+        self.map_pages += MAP_PAGES_PER_BLOCK;
+    }
+
+    /// [`describe`](Self::describe) of a block that is undescribed, if it has more free frames than
+    /// that takes.
+    pub(super) fn describe_if_possible(&mut self, index: u32) {
+        if self.buddy.table.state(index).free_pages() > MAP_PAGES_PER_BLOCK
+            && let Some(frames) = MapFrames::choose(self.buddy.table.free_map(index))
+        {
+            self.describe(index, frames);
+        }
+    }
+
+    /// Takes the descriptors of a split block, all of whose other frames are free, away: the frames
+    /// belong to the block again.
+    pub(super) fn take_map(&mut self, index: u32) {
+        let state = self.buddy.table.state(index);
+        if let (MapForm::Inside, Some(descriptors)) = (state.map_form(), &self.descriptors) {
+            let frames = self.map_frames_of(index);
+            self.buddy.table.set_state(index, state.without_map());
+            descriptors.wait(index);
+            if let Some(frames) = frames {
+                descriptors.wipe(index, frames);
+            }
+            self.map_pages -= MAP_PAGES_PER_BLOCK;
+        }
+    }
+
+    /// Ends the count of a block that is allocated whole, before its links become something else.
+    pub(super) fn end_count(&mut self, head: u32) {
+        let state = self.buddy.table.state(head);
+        if state.is(State::Whole)
+            && state.has(BlockState::COUNTED)
+            && let Some(descriptors) = &self.descriptors
+        {
+            self.buddy.table.set_state(head, state.without(BlockState::COUNTED));
+            descriptors.wait(head);
+        }
+    }
+
+    /// The first frame of `range` that holds descriptors.
+    #[inline]
+    pub(super) fn in_map(
+        &self,
+        index: u32,
+        state: BlockState,
+        range: &Range<usize>,
+    ) -> Option<usize> {
+        if state.map_form() != MapForm::Inside {
+            return None;
+        }
+        if state.has(BlockState::SCATTERED) {
+            return self.map_frames_of(index)?.first_in(range);
+        }
+        let first = state.map_first();
+        (first < range.end && range.start < first + MAP_FRAMES).then_some(first.max(range.start))
+    }
+
+    /// Whether any of the runs of `order` that begin at the set bits of `runs`, counted from
+    /// `start`, holds descriptors.
+    pub(super) fn any_in_map(&self, index: u32, start: usize, runs: u64, order: Order) -> bool {
+        let Some(frames) = self.map_frames_of(index) else { return false };
+        let pages = (0..order.get()).fold(runs, |pages, step| pages | pages << (1 << step));
+        frames
+            .iter()
+            .any(|frame| frame >= start && frame < start + 64 && pages >> (frame - start) & 1 != 0)
+    }
+
+    fn map_frames_of(&self, index: u32) -> Option<MapFrames> {
+        self.descriptors.as_ref()?.locked(&self.buddy, index)?.frames()
     }
 }

@@ -1,15 +1,16 @@
 //! Blocks between a zone and the pools of huge pages: whole runs at a time, under the zone lock.
 
-use super::flow::unused_pages;
-use super::isolate::largest_piece;
+use super::locked::LockedZone;
 use super::{Zone, segment};
-use crate::block::lists::{FreeLists, NONE, Position};
-use crate::block::reported::ReportedBits;
+use crate::block::list::{NONE, Position};
+use crate::block::split::{Moved, largest_piece};
 use crate::block::table::{BlockTable, GROUP, blocks_of};
-use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State, buddy};
+use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State};
 use crate::block::{Chain, Lot, first_link};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
+use core::ops::RangeInclusive;
 
 /// Free blocks that are taken under one hold of the lock, and runs that are given back: what is
 /// neighbouring counts once.
@@ -17,6 +18,18 @@ const RUNS_AT_ONCE: u32 = 32;
 /// Types whose free blocks a pool may have, in this order.
 const TYPES: [MigrateType; 3] =
     [MigrateType::Movable, MigrateType::Reclaimable, MigrateType::Unmovable];
+
+/// What a pool wants of a zone.
+pub(crate) struct ForPool {
+    /// Of a page.
+    pub(crate) order: Order,
+    /// Pages.
+    pub(crate) most: u64,
+    /// Free pages to leave in the zone.
+    pub(crate) keep_pages: u64,
+    /// Blocks of at least this order come before all smaller ones.
+    pub(crate) least: Order,
+}
 
 impl Zone {
     /// Its table, for the links of pages that pools have.
@@ -26,61 +39,52 @@ impl Zone {
 
     /// The frames of the block of `order` whose head is at `index`.
     pub(crate) fn frames_of(&self, index: u32, order: Order) -> Option<PfnRange> {
-        self.run(index, 0, order)
+        segment::run(self.segments, index, 0, order)
     }
 
-    /// Takes up to `most` blocks of `order` for a pool and leaves `keep` free pages; fewer than
-    /// there are when that takes long. The smallest free blocks come first, and each is taken as a
-    /// whole where it is not too large, so that what stays free is in large pieces. Blocks of at
-    /// least `least` come before all smaller ones. `note` is told where they are.
+    /// Takes blocks for a pool; fewer than there are when that takes long. The smallest free blocks
+    /// come first, and each is taken as a whole where it is not too large, so that what stays free
+    /// is in large pieces. `note` is told where they are.
     pub(crate) fn take_for_pool<P: Platform>(
         &self,
         platform: &P,
-        order: Order,
-        most: u64,
-        keep: u64,
-        least: Order,
+        wanted: &ForPool,
         note: &mut dyn FnMut(Option<PfnRange>),
     ) -> Lot {
+        let ForPool { order, most, keep_pages, least } = *wanted;
         let mut lot = Lot::EMPTY;
         // Without the lock: a zone that is full says so at once.
-        if self.free_pages() < keep.saturating_add(order.pages()) {
+        if self.free_pages() < keep_pages.saturating_add(order.pages()) {
             return lot;
         }
-        let mut lists = self.lock_coalesced(platform);
+        let mut locked = self.lock_coalesced(platform);
         for _ in 0..RUNS_AT_ONCE {
-            let spare = lists.free_pages().saturating_sub(keep) / order.pages();
+            let spare = locked.free_pages().saturating_sub(keep_pages) / order.pages();
             let Some(most_order) = largest_order(order, spare.min(most - lot.pages())) else {
                 break;
             };
             let large = if (order..most_order).contains(&least) || least == most_order {
-                self.take_run(&mut lists, least, most_order)
+                locked.move_out(least..=most_order)
             } else {
                 None
             };
-            let run = large.or_else(|| self.take_run(&mut lists, order, most_order));
-            let Some((index, taken, reported)) = run else { break };
-            lot.append(&self.table, self.make_lot(index, taken, order, reported.as_ref()));
-            note(self.run(index, 0, taken));
+            let run = large.or_else(|| locked.move_out(order..=most_order));
+            let Some(moved) = run else { break };
+            lot.append(&self.table, self.make_lot(&moved, order));
+            note(self.frames_of(moved.index, moved.order));
             if lot.pages() * u64::from(blocks_of(order)) >= u64::from(GROUP) {
                 break;
             }
         }
-        self.publish(&lists);
         lot
     }
 
     /// Makes what is allocated at `index` into pages of `order`, as a lot: a page was reported if
     /// all of it was.
     #[inline]
-    fn make_lot(
-        &self,
-        index: u32,
-        whole: Order,
-        order: Order,
-        reported: Option<&ReportedBits>,
-    ) -> Lot {
-        let Some(reported) = reported else {
+    fn make_lot(&self, moved: &Moved, order: Order) -> Lot {
+        let (index, whole) = (moved.index, moved.order);
+        let Some(reported) = &moved.reported else {
             return Lot::fresh(self.make_pool(index, whole, order, false));
         };
         let blocks = blocks_of(order);
@@ -98,28 +102,6 @@ impl Zone {
         lot
     }
 
-    /// Takes a free block of between `order` and `most`: the smallest that there is, or a piece of
-    /// it. Which of its blocks were reported stands beside it.
-    fn take_run(
-        &self,
-        lists: &mut FreeLists,
-        order: Order,
-        most: Order,
-    ) -> Option<(u32, Order, Option<ReportedBits>)> {
-        let take = |lists: &mut FreeLists| {
-            let mut types = TYPES.into_iter();
-            types.find_map(|from| {
-                buddy::move_up_to(lists, &self.table, (order, most), from, MigrateType::Movable)
-            })
-        };
-        if let Some(taken) = take(lists) {
-            return Some(taken);
-        }
-        // The block that is kept split may be all that is missing.
-        self.release_spare(lists);
-        take(lists)
-    }
-
     /// Makes what is allocated at `index` into pages of `order`, linked in ascending order: as ones
     /// that were reported, or that were not.
     fn make_pool(&self, index: u32, whole: Order, order: Order, told: bool) -> Chain {
@@ -134,7 +116,7 @@ impl Zone {
             let entry = self.table.entry(position);
             let previous = if position == index { NONE } else { first_link(position - step, told) };
             let next = if position == last { NONE } else { position + step };
-            // The links first: who finds a page of a pool finds links that are a pool's.
+            // The links first: whoever finds a page of a pool finds links that are a pool's.
             entry.set_links(previous, next);
             entry.set_state(word);
             if position == last {
@@ -157,81 +139,17 @@ impl Zone {
         let mut leaked = 0;
         let mut index = chain.first;
         while index != NONE {
-            let mut lists = self.changing.lists.lock(platform);
-            let before = unused_pages(&lists);
+            let mut locked = self.lock(platform);
+            let before = locked.unused_pages();
             for _ in 0..RUNS_AT_ONCE {
                 if index == NONE {
                     break;
                 }
-                index = self.release_run(&mut lists, (order, chain.told), index, &mut leaked);
+                index = locked.release_run(order, chain.told, index, &mut leaked);
             }
-            self.note_freed_since(&lists, before);
-            self.publish(&lists);
+            locked.note_freed_since(before);
         }
         leaked
-    }
-
-    /// Gives the page at `first` back with those that follow it in the chain and in memory; returns
-    /// the next of the chain.
-    fn release_run(
-        &self,
-        lists: &mut FreeLists,
-        (order, told): (Order, bool),
-        first: u32,
-        leaked: &mut u64,
-    ) -> u32 {
-        let state = self.table.state(first);
-        let next = self.table.links(first).1;
-        let Some(segment) = segment::find_index(self.segments, first) else { return next };
-        let indices = segment.indices();
-        let migrate_type = state.migrate_type();
-        let plain = BlockState::head(State::Pool, order, migrate_type);
-        if state != plain {
-            self.release_marked(lists, first, leaked);
-            return next;
-        }
-        if order > Order::BLOCK {
-            if told {
-                lists.reported.report(first, order, false);
-            }
-            buddy::free(lists, &self.table, &indices, first, order, migrate_type, Position::Head);
-            return next;
-        }
-        // At most a GiB, which one hold of the lock may take.
-        let limit = indices.end.min((first & !(GROUP - 1)) + GROUP);
-        let (mut end, mut next) = (first + 1, next);
-        while next == end && end < limit && self.table.state(end) == plain {
-            next = self.table.links(end).1;
-            end += 1;
-        }
-        let mut position = first;
-        while position < end {
-            let piece = largest_piece(position, end, Order::MAX);
-            if told {
-                lists.reported.report(position, piece, false);
-            }
-            buddy::free_divided(lists, &self.table, &indices, position, piece, migrate_type);
-            position += blocks_of(piece);
-        }
-        next
-    }
-
-    /// One that is isolated, or has a memory error.
-    #[cold]
-    fn release_marked(&self, lists: &mut FreeLists, index: u32, leaked: &mut u64) {
-        let state = self.table.state(index);
-        let (order, migrate_type) = (state.order(), state.migrate_type());
-        let now = if state.has(BlockState::POISONED) {
-            *leaked += 1;
-            let isolated = state.word() & BlockState::ISOLATED;
-            BlockState::head(State::Whole, order, migrate_type)
-                .with(BlockState::POISONED | isolated)
-        } else {
-            lists.isolated_pages += order.pages();
-            BlockState::head(State::Isolated, order, migrate_type)
-        };
-        self.table.set_inner(index);
-        self.table.set_state(index, now);
     }
 
     /// Divides a page of a pool into pages of another, as ones that were reported or were not;
@@ -240,10 +158,11 @@ impl Zone {
         &self,
         platform: &P,
         index: u32,
-        (order, smaller): (Order, Order),
+        order: Order,
+        smaller: Order,
         told: bool,
     ) -> Option<Chain> {
-        let _lists = self.changing.lists.lock(platform);
+        let _locked = self.read(platform);
         let plain =
             self.table.state(index) == BlockState::head(State::Pool, order, MigrateType::Movable);
         plain.then(|| self.make_pool(index, order, smaller, told))
@@ -257,9 +176,9 @@ impl Zone {
         start: Pfn,
         order: Order,
     ) -> Option<Chain> {
-        let block = crate::vmemmap_space::BlockNumber::containing(start);
+        let block = BlockNumber::containing(start);
         let index = segment::find(self.segments, block)?.index_of(block);
-        let _lists = self.changing.lists.lock(platform);
+        let _locked = self.read(platform);
         let (head, state) = self.table.head_of(index)?;
         // Its count, if it ever had one, ended before it was allocated. What is isolated no pool
         // gets: freed it stays so.
@@ -277,14 +196,14 @@ impl Zone {
     ) -> Chain {
         let mut chain = Chain::EMPTY;
         for segment in self.segments {
-            let number = |pfn: Pfn| crate::vmemmap_space::BlockNumber::containing(pfn);
+            let number = BlockNumber::containing;
             let (start, end) =
                 (number(frames.start).max(segment.start), number(frames.end).min(segment.end()));
             let mut block = start;
             while block < end {
                 let index = segment.index_of(block);
                 // At most a GiB under each hold of the lock.
-                let mut lists = self.changing.lists.lock(platform);
+                let mut locked = self.lock(platform);
                 let Some((head, state)) =
                     self.table.head_of(index).filter(|&(head, _)| head == index)
                 else {
@@ -293,7 +212,7 @@ impl Zone {
                 let kept = BlockState::head(State::Whole, state.order(), MigrateType::Movable)
                     .with(BlockState::KEPT);
                 if state == kept && state.order() >= order {
-                    lists.kept_pages -= state.order().pages();
+                    locked.kept_pages -= state.order().pages();
                     chain.append(&self.table, self.make_pool(head, state.order(), order, false));
                 }
                 block.0 += blocks_of(state.order());
@@ -305,7 +224,7 @@ impl Zone {
     /// Makes a page of a pool an allocated block again, isolated if it was; not one with a memory
     /// error, which nobody is to free.
     pub(crate) fn disown_from_pool<P: Platform>(&self, platform: &P, index: u32) -> bool {
-        let _lists = self.changing.lists.lock(platform);
+        let _locked = self.read(platform);
         let state = self.table.state(index);
         if state.has(BlockState::POISONED) {
             return false;
@@ -326,7 +245,7 @@ impl Zone {
         index: u32,
         order: Order,
     ) -> bool {
-        let _lists = self.changing.lists.lock(platform);
+        let _locked = self.read(platform);
         let state = self.table.state(index);
         let fits = state.is(State::Pool) && state.order() == order;
         if fits {
@@ -343,23 +262,82 @@ impl Zone {
 
     /// Pages of pools by order, 9 first, counted from the table.
     pub(crate) fn count_pool_pages<P: Platform>(&self, platform: &P) -> [u64; BLOCK_ORDERS] {
-        let _lists = self.changing.lists.lock(platform);
+        let _locked = self.read(platform);
         let mut counts = [0; BLOCK_ORDERS];
-        for segment in self.segments {
-            let mut index = segment.index;
-            while index < segment.indices().end {
-                index = match self.table.head_of(index) {
-                    Some((head, state)) => {
-                        let slot =
-                            usize::from(state.order().max(Order::BLOCK).get() - Order::BLOCK.get());
-                        counts[slot] += u64::from(state.is(State::Pool));
-                        head + blocks_of(state.order())
-                    }
-                    None => index + 1,
-                };
-            }
+        let heads = self.segments.iter().flat_map(|segment| self.table.heads(segment.indices()));
+        for state in heads.map(|found| found.state).filter(|state| state.is(State::Pool)) {
+            counts[usize::from(state.order().max(Order::BLOCK).get() - Order::BLOCK.get())] += 1;
         }
         counts
+    }
+}
+
+impl LockedZone {
+    /// Takes a free block of one of `orders`: the smallest that there is, or a piece of it.
+    fn move_out(&mut self, orders: RangeInclusive<Order>) -> Option<Moved> {
+        let take = |locked: &mut Self| {
+            TYPES.into_iter().find_map(|from| locked.buddy.move_out(orders.clone(), from))
+        };
+        if let Some(moved) = take(self) {
+            return Some(moved);
+        }
+        // The block that is kept split may be all that is missing.
+        self.release_spare();
+        take(self)
+    }
+
+    /// Gives the page at `first` back with those that follow it in the chain and in memory; returns
+    /// the next of the chain.
+    fn release_run(&mut self, order: Order, told: bool, first: u32, leaked: &mut u64) -> u32 {
+        let table = self.buddy.table;
+        let state = table.state(first);
+        let next = table.links(first).1;
+        let migrate_type = state.migrate_type();
+        let plain = BlockState::head(State::Pool, order, migrate_type);
+        if state != plain {
+            self.release_marked(first, leaked);
+            return next;
+        }
+        if order > Order::BLOCK {
+            if told {
+                self.buddy.reported.report(first, order, false);
+            }
+            self.buddy.free(first, order, migrate_type, Position::Head);
+            return next;
+        }
+        // At most a GiB, which one hold of the lock may take.
+        let limit = self.buddy.segment_of(first).end.min((first & !(GROUP - 1)) + GROUP);
+        let (mut end, mut next) = (first + 1, next);
+        while next == end && end < limit && table.state(end) == plain {
+            next = table.links(end).1;
+            end += 1;
+        }
+        let mut position = first;
+        while position < end {
+            let piece = largest_piece(position, end, Order::MAX);
+            if told {
+                self.buddy.reported.report(position, piece, false);
+            }
+            self.buddy.free_divided(position, piece, migrate_type);
+            position += blocks_of(piece);
+        }
+        next
+    }
+
+    /// One that is isolated, or has a memory error.
+    #[cold]
+    fn release_marked(&mut self, index: u32, leaked: &mut u64) {
+        let table = self.buddy.table;
+        let state = table.state(index);
+        if !state.has(BlockState::POISONED) {
+            return self.keep_isolated(index, state);
+        }
+        *leaked += 1;
+        let isolated = state.word() & BlockState::ISOLATED;
+        let now = BlockState::head(State::Whole, state.order(), state.migrate_type())
+            .with(BlockState::POISONED | isolated);
+        table.set_inner(index);
+        table.set_state(index, now);
     }
 }
 

@@ -1,34 +1,53 @@
 //! Filling a zone at bring-up, while nobody else sees it.
 //!
-//! Memory is noted first, then every frame is painted, first those that are not free and then those
-//! that are, ascending each time. Whole blocks get heads, the largest that fit; blocks that are not
-//! uniform become split, with the free frames set in their free map.
+//! ```text
+//! attach ──> note_memory, all runs ──> initialise, all frames ──> record_partials ──> descriptors
+//! ```
+//!
+//! Memory is noted first, then every frame is initialised, first those that are not free and then
+//! those that are, ascending each time. Whole blocks get heads, the largest that fit; blocks that
+//! are not uniform become split, with the free frames set in their free map.
 //!
 //! All frames go through the same few functions, which are not inlined and have few branches: a
 //! boot runs them a few times, so that what they cost is reading code for the first time; and of an
 //! emulator, translating it. Free frames come last, as by then nearly all of that code has run.
 //!
 //! Every group of the table is ready afterwards or has an order-18 head (invariant 5): each group
-//! of a segment holds memory, for only short holes are bridged, and painting anything but an
+//! of a segment holds memory, for only short holes are bridged, and initialising anything but an
 //! order-18 block makes the group ready.
-//!
-//! Orders of memory: Relaxed: nobody else knows the zone at bring-up.
 
-use super::segment::Segment;
+use super::segment::{self, Segment};
 use super::{Zone, ZoneRun};
 use crate::block::deferred_merge::DeferredMerges;
 use crate::block::free_index::FreeIndex;
 use crate::block::reported::ReportedBitmap;
 use crate::block::table::{BlockEntry, BlockTable, blocks_of};
-use crate::block::{BlockState, MigrateType, State, buddy};
+use crate::block::{BlockState, MigrateType, State};
 use crate::firmware::MemoryKind;
-use crate::page::{Partial, Tier};
-use crate::sync::table_atomic::Ordering;
+use crate::page::Partial;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
-/// What frames are painted as.
+/// A zone's tables, over memory on its node.
+pub(crate) struct ZoneTables {
+    pub(crate) table: BlockTable,
+    pub(crate) free_index: FreeIndex,
+    pub(crate) deferred: DeferredMerges,
+    pub(crate) reported: ReportedBitmap,
+}
+
+impl ZoneTables {
+    /// Of a zone without memory.
+    pub(crate) const EMPTY: Self = Self {
+        table: BlockTable::EMPTY,
+        free_index: FreeIndex::EMPTY,
+        deferred: DeferredMerges::EMPTY,
+        reported: ReportedBitmap::EMPTY,
+    };
+}
+
+/// What frames are initialised as.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InitialUse {
     /// To be handed out. Frames that *touch* were preceded by others of this kind without a gap, so
@@ -49,24 +68,24 @@ fn edges(range: PfnRange) -> [PfnRange; 2] {
 }
 
 impl Zone {
-    /// Gives the zone its place: span, segments, table, the sets of split and of loose blocks, and
-    /// the marks of reported ones.
+    /// Gives the zone its span, segments and tables.
     pub(crate) fn attach(
         &mut self,
         span: PfnRange,
         segments: &'static [Segment],
-        table: BlockTable,
-        (free_index, deferred, reported): (FreeIndex, DeferredMerges, ReportedBitmap),
+        tables: ZoneTables,
     ) {
-        let lists = self.changing.lists.get_mut();
-        (lists.free_index, lists.deferred, lists.reported) = (free_index, deferred, reported);
+        let ZoneTables { table, free_index, deferred, reported } = tables;
+        let locked = self.changing.locked.get_mut();
+        locked.free_index = free_index;
+        locked.buddy.attach(segments, table, deferred, reported);
         self.span = span;
         self.segments = segments;
         self.table = table;
     }
 
     /// Counts a run as present. Frames in blocks that the run does not fill are counted in the
-    /// block; all runs must be noted before anything is painted.
+    /// block; all runs must be noted before anything is initialised.
     pub(crate) fn note_memory(&mut self, run: &ZoneRun) {
         self.present_pages += run.range.pages();
         if run.stray {
@@ -81,8 +100,8 @@ impl Zone {
         }
     }
 
-    /// Paints frames of `run`, of which those that cannot be managed are reserved whatever they are
-    /// to be.
+    /// Initialises frames of `run`, of which those that cannot be managed are reserved whatever
+    /// they are to be.
     #[inline(never)]
     pub(crate) fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
         let is_accepted = run.kind != MemoryKind::Unaccepted;
@@ -121,18 +140,16 @@ impl Zone {
         }
     }
 
-    /// Publishes the free count. The last step.
+    /// Publishes the counters. The last step.
     pub(crate) fn finish_initialising(&mut self) {
-        let lists = self.changing.lists.get_mut();
-        let (free_pages, map_pages) = (lists.free_pages(), lists.map_pages);
-        self.changing.free_pages.store(free_pages, Ordering::Relaxed);
-        self.changing.map_pages.store(map_pages, Ordering::Relaxed);
+        self.changing.counters.publish(self.changing.locked.get_mut());
     }
 
-    /// Puts blocks in pieces into the sets of those with room, and writes down which frames of
-    /// blocks that are not managed whole are, while all of those are free; returns how many blocks
-    /// there are, of which as many are noted as there is room.
-    pub(crate) fn record_partials(&mut self, room: &mut [Partial]) -> usize {
+    /// Puts blocks that are managed in part into the free index, and writes down which of their
+    /// frames are, while all of those are free; returns how many blocks there are, of which as many
+    /// are noted as `partials` has room for.
+    pub(crate) fn record_partials(&mut self, partials: &mut [Partial]) -> usize {
+        let locked = self.changing.locked.get_mut();
         let mut noted = 0;
         for segment in self.segments {
             // A group that is not ready is one block.
@@ -143,14 +160,11 @@ impl Zone {
                     continue;
                 };
                 if state.is(State::Split) && state.free_pages() != 0 {
-                    let lists = self.changing.lists.get_mut();
-                    let largest = self.table.free_map(head).largest_order();
-                    Tier { lists, table: &self.table, partials: &[], descriptors: None }
-                        .set_free_order(head, largest);
+                    locked.set_free_order(head, self.table.free_map(head).largest_order());
                 }
                 if state.is(State::Split)
                     && (1..PAGES_PER_BLOCK).contains(&state.managed_pages())
-                    && let Some(partial) = room.get_mut(noted)
+                    && let Some(partial) = partials.get_mut(noted)
                 {
                     partial.record(head, self.table.free_map(head));
                     noted += 1;
@@ -162,17 +176,17 @@ impl Zone {
     }
 
     pub(crate) fn set_partials(&mut self, partials: &'static [Partial]) {
-        self.partials = partials;
+        self.changing.locked.get_mut().partials = partials;
     }
 
     /// The segment that holds frames of one run.
     #[inline(never)]
     fn segment_of(&self, range: PfnRange) -> Option<&'static Segment> {
-        super::segment::find(self.segments, BlockNumber::containing(range.start))
+        segment::find(self.segments, BlockNumber::containing(range.start))
     }
 
-    /// The entry of a block in pieces, made so when it is not: then nothing of it is free or
-    /// managed, and `present_pages` are memory.
+    /// The entry of a block that is managed in part, made so when it is not: then nothing of it is
+    /// free or managed, and `present_pages` are memory.
     #[inline(never)]
     fn partial(&self, index: u32, present_pages: u64) -> &BlockEntry {
         self.table.make_ready(index, false);
@@ -188,7 +202,7 @@ impl Zone {
         entry
     }
 
-    /// Paints frames of a block in pieces.
+    /// Initialises frames of a block that is managed in part.
     #[inline(never)]
     fn initialise_part(&mut self, segment: &Segment, part: PfnRange, free: bool) {
         let index = segment.index_of(BlockNumber::containing(part.start));
@@ -201,16 +215,16 @@ impl Zone {
         let state = entry.state();
         let (free, managed) = (state.free_pages() + freed, state.managed_pages() + freed);
         entry.set_state(state.with_pages(free, managed, state.present_pages()));
-        let lists = self.changing.lists.get_mut();
-        lists.split_pages += freed;
+        let locked = self.changing.locked.get_mut();
+        locked.split_pages += freed;
         if free == PAGES_PER_BLOCK {
             // Two ranges that touch made it whole between them.
-            lists.split_pages -= PAGES_PER_BLOCK;
-            buddy::free_at_bring_up(lists, &self.table, &segment.indices(), index, Order::BLOCK);
+            locked.split_pages -= PAGES_PER_BLOCK;
+            locked.buddy.free_at_bring_up(index, Order::BLOCK);
         }
     }
 
-    /// Paints whole blocks in the largest aligned pieces.
+    /// Initialises whole blocks in the largest aligned pieces.
     #[inline(never)]
     fn initialise_blocks(
         &mut self,
@@ -219,9 +233,9 @@ impl Zone {
         state: State,
         touching: bool,
     ) {
-        let lists = self.changing.lists.get_mut();
+        let locked = self.changing.locked.get_mut();
         // Pieces of one range are no buddies of one another.
-        let merges = touching || lists.largest < Order::MAX;
+        let merges = touching || locked.buddy.largest < Order::MAX;
         let mut block = blocks.start;
         while block < blocks.end {
             let level = block
@@ -239,7 +253,7 @@ impl Zone {
             entry.clear();
             let word = BlockState::head(state, order, MigrateType::Movable);
             if state == State::Whole {
-                lists.kept_pages += order.pages();
+                locked.kept_pages += order.pages();
                 entry.set_state(word.with(BlockState::KEPT));
                 continue;
             }
@@ -248,9 +262,9 @@ impl Zone {
                 continue;
             }
             if merges {
-                buddy::free_at_bring_up(lists, &self.table, &segment.indices(), index, order);
+                locked.buddy.free_at_bring_up(index, order);
             } else {
-                lists.append(&self.table, entry, index, order);
+                locked.buddy.append(entry, index, order);
             }
         }
     }

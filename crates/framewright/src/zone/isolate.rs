@@ -1,17 +1,25 @@
 //! Taking blocks out of circulation, under the zone lock, a bounded number at a time.
 //!
 //! A free block that is isolated is in no list and merges with nothing; a block that is allocated
-//! or in pieces keeps its place, but what is freed of it stays (SPEC 3.3: the migrate type
-//! *isolate*; here it is a bit, so that the type of before is not lost).
+//! or split keeps its place, but what is freed of it stays. Linux has the migrate type *isolate*
+//! for this (`mm/page_isolation.c`); here it is a bit of the state word, so that the type of before
+//! is not lost.
+//!
+//! ```text
+//!   free ──Isolate──> isolated ──Claim──> allocated       in use ──Isolate──> in use, isolated
+//!        <──PutBack──          <─Unclaim─                        <──PutBack──       │
+//!                       isolated <──────────────────────────────────────free────────┘
+//! ```
 
-use super::flow::unused_pages;
+use super::locked::LockedZone;
 use super::{FreeError, Zone};
-use crate::block::lists::{FreeLists, Position};
-use crate::block::table::blocks_of;
-use crate::block::{BlockState, Segment, State, buddy};
+use crate::block::list::Position;
+use crate::block::split::{divide_whole, largest_piece};
+use crate::block::table::{HeadIn, blocks_of};
+use crate::block::{BlockState, Segment, State};
 use crate::debug::Damage;
 use crate::platform::Platform;
-use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
+use crate::units::{PAGES_PER_BLOCK, Pfn};
 use crate::vmemmap_space::BlockRange;
 use core::fmt;
 use core::ops::{AddAssign, Range};
@@ -117,10 +125,10 @@ impl Zone {
         range: Range<u32>,
         change: Change,
     ) -> Result<u64, IsolateError> {
-        let mut lists = self.lock_coalesced(platform);
-        self.heads(&range, &mut |index, head, state| {
+        let mut locked = self.lock_coalesced(platform);
+        for HeadIn { index, head, state } in self.table.heads(range.clone()) {
             let pfn = segment.block_of(index).start();
-            let isolated = state.is(State::Isolated) || state.has(BlockState::ISOLATED);
+            let isolated = state.is_isolated();
             match change {
                 // It is brought up first.
                 Change::Isolate if state.is(State::Deferred) => Err(IsolateError::CannotWait),
@@ -138,102 +146,37 @@ impl Zone {
                     Err(IsolateError::Indivisible(segment.block_of(head).start()))
                 }
                 _ => Ok(()),
-            }
-        })?;
+            }?;
+        }
         if change == Change::Claim && range.clone().any(|index| self.table.head_of(index).is_none())
         {
             return Err(IsolateError::InUse(self.survey_of(&range)));
         }
-        let (mut changed, before) = (0, unused_pages(&lists));
+        let (mut changed, before) = (0, locked.unused_pages());
         let mut index = range.start;
-        while index < range.end {
-            let Some((head, state)) = self.table.head_of(index) else {
-                index += 1;
-                continue;
-            };
-            if is_managed(state) {
-                let blocks =
-                    self.change_one(&mut lists, segment, (index, range.end), state, change);
+        while let Some(found) = self.table.heads(index..range.end).next() {
+            index = found.end();
+            if is_managed(found.state) {
+                let blocks = locked.change_one(found.index, range.end, found.state, change);
                 changed += u64::from(blocks);
-                index += blocks;
-            } else {
-                index = head + blocks_of(state.order());
+                index = found.index + blocks;
             }
         }
         // Blocks that are claimed no longer.
-        self.note_freed_since(&lists, before);
-        self.publish(&lists);
+        locked.note_freed_since(before);
         Ok(changed)
-    }
-
-    /// Changes the block that begins at `index`, cut out of what it is a part of, and says how many
-    /// blocks of 2 MiB that are.
-    fn change_one(
-        &self,
-        lists: &mut FreeLists,
-        segment: &Segment,
-        (index, end): (u32, u32),
-        state: BlockState,
-        change: Change,
-    ) -> u32 {
-        let indices = segment.indices();
-        if state.is(State::Split) {
-            let mut tier = self.tier(lists);
-            match change {
-                Change::Isolate => tier.isolate(&indices, index),
-                Change::PutBack => tier.put_back(&indices, index),
-                Change::Claim | Change::Unclaim => {}
-            }
-            return 1;
-        }
-        let migrate_type = state.migrate_type();
-        let order = if state.is(State::Free) {
-            let order = largest_piece(index, end, state.order());
-            let head = index & !(blocks_of(state.order()) - 1);
-            buddy::take_from(lists, &self.table, head, index, order, migrate_type);
-            order
-        } else {
-            // One that cannot be divided lies in the range.
-            buddy::divide_whole(&self.table, index, end).unwrap_or(state.order())
-        };
-        let now = self.table.state(index);
-        match (change, state.state()) {
-            (Change::Isolate, Some(State::Free)) | (Change::Unclaim, _) => {
-                lists.isolated_pages += order.pages();
-                self.table.set_state(index, BlockState::head(State::Isolated, order, migrate_type));
-            }
-            (Change::Claim, _) => {
-                lists.isolated_pages -= order.pages();
-                self.table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
-            }
-            (Change::Isolate, _) => self.table.set_state(index, now.with(BlockState::ISOLATED)),
-            (Change::PutBack, Some(State::Isolated)) => {
-                lists.isolated_pages -= order.pages();
-                buddy::free(
-                    lists,
-                    &self.table,
-                    &indices,
-                    index,
-                    order,
-                    migrate_type,
-                    Position::Tail,
-                );
-            }
-            (Change::PutBack, _) => self.table.set_state(index, now.without(BlockState::ISOLATED)),
-        }
-        blocks_of(order)
     }
 
     /// What the pages of the blocks at `range` are.
     pub(crate) fn survey<P: Platform>(&self, platform: &P, range: &Range<u32>) -> IsolatedPages {
-        let _lists = self.lock_coalesced(platform);
+        let _locked = self.read_coalesced(platform);
         self.survey_of(range)
     }
 
     fn survey_of(&self, range: &Range<u32>) -> IsolatedPages {
         let mut all = IsolatedPages::default();
         let mut described_blocks = 0;
-        let counted: Result<(), IsolateError> = self.heads(range, &mut |index, head, state| {
+        for HeadIn { index, head, state } in self.table.heads(range.clone()) {
             let blocks = (head + blocks_of(state.order())).min(range.end) - index;
             let pages = u64::from(blocks) * PAGES_PER_BLOCK;
             described_blocks += u64::from(blocks);
@@ -253,32 +196,54 @@ impl Zone {
                 },
                 _ => IsolatedPages { reserved_pages: pages, ..IsolatedPages::default() },
             };
-            Ok(())
-        });
-        debug_assert!(counted.is_ok());
+        }
         all.absent_pages +=
             (u64::from(range.end - range.start) - described_blocks) * PAGES_PER_BLOCK;
         all
     }
+}
 
-    /// Calls `look` for everything that has a part in `range`: where the part begins, the head, and
-    /// its word.
-    fn heads(
-        &self,
-        range: &Range<u32>,
-        look: &mut dyn FnMut(u32, u32, BlockState) -> Result<(), IsolateError>,
-    ) -> Result<(), IsolateError> {
-        let mut index = range.start;
-        while index < range.end {
-            index = match self.table.head_of(index) {
-                Some((head, state)) => {
-                    look(index, head, state)?;
-                    head + blocks_of(state.order())
-                }
-                None => index + 1,
-            };
+impl LockedZone {
+    /// Changes the block that begins at `index`, cut out of what it is a part of, before `end`;
+    /// says how many blocks of 2 MiB that are.
+    fn change_one(&mut self, index: u32, end: u32, state: BlockState, change: Change) -> u32 {
+        if state.is(State::Split) {
+            match change {
+                Change::Isolate => self.isolate(index),
+                Change::PutBack => self.put_back(index),
+                Change::Claim | Change::Unclaim => {}
+            }
+            return 1;
         }
-        Ok(())
+        let table = self.buddy.table;
+        let migrate_type = state.migrate_type();
+        let order = if state.is(State::Free) {
+            let order = largest_piece(index, end, state.order());
+            let head = index & !(blocks_of(state.order()) - 1);
+            self.buddy.take_from(head, index, order, migrate_type);
+            order
+        } else {
+            // One that cannot be divided lies in the range.
+            divide_whole(&table, index, end).unwrap_or(state.order())
+        };
+        let now = table.state(index);
+        match (change, state.state()) {
+            (Change::Isolate, Some(State::Free)) | (Change::Unclaim, _) => {
+                self.isolated_pages += order.pages();
+                table.set_state(index, BlockState::head(State::Isolated, order, migrate_type));
+            }
+            (Change::Claim, _) => {
+                self.isolated_pages -= order.pages();
+                table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
+            }
+            (Change::Isolate, _) => table.set_state(index, now.with(BlockState::ISOLATED)),
+            (Change::PutBack, Some(State::Isolated)) => {
+                self.isolated_pages -= order.pages();
+                self.buddy.free(index, order, migrate_type, Position::Tail);
+            }
+            (Change::PutBack, _) => table.set_state(index, now.without(BlockState::ISOLATED)),
+        }
+        blocks_of(order)
     }
 }
 
@@ -303,18 +268,4 @@ fn is_indivisible(state: BlockState) -> bool {
 
 fn is_inside(head: u32, state: BlockState, range: &Range<u32>) -> bool {
     range.start <= head && head + blocks_of(state.order()) <= range.end
-}
-
-/// The largest order at most `most` of a piece that begins at `index` and does not reach over
-/// `end`.
-pub(super) fn largest_piece(index: u32, end: u32, most: Order) -> Order {
-    let mut order = Order::BLOCK;
-    while order < most
-        && let Some(next) = Order::new(order.get() + 1)
-        && index.is_multiple_of(blocks_of(next))
-        && blocks_of(next) <= end - index
-    {
-        order = next;
-    }
-    order
 }

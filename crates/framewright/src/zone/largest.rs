@@ -3,14 +3,13 @@
 //!
 //! Of an operation that takes 10 ns the lock is 5, so the rest is a handful of loads, each of which
 //! is a part of what the usual way does. There is nothing to merge a block of the largest order
-//! with, and nothing to divide.
+//! with, and nothing to divide; only the free pages change, so that they alone are published.
 //!
 //! Orders of memory: Relaxed: a counter, written under the zone lock.
 
-use super::segment::Segment;
+use super::locked::LockedZone;
 use super::{Zone, ZoneKind};
-use crate::block::MigrateType;
-use crate::block::lists::FreeLists;
+use crate::block::{MigrateType, Segment};
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
 use crate::sync::table_atomic::Ordering;
@@ -19,8 +18,8 @@ use crate::vmemmap_space::BlockNumber;
 
 impl Zone {
     /// Takes the block of the largest order that is next in its list, if the zone stays above its
-    /// low mark for the usual request. Nothing when that takes more than to unlink it, or when the
-    /// zone has several segments.
+    /// low watermark for the usual request. Nothing when that takes more than to unlink it, or when
+    /// the zone has several segments.
     #[inline(always)]
     pub(crate) fn take_largest<P: Platform>(
         &self,
@@ -32,8 +31,8 @@ impl Zone {
         if left < self.watermark_for(self.low_pages(), ZoneKind::Normal) {
             return None;
         }
-        match self.changing.lists.try_lock(platform) {
-            Some(lists) => self.unlink_largest(lists, segment, migrate_type),
+        match self.changing.locked.try_lock(platform) {
+            Some(locked) => self.unlink_largest(locked, segment, migrate_type),
             None => self.take_largest_later(platform, segment, migrate_type),
         }
     }
@@ -46,30 +45,27 @@ impl Zone {
         segment: &Segment,
         migrate_type: MigrateType,
     ) -> Option<Pfn> {
-        self.unlink_largest(
-            self.changing.lists.lock_between_short_sections(platform),
-            segment,
-            migrate_type,
-        )
+        let locked = self.changing.locked.lock_between_short_sections(platform);
+        self.unlink_largest(locked, segment, migrate_type)
     }
 
     #[inline(always)]
     fn unlink_largest<P: Platform>(
         &self,
-        mut lists: SpinGuard<'_, FreeLists, P>,
+        mut locked: SpinGuard<'_, LockedZone, P>,
         segment: &Segment,
         migrate_type: MigrateType,
     ) -> Option<Pfn> {
-        let (index, free_pages) = lists.take_largest(&self.table, migrate_type)?;
-        self.changing.free_pages.store(free_pages, Ordering::Relaxed);
-        drop(lists);
+        let index = locked.buddy.take_largest(migrate_type)?;
+        self.publish_free_pages(&locked);
+        drop(locked);
         Some(segment.block_of(index).start())
     }
 
     /// Gives back a block of the largest order. False, and nothing is changed, when it is not just
     /// that, or not of this zone, or when more is to be done than to link it.
     #[inline(always)]
-    pub(crate) fn give_largest<P: Platform>(&self, platform: &P, start: Pfn) -> bool {
+    pub(crate) fn free_largest<P: Platform>(&self, platform: &P, start: Pfn) -> bool {
         let [segment] = self.segments else { return false };
         let Some(last) = segment.end().start().0.checked_sub(Order::MAX.pages()) else {
             return false;
@@ -79,27 +75,34 @@ impl Zone {
         }
         // A whole GiB of one segment is a group of entries.
         let index = segment.index_of(BlockNumber::containing(start));
-        match self.changing.lists.try_lock(platform) {
-            Some(lists) => self.link_largest(lists, index),
-            None => self.give_largest_later(platform, index),
+        match self.changing.locked.try_lock(platform) {
+            Some(locked) => self.link_largest(locked, index),
+            None => self.free_largest_later(platform, index),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn give_largest_later<P: Platform>(&self, platform: &P, index: u32) -> bool {
-        self.link_largest(self.changing.lists.lock_between_short_sections(platform), index)
+    fn free_largest_later<P: Platform>(&self, platform: &P, index: u32) -> bool {
+        self.link_largest(self.changing.locked.lock_between_short_sections(platform), index)
     }
 
     #[inline(always)]
     fn link_largest<P: Platform>(
         &self,
-        mut lists: SpinGuard<'_, FreeLists, P>,
+        mut locked: SpinGuard<'_, LockedZone, P>,
         index: u32,
     ) -> bool {
-        let Some(free_pages) = lists.give_largest(&self.table, index) else { return false };
-        self.changing.free_pages.store(free_pages, Ordering::Relaxed);
-        self.note_freed(Order::MAX.pages());
-        true
+        let is_free = locked.buddy.free_largest(index);
+        if is_free {
+            locked.freed_pages += Order::MAX.pages();
+            self.publish_free_pages(&locked);
+        }
+        is_free
+    }
+
+    #[inline(always)]
+    fn publish_free_pages(&self, locked: &LockedZone) {
+        self.changing.counters.free_pages.store(locked.free_pages(), Ordering::Relaxed);
     }
 }

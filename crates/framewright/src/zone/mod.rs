@@ -1,87 +1,99 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
-//! [`zone_runs`] cuts memory into zones; a [`Zone`] holds the blocks of one of them. `paint` fills
-//! it at bring-up, `serve` allocates and frees, `settle` merges what was freed, `supply` fills and
-//! empties the caches of CPUs, `report` lends free memory to the hypervisor, `shuffle` puts free
-//! blocks into random order, `describe` finds page descriptors and reference counts, `home` says
-//! what caches keep, `deferred` brings up what was withheld, `isolate` takes blocks out of
-//! circulation, `verify` recounts everything, `blocks` lists what each block is used for.
+//! A [`Zone`] is what everybody may read, and [`LockedZone`](locked::LockedZone) what its lock
+//! guards. [`zone_runs`] cuts memory into zones (`runs`), `initialise` and `describe` fill a zone
+//! at bring-up, and `deferred` brings up later what was withheld then.
 //!
-//! Orders of memory: Relaxed everywhere: counters are written under the zone lock, marks by who
-//! changes a parameter; who reads them without takes them for what they were at some moment.
+//! ```text
+//!          one request     a CPU's cache     blocks of 1 GiB
+//!   out    alloc           refill            largest
+//!   in     free            drain             largest
+//!              \             /
+//!     page_alloc, page_free, halves, split;  block::buddy
+//! ```
+//!
+//! `hugetlb` moves blocks to and from the pools, `reporting` lends free memory to the hypervisor,
+//! `isolate` takes blocks out of circulation, `unpublish` their descriptors, `shuffle` puts free
+//! blocks into random order. `areas`, `blocks` and `verify` look at everything.
+//!
+//! Orders of memory: Relaxed everywhere: counters are written under the zone lock, watermarks by
+//! whoever changes a parameter. Read without it they are what they were at some moment.
 
+mod alloc;
 mod areas;
 mod blocks;
-mod coalesce;
+mod careful;
 mod deferred;
 mod describe;
+mod drain;
+mod error;
 pub(crate) mod fallback;
-mod flow;
+mod free;
+mod halves;
 mod hugetlb;
 pub(crate) mod initialise;
 mod isolate;
 mod kind;
 mod largest;
-mod pcp;
+mod locked;
+mod page_alloc;
+mod page_free;
 mod pfn_range;
+mod refill;
 mod reporting;
 mod runs;
-mod serve;
 mod shuffle;
+mod split;
 mod unpublish;
 mod verify;
 mod watermark;
 
 pub use crate::block::Segment;
+pub use crate::block::buddy::ZoneEvents;
 pub(crate) use crate::block::segment;
 pub use areas::{FreeAreas, ORDERS};
 pub use blocks::{BlockRun, BlockUse};
 pub(crate) use describe::Counted;
-pub use flow::ZoneFlow;
+pub use error::FreeError;
+pub(crate) use hugetlb::ForPool;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
+pub use locked::ZoneFlow;
+pub(crate) use refill::Refill;
 pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
-pub use serve::FreeError;
 pub use shuffle::Shuffled;
 pub use verify::{Counts, Fault, FaultKind};
 pub use watermark::{
     LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks,
 };
 
-use crate::block::lists::FreeLists;
-pub use crate::block::lists::ZoneEvents;
+use crate::block::BLOCK_ORDERS;
+use crate::block::list::ListId;
 use crate::block::placement::Placement;
 use crate::block::table::BlockTable;
-use crate::block::{BLOCK_ORDERS, MigrateType};
-use crate::page::{Array, Descriptors, Partial};
+use crate::page::{Array, Descriptors};
 use crate::platform::Platform;
-use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::sync::{SpinGuard, SpinLock};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 use crate::vmemmap::{DeferredInit, Sections};
+use locked::{COALESCED_AT_ONCE, Counters, LockedZone, MOST_HOLDS, ReadGuard, ZoneGuard};
 
 /// What CPUs change, on cache lines of its own, so that what they only read stays in all their
 /// caches.
 #[repr(C, align(128))]
 struct Changing {
-    free_pages: AtomicU64,
-    map_pages: AtomicU64,
-    isolated_pages: AtomicU64,
-    reporting_pages: AtomicU64,
-    reported_pages: AtomicU64,
-    unreported_pages: AtomicU64,
+    counters: Counters,
     deferred_pages: AtomicU64,
-    /// All that came back since bring-up.
-    freed_pages: AtomicU64,
-    lists: SpinLock<FreeLists>,
+    locked: SpinLock<LockedZone>,
 }
 
-/// Marks and reserves: read by every request, changed when somebody changes a parameter.
-struct ReportedBitmap {
+/// Watermarks and reserves: read by every request, changed when somebody changes a parameter.
+struct Limits {
     /// min, low, high and promo.
-    marks: [AtomicU64; 4],
+    watermarks: [AtomicU64; 4],
     reserve: [AtomicU64; ZoneKind::COUNT],
 }
 
@@ -96,11 +108,13 @@ pub struct Zone {
     /// Those that are withheld included.
     managed_pages: u64,
     reserved_pages: u64,
-    marks: ReportedBitmap,
+    limits: Limits,
+    /// As the locked part has it, to look without the lock.
     table: BlockTable,
     table_memory: PhysRange,
+    /// As the locked part has them.
     segments: &'static [Segment],
-    partials: &'static [Partial],
+    /// As the locked part has them.
     descriptors: Option<Descriptors>,
     /// Whether free blocks are shuffled.
     shuffles: bool,
@@ -121,31 +135,63 @@ impl Zone {
             stray_pages: 0,
             managed_pages: 0,
             reserved_pages: 0,
-            marks: ReportedBitmap {
-                marks: core::array::from_fn(|_| AtomicU64::new(0)),
+            limits: Limits {
+                watermarks: core::array::from_fn(|_| AtomicU64::new(0)),
                 reserve: core::array::from_fn(|_| AtomicU64::new(0)),
             },
             table: BlockTable::EMPTY,
             table_memory: PhysRange::new(0, 0),
             segments: &[],
-            partials: &[],
             descriptors: None,
             shuffles: false,
             array: None,
             sections: Sections::none(),
             deferred_init: DeferredInit::new(),
             changing: Changing {
-                free_pages: AtomicU64::new(0),
-                map_pages: AtomicU64::new(0),
-                isolated_pages: AtomicU64::new(0),
-                reporting_pages: AtomicU64::new(0),
-                reported_pages: AtomicU64::new(0),
-                unreported_pages: AtomicU64::new(0),
+                counters: Counters::new(),
                 deferred_pages: AtomicU64::new(0),
-                freed_pages: AtomicU64::new(0),
-                lists: SpinLock::new(FreeLists::EMPTY),
+                locked: SpinLock::new(LockedZone::EMPTY),
             },
         }
+    }
+
+    /// The lock. What changed under it is published when it is released.
+    #[inline]
+    fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> ZoneGuard<'a, P> {
+        ZoneGuard::new(&self.changing.counters, self.changing.locked.lock(platform))
+    }
+
+    /// The lock, to look, and to change what is not counted.
+    fn read<'a, P: Platform>(&'a self, platform: &'a P) -> ReadGuard<'a, P> {
+        ReadGuard(self.changing.locked.lock(platform))
+    }
+
+    /// The lock, with no merge deferred: free neighbours are merged and in the lists. Whoever looks
+    /// for something in the tables, or wants more than one block, takes it this way. What is freed
+    /// under the guard may be deferred again.
+    fn lock_coalesced<'a, P: Platform>(&'a self, platform: &'a P) -> ZoneGuard<'a, P> {
+        ZoneGuard::new(&self.changing.counters, self.coalesced(platform))
+    }
+
+    /// [`lock_coalesced`](Self::lock_coalesced), to look.
+    fn read_coalesced<'a, P: Platform>(&'a self, platform: &'a P) -> ReadGuard<'a, P> {
+        ReadGuard(self.coalesced(platform))
+    }
+
+    /// Coalescing changes no counter.
+    fn coalesced<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, LockedZone, P> {
+        let mut locked = self.changing.locked.lock(platform);
+        for _ in 0..MOST_HOLDS {
+            if locked.buddy.is_coalesced() {
+                return locked;
+            }
+            locked.buddy.coalesce(COALESCED_AT_ONCE);
+            // What the caller does has a hold of its own.
+            drop(locked);
+            locked = self.changing.locked.lock(platform);
+        }
+        locked.buddy.coalesce(u32::MAX);
+        locked
     }
 
     /// Node and kind.
@@ -184,7 +230,7 @@ impl Zone {
         self.managed_pages
     }
 
-    /// Frames that are withheld until their part of the memory map is initialised (SPEC 2).
+    /// Frames that are withheld until their part of the memory map is initialised .
     #[must_use]
     pub fn deferred_pages(&self) -> u64 {
         self.changing.deferred_pages.load(Ordering::Relaxed)
@@ -199,33 +245,33 @@ impl Zone {
     /// Managed frames that hold the descriptors of other pages of their block (the inside form).
     #[must_use]
     pub fn map_pages(&self) -> u64 {
-        self.changing.map_pages.load(Ordering::Relaxed)
+        self.changing.counters.map_pages.load(Ordering::Relaxed)
     }
 
     /// Frames of isolated blocks that nobody has: not free, for nobody gets them.
     #[must_use]
     pub fn isolated_pages(&self) -> u64 {
-        self.changing.isolated_pages.load(Ordering::Relaxed)
+        self.changing.counters.isolated_pages.load(Ordering::Relaxed)
     }
 
     /// Free frames that are with the hypervisor at this moment: not free, for nobody gets them
     /// until they are back.
     #[must_use]
     pub fn reporting_pages(&self) -> u64 {
-        self.changing.reporting_pages.load(Ordering::Relaxed)
+        self.changing.counters.reporting_pages.load(Ordering::Relaxed)
     }
 
-    /// Frames of free blocks that the hypervisor was told of.
+    /// Frames of free blocks that were reported to the hypervisor.
     #[must_use]
     pub fn reported_pages(&self) -> u64 {
-        self.changing.reported_pages.load(Ordering::Relaxed)
+        self.changing.counters.reported_pages.load(Ordering::Relaxed)
     }
 
-    /// Frames of free blocks of 2 MiB and more that the hypervisor was not told of. Zero until the
-    /// first device for reports is registered.
+    /// Frames of free blocks of 2 MiB and more that were not reported to the hypervisor. Zero until
+    /// the first device for reports is registered.
     #[must_use]
     pub fn unreported_pages(&self) -> u64 {
-        self.changing.unreported_pages.load(Ordering::Relaxed)
+        self.changing.counters.unreported_pages.load(Ordering::Relaxed)
     }
 
     /// Frames that are free. Where pages have descriptors, up to eight of them in each block that
@@ -233,36 +279,36 @@ impl Zone {
     /// would need just as many.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
-        self.changing.free_pages.load(Ordering::Relaxed)
+        self.changing.counters.free_pages.load(Ordering::Relaxed)
     }
 
-    /// Free-page marks.
+    /// The free pages at which it changes its behaviour.
     #[must_use]
     pub fn watermarks(&self) -> Watermarks {
         let [min_pages, low_pages, high_pages, promo_pages] =
-            [0, 1, 2, 3].map(|mark: usize| self.marks.marks[mark].load(Ordering::Relaxed));
+            [0, 1, 2, 3].map(|mark: usize| self.limits.watermarks[mark].load(Ordering::Relaxed));
         Watermarks { min_pages, low_pages, high_pages, promo_pages }
     }
 
-    /// The low mark alone, for requests.
+    /// The low watermark alone, for requests.
     pub(crate) fn low_pages(&self) -> u64 {
-        self.marks.marks[1].load(Ordering::Relaxed)
+        self.limits.watermarks[1].load(Ordering::Relaxed)
     }
 
-    /// The min mark alone.
+    /// The min watermark alone.
     pub(crate) fn min_pages(&self) -> u64 {
-        self.marks.marks[0].load(Ordering::Relaxed)
+        self.limits.watermarks[0].load(Ordering::Relaxed)
     }
 
     /// Pages kept from requests that could use zones up to each kind.
     #[must_use]
     pub fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
-        [0, 1, 2].map(|kind: usize| self.marks.reserve[kind].load(Ordering::Relaxed))
+        [0, 1, 2].map(|kind: usize| self.limits.reserve[kind].load(Ordering::Relaxed))
     }
 
     /// What it did since bring-up, as far as that is counted.
     pub(crate) fn events<P: Platform>(&self, platform: &P) -> ZoneEvents {
-        self.changing.lists.lock(platform).events
+        self.read(platform).buddy.events
     }
 
     /// Its runs of blocks, ascending.
@@ -273,20 +319,20 @@ impl Zone {
 
     /// Free blocks by order, 9 first, over all migrate types.
     pub(crate) fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
-        let lists = self.lock_coalesced(platform);
+        let locked = self.read_coalesced(platform);
         core::array::from_fn(|slot| {
             let order = u8::try_from(slot).ok().and_then(|slot| Order::new(BLOCK_ORDER + slot));
-            order.map_or(0, |order| {
-                let blocks =
-                    |&kind| lists.blocks(kind, order, false) + lists.blocks(kind, order, true);
-                MigrateType::ALL.iter().map(blocks).sum()
-            })
+            let blocks =
+                |order| ListId::of_order(order).map(|list| locked.buddy.blocks(list)).sum();
+            order.map_or(0, blocks)
         })
     }
 
-    /// Pages that requests for zones up to `highest` leave, given a mark (SPEC 3.5).
-    pub(crate) fn watermark_for(&self, mark_pages: u64, highest: ZoneKind) -> u64 {
-        mark_pages.saturating_add(self.marks.reserve[highest as usize].load(Ordering::Relaxed))
+    /// Pages that requests for zones up to `highest` leave, given a watermark: the zone's reserve
+    /// against them comes on top (`__zone_watermark_ok` in Linux's `mm/page_alloc.c`).
+    pub(crate) fn watermark_for(&self, watermark_pages: u64, highest: ZoneKind) -> u64 {
+        let reserve = &self.limits.reserve[highest as usize];
+        watermark_pages.saturating_add(reserve.load(Ordering::Relaxed))
     }
 
     /// Where its table lies; empty when it has none.
@@ -315,19 +361,26 @@ impl Zone {
 
     /// Leaves it to chance which of equally good places memory is taken from.
     pub(crate) fn randomise_placement(&mut self, seed: u64) {
-        self.changing.lists.get_mut().placement = Placement::random(seed);
+        self.changing.locked.get_mut().buddy.placement = Placement::random(seed);
     }
 
     /// Requests that are under way may still use the old ones, or some of each.
-    pub(crate) fn set_watermarks(&self, marks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
-        let Watermarks { min_pages, low_pages, high_pages, promo_pages } = marks;
-        for (place, pages) in
-            self.marks.marks.iter().zip([min_pages, low_pages, high_pages, promo_pages])
-        {
-            place.store(pages, Ordering::Relaxed);
+    pub(crate) fn set_watermarks(&self, watermarks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
+        let Watermarks { min_pages, low_pages, high_pages, promo_pages } = watermarks;
+        let pages = [min_pages, low_pages, high_pages, promo_pages];
+        for (limit, pages) in self.limits.watermarks.iter().zip(pages) {
+            limit.store(pages, Ordering::Relaxed);
         }
-        for (place, pages) in self.marks.reserve.iter().zip(reserve) {
-            place.store(pages, Ordering::Relaxed);
+        for (limit, pages) in self.limits.reserve.iter().zip(reserve) {
+            limit.store(pages, Ordering::Relaxed);
         }
+    }
+
+    /// Pages that were handed out and came back. Exact at the zone; see [`ZoneFlow`] for caches.
+    pub(crate) fn flow<P: Platform>(&self, platform: &P) -> ZoneFlow {
+        let locked = self.read(platform);
+        let used = self.managed_pages().saturating_sub(locked.unused_pages());
+        let freed_pages = locked.freed_pages;
+        ZoneFlow { allocated_pages: used + freed_pages, freed_pages }
     }
 }

@@ -5,7 +5,7 @@
 //! freed, whatever they are, so that with these two a free of such tables is refused at no cost.
 
 use super::{Segment, Zone};
-use crate::block::table::blocks_of;
+use crate::block::table::HeadIn;
 use crate::block::{BlockState, FreeMap, State};
 use crate::units::{Order, Pfn, PfnRange};
 
@@ -15,29 +15,17 @@ impl Zone {
         self.pfn_range
     }
 
-    /// Finds it, at the end of bring-up, while what is free in a block in pieces is all that is
-    /// managed there.
+    /// Finds it, at the end of bring-up, while what is free in a block that is managed in part is
+    /// all that is managed there.
     pub(super) fn find_pfn_range(&mut self) {
-        let first = self.segments.iter().find_map(|segment| self.first_of(segment));
+        let first = self.segments.iter().find_map(|segment| {
+            let mut heads = self.table.heads(segment.indices());
+            heads.find_map(|HeadIn { head, state, .. }| self.ends_of(segment, head, state))
+        });
         let last = self.segments.iter().rev().find_map(|segment| self.last_of(segment));
-        if let (Some(start), Some(last)) = (first, last) {
+        if let (Some((start, _)), Some(last)) = (first, last) {
             self.pfn_range = PfnRange { start, end: last.add(1) };
         }
-    }
-
-    fn first_of(&self, segment: &Segment) -> Option<Pfn> {
-        let mut index = segment.index;
-        while index < segment.indices().end {
-            let Some((head, state)) = self.table.cold_head_of(index) else {
-                index += 1;
-                continue;
-            };
-            if let Some((first, _)) = self.ends_of(head, state) {
-                return Some(segment.block_of(head).start().add(first));
-            }
-            index = head + blocks_of(state.order());
-        }
-        None
     }
 
     fn last_of(&self, segment: &Segment) -> Option<Pfn> {
@@ -47,29 +35,31 @@ impl Zone {
                 end -= 1;
                 continue;
             };
-            if let Some((_, last)) = self.ends_of(head, state) {
-                return Some(segment.block_of(head).start().add(last));
+            if let Some((_, last)) = self.ends_of(segment, head, state) {
+                return Some(last);
             }
             end = head;
         }
         None
     }
 
-    /// The first and the last frame of a block that can be handed out, if any can. What is kept for
-    /// the vmemmap can, once that is given back.
-    fn ends_of(&self, head: u32, state: BlockState) -> Option<(u64, u64)> {
-        match state.state()? {
+    /// The first and the last frame of a block that can be handed out, if any can. What the manager
+    /// keeps for the vmemmap can, once that is given back.
+    fn ends_of(&self, segment: &Segment, head: u32, state: BlockState) -> Option<(Pfn, Pfn)> {
+        let (first, last) = match state.state()? {
             State::Free | State::Deferred | State::Whole => {
-                Some((0, state.order().max(Order::BLOCK).pages() - 1))
+                (0, state.order().max(Order::BLOCK).pages() - 1)
             }
             State::Split => {
                 let map = self.table.free_map(head);
                 let mut free =
                     (0_u64..).zip(0..FreeMap::<8>::PAGES).filter(|&(_, frame)| map.is_free(frame));
                 let (first, _) = free.next()?;
-                Some((first, free.last().map_or(first, |(last, _)| last)))
+                (first, free.last().map_or(first, |(last, _)| last))
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        let block = segment.block_of(head).start();
+        Some((block.add(first), block.add(last)))
     }
 }

@@ -6,20 +6,21 @@
 //! it until it says that it has done so. What is taken is never more than 64 MiB at once, and each
 //! hold of the lock looks at no more than [`MOST_VISITED`] entries.
 //!
-//! Orders of memory: Relaxed: counters and marks, written under the zone lock.
+//! Orders of memory: Relaxed: counters and bitmaps, written under the zone lock.
 
 use super::Zone;
-use super::segment::{self, Segment};
+use super::locked::LockedZone;
 use crate::block::in_flight::MOST_IN_FLIGHT;
-use crate::block::lists::{FreeLists, Position};
+use crate::block::list::Position;
 use crate::block::table::{GROUP, blocks_of};
-use crate::block::{BlockState, State, buddy};
+use crate::block::{BlockState, FreeMap, State};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 
 /// Entries that are looked at under one hold of the lock.
 pub(crate) const MOST_VISITED: u32 = 1024;
+const FRAMES: usize = FreeMap::<8>::PAGES;
 /// Pieces in a batch.
 pub(crate) const MOST_PIECES: usize = MOST_IN_FLIGHT;
 /// The largest piece: 64 MiB, as much as may be out at once.
@@ -83,7 +84,7 @@ pub(crate) struct Goal {
     pub(crate) order: Order,
     pub(crate) most_pieces: usize,
     pub(crate) most_pages: u64,
-    /// What the zone must have above its low mark.
+    /// What the zone must have above its low watermark.
     pub(crate) guard_pages: u64,
 }
 
@@ -108,57 +109,49 @@ pub(crate) enum Collected {
 /// What became of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Returned {
-    /// The hypervisor was told of it, and it may be zero now.
+    /// The hypervisor took it, and it may be zero now.
     Reported { zero: bool },
-    /// It was not told, or may not have listened.
+    /// The device failed: nobody knows whether it was reported.
     Refused,
     /// It was not even asked.
     Unasked,
 }
 
 impl Zone {
-    #[cold]
-    pub(super) fn publish_reported(&self, lists: &FreeLists) {
-        self.changing.reporting_pages.store(lists.reporting_pages, Ordering::Relaxed);
-        self.changing.reported_pages.store(lists.reported.reported_pages(), Ordering::Relaxed);
-        self.changing.unreported_pages.store(lists.unreported_pages(), Ordering::Relaxed);
-    }
-
-    /// Begins to keep marks, unless that was done before: nothing was reported yet.
+    /// Begins to track what is reported, unless that was done before: nothing was reported yet.
     pub(crate) fn track_reported<P: Platform>(&self, platform: &P) {
         let (reported, zero) = {
-            let lists = self.changing.lists.lock(platform);
-            if lists.reported.is_tracked() {
+            let locked = self.read(platform);
+            if locked.buddy.reported.is_tracked() {
                 return;
             }
-            lists.reported.words()
+            locked.buddy.reported.words()
         };
-        // Nobody looks at them before they are kept, and one device at a time is registered.
+        // Nobody looks at them before they are tracked, and one device at a time is registered.
         for word in reported.iter().chain(zero) {
             word.store(0, Ordering::Relaxed);
         }
-        let mut lists = self.changing.lists.lock(platform);
-        let unreported_pages = lists.unreported_pages();
-        lists.reported.keep(unreported_pages);
-        self.publish(&lists);
+        let mut locked = self.lock(platform);
+        let unreported_pages = locked.buddy.unreported_pages();
+        locked.buddy.reported.track(unreported_pages);
     }
 
     /// The least that was free in blocks and not reported since the last call, in pages.
     pub(crate) fn unreported_floor<P: Platform>(&self, platform: &P) -> u64 {
-        let mut lists = self.changing.lists.lock(platform);
-        let listed_pages = lists.unreported_pages() + lists.reported.reported_pages();
-        lists.reported.take_floor(listed_pages)
+        let mut locked = self.lock(platform);
+        let free_pages = locked.buddy.free_pages();
+        locked.buddy.reported.take_floor(free_pages)
     }
 
     /// Whether there is a block of at least `order` with something to report.
     pub(crate) fn has_unreported<P: Platform>(&self, platform: &P, order: Order) -> bool {
-        self.unreported_pages() != 0 && self.lock_coalesced(platform).coldest(order).is_some()
+        self.unreported_pages() != 0 && self.read_coalesced(platform).buddy.coldest(order).is_some()
     }
 
     /// Pages of reported blocks that were handed out again, and those of them that were although
     /// there was another choice.
     pub(crate) fn reused_pages<P: Platform>(&self, platform: &P) -> (u64, u64) {
-        self.changing.lists.lock(platform).reported.reused_pages()
+        self.read(platform).buddy.reported.reused_pages()
     }
 
     /// Takes what is to be reported next: of blocks the largest, and of equal ones those that would
@@ -171,131 +164,18 @@ impl Zone {
         cursor: &mut Cursor,
         batch: &mut Batch,
     ) -> Collected {
-        if self.free_pages() <= self.watermarks().low_pages + goal.guard_pages {
+        let watermarks = self.watermarks();
+        if self.free_pages() <= watermarks.low_pages + goal.guard_pages {
             return Collected::Short;
         }
-        let mut lists = self.lock_coalesced(platform);
-        let mut visited = 0;
-        let mut collected = self.collect_blocks(&mut lists, goal, batch, &mut visited);
+        let mut locked = self.lock_coalesced(platform);
+        let mut collector =
+            Collector { goal, min_pages: watermarks.min_pages, batch, cursor, visited: 0 };
+        let collected = collector.collect_blocks(&mut locked);
         if collected == Collected::All && goal.order < Order::BLOCK {
-            collected = self.collect_runs(&mut lists, goal, cursor, batch, &mut visited);
+            return collector.collect_runs(&mut locked);
         }
-        self.publish(&lists);
         collected
-    }
-
-    /// Whether taking `pages` more would leave the zone below its min mark.
-    fn is_short(&self, lists: &FreeLists, pages: u64) -> bool {
-        lists.free_pages() < self.watermarks().min_pages + pages
-    }
-
-    fn collect_blocks(
-        &self,
-        lists: &mut FreeLists,
-        goal: Goal,
-        batch: &mut Batch,
-        visited: &mut u32,
-    ) -> Collected {
-        let least = goal.order.clamp(Order::BLOCK, LARGEST);
-        if goal.most_pages < least.pages() {
-            return Collected::All;
-        }
-        loop {
-            let Some(head) = lists.coldest(goal.order) else { return Collected::All };
-            let state = self.table.state(head);
-            let have = state.order();
-            let room = goal.most_pages.saturating_sub(batch.pages());
-            let most = (BLOCK_ORDER..=LARGEST.get())
-                .rev()
-                .filter_map(Order::new)
-                .find(|order| order.pages() <= room);
-            let Some(most) = most.filter(|&most| most >= least && batch.len() < goal.most_pieces)
-            else {
-                return Collected::Some;
-            };
-            let cost = CUT + if self.table.is_ready(head) { 0 } else { GROUP };
-            if *visited + cost > MOST_VISITED {
-                return Collected::Some;
-            }
-            *visited += cost;
-            let Some((index, order)) = lists.reported.unreported(head, have, most) else {
-                return Collected::All;
-            };
-            if self.is_short(lists, order.pages()) {
-                return Collected::Short;
-            }
-            let Some(range) = self.run(index, 0, order) else { return Collected::All };
-            let migrate_type = state.migrate_type();
-            buddy::take_from(lists, &self.table, head, index, order, migrate_type);
-            self.table.set_state(index, BlockState::head(State::Reporting, order, migrate_type));
-            lists.reporting_pages += order.pages();
-            batch.push(Piece { index, start: None, order, range });
-        }
-    }
-
-    fn collect_runs(
-        &self,
-        lists: &mut FreeLists,
-        goal: Goal,
-        cursor: &mut Cursor,
-        batch: &mut Batch,
-        visited: &mut u32,
-    ) -> Collected {
-        while cursor.index < self.table.len() {
-            if *visited >= MOST_VISITED {
-                return Collected::Some;
-            }
-            *visited += 1;
-            let Some((head, state)) = self.table.head_of(cursor.index) else {
-                *cursor = Cursor { index: cursor.index + 1, frame: 0 };
-                continue;
-            };
-            let next = Cursor { index: head + blocks_of(state.order()), frame: 0 };
-            let fresh = cursor.frame == 0;
-            if !state.is(State::Split)
-                || state.is_unavailable()
-                || state.free_pages() < goal.order.pages()
-                || fresh && state.has(BlockState::SWEPT)
-            {
-                *cursor = next;
-                continue;
-            }
-            if fresh {
-                // Before anything was reported: whatever is freed from now on ends it. What else is
-                // free in the block may hold anything.
-                self.table.set_state(head, state.with(BlockState::SWEPT));
-                lists.reported.set_zero(head, false);
-            }
-            loop {
-                let room = goal.most_pages.saturating_sub(batch.pages());
-                let most = (0..=LARGEST_RUN.get())
-                    .rev()
-                    .filter_map(Order::new)
-                    .find(|order| order.pages() <= room);
-                let Some(most) =
-                    most.filter(|&most| most >= goal.order && batch.len() < goal.most_pieces)
-                else {
-                    return Collected::Some;
-                };
-                if self.is_short(lists, most.pages()) {
-                    self.unsweep(head);
-                    return Collected::Short;
-                }
-                let from = usize::from(cursor.frame);
-                let Some((start, order)) = self.tier(lists).lend_run(head, from, goal.order, most)
-                else {
-                    break;
-                };
-                let (Some(range), Ok(first)) = (self.run(head, start, order), u16::try_from(start))
-                else {
-                    break;
-                };
-                batch.push(Piece { index: head, start: Some(first), order, range });
-                cursor.frame = first + (1 << order.get());
-            }
-            *cursor = next;
-        }
-        Collected::All
     }
 
     /// Takes the pieces of a batch back, which is empty afterwards. `returned` says what became of
@@ -306,64 +186,214 @@ impl Zone {
         batch: &mut Batch,
         returned: &dyn Fn(usize) -> Returned,
     ) {
-        let mut lists = self.changing.lists.lock(platform);
+        let mut locked = self.lock(platform);
         for (number, piece) in batch.pieces().enumerate() {
-            let Some(segment) = segment::find_index(self.segments, piece.index) else { continue };
+            let returned = returned(number);
             match piece.start {
-                None => self.give_back_block(&mut lists, segment, piece, returned(number)),
+                None => locked.return_block(piece, returned),
                 Some(start) => {
-                    let acknowledged = matches!(returned(number), Returned::Reported { .. });
-                    let run = (usize::from(start), piece.order);
-                    self.tier(&mut lists).return_run(
-                        &segment.indices(),
-                        piece.index,
-                        run,
-                        acknowledged,
-                    );
+                    let acknowledged = matches!(returned, Returned::Reported { .. });
+                    locked.return_run(piece, usize::from(start), acknowledged);
                     if !acknowledged {
-                        self.unsweep(piece.index);
+                        locked.unsweep(piece.index);
                     }
                 }
             }
         }
-        self.publish(&lists);
-        drop(lists);
+        drop(locked);
         *batch = Batch::EMPTY;
     }
 
     /// A search for runs ends here: the block in whose middle it is was not swept.
     pub(crate) fn end_sweep<P: Platform>(&self, platform: &P, cursor: Cursor) {
         if cursor.frame != 0 {
-            let _lists = self.changing.lists.lock(platform);
-            self.unsweep(cursor.index);
+            self.lock(platform).unsweep(cursor.index);
         }
     }
 
-    /// Not all of a split block was reported after all.
-    fn unsweep(&self, index: u32) {
-        if self.table.is_ready(index) && self.table.state(index).is(State::Split) {
-            self.table.set_state(index, self.table.state(index).without(BlockState::SWEPT));
+    /// Forgets which split blocks are swept, some entries at a time from `from` on: runs that were
+    /// too small to be reported are not any more. Returns where to go on.
+    pub(crate) fn forget_sweeps<P: Platform>(&self, platform: &P, from: u32) -> Option<u32> {
+        let mut locked = self.lock(platform);
+        let mut next = None;
+        let heads = self.table.heads(from..self.table.len());
+        for found in heads.take(MOST_VISITED as usize) {
+            if found.state.is(State::Split) && found.state.has(BlockState::SWEPT) {
+                locked.forget_sweep(found.head, found.state);
+            }
+            next = Some(found.end());
+        }
+        next
+    }
+}
+
+/// A search for what is to be reported next, under one hold of the lock.
+struct Collector<'a> {
+    goal: Goal,
+    /// The zone's min watermark, below which nothing is taken.
+    min_pages: u64,
+    batch: &'a mut Batch,
+    cursor: &'a mut Cursor,
+    /// Entries that were looked at.
+    visited: u32,
+}
+
+impl Collector<'_> {
+    /// The largest order up to `limit` that the goal leaves room for.
+    fn most(&self, least: Order, limit: Order) -> Option<Order> {
+        let room = self.goal.most_pages.saturating_sub(self.batch.pages());
+        let mut orders = (least.get()..=limit.get()).rev().filter_map(Order::new);
+        orders
+            .find(|order| order.pages() <= room)
+            .filter(|_| self.batch.len() < self.goal.most_pieces)
+    }
+
+    /// Whether taking `pages` more would leave the zone below its min watermark.
+    const fn is_short(&self, locked: &LockedZone, pages: u64) -> bool {
+        locked.free_pages() < self.min_pages + pages
+    }
+
+    fn collect_blocks(&mut self, locked: &mut LockedZone) -> Collected {
+        let table = locked.buddy.table;
+        let least = self.goal.order.clamp(Order::BLOCK, LARGEST);
+        if self.goal.most_pages < least.pages() {
+            return Collected::All;
+        }
+        loop {
+            let Some(head) = locked.buddy.coldest(self.goal.order) else { return Collected::All };
+            let state = table.state(head);
+            let Some(most) = self.most(least, LARGEST) else { return Collected::Some };
+            let cost = CUT + if table.is_ready(head) { 0 } else { GROUP };
+            if self.visited + cost > MOST_VISITED {
+                return Collected::Some;
+            }
+            self.visited += cost;
+            let unreported = locked.buddy.reported.unreported(head, state.order(), most);
+            let Some((index, order)) = unreported else { return Collected::All };
+            if self.is_short(locked, order.pages()) {
+                return Collected::Short;
+            }
+            let Some(range) = locked.run(index, 0, order) else { return Collected::All };
+            let migrate_type = state.migrate_type();
+            locked.buddy.take_from(head, index, order, migrate_type);
+            table.set_state(index, BlockState::head(State::Reporting, order, migrate_type));
+            locked.reporting_pages += order.pages();
+            self.batch.push(Piece { index, start: None, order, range });
         }
     }
 
-    fn give_back_block(
-        &self,
-        lists: &mut FreeLists,
-        segment: &Segment,
-        piece: &Piece,
-        returned: Returned,
-    ) {
-        let indices = segment.indices();
+    fn collect_runs(&mut self, locked: &mut LockedZone) -> Collected {
+        let table = locked.buddy.table;
+        while self.cursor.index < table.len() {
+            if self.visited >= MOST_VISITED {
+                return Collected::Some;
+            }
+            self.visited += 1;
+            let Some((head, state)) = table.head_of(self.cursor.index) else {
+                *self.cursor = Cursor { index: self.cursor.index + 1, frame: 0 };
+                continue;
+            };
+            let next = Cursor { index: head + blocks_of(state.order()), frame: 0 };
+            let begins = self.cursor.frame == 0;
+            if !state.is(State::Split)
+                || state.is_unavailable()
+                || state.free_pages() < self.goal.order.pages()
+                || begins && state.has(BlockState::SWEPT)
+            {
+                *self.cursor = next;
+                continue;
+            }
+            if begins {
+                // Before anything was reported: whatever is freed from now on ends it. What else is
+                // free in the block may hold anything.
+                table.set_state(head, state.with(BlockState::SWEPT));
+                locked.buddy.reported.set_zero(head, false);
+            }
+            if let Some(collected) = self.collect_runs_of(locked, head) {
+                return collected;
+            }
+            *self.cursor = next;
+        }
+        Collected::All
+    }
+
+    /// Takes the runs of one split block from the cursor on; says why that ends before all are.
+    fn collect_runs_of(&mut self, locked: &mut LockedZone, head: u32) -> Option<Collected> {
+        loop {
+            let Some(most) = self.most(self.goal.order, LARGEST_RUN) else {
+                return Some(Collected::Some);
+            };
+            if self.is_short(locked, most.pages()) {
+                locked.unsweep(head);
+                return Some(Collected::Short);
+            }
+            let from = usize::from(self.cursor.frame);
+            let (start, order) = locked.lend_run(head, from, self.goal.order, most)?;
+            let (range, first) = (locked.run(head, start, order)?, u16::try_from(start).ok()?);
+            self.batch.push(Piece { index: head, start: Some(first), order, range });
+            self.cursor.frame = first + (1 << order.get());
+        }
+    }
+}
+
+impl LockedZone {
+    /// Takes the next free run of a split block for the hypervisor: the lowest at or after frame
+    /// `from`, of an order from `least` to `most`, both below 9. Returns its first frame and order.
+    fn lend_run(
+        &mut self,
+        index: u32,
+        from: usize,
+        least: Order,
+        most: Order,
+    ) -> Option<(usize, Order)> {
+        let map = self.buddy.table.free_map(index);
+        let start = (from.next_multiple_of(1 << least.get())..FRAMES)
+            .step_by(1 << least.get())
+            .find(|&start| map.is_run_free(start, least.get()))?;
+        let larger = (least.get()..=most.get())
+            .take_while(|&order| start.is_multiple_of(1 << order) && map.is_run_free(start, order));
+        let order = larger.last().and_then(Order::new).unwrap_or(least);
+        if !self.in_flight.add(index, start, order.get()) {
+            return None;
+        }
+        map.take_run(start, order.get());
+        self.taken(index, order.pages());
+        self.reporting_pages += order.pages();
+        self.buddy
+            .table
+            .set_state(index, self.buddy.table.state(index).with(BlockState::REPORTING));
+        Some((start, order))
+    }
+
+    /// Takes a lent run back. The block stays swept if it was and the hypervisor has acknowledged
+    /// the run.
+    fn return_run(&mut self, piece: &Piece, start: usize, acknowledged: bool) {
+        let Piece { index, order, .. } = *piece;
+        let (was_out, more) = self.in_flight.remove(index, start);
+        debug_assert!(was_out, "only what was lent comes back");
+        let state = self.buddy.table.state(index);
+        if !more {
+            self.buddy.table.set_state(index, state.without(BlockState::REPORTING));
+        }
+        self.reporting_pages -= order.pages();
+        let freed = self.free_run(index, start, order);
+        debug_assert!(freed, "what is lent stays allocated");
+        let now = self.buddy.table.state(index);
+        if acknowledged && state.has(BlockState::SWEPT) && now.is(State::Split) {
+            self.buddy.table.set_state(index, now.with(BlockState::SWEPT));
+        }
+    }
+
+    fn return_block(&mut self, piece: &Piece, returned: Returned) {
+        let table = self.buddy.table;
         let (mut index, end) = (piece.index, piece.index + blocks_of(piece.order));
         // In one piece as it was taken, unless a part of it was isolated meanwhile.
         while index < end {
-            let state = self.table.state(index);
+            let state = table.state(index);
             let (order, migrate_type) = (state.order().max(Order::BLOCK), state.migrate_type());
-            lists.reporting_pages -= order.pages();
-            if state.has(BlockState::ISOLATED) {
-                lists.isolated_pages += order.pages();
-                self.table.set_inner(index);
-                self.table.set_state(index, BlockState::head(State::Isolated, order, migrate_type));
+            self.reporting_pages -= order.pages();
+            if state.is_isolated() {
+                self.keep_isolated(index, state);
             } else {
                 let position = match returned {
                     // Next to be handed out, so that what cannot be reported does not stand in the
@@ -372,46 +402,36 @@ impl Zone {
                     Returned::Reported { .. } | Returned::Unasked => Position::Tail,
                 };
                 if let Returned::Reported { zero } = returned {
-                    lists.reported.report(index, order, zero);
+                    self.buddy.reported.report(index, order, zero);
                 }
-                buddy::free(lists, &self.table, &indices, index, order, migrate_type, position);
+                self.buddy.free(index, order, migrate_type, position);
             }
             index += blocks_of(order);
         }
     }
 
-    /// Forgets which split blocks are swept, some entries at a time from `from` on: runs that were
-    /// too small to be reported are not any more. Returns where to go on.
-    pub(crate) fn forget_sweeps<P: Platform>(&self, platform: &P, from: u32) -> Option<u32> {
-        let mut lists = self.changing.lists.lock(platform);
-        let mut index = from;
-        for _ in 0..MOST_VISITED {
-            if index >= self.table.len() {
-                return None;
-            }
-            index = match self.table.head_of(index) {
-                Some((head, state)) => {
-                    if state.is(State::Split) && state.has(BlockState::SWEPT) {
-                        self.table.set_state(head, state.without(BlockState::SWEPT));
-                        lists.reported.set_zero(head, false);
-                    }
-                    head + blocks_of(state.order())
-                }
-                None => index + 1,
-            };
+    /// Not all of a split block was reported after all.
+    fn unsweep(&self, index: u32) {
+        let table = &self.buddy.table;
+        if table.is_ready(index) && table.state(index).is(State::Split) {
+            table.set_state(index, table.state(index).without(BlockState::SWEPT));
         }
-        Some(index)
+    }
+
+    fn forget_sweep(&mut self, index: u32, state: BlockState) {
+        self.buddy.table.set_state(index, state.without(BlockState::SWEPT));
+        self.buddy.reported.set_zero(index, false);
     }
 
     /// Whether a page that was just taken out of the block at `index` is known to be zero.
-    pub(super) fn is_known_zero(&self, lists: &FreeLists, index: u32, order: Order) -> bool {
-        if !lists.reported.is_tracked() {
+    pub(super) fn is_known_zero(&self, index: u32, order: Order) -> bool {
+        if !self.buddy.reported.is_tracked() {
             return false;
         }
         if order >= Order::BLOCK {
-            return lists.last_taken.zero;
+            return self.buddy.last_taken.zero;
         }
-        lists.reported.is_zero(index) && self.table.state(index).has(BlockState::SWEPT)
+        self.buddy.reported.is_zero(index) && self.buddy.table.state(index).has(BlockState::SWEPT)
     }
 }
 

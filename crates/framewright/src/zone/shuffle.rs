@@ -1,9 +1,10 @@
 //! The shuffle of a zone, and large pieces while it is on.
 
 use super::Zone;
-use super::segment::Segment;
 use crate::block::MigrateType;
-use crate::block::shuffle::{Chance, SHUFFLE_ORDER, gather, shuffle_list};
+use crate::block::list::ListId;
+use crate::block::random::Random;
+use crate::block::shuffle::SHUFFLE_ORDER;
 use crate::block::table::blocks_of;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
@@ -27,12 +28,12 @@ pub struct Shuffled {
 }
 
 impl Zone {
-    /// Turns the shuffle on, before anything is painted. It stays on.
+    /// Turns the shuffle on, before anything is initialised. It stays on.
     pub(crate) fn begin_shuffling(&mut self, seed: u64) {
         self.shuffles = true;
-        let lists = self.changing.lists.get_mut();
-        lists.largest = SHUFFLE_ORDER;
-        lists.chance = Chance::new(seed);
+        let buddy = &mut self.changing.locked.get_mut().buddy;
+        buddy.largest = SHUFFLE_ORDER;
+        buddy.random = Random::new(seed);
     }
 
     /// Puts the free blocks of 4 MiB into a random order, where the shuffle is on. The lock is held
@@ -41,30 +42,25 @@ impl Zone {
         if !self.shuffles {
             return false;
         }
-        let mut lists = self.changing.lists.lock(platform);
-        let scratch = lists.free_index.scratch(SELDOM);
+        // The order of the lists changes, and no count.
+        let mut locked = self.lock(platform);
+        let scratch = locked.free_index.scratch(SELDOM);
         let mut done = true;
-        for (migrate_type, reported) in
-            MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
-        {
-            let segments = self.segments.iter().map(Segment::indices);
-            done &=
-                shuffle_list(&mut lists, &self.table, segments, scratch, (migrate_type, reported));
+        for list in ListId::of_order(SHUFFLE_ORDER) {
+            done &= locked.buddy.shuffle_list(list, scratch);
         }
-        lists.free_index.end_scratch(scratch);
+        locked.free_index.end_scratch(scratch);
         done
     }
 
     /// How shuffled its free blocks are.
     pub(crate) fn shuffled<P: Platform>(&self, platform: &P) -> Shuffled {
-        let lists = self.changing.lists.lock(platform);
+        let locked = self.read(platform);
         let mut shuffled = Shuffled::default();
-        for (migrate_type, reported) in
-            MigrateType::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
-        {
-            let blocks = lists.blocks(migrate_type, SHUFFLE_ORDER, reported);
-            let mut index = lists.first(migrate_type, SHUFFLE_ORDER, reported);
-            for _ in 1..blocks.min(LOOKED_AT.saturating_sub(shuffled.pairs)) {
+        for list in ListId::of_order(SHUFFLE_ORDER) {
+            let mut index = locked.buddy.first(list);
+            let most = LOOKED_AT.saturating_sub(shuffled.pairs);
+            for _ in 1..locked.buddy.blocks(list).min(most) {
                 let next = self.table.links(index).1;
                 shuffled.pairs += 1;
                 shuffled.neighbours += u32::from(index.abs_diff(next) == blocks_of(SHUFFLE_ORDER));
@@ -96,17 +92,16 @@ impl Zone {
             let indices = segment.indices();
             let mut index = indices.start.next_multiple_of(blocks);
             while index < indices.end && indices.end - index >= blocks {
-                let mut lists = self.changing.lists.lock(platform);
+                let mut locked = self.lock(platform);
                 if !core::mem::replace(&mut released, true) {
-                    self.release_spare(&mut lists);
+                    locked.release_spare();
                 }
                 for _ in 0..SEARCH_SLICE {
                     let start = segment.block_of(index).start();
                     if start.add(order.pages()) > max {
                         return None;
                     }
-                    if gather(&mut lists, &self.table, index, order, migrate_type) {
-                        self.publish(&lists);
+                    if locked.buddy.gather(index, order, migrate_type) {
                         return Some(PfnRange { start, end: start.add(order.pages()) });
                     }
                     index += blocks;

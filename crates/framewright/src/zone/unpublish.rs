@@ -1,5 +1,8 @@
-//! Taking descriptors of blocks that are allocated whole out of use, and putting them back into
-//! use.
+//! Unpublishing descriptors of blocks that are allocated whole, and publishing them again.
+//!
+//! A descriptor is *published* while the array's bit says that it may be looked at. It is
+//! unpublished before its memory is given back (HVO) or what it describes goes away, and its
+//! readers are waited for.
 
 use super::{Zone, segment};
 use crate::block::State;
@@ -20,12 +23,12 @@ impl Zone {
         let array = descriptors.array()?;
         let mut found: Option<BlockRange> = None;
         // Readers are waited for under the lock, so that no block is split meanwhile.
-        let _lists = self.lock_coalesced(platform);
+        let _locked = self.read_coalesced(platform);
         for block in (blocks.start.0..blocks.end.0).map(BlockNumber) {
             let index = self.index_of_whole(block).filter(|&index| array.describes(index));
             match (index, &mut found) {
                 (Some(index), found) => {
-                    array.withdraw(index);
+                    array.unpublish(index);
                     descriptors.wait(index);
                     let start = found.map_or(block, |found| found.start);
                     *found = Some(BlockRange { start, end: BlockNumber(block.0 + 1) });
@@ -47,7 +50,7 @@ impl Zone {
         };
         let Some(segment) = segment::find(self.segments, blocks.start) else { return 0 };
         let index = segment.index_of(blocks.start);
-        array.withdraw_all(index..index + blocks.blocks())
+        array.unpublish_all(index..index + blocks.blocks())
     }
 
     /// Waits for all who look at descriptors.
@@ -73,7 +76,7 @@ impl Zone {
         blocks: BlockRange,
     ) -> Option<BlockRange> {
         let array = self.descriptors.as_ref()?.array()?;
-        let _lists = self.lock_coalesced(platform);
+        let _locked = self.read_coalesced(platform);
         let is_one = |&block: &u32| {
             self.index_of_whole(BlockNumber(block)).is_some_and(|index| !array.describes(index))
         };

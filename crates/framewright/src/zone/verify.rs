@@ -1,8 +1,9 @@
 //! Recounting a zone from its table.
 
-use super::{Zone, ZoneId, segment};
+use super::locked::LockedZone;
+use super::{Zone, ZoneId};
 use crate::block::free_index::ORDERS;
-use crate::block::lists::{FreeLists, NONE};
+use crate::block::list::{ListId, NONE};
 use crate::block::table::{GROUP, blocks_of};
 use crate::block::{BlockState, FreeMap, MigrateType, State};
 use crate::page::{MapFrames, first_unmanaged};
@@ -72,8 +73,8 @@ pub enum FaultKind {
         /// The page.
         pfn: Pfn,
     },
-    /// A mark says of a block that is in use that it was reported or is zero, or a head, a list or
-    /// a count says something else than the marks.
+    /// A block that is in use is noted as reported or zero, or a head, a list or a count says
+    /// something else than the bitmaps.
     BadReported,
     /// Two free buddies of one type were not merged.
     Unmerged,
@@ -126,7 +127,7 @@ impl Zone {
     /// # Errors
     /// The first [`Fault`] found.
     pub(crate) fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
-        let lists = self.lock_coalesced(platform);
+        let locked = self.read_coalesced(platform);
         let mut counts = Counts {
             present_pages: self.stray_pages,
             reserved_pages: self.stray_pages,
@@ -145,11 +146,11 @@ impl Zone {
                     kind,
                 };
                 let (blocks, pages) =
-                    self.verify_head(&lists, index, segment.indices().end).map_err(fault)?;
+                    self.verify_head(&locked, index, segment.indices().end).map_err(fault)?;
                 if self.table.is_ready(index) || index.is_multiple_of(GROUP) {
                     let state = self.table.state(index);
                     if state.is(State::Split) {
-                        self.verify_map(&lists, index, state).map_err(fault)?;
+                        self.verify_map(&locked, index, state).map_err(fault)?;
                         let largest = self
                             .table
                             .free_map(index)
@@ -165,7 +166,7 @@ impl Zone {
                     if state.is(State::Whole) && state.has(BlockState::KEPT) {
                         kept_pages += state.order().pages();
                     }
-                    let marked = self.verify_reported(&lists, index, state).map_err(fault)?;
+                    let marked = self.verify_reported(&locked, index, state).map_err(fault)?;
                     (reported_blocks, zero_blocks) =
                         (reported_blocks + marked.0, zero_blocks + marked.1);
                     if state.is(State::Free) {
@@ -176,7 +177,9 @@ impl Zone {
                             other.without(BlockState::REPORTED)
                                 == state.without(BlockState::REPORTED)
                         };
-                        if state.order() < lists.largest && inside && same(self.table.state(buddy))
+                        if state.order() < locked.buddy.largest
+                            && inside
+                            && same(self.table.state(buddy))
                         {
                             return Err(fault(FaultKind::Unmerged));
                         }
@@ -186,16 +189,16 @@ impl Zone {
                 index += blocks;
             }
         }
-        if lists.reported.totals() != (reported_blocks, zero_blocks) {
+        if locked.buddy.reported.totals() != (reported_blocks, zero_blocks) {
             return Err(Fault { zone: self.id, pfn: None, kind: FaultKind::BadReported });
         }
-        self.verify_lists(&lists, listed_blocks)?;
-        self.verify_free_index(&lists, roomy_blocks)?;
-        self.verify_counts(&lists, counts)?;
-        if lists.kept_pages != kept_pages {
+        self.verify_lists(&locked, listed_blocks)?;
+        self.verify_free_index(&locked, roomy_blocks)?;
+        self.verify_counts(&locked, counts)?;
+        if locked.kept_pages != kept_pages {
             let kind = FaultKind::BadCount {
                 counter: "kept",
-                says_pages: lists.kept_pages,
+                says_pages: locked.kept_pages,
                 counted_pages: kept_pages,
             };
             return Err(Fault { zone: self.id, pfn: None, kind });
@@ -206,7 +209,7 @@ impl Zone {
     /// Checks what begins at `index` and says how many blocks it covers.
     fn verify_head(
         &self,
-        lists: &FreeLists,
+        locked: &LockedZone,
         index: u32,
         end: u32,
     ) -> Result<(u32, Counts), FaultKind> {
@@ -249,7 +252,7 @@ impl Zone {
                 let (free, managed, present) =
                     (state.free_pages(), state.managed_pages(), state.present_pages());
                 let map_pages = state.map_pages();
-                let reporting_pages = lists.in_flight.pages_of(index);
+                let reporting_pages = locked.in_flight.pages_of(index);
                 if (reporting_pages != 0) != state.has(BlockState::REPORTING) {
                     return Err(FaultKind::BadReported);
                 }
@@ -284,13 +287,13 @@ impl Zone {
     /// Checks where a split block's descriptors are, and that those of free pages are zero.
     fn verify_map(
         &self,
-        lists: &FreeLists,
+        locked: &LockedZone,
         index: u32,
         state: BlockState,
     ) -> Result<(), FaultKind> {
-        let Some(descriptors) = &self.descriptors else { return Ok(()) };
+        let Some(descriptors) = &locked.descriptors else { return Ok(()) };
         let free = self.table.free_map(index);
-        let Some(map) = descriptors.locked(lists, &self.table, index) else {
+        let Some(map) = descriptors.locked(&locked.buddy, index) else {
             let too_many =
                 state.has(BlockState::UNDESCRIBED) && state.free_pages() > MAP_PAGES_PER_BLOCK;
             return if too_many { Err(FaultKind::BadMap) } else { Ok(()) };
@@ -298,7 +301,7 @@ impl Zone {
         let frames = map.frames();
         let mut seen = [false; FreeMap::<8>::PAGES];
         for frame in frames.iter().flat_map(MapFrames::iter) {
-            let managed = first_unmanaged(self.partials, index, frame, frame + 1).is_none();
+            let managed = first_unmanaged(locked.partials, index, frame, frame + 1).is_none();
             if free.is_free(frame) || !managed || core::mem::replace(&mut seen[frame], true) {
                 return Err(FaultKind::BadMap);
             }
@@ -308,27 +311,25 @@ impl Zone {
         };
         match (0..seen.len()).find(dirty) {
             Some(frame) => {
-                let block = segment::find_index(self.segments, index)
-                    .map_or(Pfn(0), |segment| segment.block_of(index).start());
-                Err(FaultKind::BadPage { pfn: block.add(frame as u64) })
+                Err(FaultKind::BadPage { pfn: locked.frame(index, frame).unwrap_or_default() })
             }
             None => Ok(()),
         }
     }
 
-    /// Checks the marks of what has its head at `index` and says how many of its blocks are
+    /// Checks what was reported of what has its head at `index` and says how many of its blocks are
     /// reported and zero.
     fn verify_reported(
         &self,
-        lists: &FreeLists,
+        locked: &LockedZone,
         index: u32,
         state: BlockState,
     ) -> Result<(u64, u64), FaultKind> {
         let order = state.order().max(Order::BLOCK);
-        let (reported, zero) = lists.reported.counts(index, order);
+        let (reported, zero) = locked.buddy.reported.counts(index, order);
         let fits = match state.state() {
             Some(State::Free) => {
-                let all = lists.reported.is_reported(index, order);
+                let all = locked.buddy.reported.is_reported(index, order);
                 zero <= reported && all == state.has(BlockState::REPORTED)
             }
             Some(State::Split) => reported == 0,
@@ -337,32 +338,28 @@ impl Zone {
         if fits { Ok((reported, zero)) } else { Err(FaultKind::BadReported) }
     }
 
-    fn verify_lists(&self, lists: &FreeLists, listed_blocks: u64) -> Result<(), Fault> {
+    fn verify_lists(&self, locked: &LockedZone, listed_blocks: u64) -> Result<(), Fault> {
         let fault = |kind| Fault { zone: self.id, pfn: None, kind };
         let mut seen = 0;
-        for migrate_type in MigrateType::ALL {
-            let orders = (BLOCK_ORDER..=MAX_ORDER).filter_map(Order::new);
-            for (order, reported) in orders.flat_map(|order| [(order, false), (order, true)]) {
-                let (mut previous, mut index) = (NONE, lists.first(migrate_type, order, reported));
-                let mut blocks = 0;
-                while index != NONE {
-                    let want = BlockState::head(State::Free, order, migrate_type);
-                    let want = if reported { want.with(BlockState::REPORTED) } else { want };
-                    if index >= self.table.len()
-                        || self.table.state(index) != want
-                        || self.table.links(index).0 != previous
-                        || blocks > lists.blocks(migrate_type, order, reported)
-                    {
-                        return Err(fault(FaultKind::BadLink));
-                    }
-                    blocks += 1;
-                    (previous, index) = (index, self.table.links(index).1);
-                }
-                if blocks != lists.blocks(migrate_type, order, reported) {
+        let orders = (BLOCK_ORDER..=MAX_ORDER).filter_map(Order::new);
+        for list in orders.flat_map(ListId::of_order) {
+            let (mut previous, mut index) = (NONE, locked.buddy.first(list));
+            let mut blocks = 0;
+            while index != NONE {
+                if index >= self.table.len()
+                    || self.table.state(index) != list.head()
+                    || self.table.links(index).0 != previous
+                    || blocks > locked.buddy.blocks(list)
+                {
                     return Err(fault(FaultKind::BadLink));
                 }
-                seen += u64::from(blocks);
+                blocks += 1;
+                (previous, index) = (index, self.table.links(index).1);
             }
+            if blocks != locked.buddy.blocks(list) {
+                return Err(fault(FaultKind::BadLink));
+            }
+            seen += u64::from(blocks);
         }
         // Every free head is in a list: as many were seen in the table as in the lists, and each
         // listed one is a head.
@@ -370,38 +367,39 @@ impl Zone {
     }
 
     /// The lowest member of each set says that it is there, and there are as many members as blocks
-    /// with room.
-    fn verify_free_index(&self, lists: &FreeLists, roomy_blocks: u64) -> Result<(), Fault> {
+    /// with free runs.
+    fn verify_free_index(&self, locked: &LockedZone, roomy_blocks: u64) -> Result<(), Fault> {
         let fault = Fault { zone: self.id, pfn: None, kind: FaultKind::BadFreeIndex };
         let mut members = 0;
         for migrate_type in MigrateType::ALL {
             for order in 0..u8::try_from(ORDERS).unwrap_or(0) {
-                if let Some(index) = lists.free_index.first(migrate_type, order) {
+                if let Some(index) = locked.free_index.first(migrate_type, order) {
                     let state = self.table.state(index);
                     if state.free_order() != Some(order) || state.migrate_type() != migrate_type {
                         return Err(fault);
                     }
-                    members += lists.free_index.count(migrate_type, order);
+                    members += locked.free_index.count(migrate_type, order);
                 }
             }
         }
         if members == roomy_blocks { Ok(()) } else { Err(fault) }
     }
 
-    fn verify_counts(&self, lists: &FreeLists, counts: Counts) -> Result<(), Fault> {
+    fn verify_counts(&self, locked: &LockedZone, counts: Counts) -> Result<(), Fault> {
+        let (deferred_merges, counted_merges) = locked.buddy.deferred_pages();
         let pairs = [
             ("present", self.present_pages, counts.present_pages),
             ("managed", self.managed_pages(), counts.managed_pages),
             ("reserved", self.reserved_pages, counts.reserved_pages),
             ("deferred", self.deferred_pages(), counts.deferred_pages),
             ("present", self.present_pages, self.managed_pages + self.reserved_pages),
-            ("loose", lists.deferred.count() * PAGES_PER_BLOCK, lists.deferred.pages()),
-            ("free (lists)", lists.free_pages(), counts.free_pages),
+            ("deferred merges", counted_merges, deferred_merges),
+            ("free (lists)", locked.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),
             ("map", self.map_pages(), counts.map_pages),
             ("isolated", self.isolated_pages(), counts.isolated_pages),
             ("reporting", self.reporting_pages(), counts.reporting_pages),
-            ("reported", self.reported_pages(), lists.reported.reported_pages()),
+            ("reported", self.reported_pages(), locked.buddy.reported.reported_pages()),
         ];
         for (counter, says_pages, counted_pages) in pairs {
             if says_pages != counted_pages {

@@ -1,4 +1,4 @@
-//! Watermarks and lowmem reserves (SPEC 3.5).
+//! Watermarks and lowmem reserves (`__setup_per_zone_wmarks` in Linux's `mm/page_alloc.c`).
 
 use super::kind::ZoneKind;
 use crate::units::PAGE_SIZE;

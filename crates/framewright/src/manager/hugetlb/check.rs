@@ -3,7 +3,7 @@
 //! Orders of memory: Relaxed: whether somebody resizes is looked at under the lock of the books,
 //! which he takes to change anything.
 
-use crate::block::lists::NONE;
+use crate::block::list::NONE;
 use crate::block::{BLOCK_ORDERS, Chain, State, first_link};
 use crate::hugetlb::{NodeCounts, PoolFault};
 use crate::manager::facets::Hugetlb;

@@ -1,6 +1,6 @@
 //! Pages to users and back (SPEC 6.5).
 
-use crate::block::lists::NONE;
+use crate::block::list::NONE;
 use crate::block::{BlockState, Chain, IN_USE, LENT, Lot, RESTORE, Search, State, is_in_use};
 use crate::hugetlb::{Books, PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;

@@ -7,7 +7,7 @@
 //! pages that were not reported, which are handed out first. A page keeps its mark as long as it is
 //! free in its pool.
 
-use crate::block::lists::NONE;
+use crate::block::list::NONE;
 use crate::block::{Chain, IN_USE, LENT, Lot};
 use crate::manager::hugetlb::lend::Place;
 use crate::manager::state::Manager;

@@ -14,7 +14,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, Order, Pfn, PfnRange, PoolSize};
 use crate::vmemmap::SECTION_PAGES;
-use crate::zone::{Zone, ZoneKind};
+use crate::zone::{ForPool, Zone, ZoneKind};
 
 /// Runs of pages that a hook is given at once.
 const RUNS_OF_A_CALL: usize = 32;
@@ -145,10 +145,7 @@ impl<P: Platform> Manager<P> {
                     };
                     let lot = zone.take_for_pool(
                         self.platform,
-                        size.order(),
-                        most,
-                        keep,
-                        least,
+                        &ForPool { order: size.order(), most, keep_pages: keep, least },
                         &mut note,
                     );
                     if lot.pages() == 0

@@ -35,6 +35,7 @@ use crate::sync::{Readers, SpinLock};
 use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK};
 use crate::vmemmap::{ArrayMemory, MapFallback};
 use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::zone::initialise::ZoneTables;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 
 impl<P: Platform> Manager<P> {
@@ -237,12 +238,7 @@ fn allocate_tables<P: Platform>(
         let id = frame.zones[slot].id();
         let span = zone_span(frame.nodes[id.node.index()].span, id);
         if segments.is_empty() {
-            frame.zones[slot].attach(
-                span,
-                segments,
-                BlockTable::EMPTY,
-                (FreeIndex::EMPTY, DeferredMerges::EMPTY, ReportedBitmap::EMPTY),
-            );
+            frame.zones[slot].attach(span, segments, ZoneTables::EMPTY);
             continue;
         }
         let size = TableSize::of(segments);
@@ -254,17 +250,14 @@ fn allocate_tables<P: Platform>(
         let ready = carver.values(size.ready_words, |_| AtomicU64::new(0));
         let heads: &'static [BlockEntry] = carver.any(size.groups);
         frame.zones[slot].set_table_memory(range);
-        let room = FreeIndex::new(carver.any(size.free_index_words), size.entries);
-        let loose = DeferredMerges::new(carver.any(size.deferred_words), size.entries);
-        let marks = ReportedBitmap::new(carver.any(size.reported_words));
+        let free_index = FreeIndex::new(carver.any(size.free_index_words), size.entries);
+        let deferred = DeferredMerges::new(carver.any(size.deferred_words), size.entries);
+        let reported = ReportedBitmap::new(carver.any(size.reported_words));
         let entries: &'static [BlockEntry] = carver.any(size.entries);
         let free_maps = carver.any(size.entries);
-        frame.zones[slot].attach(
-            span,
-            segments,
-            BlockTable::new(heads, entries, free_maps, ready),
-            (room, loose, marks),
-        );
+        let table = BlockTable::new(heads, entries, free_maps, ready);
+        let tables = ZoneTables { table, free_index, deferred, reported };
+        frame.zones[slot].attach(span, segments, tables);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Where chance begins: the seed of the shuffle.
 
-use crate::block::shuffle::Chance;
+use crate::block::random::Random;
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::zone::Zone;
@@ -23,8 +23,8 @@ pub enum ShuffleSeed {
 /// an address. All of it goes in, so that one bad source takes nothing away from the others.
 fn mix(entropy: Option<u64>, clock: Option<u64>, address: u64) -> u64 {
     let words = [entropy, clock].into_iter().flatten();
-    let mixed = words.fold(address, |mixed, word| Chance::new(mixed).next() ^ word);
-    Chance::new(mixed).next()
+    let mixed = words.fold(address, |mixed, word| Random::new(mixed).next() ^ word);
+    Random::new(mixed).next()
 }
 
 /// Turns the shuffle on where it is wanted: nothing merges beyond what is shuffled, from the first

@@ -1,7 +1,8 @@
-//! The search for a run when placement is left to chance (`careful`): any member of any set that is
+//! The search for a run when placement is random (`careful`): any member of any set that is
 //! large enough, and any run in it.
 
-use super::tier::{Found, Tier};
+use super::locked::LockedZone;
+use super::page_alloc::Found;
 use crate::block::MigrateType;
 use crate::block::free_index::ORDERS;
 use crate::units::PAGES_PER_BLOCK;
@@ -9,24 +10,24 @@ use crate::units::PAGES_PER_BLOCK;
 /// Runs that are tried in a block before its lowest is taken.
 const TRIES: u32 = 4;
 
-impl Tier<'_> {
+impl LockedZone {
     /// As `find_split`, with the same corrections.
     #[cold]
     pub(super) fn find_anywhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         loop {
-            let mut found = self.lists.free_index.smallest(migrate_type, order)?;
+            let mut found = self.free_index.smallest(migrate_type, order)?;
             for larger in found + 1..u8::try_from(ORDERS).unwrap_or(0) {
-                if self.lists.free_index.first(migrate_type, larger).is_some()
-                    && self.lists.placement.coin()
+                if self.free_index.first(migrate_type, larger).is_some()
+                    && self.buddy.placement.coin()
                 {
                     found = larger;
                 }
             }
-            let chance = self.lists.placement.next();
-            let index = self.lists.free_index.any(migrate_type, found, chance)?;
-            let map = self.table.free_map(index);
+            let chance = self.buddy.placement.next();
+            let index = self.free_index.any(migrate_type, found, chance)?;
+            let map = self.buddy.table.free_map(index);
             let chances = (0..TRIES)
-                .map(|_| (self.lists.placement.next() % PAGES_PER_BLOCK) >> order << order);
+                .map(|_| (self.buddy.placement.next() % PAGES_PER_BLOCK) >> order << order);
             let by_chance = chances
                 .filter_map(|run| usize::try_from(run).ok())
                 .find(|&run| map.is_run_free(run, order));
@@ -35,7 +36,7 @@ impl Tier<'_> {
             {
                 return Some(Found { index, start });
             }
-            let state = self.table.state(index);
+            let state = self.buddy.table.state(index);
             self.change(index, state, state.with_free_order(map.largest_order()));
         }
     }

@@ -1,0 +1,111 @@
+//! A list of free blocks of one order and migrate type, linked through their entries in the table.
+//!
+//! Of a block in a list the links are the indices before and behind it, [`NONE`] at the ends
+//! (invariant 8). Which end a block joins decides when it is handed out: the first is next.
+
+use super::state::{BlockState, MigrateType, State};
+use super::table::BlockEntry;
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
+
+/// Orders that have lists: 9..=18.
+pub const BLOCK_ORDERS: usize = (MAX_ORDER - BLOCK_ORDER) as usize + 1;
+
+/// No block: the end of a list.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Which of a type's lists has blocks of `order`.
+pub(super) fn slot(order: Order) -> usize {
+    usize::from(order.get() - BLOCK_ORDER)
+}
+
+/// One of a zone's lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ListId {
+    pub(crate) migrate_type: MigrateType,
+    pub(crate) order: Order,
+    /// The one of blocks all of which were reported.
+    pub(crate) reported: bool,
+}
+
+impl ListId {
+    /// The lists of blocks of one order.
+    pub(crate) fn of_order(order: Order) -> impl Iterator<Item = Self> {
+        MigrateType::ALL.into_iter().flat_map(move |migrate_type| {
+            [false, true].map(|reported| Self { migrate_type, order, reported })
+        })
+    }
+
+    /// The word of each block in it.
+    pub(crate) const fn head(self) -> BlockState {
+        let head = BlockState::head(State::Free, self.order, self.migrate_type);
+        if self.reported { head.with(BlockState::REPORTED) } else { head }
+    }
+}
+
+/// Which end of a list a block joins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Position {
+    /// Next to be handed out.
+    Head,
+    /// Last to be handed out.
+    Tail,
+}
+
+impl Position {
+    pub(super) const fn other(self) -> Self {
+        match self {
+            Self::Head => Self::Tail,
+            Self::Tail => Self::Head,
+        }
+    }
+
+    pub(super) const fn tail_if(tail: bool) -> Self {
+        if tail { Self::Tail } else { Self::Head }
+    }
+}
+
+/// The ends of a list, and how many blocks it has.
+#[derive(Clone, Copy)]
+pub(super) struct List {
+    pub(super) first: u32,
+    pub(super) last: u32,
+    pub(super) blocks: u32,
+}
+
+impl List {
+    pub(super) const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
+
+    /// `entry_of` finds the entry of another head in the list.
+    #[inline]
+    pub(super) fn link_first(
+        &mut self,
+        entry_of: impl FnOnce(u32) -> &'static BlockEntry,
+        entry: &BlockEntry,
+        index: u32,
+    ) {
+        entry.set_links(NONE, self.first);
+        match self.first {
+            NONE => self.last = index,
+            first => entry_of(first).set_previous(index),
+        }
+        self.first = index;
+        self.blocks += 1;
+    }
+
+    /// [`link_first`](Self::link_first) at the other end.
+    #[inline]
+    pub(super) fn link_last(
+        &mut self,
+        entry_of: impl FnOnce(u32) -> &'static BlockEntry,
+        entry: &BlockEntry,
+        index: u32,
+    ) {
+        entry.set_links(self.last, NONE);
+        match self.last {
+            NONE => self.first = index,
+            last => entry_of(last).set_next(index),
+        }
+        self.last = index;
+        self.blocks += 1;
+    }
+}

@@ -1,0 +1,90 @@
+//! Freeing blocks: merged with their free buddies and put into the lists.
+//!
+//! Buddies are computed on indices. Nothing merges over the end of a segment, and while blocks are
+//! shuffled nothing merges beyond 4 MiB.
+
+use super::buddy::Buddy;
+use super::list::Position;
+use super::state::{BlockState, MigrateType, State};
+use super::table::blocks_of;
+use crate::units::Order;
+
+fn higher(order: Order) -> Option<Order> {
+    Order::new(order.get() + 1)
+}
+
+impl Buddy {
+    /// Gives a block back, which is in no list, and merges it.
+    pub(crate) fn free(
+        &mut self,
+        index: u32,
+        order: Order,
+        migrate_type: MigrateType,
+        position: Position,
+    ) {
+        let (mut index, mut order) = (index, order);
+        if order > self.largest {
+            return self.free_in_pieces(index, order, migrate_type, position);
+        }
+        let segment = self.segment_of(index);
+        while let Some(next) = higher(order).filter(|&next| next <= self.largest) {
+            let size = blocks_of(order);
+            let buddy = index ^ size;
+            if buddy < segment.start || buddy + size > segment.end {
+                break;
+            }
+            let entry = self.table.entry(buddy);
+            let state = entry.state().without(BlockState::REPORTED);
+            if state != BlockState::head(State::Free, order, migrate_type) {
+                // Nearly always it is in use; else it is smaller, or of another type.
+                let other = state.migrate_type();
+                let mergeable = other.is_mergeable() && migrate_type.is_mergeable();
+                if !mergeable || state != BlockState::head(State::Free, order, other) {
+                    break;
+                }
+            }
+            self.remove_entry(entry);
+            if buddy < index {
+                self.table.set_inner(index);
+                index = buddy;
+            }
+            order = next;
+        }
+        let tail = position == Position::Tail
+            || order == self.largest && order != Order::MAX && self.random.coin();
+        self.insert(index, order, migrate_type, Position::tail_if(tail));
+    }
+
+    /// Frees a movable block at bring-up. To the tail, so that lists begin in ascending order.
+    #[cold]
+    pub(crate) fn free_at_bring_up(&mut self, index: u32, order: Order) {
+        self.free(index, order, MigrateType::Movable, Position::Tail);
+    }
+
+    /// [`free`](Self::free) while blocks are shuffled, for one that is larger than what merges.
+    #[cold]
+    fn free_in_pieces(
+        &mut self,
+        index: u32,
+        order: Order,
+        migrate_type: MigrateType,
+        position: Position,
+    ) {
+        if order == Order::MAX {
+            self.table.make_ready(index, true);
+        }
+        self.table.set_inner(index);
+        let largest = self.largest;
+        for piece in (index..index + blocks_of(order)).step_by(blocks_of(largest) as usize) {
+            let tail = position == Position::Tail || self.random.coin();
+            self.insert(piece, largest, migrate_type, Position::tail_if(tail));
+        }
+    }
+
+    /// Frees neighbouring allocated blocks of order 9 and one type, `order` all together and
+    /// aligned to it.
+    pub(crate) fn free_divided(&mut self, index: u32, order: Order, migrate_type: MigrateType) {
+        self.table.set_all_inner(index + 1..index + blocks_of(order));
+        self.free(index, order, migrate_type, Position::Head);
+    }
+}

@@ -1,0 +1,306 @@
+//! Taking free blocks: the smallest that will do, halved until it is what was asked for.
+//!
+//! Of equals the lowest address comes out first, so that repeated small requests ascend: halves
+//! that are not needed go to the front of their lists. What was reported to the hypervisor is taken
+//! last. Where a type has nothing left, blocks of the types that it falls back on are *claimed*,
+//! at least 16 MiB at a time (`__rmqueue_claim` in Linux's `mm/page_alloc.c`).
+
+use super::bit_sets::neighbours;
+use super::buddy::Buddy;
+use super::list::{ListId, Position};
+use super::reported::ReportedBits;
+use super::state::{BlockState, MigrateType, State};
+use super::table::{BlockTable, blocks_of};
+use crate::units::{BLOCK_ORDER, Order};
+use core::ops::RangeInclusive;
+
+/// Blocks of at least this order (16 MiB) stay together when one type takes memory from another, so
+/// that what cannot be moved is not sprinkled over every GiB; larger foreign blocks give up one
+/// such piece only.
+const CLAIM_ORDER: u8 = 12;
+
+/// How much is split at once when one block is wanted: 8 blocks; 2 on the tiny machines of the
+/// model checkers.
+const SPLIT_AHEAD: Order =
+    match Order::new(BLOCK_ORDER + if cfg!(any(loom, shuttle)) { 1 } else { 3 }) {
+        Some(order) => order,
+        None => Order::BLOCK,
+    };
+
+const fn lower(order: Order) -> Order {
+    match Order::new(order.get() - 1) {
+        Some(lower) => lower,
+        None => Order::BLOCK,
+    }
+}
+
+/// A piece of a free block.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// The free block.
+    head: u32,
+    /// Where the piece begins.
+    index: u32,
+    order: Order,
+    /// Whether all of the free block was reported.
+    reported: bool,
+}
+
+/// Blocks that left the zone and stay free, as pages of a pool.
+pub(crate) struct Moved {
+    /// The first.
+    pub(crate) index: u32,
+    /// All of them.
+    pub(crate) order: Order,
+    /// Which of them were reported, if any was.
+    pub(crate) reported: Option<ReportedBits>,
+}
+
+impl Buddy {
+    /// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it
+    /// may fall back on.
+    #[inline]
+    pub(crate) fn take(&mut self, order: Order, migrate_type: MigrateType) -> Option<u32> {
+        if order == Order::BLOCK && migrate_type == MigrateType::Movable {
+            if self.deferred.is_empty() {
+                self.split_ahead();
+            }
+            if let Some(index) = self.take_deferred() {
+                return Some(index);
+            }
+        }
+        self.take_listed(order, migrate_type)
+    }
+
+    /// Splits a piece of a larger block when there is nothing smaller, and defers its merge: of
+    /// several requests for one block only the first looks into the lists. Not while free blocks
+    /// are reported, as what was reported should stay free.
+    fn split_ahead(&mut self) {
+        let movable = MigrateType::Movable;
+        if !self.reported.is_tracked()
+            && self.defers_merges()
+            && self.smallest(movable, Order::BLOCK).is_some_and(|list| list.order >= SPLIT_AHEAD)
+            && let Some((index, _)) = self.take_of(SPLIT_AHEAD..=SPLIT_AHEAD, movable, movable)
+        {
+            divide_into_blocks(&self.table, index, SPLIT_AHEAD);
+            self.deferred.insert(neighbours(index, blocks_of(SPLIT_AHEAD)));
+        }
+    }
+
+    /// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those whose merge
+    /// is deferred, else the smallest free block or a piece of it. The blocks that come back are
+    /// the bits of 64 from the first value on. Unless it `may_split`, nothing larger than that is
+    /// divided; of reported memory one block is taken, and none then: nobody waits for more.
+    #[inline]
+    pub(crate) fn take_some(
+        &mut self,
+        most: u32,
+        migrate_type: MigrateType,
+        may_split: bool,
+    ) -> Option<(u32, u64)> {
+        if migrate_type == MigrateType::Movable
+            && let Some((base, bits)) = self.deferred.take(most)
+        {
+            self.end_reported(base + bits.trailing_zeros(), Order::BLOCK, false);
+            return Some((base, bits));
+        }
+        let level = u8::try_from(most.min(64).checked_ilog2()?).ok()?;
+        let smallest = self.smallest(migrate_type, Order::BLOCK)?;
+        let largest = if smallest.reported {
+            Order::BLOCK
+        } else {
+            Order::new(BLOCK_ORDER + level).unwrap_or(smallest.order)
+        };
+        let order = smallest.order.min(largest);
+        if (order < smallest.order || smallest.reported) && !may_split {
+            return None;
+        }
+        let mut piece = self.choose(migrate_type, order..=order)?;
+        if self.reported.is_tracked()
+            && !piece.reported
+            && self.reported.counts(piece.index, order).0 != 0
+        {
+            // Not all of it was reported, nor nothing: what was not comes first.
+            piece = self.choose(migrate_type, Order::BLOCK..=Order::BLOCK)?;
+        }
+        let index = self.take_piece(piece, migrate_type);
+        if piece.order > Order::BLOCK {
+            divide_into_blocks(&self.table, index, piece.order);
+        }
+        Some(neighbours(index, blocks_of(piece.order)))
+    }
+
+    /// Takes the lowest block whose merge is deferred.
+    fn take_deferred(&mut self) -> Option<u32> {
+        let (base, bits) = self.deferred.take(1)?;
+        let index = base + bits.trailing_zeros();
+        self.end_reported(index, Order::BLOCK, false);
+        Some(index)
+    }
+
+    fn take_listed(&mut self, order: Order, migrate_type: MigrateType) -> Option<u32> {
+        if let Some((index, _)) = self.take_of(order..=order, migrate_type, migrate_type) {
+            return Some(index);
+        }
+        for &foreign in migrate_type.fallbacks() {
+            if let Some((index, _)) = self.take_of(order..=order, foreign, migrate_type) {
+                self.events.fallback_claims += 1;
+                return Some(index);
+            }
+        }
+        if order == Order::BLOCK && migrate_type.fallbacks().contains(&MigrateType::Movable) {
+            // One alone: where nothing but deferred merges is left, nothing as large as what is
+            // usually claimed is free.
+            let index = self.take_deferred()?;
+            self.table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
+            self.events.fallback_claims += 1;
+            return Some(index);
+        }
+        None
+    }
+
+    /// Takes a free block of type `from` for `migrate_type`, of one of `orders`: the smallest that
+    /// there is, or a piece of it. Returns it with its order.
+    fn take_of(
+        &mut self,
+        orders: RangeInclusive<Order>,
+        from: MigrateType,
+        migrate_type: MigrateType,
+    ) -> Option<(u32, Order)> {
+        let piece = self.choose(from, orders)?;
+        Some((self.take_piece(piece, migrate_type), piece.order))
+    }
+
+    /// Takes a piece that was chosen.
+    #[inline]
+    fn take_piece(&mut self, piece: Piece, migrate_type: MigrateType) -> u32 {
+        let index = self.cut(piece.head, piece.index, piece.order, migrate_type);
+        self.end_reported(index, piece.order, !piece.reported);
+        index
+    }
+
+    /// Takes a movable block of one of `orders` out of the zone that stays free, of type `from`:
+    /// which of it was reported goes with it.
+    pub(crate) fn move_out(
+        &mut self,
+        orders: RangeInclusive<Order>,
+        from: MigrateType,
+    ) -> Option<Moved> {
+        let Piece { head, index, order, .. } = self.choose(from, orders)?;
+        let index = self.cut(head, index, order, MigrateType::Movable);
+        Some(Moved { index, order, reported: self.move_reported(index, order) })
+    }
+
+    /// The piece that is taken next, of blocks of one type: of the smallest head of at least the
+    /// first of `orders`, as much as the last allows.
+    fn choose(
+        &mut self,
+        migrate_type: MigrateType,
+        orders: RangeInclusive<Order>,
+    ) -> Option<Piece> {
+        let list = self.smallest(migrate_type, *orders.start())?;
+        let ListId { order: found, reported, .. } = list;
+        let order = found.min(*orders.end());
+        let head = self.next(list);
+        let index = if reported { head } else { self.reported.choose(head, found, order) };
+        Some(Piece { head, index, order, reported })
+    }
+
+    /// Takes the piece of `order` that begins at `index` out of the free block headed at `head`.
+    pub(crate) fn take_from(
+        &mut self,
+        head: u32,
+        index: u32,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> u32 {
+        let index = self.cut(head, index, order, migrate_type);
+        self.end_reported(index, order, false);
+        index
+    }
+
+    fn cut(&mut self, head: u32, index: u32, order: Order, migrate_type: MigrateType) -> u32 {
+        let state = self.table.state(head);
+        let claimed = Order::new(CLAIM_ORDER).map_or(order, |claim| claim.max(order));
+        let mut have = state.order();
+        let mut start = head;
+        self.remove(head);
+        while have > order {
+            if have == Order::MAX {
+                // The group is about to be used in pieces. Its first entry was just made inner.
+                self.table.make_ready(start, true);
+            }
+            have = lower(have);
+            let half = blocks_of(have);
+            let rest = if index - start >= half {
+                start += half;
+                start - half
+            } else {
+                start + half
+            };
+            // A foreign block larger than the claim keeps its type where we do not reach.
+            let rest_type = if have >= claimed { state.migrate_type() } else { migrate_type };
+            let rest_type =
+                if state.migrate_type().is_mergeable() { rest_type } else { state.migrate_type() };
+            self.insert(rest, have, rest_type, Position::Head);
+        }
+        self.table.set_state(start, BlockState::head(State::Whole, order, migrate_type));
+        self.table.set_previous(start, 0);
+        self.table.set_next(start, 0);
+        start
+    }
+}
+
+/// Makes an allocated block into allocated blocks of order 9.
+fn divide_into_blocks(table: &BlockTable, index: u32, order: Order) {
+    if order == Order::MAX {
+        table.make_ready(index, true);
+    }
+    let word = BlockState::head(State::Whole, Order::BLOCK, table.state(index).migrate_type());
+    table.set_states(index..index + blocks_of(order), word);
+}
+
+/// Halves allocated, isolated or deferred blocks, or such as are with the hypervisor, until a head
+/// begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
+/// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie
+/// in such a block.
+pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
+    loop {
+        let (head, state) = table.cold_head_of(index)?;
+        let order = state.order();
+        let divides = [State::Whole, State::Isolated, State::Reporting, State::Deferred];
+        if !divides.into_iter().any(|divided| state.is(divided)) {
+            return None;
+        }
+        if head == index && blocks_of(order) <= end - index {
+            return Some(order);
+        }
+        if order == Order::BLOCK {
+            return None;
+        }
+        if order == Order::MAX {
+            table.make_ready(head, true);
+        }
+        let half = lower(order);
+        let word = state.with_order(half);
+        let (first, second) = (table.cold_entry(head), table.cold_entry(head + blocks_of(half)));
+        let (count, owner) = first.links();
+        first.set_state(word);
+        second.set_state(word);
+        second.set_links(count, owner);
+    }
+}
+
+/// The largest order at most `most` of a piece that begins at `index` and does not reach over
+/// `end`.
+pub(crate) fn largest_piece(index: u32, end: u32, most: Order) -> Order {
+    let mut order = Order::BLOCK;
+    while order < most
+        && let Some(next) = Order::new(order.get() + 1)
+        && index.is_multiple_of(blocks_of(next))
+        && blocks_of(next) <= end - index
+    {
+        order = next;
+    }
+    order
+}

@@ -1,0 +1,202 @@
+//! Allocation in one zone, under its lock.
+//!
+//! [`Zone::allocate`] is the dispatcher. The ways, the first that applies:
+//!
+//! 1. a block of 1 GiB: [`Zone::take_largest`], which the manager tries before;
+//! 2. more than the 4 MiB that are shuffled: [`Zone::allocate_gathered`];
+//! 3. a limit inside the zone: [`Zone::allocate_below`], a search from its lower end;
+//! 4. pages: [`LockedZone::take_pages`], out of the fullest block that has a run;
+//! 5. blocks: `Buddy::take`, those whose merge is deferred first.
+
+use super::Zone;
+use super::locked::LockedZone;
+use crate::block::segment::{self, offset_in_block};
+use crate::block::table::blocks_of;
+use crate::block::{MigrateType, State};
+use crate::platform::Platform;
+use crate::units::{Order, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
+
+/// Heads that one search looks at before it lets others have the lock.
+const SEARCH_SLICE: usize = 256;
+
+impl Zone {
+    /// Takes 2^`order` pages that end at or below `max`, and says whether they are known to be
+    /// zero.
+    pub(crate) fn allocate<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        migrate_type: MigrateType,
+        max: Pfn,
+    ) -> Option<(PfnRange, bool)> {
+        if self.span.start >= max {
+            return None;
+        }
+        if self.gathers(order) {
+            let taken = self.allocate_gathered(platform, order, migrate_type, max)?;
+            return Some((taken, false));
+        }
+        if self.span.end > max {
+            return Some((self.allocate_below(platform, order, migrate_type, max)?, false));
+        }
+        // Deferred merges are done first: else larger blocks would be divided beside their pieces.
+        let mut locked =
+            if order > Order::BLOCK { self.lock_coalesced(platform) } else { self.lock(platform) };
+        let (index, offset) = locked.take(order, migrate_type)?;
+        let is_zero = locked.is_known_zero(index, order);
+        drop(locked);
+        Some((segment::run(self.segments, index, offset, order)?, is_zero))
+    }
+
+    /// Takes single frames until `pages` is full or the zone has no more above `keep` free pages;
+    /// returns how many.
+    pub(crate) fn allocate_bulk<P: Platform>(
+        &self,
+        platform: &P,
+        migrate_type: MigrateType,
+        keep: u64,
+        pages: &mut [Pfn],
+    ) -> usize {
+        let mut done = 0;
+        let mut locked = self.lock(platform);
+        while done < pages.len() {
+            let spare = locked.free_pages().saturating_sub(keep);
+            let limit = u32::try_from(spare.min((pages.len() - done) as u64)).unwrap_or(u32::MAX);
+            let taken =
+                if limit == 0 { None } else { locked.take_word(Order::PAGE, migrate_type, limit) };
+            let Some(word) = taken else { break };
+            let Some(start) = locked.frame(word.index, word.first) else { break };
+            let mut runs = word.runs;
+            while runs != 0 {
+                pages[done] = start.add(u64::from(runs.trailing_zeros()));
+                done += 1;
+                runs &= runs - 1;
+            }
+        }
+        done
+    }
+
+    /// The slow way, for limits inside the zone: heads in ascending order, a slice of them at a
+    /// time.
+    fn allocate_below<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        migrate_type: MigrateType,
+        max: Pfn,
+    ) -> Option<PfnRange> {
+        for segment in self.segments {
+            let end = segment.indices().end;
+            let mut index = segment.index;
+            while index < end && segment.block_of(index).start() < max {
+                let mut locked = self.lock_coalesced(platform);
+                if order >= Order::BLOCK {
+                    locked.release_spare();
+                }
+                let mut next = end;
+                for found in self.table.heads(index..end).take(SEARCH_SLICE) {
+                    if let Some(taken) = locked.take_below(found.head, order, migrate_type, max) {
+                        return Some(taken);
+                    }
+                    next = found.end();
+                }
+                index = next;
+            }
+        }
+        None
+    }
+
+    /// Takes the frames of `order` that begin at `start`, if all of them are free.
+    pub(crate) fn allocate_at<P: Platform>(
+        &self,
+        platform: &P,
+        start: Pfn,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Option<PfnRange> {
+        let block = BlockNumber::containing(start);
+        let index = segment::find(self.segments, block)?.index_of(block);
+        let offset = offset_in_block(start);
+        let mut locked = self.lock_coalesced(platform);
+        let taken = if order < Order::BLOCK {
+            locked.take_at(index, offset, order)
+        } else {
+            locked.release_spare();
+            locked.take_block_at(index, order, migrate_type)
+        };
+        drop(locked);
+        if taken { segment::run(self.segments, index, offset, order) } else { None }
+    }
+
+    /// Makes the block that is kept split whole, as a request for whole blocks does that finds
+    /// none.
+    pub(crate) fn give_up_spare<P: Platform>(&self, platform: &P) {
+        self.lock_coalesced(platform).release_spare();
+    }
+}
+
+impl LockedZone {
+    /// Takes 2^`order` pages: the block's index and the first frame in it.
+    pub(super) fn take(&mut self, order: Order, migrate_type: MigrateType) -> Option<(u32, usize)> {
+        if order < Order::BLOCK {
+            return self.take_pages(order, migrate_type);
+        }
+        if let Some(index) = self.buddy.take(order, migrate_type) {
+            return Some((index, 0));
+        }
+        // The block that is kept split may be all that is missing.
+        self.release_spare();
+        self.buddy.take(order, migrate_type).map(|index| (index, 0))
+    }
+
+    /// Takes the lowest run of `order` in what `head` heads, if it is free and ends at or below
+    /// `max`.
+    fn take_below(
+        &mut self,
+        head: u32,
+        order: Order,
+        migrate_type: MigrateType,
+        max: Pfn,
+    ) -> Option<PfnRange> {
+        let state = self.buddy.table.state(head);
+        if state.migrate_type() != migrate_type
+            && !migrate_type.fallbacks().contains(&state.migrate_type())
+        {
+            return None;
+        }
+        let run = |locked: &Self, offset: usize| {
+            locked.run(head, offset, order).filter(|run| run.end <= max)
+        };
+        if state.is(State::Free) && state.order() >= order {
+            let taken = run(self, 0)?;
+            if order >= Order::BLOCK {
+                self.buddy.take_from(head, head, order, migrate_type);
+                return Some(taken);
+            }
+            return self.take_at(head, 0, order).then_some(taken);
+        }
+        if state.is(State::Split) && order < Order::BLOCK {
+            let offset = self.buddy.table.free_map(head).find(order.get())?;
+            let taken = run(self, offset)?;
+            return self.take_at(head, offset, order).then_some(taken);
+        }
+        None
+    }
+
+    /// Takes the blocks of `order` that begin at `index`, if all of them are free.
+    fn take_block_at(&mut self, index: u32, order: Order, migrate_type: MigrateType) -> bool {
+        if order > self.buddy.largest {
+            let inside = self.buddy.segment_of(index).end - index >= blocks_of(order);
+            return inside && self.buddy.gather(index, order, migrate_type);
+        }
+        let Some((head, state)) = self.buddy.table.head_of(index) else { return false };
+        // Free neighbours of one type are merged, so an aligned piece is free only if one free
+        // block holds it.
+        if !state.is(State::Free) || state.order() < order {
+            return false;
+        }
+        self.buddy.take_from(head, index, order, migrate_type);
+        true
+    }
+}

@@ -1,0 +1,223 @@
+//! A zone's free memory under its lock.
+//!
+//! [`Zone::lock`](super::Zone::lock) gives a [`ZoneGuard`], through which a [`LockedZone`] is
+//! reached and whose drop publishes the counters that others read without the lock. Whoever only
+//! looks takes a [`ReadGuard`], which publishes nothing. The logic is methods of [`LockedZone`],
+//! which knows no platform: blocks in `block::buddy`, pages in `page_alloc` and `page_free`, what a
+//! block is split into in `split`.
+//!
+//! ```text
+//!   Zone ──lock(platform)──> ZoneGuard ──deref──> LockedZone { buddy, free_index, ... }
+//!     ^ free_pages, map_pages, ...        drop: publish, then unlock
+//! ```
+//!
+//! Orders of memory: Relaxed: counters are written under the lock, and whoever reads them without
+//! it takes them for what they were at some moment.
+
+use crate::block::buddy::Buddy;
+use crate::block::free_index::FreeIndex;
+use crate::block::in_flight::InFlight;
+use crate::block::list::NONE;
+use crate::block::segment;
+use crate::page::{Descriptors, Partial};
+use crate::platform::Platform;
+use crate::sync::SpinGuard;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{Order, Pfn, PfnRange};
+use core::ops::{AddAssign, Deref, DerefMut};
+
+/// Words of 64 blocks that are coalesced under one hold of the lock: each takes a microsecond at
+/// most.
+pub(super) const COALESCED_AT_ONCE: u32 = 16;
+/// Holds of the lock after which the rest is coalesced whatever that takes, so that others who free
+/// all the time cannot keep one here for ever.
+pub(super) const MOST_HOLDS: u32 = 1 << 16;
+
+/// Pages between a zone and everybody else since bring-up. Both only grow.
+///
+/// Frees alone are counted: what somebody has now and what came back make what was handed out. The
+/// caches of CPUs are somebody: a page that goes to and fro between a caller and its CPU's cache
+/// stays out of the zone. Up to eight pages of a block that wait for its descriptors count as come
+/// back, and as had until they are free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ZoneFlow {
+    /// Handed out: to callers, to caches of CPUs, to pools.
+    pub allocated_pages: u64,
+    /// Come back from any of these.
+    pub freed_pages: u64,
+}
+
+impl AddAssign for ZoneFlow {
+    fn add_assign(&mut self, other: Self) {
+        self.allocated_pages += other.allocated_pages;
+        self.freed_pages += other.freed_pages;
+    }
+}
+
+/// What is published: how many pages of a zone are in which state.
+#[repr(C)]
+pub(super) struct Counters {
+    pub(super) free_pages: AtomicU64,
+    pub(super) map_pages: AtomicU64,
+    pub(super) isolated_pages: AtomicU64,
+    pub(super) reporting_pages: AtomicU64,
+    pub(super) reported_pages: AtomicU64,
+    pub(super) unreported_pages: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            free_pages: zero(),
+            map_pages: zero(),
+            isolated_pages: zero(),
+            reporting_pages: zero(),
+            reported_pages: zero(),
+            unreported_pages: zero(),
+        }
+    }
+
+    /// Says what is so now.
+    #[inline]
+    pub(super) fn publish(&self, locked: &LockedZone) {
+        self.free_pages.store(locked.free_pages(), Ordering::Relaxed);
+        self.map_pages.store(locked.map_pages, Ordering::Relaxed);
+        self.isolated_pages.store(locked.isolated_pages, Ordering::Relaxed);
+        if locked.buddy.reported.is_tracked() {
+            self.publish_reported(locked);
+        }
+    }
+
+    #[cold]
+    fn publish_reported(&self, locked: &LockedZone) {
+        let buddy = &locked.buddy;
+        self.reporting_pages.store(locked.reporting_pages, Ordering::Relaxed);
+        self.reported_pages.store(buddy.reported.reported_pages(), Ordering::Relaxed);
+        self.unreported_pages.store(buddy.unreported_pages(), Ordering::Relaxed);
+    }
+}
+
+/// See the module documentation. What every operation changes comes first.
+#[repr(C)]
+pub(crate) struct LockedZone {
+    /// Free frames in split blocks, which are in no list.
+    pub(super) split_pages: u64,
+    /// Frames that hold descriptors.
+    pub(super) map_pages: u64,
+    /// Free frames in isolated blocks, which are in no list and are not counted as free.
+    pub(super) isolated_pages: u64,
+    /// Free frames that are with the hypervisor, which are in no list and are not counted as free.
+    pub(super) reporting_pages: u64,
+    /// All that came back since bring-up.
+    pub(super) freed_pages: u64,
+    /// A split block all of whose frames are free, kept as it is.
+    pub(super) spare: u32,
+    /// Free blocks.
+    pub(super) buddy: Buddy,
+    /// Split blocks with free frames.
+    pub(super) free_index: FreeIndex,
+    /// Runs of split blocks that are with the hypervisor.
+    pub(super) in_flight: InFlight,
+    /// Frames of blocks that the manager keeps for itself.
+    pub(super) kept_pages: u64,
+    /// Blocks that are managed in part.
+    pub(super) partials: &'static [Partial],
+    /// How descriptors are found.
+    pub(super) descriptors: Option<Descriptors>,
+}
+
+impl LockedZone {
+    /// A zone without memory.
+    pub(super) const EMPTY: Self = Self {
+        split_pages: 0,
+        map_pages: 0,
+        isolated_pages: 0,
+        reporting_pages: 0,
+        freed_pages: 0,
+        spare: NONE,
+        buddy: Buddy::EMPTY,
+        free_index: FreeIndex::EMPTY,
+        in_flight: InFlight::EMPTY,
+        kept_pages: 0,
+        partials: &[],
+        descriptors: None,
+    };
+
+    /// Free frames.
+    #[inline]
+    pub(super) const fn free_pages(&self) -> u64 {
+        self.buddy.free_pages() + self.split_pages
+    }
+
+    /// Managed frames that nobody has.
+    pub(super) const fn unused_pages(&self) -> u64 {
+        self.free_pages() + self.map_pages + self.isolated_pages + self.reporting_pages
+    }
+
+    /// Counts what nobody has now and somebody had when [`unused_pages`](Self::unused_pages) was
+    /// `before`.
+    pub(super) const fn note_freed_since(&mut self, before: u64) {
+        self.freed_pages += self.unused_pages().saturating_sub(before);
+    }
+
+    /// The frame `offset` frames into the block at `index`.
+    #[inline]
+    pub(super) fn frame(&self, index: u32, offset: usize) -> Option<Pfn> {
+        segment::frame(self.buddy.segments, index, offset)
+    }
+
+    /// The frames of 2^`order` pages that begin `offset` frames into the block at `index`.
+    pub(super) fn run(&self, index: u32, offset: usize, order: Order) -> Option<PfnRange> {
+        segment::run(self.buddy.segments, index, offset, order)
+    }
+}
+
+/// The lock of a zone, to change something.
+pub(super) struct ZoneGuard<'a, P: Platform> {
+    counters: &'a Counters,
+    locked: SpinGuard<'a, LockedZone, P>,
+}
+
+impl<'a, P: Platform> ZoneGuard<'a, P> {
+    #[inline]
+    pub(super) const fn new(counters: &'a Counters, locked: SpinGuard<'a, LockedZone, P>) -> Self {
+        Self { counters, locked }
+    }
+}
+
+impl<P: Platform> Deref for ZoneGuard<'_, P> {
+    type Target = LockedZone;
+
+    #[inline]
+    fn deref(&self) -> &LockedZone {
+        &self.locked
+    }
+}
+
+impl<P: Platform> DerefMut for ZoneGuard<'_, P> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut LockedZone {
+        &mut self.locked
+    }
+}
+
+impl<P: Platform> Drop for ZoneGuard<'_, P> {
+    // Before the lock is released, which the drop of the field does afterwards.
+    #[inline]
+    fn drop(&mut self) {
+        self.counters.publish(&self.locked);
+    }
+}
+
+/// The lock of a zone, to look, and to change what is not counted.
+pub(super) struct ReadGuard<'a, P: Platform>(pub(super) SpinGuard<'a, LockedZone, P>);
+
+impl<P: Platform> Deref for ReadGuard<'_, P> {
+    type Target = LockedZone;
+
+    #[inline]
+    fn deref(&self) -> &LockedZone {
+        &self.0
+    }
+}

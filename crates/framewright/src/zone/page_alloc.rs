@@ -1,0 +1,267 @@
+//! Taking pages out of split blocks, under the zone lock.
+//!
+//! A split block is in the set of the free index that names an order which no free run of it
+//! exceeds: the logarithm of how many frames are free, so that the fullest blocks are asked first and
+//! a free looks at one word of the map. A search that finds less there moves the block to the set of
+//! what is left, where it stays until the next free into it.
+//!
+//! ```text
+//!            few free <-- the sets that a block moves through --> all free
+//!   order        0     1     2     ...     8     9 (the spare)
+//!                      ^ a request for 2^1 pages asks this set first
+//! ```
+
+use super::locked::LockedZone;
+use crate::block::list::NONE;
+use crate::block::{BlockState, FreeMap, MigrateType, State};
+use crate::page::Descriptors;
+use crate::units::{Order, PAGES_PER_BLOCK};
+
+const FRAMES: usize = FreeMap::<8>::PAGES;
+
+/// How many blocks ahead of the one in use memory is asked for.
+const AHEAD: u32 = 4;
+
+/// The largest order that a run among `free` frames can have.
+#[inline]
+pub(super) fn most_order(free: u64) -> Option<u8> {
+    free.checked_ilog2().and_then(|order| u8::try_from(order).ok())
+}
+
+/// A run in a split block: small enough to come back in registers, as through memory it costs 5 ns.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) index: u32,
+    pub(super) start: u16,
+}
+
+/// Runs of one order in one word of a block's free map: the word's first frame in the block, and a
+/// bit for the first frame of each.
+#[derive(Clone, Copy)]
+pub(super) struct WordRuns {
+    pub(super) index: u32,
+    pub(super) first: usize,
+    pub(super) runs: u64,
+}
+
+/// What [`LockedZone::take_words`] is to take.
+pub(super) struct WordsWanted {
+    pub(super) order: Order,
+    pub(super) migrate_type: MigrateType,
+    /// Words.
+    pub(super) most: usize,
+    /// Runs in all of them.
+    pub(super) limit: u32,
+    /// Whether the caller has another way than reported memory, which is not even taken for the
+    /// first word then.
+    pub(super) spares: bool,
+}
+
+impl LockedZone {
+    /// Takes an aligned run of 2^`order` frames, order below 9. Returns the block's index and the
+    /// run's first frame in it.
+    ///
+    /// Split blocks of the own type come first, fullest first and lowest first among equals; then a
+    /// whole block is split, of the own type or of one that it may take from; last, a split block
+    /// of another type gives up a run, and with it its type if half of it is free.
+    pub(super) fn take_pages(
+        &mut self,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Option<(u32, usize)> {
+        let (index, start) = self.find(order.get(), migrate_type)?;
+        self.buddy.table.free_map(index).take_run(start, order.get());
+        self.taken(index, order.pages());
+        Some((index, start))
+    }
+
+    /// Takes every run of `order` (at most 5), but at most `limit`, in one word of a block's free
+    /// map.
+    pub(super) fn take_word(
+        &mut self,
+        order: Order,
+        migrate_type: MigrateType,
+        limit: u32,
+    ) -> Option<WordRuns> {
+        let (index, start) = self.find(order.get(), migrate_type)?;
+        let (first, runs) = self.buddy.table.free_map(index).take_word(start, order.get(), limit);
+        self.taken(index, u64::from(runs.count_ones()) << order.get());
+        Some(WordRuns { index, first, runs })
+    }
+
+    /// Takes the runs of many words, of as many blocks as it takes, and gives each word to `give`
+    /// at once. Blocks are taken 64 at a time out of their set, which then changes once for all
+    /// that are used up. Reported memory is taken for the first word only: nobody waits for the
+    /// rest.
+    pub(super) fn take_words(&mut self, wanted: &WordsWanted, mut give: impl FnMut(WordRuns)) {
+        let WordsWanted { order, migrate_type, most, mut limit, spares } = *wanted;
+        let mut filled = 0;
+        while filled < most && limit != 0 {
+            let found = self.free_index.smallest(migrate_type, order.get());
+            if found.is_none()
+                && (spares || filled != 0)
+                && self.buddy.is_next_reported(migrate_type, Order::BLOCK)
+            {
+                break;
+            }
+            let near = found.filter(|_| !self.buddy.placement.is_random());
+            let near = near.and_then(|found| {
+                Some((found, self.free_index.lowest_members(migrate_type, found)?))
+            });
+            let Some((found, (base, mut members))) = near else {
+                let Some(word) = self.take_word(order, migrate_type, limit) else { break };
+                give(word);
+                limit -= word.runs.count_ones();
+                filled += 1;
+                continue;
+            };
+            let mut used_up = 0;
+            while members != 0 && filled < most && limit != 0 {
+                let index = base + members.trailing_zeros();
+                let soon = (0..AHEAD).fold(members, |members, _| members & members.wrapping_sub(1));
+                if soon != 0 {
+                    self.buddy.table.prefetch(base + soon.trailing_zeros(), order);
+                }
+                // Found and counted once: that is a good part of the work.
+                let (entry, map) =
+                    (self.buddy.table.entry(index), self.buddy.table.free_map(index));
+                let state = entry.state();
+                let Some((first, runs)) = map.take_first_word(order.get(), limit) else {
+                    self.change(index, state, state.with_free_order(map.largest_order()));
+                    members &= members - 1;
+                    continue;
+                };
+                let count = runs.count_ones();
+                give(WordRuns { index, first, runs });
+                filled += 1;
+                limit -= count;
+                let pages = u64::from(count) << order.get();
+                if state.free_pages() == pages {
+                    self.split_pages -= pages;
+                    if self.spare == index {
+                        self.spare = NONE;
+                    }
+                    entry.set_state(state.with_free_pages(0).with_free_order(None));
+                    used_up |= 1 << (index - base);
+                    members &= members - 1;
+                } else {
+                    self.taken(index, pages);
+                    if self.buddy.table.state(index).free_order() != state.free_order() {
+                        members &= members - 1;
+                    }
+                }
+            }
+            self.free_index.remove_members(migrate_type, found, (base, used_up));
+        }
+    }
+
+    /// Takes up to `out.len()` runs of any order below 9 out of one block, whose first frames in it
+    /// are written to `out`. Returns the block and how many there are.
+    pub(super) fn take_runs(
+        &mut self,
+        order: Order,
+        migrate_type: MigrateType,
+        out: &mut [usize],
+    ) -> Option<(u32, usize)> {
+        let all = !self.descriptors.as_ref().is_some_and(Descriptors::are_wanted)
+            && out.len() >= FRAMES >> order.get()
+            && self.free_index.smallest(migrate_type, order.get()).is_none();
+        if all && let Some(index) = self.buddy.take(Order::BLOCK, migrate_type) {
+            // All of a block that was whole: nothing of it is ever free.
+            self.split_allocated(index, BlockState::head(State::Whole, Order::BLOCK, migrate_type));
+            let starts = (0..FRAMES).step_by(1 << order.get());
+            let taken = out.iter_mut().zip(starts).map(|(out, start)| *out = start).count();
+            return Some((index, taken));
+        }
+        let (index, start) = self.find(order.get(), migrate_type)?;
+        let taken = self.buddy.table.free_map(index).take_runs(start, order.get(), out);
+        self.taken(index, (taken as u64) << order.get());
+        Some((index, taken))
+    }
+
+    /// A split block with a free run of `order`, and its lowest run.
+    #[inline]
+    fn find(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
+        let found = self
+            .find_split(order, migrate_type)
+            .or_else(|| self.find_elsewhere(order, migrate_type))?;
+        Some((found.index, usize::from(found.start)))
+    }
+
+    #[cold]
+    fn find_elsewhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
+        if let Some(index) = self.buddy.take(Order::BLOCK, migrate_type) {
+            self.split_free(index, migrate_type, 0..1 << order);
+            return Some(Found { index, start: 0 });
+        }
+        for &foreign in migrate_type.fallbacks() {
+            if let Some(found) = self.find_split(order, foreign) {
+                let index = found.index;
+                let state = self.buddy.table.state(index);
+                if state.free_pages() >= PAGES_PER_BLOCK / 2 {
+                    self.change(index, state, state.with_migrate_type(migrate_type));
+                    self.buddy.events.fallback_claims += 1;
+                } else {
+                    self.buddy.events.fallback_steals += 1;
+                }
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out
+    /// to have less moves to a lower set, where only a free brings it up again, so that every
+    /// correction of a block after its first was paid for by a free.
+    fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
+        if self.buddy.placement.is_random() {
+            return self.find_anywhere(order, migrate_type);
+        }
+        loop {
+            let found = self.free_index.smallest(migrate_type, order)?;
+            let index = self.free_index.first(migrate_type, found)?;
+            let map = self.buddy.table.free_map(index);
+            if let Some(start) = map.find(order).and_then(|start| u16::try_from(start).ok()) {
+                return Some(Found { index, start });
+            }
+            let state = self.buddy.table.state(index);
+            self.change(index, state, state.with_free_order(map.largest_order()));
+        }
+    }
+
+    /// Takes exactly the run of `order` at frame `start` of a block, if it is free.
+    pub(super) fn take_at(&mut self, index: u32, start: usize, order: Order) -> bool {
+        let Some((head, mut state)) = self.buddy.table.head_of(index) else { return false };
+        if state.is(State::Free) {
+            self.buddy.take_from(head, index, Order::BLOCK, state.migrate_type());
+            self.split_free(index, state.migrate_type(), start..start + (1 << order.get()));
+            state = self.buddy.table.state(index);
+        }
+        // The head's word from here on: the block's own entry may be one that was never cleared
+        // (invariant 5).
+        let map = self.buddy.table.free_map(index);
+        if !state.is(State::Split) || state.is_unavailable() || !map.is_run_free(start, order.get())
+        {
+            return false;
+        }
+        map.take_run(start, order.get());
+        self.taken(index, order.pages());
+        true
+    }
+
+    /// Counts frames that were cleared in the map.
+    #[inline]
+    pub(super) fn taken(&mut self, index: u32, pages: u64) {
+        let state = self.buddy.table.state(index);
+        let free = state.free_pages() - pages;
+        self.split_pages -= pages;
+        if self.spare == index {
+            self.spare = NONE;
+        }
+        let new = state.with_free_pages(free);
+        let most = most_order(free);
+        // Not at once: the next free may raise it again.
+        let lower = free == 0 || state.free_order() > most.map(|most| most + 1);
+        self.change(index, state, if lower { new.with_free_order(most) } else { new });
+    }
+}

@@ -1,0 +1,187 @@
+//! Refilling a CPU's cache: many runs under one hold of the zone lock.
+//!
+//! The ways by order: words of runs (0 to 3), a stack of runs out of one block after the other (4
+//! to 8), a stack of blocks (9). Only the one run that the caller waits for is worth splitting a
+//! block for, taking reported memory, or falling back on another migrate type.
+
+use super::Zone;
+use super::drain::WORDS_BELOW;
+use super::locked::LockedZone;
+use super::page_alloc::WordsWanted;
+use crate::block::bit_sets::neighbours;
+use crate::block::{FreeMap, MigrateType, segment};
+use crate::page::{CpuCache, MOST_RUNS, Runs};
+use crate::platform::Platform;
+use crate::units::{Order, Pfn};
+
+/// Groups of neighbours that a refill of blocks takes at most.
+const MOST_GROUPS: usize = 16;
+/// Runs of the smallest order that has no words in a block.
+const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORDS_BELOW;
+
+/// What a cache has no more of.
+pub(crate) struct Refill {
+    pub(crate) order: Order,
+    pub(crate) migrate_type: MigrateType,
+    /// Runs to take, the caller's included.
+    pub(crate) most: u32,
+    /// Free pages to leave in the zone.
+    pub(crate) keep_pages: u64,
+}
+
+/// Blocks of 2 MiB that were taken: for some groups of 64 neighbours the index of the first and a
+/// bit for each.
+struct BlockGroups {
+    groups: [(u32, u64); MOST_GROUPS],
+    len: usize,
+}
+
+impl BlockGroups {
+    const EMPTY: Self = Self { groups: [(0, 0); MOST_GROUPS], len: 0 };
+
+    fn push(&mut self, some: (u32, u64)) {
+        if let Some(group) = self.groups.get_mut(self.len) {
+            *group = some;
+            self.len += 1;
+        }
+    }
+}
+
+impl Zone {
+    /// Fills a cache whose words or stack for this order are used up and takes one run for the
+    /// caller.
+    pub(crate) fn refill<P: Platform>(
+        &self,
+        platform: &P,
+        cache: &CpuCache,
+        wanted: &Refill,
+    ) -> Option<Pfn> {
+        let order = wanted.order;
+        // Without the lock: a zone that is full says so at once.
+        self.free_pages().checked_sub(wanted.keep_pages + order.pages())?;
+        let batch = cache.batch(order, wanted.migrate_type);
+        let mut locked = self.lock(platform);
+        let before = locked.free_pages();
+        let spare = before.saturating_sub(wanted.keep_pages) / order.pages();
+        let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(wanted.most);
+        let mut blocks = None;
+        let first = if order.get() < WORDS_BELOW {
+            let wanted = WordsWanted {
+                order,
+                migrate_type: wanted.migrate_type,
+                most: batch + 1,
+                limit,
+                spares: cache.has_freed(order, wanted.migrate_type),
+            };
+            locked.refill_words(cache, &wanted)
+        } else if order < Order::BLOCK {
+            let most = batch.min(limit as usize).min(MOST_RUNS);
+            locked.refill_runs(cache, order, wanted.migrate_type, most)
+        } else {
+            let batch = u32::try_from(batch).unwrap_or(0).max(1);
+            blocks = locked.take_blocks(wanted.migrate_type, batch.min(limit));
+            None
+        };
+        let events = &mut locked.buddy.events;
+        events.cache_refills += u64::from(first.is_some() || blocks.is_some());
+        let taken = before.saturating_sub(locked.free_pages());
+        locked.buddy.events.cache_refill_pages += taken;
+        // Blocks are put into the cache when others may have the lock.
+        drop(locked);
+        first.or_else(|| self.stack_blocks(cache, blocks.as_ref()?))
+    }
+
+    /// Puts blocks into the cache, but for the lowest of those taken first, which is returned.
+    fn stack_blocks(&self, cache: &CpuCache, taken: &BlockGroups) -> Option<Pfn> {
+        let mut first = None;
+        // The lowest on top, so that addresses ascend.
+        for &(base, bits) in taken.groups[..taken.len].iter().rev() {
+            let mut rest = bits;
+            while rest != 0 {
+                let bit = rest.ilog2();
+                rest &= !(1 << bit);
+                if let Some(start) = segment::frame(self.segments, base + bit, 0)
+                    && let Some(start) = first.replace(start)
+                {
+                    cache.put(start, Order::BLOCK);
+                }
+            }
+        }
+        first
+    }
+}
+
+impl LockedZone {
+    fn refill_words(&mut self, cache: &CpuCache, wanted: &WordsWanted) -> Option<Pfn> {
+        let mut first = None;
+        let segments = self.buddy.segments;
+        self.take_words(wanted, |word| {
+            let Some(base) = segment::frame(segments, word.index, word.first) else { return };
+            let mut runs = word.runs;
+            if first.is_none() {
+                first = Some(base.add(u64::from(runs.trailing_zeros())));
+                runs &= runs.wrapping_sub(1);
+            }
+            cache.take_over(wanted.order, wanted.migrate_type, Runs { base, runs });
+        });
+        first
+    }
+
+    fn refill_runs(
+        &mut self,
+        cache: &CpuCache,
+        order: Order,
+        migrate_type: MigrateType,
+        most: usize,
+    ) -> Option<Pfn> {
+        let mut starts = [Pfn(0); MOST_RUNS];
+        let mut filled = 0;
+        let mut offsets = [0; RUNS_OF_A_BLOCK];
+        while filled < most {
+            let room = (most - filled).min(RUNS_OF_A_BLOCK);
+            if filled != 0
+                && self.free_index.smallest(migrate_type, order.get()).is_none()
+                && (room < FreeMap::<8>::PAGES >> order.get()
+                    || self.buddy.is_next_reported(migrate_type, Order::BLOCK))
+            {
+                // Nobody waits for more, so no block is divided for a part of it.
+                break;
+            }
+            let Some((index, taken)) = self.take_runs(order, migrate_type, &mut offsets[..room])
+            else {
+                break;
+            };
+            let Some(block) = self.frame(index, 0) else { break };
+            for (start, &offset) in starts[filled..].iter_mut().zip(&offsets[..taken]) {
+                *start = block.add(offset as u64);
+            }
+            filled += taken;
+        }
+        let (&first, others) = starts[..filled].split_first()?;
+        // The lowest on top, so that addresses ascend.
+        for &start in others.iter().rev() {
+            cache.put(start, order);
+        }
+        Some(first)
+    }
+
+    /// Takes up to `most` blocks: those whose merge is deferred, else free blocks as whole as they
+    /// are, the smallest first. Nothing when there is none.
+    fn take_blocks(&mut self, migrate_type: MigrateType, most: u32) -> Option<BlockGroups> {
+        let mut taken = BlockGroups::EMPTY;
+        let mut left = most;
+        while left != 0 && taken.len < MOST_GROUPS {
+            let Some(some) = self.buddy.take_some(left, migrate_type, taken.len == 0) else {
+                break;
+            };
+            left -= some.1.count_ones();
+            taken.push(some);
+        }
+        if taken.len == 0 && most != 0 {
+            // By all means that there are for one.
+            let (index, _) = self.take(Order::BLOCK, migrate_type)?;
+            taken.push(neighbours(index, 1));
+        }
+        (taken.len != 0).then_some(taken)
+    }
+}

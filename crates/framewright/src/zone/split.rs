@@ -1,0 +1,215 @@
+//! Split blocks: what makes a block one, and what ends it.
+//!
+//! ```text
+//!   free ──split_free──────> split, all free ──take──> split ──free──> complete
+//!   allocated whole                                      ^                │
+//!        └────split_allocated──> split, none free ──free─┘                │
+//!   free <──join───────────────────────── unless it becomes the spare <───┘
+//! ```
+//!
+//! One block all of whose frames are free is kept split, the *spare*, because the next request
+//! often splits again. What is free in a block may be *unavailable*: while the block is isolated,
+//! or while it is *undescribed*, which is when its pages are to have descriptors inside it and it
+//! has no eight free frames more for them.
+
+use super::locked::LockedZone;
+use crate::block::deferred_merge::MERGE_DEFERRED;
+use crate::block::list::{NONE, Position};
+use crate::block::{BlockState, FreeMap, MapForm, MigrateType, State};
+use crate::page::{MAP_FRAMES, MapFrames};
+use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
+use core::ops::Range;
+
+/// Order of a block all of whose frames are free.
+const WHOLE: u8 = BLOCK_ORDER;
+const FRAMES: usize = FreeMap::<8>::PAGES;
+
+impl LockedZone {
+    /// Makes an allocated block of order 9 a split one with all its frames free, but for those that
+    /// hold descriptors, if they are inside: the last eight, or the first where the last are
+    /// `wanted`.
+    pub(super) fn split_free(
+        &mut self,
+        index: u32,
+        migrate_type: MigrateType,
+        wanted: Range<usize>,
+    ) {
+        self.buddy.events.block_splits += 1;
+        let map = self.buddy.table.free_map(index);
+        map.clear();
+        map.set_range(0, FRAMES);
+        self.buddy.table.set_inner(index);
+        let mut state = BlockState::split(migrate_type).with_pages(
+            PAGES_PER_BLOCK,
+            PAGES_PER_BLOCK,
+            PAGES_PER_BLOCK,
+        );
+        if self.buddy.last_taken.reported {
+            // Until the first free all that is free in it was reported, and is zero if the block
+            // was.
+            state = state.with(BlockState::SWEPT);
+            self.buddy.reported.set_zero(index, self.buddy.last_taken.zero);
+        }
+        self.buddy.table.set_state(index, state);
+        self.split_pages += PAGES_PER_BLOCK;
+        match self.form(index) {
+            MapForm::None => {}
+            MapForm::Array => self.buddy.table.set_state(index, state.with_array()),
+            MapForm::Inside => {
+                let last = FRAMES - MAP_FRAMES;
+                self.describe(index, MapFrames::run(if wanted.end > last { 0 } else { last }));
+            }
+        }
+        self.set_free_order(index, Some(WHOLE));
+    }
+
+    /// Makes an allocated block of order 9 a split one, all of it still allocated.
+    pub(super) fn split_allocated(&mut self, index: u32, whole: BlockState) {
+        self.buddy.events.block_splits += 1;
+        self.buddy.table.free_map(index).clear();
+        self.buddy.table.set_inner(index);
+        let mut state =
+            BlockState::split(whole.migrate_type()).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
+        if whole.has(BlockState::ISOLATED) {
+            state = state.with(BlockState::ISOLATED);
+        }
+        state = match self.form(index) {
+            MapForm::None => state,
+            MapForm::Array => state.with_array(),
+            MapForm::Inside => state.with(BlockState::UNDESCRIBED),
+        };
+        self.buddy.table.set_state(index, state);
+    }
+
+    /// Writes a split block's word and moves the block to the set that it names.
+    #[inline]
+    pub(super) fn change(&mut self, index: u32, old: BlockState, new: BlockState) {
+        if (old.free_order(), old.migrate_type()) != (new.free_order(), new.migrate_type()) {
+            self.change_set(index, old, new);
+        }
+        self.buddy.table.set_state(index, new);
+    }
+
+    #[inline(never)]
+    fn change_set(&mut self, index: u32, old: BlockState, new: BlockState) {
+        if let Some(order) = old.free_order() {
+            self.free_index.remove(old.migrate_type(), order, index);
+        }
+        if let Some(order) = new.free_order() {
+            self.free_index.insert(new.migrate_type(), order, index);
+        }
+    }
+
+    /// Moves a split block to the set of another order.
+    pub(super) fn set_free_order(&mut self, index: u32, order: Option<u8>) {
+        let state = self.buddy.table.state(index);
+        self.change(index, state, state.with_free_order(order));
+    }
+
+    /// A split block all of whose frames are free: one is kept split, because the next request
+    /// often splits again; others become whole.
+    pub(super) fn complete(&mut self, index: u32) {
+        if self.spare == NONE && !self.buddy.placement.coin() {
+            self.spare = index;
+            return self.set_free_order(index, Some(WHOLE));
+        }
+        let migrate_type = self.join(index);
+        self.free_whole(index, migrate_type);
+    }
+
+    /// Frees a block that is not split any more, whatever its entry says.
+    #[inline]
+    pub(super) fn free_whole(&mut self, index: u32, migrate_type: MigrateType) {
+        if migrate_type == MigrateType::Movable {
+            self.buddy.table.set_state(index, MERGE_DEFERRED);
+            if self.buddy.defer_merge_of_one(index) {
+                return;
+            }
+        }
+        self.buddy.free(index, Order::BLOCK, migrate_type, Position::Head);
+    }
+
+    /// Ends all that makes a split block a split one, but its state; returns its type.
+    fn join(&mut self, index: u32) -> MigrateType {
+        self.buddy.events.block_merges += 1;
+        self.set_free_order(index, None);
+        let state = self.buddy.table.state(index);
+        let migrate_type = state.migrate_type();
+        self.split_pages -= state.free_pages();
+        self.buddy.reported.set_zero(index, false);
+        self.take_map(index);
+        migrate_type
+    }
+
+    /// Makes the block that is kept split whole, whose descriptors then take no frames any more.
+    pub(super) fn release_spare(&mut self) {
+        let index = core::mem::replace(&mut self.spare, NONE);
+        if index != NONE {
+            let migrate_type = self.join(index);
+            self.buddy.free(index, Order::BLOCK, migrate_type, Position::Head);
+        }
+    }
+
+    /// Where a block's free frames are counted.
+    pub(super) fn free_counter(&mut self, state: BlockState) -> &mut u64 {
+        let isolated = state.has(BlockState::ISOLATED);
+        if isolated { &mut self.isolated_pages } else { &mut self.split_pages }
+    }
+
+    /// Goes on where frames of a block became free that is isolated or undescribed.
+    #[cold]
+    pub(super) fn freed_unavailable(&mut self, index: u32, pages: u64) {
+        let state = self.buddy.table.state(index);
+        *self.free_counter(state) += pages;
+        if state.has(BlockState::UNDESCRIBED) {
+            self.describe_if_possible(index);
+        }
+        self.reindex(index);
+    }
+
+    /// Isolates a split block: what is free and what becomes free waits.
+    pub(super) fn isolate(&mut self, index: u32) {
+        if self.spare == index {
+            self.spare = NONE;
+        }
+        self.set_free_order(index, None);
+        self.set_isolated(index, BlockState::with);
+    }
+
+    /// Puts an isolated split block back.
+    pub(super) fn put_back(&mut self, index: u32) {
+        self.set_isolated(index, BlockState::without);
+    }
+
+    fn set_isolated(&mut self, index: u32, change: fn(BlockState, u64) -> BlockState) {
+        let state = self.buddy.table.state(index);
+        *self.free_counter(state) -= state.free_pages();
+        let state = change(state, BlockState::ISOLATED);
+        *self.free_counter(state) += state.free_pages();
+        self.buddy.table.set_state(index, state);
+        self.reindex(index);
+    }
+
+    /// Puts a split block where its state says that it belongs: among the whole ones, into a set of
+    /// the free index, or nowhere.
+    pub(super) fn reindex(&mut self, index: u32) {
+        let state = self.buddy.table.state(index);
+        let complete = state.free_pages() + state.map_pages() == PAGES_PER_BLOCK;
+        if state.has(BlockState::ISOLATED) {
+            if complete {
+                self.isolated_pages += PAGES_PER_BLOCK - state.free_pages();
+                self.buddy.reported.set_zero(index, false);
+                self.take_map(index);
+                self.buddy.table.set_state(
+                    index,
+                    BlockState::head(State::Isolated, Order::BLOCK, state.migrate_type()),
+                );
+            }
+        } else if complete {
+            self.complete(index);
+        } else if !state.is_unavailable() {
+            let largest = self.buddy.table.free_map(index).largest_order();
+            self.set_free_order(index, largest);
+        }
+    }
+}
