@@ -11,6 +11,7 @@ mod rust;
 mod soak;
 mod step;
 mod steps;
+mod usage;
 mod workspace;
 
 use std::process::ExitCode;
