@@ -184,8 +184,11 @@ mod tests {
 
     #[test]
     fn result_lines_are_summed() {
-        let output = "running 2 tests\ntest result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out\n\
-                      noise\ntest result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let output = "running 2 tests\n\
+                      test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out\n\
+                      noise\n\
+                      test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; \
+                      0 filtered out\n";
         assert_eq!(
             Tally::of(output),
             Tally { passed: 15, failed: 2, ignored: 1, ..Tally::default() }

@@ -9,7 +9,8 @@ pub const ALL: &[Step] = &[
     Step { name: "format", about: "cargo fmt leaves nothing to change", run: format },
     Step {
         name: "house",
-        about: "headers, file sizes, SAFETY comments, orders of memory, crates that know only what they may",
+        about: "headers, file sizes, SAFETY comments, orders of memory, crates that know only what \
+            they may",
         run: house,
     },
     Step { name: "api", about: "docs/api lists the public interface as it is", run: api::check },
@@ -35,7 +36,8 @@ pub const ALL: &[Step] = &[
     },
     Step {
         name: "guest",
-        about: "the reference guest, the minimal kernel and the program for Linux build and are small",
+        about: "the reference guest, the minimal kernel and the program for Linux build and are \
+            small",
         run: guest_image,
     },
     Step {

@@ -276,7 +276,8 @@ mod tests {
                 ("lib.rs", "pub mod low;\nmod high;\npub use high::Top;\n"),
                 (
                     "low/mod.rs",
-                    "mod inner;\npub use inner::Deep;\nfn f() -> u8 {\n    crate::high::g()\n}\n#[cfg(test)]\nmod tests {\n    use crate::high::Top;\n}\n",
+                    "mod inner;\npub use inner::Deep;\nfn f() -> u8 {\n    crate::high::g()\n}\n\
+                     #[cfg(test)]\nmod tests {\n    use crate::high::Top;\n}\n",
                 ),
                 ("low/inner.rs", "use crate::Top;\npub struct Deep;\n"),
                 (
