@@ -8,7 +8,7 @@
 //!
 //! `owner` keeps the records of pages and `places` the source lines in them; `fill` writes and
 //! compares memory, `filled` knows which free pages hold the pattern; `placement` throws coins.
-//! What calls them is `manager::aided`.
+//! What calls them is `manager::debug`.
 
 mod aids;
 mod fill;

@@ -4,7 +4,7 @@
 //! Here is what pools are made of: sizes, sets of nodes, errors, boot parameters (`parameters`),
 //! free pages as chains through the block table (`chain`), two a list (`list`), the counters with
 //! their rules (`books`), and how numbers are dealt out over nodes (`spread`). What happens to
-//! memory is in `manager::pools`: [`Manager::pool`](crate::Manager::pool) is the way in.
+//! memory is in `manager::hugetlb`: [`Manager::pool`](crate::Manager::pool) is the way in.
 
 mod books;
 mod error;
