@@ -1,8 +1,9 @@
 //! [`Builder`]: describes a [`FakeMachine`].
 
 use super::cpu::CpuSet;
+use super::fake::retire_with_thread;
 use super::fake::{Clock, Counters, FakeMachine};
-use super::memory::{Layout, Memory, PATTERNS, retire_with_thread};
+use super::memory::{Layout, Memory, PATTERNS};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, PhysRange};
 use std::cell::Cell;
@@ -217,11 +218,8 @@ impl Builder {
             }
             None => Arc::new(Memory::new(&usable, self.layout, pattern)),
         };
-        if !self.is_kept {
-            retire_with_thread(&memory);
-        }
         let cpus = Arc::new(CpuSet::new(self.cpu_nodes.len()));
-        Box::leak(Box::new(FakeMachine {
+        let machine: &'static FakeMachine = Box::leak(Box::new(FakeMachine {
             memory,
             pattern,
             map,
@@ -234,7 +232,11 @@ impl Builder {
             vmemmap: OnceLock::new(),
             knows_tasks: self.knows_tasks,
             entropy: self.entropy,
-        }))
+        }));
+        if !self.is_kept {
+            retire_with_thread(machine);
+        }
+        machine
     }
 
     fn topology(&self) -> Topology<'static> {
