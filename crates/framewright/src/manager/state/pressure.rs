@@ -118,6 +118,7 @@ pub(crate) struct Counters {
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    // Relaxed: nothing else is read by what a counter says.
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
