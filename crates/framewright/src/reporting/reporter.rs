@@ -31,7 +31,7 @@ const EVENTS: usize = 8;
 const PATIENT_LOOKS: u32 = 8;
 const LEAST_OFTEN: u32 = 2;
 
-/// What reporting is doing (SPEC 5.2).
+/// What reporting is doing (Linux: `mm/page_reporting.c`, `page_reporting_process`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Nothing is there to report.
@@ -604,7 +604,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             Source::Zone(number) => {
                 if let Some(zone) = self.manager.zones().get(number) {
                     zone.give_back(self.manager.platform(), &mut self.batch, returned);
-                    self.manager.stir();
+                    self.manager.note_free();
                 }
             }
             Source::Pool => {
