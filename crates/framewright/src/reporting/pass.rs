@@ -12,7 +12,7 @@ const BURST_CALLS: u64 = 16;
 const SHARE: u64 = 16;
 /// At Linux's pace a pass reports so many calls more than the share: Linux counts what it may
 /// report of each list of free blocks by itself, those of 2 MiB and those of 4 MiB, and goes one
-/// call over in each (SPEC 5.3).
+/// call over in each (Linux: `mm/page_reporting.c`, `page_reporting_cycle`).
 const CALLS_OVER: u64 = 2;
 
 /// What a device takes at once.

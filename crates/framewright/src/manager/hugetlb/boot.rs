@@ -1,10 +1,11 @@
-//! Pools as the command line wants them, filled when all memory is there (SPEC 6.2, 6.6, 6.7).
+//! Pools as the command line wants them, filled when all memory is there (Linux: `mm/hugetlb.c`,
+//! `hugepages_setup`).
 //!
 //! 1 GiB pages come first, while memory is in large pieces. The node form is filled in parallel
 //! like the other. Where pages in pools are to have no map, bring-up takes most of them from the
 //! memblock allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
 
-use crate::block::{Chain, Lot, Segment};
+use crate::block::{Chain, PageList, Segment};
 use crate::hugetlb::{Shares, spread};
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::resizing::Moving;
@@ -27,7 +28,8 @@ pub struct BootPool {
     pub wanted: u64,
     /// Pages that the pool has.
     pub got: u64,
-    /// Those of them whose map was never made (SPEC 7.6).
+    /// Those of them whose map was never made (Linux: `mm/hugetlb_vmemmap.c`,
+    /// `hugetlb_vmemmap_init_early`).
     pub without_map: u64,
     nodes: Option<[(u32, u32); MAX_NODES]>,
 }
@@ -184,7 +186,7 @@ impl<P: Platform> Hugetlb<'_, P> {
                 let mut books = self.books();
                 books.add_free(size, range.node, chain.pages);
                 books.counts_mut(size).target += chain.pages;
-                books.list(size, slot).append(zone.table(), Lot::fresh(chain));
+                books.list(size, slot).append(zone.table(), PageList::fresh(chain));
                 adopted[size.index()][range.node.index()] += chain.pages;
             }
         }

@@ -14,8 +14,8 @@ use crate::zone::Zone;
 
 impl<P: Platform> Hugetlb<'_, P> {
     /// Recounts the pools from their lists and from the tables, and checks the rules among their
-    /// counters (SPEC 6.1). While nobody resizes, allocates or frees pages of pools; the rules
-    /// alone hold at any time.
+    /// counters (Linux: `mm/hugetlb.c`, `struct hstate`). While nobody resizes, allocates or frees
+    /// pages of pools; the rules alone hold at any time.
     ///
     /// # Errors
     /// The first [`PoolFault`] found.

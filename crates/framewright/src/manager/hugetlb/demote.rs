@@ -1,13 +1,14 @@
-//! Demotion: 1 GiB pages become 2 MiB pages of the other pool (SPEC 6.8).
+//! Demotion: 1 GiB pages become 2 MiB pages of the other pool (Linux: `mm/hugetlb.c`,
+//! `demote_pool_huge_page`).
 //!
 //! Linux compares the free pages of a node with what is reserved over all nodes, in unsigned
 //! arithmetic, and takes as many as it was asked for although fewer may be unreserved. Here a page
 //! is taken only while one is free that nobody was promised, and each is counted out of one pool
 //! before it is counted into the other.
 
-use crate::block::{Chain, Lot};
+use crate::block::{Chain, PageList};
 use crate::hugetlb::PoolError;
-use crate::manager::hugetlb::lend::alone;
+use crate::manager::hugetlb::allocate::alone;
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::hugetlb::take::Moment;
 use crate::platform::Platform;
@@ -108,13 +109,13 @@ impl<P: Platform> Pool<'_, P> {
             Some(parts) => {
                 books.add_free(smaller, node, parts.pages);
                 books.counts_mut(smaller).target += parts.pages;
-                books.list(smaller, slot).append(zone.table(), Lot::of(parts));
+                books.list(smaller, slot).append(zone.table(), PageList::of(parts));
                 true
             }
             None => {
                 // It was isolated or went bad meanwhile.
                 books.undo_demotion(size, node, 1);
-                books.list(size, slot).append(zone.table(), Lot::of(whole));
+                books.list(size, slot).append(zone.table(), PageList::of(whole));
                 false
             }
         }

@@ -1,13 +1,13 @@
-//! Pages of pools with memory errors (SPEC 6.9).
+//! Pages of pools with memory errors (Linux: `mm/hugetlb.c`, `__get_huge_page_for_hwpoison`).
 //!
 //! Called where a machine check is handled: a bounded number of steps, whatever the pool's size.
 //! The chain of free pages is doubly linked, and a page's own links say which chain it stands in,
 //! so that it is taken out where it is.
 
-use crate::block::{BlockState, Chain, Lot};
-use crate::hugetlb::{Books, PoolError, Suspect};
+use crate::block::{BlockState, Chain, PageList};
+use crate::hugetlb::{Accounting, PoolError, Suspect};
 use crate::manager::facets::Hugetlb;
-use crate::manager::hugetlb::lend::{Place, alone};
+use crate::manager::hugetlb::allocate::{Place, alone};
 use crate::manager::hugetlb::pool::Pool;
 use crate::platform::Platform;
 use crate::units::Pfn;
@@ -55,13 +55,13 @@ impl<P: Platform> Pool<'_, P> {
         if !left {
             return Ok(Poisoned::Stays);
         }
-        self.give_back_lot(place.zone, Lot::fresh(Chain::one(place.index, false)));
+        self.give_back_list(place.zone, PageList::fresh(Chain::one(place.index, false)));
         Ok(Poisoned::Left)
     }
 
     /// Takes a page with a memory error out of the books and its list, if it is free there and not
     /// promised. While no pages are on their way. The caller gives it back.
-    fn leave(&self, books: &mut Books, place: &Place) -> bool {
+    fn leave(&self, books: &mut Accounting, place: &Place) -> bool {
         let (size, zone) = (self.size, place.zone);
         let free = self.is_page(place) && self.flags(place).is_none();
         if !free
@@ -79,7 +79,7 @@ impl<P: Platform> Pool<'_, P> {
 
 impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Looks again at pages that had errors while others were on their way.
-    pub(super) fn settle_suspects(self) {
+    pub(super) fn recheck_suspects(self) {
         loop {
             let (suspect, left) = {
                 let mut books = self.books();
@@ -97,7 +97,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
             if let Some(place) = left {
                 self.manager
                     .pool(suspect.size)
-                    .give_back_lot(place.zone, Lot::fresh(Chain::one(place.index, false)));
+                    .give_back_list(place.zone, PageList::fresh(Chain::one(place.index, false)));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The pool of one size, and what all pools have together.
 
-use crate::hugetlb::{Books, NodeCounts, PoolCounts, PoolError};
+use crate::hugetlb::{Accounting, NodeCounts, PoolCounts, PoolError};
 use crate::manager::facets::Hugetlb;
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
@@ -40,7 +40,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
 
     /// What is counted of all pools, and their lists. Not to be asked for while a zone's lock is
     /// held (invariant 11).
-    pub(super) fn books(self) -> SpinGuard<'m, Books, P> {
+    pub(super) fn books(self) -> SpinGuard<'m, Accounting, P> {
         self.manager.pools.books.lock(self.manager.platform)
     }
 
@@ -88,7 +88,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
 
 impl<'m, P: Platform> Pool<'m, P> {
     /// What is counted of all pools, and their lists.
-    pub(super) fn books(self) -> SpinGuard<'m, Books, P> {
+    pub(super) fn books(self) -> SpinGuard<'m, Accounting, P> {
         self.manager.hugetlb().books()
     }
 

@@ -8,9 +8,9 @@
 //! free in its pool.
 
 use crate::block::list::NONE;
-use crate::block::{Chain, IN_USE, LENT, Lot};
+use crate::block::{Chain, IN_USE, LENT, PageList};
 use crate::manager::facets::Hugetlb;
-use crate::manager::hugetlb::lend::Place;
+use crate::manager::hugetlb::allocate::Place;
 use crate::platform::Platform;
 use crate::units::{Order, PhysRange, PoolSize};
 use crate::zone::{MOST_PIECES, Zone};
@@ -91,7 +91,8 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         let mut search = books.list(size, slot).search();
         for place in &mut loan.indices[..usize::try_from(most).unwrap_or(0)] {
             let good = |index| zone.is_good_in_pool(index);
-            let Some(index) = books.list(size, slot).take_fresh(zone.table(), &good, &mut search)
+            let Some(index) =
+                books.list(size, slot).take_unreported(zone.table(), &good, &mut search)
             else {
                 break;
             };
@@ -142,7 +143,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         for (position, &index) in pages.indices[..pages.len].iter().enumerate() {
             let told = told(position);
             if pool.end_use(&Place { zone, slot, index }, 0, told) {
-                pool.give_back_lot(zone, Lot::of(Chain::one(index, told)));
+                pool.give_back_list(zone, PageList::of(Chain::one(index, told)));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Growing and shrinking a pool (SPEC 6.4).
+//! Growing and shrinking a pool (Linux: `mm/hugetlb.c`, `set_max_huge_pages`).
 //!
 //! What is to come or go is dealt out over the nodes beforehand, as if one page at a time in turn.
 //! Then each node's share is one part of a job, so that several threads work on their own nodes; a
@@ -6,7 +6,7 @@
 //! few pages is not a job at all.
 
 use crate::hugetlb::{
-    BLOCKS_OF_A_THREAD_WITH_MAPS, Books, PoolError, Shares, Taken, resize_threads,
+    Accounting, BLOCKS_OF_A_THREAD_WITH_MAPS, PoolError, Shares, Taken, resize_threads,
 };
 use crate::manager::hugetlb::pool::Pool;
 use crate::platform::Platform;
@@ -26,13 +26,13 @@ const PART_SHIFT: u32 = 40;
 
 /// Where pages go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    In,
-    Out,
+enum Direction {
+    Grow,
+    Shrink,
 }
 
 /// What a resize led to. A pool that could not grow as far as was wanted is no error: what was
-/// reached is its target now (SPEC 6.4).
+/// reached is its target now (Linux: `mm/hugetlb.c`, `set_max_huge_pages`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resized {
     /// Which pool.
@@ -217,7 +217,7 @@ impl<P: Platform> Pool<'_, P> {
     ) -> (Tallies, u64) {
         let got = Tallies::new();
         let returned = AtomicU64::new(0);
-        self.work(shares, helpers, threads, Way::In, &|node, range| {
+        self.work(shares, helpers, threads, Direction::Grow, &|node, range| {
             let most = range.end - range.start;
             let mut done = 0;
             while done < most {
@@ -273,7 +273,7 @@ impl<P: Platform> Pool<'_, P> {
                 }
                 shares
             };
-            self.work(&shares, helpers, threads, Way::Out, &|node, range| {
+            self.work(&shares, helpers, threads, Direction::Shrink, &|node, range| {
                 let mut left = range.end - range.start;
                 while left != 0 {
                     let taken = self.remove_pages(node, count, left);
@@ -300,7 +300,7 @@ impl<P: Platform> Pool<'_, P> {
             // All that a node has comes off at once. A part has to be counted off, link after link
             // and with the lock held; and what is restored sets memory free for the rest.
             let is_whole =
-                wanted >= books.node(size, node).free && !self.is_much_for_maps(Way::Out);
+                wanted >= books.node(size, node).free && !self.is_much_for_maps(Direction::Shrink);
             let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
             let pages = books.drop_free(size, node, count, most);
             if pages == 0 {
@@ -314,7 +314,7 @@ impl<P: Platform> Pool<'_, P> {
     /// Takes so many free pages of a node off its lists, which have them.
     pub(super) fn take_off(
         &self,
-        books: &mut Books,
+        books: &mut Accounting,
         (node, pages): (NodeId, u64),
         taken: &mut Taken,
     ) {
@@ -337,14 +337,15 @@ impl<P: Platform> Pool<'_, P> {
         shares: &Shares,
         helpers: &H,
         threads: u32,
-        way: Way,
+        direction: Direction,
         part: &(dyn Fn(NodeId, Range<u64>) + Sync),
     ) {
         let size = self.size;
         let nodes = || NodeMask::ALL.nodes().filter(|node| shares[node.index()] != 0);
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
         let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
-        let threads = resize_threads(size, pages, nodes_used, self.is_much_for_maps(way), threads);
+        let threads =
+            resize_threads(size, pages, nodes_used, self.is_much_for_maps(direction), threads);
         // Relaxed: read by who fills the pools, whose calls these are.
         self.manager.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
         if threads < 2 {
@@ -362,7 +363,7 @@ impl<P: Platform> Pool<'_, P> {
             used += 1;
         }
         let job = Job::of_parts(&parts[..used]).max_threads(threads);
-        let job = if self.restores_maps(way) {
+        let job = if self.restores_maps(direction) {
             // All of it is outside of locks and what it takes is known, so that helpers come at
             // once; chunks as small as that allows, so that all end together.
             let least = (BLOCKS_OF_A_THREAD_WITH_MAPS * PAGES_PER_BLOCK / size.frames()).max(1);
@@ -387,13 +388,13 @@ impl<P: Platform> Pool<'_, P> {
     /// Whether more is done for a block's descriptors than for the block: where they are made
     /// again, or somebody else cares for them. Giving them up is little in a kernel, and in a
     /// process it is one call of the system, which several threads at once make no shorter.
-    fn is_much_for_maps(&self, way: Way) -> bool {
-        self.manager.pools.has_maps.load(Ordering::Relaxed) || self.restores_maps(way)
+    fn is_much_for_maps(&self, direction: Direction) -> bool {
+        self.manager.pools.has_maps.load(Ordering::Relaxed) || self.restores_maps(direction)
     }
 
     /// Whether the manager itself makes descriptors again.
-    fn restores_maps(&self, way: Way) -> bool {
-        way == Way::Out
+    fn restores_maps(&self, direction: Direction) -> bool {
+        direction == Direction::Shrink
             && self.manager.hugetlb().eager_restore()
             && !self.manager.pools.has_maps.load(Ordering::Relaxed)
     }

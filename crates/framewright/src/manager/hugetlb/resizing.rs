@@ -27,7 +27,7 @@ impl<'a, P: Platform> Moving<'a, P> {
 impl<P: Platform> Drop for Moving<'_, P> {
     fn drop(&mut self) {
         if self.0.pools.moving.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.hugetlb().settle_suspects();
+            self.0.hugetlb().recheck_suspects();
         }
     }
 }

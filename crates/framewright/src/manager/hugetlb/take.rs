@@ -3,7 +3,7 @@
 //! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else
 //! whole runs are taken and given back under one hold of a zone's lock.
 
-use crate::block::{Chain, Lot};
+use crate::block::{Chain, PageList};
 use crate::hugetlb::Taken;
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::pool::Pool;
@@ -36,8 +36,8 @@ pub(super) enum Moment {
 
 impl<P: Platform> Hugetlb<'_, P> {
     /// Writes `vm.hugetlb_optimize_vmemmap`: whether pages that enter a pool from now on give up
-    /// their part of the vmemmap, where there is one (SPEC 7.7). Pages that are in a pool stay
-    /// as they are.
+    /// their part of the vmemmap, where there is one (Linux: `mm/hugetlb_vmemmap.c`). Pages that
+    /// are in a pool stay as they are.
     pub fn set_optimize_vmemmap(self, on: bool) {
         // Relaxed: a page that enters at this moment may go either way.
         self.manager.pools.optimize.store(on, Ordering::Relaxed);
@@ -200,7 +200,8 @@ impl<P: Platform> Pool<'_, P> {
                         continue;
                     };
                     taken.note(zone.id().kind, Some(range));
-                    taken.lots[zone.id().kind as usize].append(zone.table(), Lot::fresh(chain));
+                    taken.lots[zone.id().kind as usize]
+                        .append(zone.table(), PageList::fresh(chain));
                 }
                 Err(AllocateError::Damaged(_)) if damaged < DAMAGED_TRIES => damaged += 1,
                 Err(_) => return,
@@ -229,11 +230,17 @@ impl<P: Platform> Pool<'_, P> {
                 Err((most - taken.pages()).saturating_mul(size.frames()))
             }
         };
-        let hopeless = self.manager.pressure.quiet.wants_attention()
-            && self.manager.is_hopeless(&search, size.order());
-        if hopeless || attempt(ORDINARY).is_err() {
+        let known_to_fail = self.manager.pressure.epoch.wants_attention()
+            && self.manager.is_known_to_fail(&search, size.order());
+        if known_to_fail || attempt(ORDINARY).is_err() {
             // Whether all were found shows in `taken`.
-            let _ = self.manager.press(&request, &search, size.order(), hopeless, &mut attempt);
+            let _ = self.manager.direct_reclaim(
+                &request,
+                &search,
+                size.order(),
+                known_to_fail,
+                &mut attempt,
+            );
         }
         self.count_taken(most, taken.pages());
         taken
@@ -242,12 +249,12 @@ impl<P: Platform> Pool<'_, P> {
     /// Gives pages back to their zones.
     pub(super) fn give_back(&self, node: NodeId, taken: &Taken) {
         for (_, zone) in self.manager.hugetlb().node_zones(node) {
-            self.give_back_lot(zone, taken.lots[zone.id().kind as usize]);
+            self.give_back_list(zone, taken.lots[zone.id().kind as usize]);
         }
     }
 
     /// The same for pages of one zone.
-    pub(super) fn give_back_lot(&self, zone: &'static Zone, lot: Lot) {
+    pub(super) fn give_back_list(&self, zone: &'static Zone, lot: PageList) {
         let size = self.size;
         if lot.pages() == 0 {
             return;
@@ -264,7 +271,7 @@ impl<P: Platform> Pool<'_, P> {
         if leaked != 0 {
             self.books().counts_mut(size).leaked += leaked;
         }
-        self.manager.pressure.quiet.stir();
+        self.manager.pressure.epoch.note_free();
     }
 
     fn give_back_singly(&self, zone: &'static Zone, chain: Chain) -> u64 {

@@ -199,8 +199,8 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Memory became free again.
-    pub(crate) fn stir(&self) {
-        self.pressure.quiet.stir();
+    pub(crate) fn note_free(&self) {
+        self.pressure.epoch.note_free();
     }
 
     pub(crate) fn zone_of_kind(&self, node: NodeId, kind: ZoneKind) -> Option<&'static Zone> {

@@ -73,6 +73,7 @@ impl MapPolicy {
 
     pub(crate) fn note_reclaimed(&self, change: &MapChange) {
         self.note_pages(change);
+        // Relaxed: a counter, here and below.
         self.reclaimed_blocks.fetch_add(change.blocks, Ordering::Relaxed);
     }
 

@@ -1,4 +1,5 @@
-//! Reservations (SPEC 6.5): pages that are promised before anybody knows where they will be used.
+//! Reservations (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`): pages that are promised before
+//! anybody knows where they will be used.
 
 use crate::hugetlb::{PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;
@@ -53,7 +54,7 @@ impl<P: Platform> Pool<'_, P> {
             };
             let more = if room == 0 { 0 } else { self.add_surplus_pages(allowed, room) };
             if more == 0 {
-                self.break_promise(promised, added);
+                self.cancel_reservation(promised, added);
                 return Err(no_page);
             }
             added += more;
@@ -67,7 +68,7 @@ impl<P: Platform> Pool<'_, P> {
     /// [`PoolError::NotReserved`].
     pub fn unreserve(&self, pages: u64) -> Result<(), PoolError> {
         let reserved = self.counts().reserved;
-        if reserved < pages || !self.break_promise(pages, pages) {
+        if reserved < pages || !self.cancel_reservation(pages, pages) {
             return Err(PoolError::NotReserved { pages, reserved });
         }
         Ok(())
@@ -126,7 +127,7 @@ impl<P: Platform> Pool<'_, P> {
 
     /// Takes back so many promises and gives up to `surplus` free surplus pages back; false, and
     /// nothing changed, when there are fewer promises.
-    fn break_promise(&self, promised: u64, surplus: u64) -> bool {
+    fn cancel_reservation(&self, promised: u64, surplus: u64) -> bool {
         let size = self.size;
         let nodes = self.manager.hugetlb().nodes_with_memory(NodeMask::ALL);
         let shares = {

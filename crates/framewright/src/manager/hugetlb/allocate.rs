@@ -1,8 +1,8 @@
-//! Pages to users and back (SPEC 6.5).
+//! Pages to users and back (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`).
 
 use crate::block::list::NONE;
-use crate::block::{BlockState, Chain, IN_USE, LENT, Lot, RESTORE, Search, State, is_in_use};
-use crate::hugetlb::{Books, PoolError, Taken};
+use crate::block::{BlockState, Chain, IN_USE, LENT, PageList, RESTORE, Search, State, is_in_use};
+use crate::hugetlb::{Accounting, PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
@@ -73,7 +73,7 @@ impl<P: Platform> Pool<'_, P> {
     /// A step of the search for a page in a zone's list that may be handed out.
     fn take_free(
         &self,
-        (books, search): (&mut Books, &mut Search),
+        (books, search): (&mut Accounting, &mut Search),
         slot: usize,
         zone: &Zone,
         reserved: bool,
@@ -128,7 +128,7 @@ impl<P: Platform> Pool<'_, P> {
             self.end_use_locked(books, &place, flags, false)
         };
         if leaves {
-            self.give_back_lot(zone, Lot::fresh(Chain::one(place.index, false)));
+            self.give_back_list(zone, PageList::fresh(Chain::one(place.index, false)));
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl<P: Platform> Pool<'_, P> {
 
     fn end_use_locked(
         &self,
-        mut books: SpinGuard<'_, Books, P>,
+        mut books: SpinGuard<'_, Accounting, P>,
         place: &Place,
         flags: u32,
         told: bool,
@@ -193,7 +193,7 @@ impl<P: Platform> Pool<'_, P> {
             books.end_use(size, node);
             let list = books.list(size, place.slot);
             if told {
-                list.push_told(zone.table(), place.index);
+                list.push_reported(zone.table(), place.index);
             } else {
                 list.push_front(zone.table(), place.index);
             }
