@@ -98,7 +98,7 @@ impl<P: Platform> Manager<P> {
         let whole = Chain::one(index, told);
         alone(zone, index);
         self.tell_maps(size, zone, whole, Moment::Demotion);
-        let parts = zone.divide_for_pool(self.platform, index, size.order(), smaller.order(), told);
+        let parts = zone.divide_for_pool(self.platform, whole, size.order(), smaller.order());
         if let Some(parts) = parts {
             self.tell_maps(smaller, zone, parts, Moment::Publish);
         }
