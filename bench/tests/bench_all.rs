@@ -212,7 +212,8 @@ fn bad_files_are_refused_before_anything_is_measured() {
     for (path, expected) in [
         (
             torn.clone(),
-            "is no file of results (EOF while parsing a list at line 1 column 24); --fresh writes over it",
+            "is no file of results (EOF while parsing a list at line 1 column 24); --fresh writes \
+             over it",
         ),
         (scratch.path("absent/results.json"), "cannot be written: No such file or directory"),
         (folder, "is a folder"),
@@ -247,9 +248,9 @@ fn bad_files_are_refused_before_anything_is_measured() {
 fn another_versions_file_is_kept_aside() {
     let scratch = Scratch::new("bench-all-version");
     let path = scratch.path("results.json");
-    let text =
-        json!({ "format": 1, "framewright": "0.0.1", "command": "bench all --quick", "sections": [], "rows": [] })
-            .to_string();
+    let text = json!({ "format": 1, "framewright": "0.0.1", "command": "bench all \
+            --quick", "sections": [], "rows": [] })
+    .to_string();
     fs::write(&path, &text).expect("a file");
     let child = bench_all(&path)
         .stdout(Stdio::null())

@@ -26,7 +26,8 @@ const PROBE: &str = r#"<script>addEventListener("load", () => {
     const box = svg.getBoundingClientRect();
     for (const text of svg.querySelectorAll("text")) {
       const own = text.getBoundingClientRect();
-      if (own.left < box.left - 3 || own.right > box.right + 6 || own.top < box.top - 3 || own.bottom > box.bottom + 3) {
+      if (own.left < box.left - 3 || own.right > box.right + 6
+          || own.top < box.top - 3 || own.bottom > box.bottom + 3) {
         lost.push(svg.getAttribute("aria-label").slice(0, 40) + ": " + text.textContent);
       }
     }
@@ -34,9 +35,12 @@ const PROBE: &str = r#"<script>addEventListener("load", () => {
   const style = getComputedStyle(document.body);
   const all = document.documentElement;
   const cells = document.querySelectorAll("svg.map path").length;
-  const drawn = [...document.querySelectorAll("svg.plot")].filter((svg) => svg.getBoundingClientRect().height > 30).length;
-  all.dataset.probe = JSON.stringify({ lost, wide: all.scrollWidth - all.clientWidth, back: style.backgroundColor, text: style.color,
-    cells, drawn, tips: document.querySelectorAll("[data-tip]").length, titles: document.querySelectorAll("svg title").length });
+  const drawn = [...document.querySelectorAll("svg.plot")]
+    .filter((svg) => svg.getBoundingClientRect().height > 30).length;
+  all.dataset.probe = JSON.stringify({ lost, wide: all.scrollWidth - all.clientWidth,
+    back: style.backgroundColor, text: style.color,
+    cells, drawn, tips: document.querySelectorAll("[data-tip]").length,
+    titles: document.querySelectorAll("svg title").length });
 });</script>"#;
 
 fn browser() -> PathBuf {
@@ -102,7 +106,8 @@ fn probed(seen: &Seen) -> Value {
 fn report(folder: &Scratch) -> PathBuf {
     let path = |name: &str| folder.path(name).display().to_string();
     fs::write(folder.path("results.json"), fixture::results().to_string()).expect("a file");
-    let commands = "echo 200 > /proc/sys/vm/nr_hugepages; alloc 9 300; alloc 0 40000; alloc 18; alloc 3 5000; free 2; fragment 100M";
+    let commands = "echo 200 > /proc/sys/vm/nr_hugepages; alloc 9 300; alloc 0 40000; alloc 18; \
+        alloc 3 5000; free 2; fragment 100M";
     for (name, machine) in [
         ("small.json", &["--memory", "256M"][..]),
         ("used.json", &["--memory", "8G", "--nodes", "2", "--exec", commands]),
@@ -214,7 +219,8 @@ fn what_a_page_does_wrong_would_be_noticed() {
     for bad in
         ["<script>throw new Error('lost')</script>", "<img src=\"https://example.invalid/x.png\">"]
     {
-        let policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'\">";
+        let policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+            script-src 'unsafe-inline'\">";
         fs::write(
             &page,
             format!("<!doctype html><html><head>{policy}</head><body>{bad}</body></html>"),
@@ -222,7 +228,8 @@ fn what_a_page_does_wrong_would_be_noticed() {
         .expect("a file");
         assert_eq!(look(&page, &folder, &["--dump-dom"]).complaints.len(), 1, "{bad}");
     }
-    let body = "<div style=\"width:3000px\">a</div><svg class=\"plot\" aria-label=\"p\" width=\"90\" height=\"90\"><text x=\"80\" y=\"20\">far too long</text></svg>";
+    let body = "<div style=\"width:3000px\">a</div><svg class=\"plot\" aria-label=\"p\" \
+        width=\"90\" height=\"90\"><text x=\"80\" y=\"20\">far too long</text></svg>";
     fs::write(&page, format!("<!doctype html><html><body>{body}{PROBE}</body></html>"))
         .expect("a file");
     let found = probed(&look(&page, &folder, &["--dump-dom", "--window-size=800,600"]));

@@ -28,26 +28,36 @@ const BOTH: &str = r#"
 case "$*" in
 *initcall_debug*) pages=$(echo "$*" | sed 's/.*hugepages=\([0-9]*\) .*/\1/')
     printf '[ 0.1] Linux\r\n@init\r\n@log <7>[ 0.500] calling  hugetlb_init+0x0\r\n'
-    printf '@log <6>[ 0.520] HugeTLB: registered 2.00 MiB page size, pre-allocated %s pages\r\n@over\r\n' "$pages" ;;
+    printf '@log <6>[ 0.520] HugeTLB: registered 2.00 MiB page size, pre-allocated '
+    printf '%s pages\r\n@over\r\n' "$pages" ;;
 *quiet*) printf '@init\r\n@over\r\n' ;;
-*rdinit=*) printf '[ 0.1] Linux version 6.99\r\n[ 0.2] node 0 deferred pages initialised in 40ms\r\n[ 0.3] node 1 deferred pages initialised in 60ms\r\n@init\r\n'
-    printf '@sum /proc/meminfo MemTotal: 1000\r\n@sum /proc/meminfo MemFree: 900\r\n@sum /proc/vmstat nr_memmap_boot_pages 4\r\n'
+*rdinit=*) printf '[ 0.1] Linux version 6.99\r\n'
+    printf '[ 0.2] node 0 deferred pages initialised in 40ms\r\n'
+    printf '[ 0.3] node 1 deferred pages initialised in 60ms\r\n@init\r\n'
+    printf '@sum /proc/meminfo MemTotal: 1000\r\n@sum /proc/meminfo MemFree: 900\r\n'
+    printf '@sum /proc/vmstat nr_memmap_boot_pages 4\r\n'
+    pool=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
     for ms in 30 150; do
-        printf '@resize /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages 256 256 %s000000\r\n' $ms
-        printf '@resize /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages 0 0 %s000000\r\n' $ms
+        printf "@resize $pool 256 256 ${ms}000000\r\n"
+        printf "@resize $pool 0 0 ${ms}000000\r\n"
     done
     printf '@fault huge 1 90\r\n@fault base 1 40\r\n@over\r\n' ;;
 *hugepages=*) pages=$(echo "$*" | sed 's/.*hugepages=\([0-9]*\) .*/\1/')
-    printf '[ 0.1] HugeTLB: allocation took 2.000ms with x\r\n[ 0.1] HugeTLB: registered 2.00 MiB page size, pre-allocated %s pages\r\n' "$pages"
+    printf '[ 0.1] HugeTLB: allocation took 2.000ms with x\r\n[ 0.1] HugeTLB: registered '
+    printf '2.00 MiB page size, pre-allocated %s pages\r\n' "$pages"
     printf '@shell\r\n@status 0\r\n@end\r\n'; exit 33 ;;
 *exec=*) printf '[ 0.1] Memory: 990K/1024K available\r\n'
-    printf '@json {"nodes":[{"init_ms":0.5}],"deferred":[{"elapsed_ms":30.0}],"totals":{"metadata_bytes":4096,"all_memory_us":3000.0}}\r\n'
+    printf '@json {"nodes":[{"init_ms":0.5}],"deferred":[{"elapsed_ms":30.0}],'
+    printf '"totals":{"metadata_bytes":4096,"all_memory_us":3000.0}}\r\n'
     printf '@shell\r\nMemFree: 980 kB\r\n'
     for ns in 1000000 2000000; do
-        printf '2.00 MiB: 256 pages to stay, 0 surplus, %s ns\r\n2.00 MiB: 0 pages to stay, 0 surplus, %s ns\r\n' $ns $ns
+        printf '2.00 MiB: 256 pages to stay, 0 surplus, %s ns\r\n' $ns
+        printf '2.00 MiB: 0 pages to stay, 0 surplus, %s ns\r\n' $ns
     done
-    printf 'page_fault1 cpus 1: 900 iterations/s\r\npage_fault2 cpus 1: 400 iterations/s\r\n@status 0\r\n@end\r\n'; exit 33 ;;
-*) printf '[ 0.1] Framewright\r\n@shell\r\nframewright> '; read -r word; printf '\r\n@status 0\r\n@end\r\n'; exit 33 ;;
+    printf 'page_fault1 cpus 1: 900 iterations/s\r\npage_fault2 cpus 1: 400 iterations/s\r\n'
+    printf '@status 0\r\n@end\r\n'; exit 33 ;;
+*) printf '[ 0.1] Framewright\r\n@shell\r\nframewright> '; read -r word
+    printf '\r\n@status 0\r\n@end\r\n'; exit 33 ;;
 esac
 exit 0"#;
 
@@ -55,7 +65,8 @@ exit 0"#;
 fn with_fake(folder: &Scratch, body: &str, words: &[&str]) -> Command {
     let calls = folder.path("calls").display().to_string();
     let text = format!(
-        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'QEMU emulator version 9.9.9 (fake)'; exit 0; fi\necho \"$*\" >> '{calls}'\n{body}\n"
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'QEMU emulator version 9.9.9 (fake)'; \
+         exit 0; fi\necho \"$*\" >> '{calls}'\n{body}\n"
     );
     let path = folder.path("qemu-system-x86_64");
     fs::write(&path, text).expect("a script");
@@ -179,7 +190,8 @@ fn both_are_compared_and_what_falls_short_is_marked() {
 fn a_kernel_that_dies_is_explained_and_the_rest_goes_on() {
     let folder = Scratch::new("compare-dies");
     let body = format!(
-        "case \"$*\" in *rdinit=*) echo '[ 0.1] Kernel panic - not syncing: no luck'; exit 0;; esac\n{BOTH}"
+        "case \"$*\" in *rdinit=*) echo '[ 0.1] Kernel panic - not syncing: no luck'; exit 0;; \
+         esac\n{BOTH}"
     );
     let (outcome, results, _) = compare(&folder, &body);
     assert_eq!((outcome.code, results), (Some(1), Value::Null));
@@ -289,8 +301,10 @@ fn the_program_in_linux_follows_scripts() {
     fs::write(&words, "node 1\n  present 12\nspanned 9\n  present 30 kB\npresents 5\n")
         .expect("a file");
     let script = format!(
-        "mark a few words\n\nresize {number} 42\nwrite {number} 7\nsum {words} present\nsum {words} absent\nexists {words}\nexists {number}x\n\
-         dirty 3 0\nfault huge 0 1\nfault base 0 2\nresize {number}x 1\nload {words}\nbogus\nmark last"
+        "mark a few words\n\nresize {number} 42\nwrite {number} 7\nsum {words} present\nsum \
+         {words} absent\nexists {words}\nexists {number}x\n\
+         dirty 3 0\nfault huge 0 1\nfault base 0 2\nresize {number}x 1\nload {words}\nbogus\nmark \
+         last"
     );
     let outcome = follow(&folder, &script);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);

@@ -94,7 +94,7 @@ fn only_files_of_the_kind_that_is_written_give_way() {
     for path in [&memory, &mine] {
         let path = words(path);
         for words in [
-            &["compare", "linux", "--quick", "--kernel", "/nonexistent", "--json", path.as_str()][..],
+            &["compare", "linux", "--kernel", "/nonexistent", "--json", path.as_str()][..],
             &["model", "--memory", "1G", "--json", path.as_str()],
         ] {
             let outcome = run(words);
@@ -131,7 +131,8 @@ fn what_earlier_versions_made_gives_way_too() {
         (folder.path("results.json"), folder.path("page.html"), folder.path("pictures"));
     fs::write(&results, fixture::results().to_string()).expect("a file");
     fs::create_dir(&pictures).expect("a folder");
-    let old = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Framewright: results</title></head></html>";
+    let old = "<!doctype html>\n<html lang=\"en\"><head><meta \
+        charset=\"utf-8\"><title>Framewright: results</title></head></html>";
     fs::write(&page, old).expect("a file");
     // One was made before pictures had marks; the mark of the other is behind a long label.
     let unmarked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/images/memory.svg");

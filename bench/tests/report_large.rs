@@ -44,7 +44,8 @@ fn results_of_many_kinds_take_time_in_step_with_their_number() {
     let folder = Scratch::new("kinds");
     let rows = |make: &dyn Fn(u64) -> Value| (0..MANY).map(make).collect::<Vec<Value>>();
     let alloc = |field: &str, of: u64| {
-        let mut row = json!({ "bench": "alloc", "allocator": "framewright", "managed_gib": 8, "order": of, "pattern": "bulk", "threads": 1, "alloc_ns": 1 });
+        let mut row = json!({ "bench": "alloc", "allocator": "framewright", "managed_gib": 8,
+            "order": of, "pattern": "bulk", "threads": 1, "alloc_ns": 1 });
         row[field] = if field == "order" { of.into() } else { format!("{of}").into() };
         row
     };
@@ -54,9 +55,14 @@ fn results_of_many_kinds_take_time_in_step_with_their_number() {
         json!({ "rows": rows(&|of| json!({ "bench": "b", "kind": of, "x_ns": 1 })) }),
         json!({ "rows": rows(&|of| alloc("allocator", of)) }),
         json!({ "rows": rows(&|of| alloc("order", of)) }),
-        json!({ "rows": rows(&|of| json!({ "bench": "jobs", "case": "uniform", "engine": if of % 2 == 0 { "serial" } else { "framewright" }, "units": of / 2, "unit_ns": 1, "seconds": 1 })) }),
-        json!({ "rows": rows(&|of| json!({ "bench": "fault", "config": if of % 2 == 0 { "off" } else { "on" }, "on": "hosted", "workload": "w", "cpus": of / 2, "against_off": 1 })) }),
-        json!({ "rows": [{ "bench": "b", "x_ns": 1 }], "sections": rows(&|of| json!({ "bench": format!("s{of}"), "timed": "t" })) }),
+        json!({ "rows": rows(&|of| json!({ "bench": "jobs", "case": "uniform",
+            "engine": if of % 2 == 0 { "serial" } else { "framewright" }, "units": of / 2,
+            "unit_ns": 1, "seconds": 1 })) }),
+        json!({ "rows": rows(&|of| json!({ "bench": "fault", "config": if of % 2 == 0 {
+            "off" } else { "on" }, "on": "hosted", "workload": "w", "cpus": of / 2,
+            "against_off": 1 })) }),
+        json!({ "rows": [{ "bench": "b", "x_ns": 1 }], "sections": rows(&|of| json!({
+            "bench": format!("s{of}"), "timed": "t" })) }),
     ] {
         let outcome = report(&folder, &value);
         // A page that would be too large is refused, soon.

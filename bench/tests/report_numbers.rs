@@ -57,8 +57,10 @@ fn limit<'a>(page: &'a str, id: &str) -> &'a str {
 }
 
 fn fault(config: &str, ratio: f64) -> Value {
-    json!({ "bench": "fault", "on": "hosted", "workload": "page_fault1", "cpus": 1, "config": config, "iterations_per_s": 1e7,
-            "against_off": ratio, "against_off_low": ratio - 0.001, "against_off_high": ratio + 0.001 })
+    json!({ "bench": "fault", "on": "hosted", "workload": "page_fault1", "cpus": 1,
+        "config": config, "iterations_per_s": 1e7,
+            "against_off": ratio, "against_off_low": ratio - 0.001,
+            "against_off_high": ratio + 0.001 })
 }
 
 #[test]
@@ -92,12 +94,14 @@ fn a_sign_has_one_meaning_in_all_plots_of_a_section() {
     let more = file["rows"].as_array_mut().expect("rows");
     // Another set of curves in another order, and a plot of less.
     for (system, pace) in [("linux", "fixed"), ("framewright", "fixed")] {
-        more.push(json!({ "bench": "series", "what": "another", "system": system, "on": "qemu", "pace": pace,
+        more.push(json!({ "bench": "series", "what": "another", "system": system, "on": "qemu",
+            "pace": pace,
                           "at_seconds": [0, 1, 2], "rss_mib": [30, 20, 10] }));
     }
     more.push(fault("off, again", 1.01));
     for threads in [0, 2, 4] {
-        more.push(json!({ "bench": "scaling", "what": "another", "threads": threads, "cpus_percent": threads * 25, "init_ms": 700.0 }));
+        more.push(json!({ "bench": "scaling", "what": "another", "threads": threads,
+            "cpus_percent": threads * 25, "init_ms": 700.0 }));
     }
     let page = page("signs", &file);
     let mut plots = 0;
@@ -133,11 +137,13 @@ fn words_at<'a>(plot: &'a str, words: &str) -> &'a str {
 }
 
 fn fall(on: &str, pace: &str, mib: f64, t95: f64) -> Value {
-    json!({ "bench": "reporting", "on": on, "pace": pace, "dirtied_mib": mib, "t50_s": t95 / 2.0, "t95_s": t95 })
+    json!({ "bench": "reporting", "on": on, "pace": pace, "dirtied_mib": mib, "t50_s": t95 / 2.0,
+        "t95_s": t95 })
 }
 
 fn beside_linux(mib: f64, linux: f64, ours: f64) -> Value {
-    json!({ "bench": "compare", "what": "freed memory: 95 % back", "pace": "fixed", "dirtied_mib": mib, "linux_seconds": linux,
+    json!({ "bench": "compare", "what": "freed memory: 95 % \
+        back", "pace": "fixed", "dirtied_mib": mib, "linux_seconds": linux,
             "ours_seconds": ours, "ratio": linux / ours, "cpus": 2 })
 }
 
@@ -171,7 +177,10 @@ fn a_target_judges_rows_of_its_own_size_only() {
     assert_eq!(across(&plot, words_at(&plot, "must")), ("36", "63"), "one row of 24 from 39 on");
     assert_eq!(across(&plot, words_at(&plot, "Linux, elsewhere")), ("36", "87"), "two rows");
     // 1785.7 ms were measured on a machine of 768 GiB.
-    let machine = |name: &str| json!({ "bench": "bring-up", "machine": name, "threads": 1, "tables": "backed", "bring_up_us": 5.0, "metadata_ratio": 1e-4 });
+    let machine = |name: &str| {
+        json!({ "bench": "bring-up", "machine": name, "threads": 1,
+        "tables": "backed", "bring_up_us": 5.0, "metadata_ratio": 1e-4 })
+    };
     let text = page(
         "sizes",
         &rows(&[machine("8G/1 node"), machine("768G/2 nodes"), machine("24T/16 nodes")]),
@@ -207,7 +216,8 @@ fn linux_is_what_was_measured_beside_ours() {
 #[test]
 fn what_the_model_is_off_by_is_seen() {
     let row = |what: &str, predicted: f64, measured: f64| {
-        json!({ "bench": "model", "source": "here", "what": what, "predicted_ms": predicted, "measured_ms": measured,
+        json!({ "bench": "model", "source": "here", "what": what, "predicted_ms": predicted,
+            "measured_ms": measured,
                 "error_percent": (predicted / measured - 1.0) * 100.0 })
     };
     let text = page(
@@ -244,7 +254,8 @@ fn a_busy_machine_is_said_first_and_large() {
 
 #[test]
 fn times_have_the_unit_that_people_use() {
-    let shuffle = json!({ "bench": "bring-up", "machine": "768G/2 nodes", "threads": 1, "tables": "backed", "bring_up_us": 39.7 });
+    let shuffle = json!({ "bench": "bring-up", "machine": "768G/2 \
+        nodes", "threads": 1, "tables": "backed", "bring_up_us": 39.7 });
     let text = page("units", &rows(&[shuffle]));
     let row = limit(&text, "bring-up-768g");
     assert!(

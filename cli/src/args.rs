@@ -47,7 +47,8 @@ pub struct Boot {
     #[arg(long)]
     pub json: bool,
     /// End with the three policies of memmap_init= side by side (hosted, not with --json or --exec)
-    #[arg(long, value_name = "yes|no", value_parser = yes_or_no, default_value = "yes", action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "yes|no", value_parser = yes_or_no, default_value = "yes",
+        action = clap::ArgAction::Set)]
     pub policy_table: bool,
     /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the exit
     /// status is that of the last
@@ -126,11 +127,13 @@ pub struct Target {
     pub machine: Option<Model>,
     /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the
     /// device, such as free-page-hint=on (QEMU)
-    #[arg(long, value_name = "OPTIONS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(long, value_name = "OPTIONS", num_args = 0..=1, require_equals = true,
+        default_missing_value = "")]
     pub balloon: Option<String>,
     /// Give free memory back to the system while commands run: at once, or when it needs some
     /// (hosted; --balloon does it on QEMU)
-    #[arg(long, value_enum, value_name = "ADVICE", num_args = 0..=1, require_equals = true, default_missing_value = "dontneed")]
+    #[arg(long, value_enum, value_name = "ADVICE", num_args = 0..=1, require_equals = true,
+        default_missing_value = "dontneed")]
     pub reporting: Option<Advice>,
     /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many
     /// times

@@ -88,7 +88,8 @@ fn files_that_describe_no_machine() {
     refused(&["boot", "--map", &file("noise", b"\0\xff\n\x7fELF\n")], &["noise"]);
     let bad = file(
         "bad-line",
-        b"BIOS-e820: [mem 0x0000000000000000-0x000000000009fbff] usable\nBIOS-e820: [mem 0x00000000001x0000-0x7ffdefff] usable\n",
+        b"BIOS-e820: [mem 0x0000000000000000-0x000000000009fbff] usable\nBIOS-e820: [mem \
+            0x00000000001x0000-0x7ffdefff] usable\n",
     );
     refused(&["boot", "--map", &bad], &["bad-line", "2", "001x0000"]);
     let useless =

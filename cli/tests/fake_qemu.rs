@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 fn script(folder: &Scratch, body: &str) -> String {
     let log = folder.path("calls").display().to_string();
     let text = format!(
-        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'QEMU emulator version 9.9.9 (fake)'; exit 0; fi\n\
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'QEMU emulator version 9.9.9 (fake)'; \
+         exit 0; fi\n\
          echo $$ > '{log}.pid'; echo \"$*\" >> '{log}'\n{body}\n"
     );
     let path = folder.path("qemu-system-x86_64");
@@ -46,7 +47,8 @@ fn boot(name: &str, body: &str, words: &[&str]) -> (Outcome, String) {
 }
 
 const REPORT: &str = r#"printf '[    0.000000] Framewright guest\r\n[    0.000100] Zone ranges:\r\n'
-printf '@json {"platform":"qemu","policy":"on-demand","threads":1,"nodes":[],"zones":[],"totals":{}}\r\n@end\r\n'
+printf '@json {"platform":"qemu","policy":"on-demand","threads":1,"nodes":[],'
+printf '"zones":[],"totals":{}}\r\n@end\r\n'
 exit 33"#;
 
 #[test]
@@ -201,7 +203,8 @@ fn a_reader_that_goes_away_ends_qemu() {
 #[test]
 fn without_kvm_the_machine_is_emulated_and_that_is_said() {
     let body = format!(
-        "case \"$*\" in *'-accel kvm'*) echo 'qemu-system-x86_64: no luck' >&2; exit 1;; esac\n{REPORT}"
+        "case \"$*\" in *'-accel kvm'*) echo 'qemu-system-x86_64: no luck' >&2; exit 1;; \
+         esac\n{REPORT}"
     );
     for words in [&["--json"][..], &["--json", "--accel", "auto"], &["--json", "--accel", "kvm"]] {
         let (outcome, calls) = boot("kvm", &body, words);

@@ -12,7 +12,8 @@ fn boot(name: &str, (version, body): (&str, &str), words: &[&str]) -> (Outcome, 
     let folder = Scratch::new(name);
     let calls = folder.path("calls");
     let text = format!(
-        "#!/bin/sh\nif [ \"$1\" = --version ]; then {version}; exit 0; fi\necho \"$*\" >> '{}'\n{body}\n",
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then {version}; exit 0; fi\necho \"$*\" >> \
+         '{}'\n{body}\n",
         calls.display()
     );
     let path = folder.path("qemu-system-x86_64");
@@ -32,7 +33,8 @@ fn boot(name: &str, (version, body): (&str, &str), words: &[&str]) -> (Outcome, 
 
 const VERSION: &str = "echo 'QEMU emulator version 9.9.9 (fake)'";
 const REPORT: &str = r#"printf '[    0.000000] Framewright guest\r\n'
-printf '@json {"platform":"qemu","policy":"on-demand","threads":1,"nodes":[],"zones":[],"totals":{}}\r\n@end\r\n'
+printf '@json {"platform":"qemu","policy":"on-demand","threads":1,"nodes":[],'
+printf '"zones":[],"totals":{}}\r\n@end\r\n'
 exit 33"#;
 
 #[test]
@@ -59,7 +61,8 @@ fn a_machine_that_kvm_gives_up_is_emulated_and_that_is_said() {
 
 #[test]
 fn what_its_shell_did_is_not_done_again_by_a_second_machine() {
-    let dies = "printf '@shell\\r\\n'; sleep 1; echo 'KVM internal error. Suberror: 1' >&2; exec sleep 300";
+    let dies = "printf '@shell\\r\\n'; sleep 1; echo 'KVM internal error. Suberror: 1' >&2; exec \
+        sleep 300";
     let body = format!("case \"$*\" in *'-accel kvm'*) {dies};; esac\n{REPORT}");
     let words = ["--json", "--timeout", "60", "--exec", "alloc 0"];
     let (outcome, calls) = boot("shell", (VERSION, &body), &words);

@@ -12,7 +12,8 @@ fn nonsense_is_refused_and_nothing_changes() {
     let nonsense = ["many", "-5", "99999999999999999999", "5000 6", "0x", "'5000;'", "\u{e4}"];
     let writes: String = nonsense.iter().map(|text| format!("echo {text} > {FILE}; ")).collect();
     let commands = format!(
-        "cat {FILE}; {writes}cat {FILE}; echo 1 > /proc/buddyinfo; cat /proc/none; echo 1 > /sys/none; cat /proc; \
+        "cat {FILE}; {writes}cat {FILE}; echo 1 > /proc/buddyinfo; cat /proc/none; echo 1 > \
+         /sys/none; cat /proc; \
          cat /proc/../proc/meminfo; alloc 19; alloc 0 0; alloc 0 1 node=9; free 99; stress; verify"
     );
     let words = [

@@ -45,7 +45,8 @@ impl Drop for Machine {
 
 /// Boots with these words for QEMU; gives its exit status and what came over the serial line.
 fn boot(words: &[&str]) -> (Option<i32>, Vec<String>) {
-    let fixed = "-accel tcg -display none -monitor none -serial stdio -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4";
+    let fixed = "-accel tcg -display none -monitor none -serial stdio -no-reboot -device \
+        isa-debug-exit,iobase=0xf4,iosize=4";
     let mut command = Command::new("qemu-system-x86_64");
     command.args(fixed.split(' ')).args(words).arg("-kernel").arg(image());
     command.stdin(Stdio::null()).stdout(Stdio::piped());

@@ -78,9 +78,12 @@ fn words_of_the_manager_with_wrong_values_are_listed_and_passed_over_as_linux_do
 }
 
 /// What boot lines of Linux carry.
-const FOREIGN: &str = "console=ttyS0,115200n8 quiet root=/dev/vda1 ro init=/sbin/init panic=-1 nokaslr reboot=k \
-                       earlyprintk=serial loglevel=7 acpi=off pci=off noexec=off crashkernel=256M resume=UUID=0 splash \
-                       checkreqprot=1 fail_page_alloc=1,2 selinux=0 rcupdate.rcu_cpu_stall_timeout=9 = -- =5 x";
+const FOREIGN: &str = "console=ttyS0,115200n8 quiet root=/dev/vda1 ro init=/sbin/init panic=-1 \
+    nokaslr reboot=k \
+                       earlyprintk=serial loglevel=7 acpi=off pci=off noexec=off crashkernel=256M \
+                       resume=UUID=0 splash \
+                       checkreqprot=1 fail_page_alloc=1,2 selinux=0 \
+                       rcupdate.rcu_cpu_stall_timeout=9 = -- =5 x";
 
 #[test]
 fn words_for_others_are_listed_and_the_boot_goes_on() {

@@ -20,7 +20,8 @@ fn command(name: &str) -> Command {
 
 #[test]
 fn commands_survive_the_kernels_command_line() {
-    let commands = "echo \"it's\"  'a  b' \u{e4}%20 > /nothing; echo \"it's\"  'a  b' \u{e4}%20\nalloc 9 2; cat /proc/buddyinfo; exit 6";
+    let commands = "echo \"it's\"  'a  b' \u{e4}%20 > /nothing; echo \"it's\"  'a  b' \
+        \u{e4}%20\nalloc 9 2; cat /proc/buddyinfo; exit 6";
     let outcome = finish(command("boot").args(["--nodes", "2", "--exec", commands]));
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(6), ""));
     let text = outcome.stdout;
@@ -95,10 +96,13 @@ fn shown(said: &str, name: &str) -> Vec<u64> {
 
 #[test]
 fn pools_grow_shrink_and_give_their_memory_map_back() {
-    let commands = "cat /proc/meminfo; echo 64 > /proc/sys/vm/nr_hugepages; cat /proc/meminfo; echo 0 > /proc/sys/vm/nr_hugepages; \
-                    echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap; resize 2M 64; cat /proc/meminfo /proc/vmstat; hugetlb 2M 64; \
+    let commands = "cat /proc/meminfo; echo 64 > /proc/sys/vm/nr_hugepages; cat /proc/meminfo; \
+        echo 0 > /proc/sys/vm/nr_hugepages; \
+                    echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap; resize 2M 64; cat \
+                    /proc/meminfo /proc/vmstat; hugetlb 2M 64; \
                     hugetlb 2M 32 node 1; resize 2M 8 node 0; resize 2M 0; cat /proc/meminfo; \
-                    page_fault1 1 cpus 2; page_fault2 1 cpus 2; churn 1; fragment 32M; verify; echo x > /proc/sys/vm/nr_hugepages; echo $?";
+                    page_fault1 1 cpus 2; page_fault2 1 cpus 2; churn 1; fragment 32M; verify; \
+                    echo x > /proc/sys/vm/nr_hugepages; echo $?";
     let machine =
         ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "1G", "--cpus", "2", "--nodes", "2"];
     let outcome =
@@ -136,7 +140,8 @@ fn huge_pages_are_used_at_addresses_of_their_own() {
     // Pages of both sizes, with and without a map, on four CPUs that all look; tables come and go
     // with them.
     let commands = "cat /proc/meminfo; hugetlb 2M 40 1; hugetlb 1G; hugetlb; cat /proc/meminfo; \
-                    echo 0 > /proc/sys/vm/nr_hugepages; resize 2M 12; hugetlb 2M 12 1; hugetlb 2M 13; verify";
+                    echo 0 > /proc/sys/vm/nr_hugepages; resize 2M 12; hugetlb 2M 12 1; hugetlb 2M \
+                    13; verify";
     let machine = [
         "boot",
         "--on",
@@ -207,7 +212,8 @@ fn commands_come_over_the_serial_line() {
     let mut stdin = child.stdin.take().expect("a pipe");
     let long = "x".repeat(3000);
     let input = format!(
-        "echo '@end'; echo @status 3; echo @@\n{long}\nmemhog 100M\nverify\necho 5000 > /proc/sys/vm/min_free_kbytes\ncat /proc/sys/vm/min_free_kbytes\nls /proc\nnonsense"
+        "echo '@end'; echo @status 3; echo @@\n{long}\nmemhog 100M\nverify\necho 5000 > \
+         /proc/sys/vm/min_free_kbytes\ncat /proc/sys/vm/min_free_kbytes\nls /proc\nnonsense"
     );
     stdin.write_all(input.as_bytes()).expect("it reads");
     drop(stdin);

@@ -38,7 +38,8 @@ fn report(folder: &Scratch, value: &Value) -> Outcome {
 }
 
 fn zone(node: u64, runs: Value) -> Value {
-    json!({ "node": node, "zone": "Normal", "present_pages": 1, "managed_pages": 1, "free_pages": 1, "runs": runs })
+    json!({ "node": node, "zone": "Normal", "present_pages": 1, "managed_pages": 1,
+        "free_pages": 1, "runs": runs })
 }
 
 fn snapshot(cell_blocks: u64, zones: &[Value]) -> Value {

@@ -15,7 +15,8 @@ fn exec(words: &[&str], commands: &str) -> (Option<i32>, String, String) {
 
 #[test]
 fn what_is_free_is_reported_and_what_becomes_free_again() {
-    let commands = "reporting flush; reporting flush; alloc order=9 count=64; free all; reporting flush; reporting; stress 1; verify";
+    let commands = "reporting flush; reporting flush; alloc order=9 count=64; free all; reporting \
+        flush; reporting; stress 1; verify";
     for advice in ["--reporting", "--reporting=free"] {
         let (code, said, errors) = exec(&[advice], commands);
         assert_eq!(code, Some(0), "{said}\n{errors}");
@@ -40,7 +41,8 @@ fn what_is_free_is_reported_and_what_becomes_free_again() {
 fn settings_are_files() {
     let folder = "/sys/module/page_reporting/parameters";
     let commands = format!(
-        "echo fixed > {folder}/pace; echo 10 > {folder}/page_reporting_order; reporting pause; reporting"
+        "echo fixed > {folder}/pace; echo 10 > {folder}/page_reporting_order; reporting pause; \
+         reporting"
     );
     let (code, said, errors) = exec(&["--reporting"], &commands);
     assert_eq!(code, Some(0), "{errors}");

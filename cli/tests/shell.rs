@@ -34,8 +34,11 @@ fn shell(words: &[&str], input: &[u8]) -> Outcome {
 
 #[test]
 fn commands_come_from_a_pipe() {
-    let outcome =
-        shell(&[], b"echo a 'b  c'; echo $?\n# nothing\n\nalloc 9 2\r\nfree 1\necho 4096 > /proc/sys/vm/min_free_kbytes;cat /proc/sys/vm/min_free_kbytes");
+    let outcome = shell(
+        &[],
+        b"echo a 'b  c'; echo $?\n# nothing\n\nalloc 9 2\r\nfree 1\necho 4096 > \
+            /proc/sys/vm/min_free_kbytes;cat /proc/sys/vm/min_free_kbytes",
+    );
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(lines[..2], ["a b  c", "0"]);
@@ -122,18 +125,22 @@ fn workloads_run_on_all_cpus_and_lose_nothing() {
 
 #[test]
 fn pools_are_files_and_huge_pages_are_used() {
-    let commands = b"echo 64 > /proc/sys/vm/nr_hugepages\ncat /proc/meminfo\nhugetlb 2M 64\nhugetlb 2M 32 node 1
+    let commands = b"echo 64 > /proc/sys/vm/nr_hugepages\ncat /proc/meminfo\nhugetlb 2M \
+        64\nhugetlb 2M 32 node 1
 cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages
 echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap; resize 2M 100; cat /proc/vmstat
 echo many > /proc/sys/vm/nr_hugepages; cat /proc/sys/vm/nr_hugepages
-resize 1G 1; echo 1 > /sys/kernel/mm/hugepages/hugepages-1048576kB/demote; cat /proc/sys/vm/nr_hugepages
+resize 1G 1; echo 1 > /sys/kernel/mm/hugepages/hugepages-1048576kB/demote; cat \
+/proc/sys/vm/nr_hugepages
 resize 2M 0; page_fault1 1; page_fault2 1 cpus 2; churn 1; fragment 64M; verify\n";
     let outcome = shell(&["--memory", "4G", "--nodes", "2", "memmap_init=eager"], commands);
     assert_eq!(outcome.code, Some(0), "{} {}", outcome.stdout, outcome.stderr);
     assert_eq!(outcome.stderr, "echo: /proc/sys/vm/nr_hugepages: Invalid argument\n");
     for expected in [
-        "HugePages_Total:      64\nHugePages_Free:       64\nHugePages_Rsvd:        0\nHugePages_Surp:        0\n\
-         Hugepagesize:       2048 kB\nHugetlb:          131072 kB\n64 pages of 2.00 MiB: each 4 KiB written and read back",
+        "HugePages_Total:      64\nHugePages_Free:       64\nHugePages_Rsvd:        \
+         0\nHugePages_Surp:        0\n\
+         Hugepagesize:       2048 kB\nHugetlb:          131072 kB\n64 pages of 2.00 MiB: each 4 \
+         KiB written and read back",
         "\n32 pages of 2.00 MiB: each 4 KiB written and read back",
         "\n32\n2.00 MiB: 100 pages to stay, 0 surplus, ",
         // 64 had entered before.
@@ -203,7 +210,8 @@ fn commands_run_after_a_boot() {
     common::check_sums(&report);
     assert_eq!(
         report["exec"],
-        serde_json::json!({ "status": 1, "output": "it's\n", "errors": "cat: /x: No such file or directory\n" })
+        serde_json::json!({ "status": 1, "output": "it's\n", "errors": "cat: /x: No such file or \
+            directory\n" })
     );
 }
 

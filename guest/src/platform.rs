@@ -134,6 +134,7 @@ unsafe impl Platform for GuestPlatform {
     fn cpu_barrier(&self) {
         match BARRIER.get() {
             Some(barrier) => barrier(),
+            // SeqCst, with no partner: no other CPU runs yet.
             None => fence(Ordering::SeqCst),
         }
     }

@@ -20,7 +20,8 @@ use crate::faults;
 use crate::say;
 use crate::system::{self, ENOENT, Errno, File, Mapping, Pages};
 
-/// Bytes of a control file that are looked at; the longest, `zoneinfo`, has some 3000 a node.
+/// Most bytes that are read of a control file; the longest, `zoneinfo`, has some 3000 for each
+/// node.
 const FILE_BYTES: usize = 128 << 10;
 /// Bytes of the kernel's log.
 const LOG_BYTES: usize = 256 << 10;
@@ -63,12 +64,12 @@ pub fn run(line: &str) {
     }
 }
 
-/// A number; what is none counts as zero.
+/// A number; other text counts as zero.
 fn number(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }
 
-/// Writes in one piece; gives how many nanoseconds that took.
+/// Writes in one piece; returns how many nanoseconds that took.
 fn write(name: &str, value: &str) -> Result<u64, Errno> {
     let file = File::write_only(name)?;
     let started = system::now_ns();

@@ -1,12 +1,12 @@
-//! Lines of text on standard output, each in one piece, so that the kernel's own lines do not come
-//! between.
+//! Lines of text on standard output, each written at once, so that the kernel's lines do not mix
+//! with them.
 
 use crate::system;
 use core::fmt::{self, Write};
 
 const LINE_BYTES: usize = 512;
 
-/// A line that is being put together; what does not fit is left out.
+/// A line that is being composed; what does not fit is left out.
 pub struct Line {
     bytes: [u8; LINE_BYTES],
     length: usize,

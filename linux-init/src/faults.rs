@@ -4,12 +4,13 @@
 use crate::say;
 use crate::system::{self, Errno, Mapping, PAGE_BYTES, Pages, Side};
 
-/// Bytes of a mapping, as there.
+/// Bytes of a mapping, as in will-it-scale.
 const MAPPING_BYTES: usize = 128 << 20;
-/// CPUs at most: those that one word of a mask names.
+/// Most CPUs: as many as one word of a mask names.
 const MOST_CPUS: u64 = 64;
 
-/// Has `cpus` processes fault for so many seconds; says `@fault NAME CPUS ITERATIONS_PER_SECOND`.
+/// Has `cpus` processes fault for this many seconds; prints
+/// `@fault NAME CPUS ITERATIONS_PER_SECOND`.
 pub fn run(name: &str, pages: Pages, seconds: u64, cpus: u64) -> Result<(), Errno> {
     let cpus = cpus.clamp(1, MOST_CPUS);
     let rates = Mapping::new(PAGE_BYTES, Pages::Shared)?;
@@ -36,7 +37,7 @@ pub fn run(name: &str, pages: Pages, seconds: u64, cpus: u64) -> Result<(), Errn
     Ok(())
 }
 
-/// Faults, and notes how many times a second.
+/// Faults, and stores how many times a second.
 fn child(rates: &Mapping, cpu: usize, pages: Pages, seconds: u64) -> Result<(), Errno> {
     system::stay_on(u32::try_from(cpu).unwrap_or(u32::MAX))?;
     let started = system::now_ns();

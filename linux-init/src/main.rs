@@ -2,7 +2,7 @@
 //!
 //! As process 1 it mounts what it reads, follows `/script` and switches the machine off. As any
 //! other process it follows the script that its first argument names, so that it can be tested
-//! where there is no machine. What it says begins with `@`; what the kernel says begins with `[`.
+//! without a machine. Its lines begin with `@`, those of the kernel with `[`.
 
 #![no_std]
 #![no_main]
@@ -20,7 +20,7 @@ use system::File;
 /// Bytes of a script.
 const SCRIPT_BYTES: usize = 16 << 10;
 
-/// What runs first. `stack` has the number of arguments, then pointers to them.
+/// The entry point. `stack` has the number of arguments, then pointers to them.
 pub(crate) extern "C" fn begin(stack: *const usize) -> ! {
     say!("@init");
     let is_first = system::pid() == 1;

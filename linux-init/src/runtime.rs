@@ -1,5 +1,5 @@
-//! The symbols that compiled code expects and nobody else supplies here: the entry point, and what
-//! the core library asks of C besides memory functions.
+//! The symbols that compiled code expects and no other crate supplies: the entry point, and what
+//! the core library needs of C besides memory functions.
 
 use core::arch::global_asm;
 use framewright_freestanding as _;
@@ -17,7 +17,7 @@ global_asm!(
     begin = sym crate::begin,
 );
 
-/// C's `strlen`, which the core library's `CStr` asks for.
+/// C's `strlen`, which the core library's `CStr` needs.
 ///
 /// # Safety
 /// As in C.

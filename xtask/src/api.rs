@@ -301,9 +301,13 @@ mod tests {
         }
     }
 
-    const ROOT: &str = "pub mod open;\nmod made;\npub use made::Facet;\nmod closed;\npub use closed::inner::Deep;\npub use other::Thing;\n#[doc(hidden)]\npub mod hidden;\n";
-    const OPEN: &str = "pub use crate::closed::*;\n/// A.\n#[derive(Clone)]\npub struct A {\n    pub x: u8,\n}\npub(crate) fn not_this() {}\n";
-    const CLOSED: &str = "pub mod inner;\nuse crate::open::A;\npub fn shown() -> u8 {\n    1\n}\nfn not_shown() {}\nimpl A {\n    pub fn method(&self) {}\n    fn private(&self) {}\n}\nimpl Drop for A {\n    fn drop(&mut self) {}\n}\n";
+    const ROOT: &str = "pub mod open;\nmod made;\npub use made::Facet;\nmod closed;\npub use \
+        closed::inner::Deep;\npub use other::Thing;\n#[doc(hidden)]\npub mod hidden;\n";
+    const OPEN: &str = "pub use crate::closed::*;\n/// A.\n#[derive(Clone)]\npub struct A {\n    \
+        pub x: u8,\n}\npub(crate) fn not_this() {}\n";
+    const CLOSED: &str = "pub mod inner;\nuse crate::open::A;\npub fn shown() -> u8 {\n    1\n}\n\
+        fn not_shown() {}\nimpl A {\n    pub fn method(&self) {}\n    fn private(&self) {}\n}\n\
+        impl Drop for A {\n    fn drop(&mut self) {}\n}\n";
     const MADE: &str = "make! { Facet }\nimpl Facet {\n    pub fn from_macro(self) {}\n}\n";
     const DEEP: &str = "pub enum Deep {\n    One,\n}\n";
 

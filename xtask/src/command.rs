@@ -21,7 +21,12 @@ impl Run {
 
     /// Cargo: the one that runs us, so that the toolchain is the same.
     pub fn cargo(arguments: &[&str]) -> Self {
-        Self::program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        // Whoever runs every check builds once: what makes the next build fast costs time here, and
+        // so does what only a debugger reads.
+        Self::program(cargo, arguments)
+            .env("CARGO_INCREMENTAL", "0")
+            .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
     }
 
     /// Sets an environment variable.

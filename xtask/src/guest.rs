@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn the_program_is_found_in_cargos_messages() {
-        let messages = "warning: x\n{\"executable\":null}\n{\"reason\":\"a\",\"executable\":\"/t/release/guest\",\"fresh\":true}\n";
+        let messages = "warning: x\n{\"executable\":null}\n\
+            {\"reason\":\"a\",\"executable\":\"/t/release/guest\",\"fresh\":true}\n";
         assert_eq!(executable(messages), Some(PathBuf::from("/t/release/guest")));
         assert_eq!(executable("{\"executable\":null}"), None);
     }

@@ -11,6 +11,7 @@ mod rust;
 mod soak;
 mod step;
 mod steps;
+mod usage;
 mod workspace;
 
 use std::process::ExitCode;
@@ -24,7 +25,8 @@ usage: cargo xtask <command>
   soak SECONDS         random traffic on machines of all shapes; every page accounted for
        [--seed N]      repeats a run's choices
        [--threads N]   instead of as many as the host has CPUs, and three times more
-  miri                 unit tests and jobs under Miri, which finds undefined behaviour; needs a nightly toolchain
+  miri                 unit tests and jobs under Miri, which finds undefined behaviour; needs
+                       a nightly toolchain
   guest                builds the reference guest and the minimal kernel and shows their sizes
   api                  writes the lists of the public interface, docs/api
   fmt                  formats all code

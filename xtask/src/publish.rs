@@ -179,7 +179,10 @@ fn version_findings(manifest: &str, version: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const MANIFEST: &str = "[package]\nname = \"a\"\ndescription = \"b\"\nversion.workspace = true\nedition.workspace = true\nrust-version.workspace = true\nlicense.workspace = true\nauthors.workspace = true\nreadme = \"README.md\"\nkeywords = [\"a\"]\ncategories = [\"os\"]\n[package.metadata.docs.rs]\n";
+    const MANIFEST: &str = "[package]\nname = \"a\"\ndescription = \"b\"\nversion.workspace = \
+        true\nedition.workspace = true\nrust-version.workspace = true\nlicense.workspace = true\n\
+        authors.workspace = true\nreadme = \"README.md\"\nkeywords = [\"a\"]\ncategories = \
+        [\"os\"]\n[package.metadata.docs.rs]\n";
 
     #[test]
     fn what_a_manifest_lacks_is_named() {
@@ -196,7 +199,8 @@ mod tests {
 
     #[test]
     fn versions_of_our_own_agree() {
-        let manifest = "[workspace.package]\nversion = \"0.2.0\"\n[workspace.dependencies]\na = { version = \"0.1.0\", path = \"crates/a\" }\nb = { path = \"crates/b\" }\n";
+        let manifest = "[workspace.package]\nversion = \"0.2.0\"\n[workspace.dependencies]\na = { \
+            version = \"0.1.0\", path = \"crates/a\" }\nb = { path = \"crates/b\" }\n";
         assert_eq!(version(manifest), "0.2.0");
         assert_eq!(version_findings(manifest, "0.2.0").len(), 1);
         assert!(version_findings(manifest, "0.1.0").is_empty());

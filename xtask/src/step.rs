@@ -1,5 +1,6 @@
 //! Steps: one line each while all goes well, all of a step's output when it does not.
 
+use crate::usage::{self, Program};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -51,8 +52,8 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Counted tests.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+/// Counted tests, and the programs that ran them.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Tally {
     /// That passed.
     pub passed: u64,
@@ -60,12 +61,14 @@ pub struct Tally {
     pub failed: u64,
     /// That did not run.
     pub ignored: u64,
+    /// What ran them.
+    pub programs: Vec<Program>,
 }
 
 impl Tally {
     /// Sums cargo's `test result:` lines.
     pub fn of(output: &str) -> Self {
-        let mut tally = Self::default();
+        let mut tally = Self { programs: usage::programs(output), ..Self::default() };
         for line in output.lines() {
             let Some((_, counts)) = line.split_once("test result: ") else { continue };
             let counts = counts.split_once(". ").map_or("", |(_, counts)| counts);
@@ -88,13 +91,14 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
+        self.programs.extend(other.programs);
     }
 
-    fn words(self) -> String {
-        match self {
-            Self { passed: 0, failed: 0, ignored: 0 } => String::new(),
-            Self { passed, ignored: 0, .. } => format!("{passed} tests"),
-            Self { passed, ignored, .. } => format!("{passed} tests, {ignored} ignored"),
+    fn words(&self) -> String {
+        match (self.passed, self.failed, self.ignored) {
+            (0, 0, 0) => String::new(),
+            (passed, _, 0) => format!("{passed} tests"),
+            (passed, _, ignored) => format!("{passed} tests, {ignored} ignored"),
         }
     }
 }
@@ -111,44 +115,63 @@ pub fn list(all: &[Step]) {
     }
 }
 
-/// Runs the steps until one fails, then says how many tests passed and failed. False when a step
-/// failed; its output has been printed.
+/// Runs the steps until one fails, then says how many tests passed and failed, and what took
+/// longest. False when a step failed; its output has been printed.
 pub fn run_all(steps: &[&Step]) -> bool {
     let mut tests = Tally::default();
+    let mut costs = Vec::new();
     let mut all_well = true;
     for step in steps {
         print!("{:<10} ", step.name);
         // A step can take minutes: say which one it is before it ends.
         std::io::stdout().flush().unwrap_or_default();
-        let start = Instant::now();
-        match (step.run)() {
+        let (start, user_before) = (Instant::now(), usage::user_time());
+        let outcome = (step.run)();
+        let user = usage::user_time().saturating_sub(user_before);
+        let cost = format!("{}  {} user", seconds(start.elapsed()), seconds(user));
+        costs.push((step.name, user));
+        match outcome {
             Ok(passed) => {
-                tests.add(passed.tests);
                 let details = [passed.tests.words(), passed.note]
                     .into_iter()
                     .filter(|words| !words.is_empty());
-                let line = format!(
-                    "ok     {}  {}",
-                    seconds(start.elapsed()),
-                    details.collect::<Vec<_>>().join("; ")
-                );
+                let line = format!("ok     {cost}  {}", details.collect::<Vec<_>>().join("; "));
                 println!("{}", line.trim_end());
+                tests.add(passed.tests);
             }
             Err(failure) => {
-                tests.add(failure.tests);
-                println!("FAILED {}", seconds(start.elapsed()));
+                println!("FAILED {cost}");
                 println!("\n{}\n", failure.output.trim_end());
                 println!(
                     "stopped at the first failure; to repeat it: cargo xtask test --only {}",
                     step.name
                 );
+                tests.add(failure.tests);
                 all_well = false;
                 break;
             }
         }
     }
     println!("{} passed, {} failed", tests.passed, tests.failed);
+    let user = costs.iter().map(|&(_, user)| user).sum();
+    println!("\n{} of processor time in user mode; most of it:", seconds(user).trim_start());
+    show(usage::longest(costs, SLOWEST_STEPS));
+    if !tests.programs.is_empty() {
+        println!("test programs that ran longest, by the clock and without their compilation:");
+        let programs = tests.programs.into_iter().map(|program| (program.name, program.took));
+        show(usage::longest(programs.collect(), SLOWEST_PROGRAMS));
+    }
     all_well
+}
+
+/// So many steps and test programs are named at the end.
+const SLOWEST_STEPS: usize = 5;
+const SLOWEST_PROGRAMS: usize = 10;
+
+fn show<T: std::fmt::Display>(longest: Vec<(T, Duration)>) {
+    for (name, took) in longest {
+        println!("  {}  {name}", seconds(took));
+    }
 }
 
 fn seconds(duration: Duration) -> String {
@@ -161,9 +184,15 @@ mod tests {
 
     #[test]
     fn result_lines_are_summed() {
-        let output = "running 2 tests\ntest result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out\n\
-                      noise\ntest result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        assert_eq!(Tally::of(output), Tally { passed: 15, failed: 2, ignored: 1 });
+        let output = "running 2 tests\n\
+                      test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out\n\
+                      noise\n\
+                      test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; \
+                      0 filtered out\n";
+        assert_eq!(
+            Tally::of(output),
+            Tally { passed: 15, failed: 2, ignored: 1, ..Tally::default() }
+        );
         assert_eq!(Tally::of("no result here"), Tally::default());
     }
 

@@ -9,7 +9,8 @@ pub const ALL: &[Step] = &[
     Step { name: "format", about: "cargo fmt leaves nothing to change", run: format },
     Step {
         name: "house",
-        about: "headers, file sizes, SAFETY comments, orders of memory, crates that know only what they may",
+        about: "headers, file sizes, SAFETY comments, orders of memory, crates that know only what \
+            they may",
         run: house,
     },
     Step { name: "api", about: "docs/api lists the public interface as it is", run: api::check },
@@ -35,7 +36,8 @@ pub const ALL: &[Step] = &[
     },
     Step {
         name: "guest",
-        about: "the reference guest, the minimal kernel and the program for Linux build and are small",
+        about: "the reference guest, the minimal kernel and the program for Linux build and are \
+            small",
         run: guest_image,
     },
     Step {
@@ -98,6 +100,11 @@ fn docs() -> Result<Passed, Failure> {
     Ok(Passed::default())
 }
 
+/// Tests of all packages but the program. Careful runs name the packages in the same way, so that
+/// cargo finds what it has built.
+const LIBRARIES: [&str; 6] =
+    ["test", "--no-fail-fast", "--workspace", "--all-features", "--exclude", "framewright-cli"];
+
 fn tests() -> Result<Passed, Failure> {
     let mut tally = Tally::default();
     let libraries = ["test", "--no-fail-fast", "--workspace", "--all-features"];
@@ -147,7 +154,8 @@ const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
 /// more than small machines have.
 fn careful() -> Result<Passed, Failure> {
     let seed = std::env::var(CAREFUL).unwrap_or_else(|_| CAREFUL_SEED.to_owned());
-    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright", "--all-features"])
+    let output = Run::cargo(&LIBRARIES)
+        .args(but_kernels())
         .args(["--test", "manager", "--test", "misuse", "--test", "stepped"])
         .env(CAREFUL, &seed)
         .output()?;
@@ -180,7 +188,7 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
     flags.push_str(name);
     let mut passed = Passed::default();
     for package in packages {
-        let output = Run::cargo(&["test", "--release", "--no-fail-fast", "-p", package])
+        let output = Run::cargo(&["test", "--profile", "model", "--no-fail-fast", "-p", package])
             .args(["--test", name])
             .args(["--target-dir", &format!("target/{name}")])
             .env("RUSTFLAGS", flags.trim_start())

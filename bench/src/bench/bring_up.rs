@@ -15,10 +15,13 @@ use std::process::{Command, Stdio};
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
-timed by the library on the platform's clock, one thread, from the beginning of intake (memory map, nodes, command line) to all memory \
+timed by the library on the platform's clock, one thread, from the beginning of intake (memory \
+map, nodes, command line) to all memory \
 available, memblock allocator included; not timed: reserving the process's addresses, logging. \
-backed: the memory of the tables was filled with 0xa5 before each run, so that it is there and dirty as on bare metal; \
-first touch: each run in a fresh process, where the system supplies that memory page by page during the run";
+backed: the memory of the tables was filled with 0xa5 before each run, so that it is there and \
+dirty as on bare metal; \
+first touch: each run in a fresh process, where the system supplies that memory page by page \
+during the run";
 
 /// What the library itself takes; `framewright-bench init` measures the memory map.
 const PARAMETERS: &str = "memmap_init=on-demand pages=none";

@@ -66,7 +66,10 @@ mod tests {
         let mut row = json!({});
         Spread::of([3.0, 1.0, 9.0]).put(&mut row, "fill_ms");
         Spread::of([]).put(&mut row, "none_ms");
-        let expected = r#"{"fill_ms":3.0,"fill_ms_min":1.0,"fill_ms_max":9.0,"none_ms":null,"none_ms_min":null,"none_ms_max":null}"#;
-        assert_eq!(row.to_string(), expected);
+        let expected = json!({
+            "fill_ms": 3.0, "fill_ms_min": 1.0, "fill_ms_max": 9.0, "none_ms": null,
+            "none_ms_min": null, "none_ms_max": null,
+        });
+        assert_eq!(row.to_string(), expected.to_string());
     }
 }

@@ -16,9 +16,12 @@ use serde_json::{Value, json};
 
 /// What is done and counted, in words that go with the numbers.
 const DONE: &str = "\
-one thread fills the memory page by page, frees half of the pages at random, then frees a random page and allocates one, twice as often as \
-there are pages, then frees at random until a tenth stays allocated. Each repetition is another history, the same in every run of this program. A block is whole when none of \
-its 512 pages is allocated, which is told from the pages that were handed out, the same for all; own count is what the allocator itself \
+one thread fills the memory page by page, frees half of the pages at random, then frees a random \
+page and allocates one, twice as often as \
+there are pages, then frees at random until a tenth stays allocated. Each repetition is another \
+history, the same in every run of this program. A block is whole when none of \
+its 512 pages is allocated, which is told from the pages that were handed out, the same for all; \
+own count is what the allocator itself \
 counts as free in blocks of 2 MiB and more, with its per-CPU caches emptied";
 
 /// Each is a repetition.

@@ -1,10 +1,11 @@
-//! `framewright-bench`: measurements, as rows for people or for programs.
+//! Measurements, as rows for people or for programs.
 //!
 //! `all` runs the others, each in a process of its own, and keeps what they find; every one of them
 //! makes a `section`, which is shown in one way. `bring_up` times the library's bring-up; `alloc`,
-//! `traffic` and `fragment` put the manager beside allocators of others, all behind `subject`; `hugepages`
-//! fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop; `reporting`
-//! watches free memory go back to the host; `scaling` has the sources' tables of times by threads.
+//! `traffic` and `fragment` put the manager beside allocators of others, all behind `subject`;
+//! `hugepages` fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop;
+//! `reporting` watches free memory go back to the host; `scaling` has the sources' tables of times
+//! by threads.
 
 mod all;
 mod alloc;

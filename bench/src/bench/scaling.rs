@@ -22,10 +22,14 @@ use serde_json::{Value, json};
 const LEAST_MS: f64 = 0.001;
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
-boot: from the beginning of intake to the last page of what the row is about, by the library's clock; init: that work alone. deferred: memmap_init=deferred with \
-memmap_init_threads=, the slowest node's job; 0 threads: there are no helpers at all. Pools: half of the memory in pages of that size at boot with hugetlb_free_vmemmap=on and \
-hugepage_alloc_threads=; with one thread no job is made, so that there is no row of 0. speed-up: by how much less than the first row; deviation: of the runs, \
-as a share of their mean. Threads are 12, 25, 37, 50, 75 and 100 % of a node's CPUs, each number once";
+boot: from the beginning of intake to the last page of what the row is about, by the library's \
+clock; init: that work alone. deferred: memmap_init=deferred with \
+memmap_init_threads=, the slowest node's job; 0 threads: there are no helpers at all. Pools: half \
+of the memory in pages of that size at boot with hugetlb_free_vmemmap=on and \
+hugepage_alloc_threads=; with one thread no job is made, so that there is no row of 0. speed-up: \
+by how much less than the first row; deviation: of the runs, \
+as a share of their mean. Threads are 12, 25, 37, 50, 75 and 100 % of a node's CPUs, each number \
+once";
 
 /// Shares of a node's CPUs.
 const PERCENT: [usize; 7] = [0, 12, 25, 37, 50, 75, 100];
@@ -67,7 +71,8 @@ impl What {
     fn parameters(self, memory_bytes: u64, threads: usize) -> String {
         let pool = |size: &str, pages: u64| {
             format!(
-                "memmap_init=deferred hugetlb_free_vmemmap=on hugepagesz={size} hugepages={pages} hugepage_alloc_threads={threads}"
+                "memmap_init=deferred hugetlb_free_vmemmap=on hugepagesz={size} hugepages={pages} \
+                 hugepage_alloc_threads={threads}"
             )
         };
         match self {
@@ -304,7 +309,8 @@ mod tests {
 
     #[test]
     fn boots_say_how_long_they_took() {
-        let report = json!({ "totals": { "all_memory_us": 2500.0 }, "deferred": [{ "elapsed_ms": 1.5 }, { "elapsed_ms": 2.0 }] });
+        let report = json!({ "totals": { "all_memory_us": 2500.0 }, "deferred": [{
+            "elapsed_ms": 1.5 }, { "elapsed_ms": 2.0 }] });
         let log =
             ["[    0.01] HugeTLB: allocation took 3.250ms with hugepage_allocation_threads=2", "x"];
         let of = |what| sample(what, &report, log.into_iter());

@@ -13,8 +13,10 @@ const META: &str = "linux-image-cloud-amd64";
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// What to do without apt.
-const HOW: &str = "give a kernel with --kernel: a bzImage such as /boot/vmlinuz-*, or Debian's, from any machine with apt: \
-                   `apt-get download linux-image-VERSION-cloud-amd64` and `dpkg-deb -x linux-image-*.deb FOLDER`, then --kernel FOLDER/boot/vmlinuz-*";
+const HOW: &str = "give a kernel with --kernel: a bzImage such as /boot/vmlinuz-*, or Debian's, \
+    from any machine with apt: \
+                   `apt-get download linux-image-VERSION-cloud-amd64` and `dpkg-deb -x \
+                   linux-image-*.deb FOLDER`, then --kernel FOLDER/boot/vmlinuz-*";
 
 /// A kernel that was fetched before, or is now.
 ///
@@ -265,7 +267,8 @@ nonsense
 
     #[test]
     fn only_debian_has_a_suite() {
-        let debian = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_CODENAME=bookworm\nID=debian\n";
+        let debian = "PRETTY_NAME=\"Debian GNU/Linux 12 \
+            (bookworm)\"\nVERSION_CODENAME=bookworm\nID=debian\n";
         assert_eq!(debian_suite(debian).as_deref(), Some("bookworm"));
         assert_eq!(
             debian_suite("ID=\"debian\"\nVERSION_CODENAME=\"trixie\"").as_deref(),

@@ -37,7 +37,10 @@ pub fn open(path: &Path) -> Result<Kernel, Error> {
     let wrong = |what: &str| Error::Usage(format!("--kernel {}: {what}", path.display()));
     let bytes = fs::read(path).map_err(|error| wrong(&error.to_string()))?;
     let version = version(&bytes).ok_or_else(|| {
-        wrong("not a Linux kernel for PCs: it needs a bzImage, such as the files vmlinuz-* in /boot; an uncompressed vmlinux is none")
+        wrong(
+            "not a Linux kernel for PCs: it needs a bzImage, such as the files vmlinuz-* in \
+            /boot; an uncompressed vmlinux is none",
+        )
     })?;
     let balloon = balloon(path, &version)?;
     Ok(Kernel { path: path.to_owned(), version, balloon })

@@ -34,27 +34,44 @@ type Section = (&'static str, &'static str, fn(&Lab, &Plan) -> Result<Vec<Value>
 const SECTIONS: [Section; 4] = [
     (
         "boot",
-        "from the start of QEMU to the first line on the serial port, and to the shell's prompt; in Linux to the first line of its first program, which is in the initial RAM disk and is all \
-         that there is. Both log in full; `Linux quiet` is Linux told to be silent, while ours still is not",
+        "from the start of QEMU to the first line on the serial port, and to the shell's prompt; \
+         in Linux to the first line of its first program, which is in the initial RAM disk and is \
+         all \
+         that there is. Both log in full; `Linux quiet` is Linux told to be silent, while ours \
+         still is not",
         sections::boot::run,
     ),
     (
         "memory",
-        "memory map: what Linux says that the rest of its memory map took on the slower node (deferred pages initialised), beside the same line of ours; on-demand, where ours has no such step, beside all that it does \
-         to bring the node up; Linux's clock goes in ticks there (4 ms at its 250 a second); then Linux's number beside our whole bring-up from the first look at the memory map to all memory. boot total: from the start of QEMU to the shell, or to Linux's first program. memory: MemTotal beside \
-         what our log calls available, and MemFree of both once booted. page metadata: Linux's count of pages that describe pages beside all of our tables. pools: writing nr_hugepages at run time, by the clock of each \
-         machine; ours restores lazily. page_fault1 and page_fault2: iterations are 4 KiB written to, in pages of 2 MiB and of 4 KiB, 128 MiB at a time. They are not the same path: Linux takes a page fault for each page, clears it \
+        "memory map: what Linux says that the rest of its memory map took on the slower node \
+         (deferred pages initialised), beside the same line of ours; on-demand, where ours has no \
+         such step, beside all that it does \
+         to bring the node up; Linux's clock goes in ticks there (4 ms at its 250 a second); then \
+         Linux's number beside our whole bring-up from the first look at the memory map to all \
+         memory. boot total: from the start of QEMU to the shell, or to Linux's first program. \
+         memory: MemTotal beside \
+         what our log calls available, and MemFree of both once booted. page metadata: Linux's \
+         count of pages that describe pages beside all of our tables. pools: writing nr_hugepages \
+         at run time, by the clock of each \
+         machine; ours restores lazily. page_fault1 and page_fault2: iterations are 4 KiB written \
+         to, in pages of 2 MiB and of 4 KiB, 128 MiB at a time. They are not the same path: Linux \
+         takes a page fault for each page, clears it \
          and enters it into page tables; ours allocates, writes and frees, and takes no faults",
         sections::memory::run,
     ),
     (
         "reporting",
-        "a guest whose memory comes as it is touched writes to half of it and frees all at once; the host's Rss of the guest's memory (smaps of QEMU) falls. Linux has one pace; both of ours are beside it, by turns, five times as far as time allows; the course is that of the first run",
+        "a guest whose memory comes as it is touched writes to half of it and frees all at once; \
+         the host's Rss of the guest's memory (smaps of QEMU) falls. Linux has one pace; both of \
+         ours are beside it, by turns, five times as far as time allows; the course is that of the \
+         first run",
         sections::reporting::run,
     ),
     (
         "pools at boot",
-        "filling pools that boot parameters ask for: in Linux from the call of hugetlb_init to its first line about pools, by time stamps of its log (pages of 1 GiB are taken a little before); ours by its own clock",
+        "filling pools that boot parameters ask for: in Linux from the call of hugetlb_init to its \
+         first line about pools, by time stamps of its log (pages of 1 GiB are taken a little \
+         before); ours by its own clock",
         sections::pools::run,
     ),
 ];

@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn numbers_are_found() {
         let mut heard = Heard::of(&[
-            "[    0.050020] Memory: 2061820K/2096628K available (2040K reserved, 32946K of it tables)",
+            "[    0.050020] Memory: 2061820K/2096628K available (2040K reserved, 32946K of it \
+             tables)",
             "[    0.050900] HugeTLB: allocation took 1.250ms with hugepage_allocation_threads=2",
             "2.00 MiB: 100 pages to stay, 0 surplus, 2500629 ns",
             "[    0.526164] smp: Brought up 2 nodes, 4 CPUs in 3.922 ms",
@@ -106,7 +107,8 @@ mod tests {
             (Some(10_240_743.0), None)
         );
         heard.report = json!({
-            "nodes": [{ "init_ms": 1.5 }], "deferred": [{ "elapsed_ms": 2.5 }, { "elapsed_ms": 3.5 }], "totals": { "metadata_bytes": 7 },
+            "nodes": [{ "init_ms": 1.5 }], "deferred": [{ "elapsed_ms": 2.5 }, {
+                "elapsed_ms": 3.5 }], "totals": { "metadata_bytes": 7 },
         });
         assert_eq!((map_ms(&heard), total(&heard, "metadata_bytes")), (vec![2.5, 3.5], Some(7.0)));
         heard.report["deferred"] = json!([]);

@@ -45,7 +45,8 @@ impl Plan {
             }
             Some(bytes) if bytes > host_bytes => {
                 return Err(Error::Usage(format!(
-                    "--memory {}M: QEMU takes all of it before the machine begins, and only {} MiB are available",
+                    "--memory {}M: QEMU takes all of it before the machine begins, and only {} MiB \
+                     are available",
                     bytes >> 20,
                     host_bytes >> 20
                 )));

@@ -168,7 +168,8 @@ impl Pool {
             return format!("; echo 0 > {OPTIMIZE}{}", cycle.repeat(cycles));
         }
         let whole = format!(
-            "; echo lazy > {RESTORE}; echo 1 > {OPTIMIZE}{cycle}; echo 0 > {OPTIMIZE}; echo eager > {RESTORE}; echo {pages} > {file}; echo 0 > {file}"
+            "; echo lazy > {RESTORE}; echo 1 > {OPTIMIZE}{cycle}; echo 0 > {OPTIMIZE}; echo eager \
+             > {RESTORE}; echo {pages} > {file}; echo 0 > {file}"
         );
         whole.repeat(cycles)
     }

@@ -24,7 +24,8 @@ pub struct Results {
 impl Results {
     /// Nothing yet.
     pub fn new(lab: &Lab, options: &CompareLinux) -> Self {
-        let taken = "QEMU takes a machine's memory before it begins (-mem-prealloc), but for times to the prompt and for reporting";
+        let taken = "QEMU takes a machine's memory before it begins (-mem-prealloc), but for times \
+            to the prompt and for reporting";
         let cpu = if lab.accelerator() == Accelerator::Tcg { EMULATED_CPU } else { "host" };
         let conditions = vec![
             format!("both: {SAME_FOR_BOTH}"),
@@ -32,7 +33,8 @@ impl Results {
             "ours has no mitigations and clears no memory by default; neither is told to be quiet"
                 .to_owned(),
             format!(
-                "{taken}; both run by turns on the same machine (q35, -cpu {cpu}, console on the serial port)"
+                "{taken}; both run by turns on the same machine (q35, -cpu {cpu}, console on the \
+                 serial port)"
             ),
         ];
         Self {
@@ -67,7 +69,8 @@ impl Results {
         let mut rows = measured.as_ref().map_or_else(|_| Vec::new(), Clone::clone);
         let repetitions = rows.iter().filter_map(|row| row["repetitions"].as_u64()).max();
         self.sections.push(json!({
-            "bench": "compare", "name": name, "repetitions": repetitions, "timed": timed, "seconds": seconds, "left_out": left_out,
+            "bench": "compare", "name": name, "repetitions": repetitions, "timed": timed,
+            "seconds": seconds, "left_out": left_out,
         }));
         self.rows.append(&mut rows);
         measured.map(|_| ())

@@ -29,7 +29,8 @@ pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
     let text = |name: &str| results.machine()[name].as_str().unwrap_or("unknown").to_owned();
     let first = rows.first().copied().unwrap_or(&Value::Null);
     let mut notes = vec![format!(
-        "Linux {} and Framewright {} by turns in QEMU {} ({}) on {}, {}, {}; medians, in parentheses the least and the most. Linux / ours is the ratio of the medians, and in \
+        "Linux {} and Framewright {} by turns in QEMU {} ({}) on {}, {}, {}; medians, in \
+         parentheses the least and the most. Linux / ours is the ratio of the medians, and in \
          parentheses those of neighbouring runs.",
         first["kernel"].as_str().unwrap_or("unknown"),
         env!("CARGO_PKG_VERSION"),
@@ -209,7 +210,8 @@ mod tests {
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(
             words(1),
-            "boot, deferred 8.00 GiB, 2 nodes 42.0 ms (40.0 ms .. 44.0 ms) 4.000 ms 10.50 (10.00 .. 11.00) >= 3 met 2"
+            "boot, deferred 8.00 GiB, 2 nodes 42.0 ms (40.0 ms .. 44.0 ms) 4.000 ms 10.50 (10.00 \
+             .. 11.00) >= 3 met 2"
         );
         assert_eq!(
             words(2),

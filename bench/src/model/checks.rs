@@ -143,7 +143,9 @@ fn resized(
 fn row(what: &str, machine: &str, threads: u32, predicted_ns: f64, measured: Times) -> Value {
     json!({
         "bench": "model", "source": "here", "what": what, "machine": machine, "threads": threads,
-        "predicted_ms": predicted_ns / 1e6, "measured_ms": measured.least, "measured_ms_min": measured.least,
-        "measured_ms_max": measured.most, "error_percent": (predicted_ns / 1e6 / measured.least - 1.0) * 100.0,
+        "predicted_ms": predicted_ns / 1e6, "measured_ms": measured.least,
+        "measured_ms_min": measured.least,
+        "measured_ms_max": measured.most,
+        "error_percent": (predicted_ns / 1e6 / measured.least - 1.0) * 100.0,
     })
 }

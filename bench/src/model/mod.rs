@@ -3,7 +3,8 @@
 //!
 //! `costs` are the constants and `calibrate` measures them, `shape` is what of a machine counts,
 //! `predict` the model. `checks` puts predictions beside measurements of this machine (`here`),
-//! `published` beside what others measured on theirs. docs/log/model.md has the terms and their errors.
+//! `published` beside what others measured on theirs. docs/log/model.md has the terms and their
+//! errors.
 
 mod calibrate;
 mod checks;
@@ -30,15 +31,23 @@ use std::path::Path;
 
 /// What rows of the benchmark are, in words that go with the numbers.
 const CHECKED: &str = "\
-costs are measured first: plain fills, releases and first touches of memory by one and by all threads, bring-up of machines of 2 GiB to 8 TiB with one node, two and eight, one section brought up by a request, \
-the start of a helper, a flush of one page with and without other CPUs, pools of 1 to 16384 pages; then other machines and pools are predicted and measured, what the system does to memory and what threads reach together being measured again beside them. measured: the least of the runs, \
-since what others do to the machine only adds, and where one thread resizes a pool with reclaim its CPU time; published: others' tables, predicted from their times of one thread, or of the fewest and the most threads; \
+costs are measured first: plain fills, releases and first touches of memory by one and by all \
+threads, bring-up of machines of 2 GiB to 8 TiB with one node, two and eight, one section brought \
+up by a request, \
+the start of a helper, a flush of one page with and without other CPUs, pools of 1 to 16384 pages; \
+then other machines and pools are predicted and measured, what the system does to memory and what \
+threads reach together being measured again beside them. measured: the least of the runs, \
+since what others do to the machine only adds, and where one thread resizes a pool with reclaim \
+its CPU time; published: others' tables, predicted from their times of one thread, or of the \
+fewest and the most threads; \
 error: predicted against measured";
 
 /// What predictions for a machine are.
 const PREDICTED: &str = "\
-predicted from costs of this machine: its processor, its memory and its system; each node is taken to have as much bandwidth as this machine, and all nodes work at the same time. \
-Pools take half of the memory; giving up and restoring their map is what this system's madvise and page faults take. error: the greatest of the same kind where it was measured \
+predicted from costs of this machine: its processor, its memory and its system; each node is taken \
+to have as much bandwidth as this machine, and all nodes work at the same time. \
+Pools take half of the memory; giving up and restoring their map is what this system's madvise and \
+page faults take. error: the greatest of the same kind where it was measured \
 on the machine that the costs are from, and where the costs come from a file what the file says";
 
 /// Measures the costs and how far predictions are off.
@@ -84,7 +93,8 @@ pub fn run(options: &ModelOptions) -> Result<(), Error> {
     if costs.helper_share < checks::LEAST_SHARE {
         let percent = costs.helper_share * 100.0;
         error::note(&format!(
-            "the costs were measured while others were at work (a helper got {percent:.0} % of a CPU): what several threads reach, and flushes, say little"
+            "the costs were measured while others were at work (a helper got {percent:.0} % of a \
+             CPU): what several threads reach, and flushes, say little"
         ));
     }
     let rows = predictions(&costs, &shape, &checked);
@@ -154,7 +164,8 @@ fn predictions(costs: &Costs, shape: &Shape, checked: &[Value]) -> Vec<Value> {
     let mut rows = Vec::new();
     let mut add = |what: &str, threads: u32, chunk_sections: Option<u64>, ns: f64| {
         rows.push(json!({
-            "bench": "model", "source": "predicted", "what": what, "machine": shape.name, "threads": threads, "chunk_sections": chunk_sections,
+            "bench": "model", "source": "predicted", "what": what, "machine": shape.name,
+            "threads": threads, "chunk_sections": chunk_sections,
             "predicted_ms": ns / 1e6, "measured_ms": null, "error_percent": worst(checked, what),
         }));
     };

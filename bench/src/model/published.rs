@@ -176,8 +176,10 @@ fn row(
     published_ms: f64,
 ) -> Value {
     json!({
-        "bench": "model", "source": "published", "what": what, "machine": machine, "threads": threads, "calibration": calibration,
-        "predicted_ms": predicted_ms, "measured_ms": published_ms, "measured_ms_min": published_ms, "measured_ms_max": published_ms,
+        "bench": "model", "source": "published", "what": what, "machine": machine,
+        "threads": threads, "calibration": calibration,
+        "predicted_ms": predicted_ms, "measured_ms": published_ms,
+        "measured_ms_min": published_ms, "measured_ms_max": published_ms,
         "error_percent": (predicted_ms / published_ms - 1.0) * 100.0,
     })
 }

@@ -16,7 +16,8 @@ fn costs_are_found_in_either_form() {
     let other = json!({ "bench": "alloc", "source": "here" });
     let section = section(&costs(), 3, "t", vec![row.clone(), other.clone()]);
     let alone = section.to_json();
-    let file = json!({ "format": 1, "sections": [{ "bench": "alloc" }, { "bench": "model", "costs": costs().to_json() }], "rows": [other, row] });
+    let file = json!({ "format": 1, "sections": [{ "bench": "alloc" }, { "bench": "model",
+        "costs": costs().to_json() }], "rows": [other, row] });
     for json in [alone, file] {
         let (found, rows) = costs_in(&json.to_string()).expect("has costs");
         assert_eq!((found, rows.len()), (costs(), 1));

@@ -273,15 +273,18 @@ mod tests {
 
     #[test]
     fn both_forms_of_results_are_read() {
-        let one = json!({ "bench": "fragment", "timed": "t", "rows": [{ "allocator": "a", "free_in_whole_blocks_percent": 2.5 }] });
+        let one = json!({ "bench": "fragment", "timed": "t", "rows": [{ "allocator": "a",
+            "free_in_whole_blocks_percent": 2.5 }] });
         let input = taken(&one).expect("it is right");
         assert_eq!(input.rows[0]["bench"], "fragment");
         assert_eq!(
             (input.notes[0].timed.as_str(), input.files[0].content.as_str()),
             ("t", "1 row")
         );
-        let all = json!({ "format": 1, "command": "bench all", "machine": { "cpus": 2, "memory_bytes": 1 << 30 },
-            "sections": [{ "bench": "alloc", "seconds": 2.0, "left_out": ["x"] }, { "bench": "jobs", "seconds": 3.5 }],
+        let all = json!({ "format": 1, "command": "bench all", "machine": { "cpus": 2,
+            "memory_bytes": 1 << 30 },
+            "sections": [{ "bench": "alloc", "seconds": 2.0, "left_out": ["x"] }, {
+                "bench": "jobs", "seconds": 3.5 }],
             "rows": [{ "bench": "alloc", "alloc_ns": 1.5 }], "later": {} });
         let input = taken(&all).expect("it is right");
         assert_eq!(
@@ -294,7 +297,10 @@ mod tests {
 
     #[test]
     fn later_rows_replace_those_that_measured_the_same() {
-        let row = |ns: f64, threads: u64| json!({ "bench": "alloc", "order": 0, "threads": threads, "alloc_ns": ns, "alloc_ns_max": ns });
+        let row = |ns: f64, threads: u64| {
+            json!({ "bench": "alloc", "order": 0,
+            "threads": threads, "alloc_ns": ns, "alloc_ns_max": ns })
+        };
         let mut input = taken(&json!({ "rows": [row(1.0, 1), row(2.0, 2)] })).expect("it is right");
         input.take("b.json", &json!({ "rows": [row(3.0, 1)] })).expect("it is right");
         assert_eq!((input.rows.len(), input.replaced), (2, 1));
@@ -350,6 +356,10 @@ mod tests {
             let error = taken(&value).err().unwrap_or_default();
             assert!(error.starts_with(expected), "{value}: {error}");
         }
-        assert!(taken(&row(json!({ "bench": "a", "error_percent": -3.0, "left_mib": -1.5, "at_seconds": [-1, 0], "rss_mib": [2, 1] }))).is_ok());
+        assert!(
+            taken(&row(json!({ "bench": "a", "error_percent": -3.0, "left_mib": -1.5,
+            "at_seconds": [-1, 0], "rss_mib": [2, 1] })))
+            .is_ok()
+        );
     }
 }

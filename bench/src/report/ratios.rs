@@ -15,13 +15,19 @@ pub fn part(outcomes: &[Outcome]) -> Part {
     let mut out = String::new();
     put!(
         out,
-        "<p class=\"score\"><b class=\"met\">{met}</b> met <b class=\"short\">{short}</b> short <b class=\"open\">{open}</b> not measured</p>"
+        "<p class=\"score\"><b class=\"met\">{met}</b> met <b class=\"short\">{short}</b> short <b \
+         class=\"open\">{open}</b> not measured</p>"
     );
     out.push_str(&strip(met, short, open));
     out.push_str(
-        "<p class=\"lead\">What the manager must reach, and the worst of the measurements that count for it. The bar shows how far that is from the \
-         limit, which is the middle: to the right it is kept. Each half is a factor of ten.</p><div class=\"scroll\"><table class=\"limits\"><thead><tr><th scope=\"col\">What</th>\
-         <th scope=\"col\" class=\"n\">Must be</th><th scope=\"col\" class=\"n\">Is</th><th scope=\"col\" class=\"bar\"><span class=\"sr\">Distance from the limit</span></th><th scope=\"col\">Outcome</th>\
+        "<p class=\"lead\">What the manager must reach, and the worst of the measurements that \
+         count for it. The bar shows how far that is from the \
+         limit, which is the middle: to the right it is kept. Each half is a factor of \
+         ten.</p><div class=\"scroll\"><table class=\"limits\"><thead><tr><th \
+         scope=\"col\">What</th>\
+         <th scope=\"col\" class=\"n\">Must be</th><th scope=\"col\" class=\"n\">Is</th><th \
+         scope=\"col\" class=\"bar\"><span class=\"sr\">Distance from the limit</span></th><th \
+         scope=\"col\">Outcome</th>\
          <th scope=\"col\">Compared with</th></tr></thead>",
     );
     let mut areas: Vec<&str> = outcomes.iter().map(|outcome| outcome.target.area).collect();
@@ -81,7 +87,8 @@ fn row(out: &mut String, outcome: &Outcome) {
         .map_or_else(|| "\u{2013}".to_owned(), |worst| shown(worst.value, target.unit));
     put!(
         out,
-        "</td><td class=\"n\">{} {}</td><td class=\"n is\">{is}</td><td class=\"bar\">{}</td><td class=\"verdict\"><span aria-hidden=\"true\">{sign}</span> {}</td><td>{}</td></tr>",
+        "</td><td class=\"n\">{} {}</td><td class=\"n is\">{is}</td><td class=\"bar\">{}</td><td \
+         class=\"verdict\"><span aria-hidden=\"true\">{sign}</span> {}</td><td>{}</td></tr>",
         target.comparison.sign(),
         shown(outcome.wanted, target.unit),
         bar(outcome),
@@ -131,7 +138,8 @@ fn strip(met: usize, short: usize, open: usize) -> String {
         x += width;
     }
     format!(
-        "<svg class=\"strip\" viewBox=\"0 0 1000 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\">{body}</svg>"
+        "<svg class=\"strip\" viewBox=\"0 0 1000 10\" preserveAspectRatio=\"none\" \
+         aria-hidden=\"true\">{body}</svg>"
     )
 }
 
@@ -144,8 +152,10 @@ mod tests {
     #[test]
     fn every_limit_has_a_row_and_what_is_short_says_so() {
         let rows = [
-            json!({ "bench": "jobs", "case": "two-empty", "engine": "framewright", "units": 2, "unit_ns": 0, "seconds": 2e-6 }),
-            json!({ "bench": "jobs", "case": "two-empty", "engine": "rayon", "units": 2, "unit_ns": 0, "seconds": 1e-6 }),
+            json!({ "bench": "jobs", "case": "two-empty", "engine": "framewright", "units": 2,
+                "unit_ns": 0, "seconds": 2e-6 }),
+            json!({ "bench": "jobs", "case": "two-empty", "engine": "rayon", "units": 2,
+                "unit_ns": 0, "seconds": 1e-6 }),
         ];
         let text = part(&evaluate(&rows)).body;
         assert_eq!(text.matches("id=\"limit-").count(), all().count());

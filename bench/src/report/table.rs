@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn spreads_stand_with_their_values_and_everything_is_escaped() {
-        let row = json!({ "bench": "new", "what<": "<script>", "x_ns": 2.0, "x_ns_min": 1.5, "x_ns_max": 2.5, "only_min": 3,
+        let row = json!({ "bench": "new", "what<": "<script>", "x_ns": 2.0, "x_ns_min": 1.5,
+            "x_ns_max": 2.5, "only_min": 3,
                           "at_seconds": [1, 2], "none": null, "on": true });
         let text = table(&[&row]);
         assert!(

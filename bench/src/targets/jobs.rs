@@ -127,7 +127,10 @@ mod tests {
 
     #[test]
     fn ratios_of_neighbouring_runs_go_before_those_of_medians() {
-        let row = |engine: &str, seconds: f64| json!({ "bench": "jobs", "case": "uniform", "engine": engine, "units": 7, "unit_ns": 1, "seconds": seconds });
+        let row = |engine: &str, seconds: f64| {
+            json!({ "bench": "jobs", "case": "uniform",
+            "engine": engine, "units": 7, "unit_ns": 1, "seconds": seconds })
+        };
         let values = |rows: &[Value], id: &str| -> Vec<f64> {
             let target = TARGETS.iter().find(|target| target.id == id).expect("there is one");
             (target.measure)(&Rows::new(rows)).iter().map(|sample| sample.value).collect()

@@ -294,7 +294,8 @@ mod tests {
     #[test]
     fn the_worst_counts() {
         let row = |managed: u64, ns: f64| {
-            json!({ "bench": "alloc", "allocator": "framewright", "managed_gib": managed, "order": 0,
+            json!({ "bench": "alloc", "allocator": "framewright", "managed_gib": managed,
+                "order": 0,
                     "pattern": "bulk", "threads": 1, "alloc_ns": ns, "free_ns": 2.0 })
         };
         let outcome = |rows: &[Value]| {

@@ -149,7 +149,8 @@ mod tests {
         let rows = [
             json!({ "bench": "a", "engine": "ours", "threads": 1, "seconds": 3.0 }),
             json!({ "bench": "a", "engine": "ours", "threads": 2, "seconds": null }),
-            json!({ "bench": "a", "engine": "serial", "threads": 1, "seconds": 2.0, "what": "Page pools" }),
+            json!({ "bench": "a", "engine": "serial", "threads": 1, "seconds": 2.0, "what": "Page \
+                pools" }),
             json!({ "bench": "b", "engine": "serial", "threads": 1, "seconds": 9.0 }),
         ];
         let rows = Rows::new(&rows).bench("a");

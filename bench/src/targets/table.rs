@@ -53,10 +53,13 @@ mod tests {
     #[test]
     fn the_table_says_what_is_short() {
         let rows = [
-            json!({ "bench": "bring-up", "machine": "768G/2 nodes", "threads": 1, "tables": "backed", "bring_up_us": 57.0,
+            json!({ "bench": "bring-up", "machine": "768G/2 \
+                nodes", "threads": 1, "tables": "backed", "bring_up_us": 57.0,
                     "metadata_bytes": 34_610_048, "managed_gib": 767.9 }),
-            json!({ "bench": "jobs", "case": "two-empty", "engine": "framewright", "units": 2, "unit_ns": 0, "seconds": 2e-6 }),
-            json!({ "bench": "jobs", "case": "two-empty", "engine": "rayon", "units": 2, "unit_ns": 0, "seconds": 1e-6 }),
+            json!({ "bench": "jobs", "case": "two-empty", "engine": "framewright", "units": 2,
+                "unit_ns": 0, "seconds": 2e-6 }),
+            json!({ "bench": "jobs", "case": "two-empty", "engine": "rayon", "units": 2,
+                "unit_ns": 0, "seconds": 1e-6 }),
         ];
         let lines = table(&evaluate(&rows), Style::PLAIN);
         let line = |word: &str| lines.iter().find(|line| line.contains(word)).expect(word).clone();

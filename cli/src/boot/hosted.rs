@@ -26,7 +26,8 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     let session = Session::open(&machine, &command_line)?;
     let fresh = session.bring_up(&mut Silent)?;
     let first = &fresh.report["totals"];
-    let first = json!({ "first_alloc_us": first["first_alloc_us"], "bring_up_us": first["bring_up_us"],
+    let first = json!({ "first_alloc_us": first["first_alloc_us"],
+        "bring_up_us": first["bring_up_us"],
                         "all_memory_us": first["all_memory_us"] });
     let session = fresh.end_dirty()?;
     let mut log = Lines::new();

@@ -44,11 +44,13 @@ pub fn check(target: &Target) -> Result<(), Error> {
 fn contradiction(boot: &Target) -> Option<&'static str> {
     if boot.map.is_some() && boot.on == Where::Qemu {
         Some(
-            "--map cannot be used with --on qemu: QEMU makes its own memory map; use --memory and --nodes to shape it",
+            "--map cannot be used with --on qemu: QEMU makes its own memory map; use --memory and \
+             --nodes to shape it",
         )
     } else if boot.map.is_some() && boot.memory.is_some() {
         Some(
-            "--memory cannot be used with --map: the memory is what the file says; the parameter mem=SIZE limits it",
+            "--memory cannot be used with --map: the memory is what the file says; the parameter \
+             mem=SIZE limits it",
         )
     } else if boot.accel.is_some() && boot.on == Where::Hosted {
         Some("--accel is an option of QEMU: add --on qemu")
@@ -60,7 +62,8 @@ fn contradiction(boot: &Target) -> Option<&'static str> {
         Some("--balloon is an option of QEMU: add --on qemu")
     } else if boot.reporting.is_some() && boot.on == Where::Qemu {
         Some(
-            "--reporting is for machines in this process; --balloon gives one on QEMU a device for reports",
+            "--reporting is for machines in this process; --balloon gives one on QEMU a device for \
+             reports",
         )
     } else {
         None

@@ -169,7 +169,8 @@ impl<'a> Attempts<'a> {
         let command_line = command_line.trim();
         if command_line.len() >= MOST_COMMAND_LINE {
             return Err(Error::Usage(format!(
-                "the guest's command line would have {} bytes, {} at most are possible; `shell` takes longer commands",
+                "the guest's command line would have {} bytes, {} at most are possible; `shell` \
+                 takes longer commands",
                 command_line.len(),
                 MOST_COMMAND_LINE - 1
             )));
@@ -219,7 +220,8 @@ impl<'a> Attempts<'a> {
 
     fn about(&self, accelerator: Accelerator, first_line: Option<Duration>) -> Value {
         let first_line_ms = first_line.map(|time| time.as_micros() as f64 / 1e3);
-        json!({ "version": self.version, "accel": accelerator.name(), "spawn_to_first_line_ms": first_line_ms })
+        json!({ "version": self.version, "accel": accelerator.name(),
+            "spawn_to_first_line_ms": first_line_ms })
     }
 
     /// Fails unless the guest's work was done. `seen` says whether the user has just seen its log.

@@ -97,7 +97,8 @@ fn summary(report: &Value) -> String {
 fn first_touch(report: &Value) -> Option<String> {
     let first = report.get("first_touch")?;
     Some(format!(
-        "first touch: {} and {} in this fresh process, tables not backed yet; all else is a second bring-up, tables backed and dirty",
+        "first touch: {} and {} in this fresh process, tables not backed yet; all else is a second \
+         bring-up, tables backed and dirty",
         time(&first["first_alloc_us"]),
         time(&first["all_memory_us"]),
     ))
@@ -147,11 +148,14 @@ mod tests {
     fn both_tables_and_the_summary() {
         let report = json!({
             "platform": "qemu", "policy": "on-demand", "threads": 1,
-            "nodes": [{ "node": 0, "cpus": 2, "present_pages": 524157, "managed_pages": 524000, "init_ms": 0.25 }],
+            "nodes": [{ "node": 0, "cpus": 2, "present_pages": 524157, "managed_pages": 524000,
+                "init_ms": 0.25 }],
             "zones": [
-                { "node": 0, "zone": "DMA", "start_pfn": 1, "spanned_pages": 4095, "present_pages": 3998,
+                { "node": 0, "zone": "DMA", "start_pfn": 1, "spanned_pages": 4095,
+                    "present_pages": 3998,
                   "managed_pages": 3998, "free_pages": 3998 },
-                { "node": 0, "zone": "DMA32", "start_pfn": 4096, "spanned_pages": 520159, "present_pages": 520159,
+                { "node": 0, "zone": "DMA32", "start_pfn": 4096, "spanned_pages": 520159,
+                    "present_pages": 520159,
                   "managed_pages": 520002, "free_pages": 519000 },
             ],
             "totals": { "present_pages": 524157, "managed_pages": 524000, "reserved_pages": 157,
@@ -168,7 +172,8 @@ node  zone       start   spanned   present   managed  reserved      free
    0  DMA32  0x1000000  1.98 GiB  1.98 GiB  1.98 GiB   628 KiB  1.98 GiB
       total                       2.00 GiB  2.00 GiB   628 KiB  2.00 GiB
 
-qemu, on-demand, 1 thread: first allocation after 12.5 us, all memory after 1.250 ms; metadata 84 KiB (0.0040 % of memory)
+qemu, on-demand, 1 thread: first allocation after 12.5 us, all memory after 1.250 ms; metadata 84 \
+KiB (0.0040 % of memory)
 QEMU 7.2.0, accelerator tcg: first line 130.2 ms after its start";
         let shown = render(&report, Style::PLAIN).join("\n");
         assert_eq!(

@@ -231,7 +231,8 @@ fn too_much(bytes: u64) -> Option<String> {
     (bytes > available / 2).then(|| {
         let (bytes, available) = (bytes >> 20, available >> 20);
         format!(
-            "Memory map: an array of {bytes} MiB is more than half of the {available} MiB that this host has available"
+            "Memory map: an array of {bytes} MiB is more than half of the {available} MiB that \
+             this host has available"
         )
     })
 }

@@ -106,7 +106,8 @@ fn field(zone: &Zone, cell_blocks: u64, layout: Layout, detail: Detail) -> Pictu
         let [x, top, width, height] = [SIDE, y, width, rows as f64 * pitch].map(Short);
         put!(
             body,
-            "<rect class=\"grid\" fill=\"url(#g{grid})\" x=\"{x}\" y=\"{top}\" width=\"{width}\" height=\"{height}\"/>"
+            "<rect class=\"grid\" fill=\"url(#g{grid})\" x=\"{x}\" y=\"{top}\" width=\"{width}\" \
+             height=\"{height}\"/>"
         );
         y += (rows + 1) as f64 * pitch;
     }
@@ -385,7 +386,8 @@ fn legend(snapshot: &Snapshot) -> String {
         for what in fills.values() {
             put!(
                 out,
-                "<svg class=\"fill\" viewBox=\"0 0 14 14\" aria-hidden=\"true\"><path class=\"{}\" d=\"M0 0h14v14h-14z\"/><path class=\"edge\" d=\"M.5 .5h13v13h-13z\"/></svg>",
+                "<svg class=\"fill\" viewBox=\"0 0 14 14\" aria-hidden=\"true\"><path class=\"{}\" \
+                 d=\"M0 0h14v14h-14z\"/><path class=\"edge\" d=\"M.5 .5h13v13h-13z\"/></svg>",
                 class(*what)
             );
         }
@@ -405,14 +407,25 @@ fn legend(snapshot: &Snapshot) -> String {
 }
 
 /// Fills that a colour alone does not tell, and grids, for all maps of a page.
-pub const PATTERNS: &str = "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>\
-<pattern id=\"g20\" width=\"20\" height=\"20\" x=\"4\" patternUnits=\"userSpaceOnUse\"><path d=\"M20 0V20M0 20H20\" class=\"gl\"/></pattern>\
-<pattern id=\"g10\" width=\"10\" height=\"10\" x=\"4\" patternUnits=\"userSpaceOnUse\"><path d=\"M10 0V10M0 10H10\" class=\"gl\"/></pattern>\
-<pattern id=\"hr\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"hb f15\" width=\"5\" height=\"5\"/><circle class=\"hd\" cx=\"2.5\" cy=\"2.5\" r=\"0.9\"/></pattern>\
-<pattern id=\"hx\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect class=\"xb\" width=\"5\" height=\"5\"/><path class=\"xs\" d=\"M0 0V5\"/></pattern>\
-<pattern id=\"hi\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect class=\"ib\" width=\"6\" height=\"6\"/><path class=\"is\" d=\"M0 3H6M3 0V6\"/></pattern>\
-<pattern id=\"hd\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(-45)\"><rect class=\"xb\" width=\"5\" height=\"5\"/><path class=\"ds\" d=\"M0 0V5\"/></pattern>\
-<pattern id=\"hp\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\"><rect class=\"pb\" width=\"4\" height=\"4\"/><path class=\"ps\" d=\"M0 2H4\"/></pattern>\
+pub const PATTERNS: &str = "<svg class=\"defs\" width=\"0\" height=\"0\" \
+    aria-hidden=\"true\"><defs>\
+<pattern id=\"g20\" width=\"20\" height=\"20\" x=\"4\" patternUnits=\"userSpaceOnUse\"><path \
+d=\"M20 0V20M0 20H20\" class=\"gl\"/></pattern>\
+<pattern id=\"g10\" width=\"10\" height=\"10\" x=\"4\" patternUnits=\"userSpaceOnUse\"><path \
+d=\"M10 0V10M0 10H10\" class=\"gl\"/></pattern>\
+<pattern id=\"hr\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"hb f15\" \
+width=\"5\" height=\"5\"/><circle class=\"hd\" cx=\"2.5\" cy=\"2.5\" r=\"0.9\"/></pattern>\
+<pattern id=\"hx\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
+patternTransform=\"rotate(45)\"><rect class=\"xb\" width=\"5\" height=\"5\"/><path class=\"xs\" \
+d=\"M0 0V5\"/></pattern>\
+<pattern id=\"hi\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" \
+patternTransform=\"rotate(45)\"><rect class=\"ib\" width=\"6\" height=\"6\"/><path class=\"is\" \
+d=\"M0 3H6M3 0V6\"/></pattern>\
+<pattern id=\"hd\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
+patternTransform=\"rotate(-45)\"><rect class=\"xb\" width=\"5\" height=\"5\"/><path class=\"ds\" \
+d=\"M0 0V5\"/></pattern>\
+<pattern id=\"hp\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\"><rect class=\"pb\" \
+width=\"4\" height=\"4\"/><path class=\"ps\" d=\"M0 2H4\"/></pattern>\
 </defs></svg>";
 
 #[cfg(test)]
@@ -426,7 +439,8 @@ mod tests {
 
     #[test]
     fn every_run_is_drawn_and_named() {
-        let lines = "zone 0 DMA32 present 4096 managed 4096 free 512\n0x0 2 S3\n0x400 40 F13\n0x5400 4 X\n0x5c00 1 H\n";
+        let lines = "zone 0 DMA32 present 4096 managed 4096 free 512\n0x0 2 S3\n0x400 40 \
+            F13\n0x5400 4 X\n0x5c00 1 H\n";
         let text = map("a.json", &snapshot(1, lines), Detail::Runs);
         assert_eq!(text.matches("<g><title>").count(), 4);
         assert!(text.contains("0x400000 to 0x53fffff, 80.0 MiB: free, order 13"));

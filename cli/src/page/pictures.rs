@@ -79,12 +79,14 @@ fn alone((series, first_sign): (&[String], usize), plot: &Picture) -> String {
     let (wide, high) = (Short(width), Short(height));
     put!(
         out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" {PICTURE_MARK} width=\"{wide}\" height=\"{high}\" viewBox=\"0 0 {wide} {high}\" role=\"img\" aria-label=\"{}\">",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" {PICTURE_MARK} width=\"{wide}\" \
+         height=\"{high}\" viewBox=\"0 0 {wide} {high}\" role=\"img\" aria-label=\"{}\">",
         Escaped(&plot.label)
     );
     put!(
         out,
-        "<style>{STYLE}.back{{fill:var(--bg)}}</style><rect class=\"back\" width=\"{wide}\" height=\"{high}\"/>{legend}"
+        "<style>{STYLE}.back{{fill:var(--bg)}}</style><rect class=\"back\" width=\"{wide}\" \
+         height=\"{high}\"/>{legend}"
     );
     put!(
         out,

@@ -78,7 +78,8 @@ impl Svg {
         let (class, meaning) = (class("br", series), Escaped(meaning));
         put!(
             self.body,
-            "<rect class=\"{class}\" data-series=\"{meaning}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"/>"
+            "<rect class=\"{class}\" data-series=\"{meaning}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" \
+             height=\"{h}\"/>"
         );
     }
 
@@ -167,7 +168,8 @@ impl Picture {
     pub fn inline(&self) -> String {
         let (width, height) = (Short(self.width), Short(self.height));
         format!(
-            "<svg class=\"plot\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">{}</svg>",
+            "<svg class=\"plot\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
+             aria-label=\"{}\">{}</svg>",
             Escaped(&self.label),
             self.body
         )
@@ -185,11 +187,10 @@ mod tests {
         svg.text("lb", Anchor::End, (1.0, 2.0), "<b>");
         svg.sign((1, "s"), (5.0, 5.0), "a & b");
         let text = svg.finish("\"quoted\"").inline();
-        assert!(
-            text.starts_with(
-                "<svg class=\"plot\" viewBox=\"0 0 10 20\" role=\"img\" aria-label=\"&quot;quoted&quot;\">"
-            )
-        );
+        assert!(text.starts_with(
+            "<svg class=\"plot\" viewBox=\"0 0 10 20\" role=\"img\" \
+                 aria-label=\"&quot;quoted&quot;\">"
+        ));
         assert!(
             text.contains("x1=\"0\" y1=\"0\" x2=\"1.3\" y2=\"3\"") && text.contains(">&lt;b&gt;<")
         );

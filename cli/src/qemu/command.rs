@@ -69,7 +69,8 @@ impl Machine {
         }
         if nodes > memory_mib {
             return Err(Error::Usage(format!(
-                "--nodes {nodes} is more than the memory allows: {memory_mib} MiB in whole MiB for each node"
+                "--nodes {nodes} is more than the memory allows: {memory_mib} MiB in whole MiB for \
+                 each node"
             )));
         }
         Ok(Self { model, memory_mib, nodes, cpus: u64::from(cpus), more: Vec::new() })
@@ -180,8 +181,10 @@ mod tests {
         let machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
         assert_eq!(
             line(&machine, Accelerator::Tcg),
-            "-nodefaults -machine q35 -accel tcg,thread=multi -cpu max -m 2048M -smp 1 -display none -monitor none -serial stdio \
-             -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4 -append numa=off report=json -kernel /g"
+            "-nodefaults -machine q35 -accel tcg,thread=multi -cpu max -m 2048M -smp 1 -display \
+             none -monitor none -serial stdio \
+             -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4 -append numa=off report=json \
+             -kernel /g"
         );
         assert!(line(&machine, Accelerator::Kvm).contains("-accel kvm -cpu host "));
     }
@@ -223,7 +226,9 @@ mod tests {
         let mut machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
         machine.add_balloon("free-page-hint=on");
         assert!(line(&machine, Accelerator::Tcg).contains(
-            " -object iothread,id=balloon-thread -device virtio-balloon-pci,id=balloon,free-page-reporting=on,free-page-hint=on,iothread=balloon-thread "
+            " -object iothread,id=balloon-thread -device \
+             virtio-balloon-pci,id=balloon,free-page-reporting=on,free-page-hint=on,\
+             iothread=balloon-thread "
         ));
     }
 

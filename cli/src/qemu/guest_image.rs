@@ -52,7 +52,8 @@ fn build(package: &Package) -> Result<PathBuf, Error> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
     if !workspace.join(name).join("Cargo.toml").is_file() {
         return Err(Error::Failed(format!(
-            "the source tree that this program was built from is gone ({}), so its {title} cannot be built; \
+            "the source tree that this program was built from is gone ({}), so its {title} cannot \
+             be built; \
              set {override_by} to the path of a built one",
             workspace.display()
         )));
@@ -64,13 +65,15 @@ fn build(package: &Package) -> Result<PathBuf, Error> {
         .output()
         .map_err(|error| {
             Error::Failed(format!(
-                "cargo, which builds the {title}, cannot be started: {error}; set {override_by} to the path of a built one"
+                "cargo, which builds the {title}, cannot be started: {error}; set {override_by} to \
+                 the path of a built one"
             ))
         })?;
     if !output.status.success() {
         let messages = String::from_utf8_lossy(&output.stderr);
         return Err(Error::Failed(format!(
-            "the {title} cannot be built; set {override_by} to the path of a built one, or mend this:\n{}",
+            "the {title} cannot be built; set {override_by} to the path of a built one, or mend \
+             this:\n{}",
             messages.trim_end()
         )));
     }
@@ -92,7 +95,8 @@ mod tests {
     #[test]
     fn the_program_is_found_in_cargos_messages() {
         let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\nnoise\n\
-                        {\"reason\":\"compiler-artifact\",\"executable\":\"/t/release/guest\"}\n{\"success\":true}";
+                        {\"reason\":\"compiler-artifact\",\"executable\":\"/t/release/guest\"}\n\
+                        {\"success\":true}";
         assert_eq!(executable(messages), Some(PathBuf::from("/t/release/guest")));
         assert_eq!(executable("{}"), None);
     }

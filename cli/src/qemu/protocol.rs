@@ -205,7 +205,10 @@ mod tests {
     #[test]
     fn a_snapshot_is_no_output() {
         let mut transcript = Transcript::default();
-        transcript.take(b"@shell\r\nword\r\n@memory a b\r\n@memory end\r\n@@memory c\r\n@status 0\r\n@memory d\r\n");
+        transcript.take(
+            b"@shell\r\nword\r\n@memory a b\r\n@memory end\r\n@@memory c\r\n@status \
+            0\r\n@memory d\r\n",
+        );
         assert_eq!(transcript.take_output(), b"word\r\n@memory c\r\n");
         assert_eq!((transcript.memory.as_str(), transcript.status), ("a b\nend\n", Some(0)));
     }

@@ -87,7 +87,8 @@ fn run_of(run: &Value) -> Result<Run, String> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "framewright memory 1 blocks 520 cell 4\nzone 0 DMA present 3998 managed 3998 free 100\n0x0 1 S3\n\
+    const TEXT: &str = "framewright memory 1 blocks 520 cell 4\nzone 0 DMA present 3998 managed \
+        3998 free 100\n0x0 1 S3\n\
                         0x200 7 F\n0x1000 4 F9:2,S4:1,W9:1\nend\n";
 
     #[test]

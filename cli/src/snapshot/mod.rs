@@ -264,7 +264,8 @@ impl Snapshot {
                 cells += run.blocks.div_ceil(self.cell_blocks);
                 if cells > MOST_CELLS {
                     return Err(format!(
-                        "{}: with it there are {cells} cells of {} blocks, more than the {MOST_CELLS} that a map can show",
+                        "{}: with it there are {cells} cells of {} blocks, more than the \
+                         {MOST_CELLS} that a map can show",
                         place(),
                         self.cell_blocks
                     ));

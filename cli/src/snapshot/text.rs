@@ -72,8 +72,10 @@ mod tests {
     use super::super::Use;
     use super::*;
 
-    const TEXT: &str = "framewright memory 1 blocks 520 cell 4\nzone 0 DMA present 3998 managed 3998 free 100\n0x0 1 S3\n\
-                        0x200 7 F9\nzone 1 Normal present 262144 managed 262144 free 1\n0x100000 512 F9:2,S4:1,W9:1\nend\n";
+    const TEXT: &str = "framewright memory 1 blocks 520 cell 4\nzone 0 DMA present 3998 managed \
+        3998 free 100\n0x0 1 S3\n\
+                        0x200 7 F9\nzone 1 Normal present 262144 managed 262144 free 1\n0x100000 \
+                        512 F9:2,S4:1,W9:1\nend\n";
 
     #[test]
     fn what_the_library_writes_is_read() {

@@ -50,12 +50,20 @@ fn find(wanted: Option<u32>, running: &[Running]) -> Result<u32, Error> {
         (Some(pid), _) if running.iter().any(|process| process.pid == pid) => Ok(pid),
         (None, [only]) => Ok(only.pid),
         (_, []) => Err(Error::Failed(
-            "no shell of yours is running; `framewright shell`, or `boot --exec`, is what can be watched".into(),
+            "no shell of yours is running; `framewright shell`, or `boot --exec`, is what can be \
+             watched"
+                .into(),
         )),
-        (Some(pid), _) => {
-            Err(Error::Usage(format!("process {pid} is no shell of yours that can be watched; there are{}", list())))
-        }
-        (None, _) => Err(Error::Usage(format!("several shells are running; say which, by its number{}", list()))),
+        (Some(pid), _) => Err(Error::Usage(format!(
+            "process {pid} is no shell of yours that can be watched; \
+                there are{}",
+            list()
+        ))),
+        (None, _) => Err(Error::Usage(format!(
+            "several shells are running; say which, by its \
+            number{}",
+            list()
+        ))),
     }
 }
 

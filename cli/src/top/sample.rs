@@ -233,20 +233,32 @@ pub mod tests {
     pub fn file(path: &str) -> Result<String, ReadError> {
         Ok(match path {
             "/proc/zoneinfo" => {
-                "Node 0, zone      DMA\n  per-node stats\n      nr_x 0\n  pages free     3998\n        min      7\n        low      10\n        high     13\n        managed  3998\n\
-                 \x20 pagesets\n    cpu: 0\n              count:    5\n              high:     9\n              batch:    1\n              high_min: 7\n    cpu: 1\n              count:    1\n\
+                "Node 0, zone      DMA\n  per-node stats\n      nr_x 0\n  pages free     \
+                 3998\n        min      7\n        low      10\n        high     13\n        \
+                 managed  3998\n\
+                 \x20 pagesets\n    cpu: 0\n              count:    5\n              high:     \
+                 9\n              batch:    1\n              high_min: 7\n    cpu: \
+                 1\n              count:    1\n\
                  Node 0, zone   Normal\n  pages free     0\n        managed  0\n\
-                 Node 1, zone   Normal\n  pages free     600\n        managed  1000\n        high     700\n    cpu: 1\n              count:    2\n              high:     4\n"
+                 Node 1, zone   Normal\n  pages free     600\n        managed  1000\n        \
+                 high     700\n    cpu: 1\n              count:    2\n              high:     4\n"
             }
             "/proc/buddyinfo" => {
-                "Node 0, zone      DMA      2      1 \nNode 1, zone   Normal  1 0 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 2 \nnonsense\n"
+                "Node 0, zone      DMA      2      1 \nNode 1, zone   Normal  1 0 0 0 0 0 0 0 0 1 \
+                 0 0 0 0 0 0 0 0 2 \nnonsense\n"
             }
             "/proc/pagetypeinfo" => {
-                "Page block order: 9\nFree pages count per migrate type at order 0 1\nNode    1, zone   Normal, type    Unmovable      0      2\n\
-                 Node    1, zone   Normal, type      Movable      4      1\nNode    1, zone   Normal, type   CMA 1 0\n\
-                 Number of blocks type     Unmovable\nNode 1, zone   Normal            9            9\n"
+                "Page block order: 9\nFree pages count per migrate type at order 0 1\nNode    1, \
+                 zone   Normal, type    Unmovable      0      2\n\
+                 Node    1, zone   Normal, type      Movable      4      1\nNode    1, zone   \
+                 Normal, type   CMA 1 0\n\
+                 Number of blocks type     Unmovable\nNode 1, zone   Normal            \
+                 9            9\n"
             }
-            "/proc/meminfo" => "MemTotal:   4193564 kB\nMemFree:  4145948 kB\nHugePages_Total: 8\nx\n",
+            "/proc/meminfo" => {
+                "MemTotal:   4193564 kB\nMemFree:  4145948 kB\nHugePages_Total: \
+                8\nx\n"
+            }
             "/proc/vmstat" => "nr_free_pages 10\npcp_refill_pages 7\npcp_refill_pages 1\n",
             "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages" => "8\n",
             "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages" => "6\n",
@@ -282,7 +294,8 @@ pub mod tests {
 
     #[test]
     fn nonsense_makes_numbers_missing_and_nothing_worse() {
-        let nonsense = "Node x, zone\nNode 1, zone\n  cpu: 99999999999\n count: 7\nNode 0, zone DMA\n managed 5\n cpu: 70000\n high: -1\n";
+        let nonsense = "Node x, zone\nNode 1, zone\n  cpu: 99999999999\n count: 7\nNode 0, zone \
+            DMA\n managed 5\n cpu: 70000\n high: -1\n";
         let sample = Sample::take(&mut |_| Ok(nonsense.repeat(3))).expect("nothing is missing");
         assert_eq!((sample.zones.len(), sample.caches.len(), sample.pools.len()), (3, 0, 0));
         assert!(matches!(Sample::take(&mut |_| Err(ReadError::Silent)), Err(ReadError::Silent)));

@@ -84,7 +84,8 @@ impl View {
     fn summary(&self) -> String {
         let kib = |name: &str| size(self.sample.memory_kib.get(name).copied().unwrap_or(0) * 1024);
         format!(
-            "process {}: {} managed, {} free, {} kept by CPUs, {} isolated, {} descriptors, {} tables",
+            "process {}: {} managed, {} free, {} kept by CPUs, {} isolated, {} descriptors, {} \
+             tables",
             self.pid,
             kib("MemTotal"),
             kib("MemFree"),

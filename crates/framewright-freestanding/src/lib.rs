@@ -1,10 +1,10 @@
-//! The symbols that compiled code expects and that C's library has elsewhere: memory functions and
-//! the unwinder's name, for programs that bring nothing else. Name the crate once (`use
-//! framewright_freestanding as _;`) and link nothing that has them too.
+//! The symbols that compiled code expects from a C library: memory functions and the unwinder's
+//! name, for programs without one. Name the crate once (`use framewright_freestanding as _;`) and
+//! link nothing else that defines them.
 //!
-//! In assembly, so that the compiler cannot turn a loop into a call to itself; by words, because an
-//! emulator takes one step per turn of a string instruction and is seven times faster with words
-//! than with bytes.
+//! They are assembly, so that the compiler cannot turn a loop into a call to itself. They work by
+//! words, because an emulator takes one step per iteration of a string instruction: words are seven
+//! times faster there than bytes.
 #![no_std]
 #![cfg(all(target_arch = "x86_64", not(test)))]
 
@@ -71,7 +71,7 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
 /// As in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
-    // By a product, because an array of eight bytes would be filled with `memset`.
+    // A multiplication, because filling an array of eight bytes would call `memset`.
     let word = u64::from(value.to_le_bytes()[0]) * 0x0101_0101_0101_0101;
     // SAFETY: the caller promises the range; the two instructions fill count / 8 words, then the
     // rest.

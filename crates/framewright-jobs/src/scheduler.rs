@@ -16,8 +16,8 @@ const FIRST_START_COST_NS: u64 = 20_000;
 /// The most jobs in a row that ask for no helper, after one whose request was not answered.
 const MAX_SKIPPED: u32 = 15;
 
-/// What the jobs of one platform share: the node cursor, how many jobs are short of helpers, and how
-/// long helpers take to start.
+/// What the jobs of one platform share: the node cursor, how many jobs are short of helpers, and
+/// how long helpers take to start.
 ///
 /// All its atomics are Relaxed. They are hints and counts: a stale value costs time and orders
 /// nothing.
@@ -61,8 +61,8 @@ impl SchedulerState {
         self.start_cost_ns.load(Ordering::Relaxed)
     }
 
-    /// Whether a job that is not large should ask for helpers. While requests go unanswered, only one
-    /// job in 2, 4, 8, at most [`MAX_SKIPPED`] + 1 does. To be called once a job.
+    /// Whether a job that is not large should ask for helpers. While requests go unanswered, only
+    /// one job in 2, 4, 8, at most [`MAX_SKIPPED`] + 1 does. To be called once a job.
     pub(crate) fn should_ask(&self) -> bool {
         let unanswered = self.unanswered.load(Ordering::Relaxed);
         if unanswered == 0 {
@@ -80,8 +80,8 @@ impl SchedulerState {
         self.skipped.store(0, Ordering::Relaxed);
     }
 
-    /// Adds one helper's start to the average with a weight of an eighth. A start that was delayed by
-    /// a busy CPU counts as eight times the average at most.
+    /// Adds one helper's start to the average with a weight of an eighth. A start that was delayed
+    /// by a busy CPU counts as eight times the average at most.
     pub(crate) fn learn_start_cost(&self, sample_ns: u64) {
         if self.unanswered.load(Ordering::Relaxed) != 0 {
             self.unanswered.store(0, Ordering::Relaxed);

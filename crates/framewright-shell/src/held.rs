@@ -144,7 +144,7 @@ impl<'a> Held<'a> {
         self.used().iter().any(|run| !run.range().intersection(range).is_empty())
     }
 
-    /// Forgets the run that begins at `start`, for who has freed it; nothing when there is no room
+    /// Removes the run that begins at `start`, once it is freed; nothing when there is no room
     /// for what is left on both its sides.
     pub fn forget(&mut self, start: Pfn) -> Result<(), Full> {
         let Some(index) = self.used().iter().position(|run| run.range().contains(start)) else {

@@ -1,15 +1,15 @@
-//! Random traffic for as long as one likes, on machines of all shapes in turn: `cargo xtask soak
+//! Random traffic for any length of time, on machines of all shapes in turn: `cargo xtask soak
 //! SECONDS [--seed N] [--threads N]`.
 //!
-//! One line for each machine; what was found wrong ends it, with the seed that was used. Several
-//! threads never meet in the same order twice, so that a seed repeats the choices, not the failure;
-//! with `--threads 1` it repeats both.
+//! It prints a line for each machine. A failure ends it and prints the seed. The order of several
+//! threads differs from run to run, so a seed repeats the choices, not the failure; with `--threads
+//! 1` it repeats both.
 
 use framewright_testkit::{Shape, Traffic, shapes};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-/// What is asked for.
+/// The arguments.
 struct Options {
     seconds: u64,
     seed: u64,
@@ -63,8 +63,8 @@ fn main() -> ExitCode {
     println!("seed {}", options.seed);
     let host_cpus = std::thread::available_parallelism()
         .map_or(2, |cpus| u32::try_from(cpus.get()).unwrap_or(2));
-    // As many threads as the host has CPUs, so that they really run at once; and more, so that they
-    // are stopped anywhere.
+    // As many threads as the host has CPUs, so that they run at once; and more, so that they are
+    // preempted anywhere.
     let counts = options
         .threads
         .map_or(vec![host_cpus.clamp(2, 64), host_cpus.min(20) * 3 + 2], |threads| vec![threads]);
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Stresses one machine and says what came of it.
+/// Stresses one machine and returns the result.
 fn soak(shape: Shape, threads: u32, seed: u64, time: Duration) -> Result<(), String> {
     let name = shape.name;
     let manager = shape.bring_up(threads);

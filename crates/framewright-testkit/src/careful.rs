@@ -1,16 +1,16 @@
-//! Whether tests run in careful mode: everything that finds mistakes is on, and what nothing
-//! promises is left to chance.
+//! Whether tests run in careful mode: all checks are on, and whatever no interface promises is
+//! random.
 
 use std::sync::OnceLock;
 
-/// The environment variable that turns it on; its value is the seed.
+/// The environment variable that turns careful mode on; its value is the seed.
 pub const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
 
-/// The seed, when this run is careful. Fake machines then lie scattered, and tests bring managers
-/// up with `careful=` and this seed.
+/// The seed, if this run is careful. Fake machines then have scattered memory, and tests bring
+/// managers up with `careful=` and this seed.
 ///
 /// # Panics
-/// When the variable is set to something that is no number above 0.
+/// When the variable is set, but not to a number above 0.
 #[must_use]
 pub fn careful() -> Option<u64> {
     static SEED: OnceLock<Option<u64>> = OnceLock::new();

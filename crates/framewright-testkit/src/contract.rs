@@ -1,8 +1,9 @@
-//! The fake page tables as a subject of the contract of [`VmemmapSpace`].
+//! The fake page tables as a fixture for the contract of [`VmemmapSpace`].
 
 use crate::frames::FramePool;
+use crate::machine::FakeMachine;
 use crate::paging::{AccessFault, FakePaging};
-use framewright::units::{Order, PfnRange};
+use framewright::units::{Order, PfnRange, PhysRange};
 use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
 pub use framewright_workload::vmemmap_space::{VmemmapSpaceFixture, vmemmap_space_contract};
 
@@ -28,7 +29,7 @@ impl FakeFixture {
     }
 }
 
-// SAFETY: the tables are a model, whose array nothing but `load` and `store` looks at, and its pool
+// SAFETY: the tables are a model, whose array only `load` and `store` read and write, and its pool
 // checks what it takes back.
 unsafe impl VmemmapSpaceFixture for FakeFixture {
     fn space(&self) -> &dyn VmemmapSpace {
@@ -60,8 +61,7 @@ unsafe impl VmemmapSpaceFixture for FakeFixture {
 /// When the machine has no usable memory from 64 MiB to 96 MiB.
 #[must_use]
 pub fn contract_pool(largest: Order) -> FramePool {
-    use framewright::units::PhysRange;
-    let machine = crate::FakeMachine::builder().ram(PhysRange::new(0, 96 << 20)).cpus(3).build();
-    // SAFETY: the machine was made here and nobody else uses it.
+    let machine = FakeMachine::builder().ram(PhysRange::new(0, 96 << 20)).cpus(3).build();
+    // SAFETY: the machine was made here and has no other user.
     unsafe { FramePool::new(machine, PfnRange::new(0x4000, 0x6000)) }.up_to(largest)
 }

@@ -1,19 +1,15 @@
-//! Frames for a [`VmemmapSpace`](framewright::vmemmap_space::VmemmapSpace) under test: a pool, a ledger of who
-//! has what, and failure on demand.
+//! Frames for a [`VmemmapSpace`](framewright::vmemmap_space::VmemmapSpace) under test: a pool, a
+//! ledger of frames that are out, and failure on demand.
 
+use crate::lock::lock;
 use crate::machine::FakeMachine;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{FrameList, FrameSource};
 pub use framewright_workload::vmemmap_space::FaultyFrames;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-/// Locks, also after a test has failed while it held the lock.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Which frames are taken, and for the how manyth time: what a translation must agree with.
+/// Which frames are taken, with a generation for each time, which a translation must match.
 #[derive(Clone, Default, Debug)]
 pub struct FrameLedger {
     inner: Arc<Mutex<Ledger>>,
@@ -56,7 +52,7 @@ impl FrameLedger {
         }
     }
 
-    /// Which handing-out `frame` is in, or nothing when it is free.
+    /// The generation of `frame`, or nothing when it is free.
     #[must_use]
     pub fn generation(&self, frame: Pfn) -> Option<u64> {
         lock(&self.inner).taken.get(&frame.0).copied()
@@ -83,13 +79,13 @@ pub struct FramePool {
     frames: PfnRange,
     free: Mutex<Free>,
     largest: Order,
-    /// Distance between single frames that are handed out: 2 makes every frame a run of its own.
+    /// The distance between single frames that are handed out; 2 leaves a gap between them.
     stride: usize,
     ledger: FrameLedger,
 }
 
 impl Free {
-    /// A single frame: the next free one in steps of `stride`, else any.
+    /// A single frame: the next free frame in steps of `stride`, else any free frame.
     fn single(&mut self, stride: usize) -> Option<usize> {
         let strided =
             (self.next..self.frames.len()).step_by(stride).find(|&index| self.frames[index]);
@@ -114,10 +110,10 @@ impl Free {
 }
 
 impl FramePool {
-    /// All of `frames`, which must be usable memory of `machine` and used by nobody else.
+    /// A pool of all of `frames`, which must be usable memory of `machine`.
     ///
     /// # Safety
-    /// Nobody else uses the frames, as long as the pool or what it hands out lives.
+    /// The frames have no other user as long as the pool, or what it hands out, lives.
     #[must_use]
     pub unsafe fn new(machine: &'static FakeMachine, frames: PfnRange) -> Self {
         let count = usize::try_from(frames.pages()).expect("a pool of frames fits the host");
@@ -139,7 +135,7 @@ impl FramePool {
         self
     }
 
-    /// Hands out single frames only, and no two neighbours as long as others are left.
+    /// Hands out single frames only, and no neighbours while others are left.
     #[must_use]
     pub fn fragmented(mut self) -> Self {
         self.largest = Order::PAGE;
@@ -153,7 +149,7 @@ impl FramePool {
         self.machine
     }
 
-    /// Who has what.
+    /// The ledger of frames that are out.
     #[must_use]
     pub fn ledger(&self) -> &FrameLedger {
         &self.ledger
@@ -165,7 +161,7 @@ impl FramePool {
         self.ledger.outstanding()
     }
 
-    /// Takes back what a flush gave free.
+    /// Takes back the frames that a flush released.
     ///
     /// # Panics
     /// When a frame was not handed out.
@@ -201,8 +197,8 @@ impl FramePool {
     fn release(&self, run: PfnRange) {
         self.ledger.free(run);
         for frame in run.start.0..run.end.0 {
-            // SAFETY: the frame is the pool's again (invariant 12), and the pool's frames are
-            // nobody else's.
+            // SAFETY: the frame is the pool's again (invariant 12), and the pool's frames have no
+            // other user.
             unsafe { self.machine.poison(Pfn(frame)) };
         }
         let mut free = lock(&self.free);

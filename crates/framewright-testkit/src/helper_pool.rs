@@ -1,6 +1,7 @@
 //! Threads that help with jobs: [`HelperPool`]. They can be held back, so that a job must do
 //! without them or sees them late.
 
+use crate::lock::lock;
 use framewright_jobs::{Helpers, NodeSet, SchedulerState, WorkerSlot, Workers};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -24,7 +25,7 @@ struct Shared {
     scheduler: SchedulerState,
     nodes: Vec<u32>,
     gate: Mutex<Gate>,
-    /// Told whenever a helper should look, or has ended something.
+    /// Notified when helpers should look for work, or one has ended some.
     changed: Condvar,
 }
 
@@ -79,26 +80,26 @@ impl HelperPool {
         }
     }
 
-    /// The same without a clock.
+    /// Removes the clock.
     #[must_use]
     pub fn without_clock(mut self) -> Self {
         self.clock = None;
         self
     }
 
-    /// The same, where a job may have at most `helpers` of them.
+    /// Lets a job have at most `helpers` helpers.
     #[must_use]
     pub fn with_allowance(mut self, helpers: usize) -> Self {
         self.allowance = helpers;
         self
     }
 
-    /// From now on no helper takes work.
+    /// Keeps helpers from taking work from now on.
     pub fn hold(&self) {
         self.shared.set(Gate::Held);
     }
 
-    /// Ends [`hold`](Self::hold): helpers take what waits for them.
+    /// Ends [`hold`](Self::hold): helpers take the work that waits for them.
     pub fn release(&self) {
         self.shared.set(Gate::Open);
     }
@@ -118,7 +119,7 @@ impl HelperPool {
 
 impl Shared {
     fn gate(&self) -> MutexGuard<'_, Gate> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.gate)
     }
 
     fn set(&self, gate: Gate) {
@@ -142,10 +143,10 @@ impl Shared {
             drop(gate);
             slot.serve_with(|work| {
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
-                    *helper.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
+                    *lock(&helper.panic) = Some(payload);
                 }
             });
-            // Under the lock, so that a caller cannot begin to sleep between its look and this.
+            // Under the lock, so that a caller cannot fall asleep between its check and this.
             let _gate = self.gate();
             self.changed.notify_all();
         }
@@ -191,9 +192,8 @@ impl Helpers for HelperPool {
     }
 
     fn resume_panic(&self, helper: usize) -> ! {
-        let slot = self.shared.helpers.get(helper).map(|helper| &helper.panic);
-        let payload =
-            slot.and_then(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let helper = self.shared.helpers.get(helper);
+        let payload = helper.and_then(|helper| lock(&helper.panic).take());
         resume_unwind(payload.unwrap_or_else(|| Box::new("a helper panicked without a payload")))
     }
 }

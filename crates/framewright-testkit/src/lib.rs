@@ -1,22 +1,22 @@
 //! What tests of the manager need: a fake machine, reference models and fault injection.
 //!
-//! * [`FakeMachine`] is a NUMA machine of any memory map in this process. It checks how it is used:
-//!   an address that is not usable memory, interrupts restored out of order, a CPU left pinned.
-//! * [`memblock_of`] and [`FakeMachine::early`] make memblock allocators over machines of tests.
-//! * [`FakePaging`] is the vmemmap's address range on such a machine, with a TLB for each CPU
-//!   that catches use of a stale translation. [`vmemmap_space_contract`] is what every implementation
-//!   of that range must pass.
-//! * [`FramePool`] and [`FaultyFrames`] give frames, poison them when they come back, and fail on
-//!   demand.
-//! * [`careful`] says whether this run looks for assumptions that nothing promises.
+//! * [`FakeMachine`] is a NUMA machine in this process, with any memory map. It finds misuse: an
+//!   address that is not usable memory, interrupts restored out of order, a CPU left pinned.
+//! * [`memblock_of`] and [`FakeMachine::memblock`] make memblock allocators over such machines.
+//! * [`FakePaging`] is the vmemmap's address range on such a machine, with a TLB for each CPU that
+//!   catches use of a stale translation. Every implementation of that range must pass
+//!   [`vmemmap_space_contract`].
+//! * [`FramePool`] and [`FaultyFrames`] hand out frames, poison them when they come back, and fail
+//!   on demand.
+//! * [`careful`] says whether this run looks for assumptions that no interface promises.
 //! * [`SteppedMachine`] interrupts an operation between any two of its instructions.
-//! * [`Traffic`] is random traffic from several threads on a manager, over machines of several
+//! * [`Traffic`] is random traffic from several threads on a manager, on machines of several
 //!   [`shapes`].
-//! * [`FakeHost`] takes reports of free memory and discards it, late, in part, not at all, and
-//!   finds whoever uses what it may still discard.
-//! * [`HelperPool`] is threads that help with jobs, which can be late, starved, or on made-up
+//! * [`FakeHost`] takes reports of free memory and discards it, late, in part or not at all, and
+//!   finds uses of memory that it may still discard.
+//! * [`HelperPool`] has threads that help with jobs; they can be late, starved, or on simulated
 //!   nodes.
-//! * [`Owner`] gives memory back for tests, which play all owners at once.
+//! * [`Owner`] gives memory back in tests, which own all of it.
 //! * [`balloon`] is a virtio balloon: the host, a transport to it, and memory for the driver.
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated
 //!   and free frames.
@@ -26,6 +26,7 @@ mod careful;
 pub mod contract;
 pub mod frames;
 pub mod helper_pool;
+mod lock;
 pub mod machine;
 pub mod memblock;
 pub mod model;
@@ -38,9 +39,9 @@ pub mod traffic;
 pub use careful::{CAREFUL, careful};
 pub use contract::{VmemmapSpaceFixture, vmemmap_space_contract};
 pub use frames::{FaultyFrames, FrameLedger, FramePool};
-pub use framewright_workload as stress;
+pub use framewright_workload as workload;
 pub use helper_pool::HelperPool;
-pub use machine::{ArrayCounts, Builder, Calls, FakeArray, FakeMachine};
+pub use machine::{Builder, Calls, FakeMachine, FakeVmemmap, VmemmapCounts};
 pub use memblock::memblock_of;
 pub use model::{BlockModel, PageModel};
 pub use owner::{Owner, PoolOwner};

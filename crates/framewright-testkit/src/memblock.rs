@@ -1,4 +1,4 @@
-//! Early allocators for tests, which own the machines that they make.
+//! Memblock allocators for tests, which own the machines that they make.
 
 use crate::machine::FakeMachine;
 use framewright::Platform;
@@ -6,11 +6,11 @@ use framewright::firmware::{MemoryMap, Topology};
 use framewright::memblock::{Memblock, MemblockError, MemblockStorage};
 use framewright::units::PhysRange;
 
-/// An memblock allocator over a platform of a test that knows the memory of `map`. Its storage lives
+/// A memblock allocator over a test's platform that knows the memory of `map`. Its storage lives
 /// for ever, as fake machines do.
 ///
-/// A test that asks twice for one machine is done with the first allocator, and with the manager
-/// that was made of it.
+/// A test that calls this twice for one machine no longer uses the first allocator, nor the manager
+/// that was made from it.
 ///
 /// # Errors
 /// Those of [`Memblock::with_reserved`].
@@ -21,19 +21,19 @@ pub fn memblock_of<P: Platform>(
     reserved: &[PhysRange],
 ) -> Result<Memblock<'static, P>, MemblockError> {
     let storage = Box::leak(Box::new(MemblockStorage::new()));
-    // SAFETY: the memory of a fake machine is there for the machine alone, and the test plays its
-    // only kernel (invariant 1).
+    // SAFETY: only the machine uses the memory of a fake machine, and the test plays its only
+    // kernel (invariant 1).
     unsafe { Memblock::with_reserved(platform, storage, map, topology, reserved) }
 }
 
 impl FakeMachine {
-    /// An memblock allocator that knows all memory of the machine, with `reserved` reserved. A test
-    /// that asks again is done with what it made of the one before.
+    /// A memblock allocator that knows all memory of the machine, with `reserved` reserved. A test
+    /// that calls this again no longer uses what it made from the first.
     ///
     /// # Panics
     /// When there is no room for its arrays.
     #[must_use]
-    pub fn early(&'static self, reserved: &[PhysRange]) -> Memblock<'static, Self> {
+    pub fn memblock(&'static self, reserved: &[PhysRange]) -> Memblock<'static, Self> {
         memblock_of(self, self.map(), self.topology(), reserved)
             .unwrap_or_else(|error| panic!("{error}"))
     }

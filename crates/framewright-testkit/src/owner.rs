@@ -1,9 +1,8 @@
 //! Giving memory back in tests.
 //!
-//! A test plays everybody who owns memory of a machine at once, and often gives back what it does
-//! not own to see what the manager says. [`Owner`] is where tests do so, under names of its own, so
-//! that the rules of the manager's interface for those who own memory can change without every
-//! test.
+//! A test owns all memory of its machine, and often gives back what it does not own to see what the
+//! manager says. [`Owner`] has safe methods for this, so that the safety rules of the manager's
+//! interface can change without every test.
 
 use framewright::hugetlb::PoolError;
 use framewright::manager::{MapChange, MapError, Pool};
@@ -11,70 +10,70 @@ use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{Manager, Platform, ReferenceError};
 
-/// What gives frames back to a manager.
+/// Gives frames back to a manager.
 pub trait Owner {
-    /// `Manager::free`.
+    /// `Manager::free`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `Manager::free`.
     #[track_caller]
     fn give_back(&self, range: PfnRange) -> Result<(), FreeError>;
 
-    /// `Manager::free_order`.
+    /// `Manager::free_order`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `Manager::free_order`.
     #[track_caller]
     fn give_back_order(&self, start: Pfn, order: Order) -> Result<(), FreeError>;
 
-    /// `References::put`.
+    /// `References::put`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `References::put`.
     #[track_caller]
     fn give_back_reference(&self, pfn: Pfn) -> Result<(), ReferenceError>;
 
-    /// `References::free_frozen`.
+    /// `References::free_frozen`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `References::free_frozen`.
     #[track_caller]
     fn give_back_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError>;
 
-    /// `References::put_testzero`.
+    /// `References::put_testzero`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `References::put_testzero`.
     fn give_back_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError>;
 
-    /// `References::start`.
+    /// `References::start`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `References::start`.
     fn begin_references(&self, range: PfnRange) -> Result<(), ReferenceError>;
 
-    /// `References::freeze`.
+    /// `References::freeze`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `References::freeze`.
     fn freeze_references(&self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError>;
 
-    /// `References::unfreeze`.
+    /// `References::unfreeze`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `References::unfreeze`.
     fn unfreeze_references(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError>;
 
-    /// `Vmemmap::optimize`.
+    /// `Vmemmap::optimize`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `Vmemmap::optimize`.
     fn give_up_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError>;
 
-    /// `Vmemmap::restore`.
+    /// `Vmemmap::restore`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `Vmemmap::restore`.
     fn bring_back_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError>;
 }
 
@@ -134,12 +133,12 @@ impl<P: Platform> Owner for Manager<P> {
     }
 }
 
-/// What gives huge pages back to their pool.
+/// Gives huge pages back to their pool.
 pub trait PoolOwner {
-    /// `Pool::free`.
+    /// `Pool::free`, with its errors.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `Pool::free`.
     fn give_back_page(&self, page: Pfn) -> Result<(), PoolError>;
 }
 

@@ -1,41 +1,42 @@
 //! A fake device for free page reports, and the host behind it.
 //!
-//! The host writes over everything that it was given, from the submission to the answer, and
-//! remembers what it discarded. A test tells it of each frame that it allocates
-//! ([`FakeHost::handed_out`]), which fails the test when the host may still discard the frame; and
-//! it counts frames that are reported although nobody had them since their last report.
+//! From the submission to the answer the host overwrites all that it was given, and it remembers
+//! what it discarded. A test notes each frame that it allocates with [`FakeHost::handed_out`],
+//! which fails if the host may still discard the frame. The host also counts frames that are
+//! reported again although they were not in use since.
 
-use crate::FakeMachine;
+use crate::lock::lock;
+use crate::machine::FakeMachine;
 use framewright::Platform;
 use framewright::debug::POISON;
 use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What the host leaves in memory that it promises nothing about.
+/// What the host leaves in memory whose content it does not promise.
 pub const JUNK: u8 = 0xdb;
 
 /// How the device answers a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// All is acknowledged after so many polls that find it pending.
+    /// All is acknowledged after this many polls.
     After(u32),
-    /// Only these are acknowledged, after so many polls.
+    /// Only these are acknowledged, after this many polls.
     Partly(Acknowledged, u32),
-    /// It fails after so many polls.
+    /// It fails after this many polls.
     Fails(u32),
-    /// It does not take the submission and says so.
+    /// It refuses the submission.
     Refuses,
     /// It has no room.
     IsBusy,
-    /// It never answers, until it is told otherwise ([`FakeHost::answer_now`]) or reset.
+    /// It does not answer until [`FakeHost::answer_now`] or a reset.
     Never,
-    /// All is acknowledged at once and nothing is discarded, as by a host whose memory is locked.
+    /// All is acknowledged at once but nothing is discarded, as by a host whose memory is locked.
     Lies,
 }
 
-/// What a device is like.
+/// The properties of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
     /// See [`ReportDevice::capacity`].
@@ -44,9 +45,9 @@ pub struct Traits {
     pub order: Option<Order>,
     /// See [`ReportDevice::content`].
     pub content: Content,
-    /// Whether memory is written to, or only kept account of.
+    /// Whether memory is overwritten, or only recorded.
     pub writes: bool,
-    /// Of so many frames of a range that follow one another the first is written to. 1: all are.
+    /// One frame in this many consecutive frames is overwritten; 1 for all.
     pub stride: usize,
 }
 
@@ -56,19 +57,19 @@ impl Default for Traits {
     }
 }
 
-/// Nobody told the host anything.
+/// State of a frame: the host has no report of it.
 const UNKNOWN: u8 = 0;
-/// It may discard the frame at any moment.
-const OUT: u8 = 1;
-/// It has acknowledged the frame.
+/// State of a frame: the host may discard it at any moment.
+const IN_FLIGHT: u8 = 1;
+/// State of a frame: the host has acknowledged it.
 const DISCARDED: u8 = 2;
 
 struct State {
     frames: Vec<u8>,
     usual: Answer,
     planned: VecDeque<Answer>,
-    out: Vec<PhysRange>,
-    /// How the submission that is out is answered.
+    in_flight: Vec<PhysRange>,
+    /// How the submission in flight is answered.
     current: Answer,
     /// Polls since the submission.
     polls: u32,
@@ -96,7 +97,7 @@ impl FakeHost {
             frames,
             usual: Answer::After(0),
             planned: VecDeque::new(),
-            out: Vec::new(),
+            in_flight: Vec::new(),
             current: Answer::Never,
             polls: 0,
             reset_takes: 0,
@@ -108,32 +109,32 @@ impl FakeHost {
         (Arc::clone(&host), FakeReportDevice { host })
     }
 
-    /// A device of the same host, for a registration after the first.
+    /// Another device of this host, for a later registration.
     #[must_use]
     pub fn device(self: &Arc<Self>) -> FakeReportDevice {
         FakeReportDevice { host: Arc::clone(self) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
-    /// How submissions are answered that are not planned.
+    /// Sets how submissions without a planned answer are answered.
     pub fn answer(&self, answer: Answer) {
         self.state().usual = answer;
     }
 
-    /// How the next submissions are answered, before those that are not planned.
+    /// Plans the answers to the next submissions.
     pub fn plan(&self, answers: impl IntoIterator<Item = Answer>) {
         self.state().planned.extend(answers);
     }
 
-    /// What is out is acknowledged at the next poll.
+    /// Acknowledges the submission in flight at the next poll.
     pub fn answer_now(&self) {
         self.state().current = Answer::After(0);
     }
 
-    /// How many calls a reset takes beyond the first.
+    /// Sets how many calls a reset takes beyond the first.
     pub fn reset_takes(&self, calls: u32) {
         self.state().reset_takes = calls;
     }
@@ -144,7 +145,7 @@ impl FakeHost {
         self.state().resets
     }
 
-    /// A test has these frames from the allocator now.
+    /// Notes that a test got these frames from the allocator.
     ///
     /// # Panics
     /// When the host may still discard one of them.
@@ -152,7 +153,7 @@ impl FakeHost {
         let mut state = self.state();
         for frame in frames(range) {
             assert!(
-                state.frames[frame] != OUT,
+                state.frames[frame] != IN_FLIGHT,
                 "pfn {frame:#x} was handed out while the host may discard it"
             );
             state.frames[frame] = UNKNOWN;
@@ -162,24 +163,24 @@ impl FakeHost {
     /// Pages that the host may discard at this moment.
     #[must_use]
     pub fn out_pages(&self) -> u64 {
-        self.state().frames.iter().filter(|&&frame| frame == OUT).count() as u64
+        self.state().frames.iter().filter(|&&frame| frame == IN_FLIGHT).count() as u64
     }
 
-    /// Pages that it has discarded and that nobody had since.
+    /// Pages that it has discarded and that were not in use since.
     #[must_use]
     pub fn discarded_pages(&self) -> u64 {
         self.state().frames.iter().filter(|&&frame| frame == DISCARDED).count() as u64
     }
 
-    /// Whether it has discarded all of these and nobody had them since.
+    /// Whether it has discarded all of these and none was in use since.
     #[must_use]
     pub fn has_discarded(&self, range: PfnRange) -> bool {
         let state = self.state();
         frames(range).all(|frame| state.frames[frame] == DISCARDED)
     }
 
-    /// Pages of blocks of 2 MiB, or of smaller ranges, that were reported again although nobody had
-    /// had any of them.
+    /// Pages of 2 MiB blocks, or of smaller ranges, that were reported again although none of them
+    /// was in use since.
     #[must_use]
     pub fn reported_twice(&self) -> u64 {
         self.state().reported_twice
@@ -190,7 +191,7 @@ impl FakeHost {
         std::mem::take(&mut self.state().submissions)
     }
 
-    /// Writes over memory as a host may that has it.
+    /// Overwrites memory, as a host may that owns it.
     fn write(&self, ranges: &[PhysRange], byte: u8) {
         if !self.traits.writes {
             return;
@@ -198,8 +199,8 @@ impl FakeHost {
         for range in ranges {
             for frame in frames(range.whole_frames()).step_by(self.traits.stride) {
                 let page = self.machine.direct(Pfn(frame as u64).address());
-                // SAFETY: a whole frame of usable memory that is with the host, so that nobody else
-                // may use it; a test that does is what this finds.
+                // SAFETY: a whole frame of usable memory that the host owns, so it has no other
+                // user; a test that uses it is what this finds.
                 unsafe { page.write_bytes(byte, 4096) };
             }
         }
@@ -218,35 +219,34 @@ fn frames(range: PfnRange) -> impl Iterator<Item = usize> {
     (range.start.0..range.end.0).map(|frame| usize::try_from(frame).expect("64-bit addresses"))
 }
 
-/// See the module documentation.
+/// A device for reports to a [`FakeHost`].
 pub struct FakeReportDevice {
     host: Arc<FakeHost>,
 }
 
 impl FakeReportDevice {
-    /// Ends a submission: ranges that are `told` are discarded, the others may hold anything.
-    fn finish(&self, state: &mut State, told: Acknowledged, discards: bool) {
-        let out = std::mem::take(&mut state.out);
-        for (number, range) in out.iter().enumerate() {
-            let heard = told.has(number);
+    /// Ends a submission: `acknowledged` ranges are discarded, the others may hold anything.
+    fn finish(&self, state: &mut State, acknowledged: Acknowledged, discards: bool) {
+        let in_flight = std::mem::take(&mut state.in_flight);
+        for (number, range) in in_flight.iter().enumerate() {
+            let is_acknowledged = acknowledged.has(number);
             if discards {
                 let keeps_poison = self.host.traits.content == Content::Poison;
                 self.host.write(
                     &[*range],
-                    if heard || keeps_poison { self.host.leaves() } else { JUNK },
+                    if is_acknowledged || keeps_poison { self.host.leaves() } else { JUNK },
                 );
             }
             for frame in frames(range.whole_frames()) {
-                state.frames[frame] = if heard { DISCARDED } else { UNKNOWN };
+                state.frames[frame] = if is_acknowledged { DISCARDED } else { UNKNOWN };
             }
         }
     }
 }
 
-// SAFETY: memory is written to only between a submission and its answer, failure or reset, under
-// the lock of the host's state; what is acknowledged was filled with what the traits say, except by
-// `Lies`, which tests use with devices that promise nothing, or to show what trusting a promise
-// means.
+// SAFETY: memory is overwritten only between a submission and its answer, failure or reset, under
+// the lock of the host's state. Acknowledged memory was filled as the traits say, except with
+// `Lies`, which tests use with devices that promise nothing, or to show what a broken promise does.
 unsafe impl ReportDevice for FakeReportDevice {
     fn capacity(&self) -> usize {
         self.host.traits.capacity
@@ -263,7 +263,7 @@ unsafe impl ReportDevice for FakeReportDevice {
             _ => 32,
         };
         assert!(!ranges.is_empty() && ranges.len() <= capacity, "{} ranges at once", ranges.len());
-        assert!(state.out.is_empty(), "a second submission while one is out");
+        assert!(state.in_flight.is_empty(), "a second submission while one is out");
         let answer = state.planned.pop_front().unwrap_or(state.usual);
         match answer {
             Answer::Refuses => return Err(SubmitError::Failed),
@@ -283,13 +283,13 @@ unsafe impl ReportDevice for FakeReportDevice {
                     state.reported_twice += block.len() as u64;
                 }
                 for &frame in block {
-                    assert!(state.frames[frame] != OUT, "pfn {frame:#x} is in two ranges");
-                    state.frames[frame] = OUT;
+                    assert!(state.frames[frame] != IN_FLIGHT, "pfn {frame:#x} is in two ranges");
+                    state.frames[frame] = IN_FLIGHT;
                 }
             }
         }
         assert!(bytes <= 64 << 20, "{bytes} bytes are out of circulation at once");
-        state.out = ranges.to_vec();
+        state.in_flight = ranges.to_vec();
         state.submissions.push(ranges.to_vec());
         (state.current, state.polls) = (answer, 0);
         if answer != Answer::Lies {
@@ -301,7 +301,7 @@ unsafe impl ReportDevice for FakeReportDevice {
 
     fn poll(&mut self) -> Progress {
         let mut state = self.host.state();
-        assert!(!state.out.is_empty(), "polled with nothing out");
+        assert!(!state.in_flight.is_empty(), "polled with nothing out");
         let polls = state.polls;
         state.polls += 1;
         match state.current {
@@ -309,9 +309,9 @@ unsafe impl ReportDevice for FakeReportDevice {
                 self.finish(&mut state, Acknowledged::ALL, true);
                 Progress::Done(Acknowledged::ALL)
             }
-            Answer::Partly(told, after) if polls >= after => {
-                self.finish(&mut state, told, true);
-                Progress::Done(told)
+            Answer::Partly(acknowledged, after) if polls >= after => {
+                self.finish(&mut state, acknowledged, true);
+                Progress::Done(acknowledged)
             }
             Answer::Fails(after) if polls >= after => {
                 self.finish(&mut state, Acknowledged::NONE, true);

@@ -1,9 +1,10 @@
 //! Interrupts at every point of an operation: between any two instructions of the code as it was
 //! compiled.
 //!
-//! The processor's trap flag makes it stop after each instruction; the signal that the host sends
-//! then is the interrupt. It is delivered where a machine could: not while interrupts are off, and
-//! not inside the platform's own methods, which stand for single instructions of a real one.
+//! The processor's trap flag stops it after each instruction; the signal that the host then sends
+//! is the interrupt. It is delivered where a machine could deliver one: not while interrupts are
+//! off, and not inside the platform's methods, which stand for single instructions of a real
+//! machine.
 
 use crate::machine::FakeMachine;
 use framewright::units::NodeId;
@@ -17,7 +18,7 @@ use std::sync::Once;
 /// The processor's trap flag.
 const TRAP_FLAG: u64 = 1 << 8;
 
-/// What to do when the interrupt comes.
+/// The interrupt that is to come.
 #[derive(Clone, Copy)]
 struct Pending {
     machine: &'static FakeMachine,
@@ -32,8 +33,8 @@ thread_local! {
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// How many instructions an operation takes in this thread, those with interrupts off too: a
-/// measure of how long it is that a busy machine does not change. `operation` must not use a
+/// Counts the instructions of an operation in this thread, also with interrupts off: a measure of
+/// its length that does not depend on the load of the host. `operation` must not use a
 /// [`SteppedMachine`].
 pub fn count_instructions<R>(operation: impl FnOnce() -> R) -> (R, u64) {
     install();
@@ -52,7 +53,7 @@ pub struct SteppedMachine {
 }
 
 impl SteppedMachine {
-    /// The same machine, to be interrupted.
+    /// Wraps a machine, so that operations on it can be interrupted.
     #[must_use]
     pub fn new(inner: &'static FakeMachine) -> &'static Self {
         Box::leak(Box::new(Self { inner }))
@@ -64,13 +65,12 @@ impl SteppedMachine {
         self.inner
     }
 
-    /// Runs `operation` and, after its `instruction`-th instruction that can be interrupted (from 1
-    /// on), once, `handler` as an interrupt handler on the same CPU. Whether there were so many
-    /// instructions; where not, `handler` did not run.
+    /// Runs `operation`, and once, after its `instruction`-th instruction that can be interrupted
+    /// (from 1 on), `handler` as an interrupt handler on the same CPU. Returns whether there were
+    /// that many instructions; if not, `handler` did not run.
     ///
-    /// `handler` runs inside a signal handler: it may use what runs on this machine and variables
-    /// that it has, but no heap, lock or output of the host. `operation` should do nothing but what
-    /// is to be interrupted.
+    /// `handler` runs inside a signal handler: it may use this machine and its own variables, but
+    /// no heap, lock or output of the host. `operation` should do only what is to be interrupted.
     ///
     /// # Panics
     /// As [`FakeMachine::interrupt`]; a panic of `handler` ends the process.
@@ -95,7 +95,7 @@ impl SteppedMachine {
         (result, PENDING.get().is_none())
     }
 
-    /// Runs a method of the machine without a stop, then goes on as before; with interrupts off
+    /// Runs a method of the machine without stopping, then goes on as before; with interrupts off
     /// nothing stops.
     fn call<R>(&self, method: impl FnOnce(&'static FakeMachine) -> R) -> R {
         if PENDING.get().is_none() {
@@ -121,7 +121,7 @@ impl Drop for End {
 
 fn set_trap_flag(on: bool) {
     let flag = if on { TRAP_FLAG } else { 0 };
-    // SAFETY: only the trap flag changes; the handler for what comes of it is installed.
+    // SAFETY: only the trap flag changes, and the handler of its signal is installed.
     unsafe {
         asm!(
             "pushfq",
@@ -134,7 +134,7 @@ fn set_trap_flag(on: bool) {
     }
 }
 
-/// Makes the trap signal ours, once.
+/// Installs the handler of the trap signal, once.
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -151,7 +151,7 @@ fn install() {
     });
 }
 
-/// One instruction is over. The host has taken the trap flag off for the time of this function.
+/// Called after an instruction. The host has cleared the trap flag while this runs.
 extern "C" fn on_trap(
     _signal: libc::c_int,
     _info: *mut libc::siginfo_t,
@@ -171,15 +171,15 @@ extern "C" fn on_trap(
         pending.machine.interrupt(handler);
     }
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the host gives a context to a handler that was installed so, and it is ours until we
-    // return.
+    // SAFETY: the host passes a context to a handler with three arguments, which may change it
+    // until it returns.
     let flags = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_EFL as usize] };
-    // It was the only interrupt.
+    // No other interrupt follows.
     *flags &= !0x100;
 }
 
-// SAFETY: the inner machine's promises. Between `irq_save` and `irq_restore` no instruction is
-// stopped after.
+// SAFETY: as for the inner machine. Between `irq_save` and `irq_restore` no instruction is followed
+// by a stop.
 unsafe impl Platform for SteppedMachine {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         self.call(|machine| machine.direct(pa))

@@ -1,6 +1,7 @@
 //! Random traffic from several threads, each a CPU of a [`FakeMachine`], with every page accounted
 //! for after each round.
 
+use crate::lock::lock;
 use crate::machine::{Builder, FakeMachine};
 use framewright::firmware::MemoryKind;
 use framewright::units::PhysRange;
@@ -9,27 +10,27 @@ use framewright::{BringUp, Manager, Parameters, Platform};
 use framewright_workload::{Failure, Held, Shared, Tally, Worker};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 
 /// A machine to stress.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// What is special about it.
+    /// What it is like.
     pub name: &'static str,
     /// The machine, without CPUs.
     pub machine: Builder,
-    /// Nodes that its CPUs are on in turn.
+    /// The nodes of its CPUs, in turn.
     pub cpu_nodes: &'static [usize],
-    /// What is reserved before bring-up.
+    /// Ranges that are reserved before bring-up.
     pub reserved: Vec<PhysRange>,
 }
 
 impl Shape {
-    /// Brings it up with a CPU for each of `threads` threads and one for the caller.
+    /// Brings up the machine with a CPU for each of `threads` threads and one for the caller.
     ///
     /// # Panics
-    /// When that fails.
+    /// When bring-up fails.
     #[must_use]
     pub fn bring_up(self, threads: u32) -> Manager<FakeMachine> {
         let nodes = self.cpu_nodes.iter().cycle().take(threads as usize + 1);
@@ -41,12 +42,12 @@ impl Shape {
 /// Brings a machine up after reserving `reserved`.
 ///
 /// # Panics
-/// When that fails.
+/// When bring-up fails.
 #[must_use]
 pub fn bring_up(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Manager<FakeMachine> {
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
-    Manager::bring_up(machine.early(reserved), &input).unwrap_or_else(|error| panic!("{error}"))
+    Manager::bring_up(machine.memblock(reserved), &input).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Machines of several shapes, none of more than 2.5 GiB.
@@ -59,8 +60,8 @@ pub fn shapes() -> Vec<Shape> {
     let mut holes = FakeMachine::builder();
     let mut reserved = Vec::new();
     for piece in 0..24 {
-        // Pieces of odd sizes: some within a block, some over several, some with a kind that is not
-        // used.
+        // Pieces of odd sizes: some within a block, some across several, some of a kind that is not
+        // usable.
         let start = 0x8_0000 + piece * 1777;
         let kind = if piece % 7 == 3 { MemoryKind::AcpiNvs } else { MemoryKind::Conventional };
         holes = holes.memory(pages(start, start + 300 + 61 * piece), kind);
@@ -93,8 +94,8 @@ pub fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Whole blocks, one to three together, so far apart that each group is a segment of its own: in
-/// the table they are neighbours, in memory not.
+/// Whole blocks, one to three together, so far apart that each group is a segment of its own:
+/// neighbours in the table, but not in memory.
 fn islands() -> Builder {
     let machine = FakeMachine::builder().ram(PhysRange::new(8 << 20, 24 << 20));
     (1..=16).fold(machine, |machine, island| {
@@ -108,21 +109,21 @@ fn islands() -> Builder {
 pub struct Traffic {
     /// Threads. The machine must have a CPU for each and one for the caller.
     pub threads: u32,
-    /// What the choices follow from; two runs of one thread with one seed are the same.
+    /// The seed of all choices; runs of one thread with one seed are equal.
     pub seed: u64,
-    /// Runs that one thread holds at most.
+    /// The most runs that one thread holds.
     pub held: usize,
     /// Steps of each thread in a round.
     pub operations: u64,
 }
 
 impl Traffic {
-    /// Does rounds while `more` says so, given the number of rounds done; accounts for every page
-    /// after each, and at the end when all is given back. Returns what was done and the counts at
-    /// the end.
+    /// Does rounds while `more`, given the number of rounds done, returns true. Accounts for every
+    /// page after each round, and at the end, when all is given back. Returns what was done and the
+    /// counts at the end.
     ///
     /// # Errors
-    /// The first failure, in words; the machine is then as it was found.
+    /// The first failure, as text; the machine is left as it was then.
     ///
     /// # Panics
     /// When the machine has fewer CPUs than there are threads.
@@ -169,7 +170,7 @@ impl Traffic {
         let seed = self.seed.wrapping_mul(0x1_0000_0001).wrapping_add(u64::from(number));
         let mut worker = Worker::new(manager, shared, &mut held, seed);
         for rounds in 1.. {
-            // A panic of one thread must not leave the others waiting for it.
+            // If one thread panics, the others must not wait for it.
             let done = catch_unwind(AssertUnwindSafe(|| worker.run(self.operations)));
             round.note(done, number);
             round.held_pages.fetch_add(worker.pages(), Ordering::Relaxed);
@@ -192,7 +193,7 @@ impl Traffic {
     }
 }
 
-/// Where threads meet.
+/// What the threads share in a round.
 struct Round {
     barrier: Barrier,
     held_pages: AtomicU64,
@@ -212,7 +213,7 @@ impl Round {
         }
     }
 
-    /// Waits for all; true for one of them.
+    /// Waits for all threads; true for one of them.
     fn all_are_here(&self) -> bool {
         self.barrier.wait().is_leader()
     }
@@ -235,8 +236,4 @@ impl Round {
         };
         lock(&self.failure).get_or_insert(failure);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

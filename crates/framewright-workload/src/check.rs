@@ -1,11 +1,11 @@
-//! Whether what came is what was asked for.
+//! Checks whether an allocation matches its request.
 
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, PfnRange};
 use framewright::zone::ZoneKind;
 use framewright::{Manager, Platform, Request};
 
-/// Whether `range` serves `request`.
+/// Whether `range` satisfies `request`.
 pub(crate) fn is_as_asked<P: Platform>(
     manager: &Manager<P>,
     request: &Request,

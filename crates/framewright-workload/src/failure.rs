@@ -1,64 +1,64 @@
-//! What can be found wrong.
+//! The failures that a worker can find.
 
 use core::fmt;
 use framewright::units::{Pfn, PfnRange};
 use framewright::zone::{Fault, FreeError};
 use framewright::{AllocateError, Request};
 
-/// What was found wrong. None of these happens on a manager that works.
+/// A failure. None of these happens on a correct manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// A frame does not hold what its owner wrote: two have it.
+    /// A frame does not hold what its owner wrote, so it has two owners.
     Stamp {
-        /// Which.
+        /// The frame.
         pfn: Pfn,
         /// What its owner wrote.
         wanted: u64,
         /// What is there.
         found: u64,
     },
-    /// Memory that was asked for zeroed holds something else.
+    /// Memory that was requested zeroed holds something else.
     NotZero {
-        /// In which frame.
+        /// The frame.
         pfn: Pfn,
     },
-    /// What was allocated is not what was asked for.
+    /// What was allocated does not match the request.
     NotAsAsked {
-        /// What was asked for.
+        /// The request.
         request: Request,
-        /// What came.
+        /// What was allocated.
         range: PfnRange,
     },
-    /// A request failed in a way that it should not.
+    /// A request failed with an unexpected error.
     Allocate {
-        /// What was asked for.
+        /// The request.
         request: Request,
         /// What the manager said.
         error: AllocateError,
     },
-    /// Something that is held was not taken back.
+    /// A run that is held was not accepted back.
     Free {
-        /// What.
+        /// The run.
         range: PfnRange,
         /// What the manager said.
         error: FreeError,
     },
     /// Emptying the caches found a frame in them that does not belong there.
     Drain(FreeError),
-    /// What nobody may do was done.
+    /// A wrong call was accepted.
     NotRefused {
-        /// What.
+        /// The call.
         what: &'static str,
     },
     /// The tables contradict themselves.
     Tables(Fault),
     /// The tables and the counters differ.
     Counters,
-    /// Pages are lost, or are there twice.
+    /// Pages are lost, or counted twice.
     Pages {
         /// Pages that are held.
         held_pages: u64,
-        /// Pages that the manager says are allocated, those in caches left out.
+        /// Pages that the manager says are allocated, without those in caches.
         allocated_pages: u64,
     },
 }

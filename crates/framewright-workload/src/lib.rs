@@ -1,16 +1,15 @@
 //! Random traffic on a [`Manager`] that checks itself.
 //!
 //! A [`Worker`] is one CPU's share: it allocates and frees in every way that the manager has,
-//! stamps what it gets and looks at the stamps before it gives anything back, so that a frame that
-//! two have is found. Workers swap runs through the [`Shared`] part, so that one CPU frees what
-//! another allocated. When all stand still, [`Shared::account`] holds every page against the
-//! tables.
+//! stamps what it gets, and checks the stamps before it frees, so that a frame with two owners is
+//! found. Workers swap runs through [`Shared`], so that one CPU frees what another allocated. When
+//! no worker runs, [`Shared::account`] compares every page with the tables.
 //!
-//! There is no heap, no thread and no clock in it: whoever runs it brings the memory for what is
-//! held, one worker a CPU, and decides when it ends. A failure is returned and leaves everything as
-//! it was found.
+//! It uses no heap, thread or clock: whoever runs it provides memory for the runs that are held,
+//! makes a worker for each CPU, and decides when to stop. A failure is returned and leaves
+//! everything as it was then.
 //!
-//! A [`Pile`] holds any number of runs without room for a list, and can be used through a
+//! A [`Pile`] holds any number of runs without memory for a list, and can be accessed through a
 //! [`Window`]. [`vmemmap_space`] is a suite for the page tables of the vmemmap.
 //!
 //! ```

@@ -1,4 +1,5 @@
-//! Any number of allocations without room for a list: the list lies in the allocations themselves.
+//! Any number of allocations without memory for a list: the list lies in the allocations
+//! themselves.
 
 mod shown;
 
@@ -14,27 +15,27 @@ use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{AllocateError, Manager, Platform, Request};
 
-/// Places in the first page of a run: where the next run is, and a word that belongs to that.
+/// Words in the first page of a run: the next run, and the seal that belongs to it.
 const NEXT: u64 = 0;
 const SEAL: u64 = 1;
-/// Place of the stamp in every page.
+/// The word of the stamp in every page.
 const STAMP: u64 = 511;
 
-/// Why a [`Pile`] did not do what it was asked.
+/// Why an operation on a [`Pile`] failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PileError {
     /// There is no memory for another run.
     Memory(AllocateError),
-    /// The pool has no page, or does not take one back.
+    /// The pool has no page, or refused one back.
     Pool(PoolError),
-    /// A run was not taken back.
+    /// A run was not accepted back.
     Free(FreeError),
-    /// A frame does not hold what was written there: somebody else has it too. The runs behind it
-    /// are lost.
+    /// A frame does not hold what was written there, so it has another owner too. The runs behind
+    /// it are lost.
     Damaged(Pfn),
     /// A run could not be shown.
     Window(WindowError),
-    /// So many frames of page tables did not come back when nothing was shown any more.
+    /// This many frames of page tables were still in use when nothing was shown any more.
     Tables(u64),
 }
 
@@ -58,17 +59,17 @@ impl fmt::Display for PileError {
 
 impl core::error::Error for PileError {}
 
-/// Where runs come from.
+/// The source of runs.
 enum Spring<'a, P: Platform> {
     Zones(&'a Manager<P>, Request),
-    /// By way of the CPU's cache.
+    /// Through the CPU's cache.
     Near(&'a Manager<P>, Order),
-    /// Pages that were promised to this pile's owner.
+    /// Pages that were reserved for this pile's owner.
     Pool(&'a Manager<P>, PoolSize, NodeChoice),
 }
 
-/// A stack of allocations of one size, each page of which is written to. What is left in it is
-/// given back when it is dropped.
+/// A stack of allocations of one size, with a stamp in each page. The runs that it holds are freed
+/// when it is dropped.
 pub struct Pile<'a, P: Platform> {
     spring: Spring<'a, P>,
     /// The run on top; its first word names the next, plus one.
@@ -82,7 +83,7 @@ impl<'a, P: Platform> Pile<'a, P> {
     /// An empty pile of runs that are allocated as `request` says.
     #[must_use]
     pub fn new(manager: &'a Manager<P>, request: Request) -> Self {
-        // What is not in the direct map cannot be written to.
+        // Only memory in the direct map can be written.
         let request = Request {
             max_address: request.max_address.min(manager.platform().direct_limit()),
             ..request
@@ -90,29 +91,28 @@ impl<'a, P: Platform> Pile<'a, P> {
         Self { spring: Spring::Zones(manager, request), top: None, runs: 0, clears: false }
     }
 
-    /// An empty pile of runs of an order from near the caller, by the short way of
-    /// [`Manager::allocate_order`].
+    /// An empty pile of runs of an order from near the caller, with [`Manager::allocate_order`].
     #[must_use]
     pub const fn near(manager: &'a Manager<P>, order: Order) -> Self {
         Self { spring: Spring::Near(manager, order), top: None, runs: 0, clears: false }
     }
 
     /// An empty pile of pages of a pool, which were [reserved](framewright::manager::Pool::reserve)
-    /// and of which no more are taken.
+    /// and no others.
     #[must_use]
     pub const fn of_pool(manager: &'a Manager<P>, size: PoolSize, choice: NodeChoice) -> Self {
         Self { spring: Spring::Pool(manager, size, choice), top: None, runs: 0, clears: false }
     }
 
-    /// The same, and each run is filled with zeros before anything else is written to it, as a
-    /// kernel does for a program.
+    /// Makes each run be filled with zeros before anything else is written to it, as a kernel does
+    /// for a program.
     #[must_use]
     pub const fn clearing(mut self) -> Self {
         self.clears = true;
         self
     }
 
-    /// How many runs are in it.
+    /// The number of runs in it.
     #[must_use]
     pub const fn runs(&self) -> u64 {
         self.runs
@@ -150,7 +150,7 @@ impl<'a, P: Platform> Pile<'a, P> {
                     .allocate_order(*order, MigrateType::Movable)
                     .map_err(PileError::Memory)?;
                 if start.add(order.pages()).address() > manager.platform().direct_limit() {
-                    // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
+                    // SAFETY: allocated just now, and no other code knows of it (invariant 42).
                     unsafe { manager.free_order(start, *order) }.map_err(PileError::Free)?;
                     return Err(PileError::Memory(AllocateError::OutOfMemory { order: *order }));
                 }
@@ -160,7 +160,7 @@ impl<'a, P: Platform> Pile<'a, P> {
                 let pool = manager.pool(*size);
                 let page = pool.allocate(*choice, true).map_err(PileError::Pool)?;
                 if page.end.address() > manager.platform().direct_limit() {
-                    // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
+                    // SAFETY: allocated just now, and no other code knows of it (invariant 42).
                     unsafe { pool.free(page.start) }.map_err(PileError::Pool)?;
                     return Err(PileError::Pool(PoolError::NoPage(*size)));
                 }
@@ -179,7 +179,7 @@ impl<'a, P: Platform> Pile<'a, P> {
         Ok(())
     }
 
-    /// Looks at the stamps of all pages.
+    /// Checks the stamps of all pages.
     ///
     /// # Errors
     /// [`PileError::Damaged`].
@@ -205,16 +205,16 @@ impl<'a, P: Platform> Pile<'a, P> {
         Ok(())
     }
 
-    /// Gives back every run for which `goes` is true.
+    /// Frees every run for which `goes` is true.
     ///
     /// # Errors
-    /// [`PileError::Free`], [`PileError::Pool`]: one was not taken back and is lost;
+    /// [`PileError::Free`], [`PileError::Pool`]: a run was refused and is lost;
     /// [`PileError::Damaged`].
     pub fn free_some(&mut self, mut goes: impl FnMut() -> bool) -> Result<(), PileError> {
         let mut next = self.top.take();
         let mut left = core::mem::take(&mut self.runs);
         while let Some(start) = next {
-            // Were the list a ring, this would not end.
+            // If the list were a ring, this would not end.
             left = left.checked_sub(1).ok_or(PileError::Damaged(start))?;
             next = self.behind(start)?;
             if goes() {
@@ -226,7 +226,7 @@ impl<'a, P: Platform> Pile<'a, P> {
         Ok(())
     }
 
-    /// Gives back all runs.
+    /// Frees all runs.
     ///
     /// # Errors
     /// As [`free_some`](Self::free_some).
@@ -239,16 +239,16 @@ impl<'a, P: Platform> Pile<'a, P> {
             Spring::Zones(manager, request) => {
                 let range = PfnRange { start, end: start.add(request.pages) };
                 // SAFETY: a run of this pile, which `add` allocated: it is off the list and not
-                // touched again; and whoever changed the words that name it left a broken seal
+                // touched again; and a change of the words that name it would have broken the seal
                 // (invariant 42).
                 unsafe { manager.free(range) }.map_err(PileError::Free)
             }
-            // SAFETY: as above (invariant 42).
             Spring::Near(manager, order) => {
+                // SAFETY: as above (invariant 42).
                 unsafe { manager.free_order(start, *order) }.map_err(PileError::Free)
             }
-            // SAFETY: as above (invariant 42).
             Spring::Pool(manager, size, _) => {
+                // SAFETY: as above (invariant 42).
                 unsafe { manager.pool(*size).free(start) }.map_err(PileError::Pool)
             }
         }
@@ -262,7 +262,7 @@ impl<'a, P: Platform> Pile<'a, P> {
         self.runs += 1;
     }
 
-    /// The run behind one. What somebody else wrote there is not followed.
+    /// The run behind `start`. A link that another owner wrote is not followed.
     fn behind(&self, start: Pfn) -> Result<Option<Pfn>, PileError> {
         let next = word(self.platform(), start, NEXT).load(Ordering::Relaxed);
         if word(self.platform(), start, SEAL).load(Ordering::Relaxed) != seal(start, next) {
@@ -274,7 +274,7 @@ impl<'a, P: Platform> Pile<'a, P> {
 
 impl<P: Platform> Drop for Pile<'_, P> {
     fn drop(&mut self) {
-        // Who wants to know what is wrong has freed all before.
+        // A caller that wants errors frees all runs before.
         let _ = self.free_all();
     }
 }

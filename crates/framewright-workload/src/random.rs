@@ -1,6 +1,6 @@
-//! Numbers that are random enough to choose with, the same for the same seed.
+//! A pseudorandom generator for choices; equal seeds give equal numbers.
 
-/// A generator of 64 bits of state (splitmix64), so that every seed will do, zero too.
+/// The splitmix64 generator, which works with every seed, including zero.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -1,4 +1,4 @@
-//! What workers have in common: runs that change hands, and what must add up when all stand still.
+//! What workers share: runs that they exchange, and the sums that must match when no worker runs.
 
 use crate::failure::Failure;
 use crate::stamp::Held;
@@ -17,21 +17,21 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For workers on `manager`, whose memory nobody else allocates or frees until
+    /// For workers on `manager`, whose memory no other code allocates or frees until
     /// [`settle`](Self::settle).
     #[must_use]
     pub fn new<P: Platform>(manager: &Manager<P>) -> Self {
         Self { exchange: SpinLock::new([Held::NOTHING; SLOTS]), others_pages: in_use(manager) }
     }
 
-    /// Swaps `held` with what lies in a slot.
+    /// Swaps `held` with the content of a slot.
     pub(crate) fn exchange<P: Platform>(&self, platform: &P, slot: usize, held: Held) -> Held {
         let mut slots = self.exchange.lock(platform);
         slots.get_mut(slot % SLOTS).map_or(held, |slot| core::mem::replace(slot, held))
     }
 
-    /// Recounts all tables and holds them against what is held. For moments at which no worker
-    /// works; `held_pages` is the sum of [`Worker::pages`](crate::Worker::pages).
+    /// Recounts all tables and compares them with what is held. No worker may run meanwhile;
+    /// `held_pages` is the sum of `Worker::pages`.
     ///
     /// # Errors
     /// [`Failure::Tables`], [`Failure::Counters`], [`Failure::Pages`].
@@ -41,10 +41,10 @@ impl Shared {
         held_pages: u64,
     ) -> Result<Counts, Failure> {
         let counts = manager.verify().map_err(Failure::Tables)?;
-        let nobodys = counts.map_pages + counts.isolated_pages + counts.reporting_pages;
+        let unowned = counts.map_pages + counts.isolated_pages + counts.reporting_pages;
         let balanced = counts.present_pages
             == counts.managed_pages + counts.reserved_pages + counts.deferred_pages
-            && counts.managed_pages == counts.free_pages + counts.allocated_pages + nobodys;
+            && counts.managed_pages == counts.free_pages + counts.allocated_pages + unowned;
         if counts != manager.totals() || !balanced {
             return Err(Failure::Counters);
         }
@@ -70,7 +70,7 @@ impl Shared {
             let held = self.exchange(manager.platform(), slot, Held::NOTHING);
             if !held.range.is_empty() {
                 held.check(manager.platform())?;
-                // SAFETY: a worker gave it up to the exchange, and it is out of that now (invariant
+                // SAFETY: a worker left it in the exchange, from which it was just taken (invariant
                 // 42).
                 unsafe { manager.free(held.range) }
                     .map_err(|error| Failure::Free { range: held.range, error })?;
@@ -85,7 +85,7 @@ impl Shared {
     }
 }
 
-/// Pages that callers have.
+/// Pages that callers own.
 fn in_use<P: Platform>(manager: &Manager<P>) -> u64 {
     manager.totals().allocated_pages.saturating_sub(manager.caches().pages())
 }

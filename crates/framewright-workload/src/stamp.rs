@@ -1,8 +1,8 @@
-//! Whose a frame is, written into the frame.
+//! Stamps: the owner of a frame, written into the frame.
 //!
-//! A run of up to 64 frames has a stamp in each. Of a larger one a frame in each window of the
-//! run's 64th part is stamped, another one in each allocation: over time all are, and a run of a
-//! GiB costs no more than one of 64 pages.
+//! A run of up to 64 frames has a stamp in each frame. A larger run is divided into 64 windows,
+//! each with one stamped frame, which differs between allocations: over time all frames are
+//! stamped, and a run of a GiB costs no more than one of 64 pages.
 
 use crate::failure::Failure;
 use crate::random::mix;
@@ -15,7 +15,7 @@ const STAMPS: u64 = 64;
 /// Words of a frame.
 const WORDS: u64 = PAGE_SIZE / 8;
 
-/// A run of frames that somebody has: what one call allocated, or what is left of that.
+/// A run of frames that a worker holds: what one call allocated, or the rest of that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
     pub(crate) range: PfnRange,
@@ -23,12 +23,12 @@ pub struct Held {
     owner: u64,
     /// Frames in a window, of which one is stamped; a power of two.
     window: u64,
-    /// Whether it is exactly what a call gave.
+    /// Whether it is exactly what a call allocated.
     pub(crate) is_whole: bool,
 }
 
 impl Held {
-    /// Room for a run.
+    /// An empty place for a run.
     pub const NOTHING: Self =
         Self { range: PfnRange::new(0, 0), owner: 0, window: 1, is_whole: false };
 
@@ -38,7 +38,7 @@ impl Held {
         Self { range, owner, window, is_whole: true }
     }
 
-    /// A part of it.
+    /// A part of the run.
     pub(crate) const fn part(self, start: Pfn, end: Pfn) -> Self {
         Self { range: PfnRange { start, end }, is_whole: false, ..self }
     }
@@ -49,7 +49,7 @@ impl Held {
         self.range
     }
 
-    /// Frames of it that have a stamp.
+    /// The frames that have a stamp.
     fn stamped(self) -> impl Iterator<Item = Pfn> {
         let windows = self.range.start.0 / self.window..self.range.end.0.div_ceil(self.window);
         let frame = move |window: u64| {
@@ -58,12 +58,12 @@ impl Held {
         windows.map(frame).filter(move |&frame| self.range.contains(frame))
     }
 
-    /// What stands in a stamped frame.
+    /// The stamp of a frame.
     const fn word(self, frame: Pfn) -> u64 {
         mix(self.owner.wrapping_add(frame.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))) | 1
     }
 
-    /// Stamps it.
+    /// Stamps the run.
     pub(crate) fn write<P: Platform>(self, platform: &P) {
         for frame in self.stamped() {
             for place in [0, WORDS - 1] {
@@ -72,10 +72,10 @@ impl Held {
         }
     }
 
-    /// Looks at the stamps.
+    /// Checks the stamps.
     ///
     /// # Errors
-    /// [`Failure::Stamp`]: somebody else wrote into it.
+    /// [`Failure::Stamp`]: another owner wrote into the run.
     pub(crate) fn check<P: Platform>(self, platform: &P) -> Result<(), Failure> {
         for frame in self.stamped() {
             for place in [0, WORDS - 1] {
@@ -89,7 +89,7 @@ impl Held {
         Ok(())
     }
 
-    /// Looks whether its frames hold zeros, in those that are to be stamped.
+    /// Checks that the frames hold zeros, where they will be stamped.
     ///
     /// # Errors
     /// [`Failure::NotZero`].
@@ -103,21 +103,21 @@ impl Held {
     }
 }
 
-/// A word of a frame that was allocated. Atomic, so that a frame that two have by mistake is a
-/// wrong stamp and no data race.
+/// A word of an allocated frame. Atomic, so that a frame with two owners by mistake shows a wrong
+/// stamp and is no data race.
 pub(crate) fn word<P: Platform>(platform: &P, frame: Pfn, place: u64) -> &AtomicU64 {
     let address = platform.direct(frame.address() + 8 * place);
     // SAFETY: the frame is managed memory below the direct limit, readable, writable and aligned
-    // there for ever, and it was handed out, so that nobody reaches it but through this function;
-    // any content is a value (invariants 1 and 4).
+    // there for ever, and it was handed out, so that only this function reaches it; any content is
+    // a value (invariants 1 and 4).
     unsafe { AtomicU64::from_ptr(address.as_ptr().cast()) }
 }
 
-/// Fills the frames of a run that the caller has with zeros.
+/// Fills the frames of a run that the caller owns with zeros.
 pub(crate) fn clear<P: Platform>(platform: &P, start: Pfn, pages: u64) {
     let bytes = usize::try_from(pages * PAGE_SIZE).unwrap_or(0);
-    // SAFETY: the caller was given these frames, which lie in the direct map in one piece, and
-    // nobody else looks at them (invariants 1 and 15).
+    // SAFETY: the caller was given these frames, which are contiguous in the direct map and have no
+    // other user (invariants 1 and 15).
     unsafe { platform.direct(start.address()).write_bytes(0, bytes) };
 }
 

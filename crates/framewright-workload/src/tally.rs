@@ -1,4 +1,4 @@
-//! How much was done.
+//! Counts of what was done.
 
 use core::fmt;
 use core::ops::AddAssign;
@@ -12,7 +12,7 @@ pub struct Tally {
     pub allocations: u64,
     /// Requests that found no memory.
     pub refusals: u64,
-    /// Runs and parts of runs that were given back.
+    /// Runs and parts of runs that were freed.
     pub frees: u64,
     /// Runs that went from one worker to another.
     pub exchanges: u64,
@@ -41,7 +41,8 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations: {} allocations, {} refused, {} frees, {} exchanges, {} wrong calls, {} drains, {} recounts",
+            "{} operations: {} allocations, {} refused, {} frees, {} exchanges, {} wrong calls, \
+             {} drains, {} recounts",
             self.operations,
             self.allocations,
             self.refusals,

@@ -1,4 +1,4 @@
-//! Addresses at which huge pages are shown to whoever uses them.
+//! Addresses at which users of huge pages access them.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -7,7 +7,7 @@ use framewright::units::PfnRange;
 /// Why a page is not shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowError {
-    /// There is no such place in the window, or something is there.
+    /// The window has no such place, or the place is in use.
     NoPlace,
     /// There is no memory for page tables.
     OutOfMemory,
@@ -24,21 +24,21 @@ impl fmt::Display for WindowError {
 
 impl core::error::Error for WindowError {}
 
-/// Addresses of their own for huge pages, the same on all CPUs.
+/// A range of addresses for huge pages, equal on all CPUs.
 ///
 /// # Safety
-/// What [`show`](Self::show) returns is where the page's memory is, readable and writable on every
-/// CPU, until [`hide_all`](Self::hide_all) begins; what is shown at other places lies elsewhere
-/// (invariant 40).
+/// [`show`](Self::show) returns an address of the page's memory, readable and writable on every CPU
+/// until [`hide_all`](Self::hide_all) begins; pages at other places have other addresses (invariant
+/// 40).
 pub unsafe trait Window: Sync {
     /// Shows a page of a pool at the place of this number, counted in pages of its size; returns
-    /// the address of its first byte. The page is the caller's.
+    /// the address of its first byte. The caller owns the page.
     ///
     /// # Errors
     /// See [`WindowError`]; nothing has changed then.
     fn show(&self, place: u64, page: PfnRange) -> Result<NonNull<u8>, WindowError>;
 
-    /// Takes all away that is shown, and says how many frames its page tables still have: none,
-    /// unless something is wrong.
+    /// Hides all pages, and returns how many frames the page tables still hold: none, unless
+    /// something is wrong.
     fn hide_all(&self) -> u64;
 }

@@ -14,14 +14,14 @@ use framewright::{AllocateError, Manager, Platform, Request};
 
 /// Frames of one bulk request.
 const BULK: usize = 48;
-/// The largest run that is asked for zeroed: clearing a GiB would take the time of a million other
+/// The largest run that is requested zeroed: clearing a GiB would take as long as a million other
 /// operations.
 const LARGEST_ZEROED_PAGES: u64 = 1024;
-/// Migrate types that requests name.
+/// The migrate types of requests.
 const TYPES: [MigrateType; 3] =
     [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Reclaimable];
 
-/// What a worker is at: memory fills and empties in turns, so that both plenty and want are met.
+/// The phase of a worker: memory fills and empties in turn, so that both plenty and shortage occur.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mood {
     Grow,
@@ -30,7 +30,7 @@ enum Mood {
 }
 
 impl Mood {
-    /// Of sixteen steps, how many allocate.
+    /// How many of sixteen steps allocate.
     const fn allocations(self) -> u64 {
         match self {
             Self::Grow => 11,
@@ -40,7 +40,7 @@ impl Mood {
     }
 }
 
-/// See the crate documentation. To be used by one CPU at a time.
+/// One CPU's share of the traffic; see the crate documentation. Used by one CPU at a time.
 pub struct Worker<'a, P: Platform> {
     manager: &'a Manager<P>,
     shared: &'a Shared,
@@ -52,8 +52,8 @@ pub struct Worker<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Worker<'a, P> {
-    /// A worker that holds nothing yet and at most `room.len()` runs. The same seed makes the same
-    /// choices; workers on one manager should have different ones.
+    /// A worker that holds nothing yet, and at most `room.len()` runs later. Equal seeds make equal
+    /// choices, so workers on one manager should have different ones.
     #[must_use]
     pub fn new(
         manager: &'a Manager<P>,
@@ -114,7 +114,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         self.held.len() - self.count
     }
 
-    /// Does one thing.
+    /// Does one step.
     ///
     /// # Errors
     /// The first [`Failure`] found.
@@ -150,7 +150,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         self.manager.drain().map(drop).map_err(Failure::Drain)
     }
 
-    /// Takes over a run that another worker left, and leaves one.
+    /// Takes a run that another worker left, and leaves one.
     fn exchange(&mut self) -> Result<(), Failure> {
         if self.room() == 0 {
             return Ok(());
@@ -179,11 +179,11 @@ impl<'a, P: Platform> Worker<'a, P> {
         core::mem::replace(&mut self.held[self.count], Held::NOTHING)
     }
 
-    /// Stamps a run that just came, and keeps it.
+    /// Stamps a new run, and keeps it.
     fn keep(&mut self, range: PfnRange, zeroed: bool) -> Result<(), Failure> {
         let held = Held::new(range, self.random.bits());
         let platform = self.manager.platform();
-        // A frame that two have holds the other's stamp.
+        // A frame with two owners holds the other's stamp.
         let zero = if zeroed { held.check_zero(platform) } else { Ok(()) };
         held.write(platform);
         self.insert(held);
@@ -195,7 +195,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         self.random.choose(&TYPES).unwrap_or_default()
     }
 
-    /// Mostly small; all orders come.
+    /// An order: mostly small, but all occur.
     fn order(&mut self) -> Order {
         let most = self.random.below(19);
         let order = self.random.below(most + 1);
@@ -222,7 +222,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         }
     }
 
-    /// A refusal, which is an ordinary answer: makes room at times.
+    /// A request was refused, which is a normal result: sometimes makes room.
     fn refused(&mut self) {
         self.tally.refusals += 1;
         if self.random.one_in(4) {
@@ -266,7 +266,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         }
     }
 
-    /// Any request that makes sense.
+    /// A random valid request.
     fn request(&mut self) -> Request {
         let order = self.order();
         let pages = if self.random.one_in(2) {
@@ -334,7 +334,7 @@ impl<'a, P: Platform> Worker<'a, P> {
 
     fn allocate_at(&mut self) -> Result<(), Failure> {
         let (order, migrate_type) = (self.order(), self.migrate_type());
-        // Next to something that is held there is most in motion.
+        // Most changes happen next to a run that is held.
         let near = self
             .random
             .choose(self.held.get(..self.count).unwrap_or(&[]))
@@ -353,8 +353,8 @@ impl<'a, P: Platform> Worker<'a, P> {
         }
     }
 
-    /// Allocates until nothing is left, the largest first, so that others are refused; then makes
-    /// room again.
+    /// Allocates until nothing is left, the largest runs first, so that other workers are refused;
+    /// then makes room again.
     fn take_everything(&mut self) -> Result<(), Failure> {
         for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
             while self.room() > 2 {
@@ -392,8 +392,8 @@ impl<'a, P: Platform> Worker<'a, P> {
             .filter(|order| order.pages() == range.pages() && held.is_whole);
         self.tally.frees += 1;
         let freed = match order {
-            // SAFETY: this worker's alone since it allocated it or got it in exchange, and no
-            // longer among its runs (invariant 42).
+            // SAFETY: only this worker owns it since it allocated it or got it in exchange, and it
+            // is no longer among its runs (invariant 42).
             Some(order) if !self.random.one_in(4) => unsafe {
                 self.manager.free_order(range.start, order)
             },
@@ -403,7 +403,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         freed.map_err(|error| Failure::Free { range, error })
     }
 
-    /// Frees something in the middle; what is left on both sides stays.
+    /// Frees the middle of a run, and keeps both ends.
     fn free_part(&mut self, index: usize) -> Result<(), Failure> {
         let held = self.remove(index);
         let range = held.range;
@@ -412,8 +412,8 @@ impl<'a, P: Platform> Worker<'a, P> {
         let part = held.part(start, end);
         part.check(self.manager.platform())?;
         self.tally.frees += 1;
-        // SAFETY: a part of what is this worker's alone and no longer among its runs (invariant
-        // 42).
+        // SAFETY: a part of a run that only this worker owns and that is no longer among its runs
+        // (invariant 42).
         unsafe { self.manager.free(part.range) }
             .map_err(|error| Failure::Free { range: part.range, error })?;
         for rest in [held.part(range.start, start), held.part(end, range.end)] {
@@ -424,7 +424,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         Ok(())
     }
 
-    /// Calls that must be refused whatever the others do.
+    /// Makes calls that must be refused, whatever other workers do.
     fn call_wrongly(&mut self) -> Result<(), Failure> {
         self.tally.wrong_calls += 1;
         let manager = self.manager;
@@ -448,13 +448,13 @@ impl<'a, P: Platform> Worker<'a, P> {
                 )
             }
             4 => {
-                // SAFETY: names no frame.
+                // SAFETY: it names no frame.
                 (
                     "freeing nothing",
                     unsafe { manager.free(PfnRange { start: beyond, end: beyond }) }.is_err(),
                 )
             }
-            // SAFETY: no memory is there that anybody could have.
+            // SAFETY: there is no memory that could have an owner.
             5 => (
                 "freeing what is no memory",
                 unsafe { manager.free_order(beyond, Order::BLOCK) }.is_err(),
@@ -472,8 +472,8 @@ impl<'a, P: Platform> Worker<'a, P> {
                 let end =
                     manager.zones().iter().map(|zone| zone.span().end).max().unwrap_or(beyond);
                 let range = PfnRange { start: Pfn(end.0 - 1), end: end.add(1) };
-                // SAFETY: the range is looked at as a whole before anything changes, and its end is
-                // not managed (invariant 13).
+                // SAFETY: the whole range is checked before anything changes, and its end is not
+                // managed (invariant 13).
                 ("freeing past the end", unsafe { manager.free(range) }.is_err())
             }
         };

@@ -18,8 +18,8 @@ use framewright::vmemmap_space::BlockRange;
 use framewright::zone::ZoneKind;
 use framewright::{Frames, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::stress::Random;
-use framewright_testkit::{FakeArray, FakeMachine, Owner, PoolOwner};
+use framewright_testkit::workload::Random;
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, PoolOwner};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -455,7 +455,7 @@ fn crowd(line: &str, has_array: bool) {
         .cpus_on(0, 5)
         .cpus_on(1, 5)
         .build();
-    let array = has_array.then(|| FakeArray::install_with(machine, true, false));
+    let array = has_array.then(|| FakeVmemmap::install_with(machine, true, false));
     let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
     let model = Model::new(machine);
     let table = Table::default();

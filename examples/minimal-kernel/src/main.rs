@@ -1,5 +1,5 @@
-//! The least that boots with Framewright: one CPU, no ACPI, no interrupts, the four methods of
-//! `Platform`. `docs/porting.md` goes on from here.
+//! The smallest kernel that boots with Framewright: one CPU, no ACPI, no interrupts, the four
+//! methods of `Platform`. `docs/porting.md` goes on from here.
 #![no_std]
 #![no_main]
 
@@ -59,7 +59,7 @@ fn say(line: fmt::Arguments<'_>) {
     let _ = writeln!(Console, "{line}");
 }
 
-/// What went wrong has been said.
+/// An error that has been reported.
 struct Refused;
 
 impl<E: core::error::Error> From<E> for Refused {
@@ -93,7 +93,7 @@ fn image() -> PhysRange {
 }
 
 fn run(start_info: u64) -> Result<(), Refused> {
-    // What firmware says: memory, and what the command line changes of it.
+    // The firmware's memory map, with the command line's changes.
     let mut copies = [0; StartInfo::storage_bytes(256)];
     let start = StartInfo::read(&physical, start_info, &mut copies)?;
     let (mut ranges, mut claims) = ([MapRange::EMPTY; 256], [MemoryAffinity::EMPTY; 1]);
@@ -123,12 +123,12 @@ fn run(start_info: u64) -> Result<(), Refused> {
         before.free_pages, before.present_pages
     ));
 
-    // Each owns its frames, and frees them where it ends.
+    // Each value owns its frames and frees them when it is dropped.
     let page = manager.frames(&Request { zeroed: true, ..Request::new(Order::PAGE) })?;
     say(format_args!("a page: {}", page.range().to_phys()));
     let huge_page = manager.frames(&Request::new(Order::BLOCK))?;
     say(format_args!("a huge page: {}", huge_page.range().to_phys()));
-    // Many at once come as numbers, which prove nothing: who frees them says why that is right.
+    // Many at once come as frame numbers, which prove nothing: freeing them is unsafe.
     let mut scattered = [Pfn(0); 1000];
     let count = manager.allocate_bulk(&Request::new(Order::PAGE), &mut scattered)?;
     say(format_args!("{count} pages at once, the first at {:#x}", scattered[0].address()));

@@ -183,8 +183,10 @@ text
 
     #[test]
     fn manifests_are_read() {
-        let manifest = "[package]\nname = \"a\"\n[dependencies]\n# c = 1\nb.workspace = true\nd = { path = \"..\" }\n\
-                        [target.'cfg(loom)'.dependencies]\nloom = \"1\"\n[dev-dependencies.e]\npath = \"\"\n[features]\nstd = []\n";
+        let manifest = "[package]\nname = \"a\"\n[dependencies]\n# c = 1\nb.workspace = true\n\
+                        d = { path = \"..\" }\n\
+                        [target.'cfg(loom)'.dependencies]\nloom = \"1\"\n[dev-dependencies.e]\n\
+                            path = \"\"\n[features]\nstd = []\n";
         assert_eq!(package_name(manifest), Some("a"));
         let names: Vec<_> = dependencies(manifest).map(|(_, name)| name).collect();
         assert_eq!(names, ["b", "d", "loom", "e"]);

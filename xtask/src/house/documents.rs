@@ -1,5 +1,5 @@
-//! Documents: how much there is of them, how wide they are, and whether links and names of files lead
-//! anywhere.
+//! Documents: how much there is of them, how wide they are, and whether links and names of files
+//! lead anywhere.
 //!
 //! `README.md` and `docs/*.md` are what a reader is asked to know; what is in `docs/log` is history
 //! and counts for nothing but its links. Tables, code and links may be wider than a line.

@@ -45,7 +45,8 @@ pub fn inspect(path: &str, text: &str) -> Vec<(usize, String)> {
             findings.push((
                 index + 1,
                 format!(
-                    "`{order}`, and no comment of the file speaks of it: say with what it pairs, or why with nothing"
+                    "`{order}`, and no comment of the file speaks of it: say with what it pairs, \
+                     or why with nothing"
                 ),
             ));
         }
@@ -72,7 +73,8 @@ mod tests {
 
     #[test]
     fn tests_and_words_that_only_look_alike_are_left_alone() {
-        let text = "//! H.\nfn f(x: Released) {}\n#[cfg(test)]\nmod tests {\n    x.load(Ordering::SeqCst);\n}\n";
+        let text = "//! H.\nfn f(x: Released) {}\n#[cfg(test)]\nmod tests {\n    \
+            x.load(Ordering::SeqCst);\n}\n";
         assert!(inspect(PATH, text).is_empty());
     }
 }

@@ -461,7 +461,9 @@ mod tests {
 
     #[test]
     fn functions_and_constants_end_before_their_bodies() {
-        let text = "/// Doc.\n#[inline]\npub const fn f<T: Fn(u8) -> u8>(\n    a: [u8; 4],\n    t: T,\n) -> u8\nwhere\n    T: Copy,\n{\n    { a[0] }\n}\npub const X: u8 = f({ 1 });\nfn private() {}\npub type Y = [u8; 2];\n";
+        let text = "/// Doc.\n#[inline]\npub const fn f<T: Fn(u8) -> u8>(\n    a: [u8; 4],\n    t: \
+            T,\n) -> u8\nwhere\n    T: Copy,\n{\n    { a[0] }\n}\npub const X: u8 = f({ 1 });\nfn \
+            private() {}\npub type Y = [u8; 2];\n";
         assert_eq!(
             shown(text).into_iter().map(|(line, _)| line).collect::<Vec<_>>(),
             [
@@ -478,7 +480,9 @@ mod tests {
 
     #[test]
     fn structures_show_what_is_public() {
-        let text = "pub struct A<F: Fn(u8)> {\n    /// One.\n    pub a: u8,\n    b: Vec<(u8, u8)>,\n}\npub struct B(pub u64, u8);\npub struct C;\n#[derive(Clone)]\npub enum D {\n    /// x\n    One,\n    #[x(a, b)]\n    Two(u8, u8),\n    Three { a: u8 },\n}\n";
+        let text = "pub struct A<F: Fn(u8)> {\n    /// One.\n    pub a: u8,\n    b: Vec<(u8, \
+            u8)>,\n}\npub struct B(pub u64, u8);\npub struct C;\n#[derive(Clone)]\npub enum D \
+            {\n    /// x\n    One,\n    #[x(a, b)]\n    Two(u8, u8),\n    Three { a: u8 },\n}\n";
         let found = shown(text);
         assert_eq!(found[0].0, "pub struct A<F: Fn(u8)>");
         assert_eq!(found[0].1, ["pub a: u8", ".."]);
@@ -489,7 +493,9 @@ mod tests {
 
     #[test]
     fn traits_show_everything_and_impls_what_is_public() {
-        let text = "pub unsafe trait T {\n    const X: u8;\n    fn a(&self);\n    fn b(&self) -> u8 {\n        1\n    }\n}\nimpl<'a, P: T> a::B<'a, P> {\n    pub fn c(self) {}\n    fn d() {}\n}\nunsafe impl<T> From<T> for Q<T> where T: X {}\n";
+        let text = "pub unsafe trait T {\n    const X: u8;\n    fn a(&self);\n    fn b(&self) -> \
+            u8 {\n        1\n    }\n}\nimpl<'a, P: T> a::B<'a, P> {\n    pub fn c(self) {}\n    fn \
+            d() {}\n}\nunsafe impl<T> From<T> for Q<T> where T: X {}\n";
         let found = of_file(text);
         assert_eq!(found[0].members, ["const X: u8", "fn a(&self);", "fn b(&self) -> u8 { .. }"]);
         assert_eq!(found[1].members, ["pub fn c(self) { .. }"]);
@@ -500,7 +506,9 @@ mod tests {
 
     #[test]
     fn modules_uses_and_macros_are_read() {
-        let text = "#![no_std]\nextern crate std;\nmod a;\n#[cfg(test)]\nmod b {\n    fn inner() {}\n}\npub use a::{B, c::{self, D as E}, *};\n#[macro_export]\nmacro_rules! m {\n    () => {};\n}\nthread_local! { static X: u8 = 1; }\npub fn last() {}\n";
+        let text = "#![no_std]\nextern crate std;\nmod a;\n#[cfg(test)]\nmod b {\n    fn inner() \
+            {}\n}\npub use a::{B, c::{self, D as E}, *};\n#[macro_export]\nmacro_rules! m {\n    \
+            () => {};\n}\nthread_local! { static X: u8 = 1; }\npub fn last() {}\n";
         let found = of_file(text);
         assert_eq!((&found[0].kind, found[0].attributes.len()), (&Kind::ModuleFile, 0));
         assert!(

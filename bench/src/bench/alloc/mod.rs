@@ -20,16 +20,25 @@ use std::time::Duration;
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
-nanoseconds per operation in each thread; the clock is read around whole passes of many operations and its own cost is subtracted. \
-Repetitions are timed after one that warms up; a row is the mean of its threads' medians, with the least and the most of all. \
-bulk: fill the working set (blocks in each thread), then free it in the same order, the two timed apart; \
+nanoseconds per operation in each thread; the clock is read around whole passes of many operations \
+and its own cost is subtracted. \
+Repetitions are timed after one that warms up; a row is the mean of its threads' medians, with the \
+least and the most of all. \
+bulk: fill the working set (blocks in each thread), then free it in the same order, the two timed \
+apart; \
 random: the same, freed in random order; \
 pair: allocate one block and free it at once, both in one number; \
-one-left: single pages, when each block of the working set has one free page and all other memory is taken, per-CPU caches emptied first; \
+one-left: single pages, when each block of the working set has one free page and all other memory \
+is taken, per-CPU caches emptied first; \
 full: a request that is refused, when all memory is taken. \
-Threads are CPUs of their own, kept on CPUs of the host and started together. bulk, random and pair are measured in rounds, in each all numbers of threads by turns (but for order 18), and a row has \
-the repetitions of all its rounds. line is the time that a cache line takes from one of the host's first two CPUs to the other, measured before each round: where a host moves its virtual CPUs, rows with several threads go with it. \
-framewright, one for each thread: each thread has such a machine to itself, so that the threads share the host and nothing else. No frame is touched";
+Threads are CPUs of their own, kept on CPUs of the host and started together. bulk, random and \
+pair are measured in rounds, in each all numbers of threads by turns (but for order 18), and a row \
+has \
+the repetitions of all its rounds. line is the time that a cache line takes from one of the host's \
+first two CPUs to the other, measured before each round: where a host moves its virtual CPUs, rows \
+with several threads go with it. \
+framewright, one for each thread: each thread has such a machine to itself, so that the threads \
+share the host and nothing else. No frame is touched";
 
 /// How much is done.
 #[derive(Clone, Copy)]

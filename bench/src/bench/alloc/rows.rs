@@ -139,7 +139,8 @@ impl Rows {
             let share = |way: &Way<'_, S>| half.min(scale.working_set) / way.threads as u64;
             if pattern != "pair" && ways.iter().any(|way| share(way) < LEAST_WORKING_SET) {
                 self.leave_out(format!(
-                    "{pattern} where a thread's share of half the memory is less than {LEAST_WORKING_SET} blocks"
+                    "{pattern} where a thread's share of half the memory is less than \
+                     {LEAST_WORKING_SET} blocks"
                 ));
                 ways.retain(|way| share(way) >= LEAST_WORKING_SET);
             }
@@ -239,7 +240,8 @@ impl Rows {
                 "was refused"
             };
             return self.leave_out(format!(
-                "{allocator} {pattern} order {order:?} on {managed_gib} GiB with {threads} threads: it {reason}"
+                "{allocator} {pattern} order {order:?} on {managed_gib} GiB with {threads} \
+                 threads: it {reason}"
             ));
         };
         let put = spread(&samples, |sample| sample.put);

@@ -125,7 +125,8 @@ mod tests {
                    working_set: u64,
                    alloc_ns: f64,
                    free_ns: Option<f64>| {
-            json!({ "allocator": allocator, "order": 0, "pattern": pattern, "threads": 1, "working_set": working_set,
+            json!({ "allocator": allocator, "order": 0, "pattern": pattern, "threads": 1,
+                "working_set": working_set,
                     "alloc_ns": alloc_ns, "free_ns": free_ns })
         };
         let [ours, buddy, depot] = subject::NAMES;

@@ -27,10 +27,14 @@ const RESTORE: &str = "/sys/module/framewright/parameters/hugetlb_restore";
 
 /// Words that go with the numbers.
 const TIMED: &str = "\
-fill: writing nr_hugepages of an empty pool in the guest's shell; empty: writing 0; times by the guest's clock, each row the median of its runs, fill and empty in turn, \
-one boot for each way of reclaim. The guest's memory was taken from the host before the guest began (-mem-prealloc). reclaim: pages in the pool give up their part of the vmemmap, \
-which becomes free memory; restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its part of the array back while the pool is \
-emptied. flushes and ipis: of one fill and one empty, by the guest's counters. off: a fill with reclaim against the fill without \
+fill: writing nr_hugepages of an empty pool in the guest's shell; empty: writing 0; times by the \
+guest's clock, each row the median of its runs, fill and empty in turn, \
+one boot for each way of reclaim. The guest's memory was taken from the host before the guest \
+began (-mem-prealloc). reclaim: pages in the pool give up their part of the vmemmap, \
+which becomes free memory; restore lazy: a page that is freed has its descriptors inside when it \
+is split, eager: it gets its part of the array back while the pool is \
+emptied. flushes and ipis: of one fill and one empty, by the guest's counters. off: a fill with \
+reclaim against the fill without \
 before it";
 
 /// Measures all, and says how many runs a row has and what was timed.
@@ -206,7 +210,8 @@ mod tests {
 
     fn look(flushes: u64, sent: u64, saved: i64) -> String {
         format!(
-            "memmap_saved_pages {saved}\nmemmap_pool_flush {flushes}\nIPI: {sent} 1   Interrupts sent\n"
+            "memmap_saved_pages {saved}\nmemmap_pool_flush {flushes}\nIPI: {sent} 1   Interrupts \
+             sent\n"
         )
     }
 
@@ -214,11 +219,13 @@ mod tests {
     fn what_the_guest_says_becomes_times() {
         let pair = |fill, empty| {
             format!(
-                "2.00 MiB: 8 pages to stay, 0 surplus, {fill} ns\n2.00 MiB: 0 pages to stay, 0 surplus, {empty} ns\n"
+                "2.00 MiB: 8 pages to stay, 0 surplus, {fill} ns\n2.00 MiB: 0 pages to stay, 0 \
+                 surplus, {empty} ns\n"
             )
         };
         let said = format!(
-            "{}2.00 MiB: 8 pages to stay, 0 surplus, 3000000 ns\n{}2.00 MiB: 0 pages to stay, 0 surplus, 500000 ns\n{}{}{}",
+            "{}2.00 MiB: 8 pages to stay, 0 surplus, 3000000 ns\n{}2.00 MiB: 0 pages to stay, 0 \
+             surplus, 500000 ns\n{}{}{}",
             look(5, 10, -3),
             look(7, 12, 61),
             look(7, 14, 61),

@@ -20,10 +20,14 @@ use serde_json::Value;
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
-timed by the library on the platform's clock from the beginning of intake to all memory available; the limit is the fastest plain fill (clzero, rep stosb, memset or movnti for zero, \
-movnti for a template) of the array's own bytes by as many threads, in turn with the bring-ups in one process; ratio: limit over time of neighbouring runs, the middle and the quarters around it; \
-memory backed and dirty, or in the rows of first touch never touched; CPU time: of the process meanwhile; deferred over eager in neighbouring runs; \
-growth: one section of 128 MiB brought up by the request that wants it, beside its share of the same work in the job";
+timed by the library on the platform's clock from the beginning of intake to all memory available; \
+the limit is the fastest plain fill (clzero, rep stosb, memset or movnti for zero, \
+movnti for a template) of the array's own bytes by as many threads, in turn with the bring-ups in \
+one process; ratio: limit over time of neighbouring runs, the middle and the quarters around it; \
+memory backed and dirty, or in the rows of first touch never touched; CPU time: of the process \
+meanwhile; deferred over eager in neighbouring runs; \
+growth: one section of 128 MiB brought up by the request that wants it, beside its share of the \
+same work in the job";
 
 /// How much is done.
 #[derive(Clone, Copy)]

@@ -62,21 +62,25 @@ mod tests {
     fn a_case_is_one_line() {
         let row = |engine: Engine, units: u64, seconds: f64| {
             let ratio = seconds / 5e-7;
-            json!({ "case": "uniform", "engine": engine.name(), "units": units, "unit_ns": 10, "threads": 2, "seconds": seconds,
-                    "framewright_ratio": ratio, "framewright_ratio_low": ratio - 0.5, "framewright_ratio_high": ratio + 0.25 })
+            json!({ "case": "uniform", "engine": engine.name(), "units": units, "unit_ns": 10,
+                "threads": 2, "seconds": seconds,
+                    "framewright_ratio": ratio, "framewright_ratio_low": ratio - 0.5,
+                    "framewright_ratio_high": ratio + 0.25 })
         };
         let rows = [
             row(Engine::Serial, 100, 1e-6),
             row(Engine::Ours, 100, 5e-7),
             row(Engine::Rayon, 100, 2e-6),
-            json!({ "case": "uniform", "engine": "serial", "units": 1000, "unit_ns": 10, "threads": 1, "seconds": 0.02 }),
+            json!({ "case": "uniform", "engine": "serial", "units": 1000, "unit_ns": 10,
+                "threads": 1, "seconds": 0.02 }),
         ];
         let lines = grid(&rows).render(Style::PLAIN);
         let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(
             lines[1..].iter().map(words).collect::<Vec<_>>(),
             [
-                "uniform 100 10 1.00 us 500 ns - 2.00 us - - 2 2.000 (1.500 .. 2.250) 4.000 (3.500 .. 4.250)",
+                "uniform 100 10 1.00 us 500 ns - 2.00 us - - 2 2.000 (1.500 .. 2.250) 4.000 (3.500 \
+                 .. 4.250)",
                 "uniform 1000 10 20.00 ms - - - - - - - -",
             ]
         );

@@ -72,7 +72,8 @@ impl Fall {
             }
         }
         json!({
-            "bench": "series", "what": "reporting", "system": "framewright", "on": self.on, "pace": self.pace.name(),
+            "bench": "series", "what": "reporting", "system": "framewright", "on": self.on,
+            "pace": self.pace.name(),
             "dirtied_mib": mib(self.dirtied_bytes), "before_mib": mib(self.before_bytes),
             "at_seconds": at_seconds, "rss_mib": rss_mib,
         })
@@ -93,7 +94,8 @@ fn reused_early_percent(falls: &[Fall]) -> Option<f64> {
 /// The row of courses that differ in nothing. A time that one of them did not reach has no middle.
 pub fn row(falls: &[Fall]) -> Value {
     let mut row = json!({
-        "bench": "reporting", "on": falls.first().map(|fall| fall.on), "pace": falls.first().map(|fall| fall.pace.name()),
+        "bench": "reporting", "on": falls.first().map(|fall| fall.on),
+        "pace": falls.first().map(|fall| fall.pace.name()),
         "dirtied_mib": falls.first().map(|fall| mib(fall.dirtied_bytes)), "falls": falls.len(),
         "reported_twice": falls.iter().map(Fall::reported_twice).max(),
         "reused_early_percent": reused_early_percent(falls),

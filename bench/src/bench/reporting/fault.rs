@@ -267,16 +267,21 @@ fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -
     let reported = sorted(&|run| (run.reported_bytes >> 20) as f64 / run.seconds);
     let faults = sorted(&|run| run.host_faults as f64 / run.seconds);
     json!({
-        "bench": "fault", "on": "hosted", "workload": workload.name(), "cpus": cpus, "config": config,
+        "bench": "fault", "on": "hosted", "workload": workload.name(), "cpus": cpus,
+        "config": config,
         "runs": runs.len(), "run_seconds": median(&sorted(&|run| run.seconds)),
-        "iterations_per_s": median(&rates), "iterations_per_s_min": rates.first(), "iterations_per_s_max": rates.last(),
+        "iterations_per_s": median(&rates), "iterations_per_s_min": rates.first(),
+        "iterations_per_s_max": rates.last(),
         "deviation": deviation(&rates),
         "iterations_per_cpu_s": median(&cpu_rates), "iterations_per_cpu_s_min": cpu_rates.first(),
         "iterations_per_cpu_s_max": cpu_rates.last(), "cpu_deviation": deviation(&cpu_rates),
-        "reported_mib_per_s": median(&reported), "reported_mib_per_s_min": reported.first(), "reported_mib_per_s_max": reported.last(),
-        "host_faults_per_s": median(&faults), "host_faults_per_s_min": faults.first(), "host_faults_per_s_max": faults.last(),
+        "reported_mib_per_s": median(&reported), "reported_mib_per_s_min": reported.first(),
+        "reported_mib_per_s_max": reported.last(),
+        "host_faults_per_s": median(&faults), "host_faults_per_s_min": faults.first(),
+        "host_faults_per_s_max": faults.last(),
         "against_off": middle, "against_off_low": low, "against_off_high": high,
-        "against_off_min": extreme(f64::min), "against_off_max": extreme(f64::max), "against_off_deviation": deviation(&ratios),
+        "against_off_min": extreme(f64::min), "against_off_max": extreme(f64::max),
+        "against_off_deviation": deviation(&ratios),
     })
 }
 

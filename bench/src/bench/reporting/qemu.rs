@@ -63,8 +63,10 @@ fn script(scale: Scale, pace: Pace) -> String {
     };
     let [ready, freed, fallen, over] = MARKS;
     format!(
-        "reporting flush; reporting flush; sleep 1; cat /proc/vmstat; echo {ready}; sleep 1; memhog {mib}M hold 1; echo {freed}; \
-         sleep {seconds}; cat /proc/vmstat; echo {fallen}; sleep {IDLE_SECONDS}; cat /proc/vmstat; echo {over}"
+        "reporting flush; reporting flush; sleep 1; cat /proc/vmstat; echo {ready}; sleep 1; \
+         memhog {mib}M hold 1; echo {freed}; \
+         sleep {seconds}; cat /proc/vmstat; echo {fallen}; sleep {IDLE_SECONDS}; cat /proc/vmstat; \
+         echo {over}"
     )
 }
 
@@ -195,7 +197,8 @@ mod tests {
 
     #[test]
     fn the_machines_memory_is_known_by_its_size() {
-        let smaps = "1000-3000 rw-p 0 00:00 0\nSize: 8 kB\nRss:  4 kB\n7f00000000-7f40000000 rw-p 0 00:00 0 \nRss:   1000 kB\nPss: 3 kB\n";
+        let smaps = "1000-3000 rw-p 0 00:00 0\nSize: 8 kB\nRss:  4 kB\n7f00000000-7f40000000 rw-p \
+            0 00:00 0 \nRss:   1000 kB\nPss: 3 kB\n";
         assert_eq!(share(smaps, 1 << 30), Some(1000 << 10));
         assert_eq!(share(smaps, 2 << 30), None);
     }
@@ -205,7 +208,10 @@ mod tests {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
         let script = Script {
-            said: "page_reporting_pages 10\r\npage_reporting_reused_early 2\r\nx\npage_reporting_pages 30\npage_reporting_pages 31\npage_reporting_reused_early 5\n".into(),
+            said: "page_reporting_pages 10\r\npage_reporting_reused_early \
+                2\r\nx\npage_reporting_pages 30\npage_reporting_pages \
+                31\npage_reporting_reused_early 5\n"
+                .into(),
             times: [Some(at(2)), Some(at(5)), Some(at(9)), Some(at(10))],
         };
         let mib = [1, 2, 3, 80, 100, 90, 50, 5, 4, 4, 3];

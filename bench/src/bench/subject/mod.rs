@@ -23,9 +23,12 @@ pub const APART: &str = "framewright, one for each thread";
 
 /// What was done to the others so that they can be measured, in words that go with the numbers.
 pub const CONDITIONS: &str = "\
-framewright: a synthetic machine with one node and per-CPU caches, min_free_kbytes=128 watermark_scale_factor=1; \
-buddy_system_allocator 0.13: FrameAllocator<19> behind its own spin lock, sets of free frames on the process's heap; \
-frame-alloc 0.1: SummaryBuddyAllocator<19> under DepotAllocator with 64 slots, interrupts not handled, bitmaps in the process's memory; \
+framewright: a synthetic machine with one node and per-CPU caches, min_free_kbytes=128 \
+watermark_scale_factor=1; \
+buddy_system_allocator 0.13: FrameAllocator<19> behind its own spin lock, sets of free frames on \
+the process's heap; \
+frame-alloc 0.1: SummaryBuddyAllocator<19> under DepotAllocator with 64 slots, interrupts not \
+handled, bitmaps in the process's memory; \
 both are given one range that begins at frame 0";
 
 /// An allocator with memory to give.

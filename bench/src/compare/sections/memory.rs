@@ -24,9 +24,11 @@ const POLICIES: [(&str, f64); 2] = [("deferred", 3.0), ("on-demand", 50.0)];
 const FAULTS: [(&str, &str); 2] = [("huge", "page_fault1"), ("base", "page_fault2")];
 
 /// Why page faults are measured beside one another and not compared.
-const NOT_THE_SAME_PATH: &str = "not comparable: Linux takes a page fault, clears the page and enters it into page tables; ours allocates, writes and frees";
+const NOT_THE_SAME_PATH: &str = "not comparable: Linux takes a page fault, clears the page and \
+    enters it into page tables; ours allocates, writes and frees";
 /// What is to be known of Linux's times of the memory map.
-const TICKS: &str = "Linux's clock goes in ticks here, 4 ms each at its 250 a second: its number is a multiple of them";
+const TICKS: &str = "Linux's clock goes in ticks here, 4 ms each at its 250 a second: its number \
+    is a multiple of them";
 
 /// What the shell knows of memory.
 const LOOK: &str = "cat /proc/meminfo";
@@ -178,7 +180,8 @@ fn linux_script(pools: &[Pool], cpu_counts: &[u32], quick: bool) -> String {
         script += &format!("sum /proc/meminfo {word}\n");
     }
     // Versions before 6.11 do not count what describes pages.
-    script += "sum /proc/zoneinfo present\nsum /proc/vmstat nr_memmap_boot_pages\nsum /proc/vmstat nr_memmap_pages\n";
+    script += "sum /proc/zoneinfo present\nsum /proc/vmstat nr_memmap_boot_pages\nsum /proc/vmstat \
+        nr_memmap_pages\n";
     for pool in pools {
         for reclaim in Reclaim::ALL {
             script += &pool.linux_script(reclaim, cycles(quick));
@@ -247,7 +250,8 @@ mod tests {
     fn a_linux_that_defers_nothing_is_not_compared_in_that() {
         let mut table = OfPolicy::new("deferred", 3.0);
         let mut ours = Heard::of(&[]);
-        ours.report = serde_json::json!({ "deferred": [{ "elapsed_ms": 2.5 }], "totals": { "all_memory_us": 4000.0 } });
+        ours.report = serde_json::json!({ "deferred": [{ "elapsed_ms": 2.5 }], "totals": {
+            "all_memory_us": 4000.0 } });
         table.add(&Heard::of(&["@init"]), &ours);
         let value = table.map.value(&serde_json::Map::new());
         assert!(value["skipped"].is_string() && value.get("met").is_none(), "{value}");

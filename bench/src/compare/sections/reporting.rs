@@ -133,7 +133,8 @@ impl OfPace {
 /// as that goes on.
 fn linux_script(mib: u64, seconds: u64) -> String {
     format!(
-        "load {BALLOON_MODULE}\nexists {DRIVER}\nsleep 3\n{READY}\nsleep 1\ndirty {mib} 1\n{FREED}\nsleep {seconds}\n{OVER}\n"
+        "load {BALLOON_MODULE}\nexists {DRIVER}\nsleep 3\n{READY}\nsleep 1\ndirty {mib} \
+         1\n{FREED}\nsleep {seconds}\n{OVER}\n"
     )
 }
 
@@ -141,7 +142,8 @@ fn linux_script(mib: u64, seconds: u64) -> String {
 /// pass.
 fn commands(mib: u64, seconds: u64) -> String {
     format!(
-        "reporting flush; reporting flush; sleep 1; echo {READY}; sleep 1; memhog {mib}M hold 1; echo {FREED}; sleep {seconds}; echo {OVER}"
+        "reporting flush; reporting flush; sleep 1; echo {READY}; sleep 1; memhog {mib}M hold 1; \
+         echo {FREED}; sleep {seconds}; echo {OVER}"
     )
 }
 
@@ -235,7 +237,8 @@ impl Observed {
         let (at, mib): (Vec<f64>, Vec<f64>) =
             points.map(|&(at, mib)| (rounded(at, 1e3), rounded(mib, 10.0))).unzip();
         json!({
-            "bench": "series", "what": "freed memory", "system": system, "on": "qemu", "pace": pace, "dirtied_mib": dirtied_mib,
+            "bench": "series", "what": "freed memory", "system": system, "on": "qemu",
+            "pace": pace, "dirtied_mib": dirtied_mib,
             "at_seconds": at, "rss_mib": mib,
         })
     }

@@ -42,7 +42,8 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         id: "allocation",
         title: "Allocation",
         lead: format!(
-            "Time for one operation by size of the run, beside two other allocators in Rust, {least} GiB managed. Logarithmic: a grid line is a factor; \
+            "Time for one operation by size of the run, beside two other allocators in Rust, \
+             {least} GiB managed. Logarithmic: a grid line is a factor; \
              thin bars are the spread. The numbers at the right are ours."
         ),
         benches: &["alloc", "traffic", "fragment"],

@@ -62,9 +62,13 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     Section {
         id: "bring-up",
         title: "Bring-up",
-        lead: "From the firmware's map to all memory available, and what the description of an idle machine takes."
+        lead: "From the firmware's map to all memory available, and what the description of an \
+            idle machine takes."
             .into(),
         benches: &["bring-up"],
-        groups: vec![Group::new(tables, if has { vec![times.draw(), metadata.draw()] } else { Vec::new() })],
+        groups: vec![Group::new(
+            tables,
+            if has { vec![times.draw(), metadata.draw()] } else { Vec::new() },
+        )],
     }
 }

@@ -50,7 +50,10 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     Section {
         id: "linux",
         title: "Beside Linux",
-        lead: "The same virtual machine, booted in turn with Linux and with the reference guest. Right of the line ours takes less. What is not the same path in both, such as page faults, is in the table alone.".into(),
+        lead: "The same virtual machine, booted in turn with Linux and with the reference guest. \
+            Right of the line ours takes less. What is not the same path in both, such as page \
+            faults, is in the table alone."
+            .into(),
         benches: &["compare"],
         groups: vec![Group::wide(Vec::new(), draw(&ratios)), Group::wide(series, draw(&times))],
     }

@@ -29,8 +29,10 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     Section {
         id: "huge-pages",
         title: "Huge-page pools",
-        lead: "Time to fill a pool at run time and to empty it again. With reclaim, pages give up their part of the memory map; lazily they get a new one \
-               only when they are split, eagerly when they leave the pool. The numbers at the right are without reclaim."
+        lead: "Time to fill a pool at run time and to empty it again. With reclaim, pages give up \
+            their part of the memory map; lazily they get a new one \
+               only when they are split, eagerly when they leave the pool. The numbers at the \
+               right are without reclaim."
             .into(),
         benches: &["hugepages"],
         groups: vec![Group::new(SERIES.map(|(_, _, name)| name.to_owned()).to_vec(), plots)],
@@ -88,7 +90,8 @@ mod tests {
     #[test]
     fn rows_of_reclaim_meet_in_one_line() {
         let row = |reclaim: &str, restore: &str, ms: f64| {
-            json!({ "bench": "hugepages", "on": "qemu", "policy": "eager", "size_kb": 2048, "pages": 64, "threads": 2,
+            json!({ "bench": "hugepages", "on": "qemu", "policy": "eager", "size_kb": 2048,
+                "pages": 64, "threads": 2,
                     "reclaim": reclaim, "restore": restore, "fill_ms": ms, "empty_ms": ms })
         };
         let rows = [row("off", "none", 1.0), row("on", "lazy", 2.0), row("on", "eager", 3.0)];

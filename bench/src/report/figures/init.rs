@@ -70,7 +70,8 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         id: "memory-map",
         title: "The memory map",
         lead: format!(
-            "Speed of writing all page descriptors, as a share of the best plain fill of the same bytes with the same threads (up to {}); 1 is the \
+            "Speed of writing all page descriptors, as a share of the best plain fill of the same \
+             bytes with the same threads (up to {}); 1 is the \
              machine's own limit. Policy, first value, threads.",
             counted(threads, "thread")
         ),

@@ -48,7 +48,8 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         id: "jobs",
         title: "Parallel jobs",
         lead: format!(
-            "Left of the line a job is faster than a loop, right of it slower. Marks beyond {FARTHEST:.0} times are left out; they are in the table."
+            "Left of the line a job is faster than a loop, right of it slower. Marks beyond \
+             {FARTHEST:.0} times are left out; they are in the table."
         ),
         benches: &["jobs"],
         groups: vec![Group::wide(engines, plots)],

@@ -86,7 +86,8 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         id: "model",
         title: "Model",
         lead: format!(
-            "Bring-up, pools and flushes predicted from costs of a single CPU, bandwidth and the chunk rule. An error of zero is a prediction that was \
+            "Bring-up, pools and flushes predicted from costs of a single CPU, bandwidth and the \
+             chunk rule. An error of zero is a prediction that was \
              measured; {BAND_PERCENT:.0} % are what the model is held to.{worst}"
         ),
         benches: &["model"],

@@ -23,7 +23,9 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     Section {
         id: "reporting",
         title: "Page reporting",
-        lead: "Memory is dirtied and freed at once; then the host watches how much of it is still there. Below, what those who allocate notice of it.".into(),
+        lead: "Memory is dirtied and freed at once; then the host watches how much of it is still \
+            there. Below, what those who allocate notice of it."
+            .into(),
         benches: &["reporting", "series", "fault", "shuffle"],
         groups: vec![
             Group::wide(Vec::new(), curves),
@@ -211,7 +213,8 @@ mod tests {
     fn long_curves_keep_their_shape_and_their_end() {
         let at: Vec<f64> = (0..10_000).map(|index| f64::from(index) * 0.01).collect();
         let rss: Vec<f64> = at.iter().map(|at| 2048.0 - at).collect();
-        let row = json!({ "bench": "series", "what": "2 GiB freed", "system": "linux", "pace": "fixed", "at_seconds": at, "rss_mib": rss });
+        let row = json!({ "bench": "series", "what": "2 GiB \
+            freed", "system": "linux", "pace": "fixed", "at_seconds": at, "rss_mib": rss });
         let line = curve(&row).expect("a curve");
         let last = line.points.last().expect("there are points");
         assert!(

@@ -246,7 +246,8 @@ pub fn legend(series: &[String], first_sign: usize) -> String {
         let name = Escaped(name);
         put!(
             items,
-            "<li><svg class=\"sign\" viewBox=\"0 0 14 14\" aria-hidden=\"true\">{sign}</svg>{name}</li>"
+            "<li><svg class=\"sign\" viewBox=\"0 0 14 14\" \
+             aria-hidden=\"true\">{sign}</svg>{name}</li>"
         );
     }
     format!("<ul class=\"legend\">{items}</ul>")

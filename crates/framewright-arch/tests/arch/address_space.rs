@@ -161,7 +161,7 @@ fn pages_of_both_sizes_come_and_go() {
     let at = BASE + 7 * LARGE;
     rig.map(at - MEDIUM, PhysRange::new(8 * MEDIUM, 10 * MEDIUM), 9).expect("there is room");
     assert_eq!((rig.translate(at), rig.tables()), (Some((9 * MEDIUM, PageSize::Medium)), 3));
-    // Not aligned alike: in pieces.
+    // Not equally aligned: mapped by 2 MiB.
     rig.map(BASE + 2 * LARGE, PhysRange::new(LARGE + MEDIUM, 2 * LARGE + MEDIUM), 9)
         .expect("there is room");
     assert_eq!(rig.translate(BASE + 2 * LARGE), Some((LARGE + MEDIUM, PageSize::Medium)));

@@ -63,7 +63,7 @@ fn what_is_freed_behind_a_sleeping_cpu_is_not_used_by_it() {
             machine.cpu.sleep();
             if machine.cpu.wake() {
                 remembered = machine.entry.load(Ordering::Acquire);
-                assert_eq!(remembered, 1, "who is told to forget finds what is new");
+                assert_eq!(remembered, 1, "a CPU that flushes sees the new entry");
             }
             assert_eq!(machine.pages[remembered].read(), 1);
         }

@@ -6,7 +6,7 @@ use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_shell::Host;
 use framewright_testkit::FakeMachine;
-use framewright_testkit::stress::Window;
+use framewright_testkit::workload::Window;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -66,7 +66,7 @@ pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads)
     let builder = FakeMachine::builder().ram(low).ram(high).cpus(1).cpus_on(1, 1);
     let machine = builder.node(low, 0).node(high, 1).clock_step_ns(step_ns).build();
     let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
-    let early = machine.early(&[]);
+    let early = machine.memblock(&[]);
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).expect("bring-up");
     let zero = || AtomicU32::new(0);

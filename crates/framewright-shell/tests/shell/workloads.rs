@@ -9,7 +9,7 @@ use framewright::units::PfnRange;
 use framewright_jobs::NoHelpers;
 use framewright_shell::{Run, Shell};
 use framewright_testkit::FakeMachine;
-use framewright_testkit::stress::{Window, WindowError};
+use framewright_testkit::workload::{Window, WindowError};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};

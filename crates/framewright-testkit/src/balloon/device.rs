@@ -1,7 +1,6 @@
-//! What the device knows and does.
+//! The state of the device, and what it does.
 
 use super::hal::FakeHal;
-use super::host::{Numbering, Offer};
 use super::ring::{Chain, DeviceRing, load_u8};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use virtio_drivers::transport::DeviceStatus;
@@ -18,12 +17,53 @@ pub const ACTUAL: usize = 4;
 pub const POISON: usize = 12;
 pub const CONFIGURATION_BYTES: usize = 16;
 
+/// How queues are numbered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Numbering {
+    /// By the queues that exist, in order, as hosts do.
+    Compact,
+    /// By the fixed numbers of the specification.
+    Fixed,
+}
+
+/// What the device offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// Feature bits, by number.
+    pub features: u64,
+    /// How queues are numbered.
+    pub numbering: Numbering,
+    /// Descriptors of the reporting queue at most.
+    pub reporting_size: u32,
+    /// Reporting is offered without its queue.
+    pub lacks_reporting_queue: bool,
+    /// Bytes of the configuration space; all of it has 16.
+    pub configuration_bytes: usize,
+}
+
+impl Offer {
+    /// Version 1, with all features of QEMU except hints.
+    pub const USUAL: Self = Self {
+        features: 1 << 32 | 0b11_0111,
+        numbering: Numbering::Compact,
+        reporting_size: 32,
+        lacks_reporting_queue: false,
+        configuration_bytes: CONFIGURATION_BYTES,
+    };
+
+    /// With these feature bits besides version 1.
+    #[must_use]
+    pub const fn with(features: u64) -> Self {
+        Self { features: 1 << 32 | features, ..Self::USUAL }
+    }
+}
+
 /// When the device answers requests for pages and reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answers {
     /// When it is notified.
     AtOnce,
-    /// When [`FakeBalloon::answer`](super::FakeBalloon::answer) says so.
+    /// When `FakeBalloon::answer` says so.
     OnDemand,
 }
 
@@ -32,13 +72,13 @@ pub enum Answers {
 pub enum Lie {
     /// It returns a descriptor that begins no request.
     OtherDescriptor,
-    /// It returns a descriptor that the queue does not have, and whose lower half is the right one.
+    /// It returns a descriptor that the queue does not have, whose lower half is right.
     NoDescriptor,
-    /// It says that it has returned so many more than it has.
+    /// It claims to have returned this many more than it has.
     Ahead(i16),
     /// It returns the request twice.
     Twice,
-    /// It says that it has written so many bytes.
+    /// It claims to have written this many bytes.
     Wrote(u32),
 }
 
@@ -62,9 +102,9 @@ pub struct Device {
     pub answers: Answers,
     pub lies: VecDeque<Lie>,
     pub refuses_features: bool,
-    /// It reads nothing that the driver writes for it, and answers nothing.
+    /// Whether it ignores what the driver writes, and answers nothing.
     pub is_hostile: bool,
-    /// Looks at the status until a reset is complete; `None`: never.
+    /// Reads of the status until a reset is complete; `None`: never.
     pub reset_looks: Option<u32>,
     resetting: Option<u32>,
     pub status: DeviceStatus,
@@ -114,7 +154,7 @@ impl Device {
         }
     }
 
-    /// Which queue has this number.
+    /// The queue with this number.
     pub fn kind(&self, queue: u16) -> Option<Kind> {
         let exists = |kind: &Kind| self.size(*kind) > 0;
         match self.offer.numbering {
@@ -151,7 +191,7 @@ impl Device {
                 self.resetting = Some(left.saturating_sub(u32::from(self.reset_looks.is_some())))
             }
         }
-        // It reads as 0 only once the reset is complete, also where it was 0 before.
+        // It reads as 0 only once the reset is complete, even if it was 0 before.
         if self.resetting.is_some() { self.status | DeviceStatus::ACKNOWLEDGE } else { self.status }
     }
 
@@ -215,7 +255,7 @@ impl Device {
         self.driver_features & bit != 0 && self.size(kind) > 0
     }
 
-    /// The device forgets everything of the driver's. Pages in the balloon stay what they are.
+    /// Drops all state of the driver. Pages stay in the balloon.
     fn complete_reset(&mut self) {
         self.resetting = None;
         self.status = DeviceStatus::empty();
@@ -231,7 +271,7 @@ impl Device {
         }
     }
 
-    /// A reset that never ended ends now.
+    /// Completes a reset that never completed.
     pub fn end_reset(&mut self) {
         self.reset_looks = Some(0);
         if self.resetting.is_some() {
@@ -264,7 +304,7 @@ impl Device {
         }
     }
 
-    /// The driver says that there is something on this queue.
+    /// The driver notifies the device of this queue.
     pub fn notify(&mut self, queue: u16) {
         assert!(self.is_running(), "a notification while the device does not run");
         self.notifications += 1;
@@ -329,7 +369,7 @@ impl Device {
         match self.lies.pop_front() {
             None => ring.put(head, 0),
             Some(Lie::OtherDescriptor) => {
-                // One inside of the chain, or one that is free.
+                // A descriptor inside the chain, or a free one.
                 let other = if chain.head + 1 < ring.size { chain.head + 1 } else { 0 };
                 ring.put(other.into(), 0);
             }

@@ -1,5 +1,5 @@
-//! Memory that driver and device share: pages with made-up physical addresses, so that whoever
-//! takes one kind of address for the other is found out.
+//! Memory that driver and device share: pages with invented physical addresses, so that code which
+//! confuses the two kinds of address fails.
 //!
 //! [`Hal`] consists of functions without `self`, so this is per thread.
 
@@ -11,20 +11,20 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 use virtio_drivers::{BufferDirection, Hal, PAGE_SIZE, PhysAddr};
 
-/// Where made-up addresses begin.
+/// The first invented address.
 const FIRST_ADDRESS: PhysAddr = 0x7_0000_0000;
 
 struct Region {
     pointer: NonNull<u8>,
     pages: usize,
-    /// The device was told of it and has not been reset since.
+    /// Whether the device was told of it and not reset since.
     is_device_s: bool,
 }
 
 #[derive(Default)]
 struct Memory {
     regions: BTreeMap<PhysAddr, Region>,
-    /// Pages that no device reaches.
+    /// Pages that no device can reach.
     private: BTreeSet<NonNull<u8>>,
     allocations: u64,
     fail_after: Option<u64>,
@@ -64,14 +64,14 @@ impl FakeHal {
         })
     }
 
-    /// What the driver did that it may not: memory given back while the device has it.
+    /// What the driver did wrong: it gave memory back while the device used it.
     #[must_use]
     pub fn violations() -> Vec<String> {
         MEMORY.with_borrow(|memory| memory.violations.clone())
     }
 
-    /// Overwrites all of the memory that devices can reach, whether a device was told of it or not,
-    /// with what `random` gives: 16 bits at a time, as a host might while the driver runs.
+    /// Overwrites all memory that devices can reach, whether a device was told of it or not, with
+    /// what `random` returns: 16 bits at a time, as a host might while the driver runs.
     pub(super) fn overwrite(random: &mut dyn FnMut() -> u16) {
         MEMORY.with_borrow(|memory| {
             for region in memory.regions.values() {

@@ -1,53 +1,12 @@
 //! The host's end of the fake balloon: what a test does with it.
 
-use super::device::{ACTUAL, Answers, CONFIGURATION_BYTES, Device, Kind, Lie, POISON, TARGET};
+use super::device::{ACTUAL, Answers, Device, Kind, Lie, Offer, POISON, TARGET};
 use super::hal::FakeHal;
 use super::transport::FakeTransport;
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use virtio_drivers::transport::DeviceStatus;
-
-/// How queues are numbered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Numbering {
-    /// Those that exist, in order: what hosts do.
-    Compact,
-    /// By the specification.
-    Fixed,
-}
-
-/// What the device offers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Offer {
-    /// Feature bits, by number.
-    pub features: u64,
-    /// How queues are numbered.
-    pub numbering: Numbering,
-    /// Descriptors of the reporting queue at most.
-    pub reporting_size: u32,
-    /// Reporting is offered without its queue.
-    pub lacks_reporting_queue: bool,
-    /// Bytes of the configuration space; all of it has 16.
-    pub configuration_bytes: usize,
-}
-
-impl Offer {
-    /// Version 1, all features of QEMU but hints.
-    pub const USUAL: Self = Self {
-        features: 1 << 32 | 0b11_0111,
-        numbering: Numbering::Compact,
-        reporting_size: 32,
-        lacks_reporting_queue: false,
-        configuration_bytes: CONFIGURATION_BYTES,
-    };
-
-    /// With these feature bits besides version 1.
-    #[must_use]
-    pub const fn with(features: u64) -> Self {
-        Self { features: 1 << 32 | features, ..Self::USUAL }
-    }
-}
 
 /// The host's end.
 #[derive(Clone, Debug)]
@@ -62,19 +21,19 @@ impl Default for FakeBalloon {
 }
 
 impl FakeBalloon {
-    /// A device that offers what is usual and answers at once.
+    /// A device that offers the usual features and answers at once.
     #[must_use]
     pub fn new() -> Self {
         Self::offering(Offer::USUAL)
     }
 
-    /// A device that offers this.
+    /// A device that makes this offer.
     #[must_use]
     pub fn offering(offer: Offer) -> Self {
         Self { device: Rc::new(RefCell::new(Device::new(offer))) }
     }
 
-    /// What the driver is given.
+    /// The transport for the driver.
     #[must_use]
     pub fn transport(&self) -> FakeTransport {
         FakeTransport::new(Rc::clone(&self.device))
@@ -84,13 +43,13 @@ impl FakeBalloon {
         self.device.borrow_mut()
     }
 
-    /// When requests are answered from now on.
+    /// Sets when requests are answered from now on.
     pub fn set_answers(&self, answers: Answers) {
         self.device().answers = answers;
     }
 
-    /// Answers up to `count` requests for pages and reports, the oldest first; gives how many there
-    /// were.
+    /// Answers up to `count` requests for pages and reports, the oldest first; returns how many
+    /// there were.
     pub fn answer(&self, count: usize) -> usize {
         (0..count)
             .filter(|_| {
@@ -117,12 +76,6 @@ impl FakeBalloon {
         device.answer_nth(queue, number)
     }
 
-    /// Reports without an answer.
-    #[must_use]
-    pub fn reports_waiting(&self) -> usize {
-        self.device().waiting(Kind::Reporting)
-    }
-
     /// Requests for pages without an answer.
     #[must_use]
     pub fn requests_waiting(&self) -> usize {
@@ -130,18 +83,18 @@ impl FakeBalloon {
         device.waiting(Kind::Inflate) + device.waiting(Kind::Deflate)
     }
 
-    /// Tells one lie instead of the next answer; several are told one after another.
+    /// Tells one lie instead of the next answer. Several lies are told in turn.
     pub fn lie(&self, lie: Lie) {
         self.device().lies.push_back(lie);
     }
 
-    /// Tells no lie that it was told to tell.
+    /// Drops all lies that were not told yet.
     pub fn stop_lying(&self) {
         self.device().lies.clear();
     }
 
-    /// Turns hostile: from now on it does nothing that it is asked, and only
-    /// [`overwrite`](Self::overwrite) says what the driver gets to see.
+    /// Turns hostile: from now on it ignores all requests, and only [`overwrite`](Self::overwrite)
+    /// changes what the driver sees.
     pub fn turn_hostile(&self) {
         self.device().is_hostile = true;
     }
@@ -157,12 +110,12 @@ impl FakeBalloon {
         self.device().set_no_notify(on);
     }
 
-    /// Refuses whatever features are accepted.
+    /// Refuses the features that the driver accepts.
     pub fn refuse_features(&self) {
         self.device().refuses_features = true;
     }
 
-    /// Looks that a reset takes; `None`: it never completes.
+    /// Sets how many reads of the status a reset takes; `None`: it never completes.
     pub fn set_reset_looks(&self, looks: Option<u32>) {
         self.device().reset_looks = looks;
     }
@@ -184,18 +137,18 @@ impl FakeBalloon {
         device.interrupts |= 2;
     }
 
-    /// Pages that are to be in the balloon.
+    /// Sets how many pages should be in the balloon.
     pub fn set_target(&self, pages: u32) {
         self.device().set_field(TARGET, pages);
     }
 
-    /// Pages that are in it, by the driver's word.
+    /// Pages in the balloon, as the driver says.
     #[must_use]
     pub fn actual(&self) -> u32 {
         self.device().field(ACTUAL)
     }
 
-    /// What free pages hold, by the driver's word.
+    /// What free pages hold, as the driver says.
     #[must_use]
     pub fn poison(&self) -> u32 {
         self.device().field(POISON)

@@ -22,7 +22,7 @@ pub struct Chain {
     pub pieces: Vec<Piece>,
 }
 
-/// Where a queue is, and how far the device has got.
+/// The addresses of a queue, and the device's position in it.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceRing {
     pub size: u16,
@@ -82,7 +82,7 @@ impl DeviceRing {
         self.advance(1);
     }
 
-    /// Moves the count of returned requests on, or back.
+    /// Changes the count of returned requests.
     pub fn advance(&mut self, by: i16) {
         self.returned = self.returned.wrapping_add_signed(by);
         let index = FakeHal::pointer(self.used + 2, 2).cast().as_ptr();

@@ -20,7 +20,7 @@ impl FakeTransport {
         Self { device, kind: DeviceType::MemoryBalloon }
     }
 
-    /// The same, saying that it is another kind of device.
+    /// Makes it claim to be another kind of device.
     #[must_use]
     pub fn disguised(mut self, kind: DeviceType) -> Self {
         self.kind = kind;

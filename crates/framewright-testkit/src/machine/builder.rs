@@ -1,8 +1,8 @@
-//! Describing a [`FakeMachine`].
+//! [`Builder`]: describes a [`FakeMachine`].
 
 use super::cpu::CpuSet;
+use super::fake::{Clock, Counters, FakeMachine};
 use super::memory::{Layout, Memory, PATTERNS, retire_with_thread};
-use super::{Clock, Counters, FakeMachine, usable_ranges};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, PhysRange};
 use std::cell::Cell;
@@ -28,8 +28,15 @@ pub struct Builder {
     is_kept: bool,
 }
 
+impl FakeMachine {
+    /// Describes a machine, which has nothing in it yet.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+}
+
 impl Builder {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             memory: Vec::new(),
             affinity: Vec::new(),
@@ -47,29 +54,29 @@ impl Builder {
         }
     }
 
-    /// What firmware says of a range; ranges may be in any order and overlap.
+    /// Adds a range of the firmware map. Ranges may come in any order and overlap.
     pub fn memory(mut self, range: PhysRange, kind: MemoryKind) -> Self {
         self.memory.push((range, kind));
         self
     }
 
-    /// Conventional memory.
+    /// Adds conventional memory.
     pub fn ram(self, range: PhysRange) -> Self {
         self.memory(range, MemoryKind::Conventional)
     }
 
-    /// Every range of a firmware map.
+    /// Adds every range of a firmware map.
     pub fn firmware(mut self, ranges: &[MapRange]) -> Self {
         self.memory.extend(ranges.iter().map(|entry| (entry.range, entry.kind)));
         self
     }
 
-    /// Addresses of node `node`; they need not be memory.
+    /// Adds addresses of node `node`; they need not be memory.
     pub fn node(self, range: PhysRange, node: usize) -> Self {
         self.affinity(range, node, false)
     }
 
-    /// Addresses of node `node` whose memory may be taken out later.
+    /// Adds addresses of node `node` whose memory may be removed later.
     pub fn hot_pluggable_node(self, range: PhysRange, node: usize) -> Self {
         self.affinity(range, node, true)
     }
@@ -79,94 +86,97 @@ impl Builder {
         self
     }
 
-    /// At least `count` nodes, so that some may have neither memory nor CPU.
+    /// Declares at least `count` nodes, so that some may have neither memory nor CPU.
     pub fn nodes(mut self, count: usize) -> Self {
         self.nodes = self.nodes.max(count);
         self
     }
 
-    /// `count` more CPUs on node 0. A machine without any gets one.
+    /// Adds `count` CPUs on node 0. A machine without CPUs gets one.
     pub fn cpus(self, count: u32) -> Self {
         self.cpus_on(0, count)
     }
 
-    /// `count` more CPUs on node `node`; CPUs are numbered in the order in which they are given.
+    /// Adds `count` CPUs on node `node`. CPUs are numbered in the order in which they are added.
     pub fn cpus_on(mut self, node: usize, count: u32) -> Self {
         self.cpu_nodes.extend((0..count).map(|_| node_id(node)));
         self
     }
 
-    /// The distance between two nodes, both ways.
+    /// Sets the distance between two nodes, in both directions.
     pub fn distance(mut self, one: usize, other: usize, distance: u8) -> Self {
         self.distances.push((one, other, distance));
         self
     }
 
-    /// Where the direct map ends at first; without this it has no end.
+    /// Sets where the direct map ends at first; without this it has no end.
     pub fn direct_limit(mut self, limit: u64) -> Self {
         self.direct_limit = limit;
         self
     }
 
-    /// Puts the ranges of the map at unrelated places, so that only what invariant 15 promises
-    /// holds. Machines that reach very far up are always laid out so.
+    /// Puts the ranges of the map at unrelated addresses, so that only what invariant 15 promises
+    /// holds. Machines with very high addresses always have this layout.
     pub fn scattered(mut self) -> Self {
         self.layout = Layout::Scattered;
         self
     }
 
-    /// Starts with memory of zeros.
+    /// Starts with memory that is zero.
     pub fn zeroed(self) -> Self {
         self.pattern(0)
     }
 
-    /// Starts with this in every byte of memory. Without it each machine of a test has another of
-    /// [`PATTERNS`](super::PATTERNS), none of them zeros, beginning with one that follows from the
-    /// test's name; `FRAMEWRIGHT_PATTERN=33` says which for all machines of a run.
+    /// Starts with `pattern` in every byte of memory. Without this each machine of a test has the
+    /// next of [`PATTERNS`](super::PATTERNS), without zero, beginning with one that the test's name
+    /// chooses; `FRAMEWRIGHT_PATTERN=33` sets it for all machines of a run.
     pub fn pattern(mut self, pattern: u8) -> Self {
         self.pattern = Some(pattern);
         self
     }
 
-    /// Every look at the clock lets this much time pass. Without this the clock stands still until
+    /// Every reading of the clock advances it by `ns`. Without this it stands still until
     /// [`FakeMachine::advance_ns`].
     pub fn clock_step_ns(mut self, ns: u64) -> Self {
         self.clock_step_ns = Some(ns);
         self
     }
 
-    /// A machine without a clock.
+    /// Makes a machine without a clock.
     pub fn no_clock(mut self) -> Self {
         self.clock_step_ns = None;
         self
     }
 
-    /// A machine with a source of entropy, which always says `word`.
+    /// Makes a machine with a source of entropy, which always returns `word`.
     pub fn entropy(mut self, word: u64) -> Self {
         self.entropy = Some(word);
         self
     }
 
-    /// A machine for statics, which outlives the thread that builds it. The memory of any other is
-    /// given back to the host when that thread ends, as by [`FakeMachine::retire`]: a test program
-    /// has hundreds of machines, and each test has a thread.
+    /// Makes a machine for statics, which outlives the thread that builds it. The memory of any other
+    /// machine goes back to the host when that thread ends, as by [`FakeMachine::retire`]: a test
+    /// program has hundreds of machines, and each test has a thread.
     pub fn kept(mut self) -> Self {
         self.is_kept = true;
         self
     }
 
-    /// A machine that cannot tell its tasks apart.
+    /// Makes a machine that cannot tell its tasks apart.
     pub fn anonymous_tasks(mut self) -> Self {
         self.knows_tasks = false;
         self
     }
 
-    /// Boots over the memory of `before`, with all that was written into it, as after a warm reset.
-    /// The machine has the memory map of that one; nothing else of it stays.
+    /// Boots over the memory of `before`, with all that was written into it, as after a warm reset:
+    /// the way to bring up several managers on one memory. The machine has the memory map of
+    /// `before` and keeps nothing else of it; its vmemmap is given up.
     ///
     /// # Safety
-    /// Nobody uses `before` or its memory from now on, which includes every manager that ran on it.
+    /// `before` and its memory are not used any more, which includes every manager that ran on it.
     pub unsafe fn over(mut self, before: &'static FakeMachine) -> Self {
+        // SAFETY: passed on to the caller.
+        unsafe { before.discard_vmemmap() };
         self.before = Some(before);
         self
     }
@@ -183,7 +193,7 @@ impl Builder {
         if crate::careful().is_some() {
             self.layout = Layout::Scattered;
         }
-        // All three are leaked, see FakeMachine: a manager keeps a 'static reference to its
+        // Map, topology and machine are leaked, because a manager keeps a 'static reference to its
         // platform.
         let entries = Vec::leak(vec![MapRange::EMPTY; 8 * self.memory.len() + 16]);
         let mut builder = MapBuilder::new(entries);
@@ -192,7 +202,12 @@ impl Builder {
         }
         let map = builder.finish().unwrap_or_else(|error| panic!("{error}"));
         let topology = Box::leak(Box::new(self.topology()));
-        let usable: Vec<PhysRange> = usable_ranges(map).collect();
+        let usable: Vec<PhysRange> = map
+            .ranges()
+            .iter()
+            .filter(|entry| entry.kind.is_usable())
+            .map(|entry| entry.range)
+            .collect();
         let pattern =
             self.before.map(|before| before.pattern).or(self.pattern).unwrap_or_else(next_pattern);
         let memory = match self.before {
@@ -216,7 +231,7 @@ impl Builder {
             direct_limit: AtomicU64::new(self.direct_limit),
             clock: self.clock_step_ns.map(|step_ns| Clock { now_ns: AtomicU64::new(0), step_ns }),
             counters: Counters::default(),
-            vmemmap_space: OnceLock::new(),
+            vmemmap: OnceLock::new(),
             knows_tasks: self.knows_tasks,
             entropy: self.entropy,
         }))
@@ -247,7 +262,8 @@ impl Builder {
     }
 }
 
-/// Another pattern for each machine of a thread, so that a test is repeated with those that it had.
+/// The next pattern for each machine of a thread, so that a repeated test has the patterns of the
+/// first run.
 fn next_pattern() -> u8 {
     thread_local! {
         static NEXT: Cell<Option<usize>> = const { Cell::new(None) };

@@ -1,11 +1,11 @@
-//! Threads as CPUs: who is which, and whether interrupts and pins nest.
+//! Threads as CPUs: which thread is which CPU, and whether interrupts and pins nest.
 
 use std::cell::RefCell;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// One CPU. Only the thread that has claimed it changes the depths, so relaxed order suffices;
+/// One CPU. Only the thread that has claimed the CPU changes the depths, so Relaxed suffices;
 /// claiming and leaving hand them over.
 #[derive(Default)]
 struct Cpu {
@@ -139,13 +139,14 @@ impl CpuSet {
     pub(super) fn irq_restore(self: &Arc<Self>, restored: usize) {
         let (cpu, state) = self.current_state();
         let depth = state.irq_depth.load(Ordering::Relaxed);
-        // Guards that are dropped while a test fails must not turn its message into an abort.
+        // A guard that is dropped while a test fails must not turn its message into an abort.
         if !std::thread::panicking() {
             assert!(depth > 0, "irq_restore on CPU {cpu} without irq_save");
             assert_eq!(
                 restored,
                 token(cpu, depth - 1),
-                "irq_restore on CPU {cpu} at depth {depth} of a state that its matching irq_save did not return"
+                "irq_restore on CPU {cpu} at depth {depth} of a state that its matching irq_save \
+                 did not return"
             );
         }
         state.irq_depth.store(depth.saturating_sub(1), Ordering::Relaxed);
@@ -183,8 +184,8 @@ impl CpuSet {
     }
 }
 
-/// What `irq_save` returns at `depth` on `cpu`: unique per nesting level, so that any mix-up shows.
-/// Never 0 or 1, so that a caller who makes states up is caught too.
+/// What `irq_save` returns at `depth` on `cpu`: unique for each nesting level, so that any mix-up
+/// is found. Never 0 or 1, so that invented states are found too.
 fn token(cpu: u32, depth: u32) -> usize {
     1 << 62 | (cpu as usize) << 32 | depth as usize
 }
@@ -220,7 +221,8 @@ impl Drop for EndOfInterrupt<'_> {
 pub(super) fn task() -> NonZeroU64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {
-        static TASK: NonZeroU64 = NonZeroU64::MIN.saturating_add(LAST.fetch_add(1, Ordering::Relaxed));
+        static TASK: NonZeroU64 =
+            NonZeroU64::MIN.saturating_add(LAST.fetch_add(1, Ordering::Relaxed));
     }
     TASK.with(|task| *task)
 }
@@ -231,7 +233,7 @@ pub(super) fn barrier() {
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
     static REGISTERED: std::sync::Once = std::sync::Once::new();
     let call = |command: libc::c_int| {
-        // SAFETY: membarrier takes three integers and touches no memory of ours.
+        // SAFETY: membarrier takes three integers and touches no memory of the process.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
     };
     REGISTERED.call_once(|| {

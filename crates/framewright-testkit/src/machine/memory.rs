@@ -1,8 +1,8 @@
-//! Physical memory: reserved address space of this process, of which only what is touched costs
-//! anything.
+//! Physical memory: reserved address space of this process, which costs memory only where it is
+//! touched.
 //!
-//! Usable ranges are mapped and everything else faults. A pattern is a private mapping of one small
-//! file over and over, so a frame is filled with it at no cost until it is written.
+//! Usable ranges are mapped and everything else faults. A pattern is a small file that is mapped
+//! privately again and again, so it fills frames at no cost until they are written.
 
 use framewright::units::PhysRange;
 use std::cell::RefCell;
@@ -12,20 +12,20 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What every byte of memory may be at the start. A table over memory that was never cleared then
-/// has, from one pattern to another, each state that a block can be in (the low four bits of a
-/// word), and one that means nothing.
+/// The values that every byte of memory may have at the start. In memory that was never cleared a
+/// table then shows, by pattern, each state of a block (the low four bits of a word), and one that
+/// has no meaning.
 pub const PATTERNS: [u8; 12] =
     [0x00, 0x11, 0x22, 0x33, 0x44, 0xa5, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xff];
 
-/// Bytes at each end of a range that are poisoned; the host limits the number of mappings of a
-/// process.
+/// Bytes at each end of a range that hold the pattern; the middle does not, because the host limits
+/// the number of mappings.
 const POISONED_EDGE: usize = 2 << 30;
-/// The files that a pattern is mapped from, for small and for large ranges.
+/// The sizes of the files that a pattern is mapped from, for small and for large ranges.
 const TILES: [usize; 2] = [2 << 20, 16 << 20];
-/// Where the highest address of a linear direct map may be.
+/// The highest address of a linear direct map.
 const LINEAR_END: u64 = 1 << 44;
-/// The direct map is aligned to pages and no better: nothing promises more.
+/// The direct map is aligned to pages only, because no interface promises more.
 const SKEW: usize = 0x7000;
 
 /// How physical addresses become addresses of this process.
@@ -33,7 +33,7 @@ const SKEW: usize = 0x7000;
 pub(super) enum Layout {
     /// Base plus address, where that fits.
     Auto,
-    /// Every range for itself, the highest first.
+    /// Each range on its own, the highest first.
     Scattered,
 }
 
@@ -42,7 +42,7 @@ struct Region {
     start: NonNull<u8>,
 }
 
-/// See the module documentation.
+/// Physical memory; see the module documentation.
 pub(super) struct Memory {
     base: NonNull<u8>,
     size: usize,
@@ -51,7 +51,7 @@ pub(super) struct Memory {
 }
 
 // SAFETY: the pointers name a mapping that lives as long as the process; whoever writes through
-// them answers for it.
+// them is responsible for it.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -67,8 +67,8 @@ impl Memory {
             offsets.extend(ranges.iter().map(|range| SKEW + to_usize(range.start)));
             size += to_usize(end);
         } else {
-            // The gaps are of odd sizes so that no relation between ranges is left but order, which
-            // is turned round.
+            // Gaps of odd sizes leave no relation between ranges except their order, which is
+            // reversed.
             for range in ranges.iter().rev() {
                 offsets.push(size);
                 size += to_usize(range.size()) + SKEW;
@@ -137,7 +137,7 @@ impl Memory {
         unsafe { word.as_ref() }
     }
 
-    /// Puts back a mapping that faults.
+    /// Replaces all of it by a mapping that faults.
     pub(super) fn retire(&self) {
         if self.retired.swap(true, Ordering::Relaxed) {
             return;
@@ -147,7 +147,7 @@ impl Memory {
     }
 }
 
-/// Retires the memory when the calling thread ends. Whoever uses it afterwards panics or faults.
+/// Retires the memory when the calling thread ends. A use after that panics or faults.
 pub(super) fn retire_with_thread(memory: &Arc<Memory>) {
     struct Memories(RefCell<Vec<Arc<Memory>>>);
 
@@ -177,8 +177,8 @@ pub(super) fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).expect("the host has 64-bit addresses")
 }
 
-/// `mmap` of a private mapping. `at` is an address inside a reservation of ours that `flags` say to
-/// replace.
+/// `mmap` of a private mapping. `at` is an address inside a reservation of this module, and `flags`
+/// say to replace it.
 pub(super) fn map(
     at: Option<NonNull<u8>>,
     size: usize,
@@ -209,7 +209,7 @@ fn pattern_file(tile: usize, pattern: u8) -> libc::c_int {
     // SAFETY: the name is a terminated string.
     let descriptor = unsafe { libc::memfd_create(c"pattern".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(descriptor >= 0, "memfd_create: {}", std::io::Error::last_os_error());
-    // SAFETY: the descriptor is new and owned by nobody else.
+    // SAFETY: the descriptor is new and has no other owner.
     let file = unsafe { File::from_raw_fd(descriptor) };
     let piece = [pattern; 1 << 16];
     for offset in (0..TILES[tile]).step_by(piece.len()) {

@@ -1,11 +1,10 @@
-//! Frames of zones, one by one: which are free and which are allocated. It does not say what an
-//! allocator must return but judges what it did. Frames can be isolated meanwhile: nobody gets them
-//! then.
+//! Frames of zones, one by one: which are free and which are allocated. The model does not say what
+//! an allocator must return, but judges what it returned. Isolated frames must not be allocated.
 
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use std::fmt;
 
-/// Which zone of a [`BlockModel`].
+/// A zone of a [`BlockModel`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ZoneId(usize);
 
@@ -62,10 +61,10 @@ impl Zone {
     }
 }
 
-/// What was asked for.
+/// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// How large and how aligned.
+    /// Size and alignment.
     pub order: Order,
     /// One past the highest address.
     pub max_address: u64,
@@ -108,24 +107,24 @@ impl fmt::Display for Wanted {
 /// Frames of a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FrameCounts {
-    /// Free ones that are not isolated.
+    /// Free frames that are not isolated.
     pub free: u64,
-    /// Isolated ones that nobody has.
+    /// Isolated frames that are free.
     pub isolated: u64,
-    /// Allocated ones.
+    /// Allocated frames.
     pub allocated: u64,
 }
 
 impl FrameCounts {
-    /// All that the allocator has.
+    /// All frames of the allocator.
     #[must_use]
     pub fn managed(self) -> u64 {
         self.free + self.isolated + self.allocated
     }
 }
 
-/// See the module documentation. Every method that is told an outcome panics when it was wrong and
-/// then says why.
+/// A model of free and allocated frames. Every method that is given an outcome panics with a reason
+/// if it is wrong.
 ///
 /// ```
 /// use framewright::units::{NodeId, Order, Pfn, PfnRange};
@@ -287,8 +286,7 @@ impl BlockModel {
         }
     }
 
-    /// Claiming `range` succeeded or not; it should exactly when all of it is isolated and nobody
-    /// has it.
+    /// Claiming `range` succeeded or not; it should exactly when all of it is isolated and free.
     ///
     /// # Panics
     /// When that is not so.
@@ -301,7 +299,7 @@ impl BlockModel {
         }
     }
 
-    /// How many frames of `range` nobody has, and how many are allocated.
+    /// How many frames of `range` are free, and how many are allocated.
     #[must_use]
     pub fn survey(&self, range: PfnRange) -> Option<(u64, u64)> {
         let zone = &self.zones[self.zone_of(range)?.0];
@@ -384,7 +382,7 @@ impl BlockModel {
         })
     }
 
-    /// The allocated runs, ascending in each zone, as long as they go.
+    /// The maximal allocated runs, ascending in each zone.
     #[must_use]
     pub fn allocated_runs(&self) -> Vec<PfnRange> {
         let mut runs: Vec<PfnRange> = Vec::new();

@@ -1,5 +1,4 @@
-//! Reference models: what the manager should do, said as simply as possible and as slowly as need
-//! be.
+//! Reference models: what the manager should do, as simply as possible, however slow.
 
 mod block;
 mod page;

@@ -1,4 +1,4 @@
-//! The firmware intake, page by page: what each byte is, hence each page, whose it is, and in which
+//! The firmware intake, page by page: the kind of each byte and so of each page, its node, and its
 //! zone.
 
 use framewright::firmware::{MapRange, MemoryAffinity, MemoryKind, NodeRange};
@@ -7,25 +7,25 @@ use framewright::units::{
 };
 use std::collections::BTreeMap;
 
-/// What was told, in the order in which it was told.
+/// The ranges that were added, in this order.
 #[derive(Clone, Copy, Debug)]
 enum Told {
     Range(PhysRange, MemoryKind),
     Limit(u64),
 }
 
-/// Whose a page is.
+/// The node of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageOwner {
     /// The node.
     pub node: NodeId,
-    /// Whether the claim says that the memory may be taken out.
+    /// Whether the claim says that the memory may be removed.
     pub hot_pluggable: bool,
-    /// Whether there is a claim, or no claim at all on the machine.
+    /// Whether the page is claimed, or the machine has no claims at all.
     pub claimed: bool,
 }
 
-/// The zone that an address is in, on whatever node.
+/// The zone of an address, on any node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ZoneKind {
     /// Below 16 MiB.
@@ -53,14 +53,14 @@ impl ZoneKind {
 pub struct ZoneTotals {
     /// Memory, used or not.
     pub present: u64,
-    /// What the allocator may hand out.
+    /// Pages that the allocator may hand out.
     pub managed: u64,
-    /// The rest.
+    /// The other pages.
     pub reserved: u64,
 }
 
-/// See the module documentation. Nothing in it is sorted, joined or cut: every question goes
-/// through everything that was told.
+/// A model of the firmware intake. Nothing in it is sorted, joined or split: every question goes
+/// through all that was added.
 #[derive(Clone, Default, Debug)]
 pub struct PageModel {
     told: Vec<Told>,
@@ -68,7 +68,7 @@ pub struct PageModel {
 }
 
 impl PageModel {
-    /// Nothing told yet.
+    /// An empty model.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -79,7 +79,7 @@ impl PageModel {
         self.told.push(Told::Range(range, kind));
     }
 
-    /// Takes away what is known of memory at and above `limit`.
+    /// Removes all memory at and above `limit`.
     pub fn limit(&mut self, limit: u64) {
         self.told.push(Told::Limit(limit));
     }
@@ -87,7 +87,7 @@ impl PageModel {
     /// A node's addresses.
     ///
     /// # Errors
-    /// A node that claims some of the same addresses; nothing has then changed.
+    /// Another node that claims some of the addresses; nothing has changed then.
     pub fn claim(
         &mut self,
         range: PhysRange,
@@ -104,7 +104,7 @@ impl PageModel {
         Ok(())
     }
 
-    /// What the byte at `address` is: the most restrictive that was said.
+    /// The kind of the byte at `address`: the most restrictive that was added.
     #[must_use]
     pub fn byte_kind(&self, address: u64) -> Option<MemoryKind> {
         let mut kind: Option<MemoryKind> = None;
@@ -122,8 +122,8 @@ impl PageModel {
         kind
     }
 
-    /// What the page is: the most restrictive kind of its bytes; memory only if there is no byte of
-    /// which nothing was said.
+    /// The kind of the page: the most restrictive kind of its bytes; memory only if every byte has
+    /// a kind.
     #[must_use]
     pub fn page_kind(&self, page: Pfn) -> Option<MemoryKind> {
         let (start, end) = (page.address(), page.address() + PAGE_SIZE);
@@ -136,13 +136,13 @@ impl PageModel {
         (!worst.shrinks() || bytes.iter().all(Option::is_some)).then_some(worst)
     }
 
-    /// The kinds of the bytes of a page, those that must be alike only once.
+    /// The kinds of the bytes of a page, once for each stretch without a border.
     fn bytes_of(&self, start: u64, end: u64) -> Vec<Option<MemoryKind>> {
         let inside = self.edges().filter(|&edge| start < edge && edge < end);
         std::iter::once(start).chain(inside).map(|byte| self.byte_kind(byte)).collect()
     }
 
-    /// Where what was told of the memory changes.
+    /// The borders of all ranges.
     fn edges(&self) -> impl Iterator<Item = u64> + '_ {
         self.told.iter().flat_map(|told| match *told {
             Told::Range(range, _) => [range.start, range.end],
@@ -165,8 +165,8 @@ impl PageModel {
         pages.into_iter().map(Pfn).collect()
     }
 
-    /// Runs of pages on which `of` gives the same, ascending; pages of which it says nothing are
-    /// left out.
+    /// Runs of pages for which `of` returns equal values, ascending; pages for which it returns
+    /// nothing are left out.
     fn runs<T: PartialEq + Copy>(&self, of: impl Fn(Pfn) -> Option<T>) -> Vec<(PfnRange, T)> {
         let pages = self.interesting_pages();
         let ends = pages.iter().skip(1).copied().chain([Pfn(PHYSICAL_ADDRESS_END / PAGE_SIZE)]);
@@ -188,13 +188,12 @@ impl PageModel {
         runs.into_iter().map(|(run, kind)| MapRange { range: run.to_phys(), kind }).collect()
     }
 
-    /// Whose a page is: its first byte decides. Unclaimed memory goes to the claim that ends
-    /// closest below, else to the one that begins closest above, else to node 0.
+    /// The node of a page, by its first byte. Unclaimed memory goes to the claim that ends closest
+    /// below, else to the claim that begins closest above, else to node 0.
     #[must_use]
     pub fn owner(&self, page: Pfn) -> PageOwner {
         let at = page.address();
-        // Where claims of one node overlap, the first to come says whether the memory may be taken
-        // out.
+        // Where claims of one node overlap, the first says whether the memory may be removed.
         let direct =
             self.claims.iter().find(|claim| claim.range.start <= at && at < claim.range.end);
         if let Some(claim) = direct {
@@ -213,7 +212,7 @@ impl PageModel {
         PageOwner { node, hot_pluggable: false, claimed: claims().next().is_none() }
     }
 
-    /// Present memory with its nodes, cut where anything changes.
+    /// Present memory with its nodes, split where anything changes.
     #[must_use]
     pub fn node_ranges(&self) -> Vec<NodeRange> {
         let runs = self.runs(|page| {
@@ -245,8 +244,8 @@ impl PageModel {
         votes.into_iter().find(|&(_, count)| count == most).map(|(zone, _)| zone)
     }
 
-    /// What each zone has, when the pages in `early` were reserved before hand-over. Looks at every
-    /// present page, so it is for small machines.
+    /// The pages of each zone if the pages in `early` were reserved before hand-over. It visits
+    /// every present page, so it is for small machines.
     #[must_use]
     pub fn zones(&self, early: &[PfnRange]) -> BTreeMap<(NodeId, ZoneKind), ZoneTotals> {
         let mut zones: BTreeMap<(NodeId, ZoneKind), ZoneTotals> = BTreeMap::new();

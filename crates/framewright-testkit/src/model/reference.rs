@@ -3,7 +3,7 @@
 
 use framewright::units::{Pfn, PfnRange};
 
-/// See the module documentation. Every method that is told an outcome panics when it was wrong.
+/// A model of reference counts. Every method that is given an outcome panics if it is wrong.
 ///
 /// ```
 /// use framewright::units::{Pfn, PfnRange};
@@ -28,7 +28,7 @@ impl ReferenceModel {
         Self::default()
     }
 
-    /// A count began, at 1.
+    /// A count started at 1.
     ///
     /// # Panics
     /// When one of the frames is counted already.
@@ -46,7 +46,7 @@ impl ReferenceModel {
         self.runs.retain(|(run, _)| !run.contains(pfn));
     }
 
-    /// Somebody tried to get a reference.
+    /// A caller tried to get a reference.
     ///
     /// # Panics
     /// When the outcome is wrong.
@@ -62,7 +62,7 @@ impl ReferenceModel {
         }
     }
 
-    /// Somebody tried to put a reference; whether that freed the run.
+    /// A caller tried to put a reference. Returns whether that freed the run.
     ///
     /// # Panics
     /// When the outcome is wrong.
@@ -77,7 +77,7 @@ impl ReferenceModel {
         references == 1
     }
 
-    /// Somebody tried to freeze a count.
+    /// A caller tried to freeze a count.
     ///
     /// # Panics
     /// When the outcome is wrong.
@@ -93,7 +93,7 @@ impl ReferenceModel {
         }
     }
 
-    /// Somebody tried to unfreeze a count.
+    /// A caller tried to unfreeze a count.
     ///
     /// # Panics
     /// When the outcome is wrong.
@@ -105,7 +105,7 @@ impl ReferenceModel {
         }
     }
 
-    /// Somebody tried to free what is frozen; whether that worked.
+    /// A caller tried to free a frozen run. Returns whether that worked.
     ///
     /// # Panics
     /// When the outcome is wrong.
@@ -124,7 +124,7 @@ impl ReferenceModel {
         self.runs.iter().find(|(run, _)| run.contains(pfn)).map_or(0, |&(_, count)| count)
     }
 
-    /// Everything that has a count.
+    /// All runs that have a count.
     pub fn runs(&self) -> impl Iterator<Item = PfnRange> + '_ {
         self.runs.iter().map(|&(run, _)| run)
     }

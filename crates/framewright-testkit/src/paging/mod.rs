@@ -1,19 +1,19 @@
-//! Page tables in a fake machine's memory, and CPUs whose TLBs keep what they saw until they are
+//! Page tables in a fake machine's memory, and CPUs whose TLBs keep every entry until they are
 //! flushed.
 //!
-//! [`FakePaging`] is a [`VmemmapSpace`] with real tables in real frames: a section of the array is one
-//! 2 MiB mapping, or a table of 512 entries, or absent as a whole through one table that all such
-//! sections share. [`FakePaging::load`] and [`FakePaging::store`] go through the TLB of the CPU
-//! that they name, which is as stale as hardware may be: it caches every step of a walk and forgets
-//! nothing by itself. A use of a translation whose frame went back to its source is an
-//! [`AccessFault::Stale`].
+//! [`FakePaging`] is a [`VmemmapSpace`] with real tables in real frames: a section is one 2 MiB
+//! mapping, a table of 512 entries, or absent as a whole through one table that all such sections
+//! share. [`FakePaging::load`] and [`FakePaging::store`] go through the TLB of the CPU that they
+//! name, which is as stale as hardware may be: it caches every step of a walk and drops nothing by
+//! itself. A use of a translation whose frame went back to its source is an [`AccessFault::Stale`].
 
 mod table;
 mod tlb;
 
 pub use framewright_workload::vmemmap_space::AccessFault;
 
-use crate::frames::{FrameLedger, lock};
+use crate::frames::FrameLedger;
+use crate::lock::lock;
 use crate::machine::FakeMachine;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{
@@ -24,24 +24,22 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Mutex;
-use table::{Entry, Table};
+use table::{ENTRIES, Entry, Table};
 use tlb::Tlb;
 
-/// Where the array begins: an address that means something only to [`FakePaging`].
+/// The first address, which has a meaning only for [`FakePaging`].
 const BASE: usize = 0xffff_8000_0000_0000;
-/// Bytes of the array that one section takes.
+/// Bytes of the vmemmap for one section.
 const SECTION_BYTES: usize = 2 << 20;
-/// Entries of a table.
-const ENTRIES: u64 = 512;
 
-/// What was done so far, and what is in the tables now.
+/// What was done so far, and what the tables hold now.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PagingCounts {
     /// Flushes of all CPUs.
     pub flushes: u64,
-    /// Pages of the array that became present.
+    /// Pages of the vmemmap that became present.
     pub populated_pages: u64,
-    /// Pages of the array that became absent.
+    /// Pages of the vmemmap that became absent.
     pub evicted_pages: u64,
     /// Page tables in use, the shared one not counted.
     pub tables: u64,
@@ -50,13 +48,13 @@ pub struct PagingCounts {
 }
 
 struct State {
-    /// Sections that are not wholly absent.
+    /// Sections of which at least a part is present.
     sections: BTreeMap<u32, Entry>,
     tlbs: Vec<Tlb>,
     counts: PagingCounts,
 }
 
-/// See the module documentation.
+/// A [`VmemmapSpace`] with simulated page tables and TLBs; see the module documentation.
 pub struct FakePaging {
     machine: &'static FakeMachine,
     ledger: FrameLedger,
@@ -66,11 +64,11 @@ pub struct FakePaging {
 }
 
 impl FakePaging {
-    /// An empty array for `machine`. `ledger` is that of the source of all frames that it will be
-    /// given; two frames, for the zero page and for the shared table, are taken at once and kept.
+    /// An empty space for `machine`. `ledger` belongs to the source of all frames that it will get.
+    /// Two frames, for the zero page and the shared table, are taken at once and kept.
     ///
     /// # Errors
-    /// [`OutOfFrames`] when `frames` has not even these.
+    /// [`OutOfFrames`] when `frames` lacks these two.
     pub fn new(
         machine: &'static FakeMachine,
         ledger: FrameLedger,
@@ -83,7 +81,7 @@ impl FakePaging {
             return Err(OutOfFrames);
         };
         for address in (zero.address()..zero.add(1).address()).step_by(8) {
-            // SAFETY: the frame is ours by the source's promise, and no reference into it exists.
+            // SAFETY: the source gave the frame to this space, and there is no reference into it.
             unsafe { machine.store(address, 0) };
         }
         let (zero, absent) = (Entry::read_only(zero), Table(absent));
@@ -94,7 +92,7 @@ impl FakePaging {
         Ok(Self { machine, ledger, zero, absent, state: Mutex::new(state) })
     }
 
-    /// What was done and is in use.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> PagingCounts {
         let state = lock(&self.state);
@@ -108,7 +106,7 @@ impl FakePaging {
         framewright::Platform::cpus(self.machine)
     }
 
-    /// Reads the 64 bits at `address` of the array as CPU `cpu` does.
+    /// Reads the 64 bits at `address` as CPU `cpu` does.
     ///
     /// # Errors
     /// See [`AccessFault`].
@@ -117,7 +115,7 @@ impl FakePaging {
         Ok(self.machine.load(entry.frame().address() + offset))
     }
 
-    /// Writes the 64 bits at `address` of the array as CPU `cpu` does.
+    /// Writes the 64 bits at `address` as CPU `cpu` does.
     ///
     /// # Errors
     /// See [`AccessFault`].
@@ -126,13 +124,13 @@ impl FakePaging {
         if !entry.is_writable() {
             return Err(AccessFault::ReadOnly { cpu, address, frame: entry.frame() });
         }
-        // SAFETY: the frame belongs to the array: it was taken and did not come back, which
-        // `access` has checked, and the array's frames are reached by address only.
+        // SAFETY: the frame belongs to this space: it was taken and did not come back, which
+        // `access` has checked, and the frames of the space are reached by address only.
         unsafe { self.machine.store(entry.frame().address() + offset, value) };
         Ok(())
     }
 
-    /// The page's translation on `cpu`, cached from now on, and the offset in the page.
+    /// The page's translation on `cpu`, which is cached from now on, and the offset in the page.
     fn access(&self, cpu: u32, address: usize) -> Result<(Entry, u64), AccessFault> {
         let beyond = AccessFault::Beyond { cpu, address };
         let offset = address.checked_sub(BASE).ok_or(beyond)?;
@@ -145,8 +143,8 @@ impl FakePaging {
             .get_mut(cpu as usize)
             .unwrap_or_else(|| panic!("the machine has no CPU {cpu}"));
         let upper = state.sections.get(&section).copied().unwrap_or(Entry::table(self.absent.0));
-        let place = tlb::Place { cpu, address, section, page: inside / 4096 };
-        let entry = tlb.translate(place, upper, self.machine, &self.ledger)?;
+        let access = tlb::Access { cpu, address, section, page: inside / 4096 };
+        let entry = tlb.translate(access, upper, self.machine, &self.ledger)?;
         Ok((entry, inside % 4096))
     }
 
@@ -173,7 +171,7 @@ fn in_section(blocks: BlockRange) -> Option<(u32, std::ops::Range<u64>)> {
     Some((section, first..end))
 }
 
-/// The tables while they are worked on.
+/// The tables while they are changed.
 struct Tables<'a> {
     paging: &'a FakePaging,
     state: &'a mut State,
@@ -200,7 +198,7 @@ impl Taken<'_> {
         OutOfFrames
     }
 
-    /// The frames of one block: in one piece if possible.
+    /// The frames of one block, contiguous if possible.
     fn block(&mut self) -> Option<[Pfn; 8]> {
         let together = Order::for_pages(MAP_PAGES_PER_BLOCK).and_then(|order| self.take(order));
         let mut pages = [Pfn(0); 8];
@@ -350,7 +348,7 @@ impl Tables<'_> {
         left
     }
 
-    /// In place only: fake tables move nothing.
+    /// Merges in place only.
     fn merge(
         &mut self,
         section: u32,

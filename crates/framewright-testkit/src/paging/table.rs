@@ -1,7 +1,10 @@
-//! Table entries and tables, as they lie in memory.
+//! Table entries and tables in memory.
 
 use crate::machine::FakeMachine;
 use framewright::units::Pfn;
+
+/// Entries of a table.
+pub(super) const ENTRIES: u64 = 512;
 
 const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
@@ -58,14 +61,14 @@ impl Table {
     }
 
     pub(super) fn set(self, machine: &FakeMachine, index: u64, entry: Entry) {
-        assert!(index < super::ENTRIES, "entry {index} of a table");
-        // SAFETY: the frame was taken for a table and is not free yet, so nobody holds a reference
+        assert!(index < ENTRIES, "entry {index} of a table");
+        // SAFETY: the frame was taken for a table and is not free yet, so there is no reference
         // into it.
         unsafe { machine.store(self.0.address() + 8 * index, entry.0) };
     }
 
     pub(super) fn fill(self, machine: &FakeMachine, entry: impl Fn(u64) -> Entry) {
-        for index in 0..super::ENTRIES {
+        for index in 0..ENTRIES {
             self.set(machine, index, entry(index));
         }
     }

@@ -13,18 +13,18 @@ struct Cached {
     generation: u64,
 }
 
-/// Which access is being translated.
+/// The access that is translated.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Access {
     pub(super) cpu: u32,
     pub(super) address: usize,
     pub(super) section: u32,
     pub(super) page: u64,
 }
 
-/// Everything that a CPU may cache of the tables: large and small translations, and which table a
-/// section has. It forgets nothing but in a flush: real ones forget earlier, at no known time, so
-/// what works with this works with them.
+/// All that a CPU may cache of the tables: large and small translations, and the table of each
+/// section. Only a flush drops entries. Real TLBs drop entries earlier, at unknown times, so code
+/// that works with this works with them.
 #[derive(Default)]
 pub(super) struct Tlb {
     upper: HashMap<u32, Cached>,
@@ -37,46 +37,47 @@ impl Tlb {
         self.pages.clear();
     }
 
-    /// The page's entry; `upper` is what the section's entry in memory is now, used only when none
-    /// is cached.
+    /// The page's entry. `upper` is the section's entry in memory now, used only when none is
+    /// cached.
     pub(super) fn translate(
         &mut self,
-        place: Place,
+        access: Access,
         upper: Entry,
         machine: &FakeMachine,
         ledger: &FrameLedger,
     ) -> Result<Entry, AccessFault> {
-        let page = (place.section, place.page);
+        let page = (access.section, access.page);
         if let Some(&cached) = self.pages.get(&page) {
-            return check(place, cached, ledger);
+            return check(access, cached, ledger);
         }
-        let cached = *self.upper.entry(place.section).or_insert_with(|| cache(upper, ledger));
+        let cached = *self.upper.entry(access.section).or_insert_with(|| cache(upper, ledger));
         if cached.entry.is_large() {
             // The frames of a large mapping were taken at once, so they have one generation.
-            let entry = Entry::writable(cached.entry.frame().add(place.page));
-            return check(place, Cached { entry, ..cached }, ledger);
+            let entry = Entry::writable(cached.entry.frame().add(access.page));
+            return check(access, Cached { entry, ..cached }, ledger);
         }
-        let upper = check(place, cached, ledger)?;
-        let entry = Table(upper.frame()).get(machine, place.page);
+        let upper = check(access, cached, ledger)?;
+        let entry = Table(upper.frame()).get(machine, access.page);
         assert!(
             entry.is_present(),
             "the table in frame {} has no entry {}",
             upper.frame(),
-            place.page
+            access.page
         );
-        check(place, *self.pages.entry(page).or_insert_with(|| cache(entry, ledger)), ledger)
+        check(access, *self.pages.entry(page).or_insert_with(|| cache(entry, ledger)), ledger)
     }
 }
 
-/// Generation 0 is never given, so an entry that names a free frame from the start is found too.
+/// Caches an entry. Generation 0 is never used, so an entry that names a free frame from the start
+/// is found too.
 fn cache(entry: Entry, ledger: &FrameLedger) -> Cached {
     Cached { entry, generation: ledger.generation(entry.frame()).unwrap_or(0) }
 }
 
-fn check(place: Place, cached: Cached, ledger: &FrameLedger) -> Result<Entry, AccessFault> {
+fn check(access: Access, cached: Cached, ledger: &FrameLedger) -> Result<Entry, AccessFault> {
     let frame = cached.entry.frame();
     if ledger.generation(frame) == Some(cached.generation) {
         return Ok(cached.entry);
     }
-    Err(AccessFault::Stale { cpu: place.cpu, address: place.address, frame })
+    Err(AccessFault::Stale { cpu: access.cpu, address: access.address, frame })
 }

@@ -1,4 +1,4 @@
-//! The fake machine is what it says it is, and catches misuse.
+//! The fake machine behaves as described, and finds misuse.
 
 use framewright::firmware::MemoryKind;
 use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PhysRange};
@@ -23,7 +23,7 @@ fn small() -> &'static FakeMachine {
     FakeMachine::builder().ram(PhysRange::new(0, 64 * MIB)).cpus(2).build()
 }
 
-/// A word of memory that nobody has written to.
+/// A word of memory that was not written.
 fn word(machine: &FakeMachine) -> u64 {
     u64::from_ne_bytes([machine.pattern(); 8])
 }
@@ -58,7 +58,7 @@ fn memory_is_poisoned_writable_and_linear() {
         for address in [PAGE_SIZE, MIB, 16 * MIB - 8, 17 * MIB, 3 * GIB - 8, 4 * GIB, 12 * GIB - 8]
         {
             assert_eq!(machine.load(address), word(machine), "at {address:#x}");
-            // SAFETY: nobody else uses this machine's memory.
+            // SAFETY: this machine's memory has no other user.
             unsafe { machine.store(address, address) };
         }
         assert_eq!(machine.load(3 * GIB - 8), 3 * GIB - 8);
@@ -70,7 +70,7 @@ fn memory_is_poisoned_writable_and_linear() {
             machine.direct(17 * MIB).addr().get().abs_diff(machine.direct(15 * MIB).addr().get());
         assert_eq!(distance == 2 << 20, !scattered);
         assert_ne!(low.addr().get() % (2 << 20), 0, "nothing promises alignment above a page");
-        // SAFETY: no use follows but one that must fail.
+        // SAFETY: the only use that follows must fail.
         unsafe { machine.retire() };
         assert!(message(|| _ = machine.direct(MIB)).contains("retired"));
     }
@@ -143,14 +143,13 @@ fn too_many_threads_are_refused() {
 
 /// [`Platform::irq_restore`], also of a wrong state.
 fn restore(machine: &FakeMachine, state: IrqState) {
-    // SAFETY: the machine has no interrupts but those that tests ask for, and looks at the state
-    // itself.
+    // SAFETY: the machine has only the interrupts that tests ask for, and checks the state itself.
     unsafe { machine.irq_restore(state) };
 }
 
 /// [`Platform::unpin`], also of a CPU that is not pinned.
 fn unpin(machine: &FakeMachine, cpu: framewright::PinnedCpu) {
-    // SAFETY: nobody counts on the CPU here, and the machine looks at what it is given.
+    // SAFETY: nothing relies on the CPU here, and the machine checks what it is given.
     unsafe { machine.unpin(cpu) };
 }
 

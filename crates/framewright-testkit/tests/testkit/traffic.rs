@@ -1,5 +1,5 @@
 //! Random traffic on machines of all shapes, with fewer and with more threads than the host has
-//! CPUs. `cargo xtask soak` does the same for as long as one likes.
+//! CPUs. `cargo xtask soak` does this for any length of time.
 
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
@@ -47,7 +47,7 @@ fn one_thread_with_one_seed_does_the_same_again() {
 fn pages_that_hold_descriptors_are_accounted_for() {
     let machine = FakeMachine::builder().ram(PhysRange::new(0, 256 << 20)).cpus_on(0, 3).build();
     let parameters = Parameters::parse("pages=inside", &mut |problem| panic!("{problem}"));
-    let early = machine.early(&[]);
+    let early = machine.memblock(&[]);
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).expect("there is memory");
     let traffic = Traffic { threads: 2, seed: 5, held: 600, operations: 2000 };

@@ -1,4 +1,5 @@
-//! The fake page tables keep the contract of `VmemmapSpace`, and the contract finds those that do not.
+//! The fake page tables keep the contract of `VmemmapSpace`, and the contract finds tables that do
+//! not.
 
 use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::{
@@ -29,7 +30,7 @@ fn the_contract_holds_in_fragmented_memory() {
     vmemmap_space_contract(|| FakeFixture::new(contract_pool(Order::MAX).fragmented()));
 }
 
-/// Tables that forget a part of their duty.
+/// Tables that break one promise.
 struct Broken {
     inner: FakeFixture,
     defect: Defect,
@@ -37,17 +38,17 @@ struct Broken {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Defect {
-    /// Frames are free at once, no CPU is told.
+    /// Frames are free at once, without a flush.
     NoFlush,
     /// Evicts only the first half.
     HalfEvict,
     /// A failed call keeps a frame.
     Leak,
-    /// Preparing loses what was there.
+    /// Preparing loses content.
     PrepareLoses,
-    /// Says that nothing is left.
+    /// Claims that nothing is left.
     Boasts,
-    /// Merging loses what was there.
+    /// Merging loses content.
     MergeLoses,
 }
 
@@ -113,14 +114,14 @@ unsafe impl VmemmapSpace for Broken {
 
     unsafe fn flush(&self, unflushed: Unflushed) -> FrameList {
         if self.defect == Defect::NoFlush {
-            // SAFETY: it is not, which is the point; see above.
+            // SAFETY: this breaks the promise on purpose; see above.
             return unsafe { unflushed.into_flushed() };
         }
         self.inner.trial().flush(unflushed)
     }
 }
 
-// SAFETY: as for `FakeFixture`: a model that nothing else looks at.
+// SAFETY: as for `FakeFixture`: a model without other users.
 unsafe impl VmemmapSpaceFixture for Broken {
     fn space(&self) -> &dyn VmemmapSpace {
         self
@@ -180,7 +181,7 @@ fn a_frame_freed_before_its_flush_is_reported() {
     let frame = first.add(6 * 8);
     assert_eq!(fixture.load(1, address), Err(AccessFault::Stale { cpu: 1, address, frame }));
     assert_eq!(fixture.load(0, address), Ok(0), "CPU 0 had not looked");
-    // Used again for something else it is still stale, for reads and for writes.
+    // When the frame is used again, the translation is still stale, for reads and for writes.
     let again = (&fixture.inner.pool).take(Order::BLOCK).expect("frames");
     assert_eq!(again, first);
     let fault = fixture.store(1, address, 1).expect_err("stale");
@@ -201,7 +202,7 @@ fn a_freed_page_table_is_stale_too() {
     fixture.load(0, address).expect("present");
     assert_eq!(fixture.trial().evict(blocks, &mut unflushed), 0);
     fixture.inner.pool.free(fixture.trial().flush(unflushed));
-    // Another page of the section was never looked at, but the way to it was.
+    // Another page of the section was not accessed, but its table was cached.
     let other = address + 40 * BLOCK_BYTES;
     assert!(matches!(fixture.load(0, other), Err(AccessFault::Stale { cpu: 0, .. })));
 }
@@ -315,8 +316,8 @@ impl Run {
                     .filter(|&block| inside(range, block))
                     .collect();
                 let left = trial.evict(range, &mut self.unflushed) as usize;
-                // What is left are the last: a large mapping is left whole, and a set that is full
-                // takes no more.
+                // The last blocks are left: a large mapping is left whole, and a full set takes no
+                // more.
                 let full = (self.unflushed.room() as u64) < MAP_PAGES_PER_BLOCK;
                 assert!(
                     left == 0 || !prepare && left == before.len() || full,
@@ -369,7 +370,7 @@ impl Run {
                 }
             }
         }
-        // A call may need all the room there is.
+        // A call may need all the room.
         if self.unflushed.room() < Unflushed::CAPACITY / 2 {
             self.flush();
         }
@@ -381,7 +382,10 @@ fn inside(range: BlockRange, block: u32) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(64)
+    })]
 
     #[test]
     fn random_histories_agree_with_a_model(

@@ -1,4 +1,4 @@
-//! Using the pages of a pile at addresses of their own.
+//! Access to the pages of a pile through a window.
 
 use super::{Pile, PileError, STAMP, stamp};
 use crate::random::mix;
@@ -9,18 +9,18 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Platform;
 use framewright::units::{PAGE_SIZE, Pfn, PfnRange};
 
-/// Place in the first page of a run: where the run is shown.
+/// The word in the first page of a run that says where the run is shown.
 const SHOWN: u64 = 2;
-/// Place in every page: what was written through the window.
+/// The word in every page that is written through the window.
 const WRITTEN: u64 = 5;
 
-/// Has every CPU do something, and waits for all.
+/// Makes every CPU do something, and waits for all.
 type OnEachCpu<'a> = &'a dyn Fn(&(dyn Fn(u32) + Sync));
 
 impl<P: Platform> Pile<'_, P> {
-    /// Shows all runs in `window`, `shift` places further than they lie in the pile, has all CPUs
-    /// look at the stamps of all pages there, writes to all pages there, looks whether that
-    /// arrived, and takes all away again. `on_each_cpu` calls what it is given on each CPU.
+    /// Shows all runs in `window`, `shift` places after their positions in the pile. There all CPUs
+    /// check the stamps of all pages, then it writes to all pages, checks the result, and hides
+    /// them again. `on_each_cpu` calls its argument on each CPU.
     ///
     /// # Errors
     /// [`PileError::Window`], [`PileError::Tables`], [`PileError::Damaged`]: a CPU saw another
@@ -63,7 +63,7 @@ impl<P: Platform> Pile<'_, P> {
     }
 
     fn look_and_write(&self, shift: u64, on_each_cpu: OnEachCpu<'_>) -> Result<(), PileError> {
-        // The frame after the first that some CPU saw wrong; 0 is none.
+        // One more than the first frame that some CPU saw wrong; 0 for none.
         let wrong = AtomicU64::new(0);
         on_each_cpu(&|cpu| {
             let looked = self.each(|start| {

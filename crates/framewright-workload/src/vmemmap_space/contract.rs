@@ -1,7 +1,9 @@
-//! The contract of [`VmemmapSpace`] as a suite that any implementation can be run through, in a process
-//! and on a machine.
+//! The contract of [`VmemmapSpace`] as a suite for any implementation, in a process and on a
+//! machine.
 
-use super::{AccessFault, FaultyFrames, VmemmapSpaceFixture};
+use super::fault::AccessFault;
+use super::faulty::FaultyFrames;
+use super::fixture::VmemmapSpaceFixture;
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::{
     BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
@@ -11,7 +13,7 @@ use framewright::vmemmap_space::{
 #[cfg(doc)]
 use framewright::vmemmap_space::VmemmapSpace;
 
-/// Bytes of the array that describe one block: 512 descriptors of 64.
+/// Bytes of the vmemmap that describe one block: 512 descriptors of 64.
 const BLOCK_BYTES: usize = 512 * 64;
 /// The section in which the suite works; its neighbours must stay as they are.
 const SECTION: u32 = 5;
@@ -29,7 +31,7 @@ fn shape((start, end): (u32, u32)) -> BlockRange {
 /// Steps and checks, all of which panic with a message that says where.
 struct Checker<'a, F> {
     fixture: &'a F,
-    /// Frames that were out before.
+    /// Frames that were in use before.
     outstanding: u64,
 }
 
@@ -38,7 +40,7 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         Self { fixture, outstanding: fixture.outstanding() }
     }
 
-    /// A word near each end of the block's part of the array.
+    /// A word near each end of the block's descriptors.
     fn words(&self, block: u32) -> [usize; 2] {
         let start = self.fixture.space().base().addr().get() + block as usize * BLOCK_BYTES;
         [start + 8, start + BLOCK_BYTES - 8]
@@ -60,7 +62,7 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         self.free(self.fixture.trial().flush(unflushed));
     }
 
-    /// Prepares, evicts, flushes and frees; returns how many frames came.
+    /// Prepares, evicts, flushes and frees; returns how many frames came back.
     fn evict(&self, blocks: BlockRange) -> u64 {
         self.prepare(blocks);
         let mut unflushed = Unflushed::new();
@@ -77,7 +79,7 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         list.runs().for_each(|run| self.fixture.free(run));
     }
 
-    /// Makes all absent again; nothing may be lost.
+    /// Makes all absent again, and checks that no frame is lost.
     fn clear(&self) {
         for section in [FIRST, FIRST + BLOCKS_PER_CALL, FIRST + FAR] {
             self.evict(BlockRange::new(section, section + BLOCKS_PER_CALL));
@@ -104,7 +106,7 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         }
     }
 
-    /// Absent: zero to every CPU, and no CPU can write.
+    /// Checks that a block is absent: every CPU reads zero, and none can write.
     fn assert_absent(&self, block: u32) {
         for (cpu, address) in self.each(block) {
             assert_eq!(
@@ -125,8 +127,8 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         }
     }
 
-    /// Present: what one CPU writes all others read; leaves a value that only this block and word
-    /// has.
+    /// Checks that a block is present: all CPUs read what one writes. Leaves a value in each word
+    /// that no other has.
     fn write_marks(&self, block: u32) {
         for (cpu, address) in self.each(block) {
             let stored = self.fixture.store(cpu, address, address as u64 ^ u64::from(cpu));
@@ -154,8 +156,8 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
             .flat_map(move |address| (0..cpus).map(move |cpu| (cpu, address)))
     }
 
-    /// The section has exactly `present` present, with its marks, and the sections around it
-    /// nothing.
+    /// Checks that exactly `present` is present in the section, with its marks, and nothing in the
+    /// sections around it.
     fn assert_section(&self, present: BlockRange) {
         for block in FIRST - 1..=FIRST + BLOCKS_PER_CALL {
             if present.start.0 <= block && block < present.end.0 {
@@ -166,7 +168,7 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         }
     }
 
-    /// `populate` with marks, so that [`assert_section`](Self::assert_section) can be asked.
+    /// Populates and marks, for [`assert_section`](Self::assert_section).
     fn fill(&self, blocks: BlockRange) {
         let list = self.populate(blocks);
         assert_eq!(list.pages(), 0, "an absent section had a table of its own");
@@ -174,8 +176,8 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
     }
 }
 
-/// Runs everything that [`VmemmapSpace`] promises. `make` returns a fixture of which everything is
-/// absent; each part of the suite leaves it so, so it may be the same again.
+/// Checks all promises of [`VmemmapSpace`]. `make` returns a fixture with everything absent. Each
+/// part of the suite leaves it so, so `make` may return one fixture again.
 ///
 /// # Panics
 /// With what went wrong.
@@ -208,7 +210,7 @@ fn comes_and_goes<F: VmemmapSpaceFixture>(check: &Checker<F>, blocks: BlockRange
     check.assert_section(blocks);
     check.prepare(blocks);
     check.assert_section(blocks);
-    // Between eviction and flush the CPUs still use what they cached, and it must be there.
+    // Between eviction and flush CPUs still use what they cached, which must still exist.
     let mut unflushed = Unflushed::new();
     assert_eq!(check.fixture.trial().evict(blocks, &mut unflushed), 0);
     assert!(unflushed.is_stale(), "an eviction needs a flush");
@@ -322,7 +324,7 @@ fn frames_are_used_again<F: VmemmapSpaceFixture>(check: &Checker<F>) {
     for blocks in SHAPES.map(shape) {
         check.fill(blocks);
         check.evict(blocks);
-        // The same frames serve elsewhere now, while every CPU has looked at the first place.
+        // These frames are used elsewhere now, while every CPU has looked at the first place.
         check.fill(far);
         check.assert_section(BlockRange::new(0, 0));
         check.evict(far);

@@ -39,7 +39,8 @@ impl fmt::Display for AccessFault {
         match self {
             Self::Stale { cpu, address, frame } => write!(
                 f,
-                "stale translation: CPU {cpu} reached {address:#x} through frame {frame}, which was freed since it was cached"
+                "stale translation: CPU {cpu} reached {address:#x} through frame {frame}, which \
+                 was freed since it was cached"
             ),
             Self::ReadOnly { cpu, address, frame } => {
                 write!(f, "CPU {cpu} wrote to {address:#x}, mapped read-only to frame {frame}")

@@ -1,9 +1,10 @@
 //! A random history of a [`VmemmapSpace`] whose tables can be read: after every step each page must
-//! lead where a model says, with the rights that the model says, and every frame must be accounted
-//! for.
+//! be mapped as a model says, with its rights, and every frame must be accounted for.
 
-use super::{AccessFault, FaultyFrames, VmemmapSpaceFixture};
-use crate::Random;
+use super::fault::AccessFault;
+use super::faulty::FaultyFrames;
+use super::fixture::VmemmapSpaceFixture;
+use crate::random::Random;
 use framewright::vmemmap_space::{
     BLOCKS_PER_CALL, BlockRange, FrameList, MAP_PAGES_PER_BLOCK, Unflushed,
 };
@@ -11,41 +12,53 @@ use framewright::vmemmap_space::{
 #[cfg(doc)]
 use framewright::vmemmap_space::VmemmapSpace;
 
-/// What the tables say of a page, whatever CPUs remember.
+/// What the tables in memory say of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Translation {
     /// Physical address of the page.
     pub physical: u64,
-    /// It may be written.
+    /// Whether it may be written.
     pub write: bool,
-    /// It may be executed.
+    /// Whether it may be executed.
     pub execute: bool,
 }
 
 /// A fixture whose tables can be walked.
 pub trait Walkable: VmemmapSpaceFixture {
-    /// Where the page at `address` leads by the tables in memory.
+    /// The translation of the page at `address` by the tables in memory.
     fn translate(&self, address: usize) -> Option<Translation>;
-    /// Physical address of the frame that stands for what is absent.
+    /// The physical address of the frame that stands for absent parts.
     fn zero_frame(&self) -> u64;
-    /// Page tables that sections have of their own now.
+    /// Page tables that belong to single sections now.
     fn tables(&self) -> u64;
 }
 
-/// Sections in play, and one behind them that stays absent.
+impl<T: Walkable> Walkable for &T {
+    fn translate(&self, address: usize) -> Option<Translation> {
+        (**self).translate(address)
+    }
+    fn zero_frame(&self) -> u64 {
+        (**self).zero_frame()
+    }
+    fn tables(&self) -> u64 {
+        (**self).tables()
+    }
+}
+
+/// Sections of the history, and one behind them that stays absent.
 const SECTIONS: u32 = 3;
 const BLOCKS: usize = (SECTIONS * BLOCKS_PER_CALL) as usize;
 const PAGES_PER_BLOCK: usize = 8;
 const PAGE_BYTES: usize = 4096;
 const _: () = assert!(PAGES_PER_BLOCK as u64 == MAP_PAGES_PER_BLOCK);
 
-/// What a block should be.
+/// What a block should hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Block {
     Absent,
-    /// Present, and its word was not written since.
+    /// Present, but its word was not written since.
     Fresh,
-    /// Present with this in its word.
+    /// Present, with this value in its word.
     Holds(u64),
 }
 
@@ -53,11 +66,11 @@ struct History<'a, F> {
     fixture: &'a F,
     blocks: [Block; BLOCKS],
     random: Random,
-    /// Frames that were out before.
+    /// Frames that were in use before.
     resting: u64,
 }
 
-/// Runs `steps` random steps from `seed` on the first sections of a space of which everything is
+/// Runs `steps` random steps, chosen by `seed`, on the first sections of a space that is wholly
 /// absent, and leaves it so.
 ///
 /// # Panics
@@ -92,7 +105,7 @@ impl<F: Walkable> History<'_, F> {
         self.fixture.space().base().addr().get() + page * PAGE_BYTES
     }
 
-    /// The word of a block that the history writes, of another page in the next.
+    /// The word of a block that the history writes; its page differs from block to block.
     fn word(&self, block: usize) -> usize {
         self.page(PAGES_PER_BLOCK * block + 5 * block % PAGES_PER_BLOCK) + 24
     }
@@ -124,7 +137,7 @@ impl<F: Walkable> History<'_, F> {
             4 => self.prepare_or_merge(blocks),
             _ => {}
         }
-        // All blocks are looked at now and then, one each time.
+        // One block is checked after each step, all of them now and then.
         let look_at_all = self.random.one_in(8);
         let one = self.random.index(BLOCKS);
         for block in if look_at_all { 0..BLOCKS } else { one..one + 1 } {
@@ -166,7 +179,7 @@ impl<F: Walkable> History<'_, F> {
         let mut unflushed = Unflushed::new();
         let left = self.fixture.trial().evict(blocks, &mut unflushed) as usize;
         self.free(self.fixture.trial().flush(unflushed));
-        // Everything was flushed before, so there was room for all, and what is left was not
+        // All was flushed before, so there was room for all, and the blocks that are left were not
         // prepared.
         assert!(
             left == 0 || !prepare && left == present,

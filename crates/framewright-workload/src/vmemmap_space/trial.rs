@@ -1,11 +1,12 @@
-//! A space on trial: the one place that calls what [`VmemmapSpace`] lets only its owner call.
+//! A space under test: the one place that calls methods of [`VmemmapSpace`] that only its owner may
+//! call.
 
-use super::VmemmapSpaceFixture;
+use super::fixture::VmemmapSpaceFixture;
 use framewright::vmemmap_space::{
     BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed, VmemmapSpace,
 };
 
-/// A [`VmemmapSpace`] that nobody uses but who has this.
+/// A [`VmemmapSpace`] that only the owner of this uses.
 #[derive(Clone, Copy)]
 pub struct TrialSpace<'a>(&'a dyn VmemmapSpace);
 
@@ -18,32 +19,32 @@ impl<'a> TrialSpace<'a> {
     /// Any space.
     ///
     /// # Safety
-    /// As for implementing [`VmemmapSpaceFixture`]: nobody else calls for the space as long as this is
-    /// used, no Rust reference leads into its array, and whoever looks there copes with what it
-    /// finds. What is flushed was filled by this space.
+    /// As for implementing [`VmemmapSpaceFixture`]: no other code calls the space while this is
+    /// used, no Rust reference leads into its addresses, and accesses cope with whatever is mapped
+    /// there. Each `Unflushed` that is flushed was filled by this space.
     pub const unsafe fn new(space: &'a dyn VmemmapSpace) -> Self {
         Self(space)
     }
 
-    /// [`VmemmapSpace::populate`].
+    /// Calls [`VmemmapSpace::populate`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`VmemmapSpace::populate`].
     pub fn populate(
         self,
         blocks: BlockRange,
         frames: &mut dyn FrameSource,
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames> {
-        // SAFETY: nobody else uses the space (the promise of `new` and of `VmemmapSpaceFixture`;
+        // SAFETY: the space has no other user (the promise of `new` and of `VmemmapSpaceFixture`;
         // invariant 42).
         unsafe { self.0.populate(blocks, frames, unflushed) }
     }
 
-    /// [`VmemmapSpace::prepare`].
+    /// Calls [`VmemmapSpace::prepare`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`VmemmapSpace::prepare`].
     pub fn prepare(
         self,
         blocks: BlockRange,
@@ -61,10 +62,10 @@ impl<'a> TrialSpace<'a> {
         unsafe { self.0.evict(blocks, unflushed) }
     }
 
-    /// [`VmemmapSpace::merge`].
+    /// Calls [`VmemmapSpace::merge`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`VmemmapSpace::merge`].
     pub fn merge(
         self,
         section: BlockRange,

@@ -33,7 +33,8 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
             if let Some((wanted, got)) = pool.on_node(node).filter(|(wanted, got)| got < wanted) {
                 any_node = true;
                 log.line(format_args!(
-                    "HugeTLB: allocating {wanted} of page size {size} failed node{node}.  Only allocated {got} hugepages."
+                    "HugeTLB: allocating {wanted} of page size {size} failed node{node}.  Only \
+                     allocated {got} hugepages."
                 ));
             }
         }

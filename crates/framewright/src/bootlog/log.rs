@@ -142,7 +142,8 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
                 continue;
             };
             log.line(format_args!(
-                "node {} memory made available on demand in {} ({pages} pages), counts, what is reserved and blocks in pieces took {}",
+                "node {} memory made available on demand in {} ({pages} pages), counts, what is \
+                 reserved and blocks in pieces took {}",
                 node.id,
                 Microseconds(ns),
                 Microseconds(node.bookkeeping_ns.unwrap_or(0)),
@@ -163,7 +164,8 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
         times.all_memory_ns.filter(|_| manager.vmemmap().deferred_nodes().next().is_none())
     {
         log.line(format_args!(
-            "Framewright: first allocation after {}, all memory after {} ({policy}{wanted}, 1 thread)",
+            "Framewright: first allocation after {}, all memory after {} ({policy}{wanted}, 1 \
+             thread)",
             Microseconds(first),
             Microseconds(all),
         ));
@@ -206,7 +208,8 @@ pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     }
     if let (Some((ns, node)), Some(all)) = (slowest, manager.times().all_memory_ns) {
         log.line(format_args!(
-            "Framewright: all memory after {}, of which node {node}, the slowest, took {} (deferred)",
+            "Framewright: all memory after {}, of which node {node}, the slowest, took {} \
+             (deferred)",
             Microseconds(all),
             Microseconds(ns),
         ));
@@ -227,7 +230,8 @@ fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
     let on = |on| if on { "on" } else { "off" };
     if aids.page_poison && (parameters.init_on_alloc || parameters.init_on_free) {
         log.line(format_args!(
-            "mem auto-init: page_poison is on, will take precedence over init_on_alloc and init_on_free"
+            "mem auto-init: page_poison is on, will take precedence over init_on_alloc and \
+             init_on_free"
         ));
     }
     log.line(format_args!(
@@ -256,10 +260,12 @@ fn shuffle(log: &mut dyn BootLog, seed: Option<ShuffleSeed>) {
     match seed {
         None | Some(ShuffleSeed::Given | ShuffleSeed::Entropy) => {}
         Some(ShuffleSeed::Clock) => log.line(format_args!(
-            "page_alloc.shuffle: the platform has no entropy, so the order begins with the clock and can be guessed"
+            "page_alloc.shuffle: the platform has no entropy, so the order begins with the clock \
+             and can be guessed"
         )),
         Some(ShuffleSeed::Address) => log.line(format_args!(
-            "page_alloc.shuffle: the platform has neither entropy nor a clock, so the order may be the same at every boot"
+            "page_alloc.shuffle: the platform has neither entropy nor a clock, so the order may be \
+             the same at every boot"
         )),
     }
 }

@@ -67,7 +67,8 @@ impl fmt::Display for MapError {
             }
             Self::BeyondAddressSpace { start, size_bytes } => write!(
                 f,
-                "memory range at {start:#x} of {size_bytes:#x} bytes lies beyond the {}-bit address space",
+                "memory range at {start:#x} of {size_bytes:#x} bytes lies beyond the {}-bit \
+                 address space",
                 crate::units::PHYSICAL_ADDRESS_BITS
             ),
         }

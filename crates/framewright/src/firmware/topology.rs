@@ -83,7 +83,8 @@ impl fmt::Display for TopologyError {
             Self::TooManyRanges { capacity } => write!(f, "more than {capacity} affinity ranges"),
             Self::BadDistance { from, to, distance } => write!(
                 f,
-                "distance {distance} from node {from} to node {to}: a node is {LOCAL_DISTANCE} from itself and farther from others"
+                "distance {distance} from node {from} to node {to}: a node is {LOCAL_DISTANCE} \
+                 from itself and farther from others"
             ),
         }
     }

@@ -58,7 +58,8 @@ impl fmt::Display for ReferenceError {
             Self::NotCounted(pfn) => {
                 write!(
                     f,
-                    "nothing counts references to pfn {pfn}: it has no descriptor, or its block no count"
+                    "nothing counts references to pfn {pfn}: it has no descriptor, or its block no \
+                     count"
                 )
             }
             Self::Frozen(pfn) => write!(f, "pfn {pfn} has no references: it is free or frozen"),
@@ -66,7 +67,8 @@ impl fmt::Display for ReferenceError {
             Self::NotARun(range) => {
                 write!(
                     f,
-                    "{range:?} cannot have one count: neither pages of one split block nor a whole block"
+                    "{range:?} cannot have one count: neither pages of one split block nor a whole \
+                     block"
                 )
             }
             Self::NotFreed(error) => write!(f, "the last reference is gone, but {error}"),

@@ -179,7 +179,8 @@ impl fmt::Display for AllocateError {
             Self::BadBoundary { boundary_pages } => {
                 write!(
                     f,
-                    "cannot keep within {boundary_pages} pages: a power of two that holds the run is possible"
+                    "cannot keep within {boundary_pages} pages: a power of two that holds the run \
+                     is possible"
                 )
             }
             Self::NotAligned { start, order } => {

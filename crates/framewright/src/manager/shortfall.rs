@@ -63,7 +63,8 @@ impl fmt::Display for Shortfall {
             Self::Fragmented { free_pages, largest: Some(largest) } => {
                 write!(
                     f,
-                    "{free_pages} pages are free, but in runs of at most {largest:?} where it may have them"
+                    "{free_pages} pages are free, but in runs of at most {largest:?} where it may \
+                     have them"
                 )
             }
             Self::Fragmented { free_pages, largest: None } => {

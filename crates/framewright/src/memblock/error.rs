@@ -94,14 +94,17 @@ impl fmt::Display for MemblockError {
             Self::BadAlignment { align_bytes } => {
                 write!(
                     f,
-                    "an early allocation aligned to {align_bytes:#x} bytes: give a power of two, or 0 for a cache line"
+                    "an early allocation aligned to {align_bytes:#x} bytes: give a power of two, \
+                     or 0 for a cache line"
                 )
             }
-            Self::OutOfMemory { size_bytes, align_bytes, max_address, node, largest_bytes } => write!(
-                f,
-                "no {size_bytes:#x} bytes aligned to {align_bytes:#x} are free below {max_address:#x} on {node}: \
+            Self::OutOfMemory { size_bytes, align_bytes, max_address, node, largest_bytes } => {
+                write!(
+                    f,
+                    "no {size_bytes:#x} bytes aligned to {align_bytes:#x} are free below {max_address:#x} on {node}: \
                  the largest free run there has {largest_bytes:#x} bytes"
-            ),
+                )
+            }
             Self::NoRoomToGrow { set, regions, needed_bytes } => write!(
                 f,
                 "the {set} set is full with {regions} regions and nothing below the direct map's end has \
@@ -109,26 +112,37 @@ impl fmt::Display for MemblockError {
             ),
             Self::MisalignedDirectMap { address } => write!(
                 f,
-                "Platform::direct({address:#x}) is not a multiple of 8: the direct map must keep the alignment of frames"
+                "Platform::direct({address:#x}) is not a multiple of 8: the direct map must keep \
+                 the alignment of frames"
             ),
             Self::NotReserved { range } => {
                 write!(f, "cannot free {range}: nothing in it is reserved; was it freed before?")
             }
-            Self::FrameZero => write!(f, "cannot free frame 0: it stays reserved; free from {PAGE_SIZE:#x} up"),
+            Self::FrameZero => write!(
+                f,
+                "cannot free frame 0: it stays reserved; free from \
+                {PAGE_SIZE:#x} up"
+            ),
             Self::OwnStorage { storage } => {
                 write!(
                     f,
-                    "cannot free {storage}: the memblock allocator keeps its own regions there; free what is around it"
+                    "cannot free {storage}: the memblock allocator keeps its own regions there; \
+                     free what is around it"
                 )
             }
-            Self::AlreadyStarted => f.write_str("the memblock allocator knows memory or reservations already: give start an empty one, or use add_memory and reserve"),
+            Self::AlreadyStarted => f.write_str(
+                "the memblock allocator knows memory or \
+                reservations already: give start an empty one, or use add_memory and reserve",
+            ),
             Self::UnknownNode { node, nodes } => write!(
                 f,
-                "cannot add memory to node {node}: the topology has {nodes} nodes; declare the node in it first"
+                "cannot add memory to node {node}: the topology has {nodes} nodes; declare the \
+                 node in it first"
             ),
-            Self::Discarded => {
-                f.write_str("the memblock allocator was discarded after hand-over: ask the manager instead")
-            }
+            Self::Discarded => f.write_str(
+                "the memblock allocator was discarded after hand-over: ask the manager \
+                    instead",
+            ),
         }
     }
 }

@@ -136,7 +136,8 @@ impl HugePageParameters {
             "hugetlb_cma_only" => match parse_bool(value) {
                 Some(false) => Ok(()),
                 Some(true) => Err(
-                    "hugetlb_cma_only= is not supported, 1 GiB pages are taken at boot as without it",
+                    "hugetlb_cma_only= is not supported, 1 GiB pages are taken at boot as without \
+                     it",
                 ),
                 None => Err("hugetlb_cma_only= is on or off, and only off is supported"),
             },

@@ -6,7 +6,8 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("default_hugepagesz=SIZE", "the huge-page size that counts without a size are for: 2M or 1G"),
     (
         "hugepage_alloc_threads=N",
-        "most threads that fill pools at boot; of these one a node and 64 GiB take part, as more are slower",
+        "most threads that fill pools at boot; of these one a node and 64 GiB take part, as more \
+         are slower",
     ),
     ("hugepages=N", "huge pages to set aside at boot; `0:4,1:2` says how many on which node"),
     ("hugepagesz=SIZE", "size of the huge pages that the next hugepages= counts"),
@@ -21,7 +22,8 @@ pub const KNOWN: &[(&str, &str)] = &[
     ),
     (
         "memmap_init_threads=N",
-        "threads that initialise a node's deferred memory map; otherwise its CPUs, and those that are done with theirs",
+        "threads that initialise a node's deferred memory map; otherwise its CPUs, and those that \
+         are done with theirs",
     ),
     ("min_free_kbytes=N", "memory kept free over all zones"),
     (
@@ -46,7 +48,8 @@ pub const KNOWN: &[(&str, &str)] = &[
     ),
     (
         "pages=inside",
-        "keep 64 bytes for every page of a block that is in pieces, in the block where there is no array; `none`: nothing",
+        "keep 64 bytes for every page of a block that is in pieces, in the block where there is no \
+         array; `none`: nothing",
     ),
     ("watermark_scale_factor=N", "distance between watermarks in 1/10000 of a zone, 1 to 3000"),
 ];

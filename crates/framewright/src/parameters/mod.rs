@@ -276,7 +276,8 @@ mod tests {
     #[test]
     fn known_parameters_are_set_and_the_last_counts() {
         let (parameters, problems) = parse(
-            " numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 pages=inside",
+            " numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 \
+             pages=inside",
         );
         assert_eq!(problems, []);
         assert!(!parameters.numa);
@@ -363,7 +364,8 @@ mod tests {
         ] {
             for value in values {
                 let line = std::format!(
-                    "page_owner={value} page_poison={value} init_on_alloc={value} init_on_free={value}"
+                    "page_owner={value} page_poison={value} init_on_alloc={value} \
+                     init_on_free={value}"
                 );
                 let (parameters, problems) = parse(&line);
                 assert_eq!(problems, [], "{value}");

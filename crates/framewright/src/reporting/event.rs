@@ -18,7 +18,10 @@ impl fmt::Display for RegisterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Busy => "another device for free page reports is registered",
-            Self::Content => "the device would not leave in free memory what page_poison or init_on_free put there",
+            Self::Content => {
+                "the device would not leave in free memory what page_poison or \
+                init_on_free put there"
+            }
         })
     }
 }

@@ -10,7 +10,7 @@ use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::Counts;
 use framewright::{BringUp, BringUpError, Manager, Parameters};
-use framewright_testkit::{FakeArray, FakeMachine, Owner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::collections::BTreeMap;
 
 /// A manager and a tally of what it must hold.
@@ -34,7 +34,7 @@ pub fn bring_up_with(
     reserved: &[PhysRange],
     parameters: &Parameters,
 ) -> Result<Fake, BringUpError> {
-    let early = machine.early(reserved);
+    let early = machine.memblock(reserved);
     let input = BringUp { parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
     check(&manager);
@@ -93,7 +93,7 @@ impl Descriptors {
         };
         if self.has_array() {
             // It takes no frames, so that there is as much memory as without.
-            FakeArray::install_with(machine, false, false);
+            FakeVmemmap::install_with(machine, false, false);
         }
         let mut parameters = with_pages(pages);
         parameters.policy = policy;

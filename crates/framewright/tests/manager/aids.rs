@@ -477,7 +477,7 @@ fn tables_of_aids_are_counted_and_given_back_when_there_is_no_room() {
     for pages in (40..400).step_by(10) {
         let reserved =
             [PhysRange::new(0, 64 << 20), PhysRange::new((64 << 20) + pages * PAGE_SIZE, 1 << 52)];
-        let early = machine.early(&reserved);
+        let early = machine.memblock(&reserved);
         let before: Vec<_> = early.reserved().to_vec();
         let input = BringUp { parameters: &parameters, started_ns: None };
         match Manager::bring_up(early, &input) {

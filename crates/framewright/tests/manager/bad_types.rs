@@ -5,12 +5,12 @@ use crate::common::{bring_up_with, gib, order, parameters};
 use framewright::block::MigrateType;
 use framewright::units::Pfn;
 use framewright::{AllocateError, Request};
-use framewright_testkit::{FakeArray, FakeMachine};
+use framewright_testkit::{FakeMachine, FakeVmemmap};
 
 #[test]
 fn a_refused_request_brings_no_withheld_memory_up() {
     let machine = FakeMachine::builder().ram(gib(0, 4)).build();
-    FakeArray::install_with(machine, false, false);
+    FakeVmemmap::install_with(machine, false, false);
     let manager =
         bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
     let before = manager.totals();

@@ -7,13 +7,13 @@ use framewright::Request;
 use framewright::manager::BootFill;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, Owner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use proptest::prelude::*;
 
 const POLICIES: [&str; 2] = ["eager", "deferred"];
 
-fn with_array(machine: &'static FakeMachine, line: &str) -> (Fake, &'static FakeArray) {
-    let array = FakeArray::install(machine);
+fn with_array(machine: &'static FakeMachine, line: &str) -> (Fake, &'static FakeVmemmap) {
+    let array = FakeVmemmap::install(machine);
     let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
     manager.vmemmap().initialise_deferred(&NoHelpers);
     crate::common::check(&manager);
@@ -221,7 +221,7 @@ proptest! {
             holes.iter().map(|&(at, size)| PhysRange::new(at << 20, (at + size).min(6143) << 20)).filter(|range| !range.is_empty()).collect();
         let policy = if deferred { "deferred" } else { "eager" };
         let line = format!("memmap_init={policy} hugetlb_free_vmemmap=on hugepagesz=1G hugepages={gigantic} hugepagesz=2M hugepages={small}");
-        FakeArray::install(machine);
+        FakeVmemmap::install(machine);
         let Ok(manager) = bring_up_with(machine, &reserved, &parameters(&line)) else { return Ok(()) };
         manager.vmemmap().initialise_deferred(&NoHelpers);
         let filled = fill(&manager, &line);

@@ -19,7 +19,7 @@ fn attempt(
         let next = ranges.get(index + 1).map_or(1 << 52, |next| next.start);
         reserved.push(PhysRange::new(range.start + pages * 4096, next));
     }
-    let early = machine.early(&reserved);
+    let early = machine.memblock(&reserved);
     let before: Vec<_> = early.reserved().to_vec();
     let input = BringUp { parameters, started_ns: None };
     match Manager::bring_up(early, &input) {

@@ -8,13 +8,13 @@ use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::{AllocateError, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, Owner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use proptest::prelude::*;
 use std::thread;
 
-fn machine(size: framewright::units::PhysRange, cpus: u32) -> (Fake, &'static FakeArray) {
+fn machine(size: framewright::units::PhysRange, cpus: u32) -> (Fake, &'static FakeVmemmap) {
     let machine = FakeMachine::builder().ram(size).cpus(cpus).build();
-    let array = FakeArray::install(machine);
+    let array = FakeVmemmap::install(machine);
     let manager =
         bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
     manager.vmemmap().initialise_deferred(&NoHelpers);

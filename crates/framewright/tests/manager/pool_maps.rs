@@ -7,14 +7,14 @@ use framewright::hugetlb::{NodeMask, PoolSize};
 use framewright::memblock::NodeChoice;
 use framewright::units::Order;
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, HelperPool, Owner, PoolOwner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner, PoolOwner};
 
 const TWO: PoolSize = PoolSize::TwoMib;
 const GIB: PoolSize = PoolSize::OneGib;
 
-fn machine(gibibytes: u64, line: &str) -> (Fake, &'static FakeArray) {
+fn machine(gibibytes: u64, line: &str) -> (Fake, &'static FakeVmemmap) {
     let machine = FakeMachine::builder().ram(gib(0, gibibytes)).cpus(3).build();
-    let array = FakeArray::install(machine);
+    let array = FakeVmemmap::install(machine);
     let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
     manager.vmemmap().initialise_deferred(&NoHelpers);
     check(&manager);
@@ -187,7 +187,7 @@ fn boot_says_whether_maps_are_given_up() {
 #[test]
 fn pools_bring_up_what_is_withheld() {
     let machine = FakeMachine::builder().ram(gib(0, 6)).build();
-    FakeArray::install(machine);
+    FakeVmemmap::install(machine);
     let manager =
         bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
     // Nobody called for what is deferred; 2 GiB of it make two pages of 1 GiB and more.

@@ -12,7 +12,7 @@ use framewright::vmemmap::SectionState;
 use framewright::vmemmap_space::{BlockNumber, BlockRange, VmemmapSpace};
 use framewright::{BringUp, IrqState, Manager, PinnedCpu, Platform, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, Owner, memblock_of};
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, memblock_of};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -184,7 +184,7 @@ fn at_every_point(
 ) -> u32 {
     for number in 1.. {
         let machine = FakeMachine::builder().ram(mib(0, 640)).cpus(cpus).build();
-        FakeArray::install_with(machine, false, false);
+        FakeVmemmap::install_with(machine, false, false);
         let platform = Preemptive::new(machine);
         let manager = bring_up(platform, line);
         let was_preempted = platform.run(number, || task(manager), move || other(manager));

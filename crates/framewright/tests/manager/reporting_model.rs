@@ -199,7 +199,8 @@ proptest! {
 
     #[test]
     fn blocks_are_shuffled(steps in vec(steps(false), 1..80), seed in any::<u64>()) {
-        let rig = run(&format!("page_alloc.shuffle=1 page_alloc.shuffle_seed={seed}"), weightless(), &steps);
+        let rig = run(&format!("page_alloc.shuffle=1 \
+            page_alloc.shuffle_seed={seed}"), weightless(), &steps);
         prop_assert_eq!(rig.host.reported_twice(), 0);
     }
 

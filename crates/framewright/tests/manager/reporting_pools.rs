@@ -339,7 +339,8 @@ proptest! {
                         // Promises are kept, whatever the hypervisor has, unless pages are bad or
                         // isolated.
                         Err(error) => prop_assert!(
-                            !reserved || promised == 0 || bad != 0 || isolated.is_some(), "{error} of {before:?}"
+                            !reserved || promised == 0 || bad != 0 || isolated.is_some(), "{error} \
+                                of {before:?}"
                         ),
                     }
                 }

@@ -8,7 +8,7 @@ use framewright::vmemmap::SectionState;
 use framewright::vmemmap_space::BlockNumber;
 use framewright::{BringUp, Manager, Parameters, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, HelperPool, Owner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner};
 use std::thread;
 
 const SECTION: u64 = 32768;
@@ -18,7 +18,7 @@ fn policy(policy: Policy) -> Parameters {
 }
 
 fn with_array(machine: &'static FakeMachine) -> &'static FakeMachine {
-    FakeArray::install(machine);
+    FakeVmemmap::install(machine);
     machine
 }
 
@@ -217,7 +217,7 @@ fn a_node_without_memory_for_the_array_does_without() {
     // Node 1 is full of reservations: no 2 MiB of it are free in one piece.
     let machine =
         FakeMachine::builder().ram(mib(0, 768)).node(mib(0, 512), 0).node(mib(512, 768), 1).build();
-    let array = FakeArray::install(machine);
+    let array = FakeVmemmap::install(machine);
     let reserved: Vec<_> = (512..768).step_by(2).map(|at| mib(at, at + 1)).collect();
     let manager = bring_up_with(machine, &reserved, &policy(Policy::Deferred)).expect("bring-up");
     assert_eq!(array.counts().sections, 4);
@@ -256,7 +256,7 @@ fn tables_that_cannot_be_made_are_undone() {
         .totals();
     for works in 0..9 {
         let machine = build();
-        let array = FakeArray::install(machine);
+        let array = FakeVmemmap::install(machine);
         array.fail_after(works);
         let manager =
             bring_up_with(machine, &[], &policy(Policy::Eager)).expect("bring-up goes on");
@@ -275,7 +275,7 @@ fn tables_that_cannot_be_made_are_undone() {
 #[test]
 fn memory_that_is_just_enough_for_tables_goes_without_an_array() {
     let machine = FakeMachine::builder().ram(mib(0, 4)).build();
-    let array = FakeArray::install(machine);
+    let array = FakeVmemmap::install(machine);
     let manager = bring_up_with(machine, &[], &policy(Policy::Deferred)).expect("bring-up");
     check(&manager);
     assert!(manager.totals().free_pages > 0);
@@ -311,7 +311,7 @@ fn a_template_is_what_descriptors_begin_as() {
 #[test]
 fn known_zero_memory_is_not_written() {
     let machine = FakeMachine::builder().ram(mib(0, 512)).build();
-    FakeArray::install_with(machine, false, true);
+    FakeVmemmap::install_with(machine, false, true);
     let manager = bring_up_with(machine, &[], &policy(Policy::Deferred)).expect("bring-up");
     manager.vmemmap().initialise_deferred(&NoHelpers);
     check(&manager);
@@ -327,7 +327,7 @@ fn the_command_line_limits_threads() {
         ("", 12),
     ] {
         let machine = with_array(FakeMachine::builder().ram(gib(0, 4)).cpus(12).build());
-        let early = machine.early(&[]);
+        let early = machine.memblock(&[]);
         let parameters = parameters(line);
         let input = BringUp { parameters: &parameters, started_ns: None };
         let manager = Manager::bring_up(early, &input).expect("bring-up");

@@ -8,7 +8,7 @@ use framewright::block::State;
 use framewright::parameters::Policy;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
-use framewright_testkit::{FakeArray, FakeMachine, HelperPool, Owner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 
@@ -63,17 +63,17 @@ fn layout() -> impl Strategy<Value = Layout> {
     })
 }
 
-fn build(layout: &Layout) -> (&'static FakeMachine, &'static FakeArray) {
+fn build(layout: &Layout) -> (&'static FakeMachine, &'static FakeVmemmap) {
     let mut builder = FakeMachine::builder().cpus(6).nodes(3);
     for &(range, node) in &layout.ram {
         builder = builder.ram(range).node(range, node);
     }
     let machine = builder.build();
     // Frames are not taken, so that all policies have the same memory.
-    (machine, FakeArray::install_with(machine, false, false))
+    (machine, FakeVmemmap::install_with(machine, false, false))
 }
 
-fn bring_up(layout: &Layout, policy: Policy) -> (Fake, &'static FakeArray) {
+fn bring_up(layout: &Layout, policy: Policy) -> (Fake, &'static FakeVmemmap) {
     let (machine, array) = build(layout);
     let line = format!(
         "memmap_init={} {}",
@@ -100,7 +100,7 @@ fn blocks(manager: &Fake) -> Vec<BlockNumber> {
 }
 
 /// Descriptors of what can be handed out are initialised, all others were never touched.
-fn check_written(manager: &Fake, array: &FakeArray) {
+fn check_written(manager: &Fake, array: &FakeVmemmap) {
     for block in blocks(manager) {
         // Reserved blocks may share a section with others but not a descriptor.
         assert_eq!(array.is_junk(block.start()), !is_managed(manager, block), "block {block:?}");

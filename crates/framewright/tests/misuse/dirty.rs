@@ -8,7 +8,7 @@ use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::{AllocateError, Manager};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::machine::PATTERNS;
-use framewright_testkit::{FakeArray, FakeMachine, Owner, Traffic};
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, Traffic};
 use std::collections::BTreeMap;
 
 const GIB: u64 = 1 << 18;
@@ -57,7 +57,7 @@ fn nothing_of_a_gib_that_is_in_use_is_handed_out_again() {
 fn withheld_memory_comes_up_when_it_is_asked_for_by_place() {
     for pattern in PATTERNS {
         let machine = FakeMachine::builder().ram(gib(0, 8)).pattern(pattern).build();
-        FakeArray::install(machine);
+        FakeVmemmap::install(machine);
         let manager =
             bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
         let withheld = manager.totals().deferred_pages;
@@ -157,12 +157,18 @@ fn a_manager_comes_up_over_what_another_left() {
     for (line, seed) in lines.into_iter().zip(1..) {
         let ranges =
             [mib(1, 3072), gib(4, 7), PhysRange::new((9 << 30) + 0x7000, (10 << 30) + 0x123_4000)];
-        let machine = ranges
+        let builder = ranges
             .iter()
-            .fold(FakeMachine::builder().cpus(3), |machine, &range| machine.ram(range))
-            .build();
-        let array = (line.starts_with("memmap")).then(|| FakeArray::install(machine));
+            .fold(FakeMachine::builder().cpus(3), |machine, &range| machine.ram(range));
+        let mut machine = builder.clone().build();
         for life in 0..3 {
+            if life != 0 {
+                // SAFETY: the manager of the life before is not used any more.
+                machine = unsafe { builder.clone().over(machine) }.build();
+            }
+            if line.starts_with("memmap") {
+                FakeVmemmap::install(machine);
+            }
             // Each time something else is kept from it, so that tables come to lie elsewhere.
             let kept = gib(9 + 20 * u64::from(life == 0), 10 + 20 * u64::from(life == 0));
             let reserved = [if life == 2 { gib(5, 6) } else { kept }];
@@ -177,10 +183,6 @@ fn a_manager_comes_up_over_what_another_left() {
             }
             let refused = manager.allocate_at(Pfn(5 * GIB + 77), Order::PAGE, MigrateType::Movable);
             assert!(life != 2 || matches!(refused, Err(AllocateError::NotFree(_))));
-            if let Some(array) = array {
-                // SAFETY: this manager is not used any more.
-                unsafe { array.forget() };
-            }
         }
         // SAFETY: no manager is used any more.
         unsafe { machine.retire() };

@@ -12,7 +12,7 @@ use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::IsolateError;
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, HelperPool, Owner, PoolOwner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner, PoolOwner};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -31,7 +31,7 @@ fn is_isolated(manager: &Fake, block: u32) -> bool {
 
 fn deferred(cpus: u32) -> Fake {
     let machine = FakeMachine::builder().ram(gib(0, 8)).cpus(cpus).build();
-    FakeArray::install(machine);
+    FakeVmemmap::install(machine);
     bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up")
 }
 

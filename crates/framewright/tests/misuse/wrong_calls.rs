@@ -8,7 +8,7 @@ use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, IsolateError};
 use framewright::{AllocateError, ReferenceError, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, Owner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::collections::BTreeSet;
 
 fn up(builder: framewright_testkit::Builder, line: &str) -> Fake {
@@ -198,7 +198,7 @@ fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
     ];
     for line in lines {
         let machine = FakeMachine::builder().ram(gib(0, 3)).ram(gib(4, 9)).cpus(2).build();
-        FakeArray::install(machine);
+        FakeVmemmap::install(machine);
         let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
         let kept = wholes(&manager);
         assert!(kept.iter().map(|&(_, blocks)| blocks).sum::<u32>() >= 32, "{line}: {kept:?}");
@@ -262,7 +262,7 @@ fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
 #[test]
 fn ranges_that_end_before_they_begin_are_empty() {
     let machine = FakeMachine::builder().ram(gib(0, 6)).build();
-    FakeArray::install(machine);
+    FakeVmemmap::install(machine);
     let manager = bring_up_with(machine, &[], &parameters("memmap_init=eager")).expect("bring-up");
     let before = manager.totals();
     let numbers = [0, 1, 511, 512, 5000, 1 << 20, 1 << 51, u64::MAX];

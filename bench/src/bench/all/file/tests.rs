@@ -3,7 +3,8 @@
 use super::*;
 
 fn header() -> Header {
-    let machine = json!({ "cpu": "x", "cpus": 2, "memory_bytes": 1, "kernel": "Linux 6", "qemu": null, "build": "release", "load_average": 0.5 });
+    let machine = json!({ "cpu": "x", "cpus": 2, "memory_bytes": 1, "kernel": "Linux \
+        6", "qemu": null, "build": "release", "load_average": 0.5 });
     Header { command: "bench all".into(), machine }
 }
 

@@ -5,8 +5,8 @@ use super::{LIMITS, order};
 use framewright::units::Order;
 use framewright_arch::paging::{FlushRequest, LocalFlush, LocalTlb, VirtualRange};
 use framewright_testkit::contract::contract_pool;
-use framewright_testkit::stress::vmemmap_space::vmemmap_space_history;
 use framewright_testkit::vmemmap_space_contract;
+use framewright_testkit::workload::vmemmap_space::vmemmap_space_history;
 
 #[test]
 fn no_context_goes_on_through_a_table_that_was_given_up() {

@@ -1,11 +1,10 @@
 //! CPUs whose TLBs keep all that hardware may keep of real page tables, until a flush names it.
 //!
-//! Every CPU caches translations and steps of walks and forgets none by itself. Odd CPUs keep large
-//! pages in pieces of 4 KiB, as real ones may. With contexts (PCID) each of a CPU's contexts has
-//! translations and steps of its own, and a CPU may be in another one at each access. They sleep
-//! between any two accesses, and are told of flushes for which nobody is woken when they make the
-//! next. Each cached thing remembers for the how manyth time its frame was handed out: a use after
-//! the frame came back is found.
+//! Every CPU caches translations and steps of walks and drops none by itself. Odd CPUs cache large
+//! pages as pages of 4 KiB, as real ones may. With contexts (PCID) each of a CPU's contexts has
+//! translations and steps of its own, and a CPU may be in another one at each access. CPUs sleep
+//! between any two accesses, and do deferred flushes before the next. Each cached entry records the
+//! generation of its frame, so that a use after the frame was freed is found.
 
 use crate::common::table_memory::Memory;
 use framewright::Platform;
@@ -155,7 +154,7 @@ impl SoftwareCpus {
         }
     }
 
-    /// The same CPUs with so many contexts each, which forget as [`LocalTlb`] has them forget.
+    /// These CPUs with this many contexts each, which flush as [`LocalTlb`] tells them to.
     pub fn with_contexts(mut self, contexts: usize) -> Self {
         self.contexts = contexts;
         lock(&self.cpus).iter_mut().for_each(|cpu| *cpu = Cpu::new(contexts));

@@ -6,7 +6,7 @@ use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockRange, FrameSource, Unflushed, VmemmapSpace};
 use framewright_arch::paging::{Access, PageSize, translate};
 use framewright_arch::vmemmap::{Vmemmap, VmemmapLayout};
-use framewright_testkit::stress::vmemmap_space::{Translation, Walkable};
+use framewright_testkit::workload::vmemmap_space::{Translation, Walkable};
 use framewright_testkit::{AccessFault, FakeMachine, FramePool, VmemmapSpaceFixture};
 
 /// Where Linux has its vmemmap.

@@ -14,7 +14,7 @@ use framewright::vmemmap_space::{BlockRange, Unflushed, VmemmapSpace};
 use framewright_arch::paging::{Entry, Mapping, PageSize, TableMemory, Visitor, walk};
 use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapLayout};
 use framewright_testkit::contract::contract_pool;
-use framewright_testkit::stress::vmemmap_space::{TrialSpace, vmemmap_space_history};
+use framewright_testkit::workload::vmemmap_space::{TrialSpace, vmemmap_space_history};
 use framewright_testkit::{FaultyFrames, VmemmapSpaceFixture, vmemmap_space_contract};
 use std::collections::HashSet;
 

@@ -36,7 +36,8 @@ impl fmt::Display for PlatformFault {
             }
             Self::MisalignedDirectMap { address, offset } => write!(
                 f,
-                "Platform::direct shows the page at {address:#x} at {offset} bytes behind a multiple of {PAGE_SIZE}"
+                "Platform::direct shows the page at {address:#x} at {offset} bytes behind a \
+                 multiple of {PAGE_SIZE}"
             ),
         }
     }

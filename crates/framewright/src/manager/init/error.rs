@@ -32,7 +32,8 @@ impl fmt::Display for BringUpError {
             Self::NoRoomForTables { what, size_bytes, node, cause } => {
                 write!(
                     f,
-                    "too little memory: no room for {what} ({size_bytes} bytes, near node {node}): {cause}"
+                    "too little memory: no room for {what} ({size_bytes} bytes, near node {node}): \
+                     {cause}"
                 )
             }
             Self::NothingToManage => {

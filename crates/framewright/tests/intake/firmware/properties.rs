@@ -254,7 +254,8 @@ proptest! {
                 (Ok(()), Ok(())) => nodes = nodes.max(if range.is_empty() { 1 } else { node.index() + 1 }),
                 (Err(TopologyError::OverlappingNodes { first, second, range: both }), Err(_)) => {
                     prop_assert_eq!(second, node);
-                    prop_assert!(!both.is_empty() && both.intersection(range) == both, "{:?} is not in both", both);
+                    prop_assert!(!both.is_empty() && both.intersection(range) == both, "{:?} is \
+                        not in both", both);
                     let owner = topology.memory().iter().find(|claim| claim.range.intersection(both) == both);
                     prop_assert_eq!(owner.map(|claim| claim.node), Some(first));
                     prop_assert_eq!((topology.memory().to_vec(), topology.node_count()), before);

@@ -645,6 +645,7 @@ fn errors_say_what_where_and_what_would_be_right() {
     );
     assert_eq!(
         early.free(range(BASE, END)).unwrap_err().to_string(),
-        "cannot free [mem 0x0000000010000000-0x00000000107fffff]: nothing in it is reserved; was it freed before?"
+        "cannot free [mem 0x0000000010000000-0x00000000107fffff]: nothing in it is reserved; was \
+         it freed before?"
     );
 }

@@ -52,7 +52,8 @@ proptest! {
                 }
                 for array in early.storage() {
                     for number in array.whole_frames().start.0..array.whole_frames().end.0 {
-                        prop_assert!(is_free(number - base / PAGE_SIZE), "the array took what was taken");
+                        prop_assert!(is_free(number - base / PAGE_SIZE), "the array took what was \
+                            taken");
                     }
                 }
             }

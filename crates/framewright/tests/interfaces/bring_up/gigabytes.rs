@@ -4,7 +4,7 @@ use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
 use framewright::firmware::{MemoryMap, Topology};
 use framewright::units::{NodeId, PhysRange};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine};
+use framewright_testkit::{FakeMachine, FakeVmemmap};
 
 /// A PC as QEMU makes it: 2 GiB of low memory with holes below 1 MiB and firmware's tables at its
 /// end, the rest from 4 GiB on, and nodes that share it evenly.
@@ -49,7 +49,7 @@ fn free(manager: &Fake, node: Option<usize>) -> u64 {
 
 fn up(machine: &'static FakeMachine, line: &str, policy: &str) -> Fake {
     if policy != "on-demand" {
-        FakeArray::install_with(machine, true, false);
+        FakeVmemmap::install_with(machine, true, false);
     }
     let line = format!("{line} memmap_init={policy}");
     let manager =

@@ -3,7 +3,7 @@
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
 use framewright::units::{NodeId, PhysRange};
-use framewright_testkit::{FakeArray, FakeMachine};
+use framewright_testkit::{FakeMachine, FakeVmemmap};
 
 /// The map of a WSL 2 guest of 8 GiB: holes in low memory, a gap below 4 GiB, and one hot-pluggable
 /// affinity range a node.
@@ -37,7 +37,7 @@ fn tables(manager: &Fake) -> Vec<PhysRange> {
 fn a_machine_with_nothing_but_hot_pluggable_memory_boots() {
     for line in ["", "movable_node"] {
         let machine = hyper_v();
-        FakeArray::install_with(machine, true, false);
+        FakeVmemmap::install_with(machine, true, false);
         let manager = bring_up_with(machine, &[], &parameters(line))
             .unwrap_or_else(|error| panic!("{error}"));
         manager.vmemmap().initialise_deferred(&framewright_jobs::NoHelpers);

@@ -16,7 +16,7 @@ fn calls(cpus: u32, nodes: u32) -> u64 {
     let machine =
         (0..cpus).fold(machine, |machine, cpu| machine.cpus_on(node(cpu % nodes), 1)).build();
     let parameters = Parameters::default();
-    let early = machine.early(&[]);
+    let early = machine.memblock(&[]);
     let before = machine.calls().cpu_node;
     let manager = Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns: None })
         .expect("bring-up");

@@ -46,7 +46,7 @@ fn memory_that_was_added_reaches_the_manager() {
 #[test]
 fn memory_cannot_be_added_to_a_node_that_is_not_there() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
-    let mut early = machine.early(&[]);
+    let mut early = machine.memblock(&[]);
     let before = early.memory().to_vec();
     // SAFETY: it is refused.
     let refused = unsafe { early.add_memory(gib(1, 2), node(1), false) };
@@ -58,7 +58,7 @@ fn memory_cannot_be_added_to_a_node_that_is_not_there() {
 #[test]
 fn a_failed_bring_up_gives_the_allocator_back_for_another_try() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
-    let mut early = machine.early(&[]);
+    let mut early = machine.memblock(&[]);
     // All but one page is allocated.
     let all = PhysRange::new(mib(1, 64).start, mib(1, 64).end - PAGE_SIZE);
     early.reserve(PhysRange::new(0, mib(1, 2).start)).expect("room");

@@ -9,7 +9,7 @@ use framewright::memblock::NodeChoice;
 use framewright::procfs::FileSystem;
 use framewright::units::NodeId;
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, Owner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::collections::BTreeMap;
 
 fn read(manager: &Fake, path: &str) -> String {
@@ -167,7 +167,7 @@ fn pools_count_what_they_took() {
 #[test]
 fn the_page_array_has_one_size() {
     let machine = FakeMachine::builder().ram(gib(0, 2)).cpus(1).build();
-    FakeArray::install(machine);
+    FakeVmemmap::install(machine);
     let manager = bring_up_with(machine, &[], &parameters("memmap_init=eager")).expect("bring-up");
     let sizes = || {
         let meminfo = read(&manager, "/proc/meminfo");

@@ -6,7 +6,7 @@ use crate::common::{Fake, bring_up, bring_up_with, gib, parameters};
 use framewright::memblock::NodeChoice;
 use framewright::procfs::{FileError, FileSystem, Kind};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeArray, FakeMachine, PoolOwner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, PoolOwner};
 use proptest::prelude::*;
 
 const SYS: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
@@ -364,7 +364,7 @@ fn how_the_map_is_restored_can_be_chosen() {
 #[test]
 fn the_memory_map_goes_back_and_is_counted() {
     let machine = FakeMachine::builder().ram(gib(0, 2)).cpus(1).build();
-    FakeArray::install(machine);
+    FakeVmemmap::install(machine);
     let manager = bring_up_with(machine, &[], &parameters("memmap_init=eager")).expect("bring-up");
     let vmstat = |name: &str| -> u64 {
         let text = read(&manager, "/proc/vmstat").expect("is there");

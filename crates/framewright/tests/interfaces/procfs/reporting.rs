@@ -86,7 +86,8 @@ fn parameters_are_read_and_written_as_in_linux() {
 #[test]
 fn the_command_line_shows() {
     let manager = machine(
-        "page_reporting.page_reporting_order=5 page_reporting.page_reporting_delay_ms=10 page_reporting.pace=fixed",
+        "page_reporting.page_reporting_order=5 page_reporting.page_reporting_delay_ms=10 \
+         page_reporting.pace=fixed",
     );
     assert_eq!(parameter(&manager, "page_reporting_order"), "5\n");
     assert_eq!(parameter(&manager, "page_reporting_delay_ms"), "10\n");

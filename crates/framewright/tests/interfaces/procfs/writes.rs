@@ -235,7 +235,8 @@ proptest! {
             Just("/proc/sys/vm/lowmem_reserve_ratio"),
             Just("/proc/sys/vm/compact_memory"),
         ],
-        text in prop_oneof!["\\PC{0,40}", "[-+ 0-9xXa-f\\n\\t.kM]{0,24}", "[0-9]{1,25}( [0-9]{1,3}){0,4}"],
+        text in prop_oneof!["\\PC{0,40}", "[-+ 0-9xXa-f\\n\\t.kM]{0,24}", "[0-9]{1,25}( \
+            [0-9]{1,3}){0,4}"],
     ) {
         thread_local! {
             static MANAGER: Fake = machine();
@@ -261,7 +262,8 @@ proptest! {
     }
 
     #[test]
-    fn any_path_is_answered(path in prop_oneof!["\\PC{0,60}", "(/|proc|sys|vm|node0|node\\*|vmstat|\\.|\\.\\.|\u{0}){0,9}"]) {
+    fn any_path_is_answered(path in prop_oneof!["\\PC{0,60}", "(/\
+        |proc|sys|vm|node0|node\\*|vmstat|\\.|\\.\\.|\u{0}){0,9}"]) {
         thread_local! {
             static MANAGER: Fake = machine();
         }

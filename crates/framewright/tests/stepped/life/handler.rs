@@ -5,7 +5,7 @@ use super::model::Model;
 use framewright::block::MigrateType;
 use framewright::units::{Order, PfnRange};
 use framewright_testkit::Owner;
-use framewright_testkit::stress::Random;
+use framewright_testkit::workload::Random;
 
 /// Runs that the handler holds at most.
 const MOST: usize = 24;

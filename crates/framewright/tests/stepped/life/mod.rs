@@ -13,8 +13,8 @@ use framewright::vmemmap_space::BlockRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::reporting::{Answer, FakeHost, FakeReportDevice, Traits};
-use framewright_testkit::stress::Random;
-use framewright_testkit::{FakeArray, FakeMachine, SteppedMachine, memblock_of};
+use framewright_testkit::workload::Random;
+use framewright_testkit::{FakeMachine, FakeVmemmap, SteppedMachine, memblock_of};
 use std::sync::Arc;
 
 /// The manager under test: its operations can be interrupted between any two instructions.
@@ -71,7 +71,7 @@ pub fn machine(before: Option<&'static FakeMachine>) -> &'static FakeMachine {
 /// One manager, from bring-up until nothing is held.
 pub struct Life {
     manager: &'static Stepped,
-    array: Option<&'static FakeArray>,
+    array: Option<&'static FakeVmemmap>,
     host: Arc<FakeHost>,
     reporter: Option<Reporter<'static, SteppedMachine, FakeReportDevice>>,
     random: Random,
@@ -95,7 +95,7 @@ impl Life {
         // Every second array takes its frames from the machine.
         let array = line
             .starts_with("memmap_init")
-            .then(|| FakeArray::install_with(machine, seed.is_multiple_of(2), false));
+            .then(|| FakeVmemmap::install_with(machine, seed.is_multiple_of(2), false));
         let stepped = SteppedMachine::new(machine);
         let line = format!("{line}{}", aids.line());
         let parameters = Parameters::parse(&line, &mut |problem| panic!("{problem}"));

@@ -1,11 +1,12 @@
-//! A vmemmap for a fake machine, at addresses that can really be read and written.
+//! A vmemmap for a fake machine, at addresses of this process that can be read and written.
 //!
-//! Present parts begin as junk, so that a descriptor which nobody initialised is found; absent
-//! parts read as zero and fault when they are written. The frames that the tables would name are
-//! taken and counted but hold nothing: [`crate::FakePaging`] is the model of tables and TLBs.
+//! Present parts begin as junk, so that an uninitialised descriptor is found; absent parts read as
+//! zero and fault when they are written. The frames that tables would map are taken and counted but
+//! hold nothing: `FakePaging` is the model of tables and TLBs.
 
-use super::FakeMachine;
+use super::fake::FakeMachine;
 use super::memory::{map, to_usize};
+use crate::lock::lock;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::vmemmap_space::{
     BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
@@ -13,29 +14,29 @@ use framewright::vmemmap_space::{
 };
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-/// What a present part of the array holds at first.
+/// What a present part holds at first.
 const JUNK: u8 = 0x6b;
-/// Bytes of the array for one section.
+/// Bytes of the vmemmap for one section.
 const SECTION_BYTES: usize = 2 << 20;
-/// Bytes of the array for one block.
+/// Bytes of the vmemmap for one block.
 const BLOCK_BYTES: usize = 512 * 64;
 
-/// What was done with a [`FakeArray`] and what is in it.
+/// Counts of a [`FakeVmemmap`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct ArrayCounts {
-    /// Sections that are not wholly absent.
+pub struct VmemmapCounts {
+    /// Sections of which at least a part is present.
     pub sections: u64,
-    /// Frames that the array and its tables hold.
+    /// Frames that the vmemmap and its tables hold.
     pub frames: u64,
     /// Flushes of all CPUs.
     pub flushes: u64,
 }
 
-/// How a section that is not wholly absent is mapped.
+/// How a section is mapped of which at least a part is present.
 enum Section {
-    /// At once.
+    /// By one large page.
     Large(PfnRange),
     /// Block by block, through a table.
     Pieces { table: Pfn, blocks: Vec<Option<PfnRange>> },
@@ -44,15 +45,15 @@ enum Section {
 #[derive(Default)]
 struct State {
     sections: BTreeMap<u32, Section>,
-    /// A page table for each GiB of the array with a section in it.
+    /// A page table for each GiB of the vmemmap that has a section.
     tables: BTreeMap<u32, Pfn>,
     flushes: u64,
-    /// Calls of `populate` that still work.
+    /// Calls of `populate` until they fail; `None`: they never fail.
     works: Option<u32>,
 }
 
-/// See the module documentation.
-pub struct FakeArray {
+/// A vmemmap for a fake machine; see the module documentation.
+pub struct FakeVmemmap {
     base: NonNull<u8>,
     bytes: usize,
     takes_frames: bool,
@@ -61,17 +62,19 @@ pub struct FakeArray {
 }
 
 // SAFETY: an address of a mapping that is never unmapped.
-unsafe impl Send for FakeArray {}
-// SAFETY: the state is behind its lock, and who reads and writes the array answers for that.
-unsafe impl Sync for FakeArray {}
+unsafe impl Send for FakeVmemmap {}
+// SAFETY: the state is behind its lock, and whoever reads and writes the vmemmap is responsible for
+// that.
+unsafe impl Sync for FakeVmemmap {}
 
-impl FakeArray {
-    /// Gives `machine` an array made of its own frames, with junk in it.
+impl FakeVmemmap {
+    /// Gives `machine` a vmemmap made of its own frames, with junk in it.
     pub fn install(machine: &'static FakeMachine) -> &'static Self {
         Self::install_with(machine, true, false)
     }
 
-    /// The same; `takes_frames` and `is_zeroed` as [`VmemmapSpace`] asks.
+    /// Gives `machine` a vmemmap; `takes_frames` and `is_zeroed` are what the methods of
+    /// [`VmemmapSpace`] return.
     pub fn install_with(
         machine: &'static FakeMachine,
         takes_frames: bool,
@@ -81,17 +84,17 @@ impl FakeArray {
         let bytes = to_usize(end / PAGE_SIZE * 64).max(SECTION_BYTES);
         let flags = libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let base = map(None, bytes + SECTION_BYTES, libc::PROT_READ, flags, -1);
-        let array = Self { base, bytes, takes_frames, is_zeroed, state: Mutex::default() };
-        let array: &'static Self = Box::leak(Box::new(array));
-        machine.set_map_space(array);
-        array
+        let vmemmap = Self { base, bytes, takes_frames, is_zeroed, state: Mutex::default() };
+        let vmemmap: &'static Self = Box::leak(Box::new(vmemmap));
+        assert!(machine.vmemmap.set(vmemmap).is_ok(), "the machine has a vmemmap already");
+        vmemmap
     }
 
-    /// Makes all of it absent, as it was at first: for one manager after another on one machine.
+    /// Makes all of it absent, so that the host has its memory back.
     ///
     /// # Safety
-    /// Nobody uses the array any more, which includes every manager that runs on the machine.
-    pub unsafe fn forget(&self) {
+    /// The vmemmap is not used any more, which includes every manager that runs on the machine.
+    pub(super) unsafe fn discard(&self) {
         let mut state = self.lock();
         let blocks =
             u32::try_from(self.bytes / BLOCK_BYTES).expect("blocks have numbers of 32 bits");
@@ -104,9 +107,9 @@ impl FakeArray {
         self.lock().works = Some(calls);
     }
 
-    /// What is in it.
+    /// What it holds now.
     #[must_use]
-    pub fn counts(&self) -> ArrayCounts {
+    pub fn counts(&self) -> VmemmapCounts {
         let state = self.lock();
         let of = |section: &Section| match section {
             Section::Large(frames) => frames.pages(),
@@ -116,37 +119,37 @@ impl FakeArray {
         };
         let held = state.sections.values().map(of).sum::<u64>() + state.tables.len() as u64;
         let frames = if self.takes_frames { held } else { 0 };
-        ArrayCounts { sections: state.sections.len() as u64, frames, flushes: state.flushes }
+        VmemmapCounts { sections: state.sections.len() as u64, frames, flushes: state.flushes }
     }
 
-    /// Whether no descriptor of the 2 MiB block at `pfn` was ever written since its section became
+    /// Whether no descriptor of the 2 MiB block at `pfn` was written since its section became
     /// present.
     ///
     /// # Panics
-    /// When the block lies beyond the array.
+    /// When the block lies beyond the vmemmap.
     #[must_use]
     pub fn is_junk(&self, pfn: Pfn) -> bool {
         let offset = to_usize(pfn.0 / 512) * BLOCK_BYTES;
-        assert!(offset + BLOCK_BYTES <= self.bytes, "pfn {pfn} lies beyond the array");
+        assert!(offset + BLOCK_BYTES <= self.bytes, "pfn {pfn} lies beyond the vmemmap");
         (0..BLOCK_BYTES / 8).all(|word| {
             // SAFETY: inside the mapping, as was just checked, and aligned.
             let word =
                 unsafe { self.base.add(offset + word * 8) }.cast::<std::sync::atomic::AtomicU64>();
-            // SAFETY: the same; any content is a value, and descriptors are written as atomics or
-            // before anybody looks.
+            // SAFETY: inside the mapping; any content is a value, and descriptors are written as
+            // atomics or before any thread reads them.
             unsafe { word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed)
                 == u64::from_ne_bytes([JUNK; 8])
         })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
-    /// Maps `count` blocks from `block` on anew, all zero.
+    /// Maps `count` blocks from `block` on again, all zero.
     fn remap(&self, block: u32, count: u32, protection: libc::c_int) -> (NonNull<u8>, usize) {
         let (offset, bytes) = (block as usize * BLOCK_BYTES, count as usize * BLOCK_BYTES);
-        assert!(offset + bytes <= self.bytes, "block {block} lies beyond the array");
+        assert!(offset + bytes <= self.bytes, "block {block} lies beyond the vmemmap");
         // SAFETY: inside the mapping, as was just checked.
         let start = unsafe { self.base.add(offset) };
         let flags = libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -156,13 +159,13 @@ impl FakeArray {
     fn make_present(&self, block: u32, count: u32) {
         let (start, bytes) = self.remap(block, count, libc::PROT_READ | libc::PROT_WRITE);
         if !self.is_zeroed {
-            // SAFETY: just mapped, writable, and reached by nobody yet.
+            // SAFETY: just mapped, writable, and not in use yet.
             unsafe { start.write_bytes(JUNK, bytes) };
         }
     }
 }
 
-/// The section and the blocks in it.
+/// The number of the section, and the blocks in it.
 fn in_section(blocks: BlockRange) -> (u32, std::ops::Range<usize>) {
     let first = (blocks.start.0 % BLOCKS_PER_CALL) as usize;
     let end = first + blocks.blocks() as usize;
@@ -174,10 +177,10 @@ const fn run(start: Pfn, order: Order) -> PfnRange {
     PfnRange { start, end: start.add(order.pages()) }
 }
 
-// SAFETY: present sections are mapped for themselves alone, and a section that becomes absent is
-// mapped anew before its frames go into the Unflushed; the process has one set of translations,
-// which the system flushes (invariant 12).
-unsafe impl VmemmapSpace for FakeArray {
+// SAFETY: each present section has its own mapping, and a section that becomes absent is mapped
+// again before its frames go into the Unflushed; the process has one set of translations, which the
+// system flushes (invariant 12).
+unsafe impl VmemmapSpace for FakeVmemmap {
     fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -302,7 +305,7 @@ unsafe impl VmemmapSpace for FakeArray {
             }
             Some(Section::Large(large)) => gone.push(*large),
             Some(Section::Pieces { table, blocks }) => {
-                // Two tables may leave as well.
+                // Two tables may become free too.
                 let most = unflushed.room() - 2;
                 let present: Vec<usize> =
                     range.clone().filter(|&block| blocks[block].is_some()).collect();
