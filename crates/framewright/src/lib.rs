@@ -103,10 +103,6 @@
 //! | [`procfs`] | control files in the formats of `/proc` and `/sys` |
 //! | [`reporting`] | free memory back to the hypervisor |
 //! | [`adapters`] | other crates' interfaces, behind features |
-//!
-//! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which
-//! describes the work in Linux that this crate follows: deferred initialisation of the memory map,
-//! huge-page pools, their map's diet, the shuffle and free page reporting.
 #![no_std]
 
 #[cfg(test)]

@@ -154,9 +154,9 @@ impl Builder {
         self
     }
 
-    /// Makes a machine for statics, which outlives the thread that builds it. The memory of any other
-    /// machine goes back to the host when that thread ends, as by [`FakeMachine::retire`]: a test
-    /// program has hundreds of machines, and each test has a thread.
+    /// Makes a machine for statics, which outlives the thread that builds it. The memory of any
+    /// other machine goes back to the host when that thread ends, as by [`FakeMachine::retire`]: a
+    /// test program has hundreds of machines, and each test has a thread.
     pub fn kept(mut self) -> Self {
         self.is_kept = true;
         self

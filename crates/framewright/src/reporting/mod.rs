@@ -1,4 +1,5 @@
-//! Free page reporting: a guest's free memory goes back to its host by itself (SPEC 5).
+//! Free page reporting: a guest's free memory goes back to its host by itself (Linux:
+//! `mm/page_reporting.c`).
 //!
 //! [`Manager::register_reporting`](crate::Manager::register_reporting) takes a [`ReportDevice`] and
 //! gives a [`Reporter`], which the adopter polls: it takes free memory out of circulation, at most

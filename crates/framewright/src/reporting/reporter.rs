@@ -31,7 +31,7 @@ const EVENTS: usize = 8;
 const PATIENT_LOOKS: u32 = 8;
 const LEAST_OFTEN: u32 = 2;
 
-/// What reporting is doing (SPEC 5.2).
+/// What reporting is doing (Linux: `mm/page_reporting.c`, `page_reporting_process`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Nothing is there to report.
@@ -120,7 +120,7 @@ impl<P: Platform> Manager<P> {
     /// All counters of free page reporting.
     pub fn reporting_counters(&self) -> ReportingCounters {
         let mut counters = self.reporting().counted();
-        counters.reused_pages = self.reused_pool_frames();
+        counters.reused_pages = self.hugetlb().reused_frames();
         for zone in self.zones() {
             let (reused_pages, early_pages) = zone.reused_pages(self.platform());
             counters.reused_pages += reused_pages;
@@ -365,7 +365,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let worth = (self.hopeless.is_none() || self.hopeless != Some(self.seen()))
             && (order < Order::BLOCK
                 || self.manager.zones().iter().any(|zone| zone.has_unreported(platform, order))
-                || self.reports_pools() && self.manager.has_pool_pages_to_report(order));
+                || self.reports_pools() && self.manager.hugetlb().has_pages_to_report(order));
         if !worth {
             let less_often = (self.vain_looks / PATIENT_LOOKS).min(LEAST_OFTEN);
             self.vain_looks = self.vain_looks.saturating_add(1);
@@ -400,8 +400,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             add(zone.watermarks().low_pages);
         }
         if self.reports_pools() {
-            (0..self.manager.pool_lists())
-                .for_each(|number| add(self.manager.pool_free_frames(number).1));
+            (0..self.manager.hugetlb().lists())
+                .for_each(|number| add(self.manager.hugetlb().free_frames(number).1));
         }
         seen
     }
@@ -437,7 +437,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let (manager, number) = (self.manager, pass.zone);
         let platform = manager.platform();
         let Some(zone) = manager.zones().get(number) else {
-            if !reports_pools || pass.pool >= manager.pool_lists() {
+            if !reports_pools || pass.pool >= manager.hugetlb().lists() {
                 return self.finish_pass(now_ns);
             }
             self.loan = pass.lend(manager, self.capacity);
@@ -480,7 +480,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             }
             Source::Pool => {
                 for (place, range) in
-                    self.ranges.iter_mut().zip(self.manager.loan_ranges(&self.loan))
+                    self.ranges.iter_mut().zip(self.manager.hugetlb().loan_ranges(&self.loan))
                 {
                     (*place, count) = (range, count + 1);
                 }
@@ -549,7 +549,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let zero = self.device.content() == Content::Zero;
         let more = matches!(source, Source::Pool)
             && told_ranges == ranges
-            && self.manager.advance_loan(&mut self.loan);
+            && self.manager.hugetlb().advance_loan(&mut self.loan);
         if more {
             // A page that goes out in parts stays out in between.
             (self.out, self.registration.in_use) = (None, false);
@@ -604,11 +604,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             Source::Zone(number) => {
                 if let Some(zone) = self.manager.zones().get(number) {
                     zone.give_back(self.manager.platform(), &mut self.batch, returned);
-                    self.manager.stir();
+                    self.manager.note_free();
                 }
             }
             Source::Pool => {
-                self.manager.return_loan(&mut self.loan, &|page| {
+                self.manager.hugetlb().return_loan(&mut self.loan, &|page| {
                     matches!(returned(page), Returned::Reported { .. })
                 });
             }

@@ -6,7 +6,7 @@ use crate::block::list::{NONE, Position};
 use crate::block::split::{Moved, largest_piece};
 use crate::block::table::{BlockTable, GROUP, blocks_of};
 use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State};
-use crate::block::{Chain, Lot, first_link};
+use crate::block::{Chain, PageList, first_link};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
@@ -50,9 +50,9 @@ impl Zone {
         platform: &P,
         wanted: &ForPool,
         note: &mut dyn FnMut(Option<PfnRange>),
-    ) -> Lot {
+    ) -> PageList {
         let ForPool { order, most, keep_pages, least } = *wanted;
-        let mut lot = Lot::EMPTY;
+        let mut lot = PageList::EMPTY;
         // Without the lock: a zone that is full says so at once.
         if self.free_pages() < keep_pages.saturating_add(order.pages()) {
             return lot;
@@ -82,18 +82,18 @@ impl Zone {
     /// Makes what is allocated at `index` into pages of `order`, as a lot: a page was reported if
     /// all of it was.
     #[inline]
-    fn make_lot(&self, moved: &Moved, order: Order) -> Lot {
+    fn make_lot(&self, moved: &Moved, order: Order) -> PageList {
         let (index, whole) = (moved.index, moved.order);
         let Some(reported) = &moved.reported else {
-            return Lot::fresh(self.make_pool(index, whole, order, false));
+            return PageList::fresh(self.make_pool(index, whole, order, false));
         };
         let blocks = blocks_of(order);
         let pages = blocks_of(whole) / blocks;
         if (0..pages).all(|page| reported.has_all(page * blocks, order)) {
-            return Lot::of(self.make_pool(index, whole, order, true));
+            return PageList::of(self.make_pool(index, whole, order, true));
         }
         self.make_pool(index, whole, order, false);
-        let mut lot = Lot::EMPTY;
+        let mut lot = PageList::EMPTY;
         for page in 0..pages {
             let chain =
                 if reported.has_all(page * blocks, order) { &mut lot.told } else { &mut lot.fresh };

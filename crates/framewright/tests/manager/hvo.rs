@@ -247,10 +247,12 @@ proptest! {
                 0 | 1 => held.extend(manager.allocate(&Request::new(order(of))).ok()),
                 _ if held.is_empty() => {}
                 2 => {
-                    manager.give_up_map(&[held[which.index(held.len())]]).expect("it is the caller's");
+                    manager.give_up_map(&[held[which.index(held.len())]]).expect("it is the \
+                        caller's");
                 }
                 3 => {
-                    manager.bring_back_map(&[held[which.index(held.len())]]).expect("it is the caller's");
+                    manager.bring_back_map(&[held[which.index(held.len())]]).expect("it is the \
+                        caller's");
                 }
                 4 => manager.give_back(held.swap_remove(which.index(held.len()))).expect("allocated"),
                 _ => {

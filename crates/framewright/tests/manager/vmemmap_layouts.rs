@@ -149,7 +149,8 @@ proptest! {
         for &pfn in &marked {
             // SAFETY: the page is still ours.
             let page = unsafe { deferred.vmemmap().page(pfn) }.expect("it has a descriptor");
-            assert_eq!(page.flags().swap(0, Ordering::Relaxed), MARK, "pfn {pfn} was initialised twice");
+            assert_eq!(page.flags().swap(0, Ordering::Relaxed), MARK, "pfn {pfn} was initialised \
+                twice");
         }
         check_written(&deferred, array);
         held.into_iter().for_each(|range| deferred.give_back(range).expect("allocated"));
