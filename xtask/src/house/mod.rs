@@ -24,9 +24,8 @@ const LINE_LIMIT: usize = 650;
 
 /// Columns of a line of code.
 const WIDTH_LIMIT: usize = 100;
-/// Folders where text in quotes is still wider.
-const STILL_WIDE: &[&str] =
-    &["bench/", "cli/", "crates/framewright/", "crates/framewright-testkit/"];
+/// Where text in quotes and examples in documentation are still wider.
+const STILL_WIDE: &[&str] = &["crates/framewright/"];
 
 /// Words that say that something is not done. Put together here so that this file does not hold
 /// them.

@@ -32,7 +32,7 @@
 //! # What differs from Linux
 //!
 //! * Marks of what was reported stay with blocks through split and merge, so that nothing is
-//!   reported twice while it is free ([`crate::block`]).
+//!   reported twice while it is free (`block::reported`).
 //! * What was not reported is handed out first. A larger free block that was reported in part
 //!   counts as not reported: pieces come out of its unreported part as long as there is one, and
 //!   only that part is reported later. Migrate types come first: a request takes reported memory of

@@ -1,11 +1,12 @@
 //! The cycle: idle until something is worth a report, a pass after the delay, one submission at a
 //! time.
 
+mod register;
+
 use super::device::{Acknowledged, Content, MOST_RANGES, Progress, ReportDevice, SubmitError};
-use super::event::{Event, RegisterError};
+use super::event::Event;
 use super::pass::{Capacity, Kind, Pass};
-use crate::manager::{Loan, Manager};
-use crate::manager::{Reporting, ReportingCounters, add};
+use crate::manager::{Loan, Manager, Reporting, add};
 use crate::parameters::Pace;
 use crate::platform::Platform;
 use crate::units::{Order, PAGE_SIZE, PhysRange};
@@ -108,92 +109,6 @@ enum Next {
     Step,
     Wait(u64),
     Nothing,
-}
-
-impl<P: Platform> Manager<P> {
-    /// What may be seen and set of free page reporting.
-    #[must_use]
-    pub const fn reporting(&self) -> &Reporting {
-        self.shared_reporting()
-    }
-
-    /// All counters of free page reporting.
-    pub fn reporting_counters(&self) -> ReportingCounters {
-        let mut counters = self.reporting().counted();
-        counters.reused_pages = self.hugetlb().reused_frames();
-        for zone in self.zones() {
-            let (reused_pages, early_pages) = zone.reused_pages(self.platform());
-            counters.reused_pages += reused_pages;
-            counters.reused_early_pages += early_pages;
-        }
-        counters
-    }
-
-    /// Registers the one device for free page reports. From the first on, marks of reported blocks
-    /// are kept; they stay when a device goes, so that the next one goes on where it stopped.
-    ///
-    /// # Errors
-    /// See [`RegisterError`]; the device comes back with it.
-    pub fn register_reporting<D: ReportDevice>(
-        &self,
-        device: D,
-    ) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
-        let aids = self.debug().aids();
-        let content = device.content();
-        if aids.page_poison && content != Content::Poison
-            || aids.init_on_free && !matches!(content, Content::Zero | Content::ZeroOrKept)
-        {
-            return Err((RegisterError::Content, device));
-        }
-        let reporting = self.reporting();
-        if !reporting.register() {
-            return Err((RegisterError::Busy, device));
-        }
-        for zone in self.zones() {
-            zone.track_reported(self.platform());
-        }
-        let order = reporting.order().or(device.order()).unwrap_or(Order::BLOCK);
-        if order < Order::BLOCK {
-            self.forget_sweeps();
-        }
-        let mut reporter = Reporter {
-            manager: self,
-            registration: Registration { reporting, in_use: false },
-            order,
-            capacity: Capacity::of(device.capacity()),
-            device,
-            phase: Phase::Idle,
-            pass: None,
-            batch: Batch::EMPTY,
-            loan: Loan::EMPTY,
-            out: None,
-            ranges: [PhysRange::new(0, 0); MOST_RANGES],
-            range_count: 0,
-            silent: false,
-            resetting: false,
-            closing: false,
-            errors: 0,
-            not_before_ns: 0,
-            looked_ns: None,
-            look_due_ns: 0,
-            vain_looks: 0,
-            hopeless: None,
-            flushes_begun: reporting.flushes_wanted(),
-            events: [None; EVENTS],
-        };
-        reporter.note(Event::Enabled { order });
-        Ok(reporter)
-    }
-
-    /// Runs of split blocks may be worth a report that were not before.
-    fn forget_sweeps(&self) {
-        for zone in self.zones() {
-            let mut from = Some(0);
-            while let Some(index) = from {
-                from = zone.forget_sweeps(self.platform(), index);
-            }
-        }
-    }
 }
 
 impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {

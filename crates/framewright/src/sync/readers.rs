@@ -65,12 +65,12 @@ impl Readers {
 /// Somebody is inside, with interrupts off, so that it stays where it is:
 ///
 /// ```compile_fail,E0277
-/// # use framewright::sync::Readers;
+/// # use framewright::internals::Readers;
 /// fn leaves<T: Send>(_: T) {}
 /// leaves(Readers::new().enter());
 /// ```
 /// ```
-/// # use framewright::sync::Readers;
+/// # use framewright::internals::Readers;
 /// fn leaves<T: Send>(_: T) {}
 /// leaves(Readers::new());
 /// ```

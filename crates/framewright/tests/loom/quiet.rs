@@ -5,7 +5,7 @@
 //! own there; what is checked is the protocol around it. `RUSTFLAGS="--cfg loom" cargo test
 //! --release -p framewright --test loom_quiet --target-dir target/loom`
 
-use framewright::sync::{DrainEpoch, Ownership};
+use framewright::internals::{DrainEpoch, Ownership};
 use framewright::{IrqState, PinnedCpu, Platform};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{Ordering, fence};

@@ -1,11 +1,11 @@
 //! Giving back the memory map of huge pages, and restoring it.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
-use framewright::block::MapForm;
 use framewright::manager::{MapChange, MapError};
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::MapForm;
 use framewright::{AllocateError, Request};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};

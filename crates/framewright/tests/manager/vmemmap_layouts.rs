@@ -4,10 +4,10 @@
 
 use crate::common::{Fake, bring_up_with, check, parameters};
 use framewright::Request;
-use framewright::block::State;
 use framewright::parameters::Policy;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::State;
 use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
