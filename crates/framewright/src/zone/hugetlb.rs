@@ -152,20 +152,19 @@ impl Zone {
         leaked
     }
 
-    /// Divides a page of a pool into pages of another, as ones that were reported or were not;
+    /// Divides a page of `order` that a pool has into pages of `smaller`, as reported as it is;
     /// nothing when it is isolated or has a memory error.
     pub(crate) fn divide_for_pool<P: Platform>(
         &self,
         platform: &P,
-        index: u32,
+        page: Chain,
         order: Order,
         smaller: Order,
-        told: bool,
     ) -> Option<Chain> {
         let _locked = self.read(platform);
-        let plain =
-            self.table.state(index) == BlockState::head(State::Pool, order, MigrateType::Movable);
-        plain.then(|| self.make_pool(index, order, smaller, told))
+        let state = self.table.state(page.first);
+        let plain = state == BlockState::head(State::Pool, order, MigrateType::Movable);
+        plain.then(|| self.make_pool(page.first, order, smaller, page.told))
     }
 
     /// Makes a block that one allocation of `order` gave a page of a pool; nothing when it was

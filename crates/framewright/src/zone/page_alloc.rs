@@ -12,6 +12,7 @@
 //! ```
 
 use super::locked::LockedZone;
+use crate::block::bit_sets::Neighbours;
 use crate::block::list::NONE;
 use crate::block::{BlockState, FreeMap, MigrateType, State};
 use crate::page::Descriptors;
@@ -108,7 +109,7 @@ impl LockedZone {
             let near = near.and_then(|found| {
                 Some((found, self.free_index.lowest_members(migrate_type, found)?))
             });
-            let Some((found, (base, mut members))) = near else {
+            let Some((found, Neighbours { base, bits: mut members })) = near else {
                 let Some(word) = self.take_word(order, migrate_type, limit) else { break };
                 give(word);
                 limit -= word.runs.count_ones();
@@ -151,7 +152,8 @@ impl LockedZone {
                     }
                 }
             }
-            self.free_index.remove_members(migrate_type, found, (base, used_up));
+            let used_up = Neighbours { base, bits: used_up };
+            self.free_index.remove_members(migrate_type, found, used_up);
         }
     }
 

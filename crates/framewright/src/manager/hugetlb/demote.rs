@@ -100,7 +100,7 @@ impl<P: Platform> Pool<'_, P> {
         alone(zone, index);
         self.tell_maps(zone, whole, Moment::Demotion);
         let parts =
-            zone.divide_for_pool(self.manager.platform, index, size.order(), smaller.order(), told);
+            zone.divide_for_pool(self.manager.platform, whole, size.order(), smaller.order());
         if let Some(parts) = parts {
             self.manager.pool(smaller).tell_maps(zone, parts, Moment::Publish);
         }
