@@ -10,8 +10,8 @@ use crate::platform::GuestPlatform;
 use crate::smp;
 use core::arch::asm;
 use framewright::Manager;
-use framewright::block::MigrateType;
 use framewright::units::Order;
+use framewright::zone::MigrateType;
 use framewright_arch::x86_64::registers;
 
 /// A way to fail.

@@ -17,9 +17,9 @@ use crate::window::GuestWindow;
 use core::cell::Cell;
 use core::fmt::{self, Write};
 use framewright::Manager;
+use framewright::SpinLock;
 use framewright::platform::Platform;
 use framewright::procfs::{FileSystem, Source};
-use framewright::sync::SpinLock;
 use framewright_shell::{Editor, Event, Host, Run, Shell};
 use framewright_workload::Window;
 

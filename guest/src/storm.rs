@@ -9,9 +9,9 @@
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp::{Cpu, MAX_CPUS, barrier, start_timer, stop_timer};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use framewright::block::MigrateType;
 use framewright::platform::Platform;
 use framewright::units::{Order, Pfn};
+use framewright::zone::MigrateType;
 use framewright::{AllocateError, Manager};
 
 /// Most blocks that each CPU's handler holds.

@@ -3,8 +3,8 @@
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp::TlbShootdown;
 use core::ptr::NonNull;
+use framewright::SpinLock;
 use framewright::platform::Platform;
-use framewright::sync::SpinLock;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::FrameSource;
 use framewright::{Manager, Request};

@@ -82,7 +82,8 @@ mod tests {
         let output = "     Running unittests src/lib.rs (target/debug/deps/core-0123)\n\
                       test result: ok. 2 passed; 0 failed; finished in 1.50s\n\
                       \x20    Running tests/manager/main.rs (target/debug/deps/manager-89ab)\n\
-                      test result: FAILED. 1 passed; 1 failed; finished in 0.25s\n   Doc-tests core\n\
+                      test result: FAILED. 1 passed; 1 failed; finished in 0.25s\n\
+                      \x20  Doc-tests core\n\
                       test result: ok. 1 passed; finished in 2.00s\nno result\n";
         let found: Vec<_> = programs(output)
             .into_iter()

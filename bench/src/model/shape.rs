@@ -3,8 +3,8 @@
 
 use super::predict::SECTION_PAGES;
 use framewright::Manager;
+use framewright::internals::deferred_sections;
 use framewright::units::{PAGE_SHIFT, PAGES_PER_BLOCK, PfnRange};
-use framewright::vmemmap::deferred_sections;
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent};
 use framewright_hosted::{HostedPlatform, Machine};

@@ -8,11 +8,11 @@ use crate::stamp::{clear, word};
 use crate::window::WindowError;
 use core::fmt;
 use core::sync::atomic::Ordering;
-use framewright::block::MigrateType;
 use framewright::hugetlb::{PoolError, PoolSize};
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
+use framewright::zone::MigrateType;
 use framewright::{AllocateError, Manager, Platform, Request};
 
 /// Words in the first page of a run: the next run, and the seal that belongs to it.

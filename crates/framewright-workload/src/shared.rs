@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::stamp::Held;
-use framewright::sync::SpinLock;
+use framewright::SpinLock;
 use framewright::zone::Counts;
 use framewright::{Manager, Platform};
 

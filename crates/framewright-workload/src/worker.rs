@@ -6,9 +6,9 @@ use crate::random::Random;
 use crate::shared::Shared;
 use crate::stamp::Held;
 use crate::tally::Tally;
-use framewright::block::MigrateType;
 use framewright::memblock::NodeChoice;
 use framewright::units::{MAX_NODES, NodeId, Order, PHYSICAL_ADDRESS_END, Pfn, PfnRange};
+use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
 use framewright::{AllocateError, Manager, Platform, Request};
 

@@ -96,24 +96,20 @@
 //! | [`memblock`] | the allocator before the allocator |
 //! | [`parameters`] | the command line |
 //! | [`manager`] | bring-up, allocation, verification |
-//! | [`zone`], [`block`] | what the manager is made of |
+//! | [`zone`] | zones, their blocks and free memory |
 //! | [`hugetlb`] | huge-page pools |
 //! | [`debug`] | page owners, poison, clearing |
 //! | [`bootlog`] | boot log and JSON |
 //! | [`procfs`] | control files in the formats of `/proc` and `/sys` |
 //! | [`reporting`] | free memory back to the hypervisor |
 //! | [`adapters`] | other crates' interfaces, behind features |
-//!
-//! References of the form "SPEC 3.5" name sections of the project's behaviour specification, which
-//! describes the work in Linux that this crate follows: deferred initialisation of the memory map,
-//! huge-page pools, their map's diet, the shuffle and free page reporting.
 #![no_std]
 
 #[cfg(test)]
 extern crate std;
 
 pub mod adapters;
-pub mod block;
+mod block;
 pub mod bootlog;
 mod carve;
 pub mod debug;
@@ -127,14 +123,13 @@ pub mod parameters;
 pub mod platform;
 pub mod procfs;
 pub mod reporting;
-pub mod vmemmap;
-pub mod vmemmap_space;
-// Public for the models and tests of this crate alone: what is in it keeps no promise to others.
-#[doc(hidden)]
-pub mod sync;
+mod sync;
 pub mod units;
+mod vmemmap;
+pub mod vmemmap_space;
 pub mod zone;
 
+pub use block::MigrateType;
 pub use manager::{
     AllocateError, BringUp, BringUpError, BringUpFailed, Frames, Manager, Reclaim, ReferenceError,
     Request, Shortage,
@@ -142,3 +137,12 @@ pub use manager::{
 pub use page::{Page, PartOf};
 pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};
+pub use sync::{SpinGuard, SpinLock};
+
+/// For the models and tests of this crate alone: nothing here keeps a promise to others.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::sync::{CountWord, DrainEpoch, NoReference, Ownership};
+    pub use crate::sync::{Readers, Reading, ReferenceCount};
+    pub use crate::vmemmap::{SectionState, deferred_sections};
+}

@@ -79,8 +79,8 @@ pub struct IrqState(pub usize);
 ///
 /// Contexts: the manager calls `direct`, `pin`, `unpin`, `irq_save`, `irq_restore`, `now_ns` and
 /// `relax` from any context in which you call the manager, interrupt handlers included;
-/// `cpu_barrier`, `yield_now` and everything on [`VmemmapSpace`] only where waiting is allowed, and not
-/// pinned, so that they may sleep.
+/// `cpu_barrier`, `yield_now` and everything on [`VmemmapSpace`] only where waiting is allowed, and
+/// not pinned, so that they may sleep.
 ///
 /// # Safety
 /// The implementer promises that

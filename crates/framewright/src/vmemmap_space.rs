@@ -2,11 +2,11 @@
 //!
 //! The memory map in its *array* form is an array addressed by frame number in a virtual range of
 //! its own: the part that describes one 2 MiB block is eight pages of it (512 times 64 bytes).
-//! [`VmemmapSpace`] is what the manager needs from page tables to build such parts, to take them away
-//! and to give their frames back. The rule that matters is carried by types: what leaves the tables
-//! goes into an [`Unflushed`], only [`VmemmapSpace::flush`] turns that into a [`FrameList`], and only a
-//! `FrameList` can be freed. So no frame is used again while some CPU may still reach it through a
-//! stale translation (invariant 12).
+//! [`VmemmapSpace`] is what the manager needs from page tables to build such parts, to take them
+//! away and to give their frames back. The rule that matters is carried by types: what leaves the
+//! tables goes into an [`Unflushed`], only [`VmemmapSpace::flush`] turns that into a [`FrameList`],
+//! and only a `FrameList` can be freed. So no frame is used again while some CPU may still reach it
+//! through a stale translation (invariant 12).
 
 use crate::units::{Order, Pfn, PfnRange};
 use core::fmt;
@@ -154,8 +154,8 @@ impl Changed {
 /// Frames that are out of the tables but perhaps still in some CPU's TLB, and translations that
 /// must be flushed.
 ///
-/// It has no way to reach its frames: hand it to [`VmemmapSpace::flush`]. Dropping it leaks its frames,
-/// which is safe.
+/// It has no way to reach its frames: hand it to [`VmemmapSpace::flush`]. Dropping it leaks its
+/// frames, which is safe.
 #[must_use = "its frames come back only through VmemmapSpace::flush"]
 pub struct Unflushed {
     runs: Runs,
@@ -226,8 +226,8 @@ impl Unflushed {
         self.changed.anywhere || self.changed.len > 0
     }
 
-    /// For [`VmemmapSpace::flush`]: the blocks whose parts of the array may be stale, or nothing when
-    /// it may be any.
+    /// For [`VmemmapSpace::flush`]: the blocks whose parts of the array may be stale, or nothing
+    /// when it may be any.
     #[must_use]
     pub fn changed(&self) -> Option<&[BlockRange]> {
         if self.changed.anywhere { None } else { self.changed.ranges.get(..self.changed.len) }

@@ -10,11 +10,11 @@
 mod common;
 
 use common::{Fake, bring_up_with, gib, mib, parameters};
-use framewright::block::MigrateType;
 use framewright::hugetlb::{PoolError, PoolSize};
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockRange;
+use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
 use framewright::{Frames, Request};
 use framewright_jobs::NoHelpers;

@@ -2,8 +2,8 @@
 
 use super::interface::{Free, Subject};
 use framewright::Manager;
-use framewright::block::MigrateType;
 use framewright::units::{BLOCK_ORDER, Order, Pfn};
+use framewright::zone::MigrateType;
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent};
 use framewright_hosted::{CpuToken, HostedPlatform, Machine};

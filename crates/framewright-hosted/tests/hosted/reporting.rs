@@ -118,11 +118,8 @@ fn memory_that_may_be_taken_keeps_its_content_or_is_zero() {
             reporter.poll(ms * 1_000_000);
         }
         assert_eq!(manager.reporting_counters().errors, 0);
-        let zeroed = manager.allocate_at(
-            block.start,
-            Order::BLOCK,
-            framewright::block::MigrateType::Movable,
-        );
+        let zeroed =
+            manager.allocate_at(block.start, Order::BLOCK, framewright::zone::MigrateType::Movable);
         zeroed.expect("it is free");
     });
 }

@@ -4,10 +4,10 @@ use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use framewright::Platform;
-use framewright::block::MigrateType;
 use framewright::parameters::parse_size;
 use framewright::procfs::parse_number;
 use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn};
+use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
 
 /// A decimal number, or a hexadecimal one after `0x`.

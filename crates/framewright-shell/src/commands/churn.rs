@@ -6,7 +6,7 @@ use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use crate::size::Size;
 use core::sync::atomic::{AtomicU64, Ordering};
-use framewright::sync::SpinLock;
+use framewright::SpinLock;
 use framewright::units::Order;
 use framewright::zone::FreeError;
 use framewright::{AllocateError, Frames, Manager, Platform, Request};

@@ -10,7 +10,7 @@ use crate::shell::Shell;
 use crate::size::Counted;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Platform;
-use framewright::sync::SpinLock;
+use framewright::SpinLock;
 use framewright::units::Order;
 use framewright_workload::{Pile, PileError};
 

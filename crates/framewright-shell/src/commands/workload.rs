@@ -7,7 +7,7 @@ use crate::io::{Failed, Io};
 use crate::owned::give_back;
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
-use framewright::sync::SpinLock;
+use framewright::SpinLock;
 use framewright::units::Order;
 use framewright::{Manager, Platform, Request};
 use framewright_workload::{Failure, Held, Shared, Tally, Worker};

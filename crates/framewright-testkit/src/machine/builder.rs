@@ -1,8 +1,9 @@
 //! [`Builder`]: describes a [`FakeMachine`].
 
 use super::cpu::CpuSet;
+use super::fake::retire_with_thread;
 use super::fake::{Clock, Counters, FakeMachine};
-use super::memory::{Layout, Memory, PATTERNS, retire_with_thread};
+use super::memory::{Layout, Memory, PATTERNS};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::units::{NodeId, PhysRange};
 use std::cell::Cell;
@@ -154,9 +155,9 @@ impl Builder {
         self
     }
 
-    /// Makes a machine for statics, which outlives the thread that builds it. The memory of any other
-    /// machine goes back to the host when that thread ends, as by [`FakeMachine::retire`]: a test
-    /// program has hundreds of machines, and each test has a thread.
+    /// Makes a machine for statics, which outlives the thread that builds it. The memory of any
+    /// other machine goes back to the host when that thread ends, as by [`FakeMachine::retire`]: a
+    /// test program has hundreds of machines, and each test has a thread.
     pub fn kept(mut self) -> Self {
         self.is_kept = true;
         self
@@ -217,11 +218,8 @@ impl Builder {
             }
             None => Arc::new(Memory::new(&usable, self.layout, pattern)),
         };
-        if !self.is_kept {
-            retire_with_thread(&memory);
-        }
         let cpus = Arc::new(CpuSet::new(self.cpu_nodes.len()));
-        Box::leak(Box::new(FakeMachine {
+        let machine: &'static FakeMachine = Box::leak(Box::new(FakeMachine {
             memory,
             pattern,
             map,
@@ -234,7 +232,11 @@ impl Builder {
             vmemmap: OnceLock::new(),
             knows_tasks: self.knows_tasks,
             entropy: self.entropy,
-        }))
+        }));
+        if !self.is_kept {
+            retire_with_thread(machine);
+        }
+        machine
     }
 
     fn topology(&self) -> Topology<'static> {

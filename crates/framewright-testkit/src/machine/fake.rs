@@ -7,6 +7,7 @@ use framewright::firmware::{MemoryMap, Topology};
 use framewright::units::{NodeId, Pfn};
 use framewright::vmemmap_space::VmemmapSpace;
 use framewright::{IrqState, PinnedCpu, Platform};
+use std::cell::RefCell;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -244,6 +245,8 @@ impl FakeMachine {
     /// The machine's memory is not used any more, which includes every manager that runs on it.
     pub unsafe fn retire(&self) {
         self.memory.retire();
+        // SAFETY: passed on to the caller.
+        unsafe { self.discard_vmemmap() };
     }
 }
 
@@ -347,4 +350,26 @@ unsafe impl Platform for FakeMachine {
     fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
         Some(*self.vmemmap.get()?)
     }
+}
+
+/// Retires a machine when the calling thread ends, its vmemmap too. A use after that panics or
+/// faults.
+pub(super) fn retire_with_thread(machine: &'static FakeMachine) {
+    struct Machines(RefCell<Vec<&'static FakeMachine>>);
+
+    impl Drop for Machines {
+        fn drop(&mut self) {
+            for machine in self.0.get_mut() {
+                // SAFETY: a test that builds a machine is over when its thread ends; what is used
+                // in spite of that faults.
+                unsafe { machine.retire() };
+            }
+        }
+    }
+
+    thread_local! {
+        static BUILT: Machines = const { Machines(RefCell::new(Vec::new())) };
+    }
+
+    BUILT.with(|built| built.0.borrow_mut().push(machine));
 }

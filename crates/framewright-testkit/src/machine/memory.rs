@@ -5,12 +5,11 @@
 //! privately again and again, so it fills frames at no cost until they are written.
 
 use framewright::units::PhysRange;
-use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// The values that every byte of memory may have at the start. In memory that was never cleared a
 /// table then shows, by pattern, each state of a block (the low four bits of a word), and one that
@@ -145,23 +144,6 @@ impl Memory {
         let flags = libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         map(Some(self.base), self.size, libc::PROT_NONE, flags, -1);
     }
-}
-
-/// Retires the memory when the calling thread ends. A use after that panics or faults.
-pub(super) fn retire_with_thread(memory: &Arc<Memory>) {
-    struct Memories(RefCell<Vec<Arc<Memory>>>);
-
-    impl Drop for Memories {
-        fn drop(&mut self) {
-            self.0.get_mut().iter().for_each(|memory| memory.retire());
-        }
-    }
-
-    thread_local! {
-        static BUILT: Memories = const { Memories(RefCell::new(Vec::new())) };
-    }
-
-    BUILT.with(|built| built.0.borrow_mut().push(Arc::clone(memory)));
 }
 
 fn region(base: NonNull<u8>, range: PhysRange, offset: usize) -> Region {

@@ -5,8 +5,8 @@
 //! heap takes another. A chunk begins with a header that names the chunk before it, so the heap
 //! needs no array of its own and grows for as long as there is memory.
 
-use framewright::block::MigrateType;
 use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, PfnRange};
+use framewright::zone::MigrateType;
 use framewright::{AllocateError, Manager, Platform, Request};
 use std::alloc::Layout;
 use std::cell::Cell;

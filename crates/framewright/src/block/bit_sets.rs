@@ -15,11 +15,33 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 /// 64^6 exceeds every index.
 const LEVELS: usize = 6;
 
-/// Up to 64 indices from `index` on that lie in one word, as [`BitSets::insert_members`] wants
-/// them: the first index of the word, and a bit for each.
-#[inline]
-pub(crate) const fn neighbours(index: u32, blocks: u32) -> (u32, u64) {
-    (index & !63, (u64::MAX >> (64 - blocks)) << (index & 63))
+/// Some of the 64 neighbouring indices that share a word of a set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Neighbours {
+    /// The first of the 64, in them or not.
+    pub(crate) base: u32,
+    /// A bit for each index in them, the lowest for `base`.
+    pub(crate) bits: u64,
+}
+
+impl Neighbours {
+    /// Up to 64 indices from `index` on, in one word.
+    #[inline]
+    pub(crate) const fn new(index: u32, count: u32) -> Self {
+        Self { base: index & !63, bits: (u64::MAX >> (64 - count)) << (index & 63) }
+    }
+
+    /// The lowest.
+    #[inline]
+    pub(crate) const fn first(self) -> u32 {
+        self.base + self.bits.trailing_zeros()
+    }
+
+    /// How many.
+    #[inline]
+    pub(crate) const fn count(self) -> u32 {
+        self.bits.count_ones()
+    }
 }
 
 /// `SETS` sets, numbered from 0. Changed under the zone lock only.
@@ -99,9 +121,10 @@ impl<const SETS: usize> BitSets<SETS> {
     /// The 64 indices that the lowest member of a set that is not empty is among: the first of
     /// them, and a bit for each that is a member.
     #[inline]
-    pub(crate) fn lowest_members(&self, set: usize) -> Option<(u32, u64)> {
+    pub(crate) fn lowest_members(&self, set: usize) -> Option<Neighbours> {
         let lowest = self.member(set, |word, _| word.trailing_zeros())?;
-        Some((lowest & !63, self.word(set, 0, lowest as usize / 64).load(Ordering::Relaxed)))
+        let bits = self.word(set, 0, lowest as usize / 64).load(Ordering::Relaxed);
+        Some(Neighbours { base: lowest & !63, bits })
     }
 
     /// Which of the 64 indices from `base` on are members.
@@ -127,10 +150,10 @@ impl<const SETS: usize> BitSets<SETS> {
         (1..self.depth).fold(1, |all, level| all & bit(level)) & 1 != 0
     }
 
-    /// Puts indices in, given as [`neighbours`] and [`lowest_members`](Self::lowest_members) give
-    /// them; returns all of the 64 that were members.
+    /// Puts indices in; returns all of the 64 that were members.
     #[inline]
-    pub(crate) fn insert_members(&self, set: usize, (base, bits): (u32, u64)) -> u64 {
+    pub(crate) fn insert_members(&self, set: usize, members: Neighbours) -> u64 {
+        let Neighbours { base, bits } = members;
         if !self.has_leaf(set, base) {
             self.make_leaf(set, base);
         }
@@ -155,10 +178,10 @@ impl<const SETS: usize> BitSets<SETS> {
         self.word(set, 0, base as usize / 64).store(0, Ordering::Relaxed);
     }
 
-    /// Takes members out, given as for [`insert_members`](Self::insert_members). True when the set
-    /// is empty then.
+    /// Takes members out. True when the set is empty then.
     #[inline]
-    pub(crate) fn remove_members(&self, set: usize, (base, bits): (u32, u64)) -> bool {
+    pub(crate) fn remove_members(&self, set: usize, members: Neighbours) -> bool {
+        let Neighbours { base, bits } = members;
         let mut gone = bits;
         for level in 0..self.depth {
             let word = self.word(set, level, base as usize >> (6 * level) >> 6);
@@ -238,14 +261,14 @@ mod tests {
                     (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| base + bit)
                 };
                 if seed >> 20 & 1 == 0 || model.is_empty() {
-                    assert_eq!(sets.insert_members(1, (base, bits)), before);
+                    assert_eq!(sets.insert_members(1, Neighbours { base, bits }), before);
                     model.extend(named(bits));
                 } else if before & bits != 0 {
                     model.retain(|&index| !named(bits).any(|gone| gone == index));
-                    assert_eq!(sets.remove_members(1, (base, bits)), model.is_empty());
+                    assert_eq!(sets.remove_members(1, Neighbours { base, bits }), model.is_empty());
                 }
                 if let Some(&lowest) = model.first() {
-                    assert_eq!(sets.lowest_members(1).map(|(base, _)| base), Some(lowest & !63));
+                    assert_eq!(sets.lowest_members(1).map(|found| found.base), Some(lowest & !63));
                 }
                 assert_eq!(sets.count(1), model.len() as u64);
                 assert_eq!(sets.count(0), 0);

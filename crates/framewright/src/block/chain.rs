@@ -59,7 +59,7 @@ pub(crate) struct Chain {
 impl Chain {
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, pages: 0, told: false };
     /// One for pages that were reported.
-    pub(crate) const EMPTY_TOLD: Self = Self { told: true, ..Self::EMPTY };
+    pub(crate) const EMPTY_REPORTED: Self = Self { told: true, ..Self::EMPTY };
 
     /// A page whose links are those of a chain of its own.
     pub(crate) const fn one(index: u32, told: bool) -> Self {

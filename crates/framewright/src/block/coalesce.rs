@@ -1,6 +1,6 @@
 //! Deferring the merge of blocks that are freed, and catching up on it.
 
-use super::bit_sets::neighbours;
+use super::bit_sets::Neighbours;
 use super::buddy::Buddy;
 use super::state::MigrateType;
 use super::table::blocks_of;
@@ -45,10 +45,10 @@ impl Buddy {
         if !self.defers_merges() {
             return false;
         }
-        let members = neighbours(index, blocks);
+        let members = Neighbours::new(index, blocks);
         let deferred = self.deferred.insert(members);
         if deferred == Some(u64::MAX) {
-            self.coalesce_64(members.0);
+            self.coalesce_64(members.base);
         }
         deferred.is_some()
     }
@@ -71,8 +71,9 @@ impl Buddy {
     fn coalesce_64(&mut self, base: u32) {
         let segment = self.segment_of(base);
         if segment.start <= base && base + 64 <= segment.end {
-            self.deferred.remove((base, u64::MAX));
-            self.free_neighbours(base, u64::MAX);
+            let all = Neighbours { base, bits: u64::MAX };
+            self.deferred.remove(all);
+            self.free_neighbours(all);
         }
     }
 
@@ -80,19 +81,19 @@ impl Buddy {
     /// first.
     pub(crate) fn coalesce(&mut self, most: u32) {
         for _ in 0..most {
-            let Some((base, mut bits)) = self.deferred.take(64) else { return };
+            let Some(Neighbours { base, mut bits }) = self.deferred.take(64) else { return };
             while bits != 0 {
                 let end = self.segment_of(base + bits.trailing_zeros()).end;
                 let own = bits & (u64::MAX >> (64 - (end.min(base + 64) - base)));
-                self.free_neighbours(base, own);
+                self.free_neighbours(Neighbours { base, bits: own });
                 bits &= !own;
             }
         }
     }
 
     /// Frees blocks of one segment in pieces as large as they make together.
-    fn free_neighbours(&mut self, base: u32, bits: u64) {
-        let mut bits = bits;
+    fn free_neighbours(&mut self, freed: Neighbours) {
+        let Neighbours { base, mut bits } = freed;
         while bits != 0 {
             let start = bits.trailing_zeros();
             let run = (bits >> start).trailing_ones();
@@ -102,7 +103,7 @@ impl Buddy {
                 .and_then(|level| Order::new(BLOCK_ORDER + level))
                 .unwrap_or(Order::BLOCK);
             self.free_divided(base + start, order, MigrateType::Movable);
-            bits &= !neighbours(start, blocks_of(order)).1;
+            bits &= !Neighbours::new(start, blocks_of(order)).bits;
         }
     }
 }

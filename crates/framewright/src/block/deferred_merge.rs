@@ -8,7 +8,7 @@
 //! into the lists, when somebody wants more than one block or looks at what is free
 //! (`Zone::lock_coalesced`).
 
-use super::bit_sets::{BitSets, neighbours};
+use super::bit_sets::{BitSets, Neighbours};
 use super::state::{BlockState, MigrateType, State};
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{Order, PAGES_PER_BLOCK};
@@ -57,8 +57,8 @@ impl DeferredMerges {
     /// Whether a block is in the set.
     #[inline]
     pub(crate) fn contains(&self, index: u32) -> bool {
-        let (base, bit) = neighbours(index, 1);
-        self.blocks != 0 && self.set.members(0, base) & bit != 0
+        let Neighbours { base, bits } = Neighbours::new(index, 1);
+        self.blocks != 0 && self.set.members(0, base) & bits != 0
     }
 
     /// Blocks in the set, counted one by one.
@@ -66,13 +66,14 @@ impl DeferredMerges {
         if self.blocks == 0 { 0 } else { self.set.count(0) }
     }
 
-    /// Puts blocks in, given as [`neighbours`] gives them. Returns all of the 64 that are in
+    /// Puts blocks in. Returns all of the 64 that are in
     /// the set then; nothing, and nothing is changed, when one of them was in it before.
     #[inline]
-    pub(crate) fn insert(&mut self, (base, bits): (u32, u64)) -> Option<u64> {
-        let before = self.set.insert_members(0, (base, bits));
+    pub(crate) fn insert(&mut self, added: Neighbours) -> Option<u64> {
+        let Neighbours { base, bits } = added;
+        let before = self.set.insert_members(0, added);
         if before & bits != 0 {
-            return self.undo((base, bits & !before));
+            return self.undo(Neighbours { base, bits: bits & !before });
         }
         self.blocks += bits.count_ones();
         Some(before | bits)
@@ -81,43 +82,43 @@ impl DeferredMerges {
     /// [`insert`](Self::insert) of one block, which is not counted bit by bit.
     #[inline]
     pub(super) fn insert_one(&mut self, index: u32) -> Option<u64> {
-        let block = neighbours(index, 1);
+        let block = Neighbours::new(index, 1);
         let before = self.set.insert_members(0, block);
-        if before & block.1 != 0 {
+        if before & block.bits != 0 {
             return None;
         }
         self.blocks += 1;
-        Some(before | block.1)
+        Some(before | block.bits)
     }
 
     #[cold]
-    fn undo(&mut self, added: (u32, u64)) -> Option<u64> {
-        if added.1 != 0 {
+    fn undo(&mut self, added: Neighbours) -> Option<u64> {
+        if added.bits != 0 {
             self.set.remove_members(0, added);
         }
         None
     }
 
-    /// Takes up to `most` of the lowest blocks, neighbours within 64: the first of the 64, and a
-    /// bit for each.
+    /// Takes up to `most` of the lowest blocks, neighbours within 64.
     #[inline]
-    pub(crate) fn take(&mut self, most: u32) -> Option<(u32, u64)> {
+    pub(crate) fn take(&mut self, most: u32) -> Option<Neighbours> {
         if self.blocks == 0 || most == 0 {
             return None;
         }
-        let (base, members) = self.set.lowest_members(0)?;
+        let Neighbours { base, bits: members } = self.set.lowest_members(0)?;
         let taken = if most < members.count_ones() {
             members & !(0..most).fold(members, |rest, _| rest & (rest - 1))
         } else {
             members
         };
-        self.remove((base, taken));
-        Some((base, taken))
+        let taken = Neighbours { base, bits: taken };
+        self.remove(taken);
+        Some(taken)
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, members: (u32, u64)) {
+    pub(super) fn remove(&mut self, members: Neighbours) {
         self.set.remove_members(0, members);
-        self.blocks -= members.1.count_ones();
+        self.blocks -= members.count();
     }
 }

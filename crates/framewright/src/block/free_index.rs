@@ -4,7 +4,7 @@
 //! Orders of memory: Relaxed: under the zone lock.
 
 use crate::block::MigrateType;
-use crate::block::bit_sets::{BitSets, neighbours};
+use crate::block::bit_sets::{BitSets, Neighbours};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 
 /// Orders of free runs in a split block: 0..=9, the last when every frame is free.
@@ -58,21 +58,21 @@ impl FreeIndex {
         &self,
         migrate_type: MigrateType,
         order: u8,
-    ) -> Option<(u32, u64)> {
+    ) -> Option<Neighbours> {
         if self.is_empty(migrate_type, order) {
             return None;
         }
         self.sets.lowest_members(set_of(migrate_type, order))
     }
 
-    /// Takes members out, given as [`lowest_members`](Self::lowest_members) gives them.
+    /// Takes members out.
     pub(crate) fn remove_members(
         &mut self,
         migrate_type: MigrateType,
         order: u8,
-        members: (u32, u64),
+        members: Neighbours,
     ) {
-        if members.1 != 0 && self.sets.remove_members(set_of(migrate_type, order), members) {
+        if members.bits != 0 && self.sets.remove_members(set_of(migrate_type, order), members) {
             self.occupied[migrate_type as usize] &= !(1 << order);
         }
     }
@@ -99,13 +99,13 @@ impl FreeIndex {
     }
 
     pub(crate) fn insert(&mut self, migrate_type: MigrateType, order: u8, block: u32) {
-        self.sets.insert_members(set_of(migrate_type, order), neighbours(block, 1));
+        self.sets.insert_members(set_of(migrate_type, order), Neighbours::new(block, 1));
         self.occupied[migrate_type as usize] |= 1 << order;
     }
 
     /// Takes a member out.
     pub(crate) fn remove(&mut self, migrate_type: MigrateType, order: u8, block: u32) {
-        self.remove_members(migrate_type, order, neighbours(block, 1));
+        self.remove_members(migrate_type, order, Neighbours::new(block, 1));
     }
 
     /// Words that mean nothing, because no block of these types, neighbours in
@@ -186,7 +186,8 @@ mod tests {
                 assert!(any.map_or(model.is_empty(), |member| model.contains(&member)));
                 assert_eq!(index.smallest(MigrateType::Movable, 1).is_some(), !model.is_empty());
                 if seed.is_multiple_of(50)
-                    && let Some((base, members)) = index.lowest_members(MigrateType::Movable, 3)
+                    && let Some(Neighbours { base, bits: members }) =
+                        index.lowest_members(MigrateType::Movable, 3)
                 {
                     let near: Vec<u32> = (0..64)
                         .filter(|bit| members >> bit & 1 != 0)
@@ -196,7 +197,11 @@ mod tests {
                         near.iter().eq(model.range(base..base + 64))
                             && near.first() == model.first()
                     );
-                    index.remove_members(MigrateType::Movable, 3, (base, members & seed));
+                    index.remove_members(
+                        MigrateType::Movable,
+                        3,
+                        Neighbours { base, bits: members & seed },
+                    );
                     model
                         .retain(|block| !(near.contains(block) && seed >> (block - base) & 1 != 0));
                 }

@@ -142,25 +142,6 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         true
     }
 
-    /// The order of the largest aligned free run that holds the free run of 2^`order` frames at
-    /// `start`.
-    #[must_use]
-    pub fn reach(&self, start: usize, order: u8) -> u8 {
-        let free = |order: u8| self.is_run_free(start & !((1 << order) - 1), order);
-        (order..)
-            .take_while(|&order| 1 << (order + 1) <= WORDS * 64 && free(order + 1))
-            .last()
-            .map_or(order, |order| order + 1)
-    }
-
-    /// The largest of what [`reach`](Self::reach) says of the runs of `order` that begin at the set
-    /// bits of `runs` in the word that begins at frame `start`.
-    #[must_use]
-    pub fn reach_word(&self, start: usize, runs: u64, order: u8) -> u8 {
-        let bits = (0..64).filter(|bit| runs >> bit & 1 != 0);
-        bits.map(|bit| self.reach(start + bit, order)).max().unwrap_or(order)
-    }
-
     /// Makes the aligned run of 2^`order` free frames at `start` not free.
     #[inline]
     pub fn take_run(&self, start: usize, order: u8) {
@@ -455,14 +436,11 @@ mod tests {
                         .rev()
                         .find(|&order| frame % (1 << order) == 0 && free(frame, 1 << order));
                     let order = order.expect("the frame is free");
-                    let naive =
-                        (0..=9_u8).rev().find(|&order| free(frame >> order << order, 1 << order));
                     assert!(map.is_run_free(frame, order));
                     assert!(!map.give_run(frame, order), "it is free already");
                     map.take_run(frame, order);
                     assert_eq!(map.first_free(frame, frame + (1 << order)), None);
                     assert!(map.give_run(frame, order));
-                    assert_eq!(Some(map.reach(frame, order)), naive);
                 }
                 for order in 0..=5_u8 {
                     let before = map.count();

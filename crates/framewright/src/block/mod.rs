@@ -34,7 +34,7 @@ pub(crate) mod table;
 pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, first_link, is_in_use};
 pub use free_map::FreeMap;
 pub use list::BLOCK_ORDERS;
-pub(crate) use page_list::{FreeList, Lot, Search};
+pub(crate) use page_list::{FreeList, PageList, Search};
 pub use segment::Segment;
 pub use state::{BlockState, MapForm, MigrateType, State};
 pub use table::BlockEntry;

@@ -6,19 +6,19 @@ use crate::block::table::BlockTable;
 
 /// Pages of one size and zone that the hypervisor was not told of, and such as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Lot {
+pub(crate) struct PageList {
     /// Handed out first.
     pub(crate) fresh: Chain,
     /// Reported since they became free.
     pub(crate) told: Chain,
 }
 
-impl Lot {
-    pub(crate) const EMPTY: Self = Self { fresh: Chain::EMPTY, told: Chain::EMPTY_TOLD };
+impl PageList {
+    pub(crate) const EMPTY: Self = Self { fresh: Chain::EMPTY, told: Chain::EMPTY_REPORTED };
 
     /// Pages that were not reported.
     pub(crate) const fn fresh(chain: Chain) -> Self {
-        Self { fresh: chain, told: Chain::EMPTY_TOLD }
+        Self { fresh: chain, told: Chain::EMPTY_REPORTED }
     }
 
     /// The pages of one chain, in their place.
@@ -72,13 +72,13 @@ impl Search {
 /// See the module documentation. Changed by who has the lock of the books.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FreeList {
-    lot: Lot,
+    lot: PageList,
     /// The fewest fresh pages since [`take_floor`](Self::take_floor).
     floor: u64,
 }
 
 impl FreeList {
-    pub(crate) const EMPTY: Self = Self { lot: Lot::EMPTY, floor: 0 };
+    pub(crate) const EMPTY: Self = Self { lot: PageList::EMPTY, floor: 0 };
 
     /// Both kinds, for those who recount them.
     pub(crate) const fn chains(&self) -> [Chain; 2] {
@@ -106,17 +106,17 @@ impl FreeList {
     }
 
     /// Adds a page that was reported just now.
-    pub(crate) fn push_told(&mut self, table: &BlockTable, index: u32) {
+    pub(crate) fn push_reported(&mut self, table: &BlockTable, index: u32) {
         self.lot.told.push_back(table, index);
     }
 
     /// Adds pages.
-    pub(crate) fn append(&mut self, table: &BlockTable, pages: Lot) {
+    pub(crate) fn append(&mut self, table: &BlockTable, pages: PageList) {
         self.lot.append(table, pages);
     }
 
     /// Takes `most` pages off, fresh ones first.
-    pub(crate) fn take(&mut self, table: &BlockTable, most: u64) -> Lot {
+    pub(crate) fn take(&mut self, table: &BlockTable, most: u64) -> PageList {
         let taken = self.lot.take(table, most);
         self.note_floor();
         taken
@@ -136,7 +136,7 @@ impl FreeList {
         search: &mut Search,
     ) -> Option<(u32, bool)> {
         let before = search.fresh;
-        if let Some(index) = self.take_fresh(table, good, search) {
+        if let Some(index) = self.take_unreported(table, good, search) {
             return Some((index, false));
         }
         let mut looks = search.told.min(LOOKS_OF_A_HOLD.saturating_sub(before));
@@ -147,7 +147,7 @@ impl FreeList {
     }
 
     /// The same among fresh ones alone.
-    pub(crate) fn take_fresh(
+    pub(crate) fn take_unreported(
         &mut self,
         table: &BlockTable,
         good: &dyn Fn(u32) -> bool,
@@ -226,7 +226,7 @@ mod tests {
         let scattered = |number: u32| number * 1237 % 4096;
         for index in (0..4096).map(scattered) {
             if index % 3 == 0 {
-                list.push_told(&table, index);
+                list.push_reported(&table, index);
             } else {
                 list.push_front(&table, index);
             }
@@ -256,7 +256,7 @@ mod tests {
         let table = table(1024);
         let mut list = FreeList::EMPTY;
         (0..500).for_each(|index| list.push_front(&table, index));
-        (500..900).for_each(|index| list.push_told(&table, index));
+        (500..900).for_each(|index| list.push_reported(&table, index));
         for (wanted, told) in [(3, false), (899, true), (1000, true)] {
             let (mut search, mut found) = (list.search(), None);
             while found.is_none() && !search.is_over() {

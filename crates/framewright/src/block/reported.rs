@@ -12,6 +12,7 @@
 use super::table::blocks_of;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
+use core::ops::Range;
 
 /// Words that the bitmaps of `blocks` blocks take.
 pub(crate) const fn words_for(blocks: usize) -> usize {
@@ -37,10 +38,10 @@ pub(crate) struct ReportedBits([u64; MOST_WORDS]);
 impl ReportedBits {
     /// Whether all of the 2^`order` pages were that begin with block `from`.
     pub(crate) fn has_all(&self, from: u32, order: Order) -> bool {
-        let (first, count, mask) = place(from, order);
+        let span = Span::of(from, order);
         self.0
-            .get(first..first + count)
-            .is_some_and(|words| words.iter().all(|word| word & mask == mask))
+            .get(span.words())
+            .is_some_and(|words| words.iter().all(|word| word & span.mask == span.mask))
     }
 }
 
@@ -57,15 +58,31 @@ pub(crate) struct ReportedBitmap {
     reused_early_blocks: u64,
 }
 
-/// The bits of 2^`order` pages from block `index` on: so many words from the first, and which bits
-/// of each.
-#[inline]
-const fn place(index: u32, order: Order) -> (usize, usize, u64) {
-    let (word, blocks) = (index as usize / 64, blocks_of(order));
-    if blocks < 64 {
-        (word, 1, ((1 << blocks) - 1) << (index % 64))
-    } else {
-        (word, blocks as usize / 64, u64::MAX)
+/// The bits of a block.
+#[derive(Clone, Copy)]
+struct Span {
+    /// The first word.
+    first: usize,
+    /// So many words.
+    count: usize,
+    /// Which bits of each.
+    mask: u64,
+}
+
+impl Span {
+    /// Those of 2^`order` pages from block `index` on.
+    #[inline]
+    const fn of(index: u32, order: Order) -> Self {
+        let (first, blocks) = (index as usize / 64, blocks_of(order));
+        if blocks < 64 {
+            Self { first, count: 1, mask: ((1 << blocks) - 1) << (index % 64) }
+        } else {
+            Self { first, count: blocks as usize / 64, mask: u64::MAX }
+        }
+    }
+
+    const fn words(self) -> Range<usize> {
+        self.first..self.first + self.count
     }
 }
 
@@ -120,19 +137,19 @@ impl ReportedBitmap {
         self.floor_pages = free_pages;
     }
 
-    fn count(words: &[AtomicU64], (first, count, mask): (usize, usize, u64)) -> u64 {
-        words[first..first + count]
+    fn count(words: &[AtomicU64], span: Span) -> u64 {
+        words[span.words()]
             .iter()
-            .map(|word| u64::from((word.load(Ordering::Relaxed) & mask).count_ones()))
+            .map(|word| u64::from((word.load(Ordering::Relaxed) & span.mask).count_ones()))
             .sum()
     }
 
     /// Sets or clears bits and says how many changed.
-    fn write(words: &[AtomicU64], (first, count, mask): (usize, usize, u64), set: bool) -> u64 {
+    fn write(words: &[AtomicU64], span: Span, set: bool) -> u64 {
         let mut changed = 0;
-        for word in &words[first..first + count] {
+        for word in &words[span.words()] {
             let old = word.load(Ordering::Relaxed);
-            let new = if set { old | mask } else { old & !mask };
+            let new = if set { old | span.mask } else { old & !span.mask };
             if new != old {
                 word.store(new, Ordering::Relaxed);
                 changed += u64::from((old ^ new).count_ones());
@@ -149,17 +166,16 @@ impl ReportedBitmap {
 
     #[inline(never)]
     fn are_all_reported(&self, index: u32, order: Order) -> bool {
-        let (first, count, mask) = place(index, order);
-        self.reported[first..first + count]
-            .iter()
-            .all(|word| word.load(Ordering::Relaxed) & mask == mask)
+        let span = Span::of(index, order);
+        let mask = span.mask;
+        self.reported[span.words()].iter().all(|word| word.load(Ordering::Relaxed) & mask == mask)
     }
 
     /// How many blocks of a head are reported, and how many zero.
     pub(crate) fn counts(&self, index: u32, order: Order) -> (u64, u64) {
-        let place = place(index, order);
+        let span = Span::of(index, order);
         if self.tracked {
-            (Self::count(self.reported, place), Self::count(self.zero, place))
+            (Self::count(self.reported, span), Self::count(self.zero, span))
         } else {
             (0, 0)
         }
@@ -183,10 +199,10 @@ impl ReportedBitmap {
 
     /// Blocks that are about to be free were reported, and may be zero.
     pub(crate) fn report(&mut self, index: u32, order: Order, zero: bool) {
-        let place = place(index, order);
-        self.reported_blocks += Self::write(self.reported, place, true);
+        let span = Span::of(index, order);
+        self.reported_blocks += Self::write(self.reported, span, true);
         if zero {
-            self.zero_blocks += Self::write(self.zero, place, true);
+            self.zero_blocks += Self::write(self.zero, span, true);
         }
     }
 
@@ -200,9 +216,9 @@ impl ReportedBitmap {
         free_pages: u64,
         early: bool,
     ) -> WasReported {
-        let place = place(index, order);
+        let span = Span::of(index, order);
         let (reported, zero) =
-            (Self::write(self.reported, place, false), Self::write(self.zero, place, false));
+            (Self::write(self.reported, span, false), Self::write(self.zero, span, false));
         self.reported_blocks -= reported;
         self.zero_blocks -= zero;
         self.reused_blocks += reported;
@@ -221,15 +237,15 @@ impl ReportedBitmap {
         order: Order,
         free_pages: u64,
     ) -> Option<ReportedBits> {
-        let place = place(index, order);
-        let (first, count, mask) = place;
+        let span = Span::of(index, order);
+        let Span { mask, .. } = span;
         let mut moved = ReportedBits([0; MOST_WORDS]);
-        for (out, word) in moved.0.iter_mut().zip(&self.reported[first..first + count]) {
+        for (out, word) in moved.0.iter_mut().zip(&self.reported[span.words()]) {
             *out = (word.load(Ordering::Relaxed) & mask) >> (index % 64);
         }
-        let reported = Self::write(self.reported, place, false);
+        let reported = Self::write(self.reported, span, false);
         self.reported_blocks -= reported;
-        self.zero_blocks -= Self::write(self.zero, place, false);
+        self.zero_blocks -= Self::write(self.zero, span, false);
         self.floor_pages = self.floor_pages.min(free_pages.saturating_sub(self.reported_pages()));
         (reported != 0).then_some(moved)
     }
@@ -252,7 +268,7 @@ impl ReportedBitmap {
     /// known of them any more.
     pub(crate) fn set_zero(&mut self, index: u32, zero: bool) {
         if self.tracked {
-            let changed = Self::write(self.zero, place(index, Order::BLOCK), zero);
+            let changed = Self::write(self.zero, Span::of(index, Order::BLOCK), zero);
             self.zero_blocks =
                 if zero { self.zero_blocks + changed } else { self.zero_blocks - changed };
         }
@@ -264,7 +280,7 @@ impl ReportedBitmap {
         if !self.tracked || have == order {
             return head;
         }
-        let (first, count, mask) = place(head, have);
+        let Span { first, count, mask } = Span::of(head, have);
         let clear = |number: usize| !self.reported[first + number].load(Ordering::Relaxed) & mask;
         let piece = blocks_of(order);
         let (even, any) = if piece < 64 {
@@ -288,7 +304,7 @@ impl ReportedBitmap {
     /// The lowest piece of a free head of which nothing was reported, as large as it gets, at most
     /// of order `most`.
     pub(crate) fn unreported(&self, head: u32, have: Order, most: Order) -> Option<(u32, Order)> {
-        let (first, count, mask) = place(head, have);
+        let Span { first, count, mask } = Span::of(head, have);
         let words = self.reported[first..first + count].iter().enumerate();
         let index = words.into_iter().find_map(|(number, word)| {
             let clear = !word.load(Ordering::Relaxed) & mask;
@@ -298,7 +314,7 @@ impl ReportedBitmap {
         let is_clear = |order: Order| {
             let inside = index.is_multiple_of(blocks_of(order))
                 && index + blocks_of(order) <= head + blocks_of(have);
-            inside && Self::count(self.reported, place(index, order)) == 0
+            inside && Self::count(self.reported, Span::of(index, order)) == 0
         };
         let larger =
             (BLOCK_ORDER + 1..=MAX_ORDER).filter_map(Order::new).take_while(|&order| order <= most);

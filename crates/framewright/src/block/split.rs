@@ -5,7 +5,7 @@
 //! last. Where a type has nothing left, blocks of the types that it falls back on are *claimed*,
 //! at least 16 MiB at a time (`__rmqueue_claim` in Linux's `mm/page_alloc.c`).
 
-use super::bit_sets::neighbours;
+use super::bit_sets::Neighbours;
 use super::buddy::Buddy;
 use super::list::{ListId, Position};
 use super::reported::ReportedBits;
@@ -83,13 +83,12 @@ impl Buddy {
             && let Some((index, _)) = self.take_of(SPLIT_AHEAD..=SPLIT_AHEAD, movable, movable)
         {
             divide_into_blocks(&self.table, index, SPLIT_AHEAD);
-            self.deferred.insert(neighbours(index, blocks_of(SPLIT_AHEAD)));
+            self.deferred.insert(Neighbours::new(index, blocks_of(SPLIT_AHEAD)));
         }
     }
 
     /// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those whose merge
-    /// is deferred, else the smallest free block or a piece of it. The blocks that come back are
-    /// the bits of 64 from the first value on. Unless it `may_split`, nothing larger than that is
+    /// is deferred, else the smallest free block or a piece of it. Unless it `may_split`, nothing larger than that is
     /// divided; of reported memory one block is taken, and none then: nobody waits for more.
     #[inline]
     pub(crate) fn take_some(
@@ -97,12 +96,12 @@ impl Buddy {
         most: u32,
         migrate_type: MigrateType,
         may_split: bool,
-    ) -> Option<(u32, u64)> {
+    ) -> Option<Neighbours> {
         if migrate_type == MigrateType::Movable
-            && let Some((base, bits)) = self.deferred.take(most)
+            && let Some(taken) = self.deferred.take(most)
         {
-            self.end_reported(base + bits.trailing_zeros(), Order::BLOCK, false);
-            return Some((base, bits));
+            self.end_reported(taken.first(), Order::BLOCK, false);
+            return Some(taken);
         }
         let level = u8::try_from(most.min(64).checked_ilog2()?).ok()?;
         let smallest = self.smallest(migrate_type, Order::BLOCK)?;
@@ -127,13 +126,12 @@ impl Buddy {
         if piece.order > Order::BLOCK {
             divide_into_blocks(&self.table, index, piece.order);
         }
-        Some(neighbours(index, blocks_of(piece.order)))
+        Some(Neighbours::new(index, blocks_of(piece.order)))
     }
 
     /// Takes the lowest block whose merge is deferred.
     fn take_deferred(&mut self) -> Option<u32> {
-        let (base, bits) = self.deferred.take(1)?;
-        let index = base + bits.trailing_zeros();
+        let index = self.deferred.take(1)?.first();
         self.end_reported(index, Order::BLOCK, false);
         Some(index)
     }

@@ -6,16 +6,16 @@
 //!  9..11  migrate type   (of a head)            39..48  present frames of a split block
 //! 12..13  map form       (none, array, inside)  49..52  free order of a split block, see below
 //! 14      isolated       15  reporting          53..61  first map frame of a split block, inside form
-//! 16      poisoned       17  exact              62      scattered   63  undescribed (split blocks)
+//! 16      poisoned                              62      scattered   63  undescribed (split blocks)
 //! 18      swept          (split blocks)         53      counted (blocks that are allocated whole)
 //!                                               54      reported (free heads)
 //!                                               55      kept (blocks that are allocated whole)
 //! ```
 //!
 //! The *free order* says in which set of the free index a split block is: zero for none, else one
-//! more than an order that no free run in it exceeds. At first that follows from the number of free
-//! frames; it is *exact* once somebody has looked for more in vain. A block that is *isolated* or
-//! *undescribed* is in none, whatever is free in it. The *first map frame* is where page
+//! more than an order that no free run in it exceeds. It follows from the number of free frames or,
+//! until the next free, from a search that found less. A block that is *isolated* or *undescribed* is
+//! in none, whatever is free in it. The *first map frame* is where page
 //! descriptors are that lie inside the block: the first of eight neighbours, or, if they are
 //! *scattered*, the frame that tells where the others are.
 //!
@@ -190,8 +190,6 @@ impl BlockState {
     pub const REPORTING: u64 = 1 << 15;
     /// Bit: holds a frame with a memory error.
     pub const POISONED: u64 = 1 << 16;
-    /// Bit, of a split block: its free order was found by looking.
-    const EXACT: u64 = 1 << 17;
     /// Bit, of a split block: what is free in it was reported, and nothing was freed since.
     pub const SWEPT: u64 = 1 << 18;
     /// Bit, of a block that is allocated whole: its links are its reference count and its owner
@@ -390,18 +388,6 @@ impl BlockState {
         Self(self.0 & !(FREE_ORDER_BITS << FREE_ORDER_SHIFT) | bits << FREE_ORDER_SHIFT)
     }
 
-    /// Whether the free order was found by looking, so that only what is freed next can raise it.
-    #[must_use]
-    pub const fn is_exact(self) -> bool {
-        self.0 & Self::EXACT != 0
-    }
-
-    /// It with a free order that is exact, or is not.
-    #[must_use]
-    pub const fn with_exact(self, exact: bool) -> Self {
-        Self(self.0 & !Self::EXACT | if exact { Self::EXACT } else { 0 })
-    }
-
     /// It with another order.
     #[must_use]
     pub const fn with_order(self, order: Order) -> Self {
@@ -491,7 +477,6 @@ mod tests {
                 let flags = BlockState::ISOLATED
                     | BlockState::REPORTING
                     | BlockState::POISONED
-                    | BlockState::EXACT
                     | BlockState::SWEPT;
                 assert_eq!(word.word() & flags, 0);
                 let whole = BlockState::head(State::Whole, order, migrate_type);
@@ -509,11 +494,6 @@ mod tests {
                 for order in 0..=9 {
                     assert_eq!(word.with_free_order(Some(order)).free_order(), Some(order));
                     assert_eq!(word.with_free_order(Some(order)).with_free_order(None), word);
-                    let exact = word.with_free_order(Some(order)).with_exact(true);
-                    assert!(
-                        exact.is_exact() && !word.is_exact() && exact.free_order() == Some(order)
-                    );
-                    assert_eq!(exact.with_exact(false).with_free_order(None), word);
                 }
                 assert_eq!(
                     word.with_migrate_type(MigrateType::Cma).migrate_type(),

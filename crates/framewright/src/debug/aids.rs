@@ -7,7 +7,8 @@ use crate::parameters::Parameters;
 pub struct Aids {
     /// Each page knows who allocated and who freed it last.
     pub page_owner: bool,
-    /// Free memory is filled with [`POISON`](super::POISON), which is looked for when it is handed out.
+    /// Free memory is filled with [`POISON`](super::POISON), which is looked for when it is handed
+    /// out.
     pub page_poison: bool,
     /// Memory is cleared when it is handed out.
     pub init_on_alloc: bool,

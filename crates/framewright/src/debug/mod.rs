@@ -3,12 +3,12 @@
 //!
 //! Linux's names where it has them: `page_owner`, `page_poison`, `init_on_alloc`, `init_on_free`.
 //! `careful` is all that finds mistakes, made cheap enough for every test run. Off, they cost
-//! nothing but the branch that an operation makes anyway (`sync::Quiet`); their tables exist only
-//! while on.
+//! nothing but the branch that an operation makes anyway (`sync::DrainEpoch`); their tables exist
+//! only while on.
 //!
 //! `owner` keeps the records of pages and `places` the source lines in them; `fill` writes and
 //! compares memory, `filled` knows which free pages hold the pattern; `placement` throws coins.
-//! What calls them is `manager::aided`.
+//! What calls them is `manager::debug`.
 
 mod aids;
 mod fill;

@@ -1,6 +1,6 @@
 //! Pages that are in no list, and where they lie.
 
-use crate::block::Lot;
+use crate::block::PageList;
 use crate::units::PfnRange;
 use crate::zone::ZoneKind;
 
@@ -9,7 +9,7 @@ const RUNS: usize = 16;
 
 /// Pages of one size and node that are in no list: a lot for each of the node's zones.
 pub(crate) struct Taken {
-    pub(crate) lots: [Lot; ZoneKind::COUNT],
+    pub(crate) lots: [PageList; ZoneKind::COUNT],
     /// Where they are, if that is in few pieces: else one has to follow their chains.
     runs: [(PfnRange, ZoneKind); RUNS],
     used: usize,
@@ -19,14 +19,14 @@ pub(crate) struct Taken {
 
 impl Taken {
     pub(crate) const NONE: Self = Self {
-        lots: [Lot::EMPTY; ZoneKind::COUNT],
+        lots: [PageList::EMPTY; ZoneKind::COUNT],
         runs: [(PfnRange::new(0, 0), ZoneKind::Dma); RUNS],
         used: 0,
         lost: false,
     };
 
     pub(crate) fn pages(&self) -> u64 {
-        self.lots.iter().map(Lot::pages).sum()
+        self.lots.iter().map(PageList::pages).sum()
     }
 
     /// Writes down where pages are that join a lot. Nothing for pages of which nobody knows.

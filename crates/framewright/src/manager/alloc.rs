@@ -16,9 +16,10 @@ use core::panic::Location;
 impl<P: Platform> Manager<P> {
     /// Allocates a run of frames. Zones are asked from the wanted one down on the wanted node, then
     /// on the others by distance; all of them first above their low watermark, then above their min
-    /// watermark (SPEC 3.5). When that fails the caches of CPUs are drained, then the reclaim hook
-    /// is asked ([`set_reclaim`](super::Pressure::set_reclaim)), then come the reserves, if the
-    /// request may have them.
+    /// watermark (Linux: `mm/page_alloc.c`, `__setup_per_zone_wmarks`). When that fails the caches
+    /// of CPUs are drained, then the reclaim hook is asked
+    /// ([`set_reclaim`](super::Pressure::set_reclaim)), then come the reserves, if the request may
+    /// have them.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -26,7 +27,7 @@ impl<P: Platform> Manager<P> {
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         let (taken, is_zero) = self.allocate_known(request)?;
         let clear = request.zeroed && !is_zero;
-        if self.pressure.quiet.wants_attention() {
+        if self.pressure.epoch.wants_attention() {
             self.after_allocation(iter::once(taken), clear, Location::caller())?;
         } else if clear {
             frames::zero(self.platform, taken);
@@ -43,12 +44,13 @@ impl<P: Platform> Manager<P> {
     fn allocate_known(&self, request: &Request) -> Result<(PfnRange, bool), AllocateError> {
         let order = request.order()?;
         let search = self.search(request)?;
-        let hopeless = self.pressure.quiet.wants_attention() && self.is_hopeless(&search, order);
-        let mut found = if hopeless { None } else { self.find(&search, order, ORDINARY) };
+        let known_to_fail =
+            self.pressure.epoch.wants_attention() && self.is_known_to_fail(&search, order);
+        let mut found = if known_to_fail { None } else { self.find(&search, order, ORDINARY) };
         if found.is_none() {
             let mut attempt =
                 |marks: &[Mark]| self.find(&search, order, marks).ok_or(order.pages());
-            found = self.press(request, &search, order, hopeless, &mut attempt);
+            found = self.direct_reclaim(request, &search, order, known_to_fail, &mut attempt);
         }
         let (mut taken, is_zero) = found.ok_or(AllocateError::OutOfMemory { order })?;
         let end = taken.start.add(request.pages);
@@ -85,7 +87,7 @@ impl<P: Platform> Manager<P> {
     ) -> Result<usize, AllocateError> {
         let done = self.allocate_bulk_bare(request, pages)?;
         let runs = pages[..done].iter().map(|&page| PfnRange { start: page, end: page.add(1) });
-        if self.pressure.quiet.wants_attention() {
+        if self.pressure.epoch.wants_attention() {
             self.after_allocation(runs, request.zeroed, Location::caller())?;
         } else if request.zeroed {
             runs.for_each(|run| frames::zero(self.platform, run));
@@ -99,16 +101,16 @@ impl<P: Platform> Manager<P> {
         pages: &mut [Pfn],
     ) -> Result<usize, AllocateError> {
         let search = self.search(request)?;
-        let hopeless =
-            self.pressure.quiet.wants_attention() && self.is_hopeless(&search, Order::PAGE);
+        let known_to_fail =
+            self.pressure.epoch.wants_attention() && self.is_known_to_fail(&search, Order::PAGE);
         let mut done = 0;
         let mut attempt = |marks: &[Mark]| {
             done += self.fill(&search, marks, &mut pages[done..]);
             if done == pages.len() { Ok(()) } else { Err((pages.len() - done) as u64) }
         };
-        if hopeless || attempt(ORDINARY).is_err() {
+        if known_to_fail || attempt(ORDINARY).is_err() {
             // Whether all were found shows in `done`.
-            let _ = self.press(request, &search, Order::PAGE, hopeless, &mut attempt);
+            let _ = self.direct_reclaim(request, &search, Order::PAGE, known_to_fail, &mut attempt);
         }
         if done == 0 && !pages.is_empty() {
             return Err(AllocateError::OutOfMemory { order: Order::PAGE });
@@ -271,8 +273,8 @@ impl<P: Platform> Manager<P> {
         let taken = taken.ok_or(not_free)?;
         // What is left of a block that was taken apart may have another type now, which somebody
         // waits for.
-        self.pressure.quiet.stir();
-        if self.pressure.quiet.wants_attention() {
+        self.pressure.epoch.note_free();
+        if self.pressure.epoch.wants_attention() {
             self.after_allocation(iter::once(taken), false, Location::caller())?;
         }
         Ok(taken)
@@ -302,7 +304,7 @@ impl<P: Platform> Manager<P> {
         if cfg!(debug_assertions) {
             self.check_free(range).map_err(|error| self.explained(error))?;
         }
-        if self.pressure.quiet.wants_attention() {
+        if self.pressure.epoch.wants_attention() {
             self.before_free(range, true, Location::caller())?;
         }
         self.free_bare(range)
@@ -312,7 +314,7 @@ impl<P: Platform> Manager<P> {
     pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
         let (zone, segment) = self.zone_of_range(range)?;
         zone.free(self.platform, segment, range)?;
-        self.pressure.quiet.stir();
+        self.pressure.epoch.note_free();
         Ok(())
     }
 

@@ -1,5 +1,5 @@
 //! Where debug aids look at allocations and frees. All of it is cold: an operation comes here when
-//! `Quiet` says that something wants attention.
+//! `DrainEpoch` says that something wants attention.
 //!
 //! Allocation: what is taken is looked at for damage, then cleared, then written down. Free: the
 //! range is validated first, because nothing may be written into memory that is not the caller's;

@@ -111,7 +111,7 @@ impl<P: Platform> Isolation<'_, P> {
         let indices = indices(segment, range);
         let blocks = self.change_blocks(zone, segment, &indices, Change::Claim, Change::Unclaim)?;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        if self.manager.pressure.quiet.wants_attention() {
+        if self.manager.pressure.epoch.wants_attention() {
             let place: Place = Location::caller();
             if let Err(damage) = self.manager.look_at_claimed(pages, place) {
                 let undone =
@@ -157,7 +157,7 @@ impl<P: Platform> Isolation<'_, P> {
             let start = slice.start;
             let changed = zone.change(self.manager.platform, segment, slice, change);
             // What comes back into circulation is free to those who were refused.
-            self.manager.pressure.quiet.stir();
+            self.manager.pressure.epoch.note_free();
             match changed {
                 Ok(changed) => blocks += changed,
                 Err(error) => {
@@ -212,7 +212,7 @@ impl<P: Platform> Isolation<'_, P> {
             // What is wrong in a cache is its user's fault and does not matter here; all else goes
             // back.
             let _ = self.manager.drain_cache(cache);
-            self.manager.pressure.quiet.stir();
+            self.manager.pressure.epoch.note_free();
         })
     }
 

@@ -9,21 +9,29 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.free(PfnRange::new(512, 1024)); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = manager.free(PfnRange::new(512, 1024));
+//! }
 //! ```
 //! ```
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! unsafe fn take_away<P: Platform>(manager: &Manager<P>) { let _ = unsafe { manager.free(PfnRange::new(512, 1024)) }; }
+//! unsafe fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = unsafe { manager.free(PfnRange::new(512, 1024)) };
+//! }
 //! ```
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::{Order, Pfn}};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.free_order(Pfn(512), Order::BLOCK); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = manager.free_order(Pfn(512), Order::BLOCK);
+//! }
 //! ```
 //! ```
 //! use framewright::{Manager, Platform, units::{Order, Pfn}};
-//! unsafe fn take_away<P: Platform>(manager: &Manager<P>) { let _ = unsafe { manager.free_order(Pfn(512), Order::BLOCK) }; }
+//! unsafe fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = unsafe { manager.free_order(Pfn(512), Order::BLOCK) };
+//! }
 //! ```
 //!
 //! Making a count up, or putting a reference of somebody else's; what freezing and unfreezing come
@@ -32,7 +40,9 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().start(PfnRange::new(512, 1024)); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = manager.references().start(PfnRange::new(512, 1024));
+//! }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -42,22 +52,30 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::Pfn};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().put_testzero(Pfn(512)); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = manager.references().put_testzero(Pfn(512));
+//! }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::Pfn};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().free_frozen(Pfn(512)); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = manager.references().free_frozen(Pfn(512));
+//! }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::Pfn};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().freeze(Pfn(512), 2); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = manager.references().freeze(Pfn(512), 2);
+//! }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::Pfn};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.references().unfreeze(Pfn(512), 2); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = manager.references().unfreeze(Pfn(512), 2);
+//! }
 //! ```
 //! ```
 //! use framewright::{Manager, Platform, units::{Pfn, PfnRange}};
@@ -83,12 +101,16 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.vmemmap().optimize(&[PfnRange::new(512, 1024)]); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = manager.vmemmap().optimize(&[PfnRange::new(512, 1024)]);
+//! }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Manager, Platform, units::PfnRange};
-//! fn take_away<P: Platform>(manager: &Manager<P>) { let _ = manager.vmemmap().restore(&[PfnRange::new(512, 1024)]); }
+//! fn take_away<P: Platform>(manager: &Manager<P>) {
+//!     let _ = manager.vmemmap().restore(&[PfnRange::new(512, 1024)]);
+//! }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -119,11 +141,15 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Platform, reporting::{ReportDevice, Reporter}};
-//! fn exchange<P: Platform, D: ReportDevice>(a: &mut Reporter<'_, P, D>, b: &mut D) { core::mem::swap(a.device_mut(), b); }
+//! fn exchange<P: Platform, D: ReportDevice>(a: &mut Reporter<'_, P, D>, b: &mut D) {
+//!     core::mem::swap(a.device_mut(), b);
+//! }
 //! ```
 //! ```
 //! use framewright::{Platform, reporting::{ReportDevice, Reporter}, units::PhysRange};
-//! unsafe fn wipe(device: &mut dyn ReportDevice) { let _ = unsafe { device.submit(&[PhysRange::new(0, 1 << 30)]) }; }
+//! unsafe fn wipe(device: &mut dyn ReportDevice) {
+//!     let _ = unsafe { device.submit(&[PhysRange::new(0, 1 << 30)]) };
+//! }
 //! unsafe fn exchange<P: Platform, D: ReportDevice>(a: &mut Reporter<'_, P, D>, b: &mut D) {
 //!     core::mem::swap(unsafe { a.device_mut() }, b);
 //! }
@@ -134,7 +160,9 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::vmemmap_space::{BlockRange, VmemmapSpace, Unflushed};
-//! fn evict(space: &dyn VmemmapSpace, unflushed: &mut Unflushed) { let _ = space.evict(BlockRange::new(1, 2), unflushed); }
+//! fn evict(space: &dyn VmemmapSpace, unflushed: &mut Unflushed) {
+//!     let _ = space.evict(BlockRange::new(1, 2), unflushed);
+//! }
 //! ```
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -212,7 +240,9 @@
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
 //! use framewright::{Frames, Manager, Platform, units::PfnRange};
-//! fn own<P: Platform>(manager: &Manager<P>) -> Option<Frames<'_, P>> { Frames::from_range(manager, PfnRange::new(0, 1)) }
+//! fn own<P: Platform>(manager: &Manager<P>) -> Option<Frames<'_, P>> {
+//!     Frames::from_range(manager, PfnRange::new(0, 1))
+//! }
 //! ```
 //! ```
 //! use framewright::{Frames, Manager, Platform, units::PfnRange};

@@ -57,6 +57,7 @@ mod sysctl;
 mod vmemmap;
 mod zone_view;
 
+pub use crate::vmemmap::MapFallback;
 pub use facets::{
     Caches, Debugging, Hugetlb, Isolation, Numa, Pressure, References, Sysctl, Vmemmap,
 };

@@ -23,6 +23,7 @@ impl<P: Platform> Numa<'_, P> {
     /// A node's counters of `numastat`; zero for a node that there is not.
     pub fn counts(self, node: NodeId) -> NumaCounts {
         let rare = &self.manager.pressure.numa.0[node.index()];
+        // Relaxed: each counter is what it was at some moment.
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // Read before what they are a part of.
         let (miss, foreign, other) = (load(&rare.miss), load(&rare.foreign), load(&rare.other));

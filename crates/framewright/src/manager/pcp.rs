@@ -65,7 +65,7 @@ impl<P: Platform> Manager<P> {
     ) -> Result<Pfn, AllocateError> {
         // First, so that a request that is known to fail does nothing else. What is on at all is on
         // from bring-up to the end.
-        if self.pressure.quiet.wants_attention() {
+        if self.pressure.epoch.wants_attention() {
             if self.pressure.is_lost(order, migrate_type) {
                 return Err(AllocateError::OutOfMemory { order });
             }
@@ -229,7 +229,7 @@ impl<P: Platform> Manager<P> {
             });
         }
         if start.is_some() {
-            self.pressure.quiet.stir();
+            self.pressure.epoch.note_free();
         }
         start
     }
@@ -274,7 +274,7 @@ impl<P: Platform> Manager<P> {
             return self.free_large(start, order, Location::caller());
         }
         let put = self.inside(|cache| {
-            let usual = !self.pressure.quiet.wants_attention()
+            let usual = !self.pressure.epoch.wants_attention()
                 && cache.covers(start, order)
                 && start.is_aligned(order);
             if usual { cache.put(start, order) } else { Put::Full }
@@ -307,8 +307,8 @@ impl<P: Platform> Manager<P> {
             {
                 return None;
             }
-            if self.pressure.quiet.wants_attention() {
-                self.pressure.quiet.stir();
+            if self.pressure.epoch.wants_attention() {
+                self.pressure.epoch.note_free();
                 told = true;
                 if let Err(error) = self.before_free(
                     PfnRange { start, end: start.add(order.pages()) },
@@ -355,11 +355,11 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn free_large(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
         if order == Order::MAX
-            && !self.pressure.quiet.wants_attention()
+            && !self.pressure.epoch.wants_attention()
             && let Some(zone) = self.sole
             && zone.free_largest(self.platform, start)
         {
-            self.pressure.quiet.stir();
+            self.pressure.epoch.note_free();
             return Ok(());
         }
         self.free_into_zone(start, order, Some(place))
@@ -377,13 +377,13 @@ impl<P: Platform> Manager<P> {
         }
         let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
         if let Some(place) = place
-            && self.pressure.quiet.wants_attention()
+            && self.pressure.epoch.wants_attention()
         {
             self.before_free(range, false, place)?;
         }
         let (zone, segment) = self.zone_of_range(range)?;
         zone.free_order(self.platform, segment, start, order)?;
-        self.pressure.quiet.stir();
+        self.pressure.epoch.note_free();
         Ok(())
     }
 
@@ -499,13 +499,13 @@ impl<P: Platform> Manager<P> {
     /// time: none waits for a drain as a whole, whose task may have been preempted.
     pub(super) fn drain_all(&self) -> Result<u64, FreeError> {
         self.pressure.count_drain();
-        let number = self.pressure.quiet.begin_drain();
+        let number = self.pressure.epoch.begin_drain();
         let (mut pages, mut wrong) = (0, None);
         self.with_all_caches(&mut |cache| match self.drain_cache(cache) {
             Ok(drained) => pages += drained,
             Err(error) => wrong = wrong.or(Some(error)),
         });
-        self.pressure.quiet.end_drain(number);
+        self.pressure.epoch.end_drain(number);
         wrong.map_or(Ok(pages), Err)
     }
 
@@ -528,9 +528,9 @@ impl<P: Platform> Manager<P> {
                 return self.drain_cache(cache);
             }
             self.pressure.count_drain();
-            let number = self.pressure.quiet.begin_drain();
+            let number = self.pressure.epoch.begin_drain();
             let drained = self.drain_cache(cache);
-            self.pressure.quiet.end_drain(number);
+            self.pressure.epoch.end_drain(number);
             drained
         });
         drained.unwrap_or(Ok(0))

@@ -1,12 +1,12 @@
 //! What happens when a request finds too little memory: caches are drained, the adopter is asked to
 //! give something up, and only then may a request that is allowed to use the reserves have them.
 //!
-//! All of it is off the usual way. What keeps it cheap when memory stays full is [`Quiet`]: from
-//! the beginning of a drain to the first free or refill on any CPU the caches are known to be
+//! All of it is off the usual way. What keeps it cheap when memory stays full is [`DrainEpoch`]:
+//! from the beginning of a drain to the first free or refill on any CPU the caches are known to be
 //! empty, and a request that failed fails again, so neither is tried twice.
 //!
 //! Orders of memory: Relaxed everywhere: counters; words of failures, each of which says for itself
-//! in which quiet it holds; the hook's flag, whose hook is read under its lock; and the tasks in
+//! in which epoch it holds; the hook's flag, whose hook is read under its lock; and the tasks in
 //! the hook, where a task looks for its own number only, which it stored itself.
 
 use crate::manager::facets::Pressure;
@@ -51,46 +51,46 @@ impl<P: Platform> Pressure<'_, P> {
 impl<P: Platform> Manager<P> {
     /// Whether a request just like this one has failed above the ordinary marks and nothing was
     /// freed since.
-    pub(super) fn is_hopeless(&self, search: &Search, order: Order) -> bool {
+    pub(super) fn is_known_to_fail(&self, search: &Search, order: Order) -> bool {
         self.pressure.has_failed(self.platform, &Key { order, search: *search, reserves: false })
     }
 
     /// Everything that is done once memory is short. `attempt` looks for memory above the given
-    /// marks; when it does not find what it wants, it says how many pages are missing. `hopeless`
-    /// as [`is_hopeless`](Self::is_hopeless) said.
-    pub(super) fn press<T>(
+    /// marks; when it does not find what it wants, it says how many pages are missing.
+    /// `known_to_fail` as [`is_known_to_fail`](Self::is_known_to_fail) said.
+    pub(super) fn direct_reclaim<T>(
         &self,
         request: &Request,
         search: &Search,
         order: Order,
-        hopeless: bool,
+        known_to_fail: bool,
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
         count(&self.pressure.counters.stalls[request.zone as usize], 1);
-        let found = self.press_uncounted(request, search, order, hopeless, attempt);
+        let found = self.direct_reclaim_uncounted(request, search, order, known_to_fail, attempt);
         count(&self.pressure.counters.failures, u64::from(found.is_none()));
         found
     }
 
-    fn press_uncounted<T>(
+    fn direct_reclaim_uncounted<T>(
         &self,
         request: &Request,
         search: &Search,
         order: Order,
-        hopeless: bool,
+        known_to_fail: bool,
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
         let key = |reserves| Key { order, search: *search, reserves };
         let mut missing = order.pages();
         if !request.fail_fast {
-            if !hopeless {
+            if !known_to_fail {
                 self.drain_for_more();
-                let quiet = self.pressure.quiet.number();
+                let epoch = self.pressure.epoch.number();
                 match attempt(ORDINARY) {
                     Ok(found) => return Some(found),
                     Err(pages) => missing = pages,
                 }
-                self.pressure.note_failure(self.platform, quiet, key(false));
+                self.pressure.note_failure(self.platform, epoch, key(false));
             }
             if let Some(found) = self.reclaim(request, order, missing, attempt) {
                 return Some(found);
@@ -99,10 +99,10 @@ impl<P: Platform> Manager<P> {
         if !request.reserves || self.pressure.has_failed(self.platform, &key(true)) {
             return None;
         }
-        let quiet = self.pressure.quiet.number();
+        let epoch = self.pressure.epoch.number();
         let found = attempt(RESERVES).ok();
         if found.is_none() {
-            self.pressure.note_failure(self.platform, quiet, key(true));
+            self.pressure.note_failure(self.platform, epoch, key(true));
         }
         found
     }
@@ -154,7 +154,7 @@ impl<P: Platform> Manager<P> {
     /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they
     /// are known to be empty. Bad frames that are found there do not keep the good ones back.
     fn drain_for_more(&self) {
-        if self.pressure.quiet.number().is_some() {
+        if self.pressure.epoch.number().is_some() {
             return;
         }
         let own = self.platform.cpus() == 1 || !self.platform.can_wait();

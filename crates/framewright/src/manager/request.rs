@@ -128,9 +128,10 @@ impl Search {
 /// Why a request was not served. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateError {
-    /// No zone that will do has a run large enough above its watermark. [`Manager::shortfall`](crate::Manager::shortfall) says
-    /// which of these it is, and [`report::allocation_failure`](crate::bootlog::allocation_failure)
-    /// writes a message with all zones.
+    /// No zone that will do has a run large enough above its watermark.
+    /// [`Manager::shortfall`](crate::Manager::shortfall) says which of these it is, and
+    /// [`report::allocation_failure`](crate::bootlog::allocation_failure) writes a message with all
+    /// zones.
     OutOfMemory {
         /// What was wanted.
         order: Order,

@@ -15,10 +15,11 @@ impl<P: Platform> Sysctl<'_, P> {
         tunables.apply(self.manager.zones);
         drop(tunables);
         // Requests that failed above the old marks may succeed above the new ones.
-        self.manager.pressure.quiet.stir();
+        self.manager.pressure.epoch.note_free();
     }
 
-    /// Memory that is kept free over all zones, in KiB (SPEC 3.5).
+    /// Memory that is kept free over all zones, in KiB (Linux: `mm/page_alloc.c`,
+    /// `__setup_per_zone_wmarks`).
     #[must_use]
     pub fn min_free_kbytes(self) -> u64 {
         self.manager.tunables.lock(self.manager.platform).min_free_kbytes
@@ -37,7 +38,8 @@ impl<P: Platform> Sysctl<'_, P> {
         Ok(())
     }
 
-    /// The distance between watermarks in 1/10000 of a zone (SPEC 3.5).
+    /// The distance between watermarks in 1/10000 of a zone (Linux: `mm/page_alloc.c`,
+    /// `__setup_per_zone_wmarks`).
     #[must_use]
     pub fn watermark_scale_factor(self) -> u64 {
         self.manager.tunables.lock(self.manager.platform).watermark_scale_factor

@@ -33,10 +33,10 @@ impl<P: Platform> Memblock<'_, P> {
     }
 
     /// Ends the allocator after hand-over: both sets are empty, and later calls fail with
-    /// [`MemblockError::Discarded`](super::MemblockError::Discarded). Returns the frames of its own grown
-    /// arrays (the memory set's, then the reserved set's; empty where it did not grow), which were
-    /// reserved until now and are free from now on. An array that lies in a range that the adopter
-    /// reserved too is not free and not returned.
+    /// [`MemblockError::Discarded`](super::MemblockError::Discarded). Returns the frames of its own
+    /// grown arrays (the memory set's, then the reserved set's; empty where it did not grow), which
+    /// were reserved until now and are free from now on. An array that lies in a range that the
+    /// adopter reserved too is not free and not returned.
     pub fn discard(&mut self) -> [PhysRange; 2] {
         self.discarded = true;
         [self.memory.clear(), self.reserved.clear()]

@@ -3,8 +3,8 @@
 //!
 //! Two sets of regions say what is *memory* and what is *reserved*; free is the one minus the
 //! other. Allocating is reserving a free range, and hand-over walks what is left. The sets begin in
-//! storage that the adopter lends ([`MemblockStorage`]) and move to larger arrays in the memory that
-//! they describe.
+//! storage that the adopter lends ([`MemblockStorage`]) and move to larger arrays in the memory
+//! that they describe.
 //!
 //! | file | is |
 //! |---|---|

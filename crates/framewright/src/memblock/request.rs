@@ -32,7 +32,7 @@ pub struct MemblockRequest {
     pub size_bytes: u64,
     /// A power of two; 0 means a cache line (64).
     pub align_bytes: u64,
-    /// Lowest address (tried first, then dropped: SPEC 8.1).
+    /// Lowest address (tried first, then dropped, as in `mm/memblock.c`).
     pub min_address: u64,
     /// One past the highest address. Memory that the allocator or the caller touches also ends at
     /// [`Platform::direct_limit`](crate::Platform::direct_limit).
@@ -41,8 +41,9 @@ pub struct MemblockRequest {
     pub node: NodeChoice,
     /// False leaves the content undefined.
     pub zeroed: bool,
-    /// Marks the reservation so that the memory map skips it (SPEC 6.6). With `zeroed` false nobody
-    /// touches the memory yet, so it may lie above the direct map.
+    /// Marks the reservation so that the memory map skips it (Linux: `mm/memblock.c`,
+    /// `memblock_reserved_mark_noinit`). With `zeroed` false nobody touches the memory yet, so it
+    /// may lie above the direct map.
     pub no_init: bool,
     /// Memory that may be taken out later is as good as any, also under
     /// [`movable_node`](super::Memblock::set_movable_node): what is allocated goes with it,

@@ -136,30 +136,19 @@ impl MapFrames {
 /// What a zone needs for descriptors and counts that are looked at without its lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptors {
-    platform: &'static dyn Platform,
+    pub(crate) platform: &'static dyn Platform,
     /// Each block uses one of them.
-    readers: &'static [Readers],
-    segments: &'static [Segment],
+    pub(crate) readers: &'static [Readers],
+    pub(crate) segments: &'static [Segment],
     /// Whether split blocks are to have descriptors.
-    are_wanted: bool,
+    pub(crate) are_wanted: bool,
     /// The array, where the zone has one.
-    array: Option<Array>,
+    pub(crate) array: Option<Array>,
     /// Whether free memory is poisoned, so that frames which held descriptors are to be.
-    poison: bool,
+    pub(crate) poison: bool,
 }
 
 impl Descriptors {
-    pub(crate) const fn new(
-        platform: &'static dyn Platform,
-        readers: &'static [Readers],
-        segments: &'static [Segment],
-        are_wanted: bool,
-        array: Option<Array>,
-        poison: bool,
-    ) -> Self {
-        Self { platform, readers, segments, are_wanted, array, poison }
-    }
-
     /// The array, where the zone has one.
     pub(crate) const fn array(&self) -> Option<&Array> {
         self.array.as_ref()

@@ -1,4 +1,5 @@
-//! Boot parameters of pools: Linux's names, forms and precedence (SPEC 6.2).
+//! Boot parameters of pools: Linux's names, forms and precedence (Linux: `mm/hugetlb.c`,
+//! `hugepages_setup`).
 //!
 //! What a word means depends on those before it: a size holds for the count that follows. So words
 //! are read in order, and what contradicts an earlier one is ignored and said.

@@ -32,9 +32,10 @@ pub struct Parameters {
     pub numa: bool,
     /// `mem=SIZE`: memory at and above this address is not used.
     pub memory_limit: Option<u64>,
-    /// `min_free_kbytes=N` (SPEC 3.5).
+    /// `min_free_kbytes=N` (Linux: `mm/page_alloc.c`, `__setup_per_zone_wmarks`).
     pub min_free_kbytes: Option<u64>,
-    /// `watermark_scale_factor=N`, in 1/10000 of a zone (SPEC 3.5).
+    /// `watermark_scale_factor=N`, in 1/10000 of a zone (Linux: `mm/page_alloc.c`,
+    /// `__setup_per_zone_wmarks`).
     pub watermark_scale_factor: u64,
     /// `memmap_init=`.
     pub policy: Policy,

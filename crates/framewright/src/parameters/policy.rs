@@ -5,7 +5,8 @@
 pub enum Policy {
     /// At bring-up, all of them, by the boot CPU.
     Eager,
-    /// A first part at bring-up, the rest by parallel jobs or when memory is wanted (SPEC 2).
+    /// A first part at bring-up, the rest by parallel jobs or when memory is wanted (Linux:
+    /// `mm/mm_init.c`).
     #[default]
     Deferred,
     /// When a block is split, in frames of its own.

@@ -1,5 +1,6 @@
-//! The files of huge-page pools (SPEC 6.3): `/sys/kernel/mm/hugepages`, each node's,
-//! `/proc/sys/vm`, and their lines in `meminfo` and `vmstat`.
+//! The files of huge-page pools (Linux: `mm/hugetlb.c`, `hugetlb_sysfs_init`):
+//! `/sys/kernel/mm/hugepages`, each node's, `/proc/sys/vm`, and their lines in `meminfo` and
+//! `vmstat`.
 //!
 //! As in Linux, `/sys` shows the pages that there are, surplus ones among them, and
 //! `/proc/sys/vm/nr_hugepages` those that are to stay. There is no `demote` where there is nothing

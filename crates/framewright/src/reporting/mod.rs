@@ -1,4 +1,5 @@
-//! Free page reporting: a guest's free memory goes back to its host by itself (SPEC 5).
+//! Free page reporting: a guest's free memory goes back to its host by itself (Linux:
+//! `mm/page_reporting.c`).
 //!
 //! [`Manager::register_reporting`](crate::Manager::register_reporting) takes a [`ReportDevice`] and
 //! gives a [`Reporter`], which the adopter polls: it takes free memory out of circulation, at most
@@ -31,7 +32,7 @@
 //! # What differs from Linux
 //!
 //! * Marks of what was reported stay with blocks through split and merge, so that nothing is
-//!   reported twice while it is free ([`crate::block`]).
+//!   reported twice while it is free (`block::reported`).
 //! * What was not reported is handed out first. A larger free block that was reported in part
 //!   counts as not reported: pieces come out of its unreported part as long as there is one, and
 //!   only that part is reported later. Migrate types come first: a request takes reported memory of

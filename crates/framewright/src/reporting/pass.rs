@@ -12,7 +12,7 @@ const BURST_CALLS: u64 = 16;
 const SHARE: u64 = 16;
 /// At Linux's pace a pass reports so many calls more than the share: Linux counts what it may
 /// report of each list of free blocks by itself, those of 2 MiB and those of 4 MiB, and goes one
-/// call over in each (SPEC 5.3).
+/// call over in each (Linux: `mm/page_reporting.c`, `page_reporting_cycle`).
 const CALLS_OVER: u64 = 2;
 
 /// What a device takes at once.
@@ -125,26 +125,28 @@ impl Pass {
         let number = self.pool;
         let call_pages = capacity.pages(self.order);
         let size = manager
-            .pool_list(number)
+            .hugetlb()
+            .list(number)
             .map(|(size, _, _)| size)
             .filter(|size| size.order() >= self.order);
-        let (free_pages, fresh_pages) = manager.pool_free_frames(number);
+        let (free_pages, fresh_pages) = manager.hugetlb().free_frames(number);
         if let Some(size) = size.filter(|_| fresh_pages != 0) {
             let allowance = self.allowance_pages.unwrap_or_else(|| {
                 let share_pages = free_pages.div_ceil(call_pages * SHARE) * call_pages;
                 match self.kind {
                     Kind::Flush => u64::MAX,
                     Kind::Paced(Pace::Fixed) => share_pages + CALLS_OVER * call_pages,
-                    Kind::Paced(Pace::Adaptive) => {
-                        manager.pool_floor(number).min(share_pages.max(BURST_CALLS * call_pages))
-                    }
+                    Kind::Paced(Pace::Adaptive) => manager
+                        .hugetlb()
+                        .floor(number)
+                        .min(share_pages.max(BURST_CALLS * call_pages)),
                 }
             });
             // A page of 1 GiB, which goes out in parts, may be more than what is left.
             let least_pages = if size.is_gigantic() { 1 } else { size.frames() };
             self.allowance_pages = Some(allowance);
             if allowance >= least_pages {
-                let loan = manager.lend_pool_pages(number, call_pages.min(allowance), capacity.0);
+                let loan = manager.hugetlb().lend(number, call_pages.min(allowance), capacity.0);
                 if !loan.is_empty() {
                     self.spend(loan.len() as u64 * size.frames());
                     return loan;

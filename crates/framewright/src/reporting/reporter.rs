@@ -1,11 +1,12 @@
 //! The cycle: idle until something is worth a report, a pass after the delay, one submission at a
 //! time.
 
+mod register;
+
 use super::device::{Acknowledged, Content, MOST_RANGES, Progress, ReportDevice, SubmitError};
-use super::event::{Event, RegisterError};
+use super::event::Event;
 use super::pass::{Capacity, Kind, Pass};
-use crate::manager::{Loan, Manager};
-use crate::manager::{Reporting, ReportingCounters, add};
+use crate::manager::{Loan, Manager, Reporting, add};
 use crate::parameters::Pace;
 use crate::platform::Platform;
 use crate::units::{Order, PAGE_SIZE, PhysRange};
@@ -31,7 +32,7 @@ const EVENTS: usize = 8;
 const PATIENT_LOOKS: u32 = 8;
 const LEAST_OFTEN: u32 = 2;
 
-/// What reporting is doing (SPEC 5.2).
+/// What reporting is doing (Linux: `mm/page_reporting.c`, `page_reporting_process`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Nothing is there to report.
@@ -108,92 +109,6 @@ enum Next {
     Step,
     Wait(u64),
     Nothing,
-}
-
-impl<P: Platform> Manager<P> {
-    /// What may be seen and set of free page reporting.
-    #[must_use]
-    pub const fn reporting(&self) -> &Reporting {
-        self.shared_reporting()
-    }
-
-    /// All counters of free page reporting.
-    pub fn reporting_counters(&self) -> ReportingCounters {
-        let mut counters = self.reporting().counted();
-        counters.reused_pages = self.reused_pool_frames();
-        for zone in self.zones() {
-            let (reused_pages, early_pages) = zone.reused_pages(self.platform());
-            counters.reused_pages += reused_pages;
-            counters.reused_early_pages += early_pages;
-        }
-        counters
-    }
-
-    /// Registers the one device for free page reports. From the first on, marks of reported blocks
-    /// are kept; they stay when a device goes, so that the next one goes on where it stopped.
-    ///
-    /// # Errors
-    /// See [`RegisterError`]; the device comes back with it.
-    pub fn register_reporting<D: ReportDevice>(
-        &self,
-        device: D,
-    ) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
-        let aids = self.debug().aids();
-        let content = device.content();
-        if aids.page_poison && content != Content::Poison
-            || aids.init_on_free && !matches!(content, Content::Zero | Content::ZeroOrKept)
-        {
-            return Err((RegisterError::Content, device));
-        }
-        let reporting = self.reporting();
-        if !reporting.register() {
-            return Err((RegisterError::Busy, device));
-        }
-        for zone in self.zones() {
-            zone.track_reported(self.platform());
-        }
-        let order = reporting.order().or(device.order()).unwrap_or(Order::BLOCK);
-        if order < Order::BLOCK {
-            self.forget_sweeps();
-        }
-        let mut reporter = Reporter {
-            manager: self,
-            registration: Registration { reporting, in_use: false },
-            order,
-            capacity: Capacity::of(device.capacity()),
-            device,
-            phase: Phase::Idle,
-            pass: None,
-            batch: Batch::EMPTY,
-            loan: Loan::EMPTY,
-            out: None,
-            ranges: [PhysRange::new(0, 0); MOST_RANGES],
-            range_count: 0,
-            silent: false,
-            resetting: false,
-            closing: false,
-            errors: 0,
-            not_before_ns: 0,
-            looked_ns: None,
-            look_due_ns: 0,
-            vain_looks: 0,
-            hopeless: None,
-            flushes_begun: reporting.flushes_wanted(),
-            events: [None; EVENTS],
-        };
-        reporter.note(Event::Enabled { order });
-        Ok(reporter)
-    }
-
-    /// Runs of split blocks may be worth a report that were not before.
-    fn forget_sweeps(&self) {
-        for zone in self.zones() {
-            let mut from = Some(0);
-            while let Some(index) = from {
-                from = zone.forget_sweeps(self.platform(), index);
-            }
-        }
-    }
 }
 
 impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
@@ -365,7 +280,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let worth = (self.hopeless.is_none() || self.hopeless != Some(self.seen()))
             && (order < Order::BLOCK
                 || self.manager.zones().iter().any(|zone| zone.has_unreported(platform, order))
-                || self.reports_pools() && self.manager.has_pool_pages_to_report(order));
+                || self.reports_pools() && self.manager.hugetlb().has_pages_to_report(order));
         if !worth {
             let less_often = (self.vain_looks / PATIENT_LOOKS).min(LEAST_OFTEN);
             self.vain_looks = self.vain_looks.saturating_add(1);
@@ -400,8 +315,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             add(zone.watermarks().low_pages);
         }
         if self.reports_pools() {
-            (0..self.manager.pool_lists())
-                .for_each(|number| add(self.manager.pool_free_frames(number).1));
+            (0..self.manager.hugetlb().lists())
+                .for_each(|number| add(self.manager.hugetlb().free_frames(number).1));
         }
         seen
     }
@@ -437,7 +352,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let (manager, number) = (self.manager, pass.zone);
         let platform = manager.platform();
         let Some(zone) = manager.zones().get(number) else {
-            if !reports_pools || pass.pool >= manager.pool_lists() {
+            if !reports_pools || pass.pool >= manager.hugetlb().lists() {
                 return self.finish_pass(now_ns);
             }
             self.loan = pass.lend(manager, self.capacity);
@@ -480,7 +395,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             }
             Source::Pool => {
                 for (place, range) in
-                    self.ranges.iter_mut().zip(self.manager.loan_ranges(&self.loan))
+                    self.ranges.iter_mut().zip(self.manager.hugetlb().loan_ranges(&self.loan))
                 {
                     (*place, count) = (range, count + 1);
                 }
@@ -549,7 +464,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let zero = self.device.content() == Content::Zero;
         let more = matches!(source, Source::Pool)
             && told_ranges == ranges
-            && self.manager.advance_loan(&mut self.loan);
+            && self.manager.hugetlb().advance_loan(&mut self.loan);
         if more {
             // A page that goes out in parts stays out in between.
             (self.out, self.registration.in_use) = (None, false);
@@ -604,11 +519,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             Source::Zone(number) => {
                 if let Some(zone) = self.manager.zones().get(number) {
                     zone.give_back(self.manager.platform(), &mut self.batch, returned);
-                    self.manager.stir();
+                    self.manager.note_free();
                 }
             }
             Source::Pool => {
-                self.manager.return_loan(&mut self.loan, &|page| {
+                self.manager.hugetlb().return_loan(&mut self.loan, &|page| {
                     matches!(returned(page), Returned::Reported { .. })
                 });
             }

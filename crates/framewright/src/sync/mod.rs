@@ -3,19 +3,19 @@
 
 mod atomics;
 mod barrier;
+mod drain_epoch;
 mod exclusive;
 mod ownership;
 mod prefetch;
-mod quiet;
 mod readers;
 pub(crate) mod references;
 mod spin;
 
 pub(crate) use atomics::table_atomic;
+pub use drain_epoch::DrainEpoch;
 pub(crate) use exclusive::Exclusive;
 pub use ownership::Ownership;
 pub(crate) use prefetch::prefetch;
-pub use quiet::Quiet;
 pub use readers::{Readers, Reading};
 pub use references::{CountWord, NoReference, ReferenceCount};
 pub use spin::{SpinGuard, SpinLock};

@@ -32,9 +32,9 @@ impl Readers {
         Self { inside: AtomicU32::new(0) }
     }
 
-    /// Goes in, until the guard is dropped. Interrupts are off meanwhile, and no lock is taken: who
-    /// waits holds one. What says whether there is something to read is loaded sequentially
-    /// consistent afterwards.
+    /// Goes in, until the guard is dropped. Interrupts are off meanwhile, and no lock is taken:
+    /// whoever waits holds one. What says whether there is something to read is loaded with
+    /// `SeqCst` afterwards.
     #[inline]
     pub fn enter(&self) -> Reading<'_> {
         // Either the word that is loaded next is the changed one, or `wait` sees this.
@@ -65,12 +65,12 @@ impl Readers {
 /// Somebody is inside, with interrupts off, so that it stays where it is:
 ///
 /// ```compile_fail,E0277
-/// # use framewright::sync::Readers;
+/// # use framewright::internals::Readers;
 /// fn leaves<T: Send>(_: T) {}
 /// leaves(Readers::new().enter());
 /// ```
 /// ```
-/// # use framewright::sync::Readers;
+/// # use framewright::internals::Readers;
 /// fn leaves<T: Send>(_: T) {}
 /// leaves(Readers::new());
 /// ```

@@ -126,7 +126,7 @@ impl<T> SpinLock<T> {
 /// not go to another thread,
 ///
 /// ```compile_fail,E0277
-/// # use framewright::sync::{SpinGuard, SpinLock};
+/// # use framewright::{SpinGuard, SpinLock};
 /// fn leaves<T: Send>(_: T) {}
 /// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<u32>, platform: &'a P) {
 ///     leaves(lock.lock(platform));
@@ -136,7 +136,7 @@ impl<T> SpinLock<T> {
 /// and no other thread looks through it, which would let two of them at a `Cell` in it at once:
 ///
 /// ```compile_fail,E0277
-/// # use framewright::sync::{SpinGuard, SpinLock};
+/// # use framewright::{SpinGuard, SpinLock};
 /// fn is_shared<T: Sync>(_: &T) {}
 /// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<std::cell::Cell<u32>>, platform: &'a P) {
 ///     is_shared(&lock.lock(platform));
@@ -146,7 +146,7 @@ impl<T> SpinLock<T> {
 /// What it guards does both, where its type allows:
 ///
 /// ```
-/// # use framewright::sync::{SpinGuard, SpinLock};
+/// # use framewright::{SpinGuard, SpinLock};
 /// fn leaves<T: Send>(_: T) {}
 /// fn is_shared<T: Sync>(_: &T) {}
 /// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<u32>, platform: &'a P) {

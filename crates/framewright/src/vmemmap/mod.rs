@@ -2,10 +2,10 @@
 //! virtual range of its own ([`crate::vmemmap_space`]).
 //!
 //! `memmap_init=` says when descriptors get their first value. *Eager*: the boot CPU writes all of
-//! them. *Deferred* (SPEC 2): of the last zone of each node only a first part comes up, the rest is
-//! withheld by the section until jobs on the node's CPUs, or a request that finds too little, bring
-//! it up. *On demand* there is no array. `plan` finds the array's own memory, on the node that it
-//! describes; `boot_pages` what need not be described at all.
+//! them. *Deferred* (Linux: `mm/mm_init.c`): of the last zone of each node only a first part comes
+//! up, the rest is withheld by the section until jobs on the node's CPUs, or a request that finds
+//! too little, bring it up. *On demand* there is no array. `plan` finds the array's own memory, on
+//! the node that it describes; `boot_pages` what need not be described at all.
 
 mod boot_pages;
 mod plan;

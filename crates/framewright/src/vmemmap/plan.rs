@@ -333,9 +333,10 @@ unsafe impl FrameSource for Frames {
     }
 }
 
-/// The first section of a zone that is deferred, and one past its last (SPEC 2.1): from the first
-/// frame on that is aligned to a section and before which, itself included, more frames than a
-/// section has were counted. `runs` are the zone's memory, ascending. None when nothing is.
+/// The first section of a zone that is deferred, and one past its last (Linux: `mm/mm_init.c`,
+/// `defer_init`): from the first frame on that is aligned to a section and before which, itself
+/// included, more frames than a section has were counted. `runs` are the zone's memory, ascending.
+/// None when nothing is.
 #[must_use]
 pub fn deferred_sections(runs: impl Iterator<Item = PfnRange>) -> Option<Range<u32>> {
     let (mut counted, mut first, mut end) = (0, None, 0);

@@ -3,7 +3,7 @@
 //! A section is 128 MiB, what 2 MiB of the array describe. It is *deferred*, then *busy* in the
 //! hands of the one who claimed it, then *done*. Claiming is one atomic operation, so that jobs and
 //! requests that find too little memory work side by side, from any context; Linux ends growth
-//! where its jobs begin (SPEC 2.3).
+//! where its jobs begin (Linux: `mm/mm_init.c`, `deferred_init_memmap`).
 
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::PAGES_PER_BLOCK;

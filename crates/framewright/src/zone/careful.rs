@@ -37,7 +37,7 @@ impl LockedZone {
                 return Some(Found { index, start });
             }
             let state = self.buddy.table.state(index);
-            self.change(index, state, state.with_free_order(map.largest_order()).with_exact(true));
+            self.change(index, state, state.with_free_order(map.largest_order()));
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::block::list::{NONE, Position};
 use crate::block::split::{Moved, largest_piece};
 use crate::block::table::{BlockTable, GROUP, blocks_of};
 use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State};
-use crate::block::{Chain, Lot, first_link};
+use crate::block::{Chain, PageList, first_link};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
@@ -50,9 +50,9 @@ impl Zone {
         platform: &P,
         wanted: &ForPool,
         note: &mut dyn FnMut(Option<PfnRange>),
-    ) -> Lot {
+    ) -> PageList {
         let ForPool { order, most, keep_pages, least } = *wanted;
-        let mut lot = Lot::EMPTY;
+        let mut lot = PageList::EMPTY;
         // Without the lock: a zone that is full says so at once.
         if self.free_pages() < keep_pages.saturating_add(order.pages()) {
             return lot;
@@ -82,18 +82,18 @@ impl Zone {
     /// Makes what is allocated at `index` into pages of `order`, as a lot: a page was reported if
     /// all of it was.
     #[inline]
-    fn make_lot(&self, moved: &Moved, order: Order) -> Lot {
+    fn make_lot(&self, moved: &Moved, order: Order) -> PageList {
         let (index, whole) = (moved.index, moved.order);
         let Some(reported) = &moved.reported else {
-            return Lot::fresh(self.make_pool(index, whole, order, false));
+            return PageList::fresh(self.make_pool(index, whole, order, false));
         };
         let blocks = blocks_of(order);
         let pages = blocks_of(whole) / blocks;
         if (0..pages).all(|page| reported.has_all(page * blocks, order)) {
-            return Lot::of(self.make_pool(index, whole, order, true));
+            return PageList::of(self.make_pool(index, whole, order, true));
         }
         self.make_pool(index, whole, order, false);
-        let mut lot = Lot::EMPTY;
+        let mut lot = PageList::EMPTY;
         for page in 0..pages {
             let chain =
                 if reported.has_all(page * blocks, order) { &mut lot.told } else { &mut lot.fresh };
@@ -152,20 +152,19 @@ impl Zone {
         leaked
     }
 
-    /// Divides a page of a pool into pages of another, as ones that were reported or were not;
+    /// Divides a page of `order` that a pool has into pages of `smaller`, as reported as it is;
     /// nothing when it is isolated or has a memory error.
     pub(crate) fn divide_for_pool<P: Platform>(
         &self,
         platform: &P,
-        index: u32,
+        page: Chain,
         order: Order,
         smaller: Order,
-        told: bool,
     ) -> Option<Chain> {
         let _locked = self.read(platform);
-        let plain =
-            self.table.state(index) == BlockState::head(State::Pool, order, MigrateType::Movable);
-        plain.then(|| self.make_pool(index, order, smaller, told))
+        let state = self.table.state(page.first);
+        let plain = state == BlockState::head(State::Pool, order, MigrateType::Movable);
+        plain.then(|| self.make_pool(page.first, order, smaller, page.told))
     }
 
     /// Makes a block that one allocation of `order` gave a page of a pool; nothing when it was

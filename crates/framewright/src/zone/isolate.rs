@@ -83,7 +83,8 @@ impl fmt::Display for IsolateError {
             Self::Indivisible(pfn) => {
                 write!(
                     f,
-                    "the block at pfn {pfn} is in use as one and only a part of it lies in the range"
+                    "the block at pfn {pfn} is in use as one and only a part of it lies in the \
+                     range"
                 )
             }
             Self::InUse(pages) => write!(

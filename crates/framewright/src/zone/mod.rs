@@ -48,9 +48,9 @@ mod unpublish;
 mod verify;
 mod watermark;
 
-pub use crate::block::Segment;
 pub use crate::block::buddy::ZoneEvents;
 pub(crate) use crate::block::segment;
+pub use crate::block::{BlockState, MapForm, MigrateType, Segment, State};
 pub use areas::{FreeAreas, ORDERS};
 pub use blocks::{BlockRun, BlockUse};
 pub(crate) use describe::Counted;

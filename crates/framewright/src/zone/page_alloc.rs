@@ -1,9 +1,9 @@
 //! Taking pages out of split blocks, under the zone lock.
 //!
 //! A split block is in the set of the free index that names an order which no free run of it
-//! exceeds: at first the logarithm of how many frames are free, so that the fullest blocks are
-//! asked first and a free looks at one word of the map. A search that finds nothing there says what
-//! is left, and from then on each free into the block looks for what it joined.
+//! exceeds: the logarithm of how many frames are free, so that the fullest blocks are asked first and
+//! a free looks at one word of the map. A search that finds less there moves the block to the set of
+//! what is left, where it stays until the next free into it.
 //!
 //! ```text
 //!            few free <-- the sets that a block moves through --> all free
@@ -12,6 +12,7 @@
 //! ```
 
 use super::locked::LockedZone;
+use crate::block::bit_sets::Neighbours;
 use crate::block::list::NONE;
 use crate::block::{BlockState, FreeMap, MigrateType, State};
 use crate::page::Descriptors;
@@ -108,7 +109,7 @@ impl LockedZone {
             let near = near.and_then(|found| {
                 Some((found, self.free_index.lowest_members(migrate_type, found)?))
             });
-            let Some((found, (base, mut members))) = near else {
+            let Some((found, Neighbours { base, bits: mut members })) = near else {
                 let Some(word) = self.take_word(order, migrate_type, limit) else { break };
                 give(word);
                 limit -= word.runs.count_ones();
@@ -127,11 +128,7 @@ impl LockedZone {
                     (self.buddy.table.entry(index), self.buddy.table.free_map(index));
                 let state = entry.state();
                 let Some((first, runs)) = map.take_first_word(order.get(), limit) else {
-                    self.change(
-                        index,
-                        state,
-                        state.with_free_order(map.largest_order()).with_exact(true),
-                    );
+                    self.change(index, state, state.with_free_order(map.largest_order()));
                     members &= members - 1;
                     continue;
                 };
@@ -145,9 +142,7 @@ impl LockedZone {
                     if self.spare == index {
                         self.spare = NONE;
                     }
-                    entry.set_state(
-                        state.with_free_pages(0).with_free_order(None).with_exact(false),
-                    );
+                    entry.set_state(state.with_free_pages(0).with_free_order(None));
                     used_up |= 1 << (index - base);
                     members &= members - 1;
                 } else {
@@ -157,7 +152,8 @@ impl LockedZone {
                     }
                 }
             }
-            self.free_index.remove_members(migrate_type, found, (base, used_up));
+            let used_up = Neighbours { base, bits: used_up };
+            self.free_index.remove_members(migrate_type, found, used_up);
         }
     }
 
@@ -217,8 +213,8 @@ impl LockedZone {
     }
 
     /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out
-    /// to have less moves to a lower set, where only freeing brings it up again, so that every
-    /// correction was paid for by an earlier request.
+    /// to have less moves to a lower set, where only a free brings it up again, so that every
+    /// correction of a block after its first was paid for by a free.
     fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if self.buddy.placement.is_random() {
             return self.find_anywhere(order, migrate_type);
@@ -231,7 +227,7 @@ impl LockedZone {
                 return Some(Found { index, start });
             }
             let state = self.buddy.table.state(index);
-            self.change(index, state, state.with_free_order(map.largest_order()).with_exact(true));
+            self.change(index, state, state.with_free_order(map.largest_order()));
         }
     }
 
@@ -268,14 +264,6 @@ impl LockedZone {
         let most = most_order(free);
         // Not at once: the next free may raise it again.
         let lower = free == 0 || state.free_order() > most.map(|most| most + 1);
-        self.change(
-            index,
-            state,
-            if lower {
-                new.with_free_order(most).with_exact(state.is_exact() && free != 0)
-            } else {
-                new
-            },
-        );
+        self.change(index, state, if lower { new.with_free_order(most) } else { new });
     }
 }

@@ -8,7 +8,7 @@
 use super::locked::LockedZone;
 use super::page_alloc::most_order;
 use crate::block::split::divide_whole;
-use crate::block::{BlockState, FreeMap, MapForm, State};
+use crate::block::{BlockState, MapForm, State};
 use crate::page::first_unmanaged;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
@@ -128,7 +128,7 @@ impl LockedZone {
         if !self.buddy.table.free_map(index).give_run(start, order.get()) {
             return false;
         }
-        self.freed(index, state, free, |map| map.reach(start, order.get()));
+        self.freed(index, state, free);
         true
     }
 
@@ -146,7 +146,7 @@ impl LockedZone {
             && map.first_free(range.start, range.end).is_none();
         if allocated {
             let free = state.free_pages() + map.set_range(range.start, range.end);
-            self.freed(index, state, free, |map| map.largest_order().unwrap_or(0));
+            self.freed(index, state, free);
         }
         allocated
     }
@@ -173,7 +173,7 @@ impl LockedZone {
         } else if state.free_pages() == 0 {
             self.first_freed(index, state, pages);
         } else {
-            self.freed(index, state, free, |map| map.reach_word(start, runs, order.get()));
+            self.freed(index, state, free);
         }
         true
     }
@@ -184,9 +184,7 @@ impl LockedZone {
     fn first_freed(&mut self, index: u32, state: BlockState, pages: u64) {
         let Some(most) = most_order(pages) else { return };
         self.split_pages += pages;
-        self.buddy
-            .table
-            .set_state(index, state.freed_to(pages).with_free_order(Some(most)).with_exact(false));
+        self.buddy.table.set_state(index, state.freed_to(pages).with_free_order(Some(most)));
         self.free_index.insert(state.migrate_type(), most, index);
     }
 
@@ -213,19 +211,12 @@ impl LockedZone {
         if !self.buddy.table.free_map(index).give_word(start, runs, order.get()) {
             return false;
         }
-        self.freed(index, state, free, |map| map.reach_word(start, runs, order.get()));
+        self.freed(index, state, free);
         true
     }
 
-    /// Counts frames that were set in the map: `free` are free now. `reached` says how large a run
-    /// they are part of.
-    fn freed(
-        &mut self,
-        index: u32,
-        before: BlockState,
-        free: u64,
-        reached: impl FnOnce(&FreeMap) -> u8,
-    ) {
+    /// Counts frames that were set in the map: `free` are free now.
+    fn freed(&mut self, index: u32, before: BlockState, free: u64) {
         let new = before.freed_to(free);
         if before.is_unavailable() {
             self.buddy.table.set_state(index, new);
@@ -240,10 +231,6 @@ impl LockedZone {
         if before.free_order() >= most {
             return self.buddy.table.set_state(index, new);
         }
-        if !before.is_exact() {
-            return self.change(index, before, new.with_free_order(most));
-        }
-        let reached = reached(self.buddy.table.free_map(index));
-        self.change(index, before, new.with_free_order(before.free_order().max(Some(reached))));
+        self.change(index, before, new.with_free_order(most));
     }
 }

@@ -8,7 +8,7 @@ use super::Zone;
 use super::drain::WORDS_BELOW;
 use super::locked::LockedZone;
 use super::page_alloc::WordsWanted;
-use crate::block::bit_sets::neighbours;
+use crate::block::bit_sets::Neighbours;
 use crate::block::{FreeMap, MigrateType, segment};
 use crate::page::{CpuCache, MOST_RUNS, Runs};
 use crate::platform::Platform;
@@ -29,17 +29,16 @@ pub(crate) struct Refill {
     pub(crate) keep_pages: u64,
 }
 
-/// Blocks of 2 MiB that were taken: for some groups of 64 neighbours the index of the first and a
-/// bit for each.
+/// Blocks of 2 MiB that were taken.
 struct BlockGroups {
-    groups: [(u32, u64); MOST_GROUPS],
+    groups: [Neighbours; MOST_GROUPS],
     len: usize,
 }
 
 impl BlockGroups {
-    const EMPTY: Self = Self { groups: [(0, 0); MOST_GROUPS], len: 0 };
+    const EMPTY: Self = Self { groups: [Neighbours { base: 0, bits: 0 }; MOST_GROUPS], len: 0 };
 
-    fn push(&mut self, some: (u32, u64)) {
+    fn push(&mut self, some: Neighbours) {
         if let Some(group) = self.groups.get_mut(self.len) {
             *group = some;
             self.len += 1;
@@ -95,7 +94,7 @@ impl Zone {
     fn stack_blocks(&self, cache: &CpuCache, taken: &BlockGroups) -> Option<Pfn> {
         let mut first = None;
         // The lowest on top, so that addresses ascend.
-        for &(base, bits) in taken.groups[..taken.len].iter().rev() {
+        for &Neighbours { base, bits } in taken.groups[..taken.len].iter().rev() {
             let mut rest = bits;
             while rest != 0 {
                 let bit = rest.ilog2();
@@ -174,13 +173,13 @@ impl LockedZone {
             let Some(some) = self.buddy.take_some(left, migrate_type, taken.len == 0) else {
                 break;
             };
-            left -= some.1.count_ones();
+            left -= some.count();
             taken.push(some);
         }
         if taken.len == 0 && most != 0 {
             // By all means that there are for one.
             let (index, _) = self.take(Order::BLOCK, migrate_type)?;
-            taken.push(neighbours(index, 1));
+            taken.push(Neighbours::new(index, 1));
         }
         (taken.len != 0).then_some(taken)
     }

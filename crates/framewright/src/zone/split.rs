@@ -103,7 +103,7 @@ impl LockedZone {
     /// Moves a split block to the set of another order.
     pub(super) fn set_free_order(&mut self, index: u32, order: Option<u8>) {
         let state = self.buddy.table.state(index);
-        self.change(index, state, state.with_free_order(order).with_exact(false));
+        self.change(index, state, state.with_free_order(order));
     }
 
     /// A split block all of whose frames are free: one is kept split, because the next request

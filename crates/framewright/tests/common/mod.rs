@@ -4,11 +4,11 @@
 pub mod pool_machine;
 pub mod reporting_rig;
 
-use framewright::block::MigrateType;
 use framewright::parameters::{Pages, Policy};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::Counts;
+use framewright::zone::MigrateType;
 use framewright::{BringUp, BringUpError, Manager, Parameters};
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::collections::BTreeMap;

@@ -11,8 +11,8 @@ use crate::model::{
     Model, Owner, START, Shape, explore, give, on, order, take, take_movable, take_past,
 };
 use framewright::Request;
-use framewright::block::MigrateType;
 use framewright::units::{Pfn, PfnRange};
+use framewright::zone::MigrateType;
 
 /// Runs of order 3 that one word of a block's free map has.
 const RUNS_OF_A_WORD: usize = 8;

@@ -5,7 +5,7 @@
 //! own there; what is checked is the protocol around it. `RUSTFLAGS="--cfg loom" cargo test
 //! --release -p framewright --test loom_ownership --target-dir target/loom`
 
-use framewright::sync::Ownership;
+use framewright::internals::Ownership;
 use framewright::{IrqState, PinnedCpu, Platform};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -6,8 +6,8 @@
 
 use crate::model::{Owner, Shape, explore, on, order, run, take, take_all, take_movable};
 use framewright::Request;
-use framewright::block::MigrateType;
 use framewright::units::PfnRange;
+use framewright::zone::MigrateType;
 
 const fn blocks(blocks: u64, cpus: u32) -> Shape {
     Shape::new(blocks, cpus)

@@ -5,7 +5,7 @@
 //! own there; what is checked is the protocol around it. `RUSTFLAGS="--cfg loom" cargo test
 //! --release -p framewright --test loom_quiet --target-dir target/loom`
 
-use framewright::sync::{Ownership, Quiet};
+use framewright::internals::{DrainEpoch, Ownership};
 use framewright::{IrqState, PinnedCpu, Platform};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{Ordering, fence};
@@ -42,7 +42,7 @@ unsafe impl Platform for Waiter {
 
 /// A zone, and one CPU's cache.
 struct Machine {
-    quiet: Quiet,
+    quiet: DrainEpoch,
     ownership: Ownership,
     cached: UnsafeCell<u32>,
     zone: Mutex<u32>,
@@ -56,7 +56,7 @@ unsafe impl Send for Machine {}
 impl Machine {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            quiet: Quiet::new(false),
+            quiet: DrainEpoch::new(false),
             ownership: Ownership::new(),
             cached: UnsafeCell::new(0),
             zone: Mutex::new(0),
@@ -66,7 +66,7 @@ impl Machine {
     /// Frees a page into the cache, or into the zone when the cache is being drained.
     fn free(&self) {
         if self.ownership.enter() {
-            self.quiet.stir();
+            self.quiet.note_free();
             // SAFETY: we entered.
             self.cached.with_mut(|cached| unsafe { *cached += 1 });
             self.ownership.leave();
@@ -77,7 +77,7 @@ impl Machine {
 
     fn free_to_zone(&self) {
         *self.zone.lock().expect("no panic") += 1;
-        self.quiet.stir();
+        self.quiet.note_free();
     }
 
     /// Drains and searches; the number of the quiet when nothing was found.

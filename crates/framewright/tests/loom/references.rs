@@ -4,7 +4,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_references --target-dir
 //! target/loom`
 
-use framewright::sync::{Readers, ReferenceCount};
+use framewright::internals::{Readers, ReferenceCount};
 use framewright::{IrqState, PinnedCpu, Platform};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -3,7 +3,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_spin --target-dir
 //! target/loom`
 
-use framewright::sync::SpinLock;
+use framewright::SpinLock;
 use framewright::{IrqState, PinnedCpu, Platform};
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Notify};

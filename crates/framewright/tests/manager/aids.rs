@@ -3,10 +3,10 @@
 //! what nothing promises.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order};
-use framewright::block::{MigrateType, State};
 use framewright::debug::{Damage, POISON, PageHistory};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::zone::FreeError;
+use framewright::zone::{MigrateType, State};
 use framewright::{
     AllocateError, BringUp, BringUpError, BringUpFailed, Manager, Parameters, Platform, Request,
 };

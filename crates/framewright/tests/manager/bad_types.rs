@@ -2,8 +2,8 @@
 //! changed.
 
 use crate::common::{bring_up_with, gib, order, parameters};
-use framewright::block::MigrateType;
 use framewright::units::Pfn;
+use framewright::zone::MigrateType;
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, FakeVmemmap};
 

@@ -220,7 +220,8 @@ proptest! {
         let reserved: Vec<PhysRange> =
             holes.iter().map(|&(at, size)| PhysRange::new(at << 20, (at + size).min(6143) << 20)).filter(|range| !range.is_empty()).collect();
         let policy = if deferred { "deferred" } else { "eager" };
-        let line = format!("memmap_init={policy} hugetlb_free_vmemmap=on hugepagesz=1G hugepages={gigantic} hugepagesz=2M hugepages={small}");
+        let line = format!("memmap_init={policy} hugetlb_free_vmemmap=on hugepagesz=1G \
+            hugepages={gigantic} hugepagesz=2M hugepages={small}");
         FakeVmemmap::install(machine);
         let Ok(manager) = bring_up_with(machine, &reserved, &parameters(&line)) else { return Ok(()) };
         manager.vmemmap().initialise_deferred(&NoHelpers);

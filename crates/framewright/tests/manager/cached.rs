@@ -5,10 +5,10 @@
 use super::HERE;
 use crate::common::{Fake, check, gib, idle_pages, mib, order};
 use framewright::Request;
-use framewright::block::MigrateType;
 use framewright::reporting::{Progress, ReportDevice, SubmitError};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::FreeError;
+use framewright::zone::MigrateType;
 use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeSet;
 use std::sync::Mutex;

@@ -2,12 +2,12 @@
 //! of parts, errors.
 
 use crate::common::{Fake, bring_up, bring_up_reserving, check, gib, mib, order, part};
-use framewright::block::{MigrateType, State};
 use framewright::firmware::MemoryKind;
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::{FreeError, ZoneId, ZoneKind};
+use framewright::zone::{MigrateType, State};
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};
 

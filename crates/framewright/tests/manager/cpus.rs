@@ -4,8 +4,8 @@
 
 use super::HERE;
 use crate::common::{Fake, check, order};
-use framewright::block::MigrateType;
 use framewright::units::{PAGE_SIZE, Pfn, PfnRange};
+use framewright::zone::MigrateType;
 use framewright::zone::{FreeError, ZoneKind};
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};

@@ -2,9 +2,9 @@
 //! states: the same as by the long one in all others, and whatever was wrong.
 
 use crate::common::{Fake, bring_up, check, gib, idle_pages, mib, order, random_pieces, settled};
-use framewright::block::MigrateType;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::zone::FreeError;
+use framewright::zone::MigrateType;
 use framewright_testkit::{FakeMachine, Owner};
 
 const MOVABLE: MigrateType = MigrateType::Movable;

@@ -1,11 +1,11 @@
 //! Giving back the memory map of huge pages, and restoring it.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
-use framewright::block::MapForm;
 use framewright::manager::{MapChange, MapError};
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::MapForm;
 use framewright::{AllocateError, Request};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
@@ -247,10 +247,12 @@ proptest! {
                 0 | 1 => held.extend(manager.allocate(&Request::new(order(of))).ok()),
                 _ if held.is_empty() => {}
                 2 => {
-                    manager.give_up_map(&[held[which.index(held.len())]]).expect("it is the caller's");
+                    manager.give_up_map(&[held[which.index(held.len())]]).expect("it is the \
+                        caller's");
                 }
                 3 => {
-                    manager.bring_back_map(&[held[which.index(held.len())]]).expect("it is the caller's");
+                    manager.bring_back_map(&[held[which.index(held.len())]]).expect("it is the \
+                        caller's");
                 }
                 4 => manager.give_back(held.swap_remove(which.index(held.len()))).expect("allocated"),
                 _ => {

@@ -2,10 +2,10 @@
 //! leaves nothing behind. Without page descriptors and with.
 
 use crate::common::{Fake, bring_up_with, check, gib, map_frames_of, mib, order, plain_with_pages};
-use framewright::block::{BlockState, MigrateType, State};
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::{BlockState, MigrateType, State};
 use framewright::zone::{FreeError, IsolateError, IsolatedPages};
 use framewright::{Parameters, Request};
 use framewright_testkit::model::{BlockModel, Wanted};

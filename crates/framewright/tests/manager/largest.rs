@@ -5,10 +5,10 @@ use crate::common::reporting_rig::Rig;
 use crate::common::{
     Fake, bring_up, bring_up_with, check, gib, mib, order, parameters, random_pieces,
 };
-use framewright::block::MigrateType;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::FreeError;
+use framewright::zone::MigrateType;
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::Mutex;

@@ -4,10 +4,10 @@
 
 use crate::common::{Fake, bring_up, check, gib, idle_pages, mib, order};
 use framewright::Request;
-use framewright::block::{MigrateType, State};
 use framewright::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{BlockRun, BlockUse, FreeError};
+use framewright::zone::{MigrateType, State};
 use framewright_testkit::{FakeMachine, Owner};
 
 const BLOCKS: u64 = 512;

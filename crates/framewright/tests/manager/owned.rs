@@ -2,8 +2,8 @@
 //! up.
 
 use crate::common::{bring_up, mib, settled};
-use framewright::block::MigrateType;
 use framewright::units::Order;
+use framewright::zone::MigrateType;
 use framewright::{Frames, Request};
 use framewright_testkit::{FakeMachine, Owner};
 

@@ -5,12 +5,12 @@ use crate::common::{
     Fake, bring_up, bring_up_described, bring_up_with, check, gib, map_frames_of, mib, order,
     with_pages,
 };
-use framewright::block::{BlockState, MapForm, MigrateType, State};
 use framewright::firmware::MemoryKind;
 use framewright::parameters::Pages;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::FreeError;
+use framewright::zone::{BlockState, MapForm, MigrateType, State};
 use framewright::{Page, PartOf, Platform, Request};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::Ordering;

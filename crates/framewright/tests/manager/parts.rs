@@ -3,8 +3,8 @@
 
 use crate::common::{Fake, bring_up, check, gib, order, settled};
 use framewright::Request;
-use framewright::block::MigrateType;
 use framewright::units::{Pfn, PfnRange};
+use framewright::zone::MigrateType;
 use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeMap;
 use std::sync::Barrier;

@@ -4,13 +4,13 @@
 use crate::common::pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers};
 use crate::common::{bring_up, gib, is_careful};
 use framewright::Request;
-use framewright::block::State;
 use framewright::hugetlb::{NodeMask, PoolError, PoolSize};
 use framewright::manager::Poisoned;
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::FreeError;
+use framewright::zone::State;
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{Owner, PoolOwner};
 

@@ -3,13 +3,13 @@
 //! wait for the one that it has preempted.
 
 use crate::common::{check, mib, order, parameters};
-use framewright::block::MigrateType;
 use framewright::hugetlb::PoolSize;
+use framewright::internals::SectionState;
 use framewright::manager::{PoolBatch, PoolVmemmap};
 use framewright::parameters::{Pages, Policy};
 use framewright::units::{NodeId, Order, Pfn};
-use framewright::vmemmap::SectionState;
 use framewright::vmemmap_space::{BlockNumber, BlockRange, VmemmapSpace};
+use framewright::zone::MigrateType;
 use framewright::{BringUp, IrqState, Manager, PinnedCpu, Platform, Request};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, memblock_of};

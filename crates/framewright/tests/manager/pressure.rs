@@ -3,9 +3,9 @@
 //! for afterwards.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters};
-use framewright::block::MigrateType;
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
+use framewright::zone::MigrateType;
 use framewright::zone::{Zone, ZoneKind};
 use framewright::{AllocateError, Reclaim, Request, Shortage};
 use framewright_testkit::{FakeMachine, Owner};

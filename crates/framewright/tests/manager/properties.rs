@@ -2,12 +2,12 @@
 //! without page descriptors and with descriptors inside the blocks.
 
 use crate::common::{Fake, bring_up_with, check, map_frames_of, order, parameters};
-use framewright::block::MigrateType;
 use framewright::firmware::MemoryKind;
 use framewright::memblock::NodeChoice;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::MigrateType;
 use framewright::zone::{ZoneId, ZoneKind};
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};
@@ -262,7 +262,7 @@ fn is_available(manager: &Fake, range: PfnRange) -> bool {
         .map_frames(block)
         .is_some_and(|frames| frames.iter().any(|&frame| range.contains(frame)));
     !in_map
-        && !manager.block_state(block).is_some_and(framewright::block::BlockState::is_unavailable)
+        && !manager.block_state(block).is_some_and(framewright::zone::BlockState::is_unavailable)
 }
 
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! What happens while somebody looks at a descriptor, made to happen: the looker is stopped at the
 //! direct map, in the middle.
 
-use framewright::block::MigrateType;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::MigrateType;
 use framewright::{
     BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, ReferenceError, Request,
 };

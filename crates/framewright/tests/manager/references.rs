@@ -3,9 +3,9 @@
 
 use super::HERE;
 use crate::common::{Fake, check, gib, idle_pages, mib, order};
-use framewright::block::MigrateType;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::MigrateType;
 use framewright::{Page, PartOf, ReferenceError, Request};
 use framewright_testkit::model::ReferenceModel;
 use framewright_testkit::{FakeMachine, Owner};

@@ -4,9 +4,9 @@
 use crate::common::reporting_rig::{BASE, MS, Rig, SECOND, machine, usual, weightless};
 use crate::common::{bring_up_with, check, mib, parameters};
 use framewright::Request;
-use framewright::block::MigrateType;
 use framewright::reporting::{Content, Pace, Phase};
 use framewright::units::{Order, Pfn, PfnRange};
+use framewright::zone::MigrateType;
 use framewright_testkit::reporting::{Answer, FakeHost, JUNK, Traits};
 use framewright_testkit::{FakeMachine, Owner};
 

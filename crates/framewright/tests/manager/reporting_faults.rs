@@ -4,11 +4,11 @@
 
 use crate::common::reporting_rig::{MS, Rig, SECOND, machine, usual, weightless};
 use crate::common::{bring_up_with, check, parameters, part};
-use framewright::block::{MigrateType, State};
 use framewright::reporting::{Acknowledged, Content, Event, Pace, Phase, RegisterError};
 use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, IsolateError};
+use framewright::zone::{MigrateType, State};
 use framewright::{AllocateError, Request};
 use framewright_testkit::Owner;
 use framewright_testkit::reporting::{Answer, FakeHost, Traits};

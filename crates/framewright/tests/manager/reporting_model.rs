@@ -3,10 +3,10 @@
 
 use crate::common::check;
 use crate::common::reporting_rig::{BASE, MS, Rig, machine, usual, weightless};
-use framewright::block::MigrateType;
 use framewright::reporting::{Acknowledged, Pace};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::MigrateType;
 use framewright::{Manager, Request};
 use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 use framewright_testkit::{FakeMachine, Owner};

@@ -1,10 +1,10 @@
 //! What is said of requests that find no memory: the reason, and where memory is, in Linux's form.
 
 use crate::common::{Fake, bring_up, bring_up_with, gib, mib, order, parameters};
-use framewright::block::MigrateType;
 use framewright::manager::Shortfall;
 use framewright::memblock::NodeChoice;
 use framewright::units::NodeId;
+use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
 use framewright::{AllocateError, Request, bootlog};
 use framewright_jobs::NoHelpers;

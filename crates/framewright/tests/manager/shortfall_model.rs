@@ -2,10 +2,10 @@
 //! reason that is said.
 
 use crate::common::{Fake, bring_up_with, gib, mib, order, parameters};
-use framewright::block::MigrateType;
 use framewright::manager::Shortfall;
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, PfnRange};
+use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};

@@ -2,8 +2,8 @@
 
 use crate::common::{bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::Request;
-use framewright::block::MigrateType;
 use framewright::units::{Order, Pfn, PfnRange};
+use framewright::zone::MigrateType;
 use framewright_testkit::{FakeMachine, Owner};
 
 const SHUFFLED: &str = "page_alloc.shuffle=1 page_alloc.shuffle_seed=5";

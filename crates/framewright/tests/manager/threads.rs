@@ -4,9 +4,9 @@
 use super::HERE;
 use crate::common::{check, gib, order};
 use framewright::Request;
-use framewright::block::MigrateType;
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::MigrateType;
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,11 +1,11 @@
 //! The memory map: eager, deferred and on demand, on one allocator.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
-use framewright::block::{MapForm, MigrateType, State};
+use framewright::internals::SectionState;
 use framewright::parameters::Policy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
-use framewright::vmemmap::SectionState;
 use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::{MapForm, MigrateType, State};
 use framewright::{BringUp, Manager, Parameters, Request};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner};

@@ -4,10 +4,10 @@
 
 use crate::common::{Fake, bring_up_with, check, parameters};
 use framewright::Request;
-use framewright::block::State;
 use framewright::parameters::Policy;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::State;
 use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
@@ -149,7 +149,8 @@ proptest! {
         for &pfn in &marked {
             // SAFETY: the page is still ours.
             let page = unsafe { deferred.vmemmap().page(pfn) }.expect("it has a descriptor");
-            assert_eq!(page.flags().swap(0, Ordering::Relaxed), MARK, "pfn {pfn} was initialised twice");
+            assert_eq!(page.flags().swap(0, Ordering::Relaxed), MARK, "pfn {pfn} was initialised \
+                twice");
         }
         check_written(&deferred, array);
         held.into_iter().for_each(|range| deferred.give_back(range).expect("allocated"));

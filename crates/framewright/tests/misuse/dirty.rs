@@ -2,9 +2,9 @@
 //! handed out once.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters};
-use framewright::block::MigrateType;
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::MigrateType;
 use framewright::{AllocateError, Manager};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::machine::PATTERNS;

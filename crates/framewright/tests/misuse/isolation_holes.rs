@@ -3,7 +3,6 @@
 
 use crate::common::{Fake, bring_up_with, check, gib, order, parameters};
 use framewright::Request;
-use framewright::block::{BlockState, MigrateType, State};
 use framewright::debug::PageHistory;
 use framewright::hugetlb::PoolSize;
 use framewright::manager::Poisoned;
@@ -11,6 +10,7 @@ use framewright::memblock::NodeChoice;
 use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::IsolateError;
+use framewright::zone::{BlockState, MigrateType, State};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner, PoolOwner};
 use std::sync::atomic::{AtomicBool, Ordering};

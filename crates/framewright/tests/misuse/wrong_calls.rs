@@ -2,9 +2,9 @@
 //! nobody's to free.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters};
-use framewright::block::{BlockState, MigrateType, State};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::{BlockState, MigrateType, State};
 use framewright::zone::{FreeError, IsolateError};
 use framewright::{AllocateError, ReferenceError, Request};
 use framewright_jobs::NoHelpers;

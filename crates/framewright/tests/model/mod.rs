@@ -7,11 +7,11 @@
 //! that are read without the lock, however many frames a block has: blocks are of full size here.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use framewright::block::MigrateType;
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
+use framewright::zone::MigrateType;
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::Cell;

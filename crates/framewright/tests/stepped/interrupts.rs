@@ -3,8 +3,8 @@
 //! given twice, and the handler must be served.
 
 use crate::common::{gib, mib, order};
-use framewright::block::MigrateType;
 use framewright::units::{Pfn, PfnRange, PhysRange};
+use framewright::zone::MigrateType;
 use framewright::{BringUp, Manager, Parameters, Request};
 use framewright_testkit::{FakeMachine, Owner, SteppedMachine, memblock_of};
 

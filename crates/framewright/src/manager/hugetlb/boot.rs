@@ -1,10 +1,11 @@
-//! Pools as the command line wants them, filled when all memory is there (SPEC 6.2, 6.6, 6.7).
+//! Pools as the command line wants them, filled when all memory is there (Linux: `mm/hugetlb.c`,
+//! `hugepages_setup`).
 //!
 //! 1 GiB pages come first, while memory is in large pieces. The node form is filled in parallel
 //! like the other. Where pages in pools are to have no map, bring-up takes most of them from the
 //! memblock allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
 
-use crate::block::{Chain, Lot, Segment};
+use crate::block::{Chain, PageList, Segment};
 use crate::hugetlb::{Shares, spread};
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::resizing::Moving;
@@ -27,7 +28,8 @@ pub struct BootPool {
     pub wanted: u64,
     /// Pages that the pool has.
     pub got: u64,
-    /// Those of them whose map was never made (SPEC 7.6).
+    /// Those of them whose map was never made (Linux: `mm/hugetlb_vmemmap.c`,
+    /// `hugetlb_vmemmap_init_early`).
     pub without_map: u64,
     nodes: Option<[(u32, u32); MAX_NODES]>,
 }
@@ -117,7 +119,8 @@ impl<P: Platform> Hugetlb<'_, P> {
             }
             // Who resizes at this moment came too early; without pages the pool is as it would be
             // without the parameter.
-            let Ok(_resizing) = self.manager.start_resizing() else { continue };
+            let Ok(_resizing) = self.manager.hugetlb().start_resizing() else { continue };
+            let pool_of = self.manager.pool(size);
             let pool = &mut fill.pools[size.index()];
             pool.wanted = requested.pages;
             let threads = if size.is_gigantic() {
@@ -127,20 +130,19 @@ impl<P: Platform> Hugetlb<'_, P> {
             };
             let plain = requested.nodes().is_empty();
             if !plain || ours != 0 {
-                let nodes = self.manager.nodes_with_memory(NodeMask::ALL);
-                let mut shares = shares_of(&requested, nodes, &|node| {
-                    self.manager.managed_on(node) / size.frames()
-                });
+                let nodes = self.manager.hugetlb().nodes_with_memory(NodeMask::ALL);
+                let mut shares =
+                    shares_of(&requested, nodes, &|node| pool_of.managed_on(node) / size.frames());
                 shares
                     .iter_mut()
                     .zip(adopted)
                     .for_each(|(share, &has)| *share = share.saturating_sub(has));
-                self.manager.fill_shares(size, &shares, helpers, threads);
+                pool_of.fill_shares(&shares, helpers, threads);
             }
             if plain {
-                self.manager.resize_pool(size, requested.pages, NodeMask::ALL, helpers, threads);
+                pool_of.resize_locked(requested.pages, NodeMask::ALL, helpers, threads);
             }
-            let books = self.manager.pools.books.lock(self.manager.platform);
+            let books = self.books();
             pool.got = books.counts(size).all.nr;
             if !requested.nodes().is_empty() {
                 pool.nodes = Some(core::array::from_fn(|index| {
@@ -172,19 +174,19 @@ impl<P: Platform> Hugetlb<'_, P> {
             else {
                 continue;
             };
-            for (slot, zone) in self.manager.node_zones(range.node) {
+            for (slot, zone) in self.manager.hugetlb().node_zones(range.node) {
                 let chain =
                     zone.adopt_all_for_pool(self.manager.platform, range.frames, range.order);
                 if chain == Chain::EMPTY {
                     continue;
                 }
                 if self.manager.pools.has_maps.load(Ordering::Relaxed) {
-                    self.manager.tell_maps(size, zone, chain, Moment::Publish);
+                    self.manager.pool(size).tell_maps(zone, chain, Moment::Publish);
                 }
-                let mut books = self.manager.pools.books.lock(self.manager.platform);
+                let mut books = self.books();
                 books.add_free(size, range.node, chain.pages);
                 books.counts_mut(size).target += chain.pages;
-                books.list(size, slot).append(zone.table(), Lot::fresh(chain));
+                books.list(size, slot).append(zone.table(), PageList::fresh(chain));
                 adopted[size.index()][range.node.index()] += chain.pages;
             }
         }
@@ -192,7 +194,8 @@ impl<P: Platform> Hugetlb<'_, P> {
     }
 
     fn count_nodes_with_memory(self) -> u32 {
-        u32::try_from(self.manager.nodes_with_memory(NodeMask::ALL).nodes().count()).unwrap_or(1)
+        u32::try_from(self.manager.hugetlb().nodes_with_memory(NodeMask::ALL).nodes().count())
+            .unwrap_or(1)
     }
 }
 

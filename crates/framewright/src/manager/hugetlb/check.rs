@@ -14,19 +14,19 @@ use crate::zone::Zone;
 
 impl<P: Platform> Hugetlb<'_, P> {
     /// Recounts the pools from their lists and from the tables, and checks the rules among their
-    /// counters (SPEC 6.1). While nobody resizes, allocates or frees pages of pools; the rules
-    /// alone hold at any time.
+    /// counters (Linux: `mm/hugetlb.c`, `struct hstate`). While nobody resizes, allocates or frees
+    /// pages of pools; the rules alone hold at any time.
     ///
     /// # Errors
     /// The first [`PoolFault`] found.
     pub fn verify(self) -> Result<(), PoolFault> {
         for size in PoolSize::ALL {
-            let mut books = self.manager.pools.books.lock(self.manager.platform);
+            let mut books = self.books();
             let resizing = self.manager.pools.resizer.load(Ordering::Relaxed) != 0;
             books.check(size, resizing)?;
             for node in self.manager.nodes {
                 let mut free = 0;
-                for (slot, zone) in self.manager.node_zones(node.id) {
+                for (slot, zone) in self.manager.hugetlb().node_zones(node.id) {
                     for list in books.list(size, slot).chains() {
                         free += count(zone, size, list)
                             .ok_or(PoolFault::List { size, zone: zone.id() })?;
@@ -52,13 +52,12 @@ impl<P: Platform> Hugetlb<'_, P> {
     fn verify_pool_pages(self) -> Result<(), PoolFault> {
         for node in self.manager.nodes {
             let mut found = [0; BLOCK_ORDERS];
-            for (_, zone) in self.manager.node_zones(node.id) {
+            for (_, zone) in self.manager.hugetlb().node_zones(node.id) {
                 let counts = zone.count_pool_pages(self.manager.platform);
                 found.iter_mut().zip(counts).for_each(|(sum, pages)| *sum += pages);
             }
             for size in PoolSize::ALL {
-                let says =
-                    self.manager.pools.books.lock(self.manager.platform).node(size, node.id).nr;
+                let says = self.books().node(size, node.id).nr;
                 let counted = found[usize::from(size.order().get() - Order::BLOCK.get())];
                 if says != counted {
                     return Err(PoolFault::Count {

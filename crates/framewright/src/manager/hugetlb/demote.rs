@@ -1,16 +1,16 @@
-//! Demotion: 1 GiB pages become 2 MiB pages of the other pool (SPEC 6.8).
+//! Demotion: 1 GiB pages become 2 MiB pages of the other pool (Linux: `mm/hugetlb.c`,
+//! `demote_pool_huge_page`).
 //!
 //! Linux compares the free pages of a node with what is reserved over all nodes, in unsigned
 //! arithmetic, and takes as many as it was asked for although fewer may be unreserved. Here a page
 //! is taken only while one is free that nobody was promised, and each is counted out of one pool
 //! before it is counted into the other.
 
-use crate::block::{Chain, Lot};
+use crate::block::{Chain, PageList};
 use crate::hugetlb::PoolError;
-use crate::manager::hugetlb::lend::alone;
+use crate::manager::hugetlb::allocate::alone;
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::hugetlb::take::Moment;
-use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::units::{NodeId, NodeMask, PoolSize};
 use crate::zone::Zone;
@@ -60,17 +60,17 @@ impl<P: Platform> Pool<'_, P> {
         if pages == 0 {
             return Ok(0);
         }
-        let _resizing = manager.start_resizing()?;
-        let nodes = manager.nodes_with_memory(nodes);
+        let _resizing = manager.hugetlb().start_resizing()?;
+        let nodes = manager.hugetlb().nodes_with_memory(nodes);
         let shares = {
-            let mut books = manager.pools.books.lock(manager.platform);
+            let mut books = self.books();
             let most = pages.min(books.counts(size).available());
             books.deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()))
         };
         let mut demoted = 0;
         for node in nodes.nodes() {
             let mut left = shares[node.index()];
-            while left != 0 && manager.demote_page(size, smaller, node) {
+            while left != 0 && self.demote_page(smaller, node) {
                 left -= 1;
                 demoted += 1;
             }
@@ -78,7 +78,7 @@ impl<P: Platform> Pool<'_, P> {
         // Nodes whose free pages are isolated or have errors gave less than their share: the others
         // may have more.
         for node in nodes.nodes() {
-            while demoted < pages && manager.demote_page(size, smaller, node) {
+            while demoted < pages && self.demote_page(smaller, node) {
                 demoted += 1;
             }
         }
@@ -86,34 +86,36 @@ impl<P: Platform> Pool<'_, P> {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Pool<'_, P> {
     /// Demotes one page of a node, if there is one that is good, free and not promised.
-    fn demote_page(&self, size: PoolSize, smaller: PoolSize, node: NodeId) -> bool {
-        let found = self.node_zones(node).find_map(|(slot, zone)| {
+    fn demote_page(&self, smaller: PoolSize, node: NodeId) -> bool {
+        let size = self.size;
+        let found = self.manager.hugetlb().node_zones(node).find_map(|(slot, zone)| {
             // Nobody uses it: its parts are as reported as it is.
-            let (index, told) = self.take_for_demotion(size, slot, zone)?;
+            let (index, told) = self.take_for_demotion(slot, zone)?;
             Some((slot, zone, index, told))
         });
         let Some((slot, zone, index, told)) = found else { return false };
         let whole = Chain::one(index, told);
         alone(zone, index);
-        self.tell_maps(size, zone, whole, Moment::Demotion);
-        let parts = zone.divide_for_pool(self.platform, index, size.order(), smaller.order(), told);
+        self.tell_maps(zone, whole, Moment::Demotion);
+        let parts =
+            zone.divide_for_pool(self.manager.platform, whole, size.order(), smaller.order());
         if let Some(parts) = parts {
-            self.tell_maps(smaller, zone, parts, Moment::Publish);
+            self.manager.pool(smaller).tell_maps(zone, parts, Moment::Publish);
         }
-        let mut books = self.pools.books.lock(self.platform);
+        let mut books = self.books();
         match parts {
             Some(parts) => {
                 books.add_free(smaller, node, parts.pages);
                 books.counts_mut(smaller).target += parts.pages;
-                books.list(smaller, slot).append(zone.table(), Lot::of(parts));
+                books.list(smaller, slot).append(zone.table(), PageList::of(parts));
                 true
             }
             None => {
                 // It was isolated or went bad meanwhile.
                 books.undo_demotion(size, node, 1);
-                books.list(size, slot).append(zone.table(), Lot::of(whole));
+                books.list(size, slot).append(zone.table(), PageList::of(whole));
                 false
             }
         }
@@ -121,11 +123,12 @@ impl<P: Platform> Manager<P> {
 
     /// Takes a page out of a zone's list and the books that is good, free and not promised; whether
     /// it was reported stands beside it.
-    fn take_for_demotion(&self, size: PoolSize, slot: usize, zone: &Zone) -> Option<(u32, bool)> {
+    fn take_for_demotion(&self, slot: usize, zone: &Zone) -> Option<(u32, bool)> {
+        let size = self.size;
         let good = |index| zone.is_good_in_pool(index);
         let mut search = None;
         loop {
-            let mut books = self.pools.books.lock(self.platform);
+            let mut books = self.books();
             let search = search.get_or_insert_with(|| books.list(size, slot).search());
             if search.is_over() || !books.can_demote(size, zone.id().node) {
                 return None;

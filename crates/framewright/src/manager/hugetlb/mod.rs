@@ -1,23 +1,23 @@
 //! Huge-page pools at work: [`Pool`], what people ask of one.
 //!
-//! `resize` grows and shrinks, `take` moves pages between zones and pools, `lend` gives pages to
-//! users and takes them back, `promise` reserves, `demote` makes 2 MiB pages out of 1 GiB pages,
-//! `poison` takes pages with memory errors out, `moving` says when pages are on their way, `report`
-//! lends free pages to the hypervisor, `boot` fills pools as the command line says, `check`
-//! recounts. The rules and the counters are in `pools::books`.
+//! `resize` grows and shrinks, `take` moves pages between zones and pools, `allocate` gives pages
+//! to users and takes them back, `reserve` reserves, `demote` makes 2 MiB pages out of 1 GiB pages,
+//! `poison` takes pages with memory errors out, `resizing` says when pages are on their way,
+//! `reporting` lends free pages to the hypervisor, `boot` fills pools as the command line says,
+//! `check` recounts. The rules and the counters are in `hugetlb::accounting`.
 //!
 //! One lock is around the books of all pools, as in Linux; it is never held while a zone's is
 //! (invariant 11). Resizes and demotions follow one another, each holding [`Resizing`]; users of
 //! pages do not wait for them.
 
+mod allocate;
 pub(super) mod boot;
 mod check;
 mod demote;
-mod lend;
 mod poison;
 mod pool;
-mod promise;
 mod reporting;
+mod reserve;
 mod resize;
 mod resizing;
 mod take;

@@ -1,14 +1,14 @@
-//! Pages of pools with memory errors (SPEC 6.9).
+//! Pages of pools with memory errors (Linux: `mm/hugetlb.c`, `__get_huge_page_for_hwpoison`).
 //!
 //! Called where a machine check is handled: a bounded number of steps, whatever the pool's size.
 //! The chain of free pages is doubly linked, and a page's own links say which chain it stands in,
 //! so that it is taken out where it is.
 
-use crate::block::{BlockState, Chain, Lot};
-use crate::hugetlb::{Books, PoolError, Suspect};
-use crate::manager::hugetlb::lend::{Place, alone};
+use crate::block::{BlockState, Chain, PageList};
+use crate::hugetlb::{Accounting, PoolError, Suspect};
+use crate::manager::facets::Hugetlb;
+use crate::manager::hugetlb::allocate::{Place, alone};
 use crate::manager::hugetlb::pool::Pool;
-use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::units::Pfn;
 
@@ -40,11 +40,11 @@ impl<P: Platform> Pool<'_, P> {
             return Err(PoolError::NotAllocated(frame));
         }
         let left = {
-            let mut books = manager.pools.books.lock(manager.platform);
+            let mut books = self.books();
             if self.flags(&place).is_some() {
                 // In use, also when its user is free page reporting.
                 false
-            } else if manager.pages_move() {
+            } else if manager.hugetlb().pages_move() {
                 // One beyond those that are remembered leaves when the pool shrinks.
                 books.suspect(Suspect { size, slot: place.slot, index: place.index });
                 false
@@ -55,13 +55,13 @@ impl<P: Platform> Pool<'_, P> {
         if !left {
             return Ok(Poisoned::Stays);
         }
-        manager.give_back_lot(size, place.zone, Lot::fresh(Chain::one(place.index, false)));
+        self.give_back_list(place.zone, PageList::fresh(Chain::one(place.index, false)));
         Ok(Poisoned::Left)
     }
 
     /// Takes a page with a memory error out of the books and its list, if it is free there and not
     /// promised. While no pages are on their way. The caller gives it back.
-    fn leave(&self, books: &mut Books, place: &Place) -> bool {
+    fn leave(&self, books: &mut Accounting, place: &Place) -> bool {
         let (size, zone) = (self.size, place.zone);
         let free = self.is_page(place) && self.flags(place).is_none();
         if !free
@@ -77,12 +77,12 @@ impl<P: Platform> Pool<'_, P> {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Looks again at pages that had errors while others were on their way.
-    pub(super) fn settle_suspects(&self) {
+    pub(super) fn recheck_suspects(self) {
         loop {
             let (suspect, left) = {
-                let mut books = self.pools.books.lock(self.platform);
+                let mut books = self.books();
                 // Who moves pages by now does this afterwards.
                 if self.pages_move() {
                     return;
@@ -91,26 +91,24 @@ impl<P: Platform> Manager<P> {
                 (
                     suspect,
                     self.suspected(&suspect)
-                        .filter(|place| self.pool(suspect.size).leave(&mut books, place)),
+                        .filter(|place| self.manager.pool(suspect.size).leave(&mut books, place)),
                 )
             };
             if let Some(place) = left {
-                self.give_back_lot(
-                    suspect.size,
-                    place.zone,
-                    Lot::fresh(Chain::one(place.index, false)),
-                );
+                self.manager
+                    .pool(suspect.size)
+                    .give_back_list(place.zone, PageList::fresh(Chain::one(place.index, false)));
             }
         }
     }
 
     /// Where a page is that is still the pool's and still has its error.
-    fn suspected(&self, suspect: &Suspect) -> Option<Place> {
+    fn suspected(self, suspect: &Suspect) -> Option<Place> {
         let &Suspect { size, slot, index } = suspect;
-        let zone = self.zones.get(slot)?;
+        let zone = self.manager.zones.get(slot)?;
         let place = Place { zone, slot, index };
-        let is_bad =
-            self.pool(size).is_page(&place) && zone.table().state(index).has(BlockState::POISONED);
+        let is_bad = self.manager.pool(size).is_page(&place)
+            && zone.table().state(index).has(BlockState::POISONED);
         is_bad.then_some(place)
     }
 }

@@ -1,10 +1,11 @@
 //! The pool of one size, and what all pools have together.
 
-use crate::hugetlb::{NodeCounts, PoolCounts, PoolError};
+use crate::hugetlb::{Accounting, NodeCounts, PoolCounts, PoolError};
 use crate::manager::facets::Hugetlb;
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
+use crate::sync::SpinGuard;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
 use crate::zone::{Zone, ZoneId, ZoneKind};
@@ -24,7 +25,7 @@ impl<P: Platform> Clone for Pool<'_, P> {
 
 impl<P: Platform> Copy for Pool<'_, P> {}
 
-impl<P: Platform> Hugetlb<'_, P> {
+impl<'m, P: Platform> Hugetlb<'m, P> {
     /// The size that `/proc/sys/vm/nr_hugepages` means: what `default_hugepagesz=` said, once
     /// [`fill`](Self::fill) was called; 2 MiB otherwise.
     #[must_use]
@@ -37,9 +38,15 @@ impl<P: Platform> Hugetlb<'_, P> {
         }
     }
 
+    /// What is counted of all pools, and their lists. Not to be asked for while a zone's lock is
+    /// held (invariant 11).
+    pub(super) fn books(self) -> SpinGuard<'m, Accounting, P> {
+        self.manager.pools.books.lock(self.manager.platform)
+    }
+
     /// Memory in all pools, in KiB: `Hugetlb` of `/proc/meminfo`.
     pub fn kbytes(self) -> u64 {
-        let books = self.manager.pools.books.lock(self.manager.platform);
+        let books = self.books();
         PoolSize::ALL.into_iter().map(|size| books.counts(size).all.nr * size.kbytes()).sum()
     }
 }
@@ -50,22 +57,25 @@ impl<P: Platform> Manager<P> {
     pub const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
         Pool { manager: self, size }
     }
+}
 
+impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Zones of a node that have memory, highest first, each with its place among all.
     pub(super) fn node_zones(
-        &self,
+        self,
         node: NodeId,
-    ) -> impl Iterator<Item = (usize, &'static Zone)> + '_ {
+    ) -> impl Iterator<Item = (usize, &'static Zone)> + use<'m, P> {
         ZoneKind::ALL.into_iter().rev().filter_map(move |kind| {
-            let slot = usize::from(*self.slots.get(ZoneId { node, kind }.index())?);
-            Some((slot, self.zones.get(slot)?))
+            let slot = usize::from(*self.manager.slots.get(ZoneId { node, kind }.index())?);
+            Some((slot, self.manager.zones.get(slot)?))
         })
     }
 
     /// Nodes of a set that have memory that is managed.
-    pub(super) fn nodes_with_memory(&self, nodes: NodeMask) -> NodeMask {
+    pub(super) fn nodes_with_memory(self, nodes: NodeMask) -> NodeMask {
         let mut found = NodeMask::EMPTY;
         for zone in self
+            .manager
             .zones
             .iter()
             .filter(|zone| zone.managed_pages() != 0 && nodes.contains(zone.id().node))
@@ -76,7 +86,12 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-impl<P: Platform> Pool<'_, P> {
+impl<'m, P: Platform> Pool<'m, P> {
+    /// What is counted of all pools, and their lists.
+    pub(super) fn books(self) -> SpinGuard<'m, Accounting, P> {
+        self.manager.hugetlb().books()
+    }
+
     /// The size of its pages.
     #[must_use]
     pub const fn size(&self) -> PoolSize {
@@ -86,7 +101,7 @@ impl<P: Platform> Pool<'_, P> {
     /// All counters at one moment. The files of `/sys/kernel/mm/hugepages` and `HugePages_*` of
     /// `/proc/meminfo` show them.
     pub fn counts(&self) -> PoolCounts {
-        self.manager.pools.books.lock(self.manager.platform).counts(self.size)
+        self.books().counts(self.size)
     }
 
     /// The counters of one node: its files, and `HugePages_*` of its `meminfo`.
@@ -95,7 +110,7 @@ impl<P: Platform> Pool<'_, P> {
     /// [`PoolError::NoNode`].
     pub fn node_counts(&self, node: NodeId) -> Result<NodeCounts, PoolError> {
         self.existing(node)?;
-        Ok(self.manager.pools.books.lock(self.manager.platform).node(self.size, node))
+        Ok(self.books().node(self.size, node))
     }
 
     /// Writes `nr_overcommit_hugepages`: from now on at most so many surplus pages are allocated.
@@ -107,8 +122,7 @@ impl<P: Platform> Pool<'_, P> {
         if self.size.is_gigantic() {
             return Err(PoolError::NotPossible(self.size));
         }
-        self.manager.pools.books.lock(self.manager.platform).counts_mut(self.size).overcommit =
-            pages;
+        self.books().counts_mut(self.size).overcommit = pages;
         Ok(())
     }
 

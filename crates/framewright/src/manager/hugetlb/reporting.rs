@@ -8,9 +8,9 @@
 //! free in its pool.
 
 use crate::block::list::NONE;
-use crate::block::{Chain, IN_USE, LENT, Lot};
-use crate::manager::hugetlb::lend::Place;
-use crate::manager::state::Manager;
+use crate::block::{Chain, IN_USE, LENT, PageList};
+use crate::manager::facets::Hugetlb;
+use crate::manager::hugetlb::allocate::Place;
 use crate::platform::Platform;
 use crate::units::{Order, PhysRange, PoolSize};
 use crate::zone::{MOST_PIECES, Zone};
@@ -41,54 +41,48 @@ impl Loan {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Lists of free pages of pools: of each zone one for each size.
-    pub(crate) fn pool_lists(&self) -> usize {
-        self.zones.len() * PoolSize::COUNT
+    pub(crate) fn lists(self) -> usize {
+        self.manager.zones.len() * PoolSize::COUNT
     }
 
     /// The list of that number.
-    pub(crate) fn pool_list(&self, number: usize) -> Option<(PoolSize, usize, &'static Zone)> {
+    pub(crate) fn list(self, number: usize) -> Option<(PoolSize, usize, &'static Zone)> {
         let slot = number / PoolSize::COUNT;
-        Some((PoolSize::ALL[number % PoolSize::COUNT], slot, self.zones.get(slot)?))
+        Some((PoolSize::ALL[number % PoolSize::COUNT], slot, self.manager.zones.get(slot)?))
     }
 
     /// Free pages of a list, and those of them that were not reported and may be lent, in frames.
-    pub(crate) fn pool_free_frames(&self, number: usize) -> (u64, u64) {
-        let Some((size, slot, zone)) = self.pool_list(number) else { return (0, 0) };
-        let mut books = self.pools.books.lock(self.platform);
+    pub(crate) fn free_frames(self, number: usize) -> (u64, u64) {
+        let Some((size, slot, zone)) = self.list(number) else { return (0, 0) };
+        let mut books = self.books();
         let lendable = books.lendable(size, zone.id().node);
         let list = books.list(size, slot);
         (list.pages() * size.frames(), list.fresh_pages().min(lendable) * size.frames())
     }
 
     /// The least that was free in a list and not reported since the last call, in frames.
-    pub(crate) fn pool_floor(&self, number: usize) -> u64 {
-        let Some((size, slot, _)) = self.pool_list(number) else { return 0 };
-        self.pools.books.lock(self.platform).list(size, slot).take_floor() * size.frames()
+    pub(crate) fn floor(self, number: usize) -> u64 {
+        let Some((size, slot, _)) = self.list(number) else { return 0 };
+        self.books().list(size, slot).take_floor() * size.frames()
     }
 
     /// Whether a list has pages of at least `order` that may be lent.
-    pub(crate) fn has_pool_pages_to_report(&self, order: Order) -> bool {
-        let fits = |number: &usize| {
-            self.pool_list(*number).is_some_and(|(size, _, _)| size.order() >= order)
-        };
-        (0..self.pool_lists()).filter(fits).any(|number| self.pool_free_frames(number).1 != 0)
+    pub(crate) fn has_pages_to_report(self, order: Order) -> bool {
+        let fits =
+            |number: &usize| self.list(*number).is_some_and(|(size, _, _)| size.order() >= order);
+        (0..self.lists()).filter(fits).any(|number| self.free_frames(number).1 != 0)
     }
 
     /// Lends pages of a list that were not reported: at most `most_frames` and `most_pages`, of 1
     /// GiB pages one, of which `most_frames` go out at once.
-    pub(crate) fn lend_pool_pages(
-        &self,
-        number: usize,
-        most_frames: u64,
-        most_pages: usize,
-    ) -> Loan {
+    pub(crate) fn lend(self, number: usize, most_frames: u64, most_pages: usize) -> Loan {
         let mut loan = Loan { number, ..Loan::EMPTY };
-        let Some((size, slot, zone)) = self.pool_list(number) else { return loan };
+        let Some((size, slot, zone)) = self.list(number) else { return loan };
         let node = zone.id().node;
         let most = if size.is_gigantic() { 1 } else { most_frames / size.frames() };
-        let mut books = self.pools.books.lock(self.platform);
+        let mut books = self.books();
         let most = most
             .min(books.lendable(size, node).div_ceil(2))
             .min(most_pages.min(MOST_PIECES) as u64);
@@ -97,7 +91,8 @@ impl<P: Platform> Manager<P> {
         let mut search = books.list(size, slot).search();
         for place in &mut loan.indices[..usize::try_from(most).unwrap_or(0)] {
             let good = |index| zone.is_good_in_pool(index);
-            let Some(index) = books.list(size, slot).take_fresh(zone.table(), &good, &mut search)
+            let Some(index) =
+                books.list(size, slot).take_unreported(zone.table(), &good, &mut search)
             else {
                 break;
             };
@@ -114,8 +109,8 @@ impl<P: Platform> Manager<P> {
     }
 
     /// What of a loan is to be told next, in the order of its pages.
-    pub(crate) fn loan_ranges<'a>(&self, loan: &'a Loan) -> impl Iterator<Item = PhysRange> + 'a {
-        let list = self.pool_list(loan.number);
+    pub(crate) fn loan_ranges<'a>(self, loan: &'a Loan) -> impl Iterator<Item = PhysRange> + 'a {
+        let list = self.list(loan.number);
         loan.indices[..loan.len].iter().filter_map(move |&index| {
             let (size, _, zone) = list?;
             let mut frames = zone.frames_of(index, size.order())?;
@@ -128,8 +123,8 @@ impl<P: Platform> Manager<P> {
     }
 
     /// All of what was to be told was. Whether there is more of the same pages.
-    pub(crate) fn advance_loan(&self, loan: &mut Loan) -> bool {
-        let Some((size, _, _)) = self.pool_list(loan.number) else { return false };
+    pub(crate) fn advance_loan(self, loan: &mut Loan) -> bool {
+        let Some((size, _, _)) = self.list(loan.number) else { return false };
         match &mut loan.part {
             Some((from, most)) => {
                 *from += *most;
@@ -141,19 +136,20 @@ impl<P: Platform> Manager<P> {
 
     /// Takes a loan back, which is empty afterwards; `told` says of each page whether all of it was
     /// reported.
-    pub(crate) fn return_loan(&self, loan: &mut Loan, told: &dyn Fn(usize) -> bool) {
+    pub(crate) fn return_loan(self, loan: &mut Loan, told: &dyn Fn(usize) -> bool) {
         let pages = core::mem::replace(loan, Loan::EMPTY);
-        let Some((size, slot, zone)) = self.pool_list(pages.number) else { return };
+        let Some((size, slot, zone)) = self.list(pages.number) else { return };
+        let pool = self.manager.pool(size);
         for (position, &index) in pages.indices[..pages.len].iter().enumerate() {
             let told = told(position);
-            if self.end_use(size, &Place { zone, slot, index }, 0, told) {
-                self.give_back_lot(size, zone, Lot::of(Chain::one(index, told)));
+            if pool.end_use(&Place { zone, slot, index }, 0, told) {
+                pool.give_back_list(zone, PageList::of(Chain::one(index, told)));
             }
         }
     }
 
     /// Frames of reported pages of pools that were handed out again.
-    pub(crate) fn reused_pool_frames(&self) -> u64 {
-        self.pools.books.lock(self.platform).reused_frames()
+    pub(crate) fn reused_frames(self) -> u64 {
+        self.books().reused_frames()
     }
 }

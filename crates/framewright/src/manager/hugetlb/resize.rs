@@ -1,4 +1,4 @@
-//! Growing and shrinking a pool (SPEC 6.4).
+//! Growing and shrinking a pool (Linux: `mm/hugetlb.c`, `set_max_huge_pages`).
 //!
 //! What is to come or go is dealt out over the nodes beforehand, as if one page at a time in turn.
 //! Then each node's share is one part of a job, so that several threads work on their own nodes; a
@@ -6,10 +6,9 @@
 //! few pages is not a job at all.
 
 use crate::hugetlb::{
-    BLOCKS_OF_A_THREAD_WITH_MAPS, Books, PoolError, Shares, Taken, resize_threads,
+    Accounting, BLOCKS_OF_A_THREAD_WITH_MAPS, PoolError, Shares, Taken, resize_threads,
 };
 use crate::manager::hugetlb::pool::Pool;
-use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId, NodeMask, PAGES_PER_BLOCK, PoolSize};
@@ -27,13 +26,13 @@ const PART_SHIFT: u32 = 40;
 
 /// Where pages go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    In,
-    Out,
+enum Direction {
+    Grow,
+    Shrink,
 }
 
 /// What a resize led to. A pool that could not grow as far as was wanted is no error: what was
-/// reached is its target now (SPEC 6.4).
+/// reached is its target now (Linux: `mm/hugetlb.c`, `set_max_huge_pages`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resized {
     /// Which pool.
@@ -96,8 +95,8 @@ impl<P: Platform> Pool<'_, P> {
         nodes: NodeMask,
         helpers: &H,
     ) -> Result<Resized, PoolError> {
-        let _resizing = self.manager.start_resizing()?;
-        Ok(self.manager.resize_pool(self.size, pages, nodes, helpers, u32::MAX))
+        let _resizing = self.manager.hugetlb().start_resizing()?;
+        Ok(self.resize_locked(pages, nodes, helpers, u32::MAX))
     }
 
     /// Writes a node's `nr_hugepages`: so many pages are to stay on it.
@@ -111,48 +110,36 @@ impl<P: Platform> Pool<'_, P> {
         helpers: &H,
     ) -> Result<Resized, PoolError> {
         self.existing(node)?;
-        let _resizing = self.manager.start_resizing()?;
-        Ok(self.manager.resize_node(self.size, node, pages, helpers, u32::MAX))
-    }
-}
-
-impl<P: Platform> Manager<P> {
-    /// So many pages are to stay on a node. What others have counts as wanted.
-    pub(super) fn resize_node<H: Helpers + ?Sized>(
-        &self,
-        size: PoolSize,
-        node: NodeId,
-        pages: u64,
-        helpers: &H,
-        threads: u32,
-    ) -> Resized {
+        let _resizing = self.manager.hugetlb().start_resizing()?;
+        // What other nodes have counts as wanted.
         let others = {
-            let books = self.pools.books.lock(self.platform);
-            books.counts(size).all.persistent() - books.node(size, node).persistent()
+            let books = self.books();
+            books.counts(self.size).all.persistent() - books.node(self.size, node).persistent()
         };
-        self.resize_pool(size, pages.saturating_add(others), NodeMask::only(node), helpers, threads)
+        let pages = pages.saturating_add(others);
+        Ok(self.resize_locked(pages, NodeMask::only(node), helpers, u32::MAX))
     }
 
     /// The caller resizes and nobody else.
-    pub(super) fn resize_pool<H: Helpers + ?Sized>(
+    pub(super) fn resize_locked<H: Helpers + ?Sized>(
         &self,
-        size: PoolSize,
         count: u64,
         nodes: NodeMask,
         helpers: &H,
         threads: u32,
     ) -> Resized {
+        let size = self.size;
         let missing = {
-            let mut books = self.pools.books.lock(self.platform);
+            let mut books = self.books();
             books.keep_surplus(size, nodes, count);
             count.saturating_sub(books.counts(size).all.persistent())
         };
         if missing != 0 {
-            self.grow_pool(size, missing, nodes, helpers, threads);
+            self.grow_pool(missing, nodes, helpers, threads);
         } else {
-            self.shrink_pool(size, count, nodes, helpers, threads);
+            self.shrink_pool(count, nodes, helpers, threads);
         }
-        let mut books = self.pools.books.lock(self.platform);
+        let mut books = self.books();
         let counts = books.counts_mut(size);
         counts.target = counts.all.persistent();
         Resized { size, wanted: count, reached: counts.target }
@@ -161,20 +148,20 @@ impl<P: Platform> Manager<P> {
     /// Adds up to `missing` pages.
     fn grow_pool<H: Helpers + ?Sized>(
         &self,
-        size: PoolSize,
         missing: u64,
         nodes: NodeMask,
         helpers: &H,
         threads: u32,
     ) {
-        let all = self.nodes_with_memory(nodes);
+        let size = self.size;
+        let all = self.manager.hugetlb().nodes_with_memory(nodes);
         let mut open = all;
         let mut left = missing;
         let mut returned = 0;
         while left != 0 && !open.is_empty() {
             let room = |node| self.managed_on(node) / size.frames();
-            let shares = self.pools.books.lock(self.platform).deal_growth(size, left, open, &room);
-            let (got, returned_now) = self.add_shares(size, &shares, helpers, threads);
+            let shares = self.books().deal_growth(size, left, open, &room);
+            let (got, returned_now) = self.add_shares(&shares, helpers, threads);
             for node in open.nodes() {
                 let share = shares[node.index()];
                 // A node that has no room at all is never dealt a page.
@@ -193,7 +180,7 @@ impl<P: Platform> Manager<P> {
         // Nobody has any left at hand: now with all that can be done about it, until that does not
         // help either.
         for node in all.nodes() {
-            left -= self.add_hard(size, node, left);
+            left -= self.add_hard(node, left);
         }
     }
 
@@ -201,21 +188,21 @@ impl<P: Platform> Manager<P> {
     /// nobody else.
     pub(super) fn fill_shares<H: Helpers + ?Sized>(
         &self,
-        size: PoolSize,
         shares: &Shares,
         helpers: &H,
         threads: u32,
     ) {
-        let with_memory = self.nodes_with_memory(NodeMask::ALL);
+        let size = self.size;
+        let with_memory = self.manager.hugetlb().nodes_with_memory(NodeMask::ALL);
         let shares = core::array::from_fn(|index| {
             let node = NodeId::new(index).filter(|&node| with_memory.contains(node));
             node.map_or(0, |node| shares[index].min(self.managed_on(node) / size.frames()))
         });
-        let (got, _) = self.add_shares(size, &shares, helpers, threads);
+        let (got, _) = self.add_shares(&shares, helpers, threads);
         for node in with_memory.nodes() {
-            self.add_hard(size, node, shares[node.index()].saturating_sub(got.of(node)));
+            self.add_hard(node, shares[node.index()].saturating_sub(got.of(node)));
         }
-        let mut books = self.pools.books.lock(self.platform);
+        let mut books = self.books();
         let counts = books.counts_mut(size);
         counts.target = counts.all.persistent();
     }
@@ -224,24 +211,23 @@ impl<P: Platform> Manager<P> {
     /// many frames their descriptors gave back.
     fn add_shares<H: Helpers + ?Sized>(
         &self,
-        size: PoolSize,
         shares: &Shares,
         helpers: &H,
         threads: u32,
     ) -> (Tallies, u64) {
         let got = Tallies::new();
         let returned = AtomicU64::new(0);
-        self.work(size, shares, helpers, threads, Way::In, &|node, range| {
+        self.work(shares, helpers, threads, Direction::Grow, &|node, range| {
             let most = range.end - range.start;
             let mut done = 0;
             while done < most {
-                let taken = self.take_pages(size, node, (most - done).min(PAGES_AT_ONCE));
+                let taken = self.take_pages(node, (most - done).min(PAGES_AT_ONCE));
                 let pages = taken.pages();
                 if pages == 0 {
                     break;
                 }
                 // Relaxed: read when the job has ended.
-                returned.fetch_add(self.publish_pages(size, node, &taken), Ordering::Relaxed);
+                returned.fetch_add(self.publish_pages(node, &taken), Ordering::Relaxed);
                 done += pages;
             }
             got.add(node, done);
@@ -251,15 +237,15 @@ impl<P: Platform> Manager<P> {
 
     /// Adds up to `most` pages of a node, with all that can be done where memory is short; says how
     /// many.
-    fn add_hard(&self, size: PoolSize, node: NodeId, most: u64) -> u64 {
+    fn add_hard(&self, node: NodeId, most: u64) -> u64 {
         let mut added = 0;
         while added < most {
-            let taken = self.take_hard(size, node, (most - added).min(PAGES_AT_ONCE));
+            let taken = self.take_hard(node, (most - added).min(PAGES_AT_ONCE));
             let pages = taken.pages();
             if pages == 0 {
                 break;
             }
-            self.publish_pages(size, node, &taken);
+            self.publish_pages(node, &taken);
             added += pages;
         }
         added
@@ -268,16 +254,16 @@ impl<P: Platform> Manager<P> {
     /// Takes free pages out and makes the rest of the excess surplus.
     fn shrink_pool<H: Helpers + ?Sized>(
         &self,
-        size: PoolSize,
         count: u64,
         nodes: NodeMask,
         helpers: &H,
         threads: u32,
     ) {
-        let nodes = self.nodes_with_memory(nodes);
+        let size = self.size;
+        let nodes = self.manager.hugetlb().nodes_with_memory(nodes);
         loop {
             let shares = {
-                let mut books = self.pools.books.lock(self.platform);
+                let mut books = self.books();
                 let most = books.removable(size, count);
                 let shares = books
                     .deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()));
@@ -287,16 +273,16 @@ impl<P: Platform> Manager<P> {
                 }
                 shares
             };
-            self.work(size, &shares, helpers, threads, Way::Out, &|node, range| {
+            self.work(&shares, helpers, threads, Direction::Shrink, &|node, range| {
                 let mut left = range.end - range.start;
                 while left != 0 {
-                    let taken = self.remove_pages(size, node, count, left);
+                    let taken = self.remove_pages(node, count, left);
                     let pages = taken.pages();
                     if pages == 0 {
                         // Somebody has them, or somebody reserved them.
                         break;
                     }
-                    self.give_back(size, node, &taken);
+                    self.give_back(node, &taken);
                     left -= pages;
                 }
             });
@@ -305,21 +291,22 @@ impl<P: Platform> Manager<P> {
 
     /// Takes free pages of a node out of the pool, with a resize to `count`: up to `most`, or as
     /// many as are handled together.
-    fn remove_pages(&self, size: PoolSize, node: NodeId, count: u64, most: u64) -> Taken {
+    fn remove_pages(&self, node: NodeId, count: u64, most: u64) -> Taken {
+        let size = self.size;
         let mut taken = Taken::NONE;
         while taken.pages() < most.min(PAGES_AT_ONCE) {
-            let mut books = self.pools.books.lock(self.platform);
+            let mut books = self.books();
             let wanted = (most - taken.pages()).min(books.removable(size, count));
             // All that a node has comes off at once. A part has to be counted off, link after link
             // and with the lock held; and what is restored sets memory free for the rest.
             let is_whole =
-                wanted >= books.node(size, node).free && !self.is_much_for_maps(Way::Out);
+                wanted >= books.node(size, node).free && !self.is_much_for_maps(Direction::Shrink);
             let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
             let pages = books.drop_free(size, node, count, most);
             if pages == 0 {
                 break;
             }
-            self.take_off(&mut books, size, (node, pages), &mut taken);
+            self.take_off(&mut books, (node, pages), &mut taken);
         }
         taken
     }
@@ -327,13 +314,13 @@ impl<P: Platform> Manager<P> {
     /// Takes so many free pages of a node off its lists, which have them.
     pub(super) fn take_off(
         &self,
-        books: &mut Books,
-        size: PoolSize,
+        books: &mut Accounting,
         (node, pages): (NodeId, u64),
         taken: &mut Taken,
     ) {
+        let size = self.size;
         let mut left = pages;
-        for (slot, zone) in self.node_zones(node) {
+        for (slot, zone) in self.manager.hugetlb().node_zones(node) {
             let lot = books.list(size, slot).take(zone.table(), left);
             left -= lot.pages();
             taken.lots[zone.id().kind as usize].append(zone.table(), lot);
@@ -341,25 +328,26 @@ impl<P: Platform> Manager<P> {
     }
 
     pub(super) fn managed_on(&self, node: NodeId) -> u64 {
-        self.node_zones(node).map(|(_, zone)| zone.managed_pages()).sum()
+        self.manager.hugetlb().node_zones(node).map(|(_, zone)| zone.managed_pages()).sum()
     }
 
     /// Calls `part` until all shares are done, by several threads where that pays.
     fn work<H: Helpers + ?Sized>(
         &self,
-        size: PoolSize,
         shares: &Shares,
         helpers: &H,
         threads: u32,
-        way: Way,
+        direction: Direction,
         part: &(dyn Fn(NodeId, Range<u64>) + Sync),
     ) {
+        let size = self.size;
         let nodes = || NodeMask::ALL.nodes().filter(|node| shares[node.index()] != 0);
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
         let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
-        let threads = resize_threads(size, pages, nodes_used, self.is_much_for_maps(way), threads);
+        let threads =
+            resize_threads(size, pages, nodes_used, self.is_much_for_maps(direction), threads);
         // Relaxed: read by who fills the pools, whose calls these are.
-        self.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
+        self.manager.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
         if threads < 2 {
             nodes().for_each(|node| part(node, 0..shares[node.index()]));
             return;
@@ -375,7 +363,7 @@ impl<P: Platform> Manager<P> {
             used += 1;
         }
         let job = Job::of_parts(&parts[..used]).max_threads(threads);
-        let job = if self.restores_maps(way) {
+        let job = if self.restores_maps(direction) {
             // All of it is outside of locks and what it takes is known, so that helpers come at
             // once; chunks as small as that allows, so that all end together.
             let least = (BLOCKS_OF_A_THREAD_WITH_MAPS * PAGES_PER_BLOCK / size.frames()).max(1);
@@ -393,22 +381,22 @@ impl<P: Platform> Manager<P> {
         });
         debug_assert!(result.is_ok(), "the parts ascend and nothing fails");
         if let Ok(summary) = result {
-            self.pools.threads_used.fetch_max(summary.threads, Ordering::Relaxed);
+            self.manager.pools.threads_used.fetch_max(summary.threads, Ordering::Relaxed);
         }
     }
 
     /// Whether more is done for a block's descriptors than for the block: where they are made
     /// again, or somebody else cares for them. Giving them up is little in a kernel, and in a
     /// process it is one call of the system, which several threads at once make no shorter.
-    fn is_much_for_maps(&self, way: Way) -> bool {
-        self.pools.has_maps.load(Ordering::Relaxed) || self.restores_maps(way)
+    fn is_much_for_maps(&self, direction: Direction) -> bool {
+        self.manager.pools.has_maps.load(Ordering::Relaxed) || self.restores_maps(direction)
     }
 
     /// Whether the manager itself makes descriptors again.
-    fn restores_maps(&self, way: Way) -> bool {
-        way == Way::Out
-            && self.hugetlb().eager_restore()
-            && !self.pools.has_maps.load(Ordering::Relaxed)
+    fn restores_maps(&self, direction: Direction) -> bool {
+        direction == Direction::Shrink
+            && self.manager.hugetlb().eager_restore()
+            && !self.manager.pools.has_maps.load(Ordering::Relaxed)
     }
 
     const FRAMES_OF_A_GIB: u64 = PoolSize::OneGib.frames();

@@ -6,6 +6,7 @@
 //! needs nothing of this.
 
 use crate::hugetlb::PoolError;
+use crate::manager::facets::Hugetlb;
 use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
@@ -26,15 +27,15 @@ impl<'a, P: Platform> Moving<'a, P> {
 impl<P: Platform> Drop for Moving<'_, P> {
     fn drop(&mut self) {
         if self.0.pools.moving.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.settle_suspects();
+            self.0.hugetlb().recheck_suspects();
         }
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Whether pages may be on their way. With the lock of the books.
-    pub(super) fn pages_move(&self) -> bool {
-        self.pools.moving.load(Ordering::Relaxed) != 0
+    pub(super) fn pages_move(self) -> bool {
+        self.manager.pools.moving.load(Ordering::Relaxed) != 0
     }
 }
 
@@ -56,24 +57,27 @@ impl<P: Platform> Drop for Resizing<'_, P> {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Waits until nobody else resizes.
-    pub(super) fn start_resizing(&self) -> Result<Resizing<'_, P>, PoolError> {
-        let can_wait = self.platform.can_wait();
-        let task = if can_wait { self.platform.current_task() } else { None };
+    pub(super) fn start_resizing(self) -> Result<Resizing<'m, P>, PoolError> {
+        let can_wait = self.manager.platform.can_wait();
+        let task = if can_wait { self.manager.platform.current_task() } else { None };
         let me = task.map_or(SOMEBODY, core::num::NonZeroU64::get);
         // Acquire pairs with the Release when `Resizing` is dropped: resizes follow one another.
         // Relaxed: a task knows its own number, and that of another decides nothing.
         while let Err(owner) =
-            self.pools.resizer.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            self.manager.pools.resizer.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
         {
             // A resize inside the reclaim hook of a resize would wait for itself.
             if !can_wait || me == SOMEBODY || owner == me {
                 return Err(PoolError::Busy);
             }
             // It takes long, and its task may have lost its CPU.
-            self.platform.yield_now();
+            self.manager.platform.yield_now();
         }
-        Ok(Resizing { resizer: &self.pools.resizer, moving: Some(Moving::start(self)) })
+        Ok(Resizing {
+            resizer: &self.manager.pools.resizer,
+            moving: Some(Moving::start(self.manager)),
+        })
     }
 }

@@ -3,16 +3,16 @@
 //! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else
 //! whole runs are taken and given back under one hold of a zone's lock.
 
-use crate::block::{Chain, Lot};
+use crate::block::{Chain, PageList};
 use crate::hugetlb::Taken;
 use crate::manager::facets::Hugetlb;
+use crate::manager::hugetlb::pool::Pool;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request};
-use crate::manager::state::Manager;
 use crate::manager::state::pools::{PoolBatch, PoolVmemmap};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::{NodeId, Order, Pfn, PfnRange, PoolSize};
+use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::vmemmap::SECTION_PAGES;
 use crate::zone::{ForPool, Zone, ZoneKind};
 
@@ -36,8 +36,8 @@ pub(super) enum Moment {
 
 impl<P: Platform> Hugetlb<'_, P> {
     /// Writes `vm.hugetlb_optimize_vmemmap`: whether pages that enter a pool from now on give up
-    /// their part of the vmemmap, where there is one (SPEC 7.7). Pages that are in a pool stay
-    /// as they are.
+    /// their part of the vmemmap, where there is one (Linux: `mm/hugetlb_vmemmap.c`). Pages that
+    /// are in a pool stay as they are.
     pub fn set_optimize_vmemmap(self, on: bool) {
         // Relaxed: a page that enters at this moment may go either way.
         self.manager.pools.optimize.store(on, Ordering::Relaxed);
@@ -100,56 +100,51 @@ impl<P: Platform> Hugetlb<'_, P> {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Pool<'_, P> {
     /// Takes up to `most` pages of `size` out of a node's zones, above the marks of ordinary
     /// requests.
-    pub(super) fn take_pages(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+    pub(super) fn take_pages(&self, node: NodeId, most: u64) -> Taken {
         let mut taken = Taken::NONE;
-        if self.debug().aids().watch() {
-            self.take_singly(&mut taken, size, node, most);
+        if self.manager.debug().aids().watch() {
+            self.take_singly(&mut taken, node, most);
         } else {
-            self.take_marked(&mut taken, size, node, most, ORDINARY);
+            self.take_marked(&mut taken, node, most, ORDINARY);
         }
-        self.count_taken(size, most, taken.pages());
+        self.count_taken(most, taken.pages());
         taken
     }
 
-    fn count_taken(&self, size: PoolSize, wanted: u64, got: u64) {
+    fn count_taken(&self, wanted: u64, got: u64) {
+        let size = self.size;
         if !size.is_gigantic() {
             // Relaxed: counters, changed once for many pages.
-            self.pools.taken_pages.fetch_add(got, Ordering::Relaxed);
-            self.pools.short_takes.fetch_add(u64::from(got < wanted), Ordering::Relaxed);
+            self.manager.pools.taken_pages.fetch_add(got, Ordering::Relaxed);
+            self.manager.pools.short_takes.fetch_add(u64::from(got < wanted), Ordering::Relaxed);
         }
     }
 
     /// The same above given marks.
-    pub(super) fn take_marked(
-        &self,
-        taken: &mut Taken,
-        size: PoolSize,
-        node: NodeId,
-        most: u64,
-        marks: &[Mark],
-    ) {
+    pub(super) fn take_marked(&self, taken: &mut Taken, node: NodeId, most: u64, marks: &[Mark]) {
+        let size = self.size;
         let mut left = most;
         // Sections that are taken whole give up their map without a page table.
-        let least = if self.hugetlb().optimizes_vmemmap() { SECTION } else { size.order() };
+        let least = if self.manager.hugetlb().optimizes_vmemmap() { SECTION } else { size.order() };
         for &mark in marks {
-            for (_, zone) in self.node_zones(node) {
+            for (_, zone) in self.manager.hugetlb().node_zones(node) {
                 while left != 0 {
                     let kind = zone.id().kind;
                     let mut note = |run| taken.note(kind, run);
-                    let (keep, most) = match self.spared_at_boot(size, mark) {
+                    let (keep, most) = match self.spared_at_boot(mark) {
                         Some(spared) => (0, left.min(spared)),
                         None => (mark.keeps(zone, ZoneKind::Normal), left),
                     };
                     let lot = zone.take_for_pool(
-                        self.platform,
+                        self.manager.platform,
                         &ForPool { order: size.order(), most, keep_pages: keep, least },
                         &mut note,
                     );
                     if lot.pages() == 0
-                        && !self.vmemmap().grow(
+                        && !self.manager.vmemmap().grow(
                             zone,
                             left.saturating_mul(size.frames()),
                             Pfn(u64::MAX),
@@ -168,17 +163,20 @@ impl<P: Platform> Manager<P> {
     /// then be left with nothing: a node of whole GiB has no page otherwise, and who wants memory
     /// there gets it from another node. Linux takes these pages before zones have marks
     /// (`mm/hugetlb.c`, `alloc_bootmem_huge_page`).
-    fn spared_at_boot(&self, size: PoolSize, mark: Mark) -> Option<u64> {
-        if !size.is_gigantic() || !self.pools.at_boot.load(Ordering::Relaxed) {
+    fn spared_at_boot(&self, mark: Mark) -> Option<u64> {
+        let size = self.size;
+        if !size.is_gigantic() || !self.manager.pools.at_boot.load(Ordering::Relaxed) {
             return None;
         }
-        let free: u64 = self.zones.iter().map(Zone::free_pages).sum();
-        let keep: u64 = self.zones.iter().map(|zone| mark.keeps(zone, ZoneKind::Normal)).sum();
+        let free: u64 = self.manager.zones.iter().map(Zone::free_pages).sum();
+        let keep: u64 =
+            self.manager.zones.iter().map(|zone| mark.keeps(zone, ZoneKind::Normal)).sum();
         Some(free.saturating_sub(keep) / size.frames())
     }
 
     /// The same, each page an allocation of its own that aids see.
-    fn take_singly(&self, taken: &mut Taken, size: PoolSize, node: NodeId, most: u64) {
+    fn take_singly(&self, taken: &mut Taken, node: NodeId, most: u64) {
+        let size = self.size;
         let request = Request {
             node: NodeChoice::Exact(node),
             fail_fast: true,
@@ -186,21 +184,24 @@ impl<P: Platform> Manager<P> {
         };
         let mut damaged = 0;
         while taken.pages() < most {
-            match self.allocate(&request) {
+            match self.manager.allocate(&request) {
                 Ok(range) => {
-                    let Ok((zone, _)) = self.zone_of_range(range) else { return };
-                    let Some(chain) = zone.adopt_for_pool(self.platform, range.start, size.order())
+                    let Ok((zone, _)) = self.manager.zone_of_range(range) else { return };
+                    let Some(chain) =
+                        zone.adopt_for_pool(self.manager.platform, range.start, size.order())
                     else {
                         // It was isolated a moment ago, and stays so.
                         damaged += 1;
                         // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
-                        if unsafe { self.free(range) }.is_err() || damaged == DAMAGED_TRIES {
+                        if unsafe { self.manager.free(range) }.is_err() || damaged == DAMAGED_TRIES
+                        {
                             return;
                         }
                         continue;
                     };
                     taken.note(zone.id().kind, Some(range));
-                    taken.lots[zone.id().kind as usize].append(zone.table(), Lot::fresh(chain));
+                    taken.lots[zone.id().kind as usize]
+                        .append(zone.table(), PageList::fresh(chain));
                 }
                 Err(AllocateError::Damaged(_)) if damaged < DAMAGED_TRIES => damaged += 1,
                 Err(_) => return,
@@ -210,17 +211,18 @@ impl<P: Platform> Manager<P> {
 
     /// As [`take_pages`](Self::take_pages), for who has no other way: caches are drained and the
     /// reclaim hook is asked.
-    pub(super) fn take_hard(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+    pub(super) fn take_hard(&self, node: NodeId, most: u64) -> Taken {
+        let size = self.size;
         let mut taken = Taken::NONE;
         let request = Request { node: NodeChoice::Exact(node), ..Request::new(size.order()) };
-        let Ok(search) = self.search(&request) else { return taken };
-        let aids = self.debug().aids().watch();
+        let Ok(search) = self.manager.search(&request) else { return taken };
+        let aids = self.manager.debug().aids().watch();
         let mut attempt = |marks: &[Mark]| {
             let left = most - taken.pages();
             if aids {
-                self.take_singly(&mut taken, size, node, most);
+                self.take_singly(&mut taken, node, most);
             } else {
-                self.take_marked(&mut taken, size, node, left, marks);
+                self.take_marked(&mut taken, node, left, marks);
             }
             if taken.pages() == most {
                 Ok(())
@@ -228,52 +230,60 @@ impl<P: Platform> Manager<P> {
                 Err((most - taken.pages()).saturating_mul(size.frames()))
             }
         };
-        let hopeless =
-            self.pressure.quiet.wants_attention() && self.is_hopeless(&search, size.order());
-        if hopeless || attempt(ORDINARY).is_err() {
+        let known_to_fail = self.manager.pressure.epoch.wants_attention()
+            && self.manager.is_known_to_fail(&search, size.order());
+        if known_to_fail || attempt(ORDINARY).is_err() {
             // Whether all were found shows in `taken`.
-            let _ = self.press(&request, &search, size.order(), hopeless, &mut attempt);
+            let _ = self.manager.direct_reclaim(
+                &request,
+                &search,
+                size.order(),
+                known_to_fail,
+                &mut attempt,
+            );
         }
-        self.count_taken(size, most, taken.pages());
+        self.count_taken(most, taken.pages());
         taken
     }
 
     /// Gives pages back to their zones.
-    pub(super) fn give_back(&self, size: PoolSize, node: NodeId, taken: &Taken) {
-        for (_, zone) in self.node_zones(node) {
-            self.give_back_lot(size, zone, taken.lots[zone.id().kind as usize]);
+    pub(super) fn give_back(&self, node: NodeId, taken: &Taken) {
+        for (_, zone) in self.manager.hugetlb().node_zones(node) {
+            self.give_back_list(zone, taken.lots[zone.id().kind as usize]);
         }
     }
 
     /// The same for pages of one zone.
-    pub(super) fn give_back_lot(&self, size: PoolSize, zone: &'static Zone, lot: Lot) {
+    pub(super) fn give_back_list(&self, zone: &'static Zone, lot: PageList) {
+        let size = self.size;
         if lot.pages() == 0 {
             return;
         }
         let mut leaked = 0;
         for chain in lot.chains() {
-            self.tell_maps(size, zone, chain, Moment::Free);
-            leaked += if self.debug().aids().watch() {
-                self.give_back_singly(size, zone, chain)
+            self.tell_maps(zone, chain, Moment::Free);
+            leaked += if self.manager.debug().aids().watch() {
+                self.give_back_singly(zone, chain)
             } else {
-                zone.release_from_pool(self.platform, size.order(), chain)
+                zone.release_from_pool(self.manager.platform, size.order(), chain)
             };
         }
         if leaked != 0 {
-            self.pools.books.lock(self.platform).counts_mut(size).leaked += leaked;
+            self.books().counts_mut(size).leaked += leaked;
         }
-        self.pressure.quiet.stir();
+        self.manager.pressure.epoch.note_free();
     }
 
-    fn give_back_singly(&self, size: PoolSize, zone: &'static Zone, chain: Chain) -> u64 {
+    fn give_back_singly(&self, zone: &'static Zone, chain: Chain) -> u64 {
+        let size = self.size;
         let mut leaked = 0;
         let mut rest = chain;
         while rest.pages != 0 {
             let one = rest.take(zone.table(), 1);
             let frames = zone.frames_of(one.first, size.order());
-            if !zone.disown_from_pool(self.platform, one.first) {
+            if !zone.disown_from_pool(self.manager.platform, one.first) {
                 leaked += zone.release_from_pool(
-                    self.platform,
+                    self.manager.platform,
                     size.order(),
                     Chain { told: false, ..one },
                 );
@@ -282,7 +292,7 @@ impl<P: Platform> Manager<P> {
                 // allocated.
                 // SAFETY: the page left its pool, where nobody had it, and is in no list: it is
                 // ours alone (invariants 37 and 42).
-                leaked += u64::from(unsafe { self.free(frames) }.is_err());
+                leaked += u64::from(unsafe { self.manager.free(frames) }.is_err());
             }
         }
         leaked
@@ -290,19 +300,21 @@ impl<P: Platform> Manager<P> {
 
     /// Makes free pages visible, as ones that stay. Returns how many frames their descriptors gave
     /// back.
-    pub(super) fn publish_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
-        let returned = self.prepare_pages(size, node, taken);
-        let mut books = self.pools.books.lock(self.platform);
+    pub(super) fn publish_pages(&self, node: NodeId, taken: &Taken) -> u64 {
+        let size = self.size;
+        let returned = self.prepare_pages(node, taken);
+        let mut books = self.books();
         books.add_free(size, node, taken.pages());
-        for (slot, zone) in self.node_zones(node) {
+        for (slot, zone) in self.manager.hugetlb().node_zones(node) {
             books.list(size, slot).append(zone.table(), taken.lots[zone.id().kind as usize]);
         }
         returned
     }
 
     /// What is done to pages before anybody sees them.
-    pub(super) fn prepare_pages(&self, size: PoolSize, node: NodeId, taken: &Taken) -> u64 {
-        let is_ours = !self.pools.has_maps.load(Ordering::Relaxed);
+    pub(super) fn prepare_pages(&self, node: NodeId, taken: &Taken) -> u64 {
+        let size = self.size;
+        let is_ours = !self.manager.pools.has_maps.load(Ordering::Relaxed);
         let prepare = |(_, zone): (usize, &'static Zone)| {
             let lot = taken.lots[zone.id().kind as usize];
             let runs = taken.runs(zone.id().kind).filter(|_| is_ours && lot.pages() != 0);
@@ -313,16 +325,18 @@ impl<P: Platform> Manager<P> {
                 "the runs are all pages"
             );
             match runs {
-                Some(runs) if self.hugetlb().optimizes_vmemmap() => self.give_up_map(zone, runs),
+                Some(runs) if self.manager.hugetlb().optimizes_vmemmap() => {
+                    self.give_up_map(zone, runs)
+                }
                 Some(_) => 0,
                 None => lot
                     .chains()
-                    .map(|chain| self.tell_maps(size, zone, chain, Moment::Publish))
+                    .map(|chain| self.tell_maps(zone, chain, Moment::Publish))
                     .iter()
                     .sum(),
             }
         };
-        self.node_zones(node).map(prepare).sum()
+        self.manager.hugetlb().node_zones(node).map(prepare).sum()
     }
 
     /// The manager itself cares for the descriptors of pages that nobody sees yet. Returns how many
@@ -333,30 +347,25 @@ impl<P: Platform> Manager<P> {
         zone: &'static Zone,
         runs: impl Iterator<Item = PfnRange> + Clone,
     ) -> u64 {
-        let change = self.vmemmap().optimize_own_vmemmap(zone, runs).unwrap_or_default();
-        self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
+        let change = self.manager.vmemmap().optimize_own_vmemmap(zone, runs).unwrap_or_default();
+        self.manager.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
         change.freed_pages.saturating_sub(change.spent_pages)
     }
 
     /// Tells who cares for descriptors of the pages of a chain, in runs of neighbours.
-    pub(super) fn tell_maps(
-        &self,
-        size: PoolSize,
-        zone: &'static Zone,
-        chain: Chain,
-        moment: Moment,
-    ) -> u64 {
+    pub(super) fn tell_maps(&self, zone: &'static Zone, chain: Chain, moment: Moment) -> u64 {
+        let size = self.size;
         if chain.pages == 0 {
             return 0;
         }
-        let maps = *self.pools.maps.lock(self.platform);
-        let give_up = self.hugetlb().optimizes_vmemmap();
-        let restore = self.pools.restore_eagerly.load(Ordering::Relaxed);
+        let maps = *self.manager.pools.maps.lock(self.manager.platform);
+        let give_up = self.manager.hugetlb().optimizes_vmemmap();
+        let restore = self.manager.pools.restore_eagerly.load(Ordering::Relaxed);
         let concerns_us = if moment == Moment::Publish { give_up } else { restore };
         if maps.is_none() && !concerns_us {
             return 0;
         }
-        let at_boot = self.pools.at_boot.load(Ordering::Relaxed);
+        let at_boot = self.manager.pools.at_boot.load(Ordering::Relaxed);
         let mut returned = 0;
         let mut tell = |runs: &[PfnRange]| {
             let batch = PoolBatch { size, runs, at_boot };
@@ -375,8 +384,9 @@ impl<P: Platform> Manager<P> {
                 // What could not be restored has its descriptors inside when it is split.
                 (Moment::Free, None) if restore => {
                     // SAFETY: as said (invariant 42).
-                    let change = unsafe { self.vmemmap().restore(runs) }.unwrap_or_default();
-                    self.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
+                    let change =
+                        unsafe { self.manager.vmemmap().restore(runs) }.unwrap_or_default();
+                    self.manager.pools.flushes.fetch_add(change.flushes, Ordering::Relaxed);
                 }
                 (Moment::Publish | Moment::Free | Moment::Demotion, None) => {}
             }

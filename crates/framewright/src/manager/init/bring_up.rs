@@ -106,10 +106,14 @@ impl<P: Platform> Manager<P> {
         for zone in frame.zones.iter_mut() {
             clock.turn_to(frame.nodes, zone.id().node, Work::Bookkeeping);
             zone.note_withheld();
-            let (segments, array) = (zone.segments(), zone.array());
-            let poison = aids.page_poison;
-            let descriptors =
-                Descriptors::new(platform, readers, segments, are_wanted, array, poison);
+            let descriptors = Descriptors {
+                platform,
+                readers,
+                segments: zone.segments(),
+                are_wanted,
+                array: zone.array(),
+                poison: aids.page_poison,
+            };
             zone.attach_descriptors(descriptors, &frame.pools.boot_pages);
         }
         clock.stop(frame.nodes);

@@ -78,8 +78,8 @@ fn section_count(zone: &Zone) -> u32 {
     }
 }
 
-/// The sections of a zone that are withheld: none unless it is its node's last with memory (SPEC
-/// 2.1).
+/// The sections of a zone that are withheld: none unless it is its node's last with memory (Linux:
+/// `mm/mm_init.c`, `defer_init`).
 pub(crate) fn withheld(
     memory: impl Iterator<Item = MemoryRun> + Clone,
     has_segments: &dyn Fn(ZoneId) -> bool,

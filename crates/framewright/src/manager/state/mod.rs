@@ -59,7 +59,8 @@ pub struct BringUpTimes {
     pub tables_ns: Option<u64>,
     /// A block was allocated and freed again: memory can be handed out.
     pub first_alloc_ns: Option<u64>,
-    /// Bring-up is over; memory that is withheld follows ([`Vmemmap::initialise_deferred`](crate::manager::Vmemmap::initialise_deferred)).
+    /// Bring-up is over; memory that is withheld follows
+    /// ([`Vmemmap::initialise_deferred`](crate::manager::Vmemmap::initialise_deferred)).
     pub bring_up_ns: Option<u64>,
     /// All memory is available: at the end of bring-up, or when nothing was withheld any more.
     pub all_memory_ns: Option<u64>,
@@ -198,8 +199,8 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Memory became free again.
-    pub(crate) fn stir(&self) {
-        self.pressure.quiet.stir();
+    pub(crate) fn note_free(&self) {
+        self.pressure.epoch.note_free();
     }
 
     pub(crate) fn zone_of_kind(&self, node: NodeId, kind: ZoneKind) -> Option<&'static Zone> {

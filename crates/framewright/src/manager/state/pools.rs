@@ -3,7 +3,7 @@
 use crate::block::FreeList;
 use crate::carve::{Carver, room};
 use crate::debug::Aids;
-use crate::hugetlb::{Books, NodeBook};
+use crate::hugetlb::{Accounting, NodeAccounts};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
@@ -13,7 +13,7 @@ use crate::vmemmap::{BootPages, BootRange};
 
 /// What the manager keeps of all pools.
 pub(crate) struct Pools {
-    pub(crate) books: SpinLock<Books>,
+    pub(crate) books: SpinLock<Accounting>,
     /// The task that resizes; 0 is none.
     pub(crate) resizer: AtomicU64,
     /// How many move pages in chains that are in no list ([`Moving`]).
@@ -49,7 +49,7 @@ impl Pools {
     /// Memory that the books take.
     pub(crate) fn room(zones: usize, nodes: usize, parameters: &Parameters) -> u64 {
         room::<FreeList>((zones * PoolSize::COUNT) as u64)
-            + room::<NodeBook>((nodes * PoolSize::COUNT) as u64)
+            + room::<NodeAccounts>((nodes * PoolSize::COUNT) as u64)
             + room::<BootRange>(Self::boot_ranges(nodes, parameters) as u64)
     }
 
@@ -67,9 +67,9 @@ impl Pools {
     ) -> Self {
         let boot_ranges = carver.values(Self::boot_ranges(nodes, parameters), |_| BootRange::EMPTY);
         let lists = carver.values(zones * PoolSize::COUNT, |_| FreeList::EMPTY);
-        let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeBook::default());
+        let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeAccounts::default());
         Self {
-            books: SpinLock::new(Books::new(nodes, lists)),
+            books: SpinLock::new(Accounting::new(nodes, lists)),
             resizer: AtomicU64::new(0),
             moving: AtomicU32::new(0),
             maps: SpinLock::new(None),
@@ -100,13 +100,14 @@ pub struct PoolBatch<'a> {
     /// them. At most 32 runs.
     pub runs: &'a [PfnRange],
     /// The pools are being filled at boot: nothing was ever in these pages, so that descriptors
-    /// which were not built yet need not be (SPEC 7.6).
+    /// which were not built yet need not be (Linux: `mm/hugetlb_vmemmap.c`,
+    /// `hugetlb_vmemmap_init_early`).
     pub at_boot: bool,
 }
 
-/// Who gives up the descriptors of huge pages while pools have them (SPEC 7). Called with no lock
-/// held, in the context of who resizes, reserves, allocates or frees, by several threads at once
-/// for different pages.
+/// Who gives up the descriptors of huge pages while pools have them (Linux:
+/// `mm/hugetlb_vmemmap.c`). Called with no lock held, in the context of who resizes, reserves,
+/// allocates or frees, by several threads at once for different pages.
 ///
 /// Its methods are unsafe to call, so that an implementer may rely on being told the truth: it
 /// gives away descriptors by the numbers in the batch.

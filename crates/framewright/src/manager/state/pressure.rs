@@ -6,7 +6,7 @@ use crate::manager::state::numa::NumaMisses;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Quiet, SpinLock};
+use crate::sync::{DrainEpoch, SpinLock};
 use crate::units::Order;
 use crate::zone::ZoneKind;
 
@@ -46,7 +46,8 @@ pub struct Shortage {
 /// one at a time, and requests that run out of memory meanwhile go on without.
 ///
 /// It may free and allocate. A request that runs out of memory inside the hook does not call it
-/// again but fails. A caller that holds a lock which the hook takes sets [`Request::fail_fast`](crate::Request::fail_fast).
+/// again but fails. A caller that holds a lock which the hook takes sets
+/// [`Request::fail_fast`](crate::Request::fail_fast).
 pub trait Reclaim: Sync {
     /// Frees memory, preferably what `wanted` lacks, and says how many pages it freed, anywhere.
     /// With 0 the request stops asking.
@@ -65,27 +66,27 @@ pub(crate) struct Key {
 const ORDER_BITS: u32 = 5;
 const TYPE_BITS: u32 = 3;
 
-/// A usual request, near some node, that failed in the quiet of this number, in one word that no
+/// A usual request, near some node, that failed in the epoch of this number, in one word that no
 /// other has; nothing when the number has become too large. Which node does not matter: the same
 /// zones are asked down to the same marks, only in another order.
 #[inline]
-fn usual(quiet: u64, order: Order, migrate_type: MigrateType) -> Option<u64> {
+fn usual(epoch: u64, order: Order, migrate_type: MigrateType) -> Option<u64> {
     let what = u64::from(order.get()) << TYPE_BITS | migrate_type as u64;
-    (quiet >> (64 - ORDER_BITS - TYPE_BITS) == 0)
-        .then_some(quiet << (ORDER_BITS + TYPE_BITS) | what)
+    (epoch >> (64 - ORDER_BITS - TYPE_BITS) == 0)
+        .then_some(epoch << (ORDER_BITS + TYPE_BITS) | what)
 }
 
 impl Key {
     /// Its word, if it is a usual request.
-    fn usual(&self, quiet: u64) -> Option<u64> {
+    fn usual(&self, epoch: u64) -> Option<u64> {
         let &Self { order, search, reserves } = self;
         let migrate_type = search.migrate_type();
         let is_usual = !reserves && search == Search::near(search.first(), migrate_type);
-        if is_usual { usual(quiet, order, migrate_type) } else { None }
+        if is_usual { usual(epoch, order, migrate_type) } else { None }
     }
 }
 
-/// Failed requests; each holds for the quiet of its number.
+/// Failed requests; each holds for the epoch of its number.
 pub(crate) struct Failures {
     kept: [Option<(u64, Key)>; FAILURES],
     next: usize,
@@ -117,6 +118,7 @@ pub(crate) struct Counters {
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    // Relaxed: nothing else is read by what a counter says.
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
@@ -125,10 +127,10 @@ pub(crate) struct PressureState {
     pub(crate) counters: Counters,
     /// Whose memory requests got, which is not the wanted node's when that is short.
     pub(crate) numa: NumaMisses,
-    pub(crate) quiet: Quiet,
+    pub(crate) epoch: DrainEpoch,
     pub(crate) failures: SpinLock<Failures>,
     /// Usual requests that failed, by order: who fails again and again takes no lock. Each word
-    /// says for itself in which quiet that was; none is 0, the first quiet's number being 1.
+    /// says for itself in which epoch that was; none is 0, the first epoch's number being 1.
     pub(crate) usual_failures: [AtomicU64; USUAL_FAILURES],
     pub(crate) hook: SpinLock<Option<&'static dyn Reclaim>>,
     /// Whether there is a hook, for who would fail at once without one.
@@ -142,7 +144,7 @@ impl PressureState {
         Self {
             counters: Counters::default(),
             numa: NumaMisses::new(),
-            quiet: Quiet::new(aids),
+            epoch: DrainEpoch::new(aids),
             failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
             usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
             hook: SpinLock::new(None),
@@ -156,10 +158,10 @@ impl PressureState {
     }
 
     pub(crate) fn has_failed<P: Platform>(&self, platform: &P, key: &Key) -> bool {
-        let Some(quiet) = self.quiet.number() else { return false };
-        match key.usual(quiet) {
+        let Some(epoch) = self.epoch.number() else { return false };
+        match key.usual(epoch) {
             Some(word) => self.usual_failure(key.order).load(Ordering::Relaxed) == word,
-            None => self.failures.lock(platform).kept.contains(&Some((quiet, *key))),
+            None => self.failures.lock(platform).kept.contains(&Some((epoch, *key))),
         }
     }
 
@@ -172,19 +174,19 @@ impl PressureState {
     /// that is done for it.
     #[inline(never)]
     pub(crate) fn is_lost(&self, order: Order, migrate_type: MigrateType) -> bool {
-        let word = self.quiet.number().and_then(|quiet| usual(quiet, order, migrate_type));
+        let word = self.epoch.number().and_then(|epoch| usual(epoch, order, migrate_type));
         let failed = self.usual_failure(order).load(Ordering::Relaxed);
         word == Some(failed) && !self.has_hook.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn note_failure<P: Platform>(&self, platform: &P, quiet: Option<u64>, key: Key) {
-        let Some(quiet) = quiet else { return };
-        if let Some(word) = key.usual(quiet) {
+    pub(crate) fn note_failure<P: Platform>(&self, platform: &P, epoch: Option<u64>, key: Key) {
+        let Some(epoch) = epoch else { return };
+        if let Some(word) = key.usual(epoch) {
             return self.usual_failure(key.order).store(word, Ordering::Relaxed);
         }
         let mut failures = self.failures.lock(platform);
         let next = failures.next;
-        failures.kept[next] = Some((quiet, key));
+        failures.kept[next] = Some((epoch, key));
         failures.next = (next + 1) % FAILURES;
     }
 
@@ -230,10 +232,10 @@ mod tests {
         let types = [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Isolate];
         let mut words = BTreeSet::from([0]);
         let mut keys = 1;
-        for quiet in [1, 2, 1 << 40, (1 << 56) - 1] {
+        for epoch in [1, 2, 1 << 40, (1 << 56) - 1] {
             for order in 0..=Order::MAX.get() {
                 for kind in types {
-                    let of = |node| near(order, node, kind).usual(quiet);
+                    let of = |node| near(order, node, kind).usual(epoch);
                     assert_eq!(of(0), of(63));
                     words.extend(of(0));
                 }
@@ -258,17 +260,17 @@ mod tests {
         let is_lost = |pressure: &PressureState, of, kind| pressure.is_lost(order(of), kind);
         let movable = MigrateType::Movable;
         assert!(!is_lost(&pressure, 9, movable));
-        pressure.quiet.end_drain(pressure.quiet.begin_drain());
+        pressure.epoch.end_drain(pressure.epoch.begin_drain());
         assert!(!is_lost(&pressure, 9, movable), "nothing has failed yet");
         let key = near(9, 1, movable);
-        let word = key.usual(pressure.quiet.number().expect("quiet")).expect("usual");
+        let word = key.usual(pressure.epoch.number().expect("in an epoch")).expect("usual");
         pressure.usual_failure(key.order).store(word, Ordering::Relaxed);
         assert!(is_lost(&pressure, 9, movable));
         assert!(!is_lost(&pressure, 9, MigrateType::Unmovable) && !is_lost(&pressure, 1, movable));
         pressure.has_hook.store(true, Ordering::Relaxed);
         assert!(!is_lost(&pressure, 9, movable));
         pressure.has_hook.store(false, Ordering::Relaxed);
-        pressure.quiet.stir();
+        pressure.epoch.note_free();
         assert!(!is_lost(&pressure, 9, movable));
     }
 }

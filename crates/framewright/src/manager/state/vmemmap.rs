@@ -73,6 +73,7 @@ impl MapPolicy {
 
     pub(crate) fn note_reclaimed(&self, change: &MapChange) {
         self.note_pages(change);
+        // Relaxed: a counter, here and below.
         self.reclaimed_blocks.fetch_add(change.blocks, Ordering::Relaxed);
     }
 
@@ -137,11 +138,12 @@ impl fmt::Display for MapError {
 
 impl core::error::Error for MapError {}
 
-/// One caller at a time changes a section's translations ([`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) asks for that). A bit
-/// for every 64th section.
+/// One caller at a time changes a section's translations
+/// ([`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) asks for that). A bit for every 64th
+/// section.
 ///
-/// Who has a bit may lose its CPU, as [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) may sleep; so who waits for it lets other
-/// tasks run.
+/// Who has a bit may lose its CPU, as [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) may
+/// sleep; so who waits for it lets other tasks run.
 pub(crate) struct SectionLocks(AtomicU64);
 
 impl SectionLocks {

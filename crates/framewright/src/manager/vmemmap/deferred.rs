@@ -36,8 +36,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     }
 
     /// Blocks that went from the memblock allocator to pools and whose map was never made, at
-    /// bring-up (SPEC 7.6). They are among [`reclaimed_blocks`](Self::reclaimed_blocks), and their
-    /// eight pages each among [`saved_pages`](Self::saved_pages).
+    /// bring-up (Linux: `mm/hugetlb_vmemmap.c`, `hugetlb_vmemmap_init_early`). They are among
+    /// [`reclaimed_blocks`](Self::reclaimed_blocks), and their eight pages each among
+    /// [`saved_pages`](Self::saved_pages).
     #[must_use]
     pub const fn unbuilt_blocks(self) -> u64 {
         self.manager.vmemmap.without_map
@@ -63,13 +64,13 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         self.manager.vmemmap.reclaimed_blocks.load(Ordering::Relaxed)
     }
 
-    /// Initialises all memory that is withheld, and hands it out (SPEC 2.3): one thread for each
-    /// node, and for each node a job over sections on at most as many threads as
-    /// `memmap_init_threads=` and [`Platform::init_threads`] allow. The thread whose node is done
-    /// helps nodes that are not, unless `memmap_init_threads=` was given: memory is up when the
-    /// slowest node is. Requests go on meanwhile and bring up what they lack. Returns when nothing
-    /// is withheld any more, so it may wait for other CPUs: call it where [`Platform::can_wait`]
-    /// says so, once `helpers` can come. Later calls find nothing to do.
+    /// Initialises all memory that is withheld, and hands it out (Linux: `mm/mm_init.c`,
+    /// `deferred_init_memmap`): one thread for each node, and for each node a job over sections on
+    /// at most as many threads as `memmap_init_threads=` and [`Platform::init_threads`] allow. The
+    /// thread whose node is done helps nodes that are not, unless `memmap_init_threads=` was given:
+    /// memory is up when the slowest node is. Requests go on meanwhile and bring up what they lack.
+    /// Returns when nothing is withheld any more, so it may wait for other CPUs: call it where
+    /// [`Platform::can_wait`] says so, once `helpers` can come. Later calls find nothing to do.
     pub fn initialise_deferred<H: Helpers + ?Sized>(self, helpers: &H) {
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
         let mut slots = [0; MAX_ZONES];
@@ -102,7 +103,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
             zone.bring_up_sections(self.manager.platform, zone.sections().range());
             self.wait_for_sections(zone);
         }
-        self.manager.pressure.quiet.stir();
+        self.manager.pressure.epoch.note_free();
         self.note_all_memory();
     }
 
@@ -197,10 +198,10 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         })
     }
 
-    /// Brings withheld memory of a zone up for a request for `pages` below `max` (SPEC 2.4).
-    /// Whether it is worth looking again. Any context: where waiting is not allowed, sections that
-    /// others are busy with do not count. Not for who is in a cache: see
-    /// [`grow_inside`](Self::grow_inside).
+    /// Brings withheld memory of a zone up for a request for `pages` below `max` (Linux:
+    /// `mm/mm_init.c`, `deferred_grow_zone`). Whether it is worth looking again. Any context: where
+    /// waiting is not allowed, sections that others are busy with do not count. Not for who is in a
+    /// cache: see [`grow_inside`](Self::grow_inside).
     #[cold]
     #[inline(never)]
     pub(crate) fn grow(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
@@ -264,7 +265,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 
     fn note_growth(self, zone: &Zone, pages: u64) {
         zone.deferred_init().grown_pages.fetch_add(pages, Ordering::Relaxed);
-        self.manager.pressure.quiet.stir();
+        self.manager.pressure.epoch.note_free();
         self.note_all_memory();
     }
 }

@@ -1,4 +1,5 @@
-//! Giving back the memory map of blocks that are allocated whole, and restoring it (SPEC 7).
+//! Giving back the memory map of blocks that are allocated whole, and restoring it (Linux:
+//! `mm/hugetlb_vmemmap.c`).
 //!
 //! A batch goes through five steps: descriptors are taken out of use, mappings are prepared, one
 //! flush, the parts of the array are made absent, one flush; then their frames are free. Nothing of

@@ -1,5 +1,5 @@
-//! `/proc/buddyinfo` and `/proc/pagetypeinfo` (SPEC 3.6): Linux's columns for orders 0 to 10, then
-//! those of the orders that only this manager has.
+//! `/proc/buddyinfo` and `/proc/pagetypeinfo` (Linux: `mm/vmstat.c`): Linux's columns for orders 0
+//! to 10, then those of the orders that only this manager has.
 
 use super::super::FileError;
 use super::lookup::zones_of;

@@ -1,4 +1,5 @@
-//! `/proc/zoneinfo` (SPEC 3.6), with those of Linux's counters that mean something here.
+//! `/proc/zoneinfo` (Linux: `mm/vmstat.c`), with those of Linux's counters that mean something
+//! here.
 
 use super::super::FileError;
 use super::lookup::zones_of;

@@ -28,10 +28,8 @@ fn taken(start: u64, end: u64) -> Region {
 /// 8 MiB on node 0.
 fn plain() -> (Early, &'static FakePlatform) {
     let platform = FakePlatform::leak(BASE, END - BASE);
-    (
-        Early::new(platform, map(&[(range(BASE, END), Conventional)]), &topology(&[])).unwrap(),
-        platform,
-    )
+    let memory = map(&[(range(BASE, END), Conventional)]);
+    (Early::new(platform, memory, &topology(&[])).unwrap(), platform)
 }
 
 /// Node 0 has the lower 4 MiB, node 1 the upper.

@@ -105,8 +105,8 @@ unsafe impl Platform for FakePlatform {
     }
 }
 
-/// An memblock allocator over the arena, whose memory nobody uses but the test. Its unsafe calls are
-/// safe here.
+/// An memblock allocator over the arena, whose memory nobody uses but the test. Its unsafe calls
+/// are safe here.
 pub struct Early(Memblock<'static, FakePlatform>);
 
 impl Early {

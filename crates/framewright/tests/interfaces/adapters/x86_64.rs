@@ -206,9 +206,9 @@ fn what_the_direct_map_does_not_show_yet_is_left_alone() {
 
 #[test]
 fn tables_are_unmovable() {
-    use framewright::block::MigrateType;
     use framewright::units::Pfn;
     use framewright::vmemmap_space::BlockNumber;
+    use framewright::zone::MigrateType;
     let manager = bring_up(FakeMachine::builder().ram(mib(1, 257)).build());
     let frame = take::<Size2MiB>(&manager).expect("a huge page");
     let start = Pfn::containing(frame.start_address().as_u64());

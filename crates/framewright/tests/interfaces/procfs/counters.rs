@@ -3,11 +3,11 @@
 
 use crate::common::{Fake, bring_up, bring_up_with, gib, mib, order, parameters};
 use framewright::Request;
-use framewright::block::MigrateType;
 use framewright::hugetlb::PoolSize;
 use framewright::memblock::NodeChoice;
 use framewright::procfs::FileSystem;
 use framewright::units::NodeId;
+use framewright::zone::MigrateType;
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::collections::BTreeMap;

@@ -2,10 +2,10 @@
 //! the numbers are the manager's.
 
 use crate::common::{Fake, bring_up, bring_up_described, gib, mib, order};
-use framewright::block::MigrateType;
 use framewright::procfs::{FileError, FileSystem, Kind};
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
 use framewright::{Request, procfs};
 use framewright_testkit::{FakeMachine, Owner};

@@ -2,11 +2,11 @@
 //! done, and while others allocate.
 
 use crate::common::{Fake, bring_up, bring_up_with, gib, mib, order, parameters};
-use framewright::block::{BlockState, MigrateType, State};
 use framewright::procfs::FileSystem;
 use framewright::units::{PAGES_PER_BLOCK, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::BlockUse;
+use framewright::zone::{BlockState, MigrateType, State};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
 

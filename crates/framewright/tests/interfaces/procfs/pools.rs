@@ -95,10 +95,10 @@ fn what_linux_shows_is_shown_in_its_order_and_columns() {
             .ends_with("Hugetlb:         1058816 kB\n")
     );
     let of_node = read(&manager, "/sys/devices/system/node/node1/meminfo").expect("is there");
-    assert!(
-        of_node
-            .contains("Node 1 HugePages_Total:     2\nNode 1 HugePages_Free:      2\nNode 1 HugePages_Surp:      0\n")
-    );
+    assert!(of_node.contains(
+        "Node 1 HugePages_Total:     2\nNode 1 HugePages_Free:      2\nNode 1 \
+                HugePages_Surp:      0\n"
+    ));
     check(&manager);
 }
 
@@ -441,7 +441,8 @@ proptest! {
                 Ok(()) => {
                     let reached = number(&manager, path);
                     let may_be_short = path.contains("1048576kB");
-                    prop_assert!(reached == count || may_be_short && reached < count, "{path}: {reached} of {count}");
+                    prop_assert!(reached == count || may_be_short && reached < count, "{path}: \
+                        {reached} of {count}");
                 }
             }
             check(&manager);

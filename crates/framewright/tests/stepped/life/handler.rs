@@ -2,8 +2,8 @@
 
 use super::Stepped;
 use super::model::Model;
-use framewright::block::MigrateType;
 use framewright::units::{Order, PfnRange};
+use framewright::zone::MigrateType;
 use framewright_testkit::Owner;
 use framewright_testkit::workload::Random;
 

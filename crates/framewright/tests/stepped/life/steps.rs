@@ -4,11 +4,11 @@
 use super::model::{Kind, Run};
 use super::{Life, Stepped};
 use framewright::Request;
-use framewright::block::MigrateType;
 use framewright::hugetlb::PoolSize;
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
 use framewright_jobs::NoHelpers;
 use framewright_testkit::reporting::Answer;

@@ -1,7 +1,8 @@
-//! The counters of all pools and their free pages, and the rules that hold between them (SPEC 6.1).
+//! The counters of all pools and their free pages, and the rules that hold between them (Linux:
+//! `mm/hugetlb.c`, `struct hstate`).
 //!
 //! One lock is around all of it. Every change here leaves the rules true, so that they hold
-//! whenever the lock is free (invariant 38); [`Books::check`] recounts them.
+//! whenever the lock is free (invariant 38); [`Accounting::check`] recounts them.
 
 use super::{Shares, spread};
 use crate::block::FreeList;
@@ -54,7 +55,7 @@ impl PoolCounts {
     }
 }
 
-pub(crate) type NodeBook = NodeCounts;
+pub(crate) type NodeAccounts = NodeCounts;
 
 /// What the books say and the memory does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,17 +111,17 @@ struct SizeBook {
 }
 
 /// The books of all sizes.
-pub(crate) struct Books {
+pub(crate) struct Accounting {
     sizes: [SizeBook; PoolSize::COUNT],
     /// By node and size.
-    nodes: &'static mut [NodeBook],
+    nodes: &'static mut [NodeAccounts],
     /// Free pages by zone and size.
     lists: &'static mut [FreeList],
     suspects: [Option<Suspect>; SUSPECTS],
 }
 
-/// Pages that [`Books::suspect`] remembers: more memory errors than there are while one pool is
-/// resized.
+/// Pages that [`Accounting::suspect`] remembers: more memory errors than there are while one pool
+/// is resized.
 const SUSPECTS: usize = 16;
 
 /// A page of a pool that had a memory error while it may have been on its way into the pool or out
@@ -140,10 +141,10 @@ enum Cursor {
     Free,
 }
 
-impl Books {
+impl Accounting {
     /// Books over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for
     /// each zone.
-    pub(crate) fn new(nodes: &'static mut [NodeBook], lists: &'static mut [FreeList]) -> Self {
+    pub(crate) fn new(nodes: &'static mut [NodeAccounts], lists: &'static mut [FreeList]) -> Self {
         Self {
             sizes: [SizeBook::default(); PoolSize::COUNT],
             nodes,
@@ -252,7 +253,8 @@ impl Books {
         pages
     }
 
-    /// Free pages in all that a resize to `count` takes out (SPEC 6.4).
+    /// Free pages in all that a resize to `count` takes out (Linux: `mm/hugetlb.c`,
+    /// `set_max_huge_pages`).
     pub(crate) fn removable(&self, size: PoolSize, count: u64) -> u64 {
         let counts = self.counts(size);
         let keep = count.max(counts.reserved + counts.all.nr - counts.all.free);
@@ -409,8 +411,8 @@ impl Books {
         self.sizes[size.index()].reused += u64::from(told);
     }
 
-    /// The rules among the counters (SPEC 6.1). `resizing` says that a resize may be under way,
-    /// which alone lets target and pages differ.
+    /// The rules among the counters (Linux: `mm/hugetlb.c`, `struct hstate`). `resizing` says that
+    /// a resize may be under way, which alone lets target and pages differ.
     pub(crate) fn check(&self, size: PoolSize, resizing: bool) -> Result<(), PoolFault> {
         let counts = self.counts(size);
         let wrong = |node, counter, says, counted| {

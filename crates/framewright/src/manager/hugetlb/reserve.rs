@@ -1,12 +1,12 @@
-//! Reservations (SPEC 6.5): pages that are promised before anybody knows where they will be used.
+//! Reservations (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`): pages that are promised before
+//! anybody knows where they will be used.
 
 use crate::hugetlb::{PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::hugetlb::resize::PAGES_OF_A_HOLD;
 use crate::manager::hugetlb::resizing::Moving;
-use crate::manager::state::Manager;
 use crate::platform::Platform;
-use crate::units::{NodeId, NodeMask, PoolSize};
+use crate::units::{NodeId, NodeMask};
 
 /// Surplus pages that are allocated between two looks at what is still missing, and given back
 /// together.
@@ -23,11 +23,11 @@ impl<P: Platform> Pool<'_, P> {
     pub fn reserve(&self, pages: u64, nodes: NodeMask) -> Result<(), PoolError> {
         let (manager, size) = (self.manager, self.size);
         let no_page = PoolError::NoPage(size);
-        let allowed = manager.nodes_with_memory(nodes);
+        let allowed = manager.hugetlb().nodes_with_memory(nodes);
         let (mut promised, mut added) = (0, 0);
         loop {
             let room = {
-                let mut books = manager.pools.books.lock(manager.platform);
+                let mut books = self.books();
                 let counts = books.counts_mut(size);
                 let available = counts.available();
                 // Others may allocate what lies there while more is fetched: it is promised at
@@ -38,7 +38,7 @@ impl<P: Platform> Pool<'_, P> {
                 let missing = pages - promised;
                 if missing == 0 {
                     let on_nodes: u64 =
-                        manager.nodes_of(nodes).map(|node| books.node(size, node).free).sum();
+                        self.nodes_of(nodes).map(|node| books.node(size, node).free).sum();
                     if pages <= on_nodes {
                         return Ok(());
                     }
@@ -52,9 +52,9 @@ impl<P: Platform> Pool<'_, P> {
                     }
                 }
             };
-            let more = if room == 0 { 0 } else { manager.add_surplus_pages(size, allowed, room) };
+            let more = if room == 0 { 0 } else { self.add_surplus_pages(allowed, room) };
             if more == 0 {
-                manager.break_promise(size, promised, added);
+                self.cancel_reservation(promised, added);
                 return Err(no_page);
             }
             added += more;
@@ -68,67 +68,70 @@ impl<P: Platform> Pool<'_, P> {
     /// [`PoolError::NotReserved`].
     pub fn unreserve(&self, pages: u64) -> Result<(), PoolError> {
         let reserved = self.counts().reserved;
-        if reserved < pages || !self.manager.break_promise(self.size, pages, pages) {
+        if reserved < pages || !self.cancel_reservation(pages, pages) {
             return Err(PoolError::NotReserved { pages, reserved });
         }
         Ok(())
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Pool<'_, P> {
     /// The nodes of a set that exist.
     pub(super) fn nodes_of(&self, nodes: NodeMask) -> impl Iterator<Item = NodeId> + use<P> {
-        let count = self.nodes.len();
+        let count = self.manager.nodes.len();
         nodes.nodes().filter(move |node| node.index() < count)
     }
 
     /// Allocates up to `most` pages that lie free in the pool as surplus; says how many.
-    fn add_surplus_pages(&self, size: PoolSize, nodes: NodeMask, most: u64) -> u64 {
-        let _moving = Moving::start(self);
+    fn add_surplus_pages(&self, nodes: NodeMask, most: u64) -> u64 {
+        let size = self.size;
+        let _moving = Moving::start(self.manager);
         let room = |_| u64::MAX;
-        let shares = self.pools.books.lock(self.platform).deal_growth(size, most, nodes, &room);
+        let shares = self.books().deal_growth(size, most, nodes, &room);
         let mut added = 0;
         for node in nodes.nodes() {
             let share = shares[node.index()].min(most - added);
             if share != 0 {
-                added += self.publish_surplus(size, node, self.take_pages(size, node, share));
+                added += self.publish_surplus(node, self.take_pages(node, share));
             }
         }
         if added == 0
-            && let Some((node, taken)) = self.take_one(size, nodes.nodes())
+            && let Some((node, taken)) = self.take_one(nodes.nodes())
         {
-            added = self.publish_surplus(size, node, taken);
+            added = self.publish_surplus(node, taken);
         }
         added
     }
 
     /// Makes pages visible as free surplus ones, as many as overcommit allows.
-    fn publish_surplus(&self, size: PoolSize, node: NodeId, mut taken: Taken) -> u64 {
+    fn publish_surplus(&self, node: NodeId, mut taken: Taken) -> u64 {
+        let size = self.size;
         if taken.pages() == 0 {
             return 0;
         }
-        self.prepare_pages(size, node, &taken);
+        self.prepare_pages(node, &taken);
         let added = {
-            let mut books = self.pools.books.lock(self.platform);
+            let mut books = self.books();
             let added = books.add_surplus(size, node, taken.pages());
             let mut left = added;
-            for (slot, zone) in self.node_zones(node) {
+            for (slot, zone) in self.manager.hugetlb().node_zones(node) {
                 let lot = taken.lots[zone.id().kind as usize].take(zone.table(), left);
                 left -= lot.pages();
                 books.list(size, slot).append(zone.table(), lot);
             }
             added
         };
-        self.give_back(size, node, &taken);
+        self.give_back(node, &taken);
         added
     }
 
     /// Takes back so many promises and gives up to `surplus` free surplus pages back; false, and
     /// nothing changed, when there are fewer promises.
-    fn break_promise(&self, size: PoolSize, promised: u64, surplus: u64) -> bool {
-        let nodes = self.nodes_with_memory(NodeMask::ALL);
+    fn cancel_reservation(&self, promised: u64, surplus: u64) -> bool {
+        let size = self.size;
+        let nodes = self.manager.hugetlb().nodes_with_memory(NodeMask::ALL);
         let shares = {
-            let mut books = self.pools.books.lock(self.platform);
+            let mut books = self.books();
             let counts = books.counts_mut(size);
             let Some(left) = counts.reserved.checked_sub(promised) else { return false };
             counts.reserved = left;
@@ -138,28 +141,29 @@ impl<P: Platform> Manager<P> {
         if shares.iter().all(|&share| share == 0) {
             return true;
         }
-        let _moving = Moving::start(self);
+        let _moving = Moving::start(self.manager);
         for node in nodes.nodes() {
             let mut left = shares[node.index()];
             while left != 0 {
-                let taken = self.remove_surplus(size, node, left.min(PAGES_AT_ONCE));
+                let taken = self.remove_surplus(node, left.min(PAGES_AT_ONCE));
                 let pages = taken.pages();
                 if pages == 0 {
                     // Somebody has them by now.
                     break;
                 }
-                self.give_back(size, node, &taken);
+                self.give_back(node, &taken);
                 left -= pages;
             }
         }
         true
     }
 
-    fn remove_surplus(&self, size: PoolSize, node: NodeId, most: u64) -> Taken {
+    fn remove_surplus(&self, node: NodeId, most: u64) -> Taken {
+        let size = self.size;
         let mut taken = Taken::NONE;
-        let mut books = self.pools.books.lock(self.platform);
+        let mut books = self.books();
         let pages = books.drop_surplus(size, node, most);
-        self.take_off(&mut books, size, (node, pages), &mut taken);
+        self.take_off(&mut books, (node, pages), &mut taken);
         taken
     }
 }

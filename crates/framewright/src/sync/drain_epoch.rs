@@ -25,13 +25,13 @@ const BEGUN: u64 = 4;
 ///
 /// Several may drain at a time. The mark and the number of the drain that made it are one word, so
 /// that nobody takes the mark of one drain for that of another.
-pub struct Quiet {
+pub struct DrainEpoch {
     attention: AtomicU64,
     /// The latest drain that has ended.
     ended: AtomicU64,
 }
 
-impl Quiet {
+impl DrainEpoch {
     /// Nothing was drained yet. With `watched`, [`wants_attention`](Self::wants_attention) is true
     /// for ever.
     #[must_use]
@@ -52,7 +52,7 @@ impl Quiet {
     /// Memory becomes free: called after it came into a zone, or anywhere inside the section of the
     /// cache that it comes into.
     #[inline]
-    pub fn stir(&self) {
+    pub fn note_free(&self) {
         // The mark is looked at once the memory is in its zone.
         order_store_before_load();
         if self.wants_attention() {

@@ -1,14 +1,13 @@
-//! Pages to users and back (SPEC 6.5).
+//! Pages to users and back (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`).
 
 use crate::block::list::NONE;
-use crate::block::{BlockState, Chain, IN_USE, LENT, Lot, RESTORE, Search, State, is_in_use};
-use crate::hugetlb::{Books, PoolError, Taken};
+use crate::block::{BlockState, Chain, IN_USE, LENT, PageList, RESTORE, Search, State, is_in_use};
+use crate::hugetlb::{Accounting, PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;
-use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
-use crate::units::{NodeId, Pfn, PfnRange, PoolSize};
+use crate::units::{NodeId, Pfn, PfnRange};
 use crate::zone::Zone;
 
 /// A page of a pool, by where its entry is.
@@ -32,7 +31,7 @@ impl<P: Platform> Pool<'_, P> {
         let nodes = nodes.iter().copied().filter(|&node| exact.is_none_or(|exact| exact == node));
         let (manager, size) = (self.manager, self.size);
         {
-            let mut books = manager.pools.books.lock(manager.platform);
+            let mut books = self.books();
             let counts = books.counts(size);
             if reserved && counts.reserved == 0 {
                 return Err(PoolError::NotReserved { pages: 1, reserved: 0 });
@@ -40,7 +39,7 @@ impl<P: Platform> Pool<'_, P> {
             if reserved || counts.available() != 0 {
                 for (node, (slot, zone)) in nodes
                     .clone()
-                    .flat_map(|node| manager.node_zones(node).map(move |at| (node, at)))
+                    .flat_map(|node| manager.hugetlb().node_zones(node).map(move |at| (node, at)))
                 {
                     let mut search = books.list(size, slot).search();
                     loop {
@@ -59,7 +58,7 @@ impl<P: Platform> Pool<'_, P> {
                         }
                         // Many are isolated: others get at the books between.
                         drop(books);
-                        books = manager.pools.books.lock(manager.platform);
+                        books = self.books();
                     }
                 }
             }
@@ -68,13 +67,13 @@ impl<P: Platform> Pool<'_, P> {
                 return Err(PoolError::NoPage(size));
             }
         }
-        manager.allocate_surplus(size, nodes, reserved)
+        self.allocate_surplus(nodes, reserved)
     }
 
     /// A step of the search for a page in a zone's list that may be handed out.
     fn take_free(
         &self,
-        (books, search): (&mut Books, &mut Search),
+        (books, search): (&mut Accounting, &mut Search),
         slot: usize,
         zone: &Zone,
         reserved: bool,
@@ -98,7 +97,7 @@ impl<P: Platform> Pool<'_, P> {
     /// [`PoolError::NotAllocated`].
     pub fn commit(&self, page: Pfn) -> Result<(), PoolError> {
         let place = self.place(page)?;
-        let _books = self.manager.pools.books.lock(self.manager.platform);
+        let _books = self.books();
         let flags = self
             .flags(&place)
             .filter(|flags| flags & LENT == 0)
@@ -119,17 +118,17 @@ impl<P: Platform> Pool<'_, P> {
     /// [`allocate`](Self::allocate) returned, and nobody uses it any more.
     pub unsafe fn free(&self, page: Pfn) -> Result<(), PoolError> {
         let place = self.place(page)?;
-        let (manager, size, zone) = (self.manager, self.size, place.zone);
+        let zone = place.zone;
         let leaves = {
-            let books = manager.pools.books.lock(manager.platform);
+            let books = self.books();
             let flags = self
                 .flags(&place)
                 .filter(|flags| flags & LENT == 0)
                 .ok_or(PoolError::NotAllocated(page))?;
-            manager.end_use_locked(books, size, &place, flags, false)
+            self.end_use_locked(books, &place, flags, false)
         };
         if leaves {
-            manager.give_back_lot(size, zone, Lot::fresh(Chain::one(place.index, false)));
+            self.give_back_list(zone, PageList::fresh(Chain::one(place.index, false)));
         }
         Ok(())
     }
@@ -163,21 +162,21 @@ impl<P: Platform> Pool<'_, P> {
     }
 }
 
-impl<P: Platform> Manager<P> {
+impl<P: Platform> Pool<'_, P> {
     /// Ends the use of a page with these flags; `told` says that all of it was reported just now.
     /// True when it leaves the pool: the caller gives it back to its zone.
-    pub(super) fn end_use(&self, size: PoolSize, place: &Place, flags: u32, told: bool) -> bool {
-        self.end_use_locked(self.pools.books.lock(self.platform), size, place, flags, told)
+    pub(super) fn end_use(&self, place: &Place, flags: u32, told: bool) -> bool {
+        self.end_use_locked(self.books(), place, flags, told)
     }
 
     fn end_use_locked(
         &self,
-        mut books: SpinGuard<'_, Books, P>,
-        size: PoolSize,
+        mut books: SpinGuard<'_, Accounting, P>,
         place: &Place,
         flags: u32,
         told: bool,
     ) -> bool {
+        let size = self.size;
         let (zone, node) = (place.zone, place.zone.id().node);
         let bad = zone.table().state(place.index).has(BlockState::POISONED);
         let restore = u64::from(flags & RESTORE != 0);
@@ -194,7 +193,7 @@ impl<P: Platform> Manager<P> {
             books.end_use(size, node);
             let list = books.list(size, place.slot);
             if told {
-                list.push_told(zone.table(), place.index);
+                list.push_reported(zone.table(), place.index);
             } else {
                 list.push_front(zone.table(), place.index);
             }
@@ -208,22 +207,22 @@ impl<P: Platform> Manager<P> {
     /// A fresh page beyond those that stay, as far as overcommit allows.
     fn allocate_surplus(
         &self,
-        size: PoolSize,
         nodes: impl Iterator<Item = NodeId> + Clone,
         reserved: bool,
     ) -> Result<PfnRange, PoolError> {
-        let found = self.take_one(size, nodes).ok_or(PoolError::NoPage(size))?;
+        let size = self.size;
+        let found = self.take_one(nodes).ok_or(PoolError::NoPage(size))?;
         let (node, taken) = found;
-        self.prepare_pages(size, node, &taken);
+        self.prepare_pages(node, &taken);
         {
-            let mut books = self.pools.books.lock(self.platform);
+            let mut books = self.books();
             let promised = books.counts(size).reserved;
             let allowed = !reserved || promised != 0;
             // The limit may have been reached meanwhile.
             if allowed && books.add_surplus(size, node, 1) == 1 {
                 books.use_free(size, node);
                 books.counts_mut(size).reserved -= u64::from(reserved);
-                for (_, zone) in self.node_zones(node) {
+                for (_, zone) in self.manager.hugetlb().node_zones(node) {
                     for chain in taken.lots[zone.id().kind as usize].chains() {
                         if chain.pages == 1 {
                             books.count_reused(size, chain.told);
@@ -236,7 +235,7 @@ impl<P: Platform> Manager<P> {
                 }
             }
         }
-        self.give_back(size, node, &taken);
+        self.give_back(node, &taken);
         Err(if reserved {
             PoolError::NotReserved { pages: 1, reserved: 0 }
         } else {
@@ -248,14 +247,11 @@ impl<P: Platform> Manager<P> {
     /// it.
     pub(super) fn take_one(
         &self,
-        size: PoolSize,
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Option<(NodeId, Taken)> {
-        let at_hand = nodes.clone().map(|node| (node, self.take_pages(size, node, 1)));
+        let at_hand = nodes.clone().map(|node| (node, self.take_pages(node, 1)));
         at_hand.into_iter().find(|(_, taken)| taken.pages() != 0).or_else(|| {
-            nodes
-                .map(|node| (node, self.take_hard(size, node, 1)))
-                .find(|(_, taken)| taken.pages() != 0)
+            nodes.map(|node| (node, self.take_hard(node, 1))).find(|(_, taken)| taken.pages() != 0)
         })
     }
 }

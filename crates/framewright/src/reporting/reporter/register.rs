@@ -1,0 +1,96 @@
+//! Registering a device for free page reports.
+
+use super::{EVENTS, Phase, Registration, Reporter};
+use crate::manager::{Loan, Manager, Reporting, ReportingCounters};
+use crate::platform::Platform;
+use crate::reporting::device::{Content, MOST_RANGES, ReportDevice};
+use crate::reporting::event::{Event, RegisterError};
+use crate::reporting::pass::Capacity;
+use crate::units::{Order, PhysRange};
+use crate::zone::Batch;
+
+impl<P: Platform> Manager<P> {
+    /// What may be seen and set of free page reporting.
+    #[must_use]
+    pub const fn reporting(&self) -> &Reporting {
+        self.shared_reporting()
+    }
+
+    /// All counters of free page reporting.
+    pub fn reporting_counters(&self) -> ReportingCounters {
+        let mut counters = self.reporting().counted();
+        counters.reused_pages = self.hugetlb().reused_frames();
+        for zone in self.zones() {
+            let (reused_pages, early_pages) = zone.reused_pages(self.platform());
+            counters.reused_pages += reused_pages;
+            counters.reused_early_pages += early_pages;
+        }
+        counters
+    }
+
+    /// Registers the one device for free page reports. From the first on, marks of reported blocks
+    /// are kept; they stay when a device goes, so that the next one goes on where it stopped.
+    ///
+    /// # Errors
+    /// See [`RegisterError`]; the device comes back with it.
+    pub fn register_reporting<D: ReportDevice>(
+        &self,
+        device: D,
+    ) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
+        let aids = self.debug().aids();
+        let content = device.content();
+        if aids.page_poison && content != Content::Poison
+            || aids.init_on_free && !matches!(content, Content::Zero | Content::ZeroOrKept)
+        {
+            return Err((RegisterError::Content, device));
+        }
+        let reporting = self.reporting();
+        if !reporting.register() {
+            return Err((RegisterError::Busy, device));
+        }
+        for zone in self.zones() {
+            zone.track_reported(self.platform());
+        }
+        let order = reporting.order().or(device.order()).unwrap_or(Order::BLOCK);
+        if order < Order::BLOCK {
+            self.forget_sweeps();
+        }
+        let mut reporter = Reporter {
+            manager: self,
+            registration: Registration { reporting, in_use: false },
+            order,
+            capacity: Capacity::of(device.capacity()),
+            device,
+            phase: Phase::Idle,
+            pass: None,
+            batch: Batch::EMPTY,
+            loan: Loan::EMPTY,
+            out: None,
+            ranges: [PhysRange::new(0, 0); MOST_RANGES],
+            range_count: 0,
+            silent: false,
+            resetting: false,
+            closing: false,
+            errors: 0,
+            not_before_ns: 0,
+            looked_ns: None,
+            look_due_ns: 0,
+            vain_looks: 0,
+            hopeless: None,
+            flushes_begun: reporting.flushes_wanted(),
+            events: [None; EVENTS],
+        };
+        reporter.note(Event::Enabled { order });
+        Ok(reporter)
+    }
+
+    /// Runs of split blocks may be worth a report that were not before.
+    pub(super) fn forget_sweeps(&self) {
+        for zone in self.zones() {
+            let mut from = Some(0);
+            while let Some(index) = from {
+                from = zone.forget_sweeps(self.platform(), index);
+            }
+        }
+    }
+}
