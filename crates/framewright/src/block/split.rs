@@ -88,8 +88,9 @@ impl Buddy {
     }
 
     /// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those whose merge
-    /// is deferred, else the smallest free block or a piece of it. Unless it `may_split`, nothing larger than that is
-    /// divided; of reported memory one block is taken, and none then: nobody waits for more.
+    /// is deferred, else the smallest free block or a piece of it. Unless it `may_split`, nothing
+    /// larger than that is divided; of reported memory one block is taken, and none then: nobody
+    /// waits for more.
     #[inline]
     pub(crate) fn take_some(
         &mut self,

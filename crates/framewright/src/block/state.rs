@@ -14,10 +14,10 @@
 //!
 //! The *free order* says in which set of the free index a split block is: zero for none, else one
 //! more than an order that no free run in it exceeds. It follows from the number of free frames or,
-//! until the next free, from a search that found less. A block that is *isolated* or *undescribed* is
-//! in none, whatever is free in it. The *first map frame* is where page
-//! descriptors are that lie inside the block: the first of eight neighbours, or, if they are
-//! *scattered*, the frame that tells where the others are.
+//! until the next free, from a search that found less. A block that is *isolated* or *undescribed*
+//! is in none, whatever is free in it. The *first map frame* is where page descriptors are that lie
+//! inside the block: the first of eight neighbours, or, if they are *scattered*, the frame that
+//! tells where the others are.
 //!
 //! *Reporting*: blocks that are with the hypervisor have a state of their own, so that no bit of it
 //! has to be looked at where blocks are freed; the bit says that runs of a split block are. A split

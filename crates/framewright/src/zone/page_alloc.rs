@@ -1,9 +1,9 @@
 //! Taking pages out of split blocks, under the zone lock.
 //!
 //! A split block is in the set of the free index that names an order which no free run of it
-//! exceeds: the logarithm of how many frames are free, so that the fullest blocks are asked first and
-//! a free looks at one word of the map. A search that finds less there moves the block to the set of
-//! what is left, where it stays until the next free into it.
+//! exceeds: the logarithm of how many frames are free, so that the fullest blocks are asked first
+//! and a free looks at one word of the map. A search that finds less there moves the block to the
+//! set of what is left, where it stays until the next free into it.
 //!
 //! ```text
 //!            few free <-- the sets that a block moves through --> all free

@@ -58,7 +58,8 @@ impl fmt::Display for Resized {
         if self.is_short() {
             write!(
                 f,
-                "HugeTLB: allocating {wanted} of page size {size} failed.  Only allocated {reached} hugepages."
+                "HugeTLB: allocating {wanted} of page size {size} failed.  Only allocated \
+                 {reached} hugepages."
             )
         } else {
             write!(f, "HugeTLB: {reached} pages of page size {size}")
