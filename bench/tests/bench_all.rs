@@ -212,8 +212,8 @@ fn bad_files_are_refused_before_anything_is_measured() {
     for (path, expected) in [
         (
             torn.clone(),
-            "is no file of results (EOF while parsing a list at line 1 column 24): name another, or \
-             remove it first",
+            "is no file of results (EOF while parsing a list at line 1 column 24): name another, \
+             or remove it first",
         ),
         (scratch.path("absent/results.json"), "cannot be written: No such file or directory"),
         (folder, "is a folder"),

@@ -15,8 +15,8 @@ pub fn part(outcomes: &[Outcome]) -> Part {
     let mut out = String::new();
     put!(
         out,
-        "<p class=\"score\"><b class=\"met\">{met}</b> met <b class=\"short\">{short}</b> missed <b \
-         class=\"open\">{open}</b> not measured</p>"
+        "<p class=\"score\"><b class=\"met\">{met}</b> met <b class=\"short\">{short}</b> missed \
+         <b class=\"open\">{open}</b> not measured</p>"
     );
     out.push_str(&strip(met, short, open));
     out.push_str(

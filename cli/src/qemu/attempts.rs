@@ -1,5 +1,5 @@
-//! Attempts to boot the reference guest: with KVM where it works, else emulated, and what went wrong
-//! where none succeeds.
+//! Attempts to boot the reference guest: with KVM where it works, else emulated, and what went
+//! wrong where none succeeds.
 
 use super::command::{Accelerator, Machine};
 use super::guest_image::{self, Package};
