@@ -1,8 +1,7 @@
 //! A spin lock that keeps interrupts off while held and backs off exponentially while waiting.
 //!
-//! Two threads on one plain lock cost 67 to 94 ns an operation, with backing off 22 (DESIGN 2): the
-//! waiter that polls less leaves the cache line with the owner, who then runs several sections in a
-//! row.
+//! Two threads on one plain lock cost 67 to 94 ns an operation, with backing off 22: a waiter
+//! that polls less leaves the cache line to the owner, which then runs several sections in a row.
 
 #[cfg(loom)]
 use super::atomics::UnsafeCell;
@@ -138,7 +137,10 @@ impl<T> SpinLock<T> {
 /// ```compile_fail,E0277
 /// # use framewright::{SpinGuard, SpinLock};
 /// fn is_shared<T: Sync>(_: &T) {}
-/// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<std::cell::Cell<u32>>, platform: &'a P) {
+/// fn held<'a, P: framewright::Platform>(
+///     lock: &'a SpinLock<std::cell::Cell<u32>>,
+///     platform: &'a P,
+/// ) {
 ///     is_shared(&lock.lock(platform));
 /// }
 /// ```
