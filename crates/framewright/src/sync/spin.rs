@@ -65,8 +65,9 @@ impl<T> SpinLock<T> {
         self.lock_from(platform, 1)
     }
 
-    /// The same where the lock is mostly taken for sections of some nanoseconds, one after another:
-    /// longer waits leave more of them to the owner, whose caches have what is guarded.
+    /// [`lock`](Self::lock) where the lock is mostly taken for sections of some nanoseconds, one
+    /// after another: longer waits leave more of them to the owner, whose caches have what is
+    /// guarded.
     pub fn lock_between_short_sections<'a, P: Platform>(
         &'a self,
         platform: &'a P,
