@@ -199,7 +199,7 @@ pub struct BenchAll {
     /// what is missing
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Start over, whatever is in the file
+    /// Start over, though the file has results
     #[arg(long, requires = "json")]
     pub fresh: bool,
 }

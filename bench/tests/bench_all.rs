@@ -212,8 +212,8 @@ fn bad_files_are_refused_before_anything_is_measured() {
     for (path, expected) in [
         (
             torn.clone(),
-            "is no file of results (EOF while parsing a list at line 1 column 24); --fresh writes \
-             over it",
+            "is no file of results (EOF while parsing a list at line 1 column 24): name another, \
+             or remove it first",
         ),
         (scratch.path("absent/results.json"), "cannot be written: No such file or directory"),
         (folder, "is a folder"),
@@ -226,6 +226,12 @@ fn bad_files_are_refused_before_anything_is_measured() {
             outcome.stderr
         );
     }
+    let outcome = finish(bench_all(&torn).arg("--fresh"));
+    assert!(
+        outcome.code == Some(2) && outcome.stderr.contains("is no file of results"),
+        "{}",
+        outcome.stderr
+    );
     assert_eq!(fs::read_to_string(&torn).expect("it is there"), "{\"format\":1,\"sections\":[");
     for (words, expected) in [
         (&["all", "--fresh"][..], "--json"),

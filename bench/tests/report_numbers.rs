@@ -201,7 +201,7 @@ fn linux_is_what_was_measured_beside_ours() {
     let text = page("linux", &rows(&judged));
     let row = limit(&text, "reporting-linux-pace");
     assert!(
-        row.contains("12.4 s") && row.contains("measured in these files") && row.contains("short"),
+        row.contains("12.4 s") && row.contains("measured in these files") && row.contains("missed"),
         "{row}"
     );
     let plot = plot(&text, "Until memory is back");

@@ -9,6 +9,10 @@ use framewright_hosted::source::MAX_CPUS;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What keys do.
+pub const KEYS: &str =
+    "q, Esc or Ctrl-C: end; s: zones by node, by how much is used, by what is free";
+
 /// Brings up a machine's physical memory and shows what became of it.
 #[derive(Parser, Debug)]
 #[command(name = "framewright", version, arg_required_else_help = true)]
@@ -30,7 +34,7 @@ pub enum Command {
     Shell(Shell),
     /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches,
     /// reporting; on a terminal live, else one table after the other
-    #[command(after_help = format!("Keys, on a terminal: {}", crate::top::KEYS))]
+    #[command(after_help = format!("Keys, on a terminal: {}", KEYS))]
     Top(Top),
     /// Make one page of snapshots of memory, to look at in a browser or to print; results of
     /// benchmarks are for `framewright-bench report`

@@ -83,7 +83,8 @@ impl Kind {
 /// Why not.
 pub fn check(option: &str, path: &Path) -> Result<(), Error> {
     let refuse = |why: &str| Err(Error::Usage(format!("{option} {}: {why}", path.display())));
-    if path.file_name().is_none() || path.is_dir() {
+    let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if is_folder || path.file_name().is_none() || path.is_dir() {
         return refuse("is a folder");
     }
     if is_device(path) {
@@ -206,6 +207,7 @@ mod tests {
         assert_eq!(fs::read(&path).expect("it is there"), b"two");
         for (path, expected) in [
             (folder.clone(), "is a folder"),
+            (folder.join("b.html/"), "is a folder"),
             (folder.join("none/a"), "cannot be written: No such file or directory (os error 2)"),
         ] {
             let expected = format!("--json {}: {expected}", path.display());

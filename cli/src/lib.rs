@@ -19,4 +19,5 @@ pub mod qemu;
 pub mod report;
 pub mod shell;
 pub mod snapshot;
+pub mod target;
 pub mod top;

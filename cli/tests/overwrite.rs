@@ -68,6 +68,12 @@ fn only_files_of_the_kind_that_is_written_give_way() {
             outcome.stderr
         );
     }
+    let outcome = run(&["report", &words(&memory), "-o", &words(&folder.path("new.html/"))]);
+    assert!(
+        outcome.code == Some(2) && outcome.stderr.contains("is a folder"),
+        "{}",
+        outcome.stderr
+    );
     // A page of ours gives way to the next.
     let page = folder.path("page.html");
     for _ in 0..2 {

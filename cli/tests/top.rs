@@ -103,7 +103,7 @@ fn one_table_of_the_only_shell() {
     let outcome = place.top(&["--once"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
     assert!(
-        outcome.stderr.starts_with("framewright: no shell of yours is running"),
+        outcome.stderr.starts_with("framewright: you have no shell running"),
         "{}",
         outcome.stderr
     );
@@ -171,7 +171,7 @@ fn of_several_one_must_be_named_and_dead_sockets_go() {
     let outcome = place.top(&["--once", "999999999"]);
     assert_eq!(outcome.code, Some(2));
     assert!(
-        outcome.stderr.contains("process 999999999 is no shell of yours"),
+        outcome.stderr.contains("process 999999999 is not a shell of yours"),
         "{}",
         outcome.stderr
     );

@@ -62,7 +62,7 @@ pub fn run(options: &BenchBringUp) -> Result<(), Error> {
         let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
         return Output::new().line(&pass.report["totals"].to_string());
     }
-    section(options.quick)?.print(options.json)
+    section(options.quick)?.print(options.json, |rows| vec![table(rows).into()])
 }
 
 /// Measures all machines.

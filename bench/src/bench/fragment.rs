@@ -34,7 +34,7 @@ const QUICK_GIB: u64 = 1;
 /// # Errors
 /// A machine that this process cannot stand in for, or an allocator that did not do what it must.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json)
+    section(options.quick)?.print(options.json, |rows| vec![table(rows).into()])
 }
 
 fn section(quick: bool) -> Result<Section, Error> {

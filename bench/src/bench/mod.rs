@@ -18,6 +18,7 @@ pub mod init;
 mod jobs;
 mod page_set;
 mod random;
+mod registry;
 mod reporting;
 mod scaling;
 pub mod section;
@@ -28,8 +29,9 @@ mod traffic;
 pub use common::wrapped;
 pub use reporting::{machine_process, resident_bytes};
 
-use crate::args::Bench;
+use crate::args::{Bench, BenchInit, BenchOn};
 use crate::{model, progress};
+use framewright_cli::args::Where;
 use framewright_cli::error::Error;
 
 /// Runs one benchmark.
@@ -46,6 +48,9 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::Alloc(options) => alloc::run(options),
         Bench::Fragment(options) => fragment::run(options),
         Bench::Traffic(options) => traffic::run(options),
+        Bench::Init(BenchInit { table: true, quick, json }) => {
+            scaling::run(&BenchOn { on: Where::Hosted, quick: *quick, json: *json })
+        }
         Bench::Init(options) => init::run(options),
         Bench::Jobs(options) => jobs::run(options),
         Bench::Hugepages(options) => hugepages::run(options),

@@ -8,10 +8,10 @@ use super::section::{Section, Table};
 use crate::args::BenchOn;
 use crate::progress;
 use framewright_cli::args::{Accel, Target, Where};
-use framewright_cli::boot::Attempts;
 use framewright_cli::error::Error;
 use framewright_cli::grid::{Grid, number};
 use framewright_cli::hosted::{Lines, Session};
+use framewright_cli::qemu::attempts::Attempts;
 use framewright_cli::qemu::command::Accelerator;
 use framewright_cli::qemu::protocol::Transcript;
 use framewright_cli::qemu::run::Watch;
@@ -126,7 +126,7 @@ pub fn run(options: &BenchOn) -> Result<(), Error> {
         }
     }
     let timed = format!("{} GiB on one node, {cpus} CPUs; {TIMED}", scale.memory_bytes >> 30);
-    Section::new("scaling", scale.repetitions, timed, rows).print(options.json)
+    Section::new("scaling", scale.repetitions, timed, rows).print(options.json, tables)
 }
 
 /// Boots in this process: the first makes tables and array backed and dirty, the others count.

@@ -2,8 +2,6 @@
 //! describes them.
 
 use super::common::wrapped;
-use super::{alloc, bring_up, fragment, hugepages, init, jobs, reporting, scaling, traffic};
-use crate::model;
 use crate::progress;
 use framewright_cli::error::Error;
 use framewright_cli::grid::Grid;
@@ -34,6 +32,9 @@ pub struct Table {
     /// The rows.
     pub grid: Grid,
 }
+
+/// How rows of a benchmark become tables for people.
+pub type Tables = fn(&[Value]) -> Vec<Table>;
 
 impl From<Grid> for Table {
     fn from(grid: Grid) -> Self {
@@ -88,23 +89,24 @@ impl Section {
         Ok(Self { bench, repetitions, timed, left_out, further: std::mem::take(object), rows })
     }
 
-    /// Prints it for people, or as one JSON object and nothing else.
+    /// Prints it for people, or as one JSON object and nothing else. `tables` makes tables of the
+    /// rows.
     ///
     /// # Errors
     /// Standard output is gone.
-    pub fn print(&self, json: bool) -> Result<(), Error> {
+    pub fn print(&self, json: bool, tables: Tables) -> Result<(), Error> {
         progress::end();
         let mut output = Output::new();
-        if json { output.line(&self.to_json().to_string()) } else { self.show(&mut output) }
+        if json { output.line(&self.to_json().to_string()) } else { self.show(&mut output, tables) }
     }
 
-    /// Prints it for people.
+    /// Prints it for people, with the tables that `tables` makes of the rows.
     ///
     /// # Errors
     /// Standard output is gone.
-    pub fn show(&self, output: &mut Output) -> Result<(), Error> {
+    pub fn show(&self, output: &mut Output, tables: Tables) -> Result<(), Error> {
         let style = output.style();
-        for Table { title, grid } in tables(&self.bench, &self.rows) {
+        for Table { title, grid } in tables(&self.rows) {
             if let Some(title) = title {
                 output.line(&style.bold(&title))?;
             }
@@ -128,23 +130,6 @@ impl Section {
             wrapped(&text).iter().try_for_each(|line| output.line(&style.dim(line)))?;
         }
         Ok(())
-    }
-}
-
-/// The tables that show the rows of a benchmark.
-fn tables(bench: &str, rows: &[Value]) -> Vec<Table> {
-    match bench {
-        "alloc" => alloc::tables(rows),
-        "bring-up" => vec![bring_up::table(rows).into()],
-        "fragment" => vec![fragment::table(rows).into()],
-        "hugepages" => vec![hugepages::table(rows).into()],
-        "init" => vec![init::table(rows).into()],
-        "jobs" => vec![jobs::table(rows).into()],
-        "model" => model::tables(rows),
-        "reporting" => reporting::tables(rows),
-        "scaling" => scaling::tables(rows),
-        "traffic" => vec![traffic::table(rows).into()],
-        _ => Vec::new(),
     }
 }
 

@@ -61,7 +61,7 @@ const QUICK: Scale = Scale {
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json)
+    section(options.quick)?.print(options.json, |rows| vec![table(rows).into()])
 }
 
 fn section(quick: bool) -> Result<Section, Error> {

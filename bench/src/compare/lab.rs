@@ -3,8 +3,8 @@
 use super::cpio::Archive;
 use super::kernel::Kernel;
 use framewright_cli::args::{Accel, Model};
-use framewright_cli::boot::explained;
 use framewright_cli::error::{self, Error};
+use framewright_cli::qemu::attempts::explained;
 use framewright_cli::qemu::command::{Accelerator, Machine};
 use framewright_cli::qemu::protocol::Transcript;
 use framewright_cli::qemu::run::{self, End, Ended, Limits, Watch};
@@ -221,9 +221,10 @@ impl Lab {
     pub fn ours(&self, shape: &Shape, words: &str, shell: Words<'_>) -> Result<Heard, Error> {
         let (mode, input) = match shell {
             Words::Prompt => ("shell".to_owned(), Some(None)),
-            Words::Commands(commands) => {
-                (format!("report=json exec={}", framewright_cli::shell::encode(commands)), None)
-            }
+            Words::Commands(commands) => (
+                format!("report=json exec={}", framewright_cli::qemu::encoding::encode(commands)),
+                None,
+            ),
         };
         let line = format!("{SAME_FOR_BOTH} {words} {mode}").replace("  ", " ");
         let (heard, ended) =

@@ -59,7 +59,7 @@ pub fn check(options: &BenchOptions) -> Result<(), Error> {
     let costs = calibrate::measure()?;
     let (mut rows, left_out) = checks::rows(&costs, scale)?;
     rows.extend(published::rows());
-    Section { left_out, ..section(&costs, scale.runs, CHECKED, rows) }.print(options.json)
+    Section { left_out, ..section(&costs, scale.runs, CHECKED, rows) }.print(options.json, tables)
 }
 
 fn section(costs: &Costs, repetitions: usize, timed: &str, rows: Vec<Value>) -> Section {
@@ -102,7 +102,7 @@ pub fn run(options: &ModelOptions) -> Result<(), Error> {
     if let Some(path) = &options.json {
         file::replace(path, format!("{}\n", section.to_json()).as_bytes())?;
     }
-    section.print(false)
+    section.print(false, tables)
 }
 
 fn machine(options: &ModelOptions) -> Result<Machine, Error> {

@@ -15,14 +15,14 @@ pub fn part(outcomes: &[Outcome]) -> Part {
     let mut out = String::new();
     put!(
         out,
-        "<p class=\"score\"><b class=\"met\">{met}</b> met <b class=\"short\">{short}</b> short <b \
-         class=\"open\">{open}</b> not measured</p>"
+        "<p class=\"score\"><b class=\"met\">{met}</b> met <b class=\"short\">{short}</b> missed \
+         <b class=\"open\">{open}</b> not measured</p>"
     );
     out.push_str(&strip(met, short, open));
     out.push_str(
         "<p class=\"lead\">What the manager must reach, and the worst of the measurements that \
          count for it. The bar shows how far that is from the \
-         limit, which is the middle: to the right it is kept. Each half is a factor of \
+         limit, which is the middle: to the right the limit is met. Each half is a factor of \
          ten.</p><div class=\"scroll\"><table class=\"limits\"><thead><tr><th \
          scope=\"col\">What</th>\
          <th scope=\"col\" class=\"n\">Must be</th><th scope=\"col\" class=\"n\">Is</th><th \
@@ -74,7 +74,7 @@ fn row(out: &mut String, outcome: &Outcome) {
         (samples, Verdict::Short) => {
             put!(
                 out,
-                "<small>{} of {samples} keep it; worst: {}</small>",
+                "<small>{} of {samples} meet it; worst: {}</small>",
                 outcome.kept,
                 Escaped(place)
             );
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(text.matches("id=\"limit-").count(), all().count());
         assert!(
             text.contains("<tr class=\"short\" id=\"limit-jobs-empty\">")
-                && text.contains("\u{2717}</span> short")
+                && text.contains("\u{2717}</span> missed")
         );
         assert!(text.contains("not in these files: <code>framewright-bench alloc</code>"));
     }

@@ -134,7 +134,7 @@ impl Verdict {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Met => "met",
-            Self::Short => "short",
+            Self::Short => "missed",
             Self::NotMeasured => "not measured",
         }
     }

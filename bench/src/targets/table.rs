@@ -36,7 +36,7 @@ pub fn table(outcomes: &[Outcome], style: Style) -> Vec<String> {
     let mut lines = grid.render(style);
     lines.push(String::new());
     lines.push(format!(
-        "{} met, {} short, {} not measured",
+        "{} met, {} missed, {} not measured",
         count(Verdict::Met),
         count(Verdict::Short),
         count(Verdict::NotMeasured)
@@ -68,9 +68,9 @@ mod tests {
                 && line("768 GiB on demand").contains(" met ")
         );
         assert!(
-            line("two empty units").contains(" short ") && line("two empty units").contains("2x")
+            line("two empty units").contains(" missed ") && line("two empty units").contains("2x")
         );
         assert!(line("1 GiB: get").contains("not measured"));
-        assert!(lines.last().is_some_and(|line| line.starts_with("2 met, 1 short, ")));
+        assert!(lines.last().is_some_and(|line| line.starts_with("2 met, 1 missed, ")));
     }
 }

@@ -1,16 +1,13 @@
 //! Bringing up memory in this process.
 
-use super::{command_line, policies, show, snapshot};
-use crate::args::{Boot, Target};
+use super::{policies, show, snapshot};
+use crate::args::Boot;
 use crate::error::Error;
 use crate::hosted::{Lines, Session, Silent};
 use crate::output::{Errors, Output};
 use crate::shell;
-use framewright_hosted::Machine;
+use crate::target::{Deadline, command_line, machine};
 use serde_json::json;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Brings the machine up twice over the same memory: first untouched, then backed and dirty.
 ///
@@ -89,56 +86,4 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     let status = status?;
     snapshot::keep(boot, memory)?;
     Ok(status)
-}
-
-/// The machine that the options describe.
-///
-/// # Errors
-/// A machine that cannot be read or made.
-pub fn machine(boot: &Target) -> Result<Machine, Error> {
-    let bad = |error: framewright_hosted::SourceError| Error::Usage(error.to_string());
-    let mut machine = match (&boot.map, boot.memory) {
-        (Some(path), _) => Machine::from_file(path).map_err(bad)?,
-        (None, Some(memory)) => {
-            // Options describe all of it; nothing is left to change.
-            let nodes = boot.nodes.unwrap_or(1);
-            return Machine::synthetic(memory, nodes, boot.cpus.unwrap_or(nodes)).map_err(bad);
-        }
-        (None, None) => Machine::this().map_err(|error| Error::Failed(error.to_string()))?,
-    };
-    // A node without CPUs is only what somebody asks for.
-    let few = boot.nodes.filter(|&nodes| machine.cpu_count() < nodes);
-    if let Some(cpus) = boot.cpus.or(few) {
-        machine.set_cpus(cpus).map_err(bad)?;
-    }
-    if let Some(nodes) = boot.nodes {
-        machine.emulate_nodes(nodes).map_err(bad)?;
-    }
-    Ok(machine)
-}
-
-/// A machine in this process cannot be stopped from within, but the process can: it ends when this
-/// lives longer than it may.
-pub struct Deadline(Arc<AtomicBool>);
-
-impl Deadline {
-    /// So long from now.
-    pub fn start(seconds: u64) -> Self {
-        let is_met = Arc::new(AtomicBool::new(false));
-        let met = Arc::clone(&is_met);
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_secs(seconds));
-            if !met.load(Ordering::Relaxed) {
-                let _ = Error::Failed(format!("it did not end within {seconds} s")).tell();
-                std::process::exit(1);
-            }
-        });
-        Self(is_met)
-    }
-}
-
-impl Drop for Deadline {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -8,13 +8,11 @@ mod qemu;
 mod snapshot;
 mod table;
 
-pub use hosted::{Deadline, machine};
-pub use qemu::{Attempts, explained};
-
-use crate::args::{Boot, Target, Where};
+use crate::args::{Boot, Where};
 use crate::error::Error;
 use crate::file::{self, Kind};
 use crate::output::Output;
+use crate::target;
 use serde_json::Value;
 
 /// Does what the options say, and gives the exit status.
@@ -22,7 +20,7 @@ use serde_json::Value;
 /// # Errors
 /// Options that contradict one another, and everything that can go wrong on the way.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
-    check(&boot.target)?;
+    target::check(&boot.target)?;
     if let Some(path) = &boot.snapshot {
         file::check("--snapshot", path)?;
         file::claim("--snapshot", path, Kind::Snapshot)?;
@@ -31,48 +29,6 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         Where::Hosted => hosted::run(boot),
         Where::Qemu => qemu::run(boot),
     }
-}
-
-/// Refuses options that contradict one another.
-///
-/// # Errors
-/// Which do.
-pub fn check(target: &Target) -> Result<(), Error> {
-    contradiction(target).map_or(Ok(()), |message| Err(Error::Usage(message.into())))
-}
-
-fn contradiction(boot: &Target) -> Option<&'static str> {
-    if boot.map.is_some() && boot.on == Where::Qemu {
-        Some(
-            "--map cannot be used with --on qemu: QEMU makes its own memory map; use --memory and \
-             --nodes to shape it",
-        )
-    } else if boot.map.is_some() && boot.memory.is_some() {
-        Some(
-            "--memory cannot be used with --map: the memory is what the file says; the parameter \
-             mem=SIZE limits it",
-        )
-    } else if boot.accel.is_some() && boot.on == Where::Hosted {
-        Some("--accel is an option of QEMU: add --on qemu")
-    } else if boot.machine.is_some() && boot.on == Where::Hosted {
-        Some("--machine is an option of QEMU: add --on qemu")
-    } else if !boot.qemu.is_empty() && boot.on == Where::Hosted {
-        Some("--qemu passes arguments to QEMU: add --on qemu")
-    } else if boot.balloon.is_some() && boot.on == Where::Hosted {
-        Some("--balloon is an option of QEMU: add --on qemu")
-    } else if boot.reporting.is_some() && boot.on == Where::Qemu {
-        Some(
-            "--reporting is for machines in this process; --balloon gives one on QEMU a device for \
-             reports",
-        )
-    } else {
-        None
-    }
-}
-
-/// The boot parameters as one command line.
-pub fn command_line(target: &Target) -> String {
-    target.parameters.join(" ")
 }
 
 /// Shows what became of the machine; the log has been shown already.

@@ -1,37 +1,16 @@
 //! Bringing up memory on a virtual machine.
 
 use super::{show, snapshot};
-use crate::args::{Accel, Boot, Model, Target};
-use crate::error::{self, Error};
+use crate::args::Boot;
+use crate::error::Error;
 use crate::output::Output;
-use crate::qemu::command::{Accelerator, Machine};
-use crate::qemu::guest_image::{self, Package};
+use crate::qemu::attempts::Attempts;
+use crate::qemu::encoding::encode;
 use crate::qemu::protocol::Transcript;
-use crate::qemu::run::{self, End, Ended, Limits, Watch};
-use crate::shell;
-use serde_json::{Value, json};
-use std::borrow::Cow;
-use std::cell::Cell;
-use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::{ChildStdin, ExitStatus};
+use crate::qemu::run::Watch;
+use serde_json::json;
+use std::process::ChildStdin;
 use std::time::Duration;
-
-const DEFAULT_MEMORY: u64 = 2 << 30;
-/// How long a machine under KVM may stay silent before we take it that KVM does not work here.
-const KVM_SILENCE: Duration = Duration::from_secs(10);
-/// How much of a log explains a failure.
-const LAST_LINES: usize = 15;
-
-/// Bytes of the guest's command line, with its end.
-const MOST_COMMAND_LINE: usize = 4096;
-
-/// QEMU's exit status when the guest's work is done.
-const DONE: i32 = 33;
-/// After a panic or an exception in the guest.
-const PANICKED: i32 = 35;
-/// When the guest found something that it cannot work with.
-const REFUSED: i32 = 37;
 
 /// Boots the reference guest, and gives the exit status.
 ///
@@ -42,7 +21,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     let mut words = String::from("report=json");
     // A snapshot is the shell's last work.
     if let Some(commands) = boot.exec.as_deref().or(boot.snapshot.is_some().then_some("")) {
-        words.push_str(&format!(" exec={}", shell::encode(commands)));
+        words.push_str(&format!(" exec={}", encode(commands)));
     }
     if boot.snapshot.is_some() {
         words.push_str(" snapshot=1");
@@ -122,195 +101,5 @@ impl Watch for Viewer<'_> {
         } else {
             self.output.bytes(bytes)
         }
-    }
-}
-
-/// All attempts at one boot.
-pub struct Attempts<'a> {
-    target: &'a Target,
-    machine: Machine,
-    image: PathBuf,
-    version: String,
-    /// Of the attempt that runs.
-    accelerator: Cell<Accelerator>,
-}
-
-impl<'a> Attempts<'a> {
-    /// Finds QEMU and the guest.
-    ///
-    /// # Errors
-    /// What QEMU could not build, or what is missing.
-    pub fn prepare(target: &'a Target) -> Result<Self, Error> {
-        let mut machine = Machine::new(
-            target.machine.unwrap_or(Model::Q35),
-            target.memory.unwrap_or(DEFAULT_MEMORY),
-            target.nodes.unwrap_or(1),
-            target.cpus.or(target.nodes).unwrap_or(1),
-        )?;
-        if let Some(properties) = &target.balloon {
-            machine.add_balloon(properties);
-        }
-        let version = run::version(Duration::from_secs(target.timeout))?;
-        let image = guest_image::provide(&Package::GUEST)?;
-        Ok(Self { target, machine, image, version, accelerator: Cell::new(Accelerator::Tcg) })
-    }
-
-    /// Runs the guest with `words` behind the user's own, by KVM where that works.
-    ///
-    /// # Errors
-    /// QEMU cannot be started, `watch` failed, or a signal came.
-    pub fn run(
-        &self,
-        words: &str,
-        endless_shell: bool,
-        watch: &mut dyn Watch,
-    ) -> Result<(Accelerator, Ended), Error> {
-        let command_line = format!("{} {words}", super::command_line(self.target));
-        let command_line = command_line.trim();
-        if command_line.len() >= MOST_COMMAND_LINE {
-            return Err(Error::Usage(format!(
-                "the guest's command line would have {} bytes, {} at most are possible; `shell` \
-                 takes longer commands",
-                command_line.len(),
-                MOST_COMMAND_LINE - 1
-            )));
-        }
-        if self.first() == Accelerator::Kvm {
-            let ended = self.attempt(Accelerator::Kvm, command_line, endless_shell, watch)?;
-            match why_kvm_fails(&ended) {
-                None => return Ok((Accelerator::Kvm, ended)),
-                Some(why) => {
-                    error::note(&format!(
-                        "KVM does not work here ({why}): the machine is emulated (tcg)"
-                    ));
-                }
-            }
-        }
-        Ok((Accelerator::Tcg, self.attempt(Accelerator::Tcg, command_line, endless_shell, watch)?))
-    }
-
-    /// What to try first. KVM needs its device; whether QEMU can use it shows when it runs.
-    fn first(&self) -> Accelerator {
-        if self.target.accel == Some(Accel::Tcg) {
-            return Accelerator::Tcg;
-        }
-        match std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
-            Ok(_) => Accelerator::Kvm,
-            Err(why) => {
-                error::note(&format!("no KVM (/dev/kvm: {why}): the machine is emulated (tcg)"));
-                Accelerator::Tcg
-            }
-        }
-    }
-
-    fn attempt(
-        &self,
-        accelerator: Accelerator,
-        command_line: &str,
-        endless_shell: bool,
-        watch: &mut dyn Watch,
-    ) -> Result<Ended, Error> {
-        self.accelerator.set(accelerator);
-        let arguments =
-            self.machine.arguments(accelerator, &self.image, command_line, &self.target.qemu);
-        let whole = Duration::from_secs(self.target.timeout);
-        let first_line = (accelerator == Accelerator::Kvm).then_some(KVM_SILENCE.min(whole / 2));
-        run::run(&arguments, Limits { whole, first_line, endless_shell }, watch)
-    }
-
-    fn about(&self, accelerator: Accelerator, first_line: Option<Duration>) -> Value {
-        let first_line_ms = first_line.map(|time| time.as_micros() as f64 / 1e3);
-        json!({ "version": self.version, "accel": accelerator.name(),
-            "spawn_to_first_line_ms": first_line_ms })
-    }
-
-    /// Fails unless the guest's work was done. `seen` says whether the user has just seen its log.
-    ///
-    /// # Errors
-    /// How it ended instead, with the end of its log unless that was seen.
-    pub fn check(&self, ended: &Ended, seen: bool) -> Result<(), Error> {
-        let fail = |what: &str| Err(Error::Failed(explained(what, ended, seen)));
-        match ended.how {
-            End::TimeOut => fail(&format!(
-                "the guest did not end within {} s and was stopped",
-                self.target.timeout
-            )),
-            End::Silence => fail("the guest said nothing and was stopped"),
-            End::KvmFailed => fail("KVM gave up the machine; --accel tcg does without it"),
-            End::Exit(status) => match status.code() {
-                Some(DONE) => Ok(()),
-                Some(PANICKED) => fail("the guest panicked"),
-                Some(REFUSED) => fail("the guest refused to boot; its log says why"),
-                _ => fail(&format!("QEMU ended unexpectedly ({})", shown(status))),
-            },
-        }
-    }
-
-    /// The guest's report with its log, if all went well.
-    fn report(&self, ended: Ended, seen: bool) -> Result<Value, Error> {
-        self.check(&ended, seen)?;
-        let fail = |what: &str| Err(Error::Failed(explained(what, &ended, seen)));
-        match ended.transcript.report {
-            Some(Ok(mut report @ Value::Object(_))) => {
-                report["log"] = ended.transcript.log.lines().map(Cow::into_owned).collect();
-                Ok(report)
-            }
-            Some(Ok(_)) => fail("the guest's report is no JSON object"),
-            Some(Err(ref why)) => fail(&format!("the guest's report is not JSON: {why}")),
-            None => fail("the guest ended without a report"),
-        }
-    }
-}
-
-/// `what`, and the end of the log unless the user has just seen it.
-pub fn explained(what: &str, ended: &Ended, seen: bool) -> String {
-    let mut message = what.to_owned();
-    for complaint in ended.complaints.lines() {
-        message.push_str("\n  ");
-        message.push_str(complaint);
-    }
-    let log = &ended.transcript.log;
-    if log.is_empty() {
-        message.push_str("\n  (the guest said nothing)");
-    } else if !seen {
-        message.push_str("\nlast lines of its log:");
-        let mut last: Vec<Cow<'_, str>> = log.lines().rev().take(LAST_LINES).collect();
-        last.reverse();
-        for line in last {
-            message.push_str("\n  ");
-            message.push_str(&line);
-        }
-    }
-    message
-}
-
-/// Why a run under KVM shows that KVM does not work; `None` when the guest ran, as far as KVM goes.
-fn why_kvm_fails(ended: &Ended) -> Option<String> {
-    if ended.how == End::KvmFailed {
-        // Whoever has used its shell has done things that a second machine would do again.
-        let why = run::kvm_failure(&ended.complaints).filter(|_| !ended.transcript.has_shell);
-        return why.map(|line| line.trim_start_matches("qemu-system-x86_64: ").to_owned());
-    }
-    if ended.first_line.is_some() {
-        return None;
-    }
-    match ended.how {
-        End::Exit(status) if matches!(status.code(), Some(DONE | PANICKED | REFUSED)) => None,
-        End::Exit(status) => {
-            let complaint = ended.complaints.lines().next_back();
-            let complaint =
-                complaint.map(|line| line.trim_start_matches("qemu-system-x86_64: ").to_owned());
-            Some(complaint.unwrap_or_else(|| shown(status)))
-        }
-        End::Silence => Some("no sign of life from the guest".into()),
-        End::TimeOut | End::KvmFailed => None,
-    }
-}
-
-fn shown(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit status {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => status.to_string(),
     }
 }

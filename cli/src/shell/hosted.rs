@@ -3,13 +3,13 @@
 use super::terminal::Terminal;
 use crate::args::Target;
 use crate::attach::with_watchers;
-use crate::boot::{self, Deadline};
 use crate::error::{self, Error};
 use crate::grid::{counted, size};
 use crate::hosted::{Lines, Session, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
 use crate::snapshot;
+use crate::target::{self, Deadline};
 use framewright::procfs::{FileSystem, Source};
 use framewright::units::PAGE_SIZE;
 use framewright::{Manager, Parameters, Platform};
@@ -101,8 +101,8 @@ pub fn execute(
 /// A machine that cannot be brought up, a signal, and output that nobody takes.
 pub fn run(target: &Target) -> Result<u8, Error> {
     let deadline = Deadline::start(target.timeout);
-    let machine = boot::machine(target)?;
-    let command_line = boot::command_line(target);
+    let machine = target::machine(target)?;
+    let command_line = target::command_line(target);
     // Nobody sees the log unless it is asked for; what was wrong with the words must be seen.
     Parameters::parse(&command_line, &mut |problem| error::note(&problem.to_string()));
     let mut log = Lines::new();

@@ -1,23 +1,21 @@
 //! `framewright shell`, and commands that run after a boot.
 
-mod encoding;
 mod hosted;
 mod qemu;
 mod terminal;
 
-pub use encoding::encode;
 pub use hosted::execute;
 
 use crate::args::{Target, Where};
-use crate::boot;
 use crate::error::Error;
+use crate::target;
 
 /// Brings the machine up and takes commands until there are no more; gives the status of the last.
 ///
 /// # Errors
 /// Options that contradict one another, and everything that can go wrong on the way.
 pub fn run(target: &Target) -> Result<u8, Error> {
-    boot::check(target)?;
+    target::check(target)?;
     match target.on {
         Where::Hosted => hosted::run(target),
         Where::Qemu => qemu::run(target),

@@ -2,9 +2,9 @@
 
 use super::terminal::Terminal;
 use crate::args::Target;
-use crate::boot::Attempts;
 use crate::error::{self, Error};
 use crate::output::Output;
+use crate::qemu::attempts::Attempts;
 use crate::qemu::protocol::Transcript;
 use crate::qemu::run::Watch;
 use std::io::{ErrorKind, Read, Write};

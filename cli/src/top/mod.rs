@@ -10,7 +10,6 @@ use crate::error::{self, Error};
 use crate::interrupt;
 use crate::output::Output;
 use sample::Sample;
-pub use screen::KEYS;
 use screen::{Key, Screen};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -50,12 +49,12 @@ fn find(wanted: Option<u32>, running: &[Running]) -> Result<u32, Error> {
         (Some(pid), _) if running.iter().any(|process| process.pid == pid) => Ok(pid),
         (None, [only]) => Ok(only.pid),
         (_, []) => Err(Error::Failed(
-            "no shell of yours is running; `framewright shell`, or `boot --exec`, is what can be \
+            "you have no shell running; `framewright shell`, or `boot --exec`, is what can be \
              watched"
                 .into(),
         )),
         (Some(pid), _) => Err(Error::Usage(format!(
-            "process {pid} is no shell of yours that can be watched; \
+            "process {pid} is not a shell of yours that can be watched; \
                 there are{}",
             list()
         ))),
@@ -160,6 +159,6 @@ mod tests {
         let Err(Error::Usage(why)) = find(None, &[process(7), process(8)]) else { panic!("two") };
         assert!(why.contains("\n  7  framewright shell 7\n  8  framewright shell 8"), "{why}");
         let Err(Error::Usage(why)) = find(Some(9), &[process(7)]) else { panic!("another") };
-        assert!(why.starts_with("process 9 is no shell of yours"), "{why}");
+        assert!(why.starts_with("process 9 is not a shell of yours"), "{why}");
     }
 }

@@ -1,5 +1,6 @@
 //! The terminal as one page that is written over, and as it was afterwards.
 
+use crate::args::KEYS;
 use crate::error::Error;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::style::Print;
@@ -119,10 +120,6 @@ fn put_back() {
     }
 }
 
-/// What keys do.
-pub const KEYS: &str =
-    "q, Esc or Ctrl-C: end; s: zones by node, by how much is used, by what is free";
-
 /// As many lines as there is room for, the last of them about keys.
 fn fit(lines: &[String], height: usize) -> Vec<&str> {
     let room = height.saturating_sub(1);
@@ -151,7 +148,8 @@ fn cut(line: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{KEYS, cut, fit};
+    use super::{cut, fit};
+    use crate::args::KEYS;
 
     #[test]
     fn keys_are_the_last_line_of_any_terminal() {

@@ -5,7 +5,7 @@ use super::PARTS;
 use crate::bench::section::Section;
 use crate::machine;
 use framewright_cli::error::Error;
-use framewright_cli::file::{self, FORMAT};
+use framewright_cli::file::{self, FORMAT, Kind};
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl ResultsFile {
     }
 
     /// Goes on with the file that is there, if it is of the same run; with `fresh` begins anew
-    /// whatever is there. Also says why it does what it does.
+    /// over any file of results. Also says why it does what it does.
     ///
     /// # Errors
     /// A file that is not one of results, or a place where none can be written.
@@ -71,15 +71,17 @@ impl ResultsFile {
         file::check("--json", path)?;
         let mut file = Self { path: Some(path.to_owned()), ..Self::new(header) };
         let usage = |why: String| Error::Usage(format!("{}: {why}", path.display()));
+        if fresh {
+            file::claim("--json", path, Kind::Results)?;
+            return Ok((file, None));
+        }
         let text = match fs::read_to_string(path) {
-            Ok(_) if fresh => return Ok((file, None)),
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((file, None)),
-            Err(_) if fresh => return Ok((file, None)),
             Err(error) => return Err(usage(format!("cannot be read: {error}"))),
         };
         let earlier = earlier(&text, &file.header).map_err(|why| {
-            usage(format!("is no file of results ({why}); --fresh writes over it"))
+            usage(format!("is no file of results ({why}): name another, or remove it first"))
         })?;
         let why = match earlier {
             Earlier::GoOn { started, sections, rows } => {

@@ -4,6 +4,7 @@
 mod child;
 mod file;
 
+use super::registry;
 use super::section::Section;
 use crate::args::BenchAll;
 use crate::machine;
@@ -155,7 +156,7 @@ fn show(name: &str, outcome: &Outcome) -> Result<(), Error> {
         Outcome::Measured { section, seconds } => {
             output.line(&style.bold(&format!("{name}, {seconds:.1} s")))?;
             output.line("")?;
-            section.show(&mut output)?;
+            section.show(&mut output, registry::tables(&section.bench))?;
         }
         Outcome::LeftOut(why) => output.line(&format!("{}: left out: {why}", style.bold(name)))?,
         Outcome::Failed(why) => {

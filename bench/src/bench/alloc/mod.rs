@@ -83,7 +83,7 @@ const MANAGED_GIB: [u64; 3] = [8, 64, 1024];
 /// # Errors
 /// A machine that this process cannot stand in for, or an allocator that did not do what it must.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json)
+    section(options.quick)?.print(options.json, tables)
 }
 
 fn section(quick: bool) -> Result<Section, Error> {

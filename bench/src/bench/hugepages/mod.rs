@@ -121,7 +121,8 @@ pub fn run(options: &BenchOn) -> Result<(), Error> {
         Where::Hosted => hosted(options),
         Where::Qemu => {
             let (rows, repetitions, timed) = qemu::rows(options.quick)?;
-            Section::new("hugepages", repetitions, timed, rows).print(options.json)
+            Section::new("hugepages", repetitions, timed, rows)
+                .print(options.json, |rows| vec![table(rows).into()])
         }
     }
 }
@@ -184,7 +185,8 @@ fn hosted(options: &BenchOn) -> Result<(), Error> {
         memory_bytes >> 30,
         map_memory_bytes >> 30
     );
-    Section::new("hugepages", repetitions, timed, rows).print(options.json)
+    Section::new("hugepages", repetitions, timed, rows)
+        .print(options.json, |rows| vec![table(rows).into()])
 }
 
 fn synthetic(memory_bytes: u64, cpus: u32) -> Result<Machine, Error> {

@@ -4,11 +4,11 @@
 use super::{Case, Reclaim, Times, row};
 use framewright::hugetlb::PoolSize;
 use framewright_cli::args::{Accel, Target};
-use framewright_cli::boot::Attempts;
 use framewright_cli::error::Error;
+use framewright_cli::qemu::attempts::Attempts;
 use framewright_cli::qemu::command::Accelerator;
+use framewright_cli::qemu::encoding::encode;
 use framewright_cli::qemu::run::Watch;
-use framewright_cli::shell;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -83,7 +83,7 @@ fn measure(
         ..Target::on_qemu(memory_bytes, PATIENCE_SECONDS)
     };
     let attempts = Attempts::prepare(&target)?;
-    let words = format!("exec={}", shell::encode(&commands(case, repetitions)));
+    let words = format!("exec={}", encode(&commands(case, repetitions)));
     let mut heard = Heard(Vec::new());
     let (used, ended) = attempts.run(&words, false, &mut heard)?;
     attempts.check(&ended, false)?;
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn commands_fit_on_the_kernels_command_line() {
         for reclaim in [Reclaim::Off, Reclaim::Lazy, Reclaim::Eager] {
-            let text = shell::encode(&commands(Case { reclaim, pages: 2048, ..CASE }, REPETITIONS));
+            let text = encode(&commands(Case { reclaim, pages: 2048, ..CASE }, REPETITIONS));
             assert!(text.len() < 4000, "{}", text.len());
         }
     }

@@ -8,11 +8,9 @@ mod measure;
 mod table;
 
 use super::host;
-use super::scaling;
 use super::section::Section;
-use crate::args::{BenchInit, BenchOn};
+use crate::args::BenchInit;
 use framewright::parameters::Policy;
-use framewright_cli::args::Where;
 use framewright_cli::error::Error;
 use framewright_cli::grid::Grid;
 use measure::Group;
@@ -44,17 +42,11 @@ const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 8 };
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn run(options: &BenchInit) -> Result<(), Error> {
-    if options.table {
-        return scaling::run(&BenchOn {
-            on: Where::Hosted,
-            quick: options.quick,
-            json: options.json,
-        });
-    }
     let scale = if options.quick { QUICK } else { FULL };
     let rows = all(scale, host::cpus()?.len())?;
     let timed = format!("{} GiB; {TIMED}", scale.memory_bytes >> 30);
-    Section::new("init", scale.repetitions, timed, rows).print(options.json)
+    Section::new("init", scale.repetitions, timed, rows)
+        .print(options.json, |rows| vec![table(rows).into()])
 }
 
 /// Rows for people.

@@ -1,7 +1,23 @@
 //! What jobs consist of: [`Case`] and [`Load`].
 
-use super::Scale;
 use std::hint::black_box;
+use std::time::Duration;
+
+/// How much cases have to do.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    /// The most work of a case, if one thread did it.
+    pub longest: Duration,
+    /// Bytes that are read where memory is what counts.
+    pub memory_bytes: usize,
+}
+
+impl Scale {
+    /// As much as tells the cases apart.
+    pub const FULL: Self = Self { longest: Duration::from_millis(1100), memory_bytes: 256 << 20 };
+    /// For a first look.
+    pub const QUICK: Self = Self { longest: Duration::from_millis(11), memory_bytes: 16 << 20 };
+}
 
 /// Words of a unit that is memory to be read.
 const UNIT_WORDS: usize = 512;
@@ -176,18 +192,17 @@ pub fn chain(seed: u64, steps: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::jobs::{FULL, QUICK};
 
     #[test]
     fn nothing_takes_too_long_and_what_is_left_out_is_said() {
-        for scale in [FULL, QUICK] {
+        for scale in [Scale::FULL, Scale::QUICK] {
             let (cases, left_out) = all(scale);
             let longest = u64::try_from(scale.longest.as_nanos()).expect("short");
             let bounded = |case: &&Case| case.kind != Kind::Memory;
             assert!(cases.iter().filter(bounded).all(|case| case.nanoseconds() <= longest));
             assert!(left_out.concat().contains("1e9 units of 100 ns"));
         }
-        let (full, _) = all(FULL);
+        let (full, _) = all(Scale::FULL);
         assert!(full.iter().any(|case| case.units == 1_000_000_000));
         let busy: Vec<u64> = full
             .iter()

@@ -11,7 +11,7 @@ use super::host;
 use super::section::Section;
 use crate::args::BenchOptions;
 use crate::progress;
-use cases::Case;
+use cases::{Case, Scale};
 use engines::Pools;
 use framewright_cli::error::Error;
 use framewright_cli::grid::Grid;
@@ -38,39 +38,22 @@ rayon is called from a thread that is not one of its own, as a program does; ray
 of its own, in short jobs only. \
 scoped: threads of std::thread::scope, one share each";
 
-/// How much is done.
-#[derive(Clone, Copy)]
-pub struct Scale {
-    /// How often each case is measured.
-    pub effort: Effort,
-    /// The most work of a case, if one thread did it.
-    pub longest: Duration,
-    /// Bytes that are read where memory is what counts.
-    pub memory_bytes: usize,
-}
-
-const FULL: Scale = Scale {
-    effort: Effort { rounds: 101, enough: Duration::from_millis(1300) },
-    longest: Duration::from_millis(1100),
-    memory_bytes: 256 << 20,
-};
-
-const QUICK: Scale = Scale {
-    effort: Effort { rounds: 4, enough: Duration::from_millis(150) },
-    longest: Duration::from_millis(11),
-    memory_bytes: 16 << 20,
-};
+/// How often each case is measured, and how much it has to do.
+const FULL: (Effort, Scale) =
+    (Effort { rounds: 101, enough: Duration::from_millis(1300) }, Scale::FULL);
+const QUICK: (Effort, Scale) =
+    (Effort { rounds: 4, enough: Duration::from_millis(150) }, Scale::QUICK);
 
 /// Measures all engines on all cases.
 ///
 /// # Errors
 /// Threads or the other process cannot be started.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json)
+    section(options.quick)?.print(options.json, |rows| vec![table(rows).into()])
 }
 
 fn section(quick: bool) -> Result<Section, Error> {
-    let scale = if quick { QUICK } else { FULL };
+    let (effort, scale) = if quick { QUICK } else { FULL };
     let cpus = host::cpus()?;
     let pools = Pools::new(cpus.len())?;
     let memory: Vec<u64> = (0..scale.memory_bytes as u64 / 8).collect();
@@ -79,18 +62,17 @@ fn section(quick: bool) -> Result<Section, Error> {
     let (quiet, busy): (Vec<&Case>, Vec<&Case>) = cases.iter().partition(|case| !case.busy);
     for case in quiet {
         progress::step(&format_args!("jobs: {}, {} units", case.name, case.units))?;
-        rows.extend(measure::rows(case, &pools, &memory, scale.effort));
+        rows.extend(measure::rows(case, &pools, &memory, effort));
     }
     if let Some(&last) = cpus.last() {
         let _spinning = busy::Spinner::on(last)?;
         for case in busy {
             progress::step(&format_args!("jobs: {}, {} units", case.name, case.units))?;
-            rows.extend(measure::rows(case, &pools, &memory, scale.effort));
+            rows.extend(measure::rows(case, &pools, &memory, effort));
         }
     }
     let priority = HostedHelpers::shared().priority();
-    let mut section =
-        Section { left_out, ..Section::new("jobs", scale.effort.rounds, TIMED, rows) };
+    let mut section = Section { left_out, ..Section::new("jobs", effort.rounds, TIMED, rows) };
     section.further.insert("cpus".into(), json!(cpus.len()));
     section.further.insert("priority".into(), json!(priority.to_string()));
     Ok(section)

@@ -99,7 +99,7 @@ pub fn run(options: &BenchReporting) -> Result<(), Error> {
         rows.push(shuffle::row(SHUFFLES)?);
     }
     let timed = format!("machines of {} GiB; {TIMED}", scale.memory_bytes >> 30);
-    Section::new("reporting", scale.rounds, timed, rows).print(options.json)
+    Section::new("reporting", scale.rounds, timed, rows).print(options.json, tables)
 }
 
 /// The row of these courses, and the first of them over time.

@@ -3,7 +3,7 @@
 //! Its free lists are ordered sets, and one lock guards them all. The largest order is a constant
 //! of its type; ours is chosen.
 
-use super::Subject;
+use super::interface::Subject;
 use buddy_system_allocator::LockedFrameAllocator;
 use framewright::units::{MAX_ORDER, Order, PAGE_SIZE};
 use framewright_cli::error::Error;

@@ -3,7 +3,7 @@
 //! It keeps bitmaps at the start of the memory that it manages and touches nothing else, so that
 //! only as much memory as the bitmaps need stands behind the frames.
 
-use super::Subject;
+use super::interface::Subject;
 use frame_alloc::{
     CpuId, DepotAllocator, PageSize, PhysRange, PhysicalAllocator, Provenance, RegionInit,
     SummaryBuddyAllocator,

@@ -1,6 +1,6 @@
 //! The manager as a subject.
 
-use super::{Free, Subject};
+use super::interface::{Free, Subject};
 use framewright::Manager;
 use framewright::units::{BLOCK_ORDER, Order, Pfn};
 use framewright::zone::MigrateType;

@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn commands_fit_on_the_guests_command_line() {
         let pools = pool::all(8 << 30);
-        assert!(framewright_cli::shell::encode(&commands(&pools, false)).len() < 3800);
+        assert!(framewright_cli::qemu::encoding::encode(&commands(&pools, false)).len() < 3800);
         assert!(linux_script(&pools, &[1, 16], false).len() < 8000);
     }
 

@@ -13,7 +13,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     let lines: Vec<(String, Vec<Option<Mark>>)> =
         rows.iter().filter_map(|row| Some((name(row), vec![Some(times_less(row)?)]))).collect();
     let ratios = Bars {
-        title: "Linux over ours: how many times less we take".into(),
+        title: "Speed-up over Linux".into(),
         unit: Unit::Ratio,
         shape: Shape::Dots,
         is_log: true,

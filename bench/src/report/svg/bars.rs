@@ -1,7 +1,8 @@
 //! Rows with a mark or a bar for each series: what most tables become.
 
-use super::{Anchor, Picture, Scale, Svg, Unit, class};
+use super::axis::{Scale, Unit};
 use framewright_cli::page::html::{Escaped, put};
+use framewright_cli::page::svg::{Anchor, Picture, Svg, class};
 use std::ops::Range;
 
 /// How values are shown.

@@ -1,7 +1,8 @@
 //! Curves over an axis, each named at its end.
 
-use super::{Anchor, Picture, Scale, Short, Svg, Unit, class};
+use super::axis::{Scale, Unit};
 use framewright_cli::page::html::put;
+use framewright_cli::page::svg::{Anchor, Picture, Short, Svg, class};
 
 /// A curve.
 pub struct Line {

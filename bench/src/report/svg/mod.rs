@@ -5,8 +5,8 @@ mod bars;
 mod lines;
 mod residuals;
 
-pub use axis::{Scale, Unit, three};
+pub use axis::{Unit, three};
 pub use bars::{Bars, Limit, Mark, Shape, legend};
-pub use framewright_cli::page::svg::{Anchor, MOST_SERIES, Picture, Short, Svg, class};
+pub use framewright_cli::page::svg::{MOST_SERIES, Picture};
 pub use lines::{Line, Lines};
 pub use residuals::{Point, Residuals};

@@ -1,7 +1,8 @@
 //! How far one measure is from another of the same kind: the error over the size, so that a large
 //! one shows whatever the size is.
 
-use super::{Anchor, Picture, Scale, Svg, Unit};
+use super::axis::{Scale, Unit};
+use framewright_cli::page::svg::{Anchor, Picture, Svg};
 
 /// A pair.
 pub struct Point {

@@ -1,0 +1,102 @@
+//! The machine that options describe, and how long it may take.
+
+use crate::args::{Target, Where};
+use crate::error::Error;
+use framewright_hosted::Machine;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Refuses options that contradict one another.
+///
+/// # Errors
+/// Which do.
+pub fn check(target: &Target) -> Result<(), Error> {
+    contradiction(target).map_or(Ok(()), |message| Err(Error::Usage(message.into())))
+}
+
+fn contradiction(boot: &Target) -> Option<&'static str> {
+    if boot.map.is_some() && boot.on == Where::Qemu {
+        Some(
+            "--map cannot be used with --on qemu: QEMU makes its own memory map; use --memory and \
+             --nodes to shape it",
+        )
+    } else if boot.map.is_some() && boot.memory.is_some() {
+        Some(
+            "--memory cannot be used with --map: the memory is what the file says; the parameter \
+             mem=SIZE limits it",
+        )
+    } else if boot.accel.is_some() && boot.on == Where::Hosted {
+        Some("--accel is an option of QEMU: add --on qemu")
+    } else if boot.machine.is_some() && boot.on == Where::Hosted {
+        Some("--machine is an option of QEMU: add --on qemu")
+    } else if !boot.qemu.is_empty() && boot.on == Where::Hosted {
+        Some("--qemu passes arguments to QEMU: add --on qemu")
+    } else if boot.balloon.is_some() && boot.on == Where::Hosted {
+        Some("--balloon is an option of QEMU: add --on qemu")
+    } else if boot.reporting.is_some() && boot.on == Where::Qemu {
+        Some(
+            "--reporting is for machines in this process; --balloon gives one on QEMU a device for \
+             reports",
+        )
+    } else {
+        None
+    }
+}
+
+/// The boot parameters as one command line.
+pub fn command_line(target: &Target) -> String {
+    target.parameters.join(" ")
+}
+
+/// The machine that the options describe.
+///
+/// # Errors
+/// A machine that cannot be read or made.
+pub fn machine(boot: &Target) -> Result<Machine, Error> {
+    let bad = |error: framewright_hosted::SourceError| Error::Usage(error.to_string());
+    let mut machine = match (&boot.map, boot.memory) {
+        (Some(path), _) => Machine::from_file(path).map_err(bad)?,
+        (None, Some(memory)) => {
+            // Options describe all of it; nothing is left to change.
+            let nodes = boot.nodes.unwrap_or(1);
+            return Machine::synthetic(memory, nodes, boot.cpus.unwrap_or(nodes)).map_err(bad);
+        }
+        (None, None) => Machine::this().map_err(|error| Error::Failed(error.to_string()))?,
+    };
+    // A node without CPUs is only what somebody asks for.
+    let few = boot.nodes.filter(|&nodes| machine.cpu_count() < nodes);
+    if let Some(cpus) = boot.cpus.or(few) {
+        machine.set_cpus(cpus).map_err(bad)?;
+    }
+    if let Some(nodes) = boot.nodes {
+        machine.emulate_nodes(nodes).map_err(bad)?;
+    }
+    Ok(machine)
+}
+
+/// A machine in this process cannot be stopped from within, but the process can: it ends when this
+/// lives longer than it may.
+pub struct Deadline(Arc<AtomicBool>);
+
+impl Deadline {
+    /// So long from now.
+    pub fn start(seconds: u64) -> Self {
+        let is_met = Arc::new(AtomicBool::new(false));
+        let met = Arc::clone(&is_met);
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(seconds));
+            if !met.load(Ordering::Relaxed) {
+                let _ = Error::Failed(format!("it did not end within {seconds} s")).tell();
+                std::process::exit(1);
+            }
+        });
+        Self(is_met)
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
