@@ -1,7 +1,7 @@
 //! Blocks out of circulation: isolating them, looking what is still in use, putting them back,
 //! claiming them when all of them is free.
 //!
-//! Frames in the caches of CPUs belong to no block's books, so caches are emptied once the blocks
+//! Frames in the caches of CPUs are counted in no block, so caches are emptied once the blocks
 //! are marked, and from then on keep out of the isolated range: what they keep is the larger part
 //! of their zone that lies wholly below or above all isolated blocks.
 
