@@ -1,7 +1,7 @@
 //! Pages of a pool in a row, linked through the entries of their blocks.
 //!
 //! Links of a pool's blocks belong to the pools, not to the zone's lists: those of free pages are
-//! changed by who has the lock of the books, or by who has a chain that is in no list. A page that
+//! changed under the lock on the accounting, or by whoever has a chain that is in no list. A page that
 //! somebody uses has a mark in place of its first link, which no index can be (invariant 37).
 //!
 //! Pages that were reported to the hypervisor and others are in different chains. Which one a page
