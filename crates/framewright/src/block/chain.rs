@@ -1,8 +1,8 @@
 //! Pages of a pool in a row, linked through the entries of their blocks.
 //!
 //! Links of a pool's blocks belong to the pools, not to the zone's lists: those of free pages are
-//! changed under the lock on the accounting, or by whoever has a chain that is in no list. A page that
-//! somebody uses has a mark in place of its first link, which no index can be (invariant 37).
+//! changed under the lock on the accounting, or by whoever has a chain that is in no list. A page
+//! that somebody uses has a mark in place of its first link, which no index can be (invariant 37).
 //!
 //! Pages that were reported to the hypervisor and others are in different chains. Which one a page
 //! is in shows in its first link, so that it can be taken out wherever it stands without a walk.

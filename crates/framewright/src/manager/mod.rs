@@ -43,8 +43,8 @@
 //! from one's own) is what the contract excludes.
 //!
 //! [`Frames`] is the safe way: it owns what it names, frees it when it is dropped, and gives the
-//! number away only by name ([`Frames::into_range`]). Who keeps page tables or lists of millions of
-//! frames works with numbers and says why each free is right.
+//! number away only by name ([`Frames::into_range`]). Whoever keeps page tables or lists of
+//! millions of frames works with numbers and says why each free is right.
 
 mod alloc;
 mod debug;

@@ -146,8 +146,8 @@ fn a_free_on_each_way_while_two_drains_follow_one_another() {
     });
 }
 
-/// Who only asks learns of frees and drains from the two words alone: it finds the mark of a later
-/// drain, and must not take it for that of an earlier one.
+/// Whoever only asks learns of frees and drains from the two words alone: it finds the mark of a
+/// later drain, and must not take it for that of an earlier one.
 #[test]
 fn a_quiet_that_is_over_does_not_come_back() {
     loom::model(|| {
@@ -189,8 +189,8 @@ fn two_drains_at_a_time_while_somebody_frees_on_each_way() {
     }
 }
 
-/// Who freed something, and who was told so, must not take the memory for used up because an
-/// earlier search found nothing.
+/// Whoever freed something, and whoever was told so, must not take the memory for used up because
+/// an earlier search found nothing.
 #[test]
 fn who_freed_and_who_was_told_do_not_find_the_quiet() {
     for told in [false, true] {

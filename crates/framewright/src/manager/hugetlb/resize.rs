@@ -348,7 +348,7 @@ impl<P: Platform> Pool<'_, P> {
         let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
         let threads =
             resize_threads(size, pages, nodes_used, self.is_much_for_maps(direction), threads);
-        // Relaxed: read by who fills the pools, whose calls these are.
+        // Relaxed: read by whoever fills the pools, whose calls these are.
         self.manager.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
         if threads < 2 {
             nodes().for_each(|node| part(node, 0..shares[node.index()]));

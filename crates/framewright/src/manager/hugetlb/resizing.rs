@@ -1,9 +1,9 @@
 //! Who resizes, and when pages of pools are on their way: in a chain of several that is in no list.
 //!
-//! The links of such a page look like those of one in a list. Who has to tell them apart, because a
-//! memory error hit the page, looks whether anybody moves pages at this moment; if so the page
-//! waits in the accounting until nobody does. A page that moves alone is told apart by its links
-//! and needs nothing of this.
+//! The links of such a page look like those of one in a list. Whoever has to tell them apart,
+//! because a memory error hit the page, looks whether anybody moves pages at this moment; if so the
+//! page waits in the accounting until nobody does. A page that moves alone is told apart by its
+//! links and needs nothing of this.
 
 use crate::hugetlb::PoolError;
 use crate::manager::facets::Hugetlb;

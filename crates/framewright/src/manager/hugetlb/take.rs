@@ -209,8 +209,8 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// As [`take_pages`](Self::take_pages), for who has no other way: caches are drained and the
-    /// reclaim hook is asked.
+    /// As [`take_pages`](Self::take_pages), for whoever has no other way: caches are drained and
+    /// the reclaim hook is asked.
     pub(super) fn take_hard(&self, node: NodeId, most: u64) -> Taken {
         let size = self.size;
         let mut taken = Taken::NONE;
