@@ -68,6 +68,12 @@ impl Style {
     }
 }
 
+impl Default for Output {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Output {
     /// Takes standard output. Colour is for terminals whose owner does not mind (`NO_COLOR`,
     /// `TERM=dumb`).

@@ -44,7 +44,7 @@ impl Run {
     /// Runs to the end; gives what it wrote on both outputs, in the order in which it wrote it.
     ///
     /// # Errors
-    /// The same when the program fails, or why it could not be started.
+    /// What the program wrote, if it failed, or why it could not be started.
     pub fn output(self) -> Result<String, Failure> {
         let Self { mut command } = self;
         let shown = shown(&command);

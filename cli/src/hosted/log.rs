@@ -11,6 +11,12 @@ pub struct Lines {
     lines: Vec<String>,
 }
 
+impl Default for Lines {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Lines {
     /// An empty log whose time begins now.
     pub fn new() -> Self {

@@ -365,10 +365,8 @@ fn helpers_see_no_signals_of_the_program() {
         // SAFETY: a signal set is an array of integers, for which zero is a value.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: the set is live, and the thread's own is only read.
-        assert_eq!(
-            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut set) },
-            0
-        );
+        let got = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut set) };
+        assert_eq!(got, 0);
         for (signal, blocked) in [(libc::SIGTERM, 1), (libc::SIGUSR1, 1), (libc::SIGSEGV, 0)] {
             // SAFETY: the set is live and was filled.
             assert_eq!(unsafe { libc::sigismember(&raw const set, signal) }, blocked);

@@ -26,7 +26,8 @@
 //! # static RAM: Ram = Ram(std::cell::UnsafeCell::new([0; RAM_BYTES]));
 //! # fn direct_map_base() -> *mut u8 { RAM.0.get().cast() }
 //!
-//! // SAFETY: frames 0..32 MiB are memory that nobody else uses, seen at one offset; there is one CPU and no interrupt.
+//! // SAFETY: frames 0..32 MiB are memory that nobody else uses, seen at one offset; there is one
+//! // CPU and no interrupt.
 //! unsafe impl Platform for Kernel {
 //!     fn direct(&self, pa: u64) -> NonNull<u8> {
 //!         NonNull::new(direct_map_base().wrapping_add(pa as usize)).unwrap()
@@ -46,7 +47,8 @@
 //! let mut builder = MapBuilder::new(&mut ranges);
 //! builder.add(0, 32 << 20, MemoryKind::Conventional)?;
 //! builder.add(0x9_fc00, 0x6_0400, MemoryKind::Reserved)?;
-//! let parameters = Parameters::parse("min_free_kbytes=512", &mut |problem| eprintln!("{problem}"));
+//! let mut print = |problem| eprintln!("{problem}");
+//! let parameters = Parameters::parse("min_free_kbytes=512", &mut print);
 //! parameters.apply(&mut builder)?;
 //! let map = builder.finish()?;
 //! let mut claims = [MemoryAffinity::EMPTY; 8];
@@ -56,7 +58,8 @@
 //! let image = PhysRange::with_size(0x20_0000, 0x8_1234);
 //! let mut storage = MemblockStorage::new();
 //! // SAFETY: what the map calls usable and this does not reserve is memory that nobody else uses.
-//! let early = unsafe { Memblock::with_reserved(&KERNEL, &mut storage, map, &topology, &[image]) }?;
+//! let early =
+//!     unsafe { Memblock::with_reserved(&KERNEL, &mut storage, map, &topology, &[image]) }?;
 //!
 //! // 4. Bring it up.
 //! let input = BringUp { parameters: &parameters, started_ns: None };

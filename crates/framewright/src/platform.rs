@@ -25,7 +25,7 @@ impl PinnedCpu {
         Self { index, nested: false, of_this_task: PhantomData }
     }
 
-    /// The same for a caller that was pinned already, where the implementer wants to know it in
+    /// CPU `index`, for a caller that was pinned already, where the implementer wants to know it in
     /// [`Platform::unpin`].
     pub const fn nested(index: u32) -> Self {
         Self { index, nested: true, of_this_task: PhantomData }

@@ -128,10 +128,8 @@ fn memory_comes_and_goes() {
         PhysRange::new(TIB, TIB + 1),
     ] {
         // SAFETY: as above.
-        assert!(
-            matches!(unsafe { platform.prefault(wrong, 0) }, Err(HostedError::NotMemory { .. })),
-            "{wrong:?}"
-        );
+        let refused = unsafe { platform.prefault(wrong, 0) };
+        assert!(matches!(refused, Err(HostedError::NotMemory { .. })), "{wrong:?}");
     }
     // SAFETY: as above.
     let odd = unsafe { platform.discard(PhysRange::new(MIB + 1, 2 * MIB)) };

@@ -83,11 +83,8 @@ fn dirty_memory_goes_back_and_reads_as_zero() {
             );
             for (_, block) in &kept {
                 // SAFETY: the frame is ours.
-                assert_eq!(
-                    unsafe { platform.direct(block.start.address()).read() },
-                    0x5a,
-                    "what is in use stays"
-                );
+                let first = unsafe { platform.direct(block.start.address()).read() };
+                assert_eq!(first, 0x5a, "what is in use stays");
             }
             for _ in 0..100 {
                 let block =

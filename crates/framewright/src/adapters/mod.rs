@@ -1,11 +1,11 @@
-//! Interfaces that kernels already have, served by a [`Manager`](crate::Manager).
+//! Interfaces that kernels already have, implemented for `&Manager`.
 //!
 //! Each is behind a feature that is named after the crate whose interface it is; none is on by
 //! default, none needs `std` or a heap.
 //!
 //! | feature | module | gives |
 //! |---|---|---|
-//! | `x86_64` | `adapters::x86_64` | `FrameAllocator` and `FrameDeallocator` for pages of 4 KiB, 2 MiB and 1 GiB, on `&Manager` |
+//! | `x86_64` | `adapters::x86_64` | `FrameAllocator` and `FrameDeallocator` for all page sizes |
 //! | `virtio-drivers` | `adapters::virtio` | the DMA half of `Hal` |
 //!
 //! Their tests run with `cargo test -p framewright --all-features`. What an adapter hands out is

@@ -9,7 +9,9 @@
 //! # struct Kernel;
 //! # // SAFETY: no manager is ever brought up over it.
 //! # unsafe impl framewright::Platform for Kernel {
-//! #     fn direct(&self, pa: u64) -> NonNull<u8> { NonNull::new((DIRECT_MAP + pa) as *mut u8).unwrap() }
+//! #     fn direct(&self, pa: u64) -> NonNull<u8> {
+//! #         NonNull::new((DIRECT_MAP + pa) as *mut u8).unwrap()
+//! #     }
 //! #     fn pin(&self) -> framewright::PinnedCpu { framewright::PinnedCpu::new(0) }
 //! #     fn irq_save(&self) -> framewright::IrqState { framewright::IrqState(0) }
 //! #     unsafe fn irq_restore(&self, _: framewright::IrqState) {}
@@ -28,7 +30,8 @@
 //!
 //! struct KernelHal;
 //!
-//! // SAFETY: DMA memory is zeroed and ours alone; the direct map shows memory and BARs, and devices see physical addresses.
+//! // SAFETY: DMA memory is zeroed and ours alone; the direct map shows memory and BARs, and
+//! // devices see physical addresses.
 //! unsafe impl Hal for KernelHal {
 //!     fn dma_alloc(pages: usize, direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
 //!         dma().dma_alloc(pages, direction)

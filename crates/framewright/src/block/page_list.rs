@@ -127,7 +127,7 @@ impl FreeList {
         Search { fresh: self.lot.fresh.pages, told: self.lot.told.pages }
     }
 
-    /// Takes off the first page that `good` accepts, fresh ones first; whether it was reported
+    /// Takes off the first page that `good` accepts, unreported ones first; whether it was reported
     /// stands beside it. A step of a search: looks at [`LOOKS_OF_A_HOLD`] pages at most.
     pub(crate) fn take_good(
         &mut self,
@@ -146,7 +146,7 @@ impl FreeList {
         Some((index?, true))
     }
 
-    /// The same among fresh ones alone.
+    /// [`take_good`](Self::take_good) among the unreported pages only.
     pub(crate) fn take_unreported(
         &mut self,
         table: &BlockTable,

@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_list_keeps_its_blocks() {
-        let mut buddy = buddy(2048, &[0..2048]);
+        let mut buddy = buddy(2048, core::slice::from_ref(&(0..2048)));
         buddy.random = Random::new(7);
         let blocks: Vec<u32> = (0..2048).step_by(2).filter(|index| index % 14 != 0).collect();
         for &index in &blocks {

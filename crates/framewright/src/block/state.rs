@@ -5,7 +5,7 @@
 //!  4.. 8  order          (of a head)            29..38  managed frames of a split block
 //!  9..11  migrate type   (of a head)            39..48  present frames of a split block
 //! 12..13  map form       (none, array, inside)  49..52  free order of a split block, see below
-//! 14      isolated       15  reporting          53..61  first map frame of a split block, inside form
+//! 14      isolated       15  reporting          53..61  first map frame (split, inside form)
 //! 16      poisoned                              62      scattered   63  undescribed (split blocks)
 //! 18      swept          (split blocks)         53      counted (blocks that are allocated whole)
 //!                                               54      reported (free heads)

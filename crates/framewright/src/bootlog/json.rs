@@ -52,7 +52,8 @@ pub fn json<P: Platform>(
         let managed: u64 = zones().map(crate::zone::Zone::managed_pages).sum();
         write!(
             out,
-            r#"{comma}{{"node":{},"cpus":{},"present_pages":{present},"managed_pages":{managed},"init_ms":{},"bookkeeping_ms":{}}}"#,
+            "{comma}{{\"node\":{},\"cpus\":{},\"present_pages\":{present},\
+             \"managed_pages\":{managed},\"init_ms\":{},\"bookkeeping_ms\":{}}}",
             node.id,
             node.cpus,
             Milliseconds(node.init_ns),
@@ -90,12 +91,14 @@ pub fn json<P: Platform>(
     let times = manager.times();
     write!(
         out,
-        r#"],"totals":{{"present_pages":{},"managed_pages":{},"reserved_pages":{},"deferred_pages":{}"#,
+        "],\"totals\":{{\"present_pages\":{},\"managed_pages\":{},\"reserved_pages\":{},\
+         \"deferred_pages\":{}",
         totals.present_pages, totals.managed_pages, totals.reserved_pages, totals.deferred_pages,
     )?;
     write!(
         out,
-        r#","metadata_bytes":{},"vmemmap_bytes":{},"first_alloc_us":{},"bring_up_us":{},"all_memory_us":{}}}}}"#,
+        ",\"metadata_bytes\":{},\"vmemmap_bytes\":{},\"first_alloc_us\":{},\
+         \"bring_up_us\":{},\"all_memory_us\":{}}}}}",
         manager.metadata_bytes(),
         manager.vmemmap().bytes(),
         Microseconds(times.first_alloc_ns),

@@ -80,9 +80,12 @@ mod tests {
     proptest! {
         #[test]
         fn dealing_at_once_is_dealing_one_by_one(
-            total in 0_u64..60, cursor in 0_usize..70, rooms in prop::collection::vec(0_u64..20, 0..7),
+            total in 0_u64..60,
+            cursor in 0_usize..70,
+            rooms in prop::collection::vec(0_u64..20, 0..7),
         ) {
-            let nodes = (0..rooms.len()).filter_map(NodeId::new).fold(NodeMask::EMPTY, NodeMask::with);
+            let nodes = (0..rooms.len()).filter_map(NodeId::new);
+            let nodes = nodes.fold(NodeMask::EMPTY, NodeMask::with);
             let (shares, given, next) = spread(total, cursor, nodes, &|node| rooms[node.index()]);
             let (expected, all) = slowly(total, cursor % MAX_NODES, &rooms);
             prop_assert_eq!(&shares[..rooms.len()], &expected[..]);

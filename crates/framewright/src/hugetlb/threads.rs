@@ -7,7 +7,8 @@ use crate::units::PoolSize;
 /// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper
 /// costs.
 const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
-/// The same where descriptors are made again, which takes some microseconds a block.
+/// Blocks that are worth a thread where descriptors are made again, which takes some microseconds a
+/// block.
 pub(crate) const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 
 /// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`,

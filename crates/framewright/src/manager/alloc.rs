@@ -35,12 +35,13 @@ impl<P: Platform> Manager<P> {
         Ok(taken)
     }
 
-    /// The same with any content, whatever the request says, and out of sight of debug aids.
+    /// [`allocate`](Self::allocate) without clearing, whatever the request says, and without debug
+    /// hooks.
     pub(super) fn allocate_bare(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         self.allocate_known(request).map(|(taken, _)| taken)
     }
 
-    /// The same, and whether the memory is known to be zero.
+    /// [`allocate_bare`](Self::allocate_bare), and whether the memory is known to be zero.
     fn allocate_known(&self, request: &Request) -> Result<(PfnRange, bool), AllocateError> {
         let order = request.order()?;
         let search = self.search(request)?;
@@ -310,7 +311,7 @@ impl<P: Platform> Manager<P> {
         self.free_bare(range)
     }
 
-    /// The same out of sight of debug aids, for a range that is not empty.
+    /// [`free`](Self::free) without debug hooks, for a range that is not empty.
     pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
         let (zone, segment) = self.zone_of_range(range)?;
         zone.free(self.platform, segment, range)?;
@@ -318,7 +319,7 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// The same for frames that bring-up may have kept for the vmemmap.
+    /// [`free_bare`](Self::free_bare) of frames that bring-up may have kept for the vmemmap.
     pub(super) fn free_kept(&self, range: PfnRange) -> Result<(), FreeError> {
         let (zone, segment) = self.zone_of_range(range)?;
         zone.end_keeping(self.platform, segment, range);

@@ -120,7 +120,12 @@
 //! ```
 //! use framewright::manager::{Pool, PoolBatch, PoolVmemmap};
 //! use framewright::{Manager, Platform, units::{Pfn, PfnRange}};
-//! unsafe fn take_away<P: Platform>(manager: &Manager<P>, pool: &Pool<'_, P>, maps: &dyn PoolVmemmap, batch: &PoolBatch<'_>) {
+//! unsafe fn take_away<P: Platform>(
+//!     manager: &Manager<P>,
+//!     pool: &Pool<'_, P>,
+//!     maps: &dyn PoolVmemmap,
+//!     batch: &PoolBatch<'_>,
+//! ) {
 //!     unsafe {
 //!         let _ = pool.free(Pfn(512));
 //!         let _ = manager.vmemmap().optimize(&[PfnRange::new(512, 1024)]);
@@ -182,8 +187,13 @@
 //! fn put_back(frames: &mut dyn FrameSource) { frames.put_back(Pfn(512), Order::BLOCK); }
 //! ```
 //! ```
-//! use framewright::{vmemmap_space::{BlockRange, FrameSource, VmemmapSpace, Unflushed}, units::{Order, Pfn}};
-//! unsafe fn change(space: &dyn VmemmapSpace, frames: &mut dyn FrameSource, mut unflushed: Unflushed) {
+//! use framewright::units::{Order, Pfn};
+//! use framewright::vmemmap_space::{BlockRange, FrameSource, Unflushed, VmemmapSpace};
+//! unsafe fn change(
+//!     space: &dyn VmemmapSpace,
+//!     frames: &mut dyn FrameSource,
+//!     mut unflushed: Unflushed,
+//! ) {
 //!     unsafe {
 //!         let _ = space.evict(BlockRange::new(1, 2), &mut unflushed);
 //!         let _ = space.populate(BlockRange::new(1, 2), frames, &mut unflushed);

@@ -74,7 +74,7 @@ impl<P: Platform> Manager<P> {
         self.allocate_unseen(order, migrate_type)
     }
 
-    /// The same out of sight of debug aids.
+    /// [`allocate_order`](Self::allocate_order) without debug hooks.
     #[inline]
     fn allocate_unseen(
         &self,
@@ -90,7 +90,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// The same for what is in no cache.
+    /// Allocates orders that no cache keeps.
     #[inline(never)]
     fn allocate_large(
         &self,

@@ -226,7 +226,7 @@ impl Mark {
         left.is_some_and(|left| left >= self.keeps_of_all(zone, highest))
     }
 
-    /// The same of what is free or withheld.
+    /// The pages that must stay free or withheld.
     fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
         match self {
             Self::Low => zone.watermark_for(zone.low_pages(), highest),

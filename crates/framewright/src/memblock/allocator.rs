@@ -51,8 +51,15 @@ impl Default for MemblockStorage {
 /// Only who promises that the memory is unused can start one:
 ///
 /// ```compile_fail,E0133
-/// # use framewright::{Platform, memblock::{Memblock, MemblockError, MemblockStorage}, firmware::{MemoryMap, Topology}};
-/// fn start<'a, P: Platform>(kernel: &'static P, room: &'a mut MemblockStorage, map: MemoryMap<'_>, nodes: &'a Topology<'a>) {
+/// # use framewright::Platform;
+/// # use framewright::firmware::{MemoryMap, Topology};
+/// # use framewright::memblock::{Memblock, MemblockError, MemblockStorage};
+/// fn start<'a, P: Platform>(
+///     kernel: &'static P,
+///     room: &'a mut MemblockStorage,
+///     map: MemoryMap<'_>,
+///     nodes: &'a Topology<'a>,
+/// ) {
 ///     let _ = Memblock::new(kernel, room, map, nodes);
 /// }
 /// ```

@@ -101,14 +101,16 @@ impl fmt::Display for MemblockError {
             Self::OutOfMemory { size_bytes, align_bytes, max_address, node, largest_bytes } => {
                 write!(
                     f,
-                    "no {size_bytes:#x} bytes aligned to {align_bytes:#x} are free below {max_address:#x} on {node}: \
-                 the largest free run there has {largest_bytes:#x} bytes"
+                    "no {size_bytes:#x} bytes aligned to {align_bytes:#x} are free below \
+                     {max_address:#x} on {node}: the largest free run there has \
+                     {largest_bytes:#x} bytes"
                 )
             }
             Self::NoRoomToGrow { set, regions, needed_bytes } => write!(
                 f,
-                "the {set} set is full with {regions} regions and nothing below the direct map's end has \
-                 {needed_bytes:#x} free bytes in whole frames for a larger array: free some, or keep fewer regions"
+                "the {set} set is full with {regions} regions and nothing below the direct map's \
+                 end has {needed_bytes:#x} free bytes in whole frames for a larger array: free \
+                 some, or keep fewer regions"
             ),
             Self::MisalignedDirectMap { address } => write!(
                 f,

@@ -44,7 +44,7 @@ impl<'a> RegionSet<'a> {
         self.grown.as_ref().map_or(PhysRange::default(), |grown| grown.range)
     }
 
-    /// The same, but empty when the bytes stay reserved after the array.
+    /// Where the grown array is, if its bytes are free after its use; else empty.
     pub fn free_storage(&self) -> PhysRange {
         self.grown
             .as_ref()

@@ -172,7 +172,8 @@ unsafe fn template(start: NonNull<u64>, count: usize, words: &[u64; TEMPLATE_WOR
             odd = inout(reg) count % 4 => _,
             start = in(reg) start.as_ptr(),
             zero = in(reg) 0_u64,
-            a = in(reg) a, b = in(reg) b, c = in(reg) c, d = in(reg) d, e = in(reg) e, f = in(reg) f, g = in(reg) g,
+            a = in(reg) a, b = in(reg) b, c = in(reg) c, d = in(reg) d, e = in(reg) e,
+            f = in(reg) f, g = in(reg) g,
             options(nostack),
         );
     }

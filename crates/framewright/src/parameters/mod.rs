@@ -312,8 +312,8 @@ mod tests {
     #[test]
     fn reporting_and_shuffle_are_parsed_as_linux_does() {
         let (parameters, problems) = parse(
-            "page_reporting.page_reporting_order=012 page_reporting.page_reporting_delay_ms=0x10 page_reporting.pace=fixed \
-             page_reporting.pools=on page_alloc.shuffle=Y page_alloc.shuffle_seed=77",
+            "page_reporting.page_reporting_order=012 page_reporting.page_reporting_delay_ms=0x10 \
+             page_reporting.pace=fixed page_reporting.pools=on page_alloc.shuffle=Y page_alloc.shuffle_seed=77",
         );
         assert_eq!(problems, []);
         let reporting = ReportingParameters {

@@ -30,7 +30,9 @@
 //!         // `*` is a number; `numbered` says which there are.
 //!         File::read_write(
 //!             "/sys/devices/system/node/node*/pool/nr_pages",
-//!             |pool: &Self, numbers, out| Ok(writeln!(out, "{}", pool.of(numbers)?.load(Ordering::Relaxed))?),
+//!             |pool: &Self, numbers, out| {
+//!                 Ok(writeln!(out, "{}", pool.of(numbers)?.load(Ordering::Relaxed))?)
+//!             },
 //!             |pool: &Self, numbers, text| {
 //!                 pool.of(numbers)?.store(parse_number(text)?, Ordering::Relaxed);
 //!                 Ok(())
@@ -54,8 +56,10 @@
 //! files.write("/sys/devices/system/node/node1/pool/nr_pages", "5\n")?;
 //! files.read("/proc/vmstat", &mut text)?;
 //! assert_eq!(text, "nr_pool 8\n");
-//! assert_eq!(files.write("/sys/devices/system/node/node2/pool/nr_pages", "5"), Err(FileError::NotFound));
-//! assert_eq!(files.write("/sys/devices/system/node/node0/pool/nr_pages", "many"), Err(FileError::Invalid));
+//! let absent = files.write("/sys/devices/system/node/node2/pool/nr_pages", "5");
+//! assert_eq!(absent, Err(FileError::NotFound));
+//! let wrong = files.write("/sys/devices/system/node/node0/pool/nr_pages", "many");
+//! assert_eq!(wrong, Err(FileError::Invalid));
 //! # Ok::<(), FileError>(())
 //! ```
 //!

@@ -304,7 +304,8 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
     /// # use framewright_jobs::NoHelpers;
     /// fn reserve<P: Platform>(manager: &Manager<P>, pages: &str) -> Result<(), FileError> {
     ///     let pools = manager.hugetlb().files(&NoHelpers);
-    ///     FileSystem::new(&[&manager.files(), &pools.table()]).write("/proc/sys/vm/nr_hugepages", pages)
+    ///     let (memory, pools) = (manager.files(), pools.table());
+    ///     FileSystem::new(&[&memory, &pools]).write("/proc/sys/vm/nr_hugepages", pages)
     /// }
     /// ```
     #[must_use]

@@ -42,8 +42,8 @@ impl<T> File<T> {
         Self::new(path, None, Some(write))
     }
 
-    /// The same for a path with a `*` in it: a file for each group of numbers that `numbers` names.
-    /// Groups may come and go.
+    /// This file, for a path with a `*` in it: one file for each group of numbers that `numbers`
+    /// names. Groups may come and go.
     #[must_use]
     pub const fn numbered(self, numbers: Numbers<T>) -> Self {
         Self { numbers, ..self }

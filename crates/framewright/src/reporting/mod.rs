@@ -17,7 +17,11 @@
 //!     fn poll(&mut self) -> Progress { Progress::Done(Acknowledged::ALL) }
 //!     fn reset(&mut self) -> bool { true }
 //! }
-//! # fn example<P: framewright::Platform>(manager: &framewright::Manager<P>, clock: impl Fn() -> u64, sleep_until: impl Fn(u64)) {
+//! # fn example<P: framewright::Platform>(
+//! #     manager: &framewright::Manager<P>,
+//! #     clock: impl Fn() -> u64,
+//! #     sleep_until: impl Fn(u64),
+//! # ) {
 //! let Ok(mut reporter) = manager.register_reporting(Discard) else { return };
 //! while let Some(deadline_ns) = reporter.poll(clock()) {
 //!     while let Some(event) = reporter.event() {

@@ -8,8 +8,8 @@
 //! inside its cache, for which the drain waits. So while the mark stands after the drain has ended,
 //! caches are empty, and what a search did not find is not there (invariant 18).
 //!
-//! The same word says whether anything else has to be done besides an operation's work, so that all
-//! of it together is one branch.
+//! The word also says whether an operation has anything else to do besides its own work, so that all
+//! of that together costs one branch.
 
 use super::atomics::atomic::{AtomicU64, Ordering};
 use super::barrier::order_store_before_load;

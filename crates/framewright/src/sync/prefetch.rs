@@ -8,7 +8,11 @@ pub(crate) fn prefetch<T>(value: &T) {
     // SAFETY: a prefetch reads and writes nothing and cannot fault; processors without this one
     // take it for no operation.
     unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) value, options(nostack, preserves_flags, readonly));
+        core::arch::asm!(
+            "prefetchw [{}]",
+            in(reg) value,
+            options(nostack, preserves_flags, readonly)
+        );
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;

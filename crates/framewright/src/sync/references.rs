@@ -5,7 +5,7 @@
 //! |---|---|
 //! | 0 | frozen: free, or somebody's alone; nobody can get a reference |
 //! | 1..=`u32::MAX - 1` | that many references |
-//! | `u32::MAX` | saturated: more than could be counted, so it stays for ever and what is counted is never freed |
+//! | `u32::MAX` | saturated: it stays so, and what is counted is never freed |
 //!
 //! Orders of memory: Relaxed: looks at a count that may be another already, first guesses of a
 //! loop, and failed exchanges. Saturated counts order nothing, as what they count is never freed.

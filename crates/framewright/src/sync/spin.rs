@@ -1,8 +1,7 @@
 //! A spin lock that keeps interrupts off while held and backs off exponentially while waiting.
 //!
-//! Two threads on one plain lock cost 67 to 94 ns an operation, with backing off 22 (DESIGN 2): the
-//! waiter that polls less leaves the cache line with the owner, who then runs several sections in a
-//! row.
+//! Two threads on one plain lock cost 67 to 94 ns an operation, with backing off 22: a waiter
+//! that polls less leaves the cache line to the owner, which then runs several sections in a row.
 
 #[cfg(loom)]
 use super::atomics::UnsafeCell;
@@ -66,8 +65,9 @@ impl<T> SpinLock<T> {
         self.lock_from(platform, 1)
     }
 
-    /// The same where the lock is mostly taken for sections of some nanoseconds, one after another:
-    /// longer waits leave more of them to the owner, whose caches have what is guarded.
+    /// [`lock`](Self::lock) where the lock is mostly taken for sections of some nanoseconds, one
+    /// after another: longer waits leave more of them to the owner, whose caches have what is
+    /// guarded.
     pub fn lock_between_short_sections<'a, P: Platform>(
         &'a self,
         platform: &'a P,
@@ -138,7 +138,10 @@ impl<T> SpinLock<T> {
 /// ```compile_fail,E0277
 /// # use framewright::{SpinGuard, SpinLock};
 /// fn is_shared<T: Sync>(_: &T) {}
-/// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<std::cell::Cell<u32>>, platform: &'a P) {
+/// fn held<'a, P: framewright::Platform>(
+///     lock: &'a SpinLock<std::cell::Cell<u32>>,
+///     platform: &'a P,
+/// ) {
 ///     is_shared(&lock.lock(platform));
 /// }
 /// ```

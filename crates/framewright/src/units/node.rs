@@ -59,13 +59,13 @@ impl NodeMask {
         Self(1 << node.index())
     }
 
-    /// The same and another node.
+    /// These nodes and `node`.
     #[must_use]
     pub const fn with(self, node: NodeId) -> Self {
         Self(self.0 | 1 << node.index())
     }
 
-    /// The same without a node.
+    /// These nodes without `node`.
     #[must_use]
     pub const fn without(self, node: NodeId) -> Self {
         Self(self.0 & !(1 << node.index()))

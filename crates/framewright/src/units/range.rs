@@ -87,7 +87,7 @@ impl PfnRange {
         self.start.0 <= pfn.0 && pfn.0 < self.end.0
     }
 
-    /// The same range in bytes.
+    /// The range in bytes.
     #[must_use]
     pub const fn to_phys(self) -> PhysRange {
         PhysRange { start: self.start.address(), end: self.end.address() }

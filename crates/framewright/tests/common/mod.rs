@@ -28,7 +28,7 @@ pub fn is_careful() -> bool {
     framewright_testkit::careful().is_some()
 }
 
-/// The same with parameters.
+/// Brings the machine's memory up with `parameters`.
 pub fn bring_up_with(
     machine: &'static FakeMachine,
     reserved: &[PhysRange],
@@ -123,7 +123,7 @@ pub fn with_pages(pages: Pages) -> Parameters {
     parameters
 }
 
-/// The same, never careful: for tests that count every page of the tables, or that free neighbours
+/// [`with_pages`], never careful: for tests that count every page of the tables, or that free neighbours
 /// in one call, which page owners refuse.
 pub fn plain_with_pages(pages: Pages) -> Parameters {
     let mut parameters = Parameters::default();

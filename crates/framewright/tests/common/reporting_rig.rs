@@ -29,7 +29,7 @@ pub fn usual() -> Traits {
     Traits { content, ..Traits::default() }
 }
 
-/// The same without touching memory, for larger machines.
+/// [`usual`] without touching memory, for larger machines.
 pub fn weightless() -> Traits {
     Traits { writes: false, ..usual() }
 }

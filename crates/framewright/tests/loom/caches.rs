@@ -274,7 +274,7 @@ fn bulk_meets_refill_and_what_one_keeps_the_other_gets() {
         let mine = take_movable(model, 0);
         let theirs = join(other);
         assert!(mine.is_some());
-        // As above.
+        // The other CPU may have missed it, so it asks again.
         let late = if theirs.is_empty() { bulk(model, 40) } else { Vec::new() };
         assert!(theirs.len() + late.len() > 0, "what CPU 0 keeps can be had");
         rest.into_iter().chain(mine).chain(theirs).chain(late).collect()

@@ -265,9 +265,10 @@ fn every_wrong_free_has_its_error() {
     let elsewhere =
         manager.allocate_at(Pfn(0x3002), Order::PAGE, MigrateType::Movable).expect("free");
     let three = run(small.start, 3);
-    assert!(
-        matches!(manager.give_back(three), Err(FreeError::WrongSize { pfn, .. }) if pfn == elsewhere.start)
-    );
+    assert!(matches!(
+        manager.give_back(three),
+        Err(FreeError::WrongSize { pfn, .. }) if pfn == elsewhere.start
+    ));
     manager.give_back(run(small.start, 2)).expect("one line made both");
     // Any part of an allocation may go back, and what is left is still known.
     manager.give_back_order(Pfn(0x3104), order(2)).expect("a part");
@@ -487,9 +488,10 @@ fn tables_of_aids_are_counted_and_given_back_when_there_is_no_room() {
             }
             Err(BringUpFailed { error, early }) => {
                 assert_eq!(early.reserved(), before, "{error}");
-                failures += u32::from(
-                    matches!(error, BringUpError::NoRoomForTables { what, .. } if what.contains("page owners")),
-                );
+                failures += u32::from(matches!(
+                    error,
+                    BringUpError::NoRoomForTables { what, .. } if what.contains("page owners")
+                ));
             }
         }
     }

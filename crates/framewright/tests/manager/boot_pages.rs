@@ -198,12 +198,19 @@ fn aids_see_every_page_so_that_all_have_a_map_first() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 24,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn memory_in_pieces(
         holes in prop::collection::vec((0_u64..6000, 1_u64..700), 0..8),
-        small in 0_u64..2500, gigantic in 0_u64..5, deferred: bool, split_at in 0_u64..6144,
+        small in 0_u64..2500,
+        gigantic in 0_u64..5,
+        deferred: bool,
+        split_at in 0_u64..6144,
     ) {
         // Aids want a map for every page, and would write to all of these.
         if is_careful() {
@@ -217,17 +224,25 @@ proptest! {
             .nodes(2)
             .cpus(2)
             .build();
-        let reserved: Vec<PhysRange> =
-            holes.iter().map(|&(at, size)| PhysRange::new(at << 20, (at + size).min(6143) << 20)).filter(|range| !range.is_empty()).collect();
+        let reserved: Vec<PhysRange> = holes
+            .iter()
+            .map(|&(at, size)| PhysRange::new(at << 20, (at + size).min(6143) << 20))
+            .filter(|range| !range.is_empty())
+            .collect();
         let policy = if deferred { "deferred" } else { "eager" };
-        let line = format!("memmap_init={policy} hugetlb_free_vmemmap=on hugepagesz=1G \
-            hugepages={gigantic} hugepagesz=2M hugepages={small}");
+        let line = format!(
+            "memmap_init={policy} hugetlb_free_vmemmap=on hugepagesz=1G \
+            hugepages={gigantic} hugepagesz=2M hugepages={small}"
+        );
         FakeVmemmap::install(machine);
-        let Ok(manager) = bring_up_with(machine, &reserved, &parameters(&line)) else { return Ok(()) };
+        let Ok(manager) = bring_up_with(machine, &reserved, &parameters(&line)) else {
+            return Ok(());
+        };
         manager.vmemmap().initialise_deferred(&NoHelpers);
         let filled = fill(&manager, &line);
         prop_assert!(filled.pools[0].got <= small && filled.pools[1].got <= gigantic);
-        let blocks: u64 = filled.pools.iter().map(|pool| pool.without_map * pool.size.frames() / 512).sum();
+        let blocks: u64 =
+            filled.pools.iter().map(|pool| pool.without_map * pool.size.frames() / 512).sum();
         prop_assert_eq!(blocks, manager.vmemmap().unbuilt_blocks());
         for size in [TWO, GIB] {
             manager.pool(size).resize(0, &NoHelpers).expect("nobody else resizes");

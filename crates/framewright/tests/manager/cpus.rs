@@ -47,13 +47,27 @@ fn operation() -> impl Strategy<Value = Operation> {
     let page = 0..PAGES as u64;
     let slot = any::<prop::sample::Index>();
     prop_oneof![
-        8 => (small.clone(), 0_usize..3).prop_map(|(of, migrate_type)| Operation::Order { of, migrate_type }),
-        3 => (1_u64..3000, 0_usize..3, prop::sample::select(ZoneKind::ALL.to_vec()), prop::option::weighted(0.3, page.clone()))
-            .prop_map(|(pages, migrate_type, zone, max_page)| Operation::Request { pages, migrate_type, zone, max_page }),
-        2 => (1_usize..600, 0_usize..3, any::<bool>())
-            .prop_map(|(count, migrate_type, reserves)| Operation::Bulk { count, migrate_type, reserves }),
-        2 => (page.clone(), small).prop_map(|(page, of)| Operation::At { page: page >> of << of, of }),
-        7 => (slot.clone(), prop::bool::weighted(0.8)).prop_map(|(slot, ordered)| Operation::Free { slot, ordered }),
+        8 => (small.clone(), 0_usize..3)
+            .prop_map(|(of, migrate_type)| Operation::Order { of, migrate_type }),
+        3 => (
+            1_u64..3000,
+            0_usize..3,
+            prop::sample::select(ZoneKind::ALL.to_vec()),
+            prop::option::weighted(0.3, page.clone()),
+        )
+            .prop_map(|(pages, migrate_type, zone, max_page)| Operation::Request {
+                pages,
+                migrate_type,
+                zone,
+                max_page,
+            }),
+        2 => (1_usize..600, 0_usize..3, any::<bool>()).prop_map(|(count, migrate_type, reserves)| {
+            Operation::Bulk { count, migrate_type, reserves }
+        }),
+        2 => (page.clone(), small)
+            .prop_map(|(page, of)| Operation::At { page: page >> of << of, of }),
+        7 => (slot.clone(), prop::bool::weighted(0.8))
+            .prop_map(|(slot, ordered)| Operation::Free { slot, ordered }),
         2 => (slot.clone(), any::<u64>(), 1_u64..2000)
             .prop_map(|(slot, first, pages)| Operation::FreePart { slot, first, pages }),
         1 => slot.prop_map(|slot| Operation::FreeWithNeighbour { slot }),

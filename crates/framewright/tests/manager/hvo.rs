@@ -238,7 +238,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_mix_of_operations(operations in prop::collection::vec((0..6_u8, any::<prop::sample::Index>(), 9..16_u8), 1..40)) {
+    fn any_mix_of_operations(
+        operations in prop::collection::vec(
+            (0..6_u8, any::<prop::sample::Index>(), 9..16_u8),
+            1..40,
+        ),
+    ) {
         let (manager, array) = machine(mib(0, 384), 1);
         let idle = settled(&manager);
         let mut held: Vec<PfnRange> = Vec::new();
@@ -247,14 +252,20 @@ proptest! {
                 0 | 1 => held.extend(manager.allocate(&Request::new(order(of))).ok()),
                 _ if held.is_empty() => {}
                 2 => {
-                    manager.give_up_map(&[held[which.index(held.len())]]).expect("it is the \
-                        caller's");
+                    manager.give_up_map(&[held[which.index(held.len())]]).expect(
+                        "it is the \
+                        caller's",
+                    );
                 }
                 3 => {
-                    manager.bring_back_map(&[held[which.index(held.len())]]).expect("it is the \
-                        caller's");
+                    manager.bring_back_map(&[held[which.index(held.len())]]).expect(
+                        "it is the \
+                        caller's",
+                    );
                 }
-                4 => manager.give_back(held.swap_remove(which.index(held.len()))).expect("allocated"),
+                4 => {
+                    manager.give_back(held.swap_remove(which.index(held.len()))).expect("allocated")
+                }
                 _ => {
                     manager.give_up_map(&held).expect("they are the caller's");
                 }
@@ -262,7 +273,10 @@ proptest! {
             check(&manager);
             let left = settled(&manager);
             let in_use: u64 = held.iter().map(|range| range.pages()).sum();
-            prop_assert_eq!(left.free_pages + left.map_pages + in_use, (idle.free_pages + idle.map_pages).saturating_add_signed(saved(&manager)));
+            prop_assert_eq!(
+                left.free_pages + left.map_pages + in_use,
+                (idle.free_pages + idle.map_pages).saturating_add_signed(saved(&manager))
+            );
         }
         manager.give_up_map(&held).expect("they are the caller's");
         manager.bring_back_map(&held).expect("they are the caller's");

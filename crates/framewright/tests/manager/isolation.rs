@@ -322,8 +322,13 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0_u8..=12).prop_map(|of| Step::Allocate { of }),
         3 => prop::sample::select(vec![0_u8, 1, 2, 3, 9]).prop_map(|of| Step::Cached { of }),
-        2 => (512_u64..16_384, 0_u8..=11).prop_map(|(page, of)| Step::At { page: page >> of << of, of }),
-        6 => (slot(), any::<u64>(), 0_u32..13).prop_map(|(slot, first, size)| Step::Free { slot, first, pages: 1 << size }),
+        2 => (512_u64..16_384, 0_u8..=11)
+            .prop_map(|(page, of)| Step::At { page: page >> of << of, of }),
+        6 => (slot(), any::<u64>(), 0_u32..13).prop_map(|(slot, first, size)| Step::Free {
+            slot,
+            first,
+            pages: 1 << size,
+        }),
         3 => slot().prop_map(|slot| Step::FreeCached { slot }),
         4 => range().prop_map(|range| Step::Isolate { range }),
         1 => range().prop_map(|range| Step::PutBack { range }),
@@ -472,7 +477,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
 
     #[test]
-    fn isolation_follows_the_model(steps in prop::collection::vec(step(), 0..120), inside in any::<bool>()) {
+    fn isolation_follows_the_model(
+        steps in prop::collection::vec(step(), 0..120),
+        inside in any::<bool>(),
+    ) {
         follow(&steps, if inside { Pages::Inside } else { Pages::None });
     }
 }

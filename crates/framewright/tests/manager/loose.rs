@@ -103,7 +103,12 @@ fn a_block_that_came_back_cannot_come_back_again() {
     free_each(&manager, starts.iter().copied());
     let before = manager.totals();
     for (number, &start) in starts.iter().enumerate() {
-        let free = |error: FreeError| matches!(error, FreeError::NotAllocated { pfn, state: Some(State::Free), .. } if pfn == start);
+        let free = |error: FreeError| {
+            matches!(
+                error,
+                FreeError::NotAllocated { pfn, state: Some(State::Free), .. } if pfn == start
+            )
+        };
         let refused = match number % 4 {
             0 => manager.give_back(PfnRange { start, end: start.add(PAGES_PER_BLOCK) }),
             1 => manager.give_back(PfnRange { start, end: start.add(1) }),

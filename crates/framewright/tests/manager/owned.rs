@@ -69,9 +69,8 @@ fn what_was_given_up_stays_until_somebody_owns_it_again() {
     drop(frames);
     assert_eq!(settled(&manager), before);
     // SAFETY: an empty range names no frame.
-    assert!(
-        unsafe { Frames::from_range(&manager, framewright::units::PfnRange::new(7, 7)) }.is_none()
-    );
+    let none = unsafe { Frames::from_range(&manager, framewright::units::PfnRange::new(7, 7)) };
+    assert!(none.is_none());
 }
 
 #[test]

@@ -46,7 +46,10 @@ fn shuffled(count: usize) -> Vec<usize> {
 /// tells what was there before.
 #[track_caller]
 fn assert_reserved(freed: Result<(), FreeError>, frame: Pfn) {
-    let refused = matches!(freed, Err(FreeError::NotAllocated { pfn, state: Some(State::Reserved), .. }) if pfn == frame);
+    let refused = matches!(
+        freed,
+        Err(FreeError::NotAllocated { pfn, state: Some(State::Reserved), .. }) if pfn == frame
+    );
     assert!(refused, "{freed:?} for {frame}");
 }
 

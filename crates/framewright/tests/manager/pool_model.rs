@@ -38,7 +38,8 @@ fn operation() -> impl Strategy<Value = (bool, Operation)> {
     let few = prop_oneof![8 => 0_u64..5, 1 => Just(u64::MAX)];
     let index = any::<prop::sample::Index>();
     let what = prop_oneof![
-        4 => (pages.clone(), nodes.clone()).prop_map(|(pages, nodes)| Operation::Resize { pages, nodes }),
+        4 => (pages.clone(), nodes.clone())
+            .prop_map(|(pages, nodes)| Operation::Resize { pages, nodes }),
         3 => (node.clone(), pages).prop_map(|(node, pages)| Operation::ResizeNode { node, pages }),
         2 => (0_u64..6).prop_map(Operation::Overcommit),
         3 => (few.clone(), nodes).prop_map(|(pages, nodes)| Operation::Reserve { pages, nodes }),
@@ -48,7 +49,8 @@ fn operation() -> impl Strategy<Value = (bool, Operation)> {
         1 => index.clone().prop_map(Operation::Commit),
         6 => index.clone().prop_map(Operation::Free),
         1 => (0_u64..(6 << 18)).prop_map(Operation::FreeWrong),
-        2 => (prop::option::of(node), few).prop_map(|(node, pages)| Operation::Demote { node, pages }),
+        2 => (prop::option::of(node), few)
+            .prop_map(|(node, pages)| Operation::Demote { node, pages }),
         1 => prop::sample::select(vec![9_u8, 12, 17, 18]).prop_map(Operation::Hold),
         1 => index.prop_map(Operation::Release),
     ];
@@ -62,7 +64,7 @@ struct Node {
     surplus: u64,
 }
 
-/// One size, as SPEC 6.1 has it.
+/// The pool of one page size, with the counters of `struct hstate` in `include/linux/hugetlb.h`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Model {
     nodes: [Node; NODES],
@@ -481,7 +483,8 @@ proptest! {
             .build();
         let manager = bring_up(machine);
         let free = crate::common::settled(&manager).free_pages;
-        let mut pair = Pair { manager, models: Default::default(), used: Vec::new(), held: Vec::new() };
+        let mut pair =
+            Pair { manager, models: Default::default(), used: Vec::new(), held: Vec::new() };
         for (small, operation) in steps {
             pair.run(usize::from(!small), operation);
             pair.check();

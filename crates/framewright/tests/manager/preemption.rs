@@ -219,8 +219,7 @@ fn who_needs_memory_does_not_wait_for_a_task_that_was_preempted_while_it_brought
 }
 
 #[test]
-fn who_initialises_what_is_left_does_not_wait_for_a_request_that_was_preempted_while_it_brought_some_up()
- {
+fn initialising_the_rest_does_not_wait_for_a_preempted_request_that_brought_some_up() {
     let task = |manager: &Manager<Preemptive>| {
         let taken = manager
             .allocate_at(Pfn(4 * SECTION), Order::BLOCK, MigrateType::Movable)

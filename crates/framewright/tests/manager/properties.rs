@@ -291,13 +291,28 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0_u8..=18, prop::sample::select(ZoneKind::ALL.to_vec()), prop::option::weighted(0.3, 0_usize..4),
-            prop::option::weighted(0.3, page_near(vec![0x1000, 0x3_fe00, 0x10_0000, 0x14_0000], 4000)), 0_usize..3)
-            .prop_map(|(of, kind, exact, max_page, migrate_type)| Step::Allocate { of, kind, exact, max_page, migrate_type }),
+        6 => (
+            0_u8..=18,
+            prop::sample::select(ZoneKind::ALL.to_vec()),
+            prop::option::weighted(0.3, 0_usize..4),
+            prop::option::weighted(
+                0.3,
+                page_near(vec![0x1000, 0x3_fe00, 0x10_0000, 0x14_0000], 4000),
+            ),
+            0_usize..3,
+        )
+            .prop_map(|(of, kind, exact, max_page, migrate_type)| Step::Allocate {
+                of,
+                kind,
+                exact,
+                max_page,
+                migrate_type,
+            }),
         2 => (any::<prop::sample::Index>(), 0_u8..=18)
             .prop_map(|(slot, of)| Step::At { slot: slot.index(1 << 20), of }),
-        4 => (any::<prop::sample::Index>(), any::<u64>(), 0_u32..19)
-            .prop_map(|(slot, first, size)| Step::Free { slot: slot.index(1 << 20), first, pages: 1 << size }),
+        4 => (any::<prop::sample::Index>(), any::<u64>(), 0_u32..19).prop_map(
+            |(slot, first, size)| Step::Free { slot: slot.index(1 << 20), first, pages: 1 << size },
+        ),
         1 => (page_near(vec![0, 0xff0, 0x1000, 0xf_f000, 0x10_0000], 5000), 1_u64..2000)
             .prop_map(|(page, pages)| Step::FreeWrong { page, pages }),
     ]
@@ -445,7 +460,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn small_machines(shape in shape(6000), steps in prop::collection::vec(step(), 0..60), pages in pages()) {
+    fn small_machines(
+        shape in shape(6000),
+        steps in prop::collection::vec(step(), 0..60),
+        pages in pages(),
+    ) {
         run(&shape, &steps, pages, "");
     }
 }
@@ -454,7 +473,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
 
     #[test]
-    fn machines_with_whole_gib(shape in shape(0x9_0000), steps in prop::collection::vec(step(), 0..120), pages in pages()) {
+    fn machines_with_whole_gib(
+        shape in shape(0x9_0000),
+        steps in prop::collection::vec(step(), 0..120),
+        pages in pages(),
+    ) {
         // A careful run writes to every page that is freed, here all of several GiB.
         if crate::common::is_careful() {
             return Ok(());

@@ -382,7 +382,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let slot = 0_usize..64;
     prop_oneof![
-        3 => prop::sample::select(vec![1_u64, 1, 1, 2, 3, 8, 31, 256, 400, 512, 1024]).prop_map(|pages| Step::Allocate { pages }),
+        3 => prop::sample::select(vec![1_u64, 1, 1, 2, 3, 8, 31, 256, 400, 512, 1024])
+            .prop_map(|pages| Step::Allocate { pages }),
         4 => (slot.clone(), any::<u64>()).prop_map(|(slot, offset)| Step::Get { slot, offset }),
         5 => (slot.clone(), any::<u64>()).prop_map(|(slot, offset)| Step::Put { slot, offset }),
         1 => (slot.clone(), 0_u32..4).prop_map(|(slot, expected)| Step::Freeze { slot, expected }),
@@ -396,9 +397,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
 
     #[test]
-    fn counts_follow_the_model(steps in prop::collection::vec(step(), 0..150), inside in any::<bool>()) {
+    fn counts_follow_the_model(
+        steps in prop::collection::vec(step(), 0..150),
+        inside in any::<bool>(),
+    ) {
         let machine = FakeMachine::builder().ram(mib(0, 64)).build();
-        let manager = if inside { HERE.bring_up_described(machine) } else { HERE.bring_up(machine) };
+        let manager =
+            if inside { HERE.bring_up_described(machine) } else { HERE.bring_up(machine) };
         let mut model = ReferenceModel::new();
         let mut runs: Vec<PfnRange> = Vec::new();
         for step in steps {
@@ -411,12 +416,20 @@ proptest! {
                     let Ok(run) = manager.allocate(&Request::pages(pages)) else { continue };
                     match manager.begin_references(run) {
                         Ok(()) => {
-                            prop_assert!(inside || HERE.has_array() || pages.is_power_of_two() && pages >= 512);
+                            prop_assert!(
+                                inside
+                                    || HERE.has_array()
+                                    || pages.is_power_of_two() && pages >= 512
+                            );
                             model.started(run);
                             runs.push(run);
                         }
                         Err(error) => {
-                            prop_assert!(!inside || pages > 400 && !pages.is_power_of_two(), "{}", error);
+                            prop_assert!(
+                                !inside || pages > 400 && !pages.is_power_of_two(),
+                                "{}",
+                                error
+                            );
                             manager.give_back(run).expect("allocated");
                         }
                     }
@@ -436,7 +449,11 @@ proptest! {
                 }
                 Step::Freeze { slot, expected } => {
                     if let Some((_, pfn)) = chosen(slot, 0) {
-                        model.froze(pfn, expected, manager.freeze_references(pfn, expected).is_ok());
+                        model.froze(
+                            pfn,
+                            expected,
+                            manager.freeze_references(pfn, expected).is_ok(),
+                        );
                     }
                 }
                 Step::Unfreeze { slot, count } => {

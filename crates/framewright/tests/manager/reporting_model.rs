@@ -36,7 +36,8 @@ enum Step {
 fn answers() -> impl Strategy<Value = Answer> {
     prop_oneof![
         4 => (0..3_u32).prop_map(Answer::After),
-        2 => (any::<u32>(), 0..3_u32).prop_map(|(told, polls)| Answer::Partly(Acknowledged(told), polls)),
+        2 => (any::<u32>(), 0..3_u32)
+            .prop_map(|(told, polls)| Answer::Partly(Acknowledged(told), polls)),
         1 => (0..2_u32).prop_map(Answer::Fails),
         1 => Just(Answer::Refuses),
         1 => Just(Answer::IsBusy),
@@ -49,15 +50,19 @@ fn steps(isolating: bool) -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..=14_u8, types).prop_map(|(order, kind)| Step::Take(order, kind)),
         5 => any::<usize>().prop_map(Step::Free),
-        2 => (any::<usize>(), any::<u64>(), any::<u64>()).prop_map(|(which, start, pages)| Step::FreePart(which, start, pages)),
+        2 => (any::<usize>(), any::<u64>(), any::<u64>())
+            .prop_map(|(which, start, pages)| Step::FreePart(which, start, pages)),
         10 => (0..300_u64).prop_map(Step::Poll),
         2 => vec(answers(), 1..4).prop_map(Step::Answers),
         1 => Just(Step::AnswerNow),
         1 => Just(Step::Reset),
         1 => Just(Step::Flush),
         1 => any::<bool>().prop_map(Step::Pause),
-        1 => any::<bool>().prop_map(|fixed| Step::Pace(if fixed { Pace::Fixed } else { Pace::Adaptive })),
-        1 => (0..96_u32, 1..20_u32).prop_map(move |(first, blocks)| if isolating { Step::Isolate(first, blocks) } else { Step::Drain }),
+        1 => any::<bool>()
+            .prop_map(|fixed| Step::Pace(if fixed { Pace::Fixed } else { Pace::Adaptive })),
+        1 => (0..96_u32, 1..20_u32).prop_map(move |(first, blocks)| {
+            if isolating { Step::Isolate(first, blocks) } else { Step::Drain }
+        }),
         1 => Just(Step::Unisolate),
         1 => Just(Step::Drain),
         1 => Just(Step::Replace),
@@ -183,10 +188,17 @@ fn run(line: &str, traits: Traits, steps: &[Step]) -> Rig {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if crate::common::is_careful() { 8 } else { 48 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: if crate::common::is_careful() { 8 } else { 48 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn blocks_are_never_reported_twice(steps in vec(steps(false), 1..120), capacity in 0..40_usize) {
+    fn blocks_are_never_reported_twice(
+        steps in vec(steps(false), 1..120),
+        capacity in 0..40_usize,
+    ) {
         let rig = run("", Traits { capacity, ..weightless() }, &steps);
         prop_assert_eq!(rig.host.reported_twice(), 0);
     }
@@ -199,8 +211,14 @@ proptest! {
 
     #[test]
     fn blocks_are_shuffled(steps in vec(steps(false), 1..80), seed in any::<u64>()) {
-        let rig = run(&format!("page_alloc.shuffle=1 \
-            page_alloc.shuffle_seed={seed}"), weightless(), &steps);
+        let rig = run(
+            &format!(
+                "page_alloc.shuffle=1 \
+            page_alloc.shuffle_seed={seed}"
+            ),
+            weightless(),
+            &steps,
+        );
         prop_assert_eq!(rig.host.reported_twice(), 0);
     }
 

@@ -291,7 +291,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Step> {
     let answer = prop_oneof![
         4 => (0..3_u32).prop_map(Answer::After),
-        2 => (any::<u32>(), 0..3_u32).prop_map(|(told, polls)| Answer::Partly(Acknowledged(told), polls)),
+        2 => (any::<u32>(), 0..3_u32)
+            .prop_map(|(told, polls)| Answer::Partly(Acknowledged(told), polls)),
         1 => (0..2_u32).prop_map(Answer::Fails),
         1 => Just(Answer::Refuses),
         1 => Just(Answer::IsBusy),
@@ -339,7 +340,8 @@ proptest! {
                         // Promises are kept, whatever the hypervisor has, unless pages are bad or
                         // isolated.
                         Err(error) => prop_assert!(
-                            !reserved || promised == 0 || bad != 0 || isolated.is_some(), "{error} \
+                            !reserved || promised == 0 || bad != 0 || isolated.is_some(),
+                            "{error} \
                                 of {before:?}"
                         ),
                     }
@@ -349,7 +351,9 @@ proptest! {
                     pool.give_back_page(page.start).expect("it is in use");
                     promised += u64::from(reserved);
                 }
-                Step::Reserve(pages) => promised += if pool.reserve(pages, NodeMask::ALL).is_ok() { pages } else { 0 },
+                Step::Reserve(pages) => {
+                    promised += if pool.reserve(pages, NodeMask::ALL).is_ok() { pages } else { 0 }
+                }
                 Step::Unreserve(pages) => {
                     if pool.unreserve(pages).is_ok() {
                         promised -= pages;
@@ -366,7 +370,8 @@ proptest! {
                     bad += u64::from(pool.poison(framewright::units::Pfn(frame)).is_ok());
                 }
                 Step::Isolate(which) if isolated.is_none() => {
-                    let block = u32::try_from(crate::common::reporting_rig::BASE / 2 + which % 128).expect("small");
+                    let block = u32::try_from(crate::common::reporting_rig::BASE / 2 + which % 128)
+                        .expect("small");
                     let range = BlockRange::new(block, block + 1);
                     isolated = rig.manager.isolation().isolate(range).is_ok().then_some(range);
                 }
@@ -382,7 +387,10 @@ proptest! {
             rig.manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
             let counts = rig.manager.pool(TWO).counts();
             // A promise is lost only with a page that is bad.
-            prop_assert!(counts.reserved <= promised && promised - counts.reserved <= bad, "{counts:?} of {promised}");
+            prop_assert!(
+                counts.reserved <= promised && promised - counts.reserved <= bad,
+                "{counts:?} of {promised}"
+            );
             promised = counts.reserved;
         }
         // Whatever answers are still planned.

@@ -116,7 +116,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_layout(layout in layout(), grow in prop::collection::vec((0..3_u8, any::<bool>()), 0..12)) {
+    fn any_layout(
+        layout in layout(),
+        grow in prop::collection::vec((0..3_u8, any::<bool>()), 0..12),
+    ) {
         let (eager, eager_array) = bring_up(&layout, Policy::Eager);
         check(&eager);
         check_written(&eager, eager_array);
@@ -149,8 +152,12 @@ proptest! {
         for &pfn in &marked {
             // SAFETY: the page is still ours.
             let page = unsafe { deferred.vmemmap().page(pfn) }.expect("it has a descriptor");
-            assert_eq!(page.flags().swap(0, Ordering::Relaxed), MARK, "pfn {pfn} was initialised \
-                twice");
+            assert_eq!(
+                page.flags().swap(0, Ordering::Relaxed),
+                MARK,
+                "pfn {pfn} was initialised \
+                twice"
+            );
         }
         check_written(&deferred, array);
         held.into_iter().for_each(|range| deferred.give_back(range).expect("allocated"));

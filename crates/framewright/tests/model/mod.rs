@@ -316,7 +316,7 @@ pub fn take(model: &Model, of: u8, migrate_type: MigrateType) -> Option<PfnRange
     Some(PfnRange { start, end: start.add(1 << of) })
 }
 
-/// The same of movable memory.
+/// Allocates movable memory through the cache, where the order has one.
 pub fn take_movable(model: &Model, of: u8) -> Option<PfnRange> {
     take(model, of, MigrateType::Movable)
 }

@@ -50,8 +50,8 @@ fn bring_up(ram: PhysRange, cpus: u32) -> &'static Stepped {
     Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))
 }
 
-/// The same without the block that the tables begin in: words of blocks that are not managed whole
-/// go back run by run, at length.
+/// [`bring_up`] without the block that the tables begin in: words of blocks that are not managed
+/// whole go back run by run, at length.
 fn bring_up_whole(ram: PhysRange, cpus: u32) -> &'static Stepped {
     let manager = bring_up(ram, cpus);
     let blocks = manager.totals().free_pages / 512;

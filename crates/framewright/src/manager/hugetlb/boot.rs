@@ -51,7 +51,7 @@ pub struct BootFill {
     /// The default size.
     pub default_size: PoolSize,
     /// A count for the default size that was not used
-    /// ([`HugePageParameters::overridden_pages`](crate::hugetlb::HugePageParameters::overridden_pages)).
+    /// ([`overridden_pages`](crate::hugetlb::HugePageParameters::overridden_pages)).
     pub overridden: Option<u64>,
     /// A node that the command line names and the machine does not have: all of that parameter was
     /// ignored.

@@ -123,7 +123,7 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// The same above given marks.
+    /// [`take_pages`](Self::take_pages) above the given marks.
     pub(super) fn take_marked(&self, taken: &mut Taken, node: NodeId, most: u64, marks: &[Mark]) {
         let size = self.size;
         let mut left = most;
@@ -174,7 +174,7 @@ impl<P: Platform> Pool<'_, P> {
         Some(free.saturating_sub(keep) / size.frames())
     }
 
-    /// The same, each page an allocation of its own that aids see.
+    /// [`take_pages`](Self::take_pages) with debug hooks: each page is an allocation of its own.
     fn take_singly(&self, taken: &mut Taken, node: NodeId, most: u64) {
         let size = self.size;
         let request = Request {
@@ -253,7 +253,7 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// The same for pages of one zone.
+    /// Gives pages of one zone back to it.
     pub(super) fn give_back_list(&self, zone: &'static Zone, lot: PageList) {
         let size = self.size;
         if lot.pages() == 0 {

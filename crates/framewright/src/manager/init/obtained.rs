@@ -58,6 +58,7 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
         self.count = 0;
     }
 
+    /// Takes memory for `what` from the memblock allocator.
     pub(crate) fn take(
         &mut self,
         what: &'static str,
@@ -67,7 +68,7 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
         self.take_filled(what, size_bytes, node, false)
     }
 
-    /// The same with zeros in it.
+    /// [`take`](Self::take), cleared.
     pub(crate) fn take_zeroed(
         &mut self,
         what: &'static str,

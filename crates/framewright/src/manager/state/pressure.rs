@@ -14,7 +14,7 @@ use crate::zone::ZoneKind;
 const RECLAIM_TASKS: usize = 16;
 /// Requests of unusual kinds that are remembered to have failed.
 const FAILURES: usize = 4;
-/// The same for usual requests, one place for some orders.
+/// Failures of usual requests that are remembered, one place for some orders.
 const USUAL_FAILURES: usize = 8;
 /// Who is in the hook on a platform that cannot tell its tasks apart.
 const SOMEBODY: u64 = u64::MAX;
@@ -107,7 +107,7 @@ pub struct PressureEvents {
     pub reclaim_pages: u64,
 }
 
-/// The same where it is counted.
+/// The counters behind [`PressureEvents`].
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) stalls: [AtomicU64; ZoneKind::COUNT],

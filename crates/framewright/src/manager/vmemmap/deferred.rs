@@ -200,8 +200,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 
     /// Brings withheld memory of a zone up for a request for `pages` below `max` (Linux:
     /// `mm/mm_init.c`, `deferred_grow_zone`). Whether it is worth looking again. Any context: where
-    /// waiting is not allowed, sections that others are busy with do not count. Not for who is in a
-    /// cache: see [`grow_inside`](Self::grow_inside).
+    /// waiting is not allowed, sections that others are busy with do not count. A caller inside a
+    /// cache uses [`grow_inside`](Self::grow_inside).
     #[cold]
     #[inline(never)]
     pub(crate) fn grow(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
@@ -213,8 +213,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         self.grow_alone(zone, pages, max) || self.wait_for_others(zone, before)
     }
 
-    /// The same for who is in a cache, which a drainer may be waiting for: others are not waited
-    /// for.
+    /// [`grow`](Self::grow) for a caller that is inside a cache: it waits for nobody, because a
+    /// drain may be waiting for it.
     #[cold]
     #[inline(never)]
     pub(crate) fn grow_inside(self, zone: &Zone, pages: u64) -> Growth {

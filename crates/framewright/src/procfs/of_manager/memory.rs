@@ -2,20 +2,20 @@
 //! blocks. Linux has no such file.
 //!
 //! ```text
-//! framewright memory 1 blocks 12288 cell 4     version, 2 MiB blocks in all zones, blocks in a cell (a power of two)
+//! framewright memory 1 blocks 12288 cell 4     version, blocks in all zones and in a cell
 //! zone 0 Normal present 5505024 managed 5504612 free 5470208       node, kind, pages
 //! 0x100000 512 F18                             first frame, blocks, use of each of them
-//! 0x140000 8 F9:2,S4:1,W9:1                    the same for cells of so many blocks of each use
+//! 0x140000 8 F9:2,S4:1,W9:1                    cells of eight blocks: how many blocks of each use
 //! end
 //! ```
 //!
 //! | use | blocks are |
 //! |---|---|
 //! | `F9` to `F18` | parts of free blocks of this order |
-//! | `R9` to `R18` | the same, and the hypervisor was told of them |
+//! | `R9` to `R18` | parts of free blocks that were reported to the hypervisor |
 //! | `W9` to `W18` | parts of blocks that are allocated whole |
 //! | `P9` to `P18` | huge pages of a pool |
-//! | `S0` to `S8` | split; the number is how many eighths of their pages are used, 0 for none and 8 for all |
+//! | `S0` to `S8` | split; the number is how many eighths of their pages are used, 0 to 8 |
 //! | `X`, `O`, `U` | reserved, offline, not accepted |
 //! | `I`, `D`, `L` | isolated, withheld until described, lent to the hypervisor for a report |
 //! | `H`, `?` | a hole, unknown |

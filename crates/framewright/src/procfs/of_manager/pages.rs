@@ -30,7 +30,7 @@ pub(super) fn buddyinfo<P: Platform>(
     Ok(())
 }
 
-/// The same by migrate type, and what type blocks have.
+/// `/proc/pagetypeinfo`: free runs by migrate type and order, and how many blocks have each type.
 pub(super) fn pagetypeinfo<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],

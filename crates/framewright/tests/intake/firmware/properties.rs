@@ -120,7 +120,10 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn every_page_has_the_most_restrictive_kind_of_its_bytes(told in ranges(24), probes in vec(any::<u64>(), 16)) {
+    fn every_page_has_the_most_restrictive_kind_of_its_bytes(
+        told in ranges(24),
+        probes in vec(any::<u64>(), 16),
+    ) {
         let model = model_of(&told);
         let mut storage = storage(told.len());
         let mut builder = MapBuilder::new(&mut storage);
@@ -138,7 +141,8 @@ proptest! {
 
     #[test]
     fn the_order_of_ranges_does_not_matter(
-        (told, shuffled) in ranges(32).prop_flat_map(|told| (Just(told.clone()), Just(told).prop_shuffle()))
+        (told, shuffled) in ranges(32)
+            .prop_flat_map(|told| (Just(told.clone()), Just(told).prop_shuffle())),
     ) {
         let (mut one, mut other) = (storage(told.len()), storage(told.len()));
         let (mut first, mut second) = (MapBuilder::new(&mut one), MapBuilder::new(&mut other));
@@ -146,7 +150,10 @@ proptest! {
         add_all(&mut second, &shuffled);
         prop_assert_eq!(first.ranges(), second.ranges());
         let (first, second) = (first.finish(), second.finish());
-        prop_assert_eq!(first.map(|map| map.ranges().to_vec()), second.map(|map| map.ranges().to_vec()));
+        prop_assert_eq!(
+            first.map(|map| map.ranges().to_vec()),
+            second.map(|map| map.ranges().to_vec())
+        );
     }
 
     #[test]
@@ -174,7 +181,9 @@ proptest! {
 
     #[test]
     fn a_limit_takes_memory_away_and_leaves_reservations(
-        before in ranges(12), after in ranges(4), limit in prop_oneof![address(), any::<u64>(), Just(0)]
+        before in ranges(12),
+        after in ranges(4),
+        limit in prop_oneof![address(), any::<u64>(), Just(0)],
     ) {
         let mut model = model_of(&before);
         let mut storage = storage(before.len() + after.len());
@@ -183,7 +192,12 @@ proptest! {
         builder.limit(limit).expect("room for one more cut");
         model.limit(limit);
         for entry in builder.ranges() {
-            prop_assert!(entry.range.end <= limit || !entry.kind.shrinks(), "{:x?} is above {:#x}", entry, limit);
+            prop_assert!(
+                entry.range.end <= limit || !entry.kind.shrinks(),
+                "{:x?} is above {:#x}",
+                entry,
+                limit
+            );
         }
         assert_sorted_and_joined(builder.ranges());
         add_all(&mut builder, &after);
@@ -193,7 +207,11 @@ proptest! {
     }
 
     #[test]
-    fn sizes_that_wrap_or_reach_too_far_are_refused(start in any::<u64>(), size in 1u64.., kind in kind()) {
+    fn sizes_that_wrap_or_reach_too_far_are_refused(
+        start in any::<u64>(),
+        size in 1u64..,
+        kind in kind(),
+    ) {
         let mut storage = storage(1);
         let mut builder = MapBuilder::new(&mut storage);
         let fits = u128::from(start) + u128::from(size) <= u128::from(PHYSICAL_ADDRESS_END);
@@ -221,7 +239,8 @@ type Claim = (PhysRange, usize, bool);
 fn claims() -> impl Strategy<Value = Vec<Claim>> {
     let claim = prop_oneof![
         3 => range(),
-        1 => (address(), 1u64..(1 << 33)).prop_map(|(start, size)| PhysRange::with_size(start, size)),
+        1 => (address(), 1u64..(1 << 33))
+            .prop_map(|(start, size)| PhysRange::with_size(start, size)),
     ];
     vec((claim, prop_oneof![4 => 0usize..4, 1 => 0usize..64], any::<bool>()), 0..10)
 }
@@ -239,7 +258,10 @@ proptest! {
     #![proptest_config(cases(512))]
 
     #[test]
-    fn every_present_page_has_the_node_that_claims_its_first_byte(told in ranges(12), claims in claims()) {
+    fn every_present_page_has_the_node_that_claims_its_first_byte(
+        told in ranges(12),
+        claims in claims(),
+    ) {
         let mut model = model_of(&told);
         // n ranges of one node make at most 2n - 1 disjoint pieces.
         let mut affinity = vec![MemoryAffinity::EMPTY; 2 * claims.len()];
@@ -249,18 +271,29 @@ proptest! {
             let node = NodeId::new(node).expect("below the limit");
             let before = (topology.memory().to_vec(), topology.node_count());
             let result = topology.add_memory(range, node, hot_pluggable);
-            let expected = if range.is_empty() { Ok(()) } else { model.claim(range, node, hot_pluggable) };
+            let expected =
+                if range.is_empty() { Ok(()) } else { model.claim(range, node, hot_pluggable) };
             match (result, expected) {
-                (Ok(()), Ok(())) => nodes = nodes.max(if range.is_empty() { 1 } else { node.index() + 1 }),
+                (Ok(()), Ok(())) => {
+                    nodes = nodes.max(if range.is_empty() { 1 } else { node.index() + 1 })
+                }
                 (Err(TopologyError::OverlappingNodes { first, second, range: both }), Err(_)) => {
                     prop_assert_eq!(second, node);
-                    prop_assert!(!both.is_empty() && both.intersection(range) == both, "{:?} is \
-                        not in both", both);
-                    let owner = topology.memory().iter().find(|claim| claim.range.intersection(both) == both);
+                    prop_assert!(
+                        !both.is_empty() && both.intersection(range) == both,
+                        "{:?} is not in both",
+                        both
+                    );
+                    let owner = topology
+                        .memory()
+                        .iter()
+                        .find(|claim| claim.range.intersection(both) == both);
                     prop_assert_eq!(owner.map(|claim| claim.node), Some(first));
                     prop_assert_eq!((topology.memory().to_vec(), topology.node_count()), before);
                 }
-                (result, expected) => prop_assert!(false, "{:?}, the model says {:?}", result, expected),
+                (result, expected) => {
+                    prop_assert!(false, "{:?}, the model says {:?}", result, expected)
+                }
             }
         }
         prop_assert_eq!(topology.node_count(), nodes);
@@ -278,13 +311,19 @@ proptest! {
     }
 
     #[test]
-    fn sparse_domains_become_dense_nodes(domains in vec(any::<u32>(), 1..80), cpus in vec(any::<Index>(), 0..40)) {
+    fn sparse_domains_become_dense_nodes(
+        domains in vec(any::<u32>(), 1..80),
+        cpus in vec(any::<Index>(), 0..40),
+    ) {
         let mut affinity = [];
         let mut topology = Topology::new(&mut affinity);
         let mut known: Vec<u32> = Vec::new();
         for &domain in &domains {
             if !known.contains(&domain) && known.len() == 64 {
-                prop_assert_eq!(topology.node_of_domain(domain), Err(TopologyError::TooManyDomains { domain }));
+                prop_assert_eq!(
+                    topology.node_of_domain(domain),
+                    Err(TopologyError::TooManyDomains { domain })
+                );
                 continue;
             }
             if !known.contains(&domain) {

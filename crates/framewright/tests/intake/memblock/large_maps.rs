@@ -8,7 +8,11 @@ use framewright::units::{PAGE_SIZE, PhysRange};
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 32,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// The set is the map, or there was truly no place for it.
     #[test]
@@ -31,8 +35,10 @@ proptest! {
         }
         prop_assume!(!ranges.is_empty());
         let map = map(&ranges);
-        let reserved: Vec<_> =
-            reserved.iter().map(|&(start, len)| PhysRange::new(frame(start).start, frame(start + len).start)).collect();
+        let reserved: Vec<_> = reserved
+            .iter()
+            .map(|&(start, len)| PhysRange::new(frame(start).start, frame(start + len).start))
+            .collect();
         let mut early = Early::empty(FakePlatform::leak(base, 1024 * PAGE_SIZE), &topology);
         early.set_bottom_up(bottom_up);
         let is_free = |number: u64| {
@@ -44,7 +50,10 @@ proptest! {
                 assert_well_formed(early.memory());
                 for number in 0..count {
                     let bytes = frame(number);
-                    let owner = early.memory().iter().find(|region| region.range.intersection(bytes) == bytes);
+                    let owner = early
+                        .memory()
+                        .iter()
+                        .find(|region| region.range.intersection(bytes) == bytes);
                     prop_assert_eq!(
                         owner.and_then(|region| region.node),
                         frame_key(map, &topology, bytes).and_then(|(owner, _)| owner)
@@ -52,8 +61,11 @@ proptest! {
                 }
                 for array in early.storage() {
                     for number in array.whole_frames().start.0..array.whole_frames().end.0 {
-                        prop_assert!(is_free(number - base / PAGE_SIZE), "the array took what was \
-                            taken");
+                        prop_assert!(
+                            is_free(number - base / PAGE_SIZE),
+                            "the array took what was \
+                            taken"
+                        );
                     }
                 }
             }
@@ -61,13 +73,18 @@ proptest! {
                 let pages = needed_bytes / PAGE_SIZE;
                 let owner = |number: u64| frames[usize::try_from(number).unwrap()].1;
                 let fits = (0..count.saturating_sub(pages - 1)).any(|first| {
-                    (first..first + pages).all(|number| is_free(number) && owner(number) == owner(first))
+                    (first..first + pages)
+                        .all(|number| is_free(number) && owner(number) == owner(first))
                 });
                 prop_assert!(!fits, "there was room for {} pages", pages);
                 prop_assert!(early.memory().is_empty());
             }
             Err(error) => {
-                prop_assert!(matches!(error, MemblockError::NoRoomToGrow { set: SetName::Reserved, .. }), "{}", error);
+                prop_assert!(
+                    matches!(error, MemblockError::NoRoomToGrow { set: SetName::Reserved, .. }),
+                    "{}",
+                    error
+                );
                 prop_assert!(early.memory().is_empty() && early.reserved().len() == 1);
             }
         }

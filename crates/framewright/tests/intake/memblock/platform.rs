@@ -35,7 +35,7 @@ impl FakePlatform {
         Self::leak_skewed(base, size, 0)
     }
 
-    /// The same, seen `skew` bytes further up than its alignment wants.
+    /// [`leak`](Self::leak), seen `skew` bytes further up than its alignment wants.
     pub fn leak_skewed(base: u64, size: u64, skew: u64) -> &'static Self {
         let bytes = usize::try_from(size + PAGE_SIZE).unwrap();
         let layout = Layout::from_size_align(bytes, 4096).unwrap();

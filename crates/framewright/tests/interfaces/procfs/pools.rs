@@ -1,5 +1,5 @@
-//! The files of huge-page pools: Linux's formats, and what writing to them does (SPEC 6.3, 6.4,
-//! 6.8).
+//! The files of huge-page pools: Linux's formats, and what writing to them does (Linux:
+//! `mm/hugetlb.c`, `nr_hugepages_store_common` and `demote_store`).
 
 use crate::common::pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers};
 use crate::common::{Fake, bring_up, bring_up_with, gib, parameters};
@@ -82,7 +82,8 @@ fn what_linux_shows_is_shown_in_its_order_and_columns() {
     let meminfo = read(&manager, "/proc/meminfo").expect("is there");
     assert!(
         meminfo.ends_with(
-            "HugePages_Total:       5\nHugePages_Free:        5\nHugePages_Rsvd:        0\nHugePages_Surp:        0\n\
+            "HugePages_Total:       5\nHugePages_Free:        5\n\
+             HugePages_Rsvd:        0\nHugePages_Surp:        0\n\
              Hugepagesize:       2048 kB\nHugetlb:           10240 kB\n"
         ),
         "{meminfo}"
@@ -441,8 +442,11 @@ proptest! {
                 Ok(()) => {
                     let reached = number(&manager, path);
                     let may_be_short = path.contains("1048576kB");
-                    prop_assert!(reached == count || may_be_short && reached < count, "{path}: \
-                        {reached} of {count}");
+                    prop_assert!(
+                        reached == count || may_be_short && reached < count,
+                        "{path}: \
+                        {reached} of {count}"
+                    );
                 }
             }
             check(&manager);

@@ -235,8 +235,12 @@ proptest! {
             Just("/proc/sys/vm/lowmem_reserve_ratio"),
             Just("/proc/sys/vm/compact_memory"),
         ],
-        text in prop_oneof!["\\PC{0,40}", "[-+ 0-9xXa-f\\n\\t.kM]{0,24}", "[0-9]{1,25}( \
-            [0-9]{1,3}){0,4}"],
+        text in prop_oneof![
+            "\\PC{0,40}",
+            "[-+ 0-9xXa-f\\n\\t.kM]{0,24}",
+            "[0-9]{1,25}( \
+            [0-9]{1,3}){0,4}"
+        ],
     ) {
         thread_local! {
             static MANAGER: Fake = machine();
@@ -254,7 +258,11 @@ proptest! {
                 }
                 Err(error) => {
                     assert_eq!(error, FileError::Invalid);
-                    assert_eq!(before, (marks(manager), read(manager, path), manager.totals()), "{text:?}");
+                    assert_eq!(
+                        before,
+                        (marks(manager), read(manager, path), manager.totals()),
+                        "{text:?}"
+                    );
                 }
             }
             check(manager);
@@ -262,8 +270,13 @@ proptest! {
     }
 
     #[test]
-    fn any_path_is_answered(path in prop_oneof!["\\PC{0,60}", "(/\
-        |proc|sys|vm|node0|node\\*|vmstat|\\.|\\.\\.|\u{0}){0,9}"]) {
+    fn any_path_is_answered(
+        path in prop_oneof![
+            "\\PC{0,60}",
+            "(/\
+        |proc|sys|vm|node0|node\\*|vmstat|\\.|\\.\\.|\u{0}){0,9}"
+        ],
+    ) {
         thread_local! {
             static MANAGER: Fake = machine();
         }
