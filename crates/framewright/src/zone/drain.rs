@@ -5,7 +5,7 @@
 //!
 //! 1. words of runs (orders 0 to 3): one word of a free map each;
 //! 2. halves of a block (order 8): two states and two comparisons (`halves`);
-//! 3. runs (orders 4 to 8): all runs of whole blocks together, or those of one block, or one;
+//! 3. other runs (orders 4 to 7): all runs of whole blocks together, or those of one block, or one;
 //! 4. blocks (order 9): their merge is deferred, neighbours together.
 //!
 //! Each way has its own loop: what is decided once here would be decided for each entry there.

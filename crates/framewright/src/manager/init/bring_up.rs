@@ -8,17 +8,17 @@ use crate::block::table::BlockTable;
 use crate::carve::Carver;
 use crate::debug::Aids;
 use crate::manager::hugetlb::boot::choose_boot_pages;
-use crate::manager::init::chance::begin_shuffling;
 use crate::manager::init::check::check;
 use crate::manager::init::error::{BringUpError, BringUpFailed};
 use crate::manager::init::frame::{BringUp, Frame};
 use crate::manager::init::node_clock::{NodeClock, Work};
 use crate::manager::init::obtained::{Obtained, place_tables};
-use crate::manager::init::paint::paint;
 use crate::manager::init::plan::{Plan, TableSize, ZoneSet, zone_span};
+use crate::manager::init::seed::begin_shuffling;
 use crate::manager::init::vmemmap::{
     MapState, first_value, node_of_segment, note_absent, withheld,
 };
+use crate::manager::init::zones::initialise_zones;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;
@@ -80,7 +80,11 @@ impl<P: Platform> Manager<P> {
 
         let shuffle_seed = begin_shuffling(frame.zones, input.parameters, platform);
         let mut clock = NodeClock::new(platform);
+<<<<<<< HEAD
         paint(early, &mut frame, &mut clock, &array);
+=======
+        initialise_zones(memory.early, &mut frame, &mut clock, &array);
+>>>>>>> main
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
         for zone in frame.zones.iter_mut() {
@@ -238,8 +242,13 @@ fn make_map<P: Platform>(
         .filter(|zone| !zone.segments().is_empty())
         .for_each(|zone| have.insert(zone.id()));
     let fill = first_value(input.parameters, space);
+<<<<<<< HEAD
     state.furnish(platform, frame.zones, &array, fill, space, &|zone| match policy {
         Policy::Deferred => withheld(early.runs(), &|zone| have.contains(zone), zone),
+=======
+    state.attach(platform, frame.zones, &array, fill, space, &|zone| match policy {
+        Policy::Deferred => withheld(memory.early.runs(), &|zone| have.contains(zone), zone),
+>>>>>>> main
         Policy::Eager | Policy::OnDemand => None,
     });
     (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)

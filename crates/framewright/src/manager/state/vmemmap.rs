@@ -142,7 +142,7 @@ impl core::error::Error for MapError {}
 /// ([`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) asks for that). A bit for every 64th
 /// section.
 ///
-/// Who has a bit may lose its CPU, as [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) may
+/// Whoever has a bit may lose its CPU, as [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) may
 /// sleep; so who waits for it lets other tasks run.
 pub(crate) struct SectionLocks(AtomicU64);
 
