@@ -80,11 +80,7 @@ impl<P: Platform> Manager<P> {
 
         let shuffle_seed = begin_shuffling(frame.zones, input.parameters, platform);
         let mut clock = NodeClock::new(platform);
-<<<<<<< HEAD
-        paint(early, &mut frame, &mut clock, &array);
-=======
-        initialise_zones(memory.early, &mut frame, &mut clock, &array);
->>>>>>> main
+        initialise_zones(early, &mut frame, &mut clock, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
         for zone in frame.zones.iter_mut() {
@@ -242,13 +238,8 @@ fn make_map<P: Platform>(
         .filter(|zone| !zone.segments().is_empty())
         .for_each(|zone| have.insert(zone.id()));
     let fill = first_value(input.parameters, space);
-<<<<<<< HEAD
-    state.furnish(platform, frame.zones, &array, fill, space, &|zone| match policy {
-        Policy::Deferred => withheld(early.runs(), &|zone| have.contains(zone), zone),
-=======
     state.attach(platform, frame.zones, &array, fill, space, &|zone| match policy {
-        Policy::Deferred => withheld(memory.early.runs(), &|zone| have.contains(zone), zone),
->>>>>>> main
+        Policy::Deferred => withheld(early.runs(), &|zone| have.contains(zone), zone),
         Policy::Eager | Policy::OnDemand => None,
     });
     (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
