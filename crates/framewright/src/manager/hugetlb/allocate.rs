@@ -44,7 +44,7 @@ impl<P: Platform> Pool<'_, P> {
                     let mut search = accounting.list(size, slot).search();
                     loop {
                         if let Some(index) =
-                            self.take_free((&mut accounting, &mut search), slot, zone, reserved)
+                            self.take_free(&mut accounting, &mut search, slot, reserved)
                         {
                             accounting.use_free(size, node);
                             accounting.counts_mut(size).reserved -= u64::from(reserved);
@@ -73,11 +73,12 @@ impl<P: Platform> Pool<'_, P> {
     /// A step of the search for a page in a zone's list that may be handed out.
     fn take_free(
         &self,
-        (accounting, search): (&mut Accounting, &mut Search),
+        accounting: &mut Accounting,
+        search: &mut Search,
         slot: usize,
-        zone: &Zone,
         reserved: bool,
     ) -> Option<u32> {
+        let zone = self.manager.zones.get(slot)?;
         let counts = accounting.counts(self.size);
         // Others may have had the last ones since the step before.
         if if reserved { counts.reserved == 0 } else { counts.available() == 0 } {

@@ -163,7 +163,7 @@ impl<P: Platform> Pool<'_, P> {
         let mut taken = Taken::NONE;
         let mut accounting = self.accounting();
         let pages = accounting.drop_surplus(size, node, most);
-        self.take_off(&mut accounting, (node, pages), &mut taken);
+        self.take_off(&mut accounting, node, pages, &mut taken);
         taken
     }
 }

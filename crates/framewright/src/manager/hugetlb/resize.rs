@@ -308,7 +308,7 @@ impl<P: Platform> Pool<'_, P> {
             if pages == 0 {
                 break;
             }
-            self.take_off(&mut accounting, (node, pages), &mut taken);
+            self.take_off(&mut accounting, node, pages, &mut taken);
         }
         taken
     }
@@ -317,7 +317,8 @@ impl<P: Platform> Pool<'_, P> {
     pub(super) fn take_off(
         &self,
         accounting: &mut Accounting,
-        (node, pages): (NodeId, u64),
+        node: NodeId,
+        pages: u64,
         taken: &mut Taken,
     ) {
         let size = self.size;

@@ -130,7 +130,7 @@ impl<P: Platform> Manager<P> {
             tunables: SpinLock::new(tunables),
             settings: Settings::of(input.parameters),
             reporting: Reporting::new(&input.parameters.reporting),
-            vmemmap: MapPolicy::new(policy, (map_bytes, without_map), input.parameters, started_ns),
+            vmemmap: MapPolicy::new(policy, map_bytes, without_map, input.parameters, started_ns),
             section_locks: SectionLocks::new(),
             shuffle_seed,
             metadata_bytes,

@@ -46,7 +46,8 @@ pub(crate) struct MapPolicy {
 impl MapPolicy {
     pub(crate) fn new(
         policy: Policy,
-        (bytes, without_map): (u64, u64),
+        bytes: u64,
+        without_map: u64,
         parameters: &Parameters,
         started_ns: Option<u64>,
     ) -> Self {
