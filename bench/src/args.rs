@@ -170,7 +170,7 @@ pub struct BenchInit {
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub json: bool,
-    /// The same as `framewright-bench scaling`
+    /// Measure and print what `framewright-bench scaling` does
     #[arg(long)]
     pub table: bool,
 }

@@ -48,7 +48,7 @@ fn a_page_has_everything_and_nothing_from_elsewhere() {
         assert!(!text.contains(outside), "{outside}");
     }
     assert!(!text.contains("NaN") && !text.contains(">inf"));
-    // The same limits as text.
+    // Limits are there as text, too.
     let outcome = run(&["report", "--text", &words(&results)]);
     assert!(
         outcome.code == Some(0)

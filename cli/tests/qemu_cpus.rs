@@ -74,8 +74,9 @@ fn cpus_work_together(report: &Value, cpus: u64) {
 
 /// Traffic on all CPUs ended well, and handlers allocated meanwhile.
 fn nothing_is_lost(report: &Value, cpus: u64) {
+    let plural = if cpus == 1 { "" } else { "s" };
     assert!(
-        line(report, "stress with seed").ends_with(&format!("on {cpus} CPUs")),
+        line(report, "stress with seed").ends_with(&format!("on {cpus} CPU{plural}")),
         "{}",
         line(report, "stress with")
     );

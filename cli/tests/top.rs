@@ -127,7 +127,7 @@ fn one_table_of_the_only_shell() {
             && words("free page reporting:").contains(&"passes,")
     );
     assert!(!outcome.stdout.contains('\x1b'));
-    // The same by name, and again and again until the shell ends.
+    // Now by name, and again and again until the shell ends.
     let pid = shell.child.id().to_string();
     let mut watcher = program()
         .args(["top", "--interval", "0.1", &pid])

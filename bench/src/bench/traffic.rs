@@ -123,6 +123,8 @@ impl Case {
             "operation_ns_min": operation.map(|operation| operation.least),
             "operation_ns_max": operation.map(|operation| operation.most),
             "harness_ns": harness.map(|harness| harness.middle),
+            "harness_ns_min": harness.map(|harness| harness.least),
+            "harness_ns_max": harness.map(|harness| harness.most),
             "refused_percent": refused as f64 / asked.max(1) as f64 * 100.0,
         }))
     }
@@ -330,7 +332,10 @@ mod tests {
     fn a_row_has_all_numbers() {
         let case = Case { percent: 50, threads: 1, scale: QUICK };
         let row = case.row(&Buddy::new(MANAGED_GIB << 30)).expect("there is no seat to be refused");
-        for field in ["operation_ns", "harness_ns", "refused_percent"] {
+        for field in ["operation_ns", "harness_ns", "harness_ns_min", "harness_ns_max"]
+            .into_iter()
+            .chain(["operation_ns_min", "operation_ns_max", "refused_percent"])
+        {
             assert!(row[field].as_f64().is_some_and(|value| value >= 0.0), "{field}: {row}");
         }
     }

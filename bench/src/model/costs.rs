@@ -104,7 +104,7 @@ pub struct Costs {
     pub withdraw_ns: f64,
     /// Emptying a pool of 2 MiB pages without a map where nothing is restored: all of it, by pages.
     pub leave_two_mib: Line,
-    /// The same for pages of 1 GiB.
+    /// Emptying a pool of 1 GiB pages without a map where nothing is restored: all of it, by pages.
     pub leave_one_gib: Line,
     /// Putting 2 MiB back into the map, beyond what the system does.
     pub restore_ns: f64,

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 /// Short runs are repeated for so long, so that some of them have the CPU to themselves.
 const LONG_ENOUGH: Duration = Duration::from_millis(60);
-/// The same where most of the time goes into what is not timed.
+/// How long runs are repeated where most of the time goes into what is not timed.
 const LONG_ENOUGH_AT_BRING_UP: Duration = Duration::from_millis(400);
-/// The same where the system takes memory back and supplies it.
+/// How long runs are repeated where the system takes memory back and supplies it.
 const LONG_ENOUGH_WITH_MAPS: Duration = Duration::from_millis(200);
-/// The same where a whole memory map is made old between the runs.
+/// How long runs are repeated where a whole vmemmap is made old between them.
 const LONG_ENOUGH_FOR_A_MAP: Duration = Duration::from_millis(800);
 /// More runs are not worth it.
 const MOST_RUNS: usize = 10_000;

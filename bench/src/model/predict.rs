@@ -72,8 +72,8 @@ fn page_ns(costs: &Costs, threads: f64) -> f64 {
     DESCRIPTOR_BYTES / rate * 1e9 + costs.section_ns / SECTION_PAGES as f64
 }
 
-/// How the job of a node is divided when it may have `most` threads (SPEC 1.2, as
-/// `Vmemmap::initialise_deferred` has it: chunks of at least one section).
+/// How the job of a node is divided when it may have `most` threads (as in
+/// `Vmemmap::initialise_deferred`: chunks of at least one section).
 pub fn division(node: &Node, most: u32) -> Division {
     let sections = node.sections();
     let threads = threads_wanted(sections, 1, 1, most);

@@ -1,5 +1,7 @@
-//! What others published, predicted from the part of it that the model needs as a calibration (SPEC
-//! 9).
+//! What others published, predicted from the part of it that the model needs as a calibration: the
+//! patch series for Linux by Daniel Jordan (`padata: parallelize deferred page init`, 2020), Gang
+//! Li (`hugetlb: parallelize hugetlb page init on boot`, 2024) and Mike Kravetz (`Batch hugetlb
+//! vmemmap modification operations`, 2023).
 //!
 //! Their machines are described by memory, nodes and threads. Nothing of this is measured here.
 
@@ -9,7 +11,7 @@ use super::shape::Node;
 use framewright::units::PfnRange;
 use serde_json::{Value, json};
 
-/// A table of deferred initialisation by threads (SPEC 9.1).
+/// A table of deferred initialisation by threads (Jordan, 2020).
 struct Deferred {
     machine: &'static str,
     /// Memory of a node.
@@ -75,7 +77,7 @@ const DEFERRED: [Deferred; 6] = [
     },
 ];
 
-/// Times of parallel pools at boot by threads (SPEC 9.3): no time of one thread was published, so
+/// Times of parallel pools at boot by threads (Li, 2024): no time of one thread was published, so
 /// the first and the last calibrate.
 const POOLS: [(&str, &[(u32, f64)]); 5] = [
     ("256 GiB, 2 nodes", &[(2, 358.0), (4, 215.0), (6, 157.0), (8, 134.0), (10, 126.0)]),
@@ -86,7 +88,7 @@ const POOLS: [(&str, &[(u32, f64)]); 5] = [
 ];
 
 /// Filling and emptying 524288 pages of 2 MiB on 252 virtual CPUs, seconds: without giving up the
-/// map, and with two flushes for each page (SPEC 9.4).
+/// map, and with two flushes for each page (Kravetz, 2023).
 const FLUSHED: [(&str, f64, f64); 2] = [("fill", 2.463, 147.609), ("empty", 2.931, 149.924)];
 const FLUSHED_PAGES: f64 = 524_288.0;
 const FLUSHED_CPUS: u32 = 252;

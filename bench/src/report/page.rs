@@ -54,7 +54,7 @@ fn part(section: &Section, input: &Input) -> Part {
     Part { id: section.id, title: section.title, body: out }
 }
 
-/// The rows of a table and how they were measured, for who wants to know.
+/// The rows of a table and how they were measured, for whoever wants to know.
 fn details(out: &mut String, bench: &str, input: &Input) {
     let rows = rows_of(input, bench);
     if rows.is_empty() {

@@ -2,7 +2,7 @@
 //! rows of results (docs/usage.md, docs/performance.md).
 //!
 //! `framewright report` shows them first; benchmarks of everything and comparisons can end with
-//! [`table`].
+//! [`mod@table`].
 
 mod alloc;
 mod guest;

@@ -1,4 +1,4 @@
-//! Who asks.
+//! The side that asks.
 
 use super::answer::Answer;
 use super::peer::Peer;
@@ -6,7 +6,7 @@ use super::place;
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::Duration;
 
-/// How long an answer may take; a guest is asked by who answers us, and has 4 s itself.
+/// How long an answer may take; a guest is asked by whoever answers us, and has 4 s itself.
 const PATIENCE: Duration = Duration::from_secs(6);
 
 /// A connection to a process that can be watched.

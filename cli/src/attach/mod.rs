@@ -3,7 +3,7 @@
 //!
 //! A thread of the process answers for a machine in it, the guest answers over its second serial
 //! line for a virtual one ([`GuestLine`]); the language is that of [`framewright_shell::Requests`]
-//! on both ways. Nothing can be written, and nobody waits for who asks.
+//! on both ways. Nothing can be written, and nobody waits for whoever asks.
 
 mod answer;
 mod client;

@@ -18,7 +18,7 @@ pub struct Running {
 
 /// A socket of this process. Dropping it takes it away.
 pub struct Listening {
-    /// Who connects comes here.
+    /// Clients connect here.
     pub listener: UnixListener,
     path: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Who listens and answers.
+//! The side that listens and answers.
 
 use super::peer::{Peer, Ready, wait};
 use super::place::Listening;

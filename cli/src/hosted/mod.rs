@@ -71,12 +71,12 @@ impl<'a> Session<'a> {
         Ok(Self { machine, command_line, platform: platform.leak(), no_array, template: None })
     }
 
-    /// The same machine with other boot parameters from now on.
+    /// This machine with other boot parameters from now on.
     pub fn with_command_line(self, command_line: &'a str) -> Self {
         Self { command_line, ..self }
     }
 
-    /// The same machine with other first values of descriptors.
+    /// This machine with other first values of descriptors.
     pub fn with_template(self, template: Option<[u64; 7]>) -> Self {
         Self { template, ..self }
     }
@@ -116,7 +116,7 @@ impl<'a> Session<'a> {
         self.bring_up_to(log, Some(HostedHelpers::shared()))
     }
 
-    /// The same where there are no helpers at all for what is deferred.
+    /// [`bring_up`](Self::bring_up) without helpers for what is deferred.
     ///
     /// # Errors
     /// As [`bring_up`](Self::bring_up).
@@ -124,7 +124,8 @@ impl<'a> Session<'a> {
         self.bring_up_to(log, Some(&NoHelpers))
     }
 
-    /// The same without a log, and what is deferred stays withheld until somebody wants it.
+    /// [`bring_up`](Self::bring_up) without a log; what is deferred stays withheld until somebody
+    /// wants it.
     ///
     /// # Errors
     /// As [`bring_up`](Self::bring_up).

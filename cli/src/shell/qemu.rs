@@ -43,7 +43,7 @@ struct Line {
 }
 
 impl Watch for Line {
-    /// Who wants the log asks the shell's `dmesg` for it; what was wrong with the words must be
+    /// Whoever wants the log asks the shell's `dmesg` for it; what was wrong with the words must be
     /// seen.
     fn line(&mut self, line: &str) -> Result<(), Error> {
         let said = line.split_once("] ").map_or(line, |(_, said)| said);

@@ -57,7 +57,7 @@ pub struct Run {
 pub enum Use {
     /// Free, in a block of this order where that is known.
     Free(Option<u8>),
-    /// The same, and the host was told.
+    /// Free and reported to the host, in a block of this order where that is known.
     Reported(Option<u8>),
     /// Allocated whole.
     Allocated(Option<u8>),

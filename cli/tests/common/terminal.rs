@@ -26,7 +26,7 @@ impl Terminal {
         Self::run_with(words, &[])
     }
 
-    /// The same with these in its environment.
+    /// [`run`](Self::run) with these variables in its environment.
     pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Self {
         let (mut person, mut program) = (0, 0);
         // SAFETY: both places are valid for a descriptor; no name and no settings are passed.

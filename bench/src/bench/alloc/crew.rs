@@ -72,8 +72,7 @@ pub fn run<S: Subject, T: Send>(
     run_on(std::slice::from_ref(subject), threads, |member, _| work(member))
 }
 
-/// The same where there are several allocators: each thread works on one of its own, or they take
-/// turns.
+/// [`run`] with several allocators: each thread works on one of its own, or they take turns.
 ///
 /// # Errors
 /// As [`run`]; there is no allocator.

@@ -54,7 +54,8 @@ const PAGES: [(PoolSize, &[u64]); 2] = [
     (PoolSize::OneGib, &[1, 8, 64, 500]),
 ];
 
-/// The same where pages have a part of the vmemmap, on a machine of this size.
+/// Numbers of pages by size where pages have a part of the vmemmap, on a machine of
+/// [`MAP_MEMORY_BYTES`].
 const MAP_PAGES: [(PoolSize, &[u64]); 2] =
     [(PoolSize::TwoMib, &[64, 1000, 10_000]), (PoolSize::OneGib, &[1, 8, 24])];
 const MAP_MEMORY_BYTES: u64 = 32 << 30;

@@ -1,4 +1,4 @@
-//! The same in the reference guest: one boot for each way of map reclaim, in which the guest's
+//! Huge-page pools in the reference guest: one boot for each setting of HVO, in which the guest's
 //! shell fills and empties pools and reads its own clock and counters.
 
 use super::{Case, Reclaim, Times, row};
@@ -107,8 +107,8 @@ fn commands(case: Case, repetitions: usize) -> String {
     let mut text = format!("{set}; {COUNTERS}; {fill}; {COUNTERS}; resize {size} 0; {COUNTERS}");
     for _ in 1..repetitions {
         if reclaim == Reclaim::Lazy {
-            // The same pages get their map again for the next run; and without reclaim for
-            // comparison.
+            // The pages get their descriptors back for the next run, also for comparison with no
+            // HVO.
             let file =
                 format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", case.size.kbytes());
             let _ = write!(text, ";echo eager > {RESTORE};echo {pages} > {file};echo 0 > {file}");

@@ -33,7 +33,7 @@ pub enum Kind {
     Empty,
     /// Arithmetic, the same for each unit.
     Uniform,
-    /// The same, but no unit waits for the one before it.
+    /// Arithmetic in which no unit waits for the one before it.
     Apart,
     /// One unit in the middle is a thousand times the others.
     OneHeavy,

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// Who does it.
+/// What runs the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Engine {
     /// A loop.
@@ -17,7 +17,7 @@ pub enum Engine {
     /// [`framewright_jobs`] with the helpers of the process, by a caller that keeps what its units
     /// cost from job to job, as others keep their threads.
     Ours,
-    /// The same by a caller that keeps nothing.
+    /// [`framewright_jobs`], by a caller that keeps nothing from job to job.
     OursNew,
     /// rayon, from a thread of the program.
     Rayon,
@@ -77,7 +77,7 @@ impl Sum {
 /// What a job came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// The same for all engines.
+    /// What was computed: equal for all engines.
     pub sum: u64,
     /// That took part, or could.
     pub threads: usize,

@@ -234,7 +234,7 @@ fn fill(pile: &mut Pile<'_, HostedPlatform>) -> Result<u64, PileError> {
     Ok(pages)
 }
 
-/// The same, and frees it.
+/// Fills the working set ([`fill`]) and frees it.
 fn turn(manager: &Manager<HostedPlatform>, workload: Workload) -> Result<u64, PileError> {
     let mut pile = Pile::near(manager, workload.order()).clearing();
     let pages = fill(&mut pile)?;

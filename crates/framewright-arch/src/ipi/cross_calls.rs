@@ -168,9 +168,9 @@ impl<const CPUS: usize> Caller<'_, CPUS> {
     /// Has each of `targets` call `function` once, and waits for them. Returns how many
     /// called it.
     ///
-    /// `notify` gets each target that has to be made to call [`serve`](CrossCalls::serve). `wait` gets a
-    /// condition to wait for; if it returns early, it is called again. What was written before is
-    /// visible to the function, and what the function wrote is visible afterwards.
+    /// `notify` gets each target that has to be made to call [`serve`](CrossCalls::serve). `wait`
+    /// gets a condition to wait for; if it returns early, it is called again. What was written
+    /// before is visible to the function, and what the function wrote is visible afterwards.
     ///
     /// Targets that do not exist are left out; `me` may be among them if `wait` serves.
     ///

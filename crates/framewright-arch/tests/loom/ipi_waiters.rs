@@ -13,12 +13,12 @@ const CALLERS: [u32; 2] = [1, 70];
 
 struct Machine {
     waiters: Waiters,
-    /// What the helper did for each of the callers is done. The post has room for one: the second
+    /// What the helper did for each of the callers is done. The slot has room for one: the second
     /// caller comes when the first one's work is done.
     done: [AtomicBool; 2],
     /// A CPU sleeps until its bell rings.
     bells: [Notify; 2],
-    /// The second caller's work is at the post.
+    /// The second caller's work is in the slot.
     posted: Notify,
 }
 
@@ -65,7 +65,7 @@ fn nobody_sleeps_on_because_somebody_else_waited_for_the_helper_before() {
             thread::spawn(move || machine.wait(0))
         };
         machine.finish(0);
-        // The post is free from here on, while the first caller is still to be woken.
+        // The slot is free from here on, while the first caller is still to be woken.
         let second = {
             let machine = Arc::clone(&machine);
             thread::spawn(move || {

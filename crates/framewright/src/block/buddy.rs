@@ -320,7 +320,7 @@ impl Buddy {
     }
 
     /// Puts a movable block, whose entry says already that it is free, at the end of its list at
-    /// bring-up, when nothing is reported yet and placement is not left to chance:
+    /// bring-up, when nothing is reported yet and placement is not random:
     /// [`insert`](Self::insert) in a quarter of the code, as what runs for the first time costs
     /// what it is long.
     #[inline]

@@ -1,11 +1,11 @@
 //! Pages of a pool in a row, linked through the entries of their blocks.
 //!
 //! Links of a pool's blocks belong to the pools, not to the zone's lists: those of free pages are
-//! changed by who has the lock of the books, or by who has a chain that is in no list. A page that
-//! somebody uses has a mark in place of its first link, which no index can be (invariant 37).
+//! changed under the lock on the accounting, or by whoever has a chain that is in no list. A page
+//! that somebody uses has a mark in place of its first link, which no index can be (invariant 37).
 //!
-//! Pages that the hypervisor was told of and others are in different chains. Which one a page is in
-//! shows in its first link, so that it can be taken out wherever it stands without a walk.
+//! Pages that were reported to the hypervisor and others are in different chains. Which one a page
+//! is in shows in its first link, so that it can be taken out wherever it stands without a walk.
 
 use crate::block::list::NONE;
 use crate::block::table::BlockTable;
@@ -19,7 +19,7 @@ pub(crate) const LENT: u32 = 2;
 
 /// Flag in the first link of a page that was reported and has one before it in its chain. Beyond
 /// all indices: so many blocks would be the whole of 52 address bits.
-const TOLD: u32 = 1 << 31;
+const REPORTED: u32 = 1 << 31;
 
 /// Whether a first link is that of a page in use.
 pub(crate) const fn is_in_use(link: u32) -> bool {
@@ -27,15 +27,15 @@ pub(crate) const fn is_in_use(link: u32) -> bool {
 }
 
 /// The first link of a page behind `previous`, in a chain of pages that were reported or were not.
-pub(crate) const fn first_link(previous: u32, told: bool) -> u32 {
-    if told { previous | TOLD } else { previous }
+pub(crate) const fn first_link(previous: u32, reported: bool) -> u32 {
+    if reported { previous | REPORTED } else { previous }
 }
 
 /// Where a page is, by its links alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inside {
     /// Between two others of a chain of pages that were reported, or were not.
-    Told(bool),
+    Reported(bool),
     /// At an end of a chain, or alone.
     Edge,
 }
@@ -43,7 +43,11 @@ pub(crate) enum Inside {
 /// Where a page that nobody uses is, by its links alone.
 pub(crate) fn inside(table: &BlockTable, index: u32) -> Inside {
     let (previous, next) = table.links(index);
-    if previous == NONE || next == NONE { Inside::Edge } else { Inside::Told(previous & TOLD != 0) }
+    if previous == NONE || next == NONE {
+        Inside::Edge
+    } else {
+        Inside::Reported(previous & REPORTED != 0)
+    }
 }
 
 /// Pages of one zone and size, ends included.
@@ -53,27 +57,27 @@ pub(crate) struct Chain {
     pub(crate) last: u32,
     pub(crate) pages: u64,
     /// All of them were reported; else none.
-    pub(crate) told: bool,
+    pub(crate) reported: bool,
 }
 
 impl Chain {
-    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, pages: 0, told: false };
+    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, pages: 0, reported: false };
     /// One for pages that were reported.
-    pub(crate) const EMPTY_REPORTED: Self = Self { told: true, ..Self::EMPTY };
+    pub(crate) const EMPTY_REPORTED: Self = Self { reported: true, ..Self::EMPTY };
 
     /// A page whose links are those of a chain of its own.
-    pub(crate) const fn one(index: u32, told: bool) -> Self {
-        Self { first: index, last: index, pages: 1, told }
+    pub(crate) const fn one(index: u32, reported: bool) -> Self {
+        Self { first: index, last: index, pages: 1, reported }
     }
 
     /// Adds a page, whose links are in no chain, at the end.
     pub(crate) fn push_back(&mut self, table: &BlockTable, index: u32) {
-        self.append(table, Self::one(link(table, index), self.told));
+        self.append(table, Self::one(link(table, index), self.reported));
     }
 
     /// Adds a page, whose links are in no chain, at the front.
     pub(crate) fn push_front(&mut self, table: &BlockTable, index: u32) {
-        let mut chain = Self::one(link(table, index), self.told);
+        let mut chain = Self::one(link(table, index), self.reported);
         chain.append(table, *self);
         *self = chain;
     }
@@ -83,20 +87,20 @@ impl Chain {
         if other.pages == 0 {
             return;
         }
-        debug_assert!(self.told == other.told, "reported pages and others are not mixed");
+        debug_assert!(self.reported == other.reported, "reported pages and others are not mixed");
         if self.pages == 0 {
             *self = other;
             return;
         }
         table.set_next(self.last, other.first);
-        table.set_previous(other.first, first_link(self.last, self.told));
+        table.set_previous(other.first, first_link(self.last, self.reported));
         self.last = other.last;
         self.pages += other.pages;
     }
 
     /// Takes the first `most` pages off.
     pub(crate) fn take(&mut self, table: &BlockTable, most: u64) -> Self {
-        let empty = Self { told: self.told, ..Self::EMPTY };
+        let empty = Self { reported: self.reported, ..Self::EMPTY };
         if most == 0 || self.pages == 0 {
             return empty;
         }
@@ -122,10 +126,10 @@ impl Chain {
         steps::count();
         match previous {
             NONE => self.first = next,
-            previous => table.set_next(previous & !TOLD, next),
+            previous => table.set_next(previous & !REPORTED, next),
         }
         match next {
-            NONE => self.last = if previous == NONE { NONE } else { previous & !TOLD },
+            NONE => self.last = if previous == NONE { NONE } else { previous & !REPORTED },
             // Of the same kind, the link before it is as it was.
             next => table.set_previous(next, previous),
         }

@@ -1,4 +1,11 @@
-//! Deferring the merge of blocks that are freed, and catching up on it.
+//! Deferring the merge of freed blocks, and coalescing: merging those blocks later.
+//!
+//! ```text
+//!   freed one by one ──defer_merge──> a bit in `deferred_merge` ──64 neighbours──> 128 MiB
+//!                                       └──coalesce, 16 words at a time──> lists
+//! ```
+//!
+//! Under the zone lock.
 
 use super::bit_sets::Neighbours;
 use super::buddy::Buddy;

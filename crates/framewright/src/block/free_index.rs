@@ -86,14 +86,14 @@ impl FreeIndex {
         self.sets.member(set_of(migrate_type, order), |word, _| word.trailing_zeros())
     }
 
-    /// Some member of a set, by the bits of `chance`.
-    pub(crate) fn any(&self, migrate_type: MigrateType, order: u8, chance: u64) -> Option<u32> {
+    /// Some member of a set, chosen by `random`.
+    pub(crate) fn any(&self, migrate_type: MigrateType, order: u8, random: u64) -> Option<u32> {
         if self.is_empty(migrate_type, order) {
             return None;
         }
         self.sets.member(set_of(migrate_type, order), |word, level| {
             // The lowest bit at or above a place that depends on the level, going round.
-            let turn = (chance >> (level * 6) & 63) as u32;
+            let turn = (random >> (level * 6) & 63) as u32;
             (word.rotate_right(turn).trailing_zeros() + turn) % 64
         })
     }

@@ -2,11 +2,12 @@
 //!
 //! [`BlockState`] is the word that says what a block is, `table` holds one entry of 16 bytes for
 //! each, and a [`Segment`] is a run of blocks with consecutive entries. `buddy` is the buddy system
-//! over them: `list` its lists, `split` takes from them, `merge` gives back, `deferred_merge` and
-//! `coalesce` put merging off, `shuffle` makes the order of the lists `random`. `reported` knows
-//! which free blocks were reported to the hypervisor, `in_flight` what it has at this moment. Of
-//! blocks that are split into pages `free_map` has the free frames, and `free_index` finds one with
-//! a run of an order.
+//! over them: `list` its lists, `split` takes from them, `merge` gives back, `deferred_merge` notes
+//! blocks that are merged later and `coalesce` merges them, `shuffle` puts the lists into a
+//! `random` order, and `placement` chooses at random where `careful=` asks for it. `reported` knows
+//! which free blocks were reported to the hypervisor, `in_flight` what it has at this moment, and
+//! `page_list` has the free pages of a pool as `chain`s. Of blocks that are split into pages
+//! `free_map` has the free frames, and `free_index` finds one with a run of an order.
 //!
 //! All is safe code over tables whose memory `carve` obtains, and nearly all of it runs under the
 //! zone lock.

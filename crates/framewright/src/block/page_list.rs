@@ -1,51 +1,56 @@
-//! The free pages of one size and zone: those that the hypervisor was not told of, and those that
-//! it was.
+//! The free pages of one size and zone: those that were not reported to the hypervisor, and those
+//! that were.
 
 use super::chain::{Chain, Inside, inside};
 use crate::block::table::BlockTable;
 
-/// Pages of one size and zone that the hypervisor was not told of, and such as it was.
+/// Pages of one size and zone: those that were not reported to the hypervisor, and those that were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageList {
     /// Handed out first.
-    pub(crate) fresh: Chain,
+    pub(crate) unreported: Chain,
     /// Reported since they became free.
-    pub(crate) told: Chain,
+    pub(crate) reported: Chain,
 }
 
 impl PageList {
-    pub(crate) const EMPTY: Self = Self { fresh: Chain::EMPTY, told: Chain::EMPTY_REPORTED };
+    pub(crate) const EMPTY: Self =
+        Self { unreported: Chain::EMPTY, reported: Chain::EMPTY_REPORTED };
 
     /// Pages that were not reported.
-    pub(crate) const fn fresh(chain: Chain) -> Self {
-        Self { fresh: chain, told: Chain::EMPTY_REPORTED }
+    pub(crate) const fn unreported(chain: Chain) -> Self {
+        Self { unreported: chain, reported: Chain::EMPTY_REPORTED }
     }
 
     /// The pages of one chain, in their place.
     pub(crate) const fn of(chain: Chain) -> Self {
-        if chain.told { Self { fresh: Chain::EMPTY, told: chain } } else { Self::fresh(chain) }
+        if chain.reported {
+            Self { unreported: Chain::EMPTY, reported: chain }
+        } else {
+            Self::unreported(chain)
+        }
     }
 
     /// Both kinds.
     pub(crate) const fn chains(self) -> [Chain; 2] {
-        [self.fresh, self.told]
+        [self.unreported, self.reported]
     }
 
     /// All pages.
     pub(crate) const fn pages(&self) -> u64 {
-        self.fresh.pages + self.told.pages
+        self.unreported.pages + self.reported.pages
     }
 
-    /// Adds all of another lot.
+    /// Adds all of another list.
     pub(crate) fn append(&mut self, table: &BlockTable, other: Self) {
-        self.fresh.append(table, other.fresh);
-        self.told.append(table, other.told);
+        self.unreported.append(table, other.unreported);
+        self.reported.append(table, other.reported);
     }
 
-    /// Takes `most` pages off, fresh ones first.
+    /// Takes `most` pages off, unreported ones first.
     pub(crate) fn take(&mut self, table: &BlockTable, most: u64) -> Self {
-        let fresh = self.fresh.take(table, most);
-        Self { fresh, told: self.told.take(table, most - fresh.pages) }
+        let unreported = self.unreported.take(table, most);
+        Self { unreported, reported: self.reported.take(table, most - unreported.pages) }
     }
 }
 
@@ -55,76 +60,77 @@ pub(crate) const LOOKS_OF_A_HOLD: u64 = 64;
 /// How far a search for a good page has come in a list that may change between two steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Search {
-    fresh: u64,
-    told: u64,
+    unreported: u64,
+    reported: u64,
 }
 
 impl Search {
     /// Nothing is left to look at.
-    pub(crate) const OVER: Self = Self { fresh: 0, told: 0 };
+    pub(crate) const OVER: Self = Self { unreported: 0, reported: 0 };
 
     /// Whether all pages were looked at.
     pub(crate) const fn is_over(&self) -> bool {
-        self.fresh == 0 && self.told == 0
+        self.unreported == 0 && self.reported == 0
     }
 }
 
-/// See the module documentation. Changed by who has the lock of the books.
+/// See the module documentation. Changed under the lock on the accounting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FreeList {
-    lot: PageList,
-    /// The fewest fresh pages since [`take_floor`](Self::take_floor).
+    list: PageList,
+    /// The fewest unreported pages since [`take_floor`](Self::take_floor).
     floor: u64,
 }
 
 impl FreeList {
-    pub(crate) const EMPTY: Self = Self { lot: PageList::EMPTY, floor: 0 };
+    pub(crate) const EMPTY: Self = Self { list: PageList::EMPTY, floor: 0 };
 
     /// Both kinds, for those who recount them.
     pub(crate) const fn chains(&self) -> [Chain; 2] {
-        [self.lot.fresh, self.lot.told]
+        [self.list.unreported, self.list.reported]
     }
 
     /// Pages that were not reported.
-    pub(crate) const fn fresh_pages(&self) -> u64 {
-        self.lot.fresh.pages
+    pub(crate) const fn unreported_pages(&self) -> u64 {
+        self.list.unreported.pages
     }
 
     /// All pages.
     pub(crate) const fn pages(&self) -> u64 {
-        self.lot.pages()
+        self.list.pages()
     }
 
-    /// The fewest fresh pages since the last call.
+    /// The fewest unreported pages since the last call.
     pub(crate) fn take_floor(&mut self) -> u64 {
-        core::mem::replace(&mut self.floor, self.lot.fresh.pages).min(self.lot.fresh.pages)
+        core::mem::replace(&mut self.floor, self.list.unreported.pages)
+            .min(self.list.unreported.pages)
     }
 
     /// Adds a page that somebody had, to be handed out next.
     pub(crate) fn push_front(&mut self, table: &BlockTable, index: u32) {
-        self.lot.fresh.push_front(table, index);
+        self.list.unreported.push_front(table, index);
     }
 
     /// Adds a page that was reported just now.
     pub(crate) fn push_reported(&mut self, table: &BlockTable, index: u32) {
-        self.lot.told.push_back(table, index);
+        self.list.reported.push_back(table, index);
     }
 
     /// Adds pages.
     pub(crate) fn append(&mut self, table: &BlockTable, pages: PageList) {
-        self.lot.append(table, pages);
+        self.list.append(table, pages);
     }
 
-    /// Takes `most` pages off, fresh ones first.
+    /// Takes `most` pages off, unreported ones first.
     pub(crate) fn take(&mut self, table: &BlockTable, most: u64) -> PageList {
-        let taken = self.lot.take(table, most);
+        let taken = self.list.take(table, most);
         self.note_floor();
         taken
     }
 
     /// A search of all pages.
     pub(crate) const fn search(&self) -> Search {
-        Search { fresh: self.lot.fresh.pages, told: self.lot.told.pages }
+        Search { unreported: self.list.unreported.pages, reported: self.list.reported.pages }
     }
 
     /// Takes off the first page that `good` accepts, unreported ones first; whether it was reported
@@ -135,14 +141,14 @@ impl FreeList {
         good: &dyn Fn(u32) -> bool,
         search: &mut Search,
     ) -> Option<(u32, bool)> {
-        let before = search.fresh;
+        let before = search.unreported;
         if let Some(index) = self.take_unreported(table, good, search) {
             return Some((index, false));
         }
-        let mut looks = search.told.min(LOOKS_OF_A_HOLD.saturating_sub(before));
-        let rest = search.told - looks;
-        let index = self.lot.told.take_good(table, good, &mut looks);
-        search.told = if self.lot.told.pages == 0 { 0 } else { looks + rest };
+        let mut looks = search.reported.min(LOOKS_OF_A_HOLD.saturating_sub(before));
+        let rest = search.reported - looks;
+        let index = self.list.reported.take_good(table, good, &mut looks);
+        search.reported = if self.list.reported.pages == 0 { 0 } else { looks + rest };
         Some((index?, true))
     }
 
@@ -153,10 +159,10 @@ impl FreeList {
         good: &dyn Fn(u32) -> bool,
         search: &mut Search,
     ) -> Option<u32> {
-        let mut looks = search.fresh.min(LOOKS_OF_A_HOLD);
-        let rest = search.fresh - looks;
-        let index = self.lot.fresh.take_good(table, good, &mut looks);
-        search.fresh = if self.lot.fresh.pages == 0 { 0 } else { looks + rest };
+        let mut looks = search.unreported.min(LOOKS_OF_A_HOLD);
+        let rest = search.unreported - looks;
+        let index = self.list.unreported.take_good(table, good, &mut looks);
+        search.unreported = if self.list.unreported.pages == 0 { 0 } else { looks + rest };
         self.note_floor();
         index
     }
@@ -166,10 +172,10 @@ impl FreeList {
     /// if it were in one.
     pub(crate) fn remove(&mut self, table: &BlockTable, index: u32) -> bool {
         let chain = match inside(table, index) {
-            Inside::Told(false) => &mut self.lot.fresh,
-            Inside::Told(true) => &mut self.lot.told,
-            Inside::Edge if self.lot.fresh.ends_with(index) => &mut self.lot.fresh,
-            Inside::Edge if self.lot.told.ends_with(index) => &mut self.lot.told,
+            Inside::Reported(false) => &mut self.list.unreported,
+            Inside::Reported(true) => &mut self.list.reported,
+            Inside::Edge if self.list.unreported.ends_with(index) => &mut self.list.unreported,
+            Inside::Edge if self.list.reported.ends_with(index) => &mut self.list.reported,
             Inside::Edge => return false,
         };
         chain.remove(table, index);
@@ -178,7 +184,7 @@ impl FreeList {
     }
 
     fn note_floor(&mut self) {
-        self.floor = self.floor.min(self.lot.fresh.pages);
+        self.floor = self.floor.min(self.list.unreported.pages);
     }
 }
 
@@ -207,7 +213,7 @@ mod tests {
             let (mut found, mut previous, mut index) = (Vec::new(), NONE, chain.first);
             while index != NONE {
                 let expected =
-                    if previous == NONE { NONE } else { first_link(previous, chain.told) };
+                    if previous == NONE { NONE } else { first_link(previous, chain.reported) };
                 assert_eq!(table.links(index).0, expected);
                 found.push(index);
                 (previous, index) = (index, table.links(index).1);
@@ -248,7 +254,7 @@ mod tests {
             table.set_next(index, NONE);
             assert!(!list.remove(&table, index));
         }
-        assert_eq!((list.pages(), list.fresh_pages()), (0, 0));
+        assert_eq!((list.pages(), list.unreported_pages()), (0, 0));
     }
 
     #[test]
@@ -257,14 +263,14 @@ mod tests {
         let mut list = FreeList::EMPTY;
         (0..500).for_each(|index| list.push_front(&table, index));
         (500..900).for_each(|index| list.push_reported(&table, index));
-        for (wanted, told) in [(3, false), (899, true), (1000, true)] {
+        for (wanted, reported) in [(3, false), (899, true), (1000, true)] {
             let (mut search, mut found) = (list.search(), None);
             while found.is_none() && !search.is_over() {
                 steps::take();
                 found = list.take_good(&table, &|index| index == wanted, &mut search);
                 assert!(steps::take() <= LOOKS_OF_A_HOLD);
             }
-            assert_eq!(found, (wanted < 900).then_some((wanted, told)));
+            assert_eq!(found, (wanted < 900).then_some((wanted, reported)));
             walk(&list, &table);
         }
         assert_eq!(list.pages(), 898);

@@ -16,7 +16,7 @@ pub struct Aids {
     pub init_on_free: bool,
     /// Of large runs only the first page of each block is poisoned.
     pub poison_sparsely: bool,
-    /// Where memory is taken from is left to chance, with this seed.
+    /// Memory is taken from random places, with this seed.
     pub placement_seed: Option<u64>,
 }
 

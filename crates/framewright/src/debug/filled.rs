@@ -1,8 +1,8 @@
 //! Which free pages hold the pattern: a bit each. Pages that were never freed hold anything, and so
 //! does what was filled sparsely.
 //!
-//! Orders of memory: Relaxed: a page's bit is changed by who has the page alone; what orders the
-//! page's owners orders the bit.
+//! Orders of memory: Relaxed: a page's bit is changed by whoever has the page alone; what orders
+//! the page's owners orders the bit.
 
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use core::ops::Range;

@@ -3,7 +3,7 @@
 //! Two words a page. Records are changed page by page with atomics, so that of two frees of a page
 //! at the same time one finds it free.
 //!
-//! Orders of memory: Relaxed: a page's record is changed by who has the page; what orders the
+//! Orders of memory: Relaxed: a page's record is changed by whoever has the page; what orders the
 //! page's owners orders the record. Where two free one page at once, the exchange decides and
 //! nothing else is read.
 

@@ -109,12 +109,12 @@ impl<'a> MapBuilder<'a> {
             return Err(MapError::BeyondAddressSpace { start, size_bytes });
         };
         let new = MapRange { range: PhysRange::new(start, end), kind };
-        if self.append(new) || self.put_off(new) {
+        if self.append(new) || self.defer(new) {
             return Ok(());
         }
         self.settle();
         // There may be room for it to wait now that the others have become fewer.
-        if self.append(new) || self.put_off(new) {
+        if self.append(new) || self.defer(new) {
             return Ok(());
         }
         self.cover(new.range, |old| Some(old.map_or(kind, |old| old.max(kind))))
@@ -136,7 +136,7 @@ impl<'a> MapBuilder<'a> {
 
     /// Lets a range wait, if there is room for all that it and the others can make together: `n`
     /// ranges have at most `2 * n - 1` intervals between their edges.
-    fn put_off(&mut self, new: MapRange) -> bool {
+    fn defer(&mut self, new: MapRange) -> bool {
         let ranges = self.len + self.waiting + 1;
         let fits = 2 * ranges <= self.entries.len();
         if fits {

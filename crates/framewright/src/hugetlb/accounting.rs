@@ -35,7 +35,7 @@ impl NodeCounts {
 pub struct PoolCounts {
     /// Over all nodes.
     pub all: NodeCounts,
-    /// Free pages that are promised to somebody: `resv_hugepages`. On which node is not known
+    /// Free pages that are reserved: `resv_hugepages`. On which node is not known
     /// before they are used.
     pub reserved: u64,
     /// Most surplus pages that are allocated on demand: `nr_overcommit_hugepages`.
@@ -48,7 +48,7 @@ pub struct PoolCounts {
 }
 
 impl PoolCounts {
-    /// Free pages that nobody was promised.
+    /// Free pages that are not reserved.
     #[must_use]
     pub const fn available(&self) -> u64 {
         self.all.free - self.reserved
@@ -57,7 +57,7 @@ impl PoolCounts {
 
 pub(crate) type NodeAccounts = NodeCounts;
 
-/// What the books say and the memory does not.
+/// What the accounting says and the memory does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolFault {
     /// A counter is not what it should be.
@@ -68,7 +68,7 @@ pub enum PoolFault {
         node: Option<NodeId>,
         /// Which.
         counter: &'static str,
-        /// What the books say.
+        /// What the accounting says.
         says: u64,
         /// What was counted, or the bound that is broken.
         counted: u64,
@@ -110,7 +110,7 @@ struct SizeBook {
     reused: u64,
 }
 
-/// The books of all sizes.
+/// The accounting of all pools: counts and lists by size, node and zone.
 pub(crate) struct Accounting {
     sizes: [SizeBook; PoolSize::COUNT],
     /// By node and size.
@@ -142,7 +142,7 @@ enum Cursor {
 }
 
 impl Accounting {
-    /// Books over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for
+    /// Built over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for
     /// each zone.
     pub(crate) fn new(nodes: &'static mut [NodeAccounts], lists: &'static mut [FreeList]) -> Self {
         Self {
@@ -170,22 +170,22 @@ impl Accounting {
         &mut self.lists[slot * PoolSize::COUNT + size.index()]
     }
 
-    /// Free pages of a size and node that the hypervisor may be told of and have: as many as were
-    /// promised to somebody stay, unreported, and none of a node with surplus pages goes, for those
-    /// leave the pool when they are freed.
+    /// Free pages of a size and node that may be reported and lent to the hypervisor: as many as
+    /// are reserved stay, unreported, and none of a node with surplus pages goes, for
+    /// those leave the pool when they are freed.
     pub(crate) fn lendable(&self, size: PoolSize, node: NodeId) -> u64 {
-        let fresh: u64 = self
+        let unreported: u64 = self
             .lists
             .iter()
             .skip(size.index())
             .step_by(PoolSize::COUNT)
-            .map(FreeList::fresh_pages)
+            .map(FreeList::unreported_pages)
             .sum();
         let counts = self.counts(size);
         if self.node(size, node).surplus != 0 {
             0
         } else {
-            fresh.saturating_sub(counts.reserved).min(counts.available())
+            unreported.saturating_sub(counts.reserved).min(counts.available())
         }
     }
 
@@ -289,7 +289,7 @@ impl Accounting {
         self.counts_mut(size).target += pages;
     }
 
-    /// A free page with a memory error leaves the pool, unless it is promised to somebody.
+    /// A free page with a memory error leaves the pool, unless it is reserved.
     pub(crate) fn drop_poisoned(&mut self, size: PoolSize, node: NodeId) -> bool {
         if self.counts(size).available() == 0 {
             return false;
@@ -375,18 +375,18 @@ impl Accounting {
         which: Cursor,
         room: impl Fn(&NodeCounts) -> u64,
     ) -> Shares {
-        let book = &self.sizes[size.index()];
+        let pool = &self.sizes[size.index()];
         let cursor =
-            if which == Cursor::Allocate { book.allocate_cursor } else { book.free_cursor };
+            if which == Cursor::Allocate { pool.allocate_cursor } else { pool.free_cursor };
         if pages == 0 {
             return [0; MAX_NODES];
         }
         let (shares, _, next) = spread(pages, cursor, nodes, &|node| room(&self.node(size, node)));
-        let book = &mut self.sizes[size.index()];
+        let pool = &mut self.sizes[size.index()];
         *(if which == Cursor::Allocate {
-            &mut book.allocate_cursor
+            &mut pool.allocate_cursor
         } else {
-            &mut book.free_cursor
+            &mut pool.free_cursor
         }) = next;
         shares
     }
@@ -407,8 +407,8 @@ impl Accounting {
     }
 
     /// Somebody gets a page that was reported, or was not.
-    pub(crate) fn count_reused(&mut self, size: PoolSize, told: bool) {
-        self.sizes[size.index()].reused += u64::from(told);
+    pub(crate) fn count_reused(&mut self, size: PoolSize, reported: bool) {
+        self.sizes[size.index()].reused += u64::from(reported);
     }
 
     /// The rules among the counters (Linux: `mm/hugetlb.c`, `struct hstate`). `resizing` says that

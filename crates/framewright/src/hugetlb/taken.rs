@@ -7,9 +7,9 @@ use crate::zone::ZoneKind;
 /// Runs that are told apart.
 const RUNS: usize = 16;
 
-/// Pages of one size and node that are in no list: a lot for each of the node's zones.
+/// Pages of one size and node that are in no list: a list for each of the node's zones.
 pub(crate) struct Taken {
-    pub(crate) lots: [PageList; ZoneKind::COUNT],
+    pub(crate) lists: [PageList; ZoneKind::COUNT],
     /// Where they are, if that is in few pieces: else one has to follow their chains.
     runs: [(PfnRange, ZoneKind); RUNS],
     used: usize,
@@ -19,17 +19,17 @@ pub(crate) struct Taken {
 
 impl Taken {
     pub(crate) const NONE: Self = Self {
-        lots: [PageList::EMPTY; ZoneKind::COUNT],
+        lists: [PageList::EMPTY; ZoneKind::COUNT],
         runs: [(PfnRange::new(0, 0), ZoneKind::Dma); RUNS],
         used: 0,
         lost: false,
     };
 
     pub(crate) fn pages(&self) -> u64 {
-        self.lots.iter().map(PageList::pages).sum()
+        self.lists.iter().map(PageList::pages).sum()
     }
 
-    /// Writes down where pages are that join a lot. Nothing for pages of which nobody knows.
+    /// Records where pages are that join a list. Nothing for pages of which nobody knows.
     pub(crate) fn note(&mut self, kind: ZoneKind, frames: Option<PfnRange>) {
         let Some(frames) = frames else {
             self.lost = true;

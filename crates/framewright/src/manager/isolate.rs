@@ -1,7 +1,7 @@
 //! Blocks out of circulation: isolating them, looking what is still in use, putting them back,
 //! claiming them when all of them is free.
 //!
-//! Frames in the caches of CPUs belong to no block's books, so caches are emptied once the blocks
+//! Frames in the caches of CPUs are counted in no block, so caches are emptied once the blocks
 //! are marked, and from then on keep out of the isolated range: what they keep is the larger part
 //! of their zone that lies wholly below or above all isolated blocks.
 
@@ -23,7 +23,7 @@ const BLOCKS_AT_ONCE: u32 = 512;
 impl<P: Platform> Isolation<'_, P> {
     /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of
     /// them stays. Says what their pages are at that moment; what is in use then can be moved or
-    /// freed by who has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are
+    /// freed by whoever has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are
     /// divided. The range lies in one zone, without a hole of more than 128 MiB.
     ///
     /// Memory among them that is withheld

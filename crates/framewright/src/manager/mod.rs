@@ -1,10 +1,19 @@
 //! The manager: all memory of a machine behind one front door.
 //!
-//! [`Manager::bring_up`] builds it from the memblock allocator's free memory (`plan` measures,
-//! `bring_up` fills); `allocate` serves requests across zones and nodes; `vmemmap` brings up
-//! what was withheld, `hvo` gives the map of huge pages back; `pages` finds descriptors and
-//! `references` counts references to what was allocated; `pools` keeps huge pages. It holds no
-//! pointer that its user must keep alive: everything lies in memory that it reserved.
+//! [`Manager::bring_up`] builds it from the memblock allocator's free memory (`init`). The usual
+//! operations go through the calling CPU's cache (`pcp`); `alloc` serves all others, across zones
+//! and nodes, and `reclaim` those that find too little. The `facets` lead to everything else:
+//! `hugetlb` keeps pools of huge pages, `vmemmap` brings up withheld memory and gives the
+//! descriptors of huge pages back (HVO), `refcount` counts references, `isolate` takes blocks out
+//! of circulation, `reporting` is what a reporter shares with everybody. What they share is in
+//! `state`.
+//!
+//! ```text
+//!   allocate_order, free_order ──> pcp ──refill, drain──> zone
+//!   allocate, free ──────────────> alloc ───────────────> zone     too little: reclaim
+//! ```
+//!
+//! It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
 //!
 //! # Owning memory
 //!
@@ -19,8 +28,8 @@
 //!   [`Manager::free`], [`free_order`](Manager::free_order), [`put`](References::put),
 //!   [`put_testzero`](References::put_testzero), [`free_frozen`](References::free_frozen),
 //!   [`freeze`](References::freeze), [`unfreeze`](References::unfreeze),
-//!   [`start_references`](References::start), [`optimize_vmemmap`](Vmemmap::optimize),
-//!   [`restore_vmemmap`](Vmemmap::restore), [`Pool::free`], and those of the
+//!   [`References::start`], [`Vmemmap::optimize`],
+//!   [`Vmemmap::restore`], [`Pool::free`], and those of the
 //!   [adapters](crate::adapters).
 //!
 //! The contract is one for all of them. **The caller owns every frame that it names**: this manager
@@ -34,8 +43,8 @@
 //! from one's own) is what the contract excludes.
 //!
 //! [`Frames`] is the safe way: it owns what it names, frees it when it is dropped, and gives the
-//! number away only by name ([`Frames::into_range`]). Who keeps page tables or lists of millions of
-//! frames works with numbers and says why each free is right.
+//! number away only by name ([`Frames::into_range`]). Whoever keeps page tables or lists of
+//! millions of frames works with numbers and says why each free is right.
 
 mod alloc;
 mod debug;

@@ -67,43 +67,34 @@ impl<P: Platform> Manager<P> {
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
         count(&self.pressure.counters.stalls[request.zone as usize], 1);
-        let found = self.direct_reclaim_uncounted(request, search, order, known_to_fail, attempt);
-        count(&self.pressure.counters.failures, u64::from(found.is_none()));
-        found
-    }
-
-    fn direct_reclaim_uncounted<T>(
-        &self,
-        request: &Request,
-        search: &Search,
-        order: Order,
-        known_to_fail: bool,
-        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
-    ) -> Option<T> {
         let key = |reserves| Key { order, search: *search, reserves };
-        let mut missing = order.pages();
-        if !request.fail_fast {
-            if !known_to_fail {
-                self.drain_for_more();
-                let epoch = self.pressure.epoch.number();
-                match attempt(ORDINARY) {
-                    Ok(found) => return Some(found),
-                    Err(pages) => missing = pages,
+        let found = 'ways: {
+            let mut missing = order.pages();
+            if !request.fail_fast {
+                if !known_to_fail {
+                    self.drain_for_more();
+                    let epoch = self.pressure.epoch.number();
+                    match attempt(ORDINARY) {
+                        Ok(found) => break 'ways Some(found),
+                        Err(pages) => missing = pages,
+                    }
+                    self.pressure.note_failure(self.platform, epoch, key(false));
                 }
-                self.pressure.note_failure(self.platform, epoch, key(false));
+                if let Some(found) = self.reclaim(request, order, missing, attempt) {
+                    break 'ways Some(found);
+                }
             }
-            if let Some(found) = self.reclaim(request, order, missing, attempt) {
-                return Some(found);
+            if !request.reserves || self.pressure.has_failed(self.platform, &key(true)) {
+                break 'ways None;
             }
-        }
-        if !request.reserves || self.pressure.has_failed(self.platform, &key(true)) {
-            return None;
-        }
-        let epoch = self.pressure.epoch.number();
-        let found = attempt(RESERVES).ok();
-        if found.is_none() {
-            self.pressure.note_failure(self.platform, epoch, key(true));
-        }
+            let epoch = self.pressure.epoch.number();
+            let found = attempt(RESERVES).ok();
+            if found.is_none() {
+                self.pressure.note_failure(self.platform, epoch, key(true));
+            }
+            found
+        };
+        count(&self.pressure.counters.failures, u64::from(found.is_none()));
         found
     }
 

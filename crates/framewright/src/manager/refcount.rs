@@ -1,10 +1,10 @@
 //! Reference counts of pages, of runs of pages, and of blocks that are allocated whole.
 //!
-//! Who allocated something is its only user until it [starts](References::start) a count, which is
-//! then 1. Others may [try to get](References::try_get) a reference to any page of it at any time,
-//! by number alone, also when it may be free by now or somebody else's: that fails unless the count
-//! is above zero. Who [puts](References::put) the last reference frees it. A count of zero is
-//! *frozen*: nobody gets a reference.
+//! Whoever allocated something is its only user until it [starts](References::start) a count, which
+//! is then 1. Others may [try to get](References::try_get) a reference to any page of it at any
+//! time, by number alone, also when it may be free by now or somebody else's: that fails unless the
+//! count is above zero. Whoever [puts](References::put) the last reference frees it. A count of
+//! zero is *frozen*: nobody gets a reference.
 //!
 //! The count of a page is in its descriptor, that of a run of pages in the descriptor of its first,
 //! and the others' say where that is. A block that is allocated whole has its count and an owner
@@ -318,7 +318,7 @@ impl<P: Platform> References<'_, P> {
         self.with_target(pfn, |target| target.count.load(Ordering::Relaxed))
     }
 
-    /// The frames that have their count in common with a page, for who has a reference to it.
+    /// The frames that have their count in common with a page, for whoever has a reference to it.
     ///
     /// # Errors
     /// As [`count`](Self::count).
@@ -326,7 +326,7 @@ impl<P: Platform> References<'_, P> {
         self.with_target(pfn, |target| target.run)
     }
 
-    /// The owner word of a block whose count was started, for who has a reference to it.
+    /// The owner word of a block whose count was started, for whoever has a reference to it.
     ///
     /// # Errors
     /// [`ReferenceError::NotCounted`] for anything else;
@@ -358,8 +358,8 @@ impl<P: Platform> References<'_, P> {
         let order =
             order.filter(|&order| order.pages() == run.pages() && run.start.is_aligned(order));
         let freed = match order {
-            // SAFETY: by the promise of who put the last reference or froze the count nobody has
-            // these frames but us (invariants 23 and 42).
+            // SAFETY: by the promise of whoever put the last reference or froze the count nobody
+            // has these frames but us (invariants 23 and 42).
             Some(order) => unsafe { self.manager.free_order(run.start, order) },
             // SAFETY: as above (invariants 23 and 42).
             None => unsafe { self.manager.free(run) },
@@ -388,7 +388,7 @@ impl<P: Platform> References<'_, P> {
         }
     }
 
-    /// The count of what a page is part of, for who has a reference or has it alone, so that it
+    /// The count of what a page is part of, for whoever has a reference or has it alone, so that it
     /// stays that.
     fn with_target<R>(
         self,

@@ -73,7 +73,7 @@ impl<P: Platform> ZoneView<'_, P> {
     }
 
     /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes
-    /// long only for who asks; exact when nobody allocates meanwhile.
+    /// long only for whoever asks; exact when nobody allocates meanwhile.
     #[must_use]
     pub fn free_areas(&self) -> FreeAreas {
         self.zone.free_areas(self.platform)

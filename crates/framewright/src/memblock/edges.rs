@@ -2,7 +2,7 @@
 //!
 //! A table anywhere in a free GiB breaks it. What cannot be in a whole one is at the edges of
 //! memory: below the first boundary of a GiB, above the last, beside holes and reservations, and in
-//! a GiB that another table broke before. Who wants pages of 1 GiB has the tables there.
+//! a GiB that another table broke before. Whoever wants pages of 1 GiB has the tables there.
 
 use super::allocator::Memblock;
 use super::error::MemblockError;

@@ -23,7 +23,8 @@ impl<P: Platform> Memblock<'_, P> {
         }
     }
 
-    /// Calls `sink` for the runs of [`for_each_free`](Self::for_each_free), cut into the largest naturally aligned pieces, as [`largest_pieces`] does.
+    /// Calls `sink` for the runs of [`for_each_free`](Self::for_each_free), cut into the largest
+    /// naturally aligned pieces, as [`largest_pieces`] does.
     pub fn for_each_free_piece(&self, sink: &mut dyn FnMut(Pfn, Order, NodeId)) {
         self.for_each_free(&mut |run, node| {
             for (pfn, order) in largest_pieces(run) {

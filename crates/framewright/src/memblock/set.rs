@@ -1,6 +1,6 @@
 //! A sorted, disjoint, joined array of regions (invariant 14).
 //!
-//! Nothing here allocates or fails. Who wants to change a set asks first how many entries that
+//! Nothing here allocates or fails. Whoever wants to change a set asks first how many entries that
 //! takes, sees to the room, and then changes it.
 
 use super::region::Region;

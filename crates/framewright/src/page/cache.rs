@@ -109,7 +109,7 @@ const fn word_order(order: Order) -> Option<usize> {
 impl CpuCache {
     /// A cache for frames of `pfn_range`, of which `share_pages` are this CPU's share.
     pub(crate) fn new(zone: usize, pfn_range: PfnRange, share_pages: u64) -> Self {
-        // Even the smallest zone has a few pages at hand.
+        // Even the smallest zone has a few pages.
         let share = (share_pages / SHARE).max(8);
         // Twice as much of whole blocks, which come and go under the zone's lock like single pages.
         // In bulk once more: half of what Linux allows in all.
@@ -163,7 +163,7 @@ impl CpuCache {
         if migrate_type < TYPES { self.words.get(order * TYPES + migrate_type) } else { None }
     }
 
-    /// A run of `order`, if there is one at hand.
+    /// A run of `order`, if one is available.
     #[inline]
     pub(crate) fn get(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         self.contents.touch();

@@ -32,7 +32,7 @@ pub const KNOWN: &[(&str, &str)] = &[
     ),
     ("numa=off", "one node, whatever firmware says"),
     ("page_alloc.shuffle=1", "hand free blocks out in random order"),
-    ("page_alloc.shuffle_seed=N", "what chance begins with, so that a shuffle can be repeated"),
+    ("page_alloc.shuffle_seed=N", "the seed of the shuffle, so that it can be repeated"),
     (
         "page_reporting.pace=adaptive",
         "report what stayed free to the hypervisor soon; `fixed` does so at Linux's pace",

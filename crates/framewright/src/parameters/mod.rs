@@ -47,7 +47,7 @@ pub struct Parameters {
     pub init_on_alloc: bool,
     /// `init_on_free=1`: memory is cleared when it is freed.
     pub init_on_free: bool,
-    /// `careful=on` or a seed: all that finds mistakes, and placement by chance.
+    /// `careful=on` or a seed: all that finds mistakes, and random placement.
     pub careful: Option<u64>,
     /// `pages=`.
     pub pages: Pages,
@@ -192,7 +192,7 @@ impl Parameters {
                     (Ok(seed), _) => Some(seed),
                     (Err(_), Some(true)) => Some(CAREFUL_SEED),
                     (Err(_), None) => {
-                        return Err("careful= is on, off, or a number to begin chance with");
+                        return Err("careful= is on, off, or the seed of random placement");
                     }
                 };
             }
@@ -313,7 +313,8 @@ mod tests {
     fn reporting_and_shuffle_are_parsed_as_linux_does() {
         let (parameters, problems) = parse(
             "page_reporting.page_reporting_order=012 page_reporting.page_reporting_delay_ms=0x10 \
-             page_reporting.pace=fixed page_reporting.pools=on page_alloc.shuffle=Y page_alloc.shuffle_seed=77",
+             page_reporting.pace=fixed page_reporting.pools=on page_alloc.shuffle=Y \
+             page_alloc.shuffle_seed=77",
         );
         assert_eq!(problems, []);
         let reporting = ReportingParameters {

@@ -129,8 +129,8 @@ impl Pass {
             .list(number)
             .map(|(size, _, _)| size)
             .filter(|size| size.order() >= self.order);
-        let (free_pages, fresh_pages) = manager.hugetlb().free_frames(number);
-        if let Some(size) = size.filter(|_| fresh_pages != 0) {
+        let (free_pages, unreported_pages) = manager.hugetlb().free_frames(number);
+        if let Some(size) = size.filter(|_| unreported_pages != 0) {
             let allowance = self.allowance_pages.unwrap_or_else(|| {
                 let share_pages = free_pages.div_ceil(call_pages * SHARE) * call_pages;
                 match self.kind {

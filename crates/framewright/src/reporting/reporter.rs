@@ -90,7 +90,7 @@ pub struct Reporter<'a, P: Platform, D: ReportDevice> {
     vain_looks: u32,
     /// What there was when a pass could report nothing: while it is the same, another could not
     /// either.
-    hopeless: Option<u64>,
+    known_to_fail: Option<u64>,
     flushes_begun: u64,
     events: [Option<Event>; EVENTS],
 }
@@ -277,7 +277,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let order = self.order;
         let platform = self.manager.platform();
         let before_ns = self.looked_ns.replace(now_ns).unwrap_or(now_ns);
-        let worth = (self.hopeless.is_none() || self.hopeless != Some(self.seen()))
+        let worth = (self.known_to_fail.is_none() || self.known_to_fail != Some(self.seen()))
             && (order < Order::BLOCK
                 || self.manager.zones().iter().any(|zone| zone.has_unreported(platform, order))
                 || self.reports_pools() && self.manager.hugetlb().has_pages_to_report(order));
@@ -287,7 +287,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             self.look_due_ns = now_ns + (self.idle_ns() << less_often);
             return Next::Wait(self.look_due_ns);
         }
-        (self.hopeless, self.vain_looks) = (None, 0);
+        (self.known_to_fail, self.vain_looks) = (None, 0);
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => now_ns,
             // What is to be reported became free since the last look.
@@ -558,7 +558,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         }
         self.looked_ns = Some(now_ns);
         if !pass.has_spent && !pass.left_over {
-            self.hopeless = Some(self.seen());
+            self.known_to_fail = Some(self.seen());
         }
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => pass.started_ns + self.idle_ns(),

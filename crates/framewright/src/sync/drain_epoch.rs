@@ -8,14 +8,14 @@
 //! inside its cache, for which the drain waits. So while the mark stands after the drain has ended,
 //! caches are empty, and what a search did not find is not there (invariant 18).
 //!
-//! The word also says whether an operation has anything else to do besides its own work, so that all
-//! of that together costs one branch.
+//! The word also says whether an operation has anything else to do besides its own work, so that
+//! all of that together costs one branch.
 
 use super::atomics::atomic::{AtomicU64, Ordering};
 use super::barrier::order_store_before_load;
 
 /// A drain has begun and nothing was freed since.
-const QUIET: u64 = 1;
+const DRAINED: u64 = 1;
 /// Something looks at every operation.
 const WATCHED: u64 = 2;
 /// Above both: how many drains have begun.
@@ -46,7 +46,7 @@ impl DrainEpoch {
     pub fn wants_attention(&self) -> bool {
         // Relaxed: the drain's barrier on all CPUs orders it after the memory's release, see the
         // module documentation. Who asks for the number instead acquires what he needs there.
-        self.attention.load(Ordering::Relaxed) & (QUIET | WATCHED) != 0
+        self.attention.load(Ordering::Relaxed) & (DRAINED | WATCHED) != 0
     }
 
     /// Memory becomes free: called after it came into a zone, or anywhere inside the section of the
@@ -63,12 +63,12 @@ impl DrainEpoch {
     #[cold]
     fn end(&self) {
         // Relaxed: who finds no mark concludes nothing.
-        self.attention.fetch_and(!QUIET, Ordering::Relaxed);
+        self.attention.fetch_and(!DRAINED, Ordering::Relaxed);
     }
 
     /// A drain begins: before the barrier. Returns its number, for [`end_drain`](Self::end_drain).
     pub fn begin_drain(&self) -> u64 {
-        let marked = |old: u64| (old | QUIET) + BEGUN;
+        let marked = |old: u64| (old | DRAINED) + BEGUN;
         let mut old = self.attention.load(Ordering::Relaxed);
         // Relaxed: the word says all that there is to say; the barrier on all CPUs makes it visible
         // to those who free.
@@ -85,12 +85,12 @@ impl DrainEpoch {
 
     /// The drain of that number is over.
     pub fn end_drain(&self, number: u64) {
-        // Release pairs with the Acquire in `number`: who finds quiet finds the drained memory in
-        // the zones. One that began later may have ended before.
+        // Release pairs with the Acquire in `number`: whoever finds the mark finds the drained
+        // memory in the zones. One that began later may have ended before.
         self.ended.fetch_max(number, Ordering::Release);
     }
 
-    /// The number of the quiet: there is one when a drain has ended, no other has begun, and
+    /// The number of the epoch: there is one when a drain has ended, no other has begun, and
     /// nothing was freed since it began.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
@@ -100,6 +100,6 @@ impl DrainEpoch {
         // Relaxed: nothing is read because of it, and who knows of a free or of a later drain finds
         // no older word.
         let attention = self.attention.load(Ordering::Relaxed);
-        (attention & QUIET != 0 && attention / BEGUN == ended).then_some(ended)
+        (attention & DRAINED != 0 && attention / BEGUN == ended).then_some(ended)
     }
 }

@@ -1,10 +1,10 @@
 //! Who reads what may go away, and who takes it away.
 //!
 //! Descriptors inside a block go when the block becomes whole, and a whole block's links are its
-//! count only while it is allocated. Who looks at either without the zone lock is *inside*
-//! meanwhile, with interrupts off and for a few instructions. Who takes them away, under the zone
-//! lock, first says so in the block's state word and then waits until nobody is inside (invariant
-//! 22). A reader that comes later sees the word.
+//! count only while it is allocated. Whoever looks at either without the zone lock is *inside*
+//! meanwhile, with interrupts off and for a few instructions. Whoever takes them away, under the
+//! zone lock, first says so in the block's state word and then waits until nobody is inside
+//! (invariant 22). A reader that comes later sees the word.
 //!
 //! One [`Readers`] serves many blocks: a wait may then be for readers of another block, which are
 //! as short.

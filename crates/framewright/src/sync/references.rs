@@ -1,5 +1,5 @@
-//! Reference counts: from nothing only by who owns what is counted, to nothing once, and never over
-//! the edge.
+//! Reference counts: from nothing only by whoever owns what is counted, to nothing once, and never
+//! over the edge.
 //!
 //! | count | means |
 //! |---|---|
@@ -84,7 +84,7 @@ impl<W: CountWord> ReferenceCount<W> {
         freeze(&self.0, expected)
     }
 
-    /// Makes nothing `count` references, by who is alone.
+    /// Makes nothing `count` references, by whoever is alone.
     ///
     /// # Errors
     /// The count, when it is not zero; zero, when `count` is.

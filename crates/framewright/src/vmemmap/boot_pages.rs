@@ -3,8 +3,8 @@
 //!
 //! They are taken from the memblock allocator before the array gets its memory: whole sections
 //! where possible, and what is less than a section in one piece inside one. Their part of the array
-//! is then neither taken, nor mapped, nor written. They are painted as allocated blocks that the
-//! array does not describe, and pools adopt them.
+//! is then neither taken, nor mapped, nor written. They are initialised as allocated blocks that
+//! the array does not describe, and pools adopt them.
 
 use super::sections::SECTION_PAGES;
 use crate::memblock::{Memblock, MemblockRequest, NodeChoice};

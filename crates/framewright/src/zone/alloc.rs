@@ -1,6 +1,6 @@
 //! Allocation in one zone, under its lock.
 //!
-//! [`Zone::allocate`] is the dispatcher. The ways, the first that applies:
+//! [`Zone::allocate`] is the dispatcher. It takes the first path that applies:
 //!
 //! 1. a block of 1 GiB: [`Zone::take_largest`], which the manager tries before;
 //! 2. more than the 4 MiB that are shuffled: [`Zone::allocate_gathered`];

@@ -1,14 +1,14 @@
 //! Draining a CPU's cache: many runs of one order back to the zone under one hold of its lock.
 //!
-//! [`Zone::drain`] is the dispatcher for many runs, as [`Zone::free_order`] is for one. The ways,
-//! by what comes back:
+//! [`Zone::drain`] is the dispatcher for many runs, as [`Zone::free_order`] is for one. It takes
+//! a path by what comes back:
 //!
 //! 1. words of runs (orders 0 to 3): one word of a free map each;
 //! 2. halves of a block (order 8): two states and two comparisons (`halves`);
-//! 3. runs (orders 4 to 8): all runs of whole blocks together, or those of one block, or one;
+//! 3. other runs (orders 4 to 7): all runs of whole blocks together, or those of one block, or one;
 //! 4. blocks (order 9): their merge is deferred, neighbours together.
 //!
-//! Each way has its own loop: what is decided once here would be decided for each entry there.
+//! Each path has its own loop: what is decided once here would be decided for each entry there.
 
 use super::Zone;
 use super::halves::HALF;

@@ -1,7 +1,7 @@
 //! Frees in one zone, under its lock.
 //!
-//! [`Zone::free_order`] is the dispatcher for one run, as `drain` is for many. The ways, the first
-//! that applies:
+//! [`Zone::free_order`] is the dispatcher for one run, as `drain` is for many. It takes the first
+//! path that applies:
 //!
 //! 1. a block of 1 GiB: [`Zone::free_largest`], which the manager tries before;
 //! 2. an aligned run of a split block: [`LockedZone::free_run`], one word of a free map;

@@ -1,9 +1,14 @@
-//! Blocks that were allocated whole, in pieces, and come back: all pieces at once, or one half
-//! after the other.
+//! Split blocks without a free frame that become whole again: by all their runs at once, or by two
+//! halves.
 //!
-//! In both cases the block has one of two states, so that two comparisons say all that has to be
-//! known of it, and what comes last does not come to the free map at all. Everything else goes the
-//! general way of [`LockedZone::free_run`].
+//! ```text
+//!   ALL_ALLOCATED ──first half──> HALF_FREE ──second half──> whole
+//!         └──────────────── all runs together ─────────────────^
+//! ```
+//!
+//! These two state words leave nothing else to check, so each step is one comparison, and the last
+//! never reaches the free map. Everything else takes the general path, [`LockedZone::free_run`].
+//! All of it is under the zone lock.
 
 use super::locked::LockedZone;
 use crate::block::deferred_merge::MERGE_DEFERRED;
@@ -16,10 +21,10 @@ pub(super) const HALF: Order = match Order::new(Order::BLOCK.get() - 1) {
     Some(order) => order,
     None => Order::PAGE,
 };
-/// A block that was allocated whole, in pieces, of which none came back: its free map is zero.
+/// A managed block of which every frame is allocated, in runs below 2 MiB: its free map is zero.
 const ALL_ALLOCATED: BlockState =
     BlockState::split(MigrateType::Movable).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
-/// Half of its frames, and as far as counts tell that may be in one run.
+/// Half of its frames are free, perhaps in one run: counts cannot tell.
 const HALF_FREE: BlockState = ALL_ALLOCATED
     .with_pages(PAGES_PER_BLOCK / 2, PAGES_PER_BLOCK, PAGES_PER_BLOCK)
     .with_free_order(Some(HALF.get()));
@@ -56,8 +61,8 @@ impl LockedZone {
         true
     }
 
-    /// Frees all frames of up to `blocks` neighbours within 64 that were taken whole, in pieces,
-    /// and of which none came back; how many of them were so. Of others nothing is changed.
+    /// Frees all frames of the first of `blocks` neighbours within 64 that are in the state
+    /// [`ALL_ALLOCATED`]; returns how many those are. Nothing of the others is changed.
     #[inline]
     pub(super) fn free_allocated(&mut self, index: u32, blocks: u32) -> u32 {
         if !self.buddy.table.is_ready(index) {

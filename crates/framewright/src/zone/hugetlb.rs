@@ -52,15 +52,15 @@ impl Zone {
         note: &mut dyn FnMut(Option<PfnRange>),
     ) -> PageList {
         let ForPool { order, most, keep_pages, least } = *wanted;
-        let mut lot = PageList::EMPTY;
+        let mut list = PageList::EMPTY;
         // Without the lock: a zone that is full says so at once.
         if self.free_pages() < keep_pages.saturating_add(order.pages()) {
-            return lot;
+            return list;
         }
         let mut locked = self.lock_coalesced(platform);
         for _ in 0..RUNS_AT_ONCE {
             let spare = locked.free_pages().saturating_sub(keep_pages) / order.pages();
-            let Some(most_order) = largest_order(order, spare.min(most - lot.pages())) else {
+            let Some(most_order) = largest_order(order, spare.min(most - list.pages())) else {
                 break;
             };
             let large = if (order..most_order).contains(&least) || least == most_order {
@@ -70,22 +70,22 @@ impl Zone {
             };
             let run = large.or_else(|| locked.move_out(order..=most_order));
             let Some(moved) = run else { break };
-            lot.append(&self.table, self.make_lot(&moved, order));
+            list.append(&self.table, self.make_lot(&moved, order));
             note(self.frames_of(moved.index, moved.order));
-            if lot.pages() * u64::from(blocks_of(order)) >= u64::from(GROUP) {
+            if list.pages() * u64::from(blocks_of(order)) >= u64::from(GROUP) {
                 break;
             }
         }
-        lot
+        list
     }
 
-    /// Makes what is allocated at `index` into pages of `order`, as a lot: a page was reported if
+    /// Makes what is allocated at `index` into pages of `order`, as a list: a page was reported if
     /// all of it was.
     #[inline]
     fn make_lot(&self, moved: &Moved, order: Order) -> PageList {
         let (index, whole) = (moved.index, moved.order);
         let Some(reported) = &moved.reported else {
-            return PageList::fresh(self.make_pool(index, whole, order, false));
+            return PageList::unreported(self.make_pool(index, whole, order, false));
         };
         let blocks = blocks_of(order);
         let pages = blocks_of(whole) / blocks;
@@ -93,18 +93,21 @@ impl Zone {
             return PageList::of(self.make_pool(index, whole, order, true));
         }
         self.make_pool(index, whole, order, false);
-        let mut lot = PageList::EMPTY;
+        let mut list = PageList::EMPTY;
         for page in 0..pages {
-            let chain =
-                if reported.has_all(page * blocks, order) { &mut lot.told } else { &mut lot.fresh };
+            let chain = if reported.has_all(page * blocks, order) {
+                &mut list.reported
+            } else {
+                &mut list.unreported
+            };
             chain.push_back(&self.table, index + page * blocks);
         }
-        lot
+        list
     }
 
     /// Makes what is allocated at `index` into pages of `order`, linked in ascending order: as ones
     /// that were reported, or that were not.
-    fn make_pool(&self, index: u32, whole: Order, order: Order, told: bool) -> Chain {
+    fn make_pool(&self, index: u32, whole: Order, order: Order, reported: bool) -> Chain {
         if whole == Order::MAX && order < Order::MAX {
             self.table.make_ready(index, true);
         }
@@ -114,7 +117,8 @@ impl Zone {
         let mut position = index;
         loop {
             let entry = self.table.entry(position);
-            let previous = if position == index { NONE } else { first_link(position - step, told) };
+            let previous =
+                if position == index { NONE } else { first_link(position - step, reported) };
             let next = if position == last { NONE } else { position + step };
             // The links first: whoever finds a page of a pool finds links that are a pool's.
             entry.set_links(previous, next);
@@ -124,7 +128,7 @@ impl Zone {
             }
             position += step;
         }
-        Chain { first: index, last, pages: u64::from(blocks_of(whole) / step), told }
+        Chain { first: index, last, pages: u64::from(blocks_of(whole) / step), reported }
     }
 
     /// Gives pages of `order` that pools had back to the zone; neighbours together. Isolated ones
@@ -145,7 +149,7 @@ impl Zone {
                 if index == NONE {
                     break;
                 }
-                index = locked.release_run(order, chain.told, index, &mut leaked);
+                index = locked.release_run(order, chain.reported, index, &mut leaked);
             }
             locked.note_freed_since(before);
         }
@@ -164,7 +168,7 @@ impl Zone {
         let _locked = self.read(platform);
         let state = self.table.state(page.first);
         let plain = state == BlockState::head(State::Pool, order, MigrateType::Movable);
-        plain.then(|| self.make_pool(page.first, order, smaller, page.told))
+        plain.then(|| self.make_pool(page.first, order, smaller, page.reported))
     }
 
     /// Makes a block that one allocation of `order` gave a page of a pool; nothing when it was
@@ -287,7 +291,7 @@ impl LockedZone {
 
     /// Gives the page at `first` back with those that follow it in the chain and in memory; returns
     /// the next of the chain.
-    fn release_run(&mut self, order: Order, told: bool, first: u32, leaked: &mut u64) -> u32 {
+    fn release_run(&mut self, order: Order, reported: bool, first: u32, leaked: &mut u64) -> u32 {
         let table = self.buddy.table;
         let state = table.state(first);
         let next = table.links(first).1;
@@ -298,7 +302,7 @@ impl LockedZone {
             return next;
         }
         if order > Order::BLOCK {
-            if told {
+            if reported {
                 self.buddy.reported.report(first, order, false);
             }
             self.buddy.free(first, order, migrate_type, Position::Head);
@@ -314,7 +318,7 @@ impl LockedZone {
         let mut position = first;
         while position < end {
             let piece = largest_piece(position, end, Order::MAX);
-            if told {
+            if reported {
                 self.buddy.reported.report(position, piece, false);
             }
             self.buddy.free_divided(position, piece, migrate_type);

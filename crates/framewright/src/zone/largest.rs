@@ -1,5 +1,5 @@
-//! The short way of blocks of 1 GiB, which no cache keeps: taken from the front of their list and
-//! put back there, when nothing else is to be thought of.
+//! The short path of blocks of 1 GiB, which no cache keeps: taken from the front of their list and
+//! put back there. Whatever needs more than that is left to the general path.
 //!
 //! Of an operation that takes 10 ns the lock is 5, so the rest is a handful of loads, each of which
 //! is a part of what the usual way does. There is nothing to merge a block of the largest order

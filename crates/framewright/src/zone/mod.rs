@@ -1,7 +1,7 @@
 //! Zones: the memory of a node by the width of the addresses that reach it.
 //!
-//! A [`Zone`] is what everybody may read, and `LockedZone` (`locked`) what its lock guards.
-//! [`zone_runs`] cuts memory into zones (`runs`), `initialise` and `describe` fill a zone
+//! A [`Zone`] is what everybody may read, and `LockedZone` what its lock
+//! guards. [`zone_runs`] cuts memory into zones (`runs`), `initialise` and `describe` fill a zone
 //! at bring-up, and `deferred` brings up later what was withheld then.
 //!
 //! ```text

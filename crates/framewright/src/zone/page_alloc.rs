@@ -96,6 +96,8 @@ impl LockedZone {
     /// rest.
     pub(super) fn take_words(&mut self, wanted: &WordsWanted, mut give: impl FnMut(WordRuns)) {
         let WordsWanted { order, migrate_type, most, mut limit, spares } = *wanted;
+        // A copy in registers: one reached through `self` would be loaded again after each store.
+        let table = self.buddy.table;
         let mut filled = 0;
         while filled < most && limit != 0 {
             let found = self.free_index.smallest(migrate_type, order.get());
@@ -121,11 +123,10 @@ impl LockedZone {
                 let index = base + members.trailing_zeros();
                 let soon = (0..AHEAD).fold(members, |members, _| members & members.wrapping_sub(1));
                 if soon != 0 {
-                    self.buddy.table.prefetch(base + soon.trailing_zeros(), order);
+                    table.prefetch(base + soon.trailing_zeros(), order);
                 }
                 // Found and counted once: that is a good part of the work.
-                let (entry, map) =
-                    (self.buddy.table.entry(index), self.buddy.table.free_map(index));
+                let (entry, map) = (table.entry(index), table.free_map(index));
                 let state = entry.state();
                 let Some((first, runs)) = map.take_first_word(order.get(), limit) else {
                     self.change(index, state, state.with_free_order(map.largest_order()));
@@ -147,7 +148,7 @@ impl LockedZone {
                     members &= members - 1;
                 } else {
                     self.taken(index, pages);
-                    if self.buddy.table.state(index).free_order() != state.free_order() {
+                    if table.state(index).free_order() != state.free_order() {
                         members &= members - 1;
                     }
                 }

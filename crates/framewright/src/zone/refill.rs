@@ -1,6 +1,6 @@
 //! Refilling a CPU's cache: many runs under one hold of the zone lock.
 //!
-//! The ways by order: words of runs (0 to 3), a stack of runs out of one block after the other (4
+//! The paths by order: words of runs (0 to 3), a stack of runs out of one block after the other (4
 //! to 8), a stack of blocks (9). Only the one run that the caller waits for is worth splitting a
 //! block for, taking reported memory, or falling back on another migrate type.
 

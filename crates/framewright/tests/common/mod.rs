@@ -123,8 +123,8 @@ pub fn with_pages(pages: Pages) -> Parameters {
     parameters
 }
 
-/// [`with_pages`], never careful: for tests that count every page of the tables, or that free neighbours
-/// in one call, which page owners refuse.
+/// [`with_pages`], never careful: for tests that count every page of the tables, or that free
+/// neighbours in one call, which page owners refuse.
 pub fn plain_with_pages(pages: Pages) -> Parameters {
     let mut parameters = Parameters::default();
     parameters.pages = pages;

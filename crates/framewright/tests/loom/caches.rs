@@ -108,8 +108,8 @@ fn two_caches_refill_from_the_last_word() {
         let other = on(model, 1, move || take_movable(model, 0));
         let mine = take_movable(model, 0);
         let theirs = join(other);
-        // While one is in the middle of its refill the word is nowhere. Who missed it finds it in
-        // the other's cache the next time.
+        // While one is in the middle of its refill the word is nowhere. Whoever missed it finds it
+        // in the other's cache the next time.
         let found = [mine, theirs]
             .map(|taken| taken.unwrap_or_else(|| take_movable(model, 0).expect("most of a word")));
         rest.into_iter().chain(found).collect()
@@ -142,7 +142,7 @@ fn what_was_freed_last_is_used_again_where_the_zone_has_nothing() {
         let other = on(model, 1, move || take_movable(model, 0));
         let mine = [take_movable(model, 0), take_movable(model, 0)];
         let theirs = join(other);
-        // Who drains may lose what came out to the other, but not both.
+        // Whoever drains may lose what came out to the other, but not both.
         let mut held: Vec<PfnRange> = mine.into_iter().chain([theirs]).flatten().collect();
         assert!(!held.is_empty());
         held.extend((2..8).map(|page| part(last, 0, page)));

@@ -7,8 +7,8 @@
 mod model;
 
 mod caches;
+mod drain_epoch;
 mod ownership;
 mod page_tier;
-mod quiet;
 mod references;
 mod spin;

@@ -8,6 +8,8 @@ use crate::model::{Owner, Shape, explore, on, order, run, take, take_all, take_m
 use framewright::Request;
 use framewright::units::PfnRange;
 use framewright::zone::MigrateType;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, Ordering};
 
 const fn blocks(blocks: u64, cpus: u32) -> Shape {
     Shape::new(blocks, cpus)
@@ -31,7 +33,15 @@ fn two_cpus_split_one_block() {
 #[test]
 fn two_cpus_want_the_last_block_as_one_piece_and_as_pages() {
     explore(blocks(1, 2), Some(3), |model| {
-        let other = on(model, 1, move || take_movable(model, 8));
+        // A zone without free pages says so by a counter that the model does not see: without
+        // something that both do, the one who comes second would never come first.
+        let turn = Arc::new(AtomicU32::new(0));
+        let theirs = Arc::clone(&turn);
+        let other = on(model, 1, move || {
+            theirs.fetch_add(1, Ordering::Relaxed);
+            take_movable(model, 8)
+        });
+        turn.fetch_add(1, Ordering::Relaxed);
         let mine = model.allocate(&Request::new(order(9))).ok();
         let theirs = join(other);
         assert!(mine.is_some() != theirs.is_some(), "one of them gets it: {mine:?}, {theirs:?}");

@@ -135,7 +135,7 @@ fn three_threads_exclude_one_another() {
     threads_exclude_one_another(Some(3), || Cpu::sleeping(3));
 }
 
-/// Who does not wait gets the lock or leaves everything as it was.
+/// Whoever does not wait gets the lock or leaves everything as it was.
 #[test]
 fn who_tries_excludes_others_or_goes_away() {
     fn attempt(shared: &Shared, cpu: &Cpu) -> usize {

@@ -451,8 +451,8 @@ impl Pair {
     }
 }
 
-/// Who gave less than another by more than one page had no more to give. Takes what each node gave
-/// and could give.
+/// A node that gave less than another by more than one page had no more to give. Takes what each
+/// node gave and could give.
 fn balanced(nodes: &[usize], of: impl Fn(usize) -> (u64, u64)) {
     let most = nodes.iter().map(|&index| of(index).0).max().unwrap_or(0);
     for &index in nodes {

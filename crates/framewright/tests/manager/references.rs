@@ -100,7 +100,7 @@ fn blocks_have_counts_and_owner_words_without_descriptors() {
         assert_eq!(manager.give_back_testzero(last), Ok(Some(block)));
         assert_eq!(manager.give_back_frozen(last), Ok(()));
         check(&manager);
-        // Who has it next begins anew.
+        // Whoever has it next begins anew.
         manager.drain().expect("only good frames are cached");
         let again =
             manager.allocate_at(block.start, order(of), MigrateType::Movable).expect("free again");
@@ -359,7 +359,7 @@ fn cpus_get_and_put_what_others_free() {
     assert_eq!(idle_pages(&manager), idle);
 }
 
-/// Who put the last reference has it alone.
+/// Whoever put the last reference has it alone.
 fn give_up(run: PfnRange, holders: &[AtomicU32], owners: &[AtomicU32]) {
     for pfn in run.start.0..run.end.0 {
         let index = usize::try_from(pfn).expect("small");

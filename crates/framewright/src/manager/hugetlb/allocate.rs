@@ -19,10 +19,10 @@ pub(super) struct Place {
 
 impl<P: Platform> Pool<'_, P> {
     /// Gives a page to a user: one of the nearest node that has one free. With `reserved` it is one
-    /// that was promised ([`reserve`](Self::reserve)), and the promise is used up: once the page is
-    /// in its place, say so with [`commit`](Self::commit); a page that is freed before is promised
-    /// again. Without, a page that nobody was promised; where there is none, a surplus page as far
-    /// as overcommit allows.
+    /// that was reserved ([`reserve`](Self::reserve)), and the reservation is used up: once the
+    /// page is in its place, say so with [`commit`](Self::commit); a page that is freed before is
+    /// reserved again. Without, a page that is not reserved; where there is none, a surplus page as
+    /// far as overcommit allows.
     ///
     /// # Errors
     /// [`PoolError::NoPage`], [`PoolError::NoNode`], [`PoolError::NotReserved`].
@@ -31,8 +31,8 @@ impl<P: Platform> Pool<'_, P> {
         let nodes = nodes.iter().copied().filter(|&node| exact.is_none_or(|exact| exact == node));
         let (manager, size) = (self.manager, self.size);
         {
-            let mut books = self.books();
-            let counts = books.counts(size);
+            let mut accounting = self.accounting();
+            let counts = accounting.counts(size);
             if reserved && counts.reserved == 0 {
                 return Err(PoolError::NotReserved { pages: 1, reserved: 0 });
             }
@@ -41,13 +41,13 @@ impl<P: Platform> Pool<'_, P> {
                     .clone()
                     .flat_map(|node| manager.hugetlb().node_zones(node).map(move |at| (node, at)))
                 {
-                    let mut search = books.list(size, slot).search();
+                    let mut search = accounting.list(size, slot).search();
                     loop {
                         if let Some(index) =
-                            self.take_free((&mut books, &mut search), slot, zone, reserved)
+                            self.take_free(&mut accounting, &mut search, slot, reserved)
                         {
-                            books.use_free(size, node);
-                            books.counts_mut(size).reserved -= u64::from(reserved);
+                            accounting.use_free(size, node);
+                            accounting.counts_mut(size).reserved -= u64::from(reserved);
                             mark(zone, index, if reserved { RESTORE } else { 0 });
                             return zone
                                 .frames_of(index, size.order())
@@ -56,13 +56,13 @@ impl<P: Platform> Pool<'_, P> {
                         if search.is_over() {
                             break;
                         }
-                        // Many are isolated: others get at the books between.
-                        drop(books);
-                        books = self.books();
+                        // Many are isolated: others get the lock between.
+                        drop(accounting);
+                        accounting = self.accounting();
                     }
                 }
             }
-            let counts = books.counts(size);
+            let counts = accounting.counts(size);
             if size.is_gigantic() || counts.all.surplus >= counts.overcommit {
                 return Err(PoolError::NoPage(size));
             }
@@ -73,31 +73,33 @@ impl<P: Platform> Pool<'_, P> {
     /// A step of the search for a page in a zone's list that may be handed out.
     fn take_free(
         &self,
-        (books, search): (&mut Accounting, &mut Search),
+        accounting: &mut Accounting,
+        search: &mut Search,
         slot: usize,
-        zone: &Zone,
         reserved: bool,
     ) -> Option<u32> {
-        let counts = books.counts(self.size);
+        let zone = self.manager.zones.get(slot)?;
+        let counts = accounting.counts(self.size);
         // Others may have had the last ones since the step before.
         if if reserved { counts.reserved == 0 } else { counts.available() == 0 } {
             *search = Search::OVER;
             return None;
         }
         let good = |index| zone.is_good_in_pool(index);
-        let (index, told) = books.list(self.size, slot).take_good(zone.table(), &good, search)?;
-        books.count_reused(self.size, told);
+        let (index, reported) =
+            accounting.list(self.size, slot).take_good(zone.table(), &good, search)?;
+        accounting.count_reused(self.size, reported);
         Some(index)
     }
 
     /// The page that `allocate` gave is where it was reserved for. Whoever frees it from now on
-    /// does not get the promise back.
+    /// does not get the reservation back.
     ///
     /// # Errors
     /// [`PoolError::NotAllocated`].
     pub fn commit(&self, page: Pfn) -> Result<(), PoolError> {
         let place = self.place(page)?;
-        let _books = self.books();
+        let _books = self.accounting();
         let flags = self
             .flags(&place)
             .filter(|flags| flags & LENT == 0)
@@ -107,7 +109,7 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     /// Takes a page back from its user. It stays in the pool, unless its node has surplus pages and
-    /// nobody was promised this one: then it is free memory. Never fails for a page that was
+    /// this one is not reserved: then it is free memory. Never fails for a page that was
     /// allocated from this pool.
     ///
     /// # Errors
@@ -120,15 +122,15 @@ impl<P: Platform> Pool<'_, P> {
         let place = self.place(page)?;
         let zone = place.zone;
         let leaves = {
-            let books = self.books();
+            let accounting = self.accounting();
             let flags = self
                 .flags(&place)
                 .filter(|flags| flags & LENT == 0)
                 .ok_or(PoolError::NotAllocated(page))?;
-            self.end_use_locked(books, &place, flags, false)
+            self.end_use_locked(accounting, &place, flags, false)
         };
         if leaves {
-            self.give_back_list(zone, PageList::fresh(Chain::one(place.index, false)));
+            self.give_back_list(zone, PageList::unreported(Chain::one(place.index, false)));
         }
         Ok(())
     }
@@ -147,7 +149,7 @@ impl<P: Platform> Pool<'_, P> {
         fits.then_some(Place { zone, slot: usize::from(segment.zone), index }).ok_or(wrong)
     }
 
-    /// The flags of a page in use; nothing for one that is not. With the lock of the books.
+    /// The flags of a page in use; nothing for one that is not. With the lock on the accounting.
     pub(super) fn flags(&self, place: &Place) -> Option<u32> {
         let link = place.zone.table().links(place.index).0;
         (self.is_page(place) && is_in_use(link)).then_some(link & !IN_USE)
@@ -163,43 +165,43 @@ impl<P: Platform> Pool<'_, P> {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Ends the use of a page with these flags; `told` says that all of it was reported just now.
-    /// True when it leaves the pool: the caller gives it back to its zone.
-    pub(super) fn end_use(&self, place: &Place, flags: u32, told: bool) -> bool {
-        self.end_use_locked(self.books(), place, flags, told)
+    /// Ends the use of a page with these flags; `reported` says that all of it was reported just
+    /// now. True when it leaves the pool: the caller gives it back to its zone.
+    pub(super) fn end_use(&self, place: &Place, flags: u32, reported: bool) -> bool {
+        self.end_use_locked(self.accounting(), place, flags, reported)
     }
 
     fn end_use_locked(
         &self,
-        mut books: SpinGuard<'_, Accounting, P>,
+        mut accounting: SpinGuard<'_, Accounting, P>,
         place: &Place,
         flags: u32,
-        told: bool,
+        reported: bool,
     ) -> bool {
         let size = self.size;
         let (zone, node) = (place.zone, place.zone.id().node);
         let bad = zone.table().state(place.index).has(BlockState::POISONED);
         let restore = u64::from(flags & RESTORE != 0);
-        let free = books.counts(size).all.free;
-        let counts = books.counts_mut(size);
+        let free = accounting.counts(size).all.free;
+        let counts = accounting.counts_mut(size);
         if bad {
-            // A promise comes back only where a page is left to keep it.
+            // A reservation comes back only where a page is left for it.
             counts.reserved += restore.min(free - counts.reserved);
         } else {
             counts.reserved += restore;
         }
-        let promised = free < counts.reserved;
-        if !bad && (promised || books.node(size, node).surplus == 0) {
-            books.end_use(size, node);
-            let list = books.list(size, place.slot);
-            if told {
+        let is_needed = free < counts.reserved;
+        if !bad && (is_needed || accounting.node(size, node).surplus == 0) {
+            accounting.end_use(size, node);
+            let list = accounting.list(size, place.slot);
+            if reported {
                 list.push_reported(zone.table(), place.index);
             } else {
                 list.push_front(zone.table(), place.index);
             }
             return false;
         }
-        books.drop_used(size, node);
+        accounting.drop_used(size, node);
         alone(zone, place.index);
         true
     }
@@ -215,17 +217,17 @@ impl<P: Platform> Pool<'_, P> {
         let (node, taken) = found;
         self.prepare_pages(node, &taken);
         {
-            let mut books = self.books();
-            let promised = books.counts(size).reserved;
-            let allowed = !reserved || promised != 0;
+            let mut accounting = self.accounting();
+            let left = accounting.counts(size).reserved;
+            let allowed = !reserved || left != 0;
             // The limit may have been reached meanwhile.
-            if allowed && books.add_surplus(size, node, 1) == 1 {
-                books.use_free(size, node);
-                books.counts_mut(size).reserved -= u64::from(reserved);
+            if allowed && accounting.add_surplus(size, node, 1) == 1 {
+                accounting.use_free(size, node);
+                accounting.counts_mut(size).reserved -= u64::from(reserved);
                 for (_, zone) in self.manager.hugetlb().node_zones(node) {
-                    for chain in taken.lots[zone.id().kind as usize].chains() {
+                    for chain in taken.lists[zone.id().kind as usize].chains() {
                         if chain.pages == 1 {
-                            books.count_reused(size, chain.told);
+                            accounting.count_reused(size, chain.reported);
                             mark(zone, chain.first, if reserved { RESTORE } else { 0 });
                             return zone
                                 .frames_of(chain.first, size.order())
@@ -243,8 +245,8 @@ impl<P: Platform> Pool<'_, P> {
         })
     }
 
-    /// One page of the first node that has one: first at hand, then with all that can be done about
-    /// it.
+    /// One page of the first node that has one: first of what is available, then with all that can
+    /// be done about it.
     pub(super) fn take_one(
         &self,
         nodes: impl Iterator<Item = NodeId> + Clone,

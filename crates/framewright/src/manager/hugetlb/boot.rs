@@ -142,13 +142,16 @@ impl<P: Platform> Hugetlb<'_, P> {
             if plain {
                 pool_of.resize_locked(requested.pages, NodeMask::ALL, helpers, threads);
             }
-            let books = self.books();
-            pool.got = books.counts(size).all.nr;
+            let accounting = self.accounting();
+            pool.got = accounting.counts(size).all.nr;
             if !requested.nodes().is_empty() {
                 pool.nodes = Some(core::array::from_fn(|index| {
                     let node = NodeId::new(index).unwrap_or_default();
                     let count = |pages: u64| u32::try_from(pages).unwrap_or(u32::MAX);
-                    (count(requested.on_node(node).unwrap_or(0)), count(books.node(size, node).nr))
+                    (
+                        count(requested.on_node(node).unwrap_or(0)),
+                        count(accounting.node(size, node).nr),
+                    )
                 }));
             }
         }
@@ -183,10 +186,10 @@ impl<P: Platform> Hugetlb<'_, P> {
                 if self.manager.pools.has_maps.load(Ordering::Relaxed) {
                     self.manager.pool(size).tell_maps(zone, chain, Moment::Publish);
                 }
-                let mut books = self.books();
-                books.add_free(size, range.node, chain.pages);
-                books.counts_mut(size).target += chain.pages;
-                books.list(size, slot).append(zone.table(), PageList::fresh(chain));
+                let mut accounting = self.accounting();
+                accounting.add_free(size, range.node, chain.pages);
+                accounting.counts_mut(size).target += chain.pages;
+                accounting.list(size, slot).append(zone.table(), PageList::unreported(chain));
                 adopted[size.index()][range.node.index()] += chain.pages;
             }
         }

@@ -1,7 +1,7 @@
 //! Recounting the pools.
 //!
-//! Orders of memory: Relaxed: whether somebody resizes is looked at under the lock of the books,
-//! which he takes to change anything.
+//! Orders of memory: Relaxed: whether somebody resizes is looked at under the lock on the
+//! accounting, which he takes to change anything.
 
 use crate::block::list::NONE;
 use crate::block::{BLOCK_ORDERS, Chain, State, first_link};
@@ -21,18 +21,18 @@ impl<P: Platform> Hugetlb<'_, P> {
     /// The first [`PoolFault`] found.
     pub fn verify(self) -> Result<(), PoolFault> {
         for size in PoolSize::ALL {
-            let mut books = self.books();
+            let mut accounting = self.accounting();
             let resizing = self.manager.pools.resizer.load(Ordering::Relaxed) != 0;
-            books.check(size, resizing)?;
+            accounting.check(size, resizing)?;
             for node in self.manager.nodes {
                 let mut free = 0;
                 for (slot, zone) in self.manager.hugetlb().node_zones(node.id) {
-                    for list in books.list(size, slot).chains() {
+                    for list in accounting.list(size, slot).chains() {
                         free += count(zone, size, list)
                             .ok_or(PoolFault::List { size, zone: zone.id() })?;
                     }
                 }
-                let NodeCounts { free: says, .. } = books.node(size, node.id);
+                let NodeCounts { free: says, .. } = accounting.node(size, node.id);
                 if says != free {
                     let node = Some(node.id);
                     return Err(PoolFault::Count {
@@ -48,7 +48,8 @@ impl<P: Platform> Hugetlb<'_, P> {
         self.verify_pool_pages()
     }
 
-    /// As many pages are in the tables as in the books, and none of an order that has no pool.
+    /// As many pages are in the tables as the accounting says, and none of an order that has no
+    /// pool.
     fn verify_pool_pages(self) -> Result<(), PoolFault> {
         for node in self.manager.nodes {
             let mut found = [0; BLOCK_ORDERS];
@@ -57,7 +58,7 @@ impl<P: Platform> Hugetlb<'_, P> {
                 found.iter_mut().zip(counts).for_each(|(sum, pages)| *sum += pages);
             }
             for size in PoolSize::ALL {
-                let says = self.books().node(size, node.id).nr;
+                let says = self.accounting().node(size, node.id).nr;
                 let counted = found[usize::from(size.order().get() - Order::BLOCK.get())];
                 if says != counted {
                     return Err(PoolFault::Count {
@@ -92,7 +93,7 @@ fn count(zone: &Zone, size: PoolSize, chain: Chain) -> Option<u64> {
         let links = zone.table().links(index);
         let (head, state) = zone.table().head_of(index)?;
         let fits = head == index && state.is(State::Pool) && state.order() == size.order();
-        let expected = if previous == NONE { NONE } else { first_link(previous, chain.told) };
+        let expected = if previous == NONE { NONE } else { first_link(previous, chain.reported) };
         if !fits || links.0 != expected || pages >= chain.pages {
             return None;
         }

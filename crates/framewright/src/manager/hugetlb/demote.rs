@@ -3,7 +3,7 @@
 //!
 //! Linux compares the free pages of a node with what is reserved over all nodes, in unsigned
 //! arithmetic, and takes as many as it was asked for although fewer may be unreserved. Here a page
-//! is taken only while one is free that nobody was promised, and each is counted out of one pool
+//! is taken only while one is free that is not reserved, and each is counted out of one pool
 //! before it is counted into the other.
 
 use crate::block::{Chain, PageList};
@@ -34,7 +34,7 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// Writes `demote`: up to `pages` free pages that nobody was promised become pages of the
+    /// Writes `demote`: up to `pages` free pages that are not reserved become pages of the
     /// smaller size, from all nodes in turn. Both targets change with them. Says how many were
     /// demoted. 0 pages are demoted at once.
     ///
@@ -63,9 +63,10 @@ impl<P: Platform> Pool<'_, P> {
         let _resizing = manager.hugetlb().start_resizing()?;
         let nodes = manager.hugetlb().nodes_with_memory(nodes);
         let shares = {
-            let mut books = self.books();
-            let most = pages.min(books.counts(size).available());
-            books.deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()))
+            let mut accounting = self.accounting();
+            let most = pages.min(accounting.counts(size).available());
+            accounting
+                .deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()))
         };
         let mut demoted = 0;
         for node in nodes.nodes() {
@@ -87,16 +88,16 @@ impl<P: Platform> Pool<'_, P> {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Demotes one page of a node, if there is one that is good, free and not promised.
+    /// Demotes one page of a node, if there is one that is good, free and not reserved.
     fn demote_page(&self, smaller: PoolSize, node: NodeId) -> bool {
         let size = self.size;
         let found = self.manager.hugetlb().node_zones(node).find_map(|(slot, zone)| {
             // Nobody uses it: its parts are as reported as it is.
-            let (index, told) = self.take_for_demotion(slot, zone)?;
-            Some((slot, zone, index, told))
+            let (index, reported) = self.take_for_demotion(slot, zone)?;
+            Some((slot, zone, index, reported))
         });
-        let Some((slot, zone, index, told)) = found else { return false };
-        let whole = Chain::one(index, told);
+        let Some((slot, zone, index, reported)) = found else { return false };
+        let whole = Chain::one(index, reported);
         alone(zone, index);
         self.tell_maps(zone, whole, Moment::Demotion);
         let parts =
@@ -104,37 +105,38 @@ impl<P: Platform> Pool<'_, P> {
         if let Some(parts) = parts {
             self.manager.pool(smaller).tell_maps(zone, parts, Moment::Publish);
         }
-        let mut books = self.books();
+        let mut accounting = self.accounting();
         match parts {
             Some(parts) => {
-                books.add_free(smaller, node, parts.pages);
-                books.counts_mut(smaller).target += parts.pages;
-                books.list(smaller, slot).append(zone.table(), PageList::of(parts));
+                accounting.add_free(smaller, node, parts.pages);
+                accounting.counts_mut(smaller).target += parts.pages;
+                accounting.list(smaller, slot).append(zone.table(), PageList::of(parts));
                 true
             }
             None => {
                 // It was isolated or went bad meanwhile.
-                books.undo_demotion(size, node, 1);
-                books.list(size, slot).append(zone.table(), PageList::of(whole));
+                accounting.undo_demotion(size, node, 1);
+                accounting.list(size, slot).append(zone.table(), PageList::of(whole));
                 false
             }
         }
     }
 
-    /// Takes a page out of a zone's list and the books that is good, free and not promised; whether
-    /// it was reported stands beside it.
+    /// Takes a page that is good, free and not reserved out of a zone's list and the accounting;
+    /// whether it was reported stands beside it.
     fn take_for_demotion(&self, slot: usize, zone: &Zone) -> Option<(u32, bool)> {
         let size = self.size;
         let good = |index| zone.is_good_in_pool(index);
         let mut search = None;
         loop {
-            let mut books = self.books();
-            let search = search.get_or_insert_with(|| books.list(size, slot).search());
-            if search.is_over() || !books.can_demote(size, zone.id().node) {
+            let mut accounting = self.accounting();
+            let search = search.get_or_insert_with(|| accounting.list(size, slot).search());
+            if search.is_over() || !accounting.can_demote(size, zone.id().node) {
                 return None;
             }
-            if let Some(found) = books.list(size, slot).take_good(zone.table(), &good, search) {
-                books.drop_for_demotion(size, zone.id().node);
+            if let Some(found) = accounting.list(size, slot).take_good(zone.table(), &good, search)
+            {
+                accounting.drop_for_demotion(size, zone.id().node);
                 return Some(found);
             }
         }

@@ -6,7 +6,7 @@
 //! `reporting` lends free pages to the hypervisor, `boot` fills pools as the command line says,
 //! `check` recounts. The rules and the counters are in `hugetlb::accounting`.
 //!
-//! One lock is around the books of all pools, as in Linux; it is never held while a zone's is
+//! One lock guards the accounting of all pools, as in Linux; it is never held while a zone's is
 //! (invariant 11). Resizes and demotions follow one another, each holding [`Resizing`]; users of
 //! pages do not wait for them.
 

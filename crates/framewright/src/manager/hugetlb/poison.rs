@@ -19,7 +19,7 @@ pub enum Poisoned {
     Left,
     /// Nobody gets it any more, but it is still in the pool. In use: it leaves when it is freed.
     /// Free while pages of a pool are on their way, as in a resize: it leaves when that ends. All
-    /// free pages are promised to somebody: it leaves when the pool shrinks.
+    /// free pages are reserved: it leaves when the pool shrinks.
     Stays,
 }
 
@@ -40,37 +40,37 @@ impl<P: Platform> Pool<'_, P> {
             return Err(PoolError::NotAllocated(frame));
         }
         let left = {
-            let mut books = self.books();
+            let mut accounting = self.accounting();
             if self.flags(&place).is_some() {
                 // In use, also when its user is free page reporting.
                 false
             } else if manager.hugetlb().pages_move() {
                 // One beyond those that are remembered leaves when the pool shrinks.
-                books.suspect(Suspect { size, slot: place.slot, index: place.index });
+                accounting.suspect(Suspect { size, slot: place.slot, index: place.index });
                 false
             } else {
-                self.leave(&mut books, &place)
+                self.leave(&mut accounting, &place)
             }
         };
         if !left {
             return Ok(Poisoned::Stays);
         }
-        self.give_back_list(place.zone, PageList::fresh(Chain::one(place.index, false)));
+        self.give_back_list(place.zone, PageList::unreported(Chain::one(place.index, false)));
         Ok(Poisoned::Left)
     }
 
-    /// Takes a page with a memory error out of the books and its list, if it is free there and not
-    /// promised. While no pages are on their way. The caller gives it back.
-    fn leave(&self, books: &mut Accounting, place: &Place) -> bool {
+    /// Takes a page with a memory error out of the accounting and its list, if it is free there and
+    /// not reserved. While no pages are on their way. The caller gives it back.
+    fn leave(&self, accounting: &mut Accounting, place: &Place) -> bool {
         let (size, zone) = (self.size, place.zone);
         let free = self.is_page(place) && self.flags(place).is_none();
         if !free
-            || books.counts(size).available() == 0
-            || !books.list(size, place.slot).remove(zone.table(), place.index)
+            || accounting.counts(size).available() == 0
+            || !accounting.list(size, place.slot).remove(zone.table(), place.index)
         {
             return false;
         }
-        let dropped = books.drop_poisoned(size, zone.id().node);
+        let dropped = accounting.drop_poisoned(size, zone.id().node);
         debug_assert!(dropped, "one was available");
         alone(zone, place.index);
         true
@@ -82,22 +82,24 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
     pub(super) fn recheck_suspects(self) {
         loop {
             let (suspect, left) = {
-                let mut books = self.books();
+                let mut accounting = self.accounting();
                 // Who moves pages by now does this afterwards.
                 if self.pages_move() {
                     return;
                 }
-                let Some(suspect) = books.take_suspect() else { return };
+                let Some(suspect) = accounting.take_suspect() else { return };
                 (
                     suspect,
-                    self.suspected(&suspect)
-                        .filter(|place| self.manager.pool(suspect.size).leave(&mut books, place)),
+                    self.suspected(&suspect).filter(|place| {
+                        self.manager.pool(suspect.size).leave(&mut accounting, place)
+                    }),
                 )
             };
             if let Some(place) = left {
-                self.manager
-                    .pool(suspect.size)
-                    .give_back_list(place.zone, PageList::fresh(Chain::one(place.index, false)));
+                self.manager.pool(suspect.size).give_back_list(
+                    place.zone,
+                    PageList::unreported(Chain::one(place.index, false)),
+                );
             }
         }
     }

@@ -40,14 +40,14 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
 
     /// What is counted of all pools, and their lists. Not to be asked for while a zone's lock is
     /// held (invariant 11).
-    pub(super) fn books(self) -> SpinGuard<'m, Accounting, P> {
-        self.manager.pools.books.lock(self.manager.platform)
+    pub(super) fn accounting(self) -> SpinGuard<'m, Accounting, P> {
+        self.manager.pools.accounting.lock(self.manager.platform)
     }
 
     /// Memory in all pools, in KiB: `Hugetlb` of `/proc/meminfo`.
     pub fn kbytes(self) -> u64 {
-        let books = self.books();
-        PoolSize::ALL.into_iter().map(|size| books.counts(size).all.nr * size.kbytes()).sum()
+        let accounting = self.accounting();
+        PoolSize::ALL.into_iter().map(|size| accounting.counts(size).all.nr * size.kbytes()).sum()
     }
 }
 
@@ -88,8 +88,8 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
 
 impl<'m, P: Platform> Pool<'m, P> {
     /// What is counted of all pools, and their lists.
-    pub(super) fn books(self) -> SpinGuard<'m, Accounting, P> {
-        self.manager.hugetlb().books()
+    pub(super) fn accounting(self) -> SpinGuard<'m, Accounting, P> {
+        self.manager.hugetlb().accounting()
     }
 
     /// The size of its pages.
@@ -101,7 +101,7 @@ impl<'m, P: Platform> Pool<'m, P> {
     /// All counters at one moment. The files of `/sys/kernel/mm/hugepages` and `HugePages_*` of
     /// `/proc/meminfo` show them.
     pub fn counts(&self) -> PoolCounts {
-        self.books().counts(self.size)
+        self.accounting().counts(self.size)
     }
 
     /// The counters of one node: its files, and `HugePages_*` of its `meminfo`.
@@ -110,7 +110,7 @@ impl<'m, P: Platform> Pool<'m, P> {
     /// [`PoolError::NoNode`].
     pub fn node_counts(&self, node: NodeId) -> Result<NodeCounts, PoolError> {
         self.existing(node)?;
-        Ok(self.books().node(self.size, node))
+        Ok(self.accounting().node(self.size, node))
     }
 
     /// Writes `nr_overcommit_hugepages`: from now on at most so many surplus pages are allocated.
@@ -122,7 +122,7 @@ impl<'m, P: Platform> Pool<'m, P> {
         if self.size.is_gigantic() {
             return Err(PoolError::NotPossible(self.size));
         }
-        self.books().counts_mut(self.size).overcommit = pages;
+        self.accounting().counts_mut(self.size).overcommit = pages;
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Free pages of pools with the hypervisor: free page reporting is their user meanwhile, so that
-//! every rule of the books holds.
+//! every rule of the accounting holds.
 //!
-//! As many pages as somebody was promised stay, unreported. Of the others at most half are lent at
+//! As many unreported pages as are reserved stay. Of the others at most half are lent at
 //! once, none that is isolated or has a memory error, and none of a node with surplus pages, for
 //! those leave when they are freed. What comes back is freed as by any user, and stands behind the
 //! pages that were not reported, which are handed out first. A page keeps its mark as long as it is
@@ -56,16 +56,16 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Free pages of a list, and those of them that were not reported and may be lent, in frames.
     pub(crate) fn free_frames(self, number: usize) -> (u64, u64) {
         let Some((size, slot, zone)) = self.list(number) else { return (0, 0) };
-        let mut books = self.books();
-        let lendable = books.lendable(size, zone.id().node);
-        let list = books.list(size, slot);
-        (list.pages() * size.frames(), list.fresh_pages().min(lendable) * size.frames())
+        let mut accounting = self.accounting();
+        let lendable = accounting.lendable(size, zone.id().node);
+        let list = accounting.list(size, slot);
+        (list.pages() * size.frames(), list.unreported_pages().min(lendable) * size.frames())
     }
 
     /// The least that was free in a list and not reported since the last call, in frames.
     pub(crate) fn floor(self, number: usize) -> u64 {
         let Some((size, slot, _)) = self.list(number) else { return 0 };
-        self.books().list(size, slot).take_floor() * size.frames()
+        self.accounting().list(size, slot).take_floor() * size.frames()
     }
 
     /// Whether a list has pages of at least `order` that may be lent.
@@ -82,21 +82,21 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         let Some((size, slot, zone)) = self.list(number) else { return loan };
         let node = zone.id().node;
         let most = if size.is_gigantic() { 1 } else { most_frames / size.frames() };
-        let mut books = self.books();
+        let mut accounting = self.accounting();
         let most = most
-            .min(books.lendable(size, node).div_ceil(2))
+            .min(accounting.lendable(size, node).div_ceil(2))
             .min(most_pages.min(MOST_PIECES) as u64);
         // One step of a search: what is isolated goes to the end, so that the next call comes
         // further.
-        let mut search = books.list(size, slot).search();
+        let mut search = accounting.list(size, slot).search();
         for place in &mut loan.indices[..usize::try_from(most).unwrap_or(0)] {
             let good = |index| zone.is_good_in_pool(index);
             let Some(index) =
-                books.list(size, slot).take_unreported(zone.table(), &good, &mut search)
+                accounting.list(size, slot).take_unreported(zone.table(), &good, &mut search)
             else {
                 break;
             };
-            books.use_free(size, node);
+            accounting.use_free(size, node);
             zone.table().set_next(index, NONE);
             zone.table().set_previous(index, IN_USE | LENT);
             *place = index;
@@ -134,22 +134,22 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         }
     }
 
-    /// Takes a loan back, which is empty afterwards; `told` says of each page whether all of it was
-    /// reported.
-    pub(crate) fn return_loan(self, loan: &mut Loan, told: &dyn Fn(usize) -> bool) {
+    /// Takes a loan back, which is empty afterwards; `reported` says of each page whether all of it
+    /// was reported.
+    pub(crate) fn return_loan(self, loan: &mut Loan, reported: &dyn Fn(usize) -> bool) {
         let pages = core::mem::replace(loan, Loan::EMPTY);
         let Some((size, slot, zone)) = self.list(pages.number) else { return };
         let pool = self.manager.pool(size);
         for (position, &index) in pages.indices[..pages.len].iter().enumerate() {
-            let told = told(position);
-            if pool.end_use(&Place { zone, slot, index }, 0, told) {
-                pool.give_back_list(zone, PageList::of(Chain::one(index, told)));
+            let reported = reported(position);
+            if pool.end_use(&Place { zone, slot, index }, 0, reported) {
+                pool.give_back_list(zone, PageList::of(Chain::one(index, reported)));
             }
         }
     }
 
     /// Frames of reported pages of pools that were handed out again.
     pub(crate) fn reused_frames(self) -> u64 {
-        self.books().reused_frames()
+        self.accounting().reused_frames()
     }
 }

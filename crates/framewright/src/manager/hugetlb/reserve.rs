@@ -1,4 +1,4 @@
-//! Reservations (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`): pages that are promised before
+//! Reservations (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`): pages that are set aside before
 //! anybody knows where they will be used.
 
 use crate::hugetlb::{PoolError, Taken};
@@ -13,9 +13,9 @@ use crate::units::{NodeId, NodeMask};
 const PAGES_AT_ONCE: u64 = PAGES_OF_A_HOLD;
 
 impl<P: Platform> Pool<'_, P> {
-    /// Promises `pages` pages: free ones, and where those do not suffice, surplus ones that are
+    /// Reserves `pages` pages: free ones, and where those do not suffice, surplus ones that are
     /// allocated for it from `nodes`, as far as overcommit allows. All or nothing. Refused, too,
-    /// when `nodes` have fewer free pages than are promised now; which nodes the pages will come
+    /// when `nodes` have fewer free pages than are reserved now; which nodes the pages will come
     /// from is not known, so this holds for this moment only.
     ///
     /// # Errors
@@ -24,21 +24,21 @@ impl<P: Platform> Pool<'_, P> {
         let (manager, size) = (self.manager, self.size);
         let no_page = PoolError::NoPage(size);
         let allowed = manager.hugetlb().nodes_with_memory(nodes);
-        let (mut promised, mut added) = (0, 0);
+        let (mut reserved, mut added) = (0, 0);
         loop {
             let room = {
-                let mut books = self.books();
-                let counts = books.counts_mut(size);
+                let mut accounting = self.accounting();
+                let counts = accounting.counts_mut(size);
                 let available = counts.available();
-                // Others may allocate what lies there while more is fetched: it is promised at
+                // Others may allocate what lies there while more is fetched: it is reserved at
                 // once.
-                let now = available.min(pages - promised);
+                let now = available.min(pages - reserved);
                 counts.reserved += now;
-                promised += now;
-                let missing = pages - promised;
+                reserved += now;
+                let missing = pages - reserved;
                 if missing == 0 {
                     let on_nodes: u64 =
-                        self.nodes_of(nodes).map(|node| books.node(size, node).free).sum();
+                        self.nodes_of(nodes).map(|node| accounting.node(size, node).free).sum();
                     if pages <= on_nodes {
                         return Ok(());
                     }
@@ -54,15 +54,15 @@ impl<P: Platform> Pool<'_, P> {
             };
             let more = if room == 0 { 0 } else { self.add_surplus_pages(allowed, room) };
             if more == 0 {
-                self.cancel_reservation(promised, added);
+                self.cancel_reservation(reserved, added);
                 return Err(no_page);
             }
             added += more;
         }
     }
 
-    /// Takes back a promise. Surplus pages that lie free become free memory, as many as were
-    /// promised at most, from all nodes alike.
+    /// Cancels a reservation. Surplus pages that lie free become free memory, as many as were
+    /// reserved at most, from all nodes alike.
     ///
     /// # Errors
     /// [`PoolError::NotReserved`].
@@ -87,7 +87,7 @@ impl<P: Platform> Pool<'_, P> {
         let size = self.size;
         let _moving = Moving::start(self.manager);
         let room = |_| u64::MAX;
-        let shares = self.books().deal_growth(size, most, nodes, &room);
+        let shares = self.accounting().deal_growth(size, most, nodes, &room);
         let mut added = 0;
         for node in nodes.nodes() {
             let share = shares[node.index()].min(most - added);
@@ -111,13 +111,13 @@ impl<P: Platform> Pool<'_, P> {
         }
         self.prepare_pages(node, &taken);
         let added = {
-            let mut books = self.books();
-            let added = books.add_surplus(size, node, taken.pages());
+            let mut accounting = self.accounting();
+            let added = accounting.add_surplus(size, node, taken.pages());
             let mut left = added;
             for (slot, zone) in self.manager.hugetlb().node_zones(node) {
-                let lot = taken.lots[zone.id().kind as usize].take(zone.table(), left);
-                left -= lot.pages();
-                books.list(size, slot).append(zone.table(), lot);
+                let list = taken.lists[zone.id().kind as usize].take(zone.table(), left);
+                left -= list.pages();
+                accounting.list(size, slot).append(zone.table(), list);
             }
             added
         };
@@ -125,18 +125,18 @@ impl<P: Platform> Pool<'_, P> {
         added
     }
 
-    /// Takes back so many promises and gives up to `surplus` free surplus pages back; false, and
-    /// nothing changed, when there are fewer promises.
-    fn cancel_reservation(&self, promised: u64, surplus: u64) -> bool {
+    /// Cancels the reservation of `reserved` pages and gives up to `surplus` free surplus pages
+    /// back; false, and nothing changed, when fewer are reserved.
+    fn cancel_reservation(&self, reserved: u64, surplus: u64) -> bool {
         let size = self.size;
         let nodes = self.manager.hugetlb().nodes_with_memory(NodeMask::ALL);
         let shares = {
-            let mut books = self.books();
-            let counts = books.counts_mut(size);
-            let Some(left) = counts.reserved.checked_sub(promised) else { return false };
+            let mut accounting = self.accounting();
+            let counts = accounting.counts_mut(size);
+            let Some(left) = counts.reserved.checked_sub(reserved) else { return false };
             counts.reserved = left;
             let most = surplus.min(counts.available()).min(counts.all.surplus);
-            books.deal_removal(size, most, nodes, |counts| counts.free.min(counts.surplus))
+            accounting.deal_removal(size, most, nodes, |counts| counts.free.min(counts.surplus))
         };
         if shares.iter().all(|&share| share == 0) {
             return true;
@@ -161,9 +161,9 @@ impl<P: Platform> Pool<'_, P> {
     fn remove_surplus(&self, node: NodeId, most: u64) -> Taken {
         let size = self.size;
         let mut taken = Taken::NONE;
-        let mut books = self.books();
-        let pages = books.drop_surplus(size, node, most);
-        self.take_off(&mut books, (node, pages), &mut taken);
+        let mut accounting = self.accounting();
+        let pages = accounting.drop_surplus(size, node, most);
+        self.take_off(&mut accounting, node, pages, &mut taken);
         taken
     }
 }

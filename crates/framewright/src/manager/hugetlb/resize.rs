@@ -114,8 +114,9 @@ impl<P: Platform> Pool<'_, P> {
         let _resizing = self.manager.hugetlb().start_resizing()?;
         // What other nodes have counts as wanted.
         let others = {
-            let books = self.books();
-            books.counts(self.size).all.persistent() - books.node(self.size, node).persistent()
+            let accounting = self.accounting();
+            accounting.counts(self.size).all.persistent()
+                - accounting.node(self.size, node).persistent()
         };
         let pages = pages.saturating_add(others);
         Ok(self.resize_locked(pages, NodeMask::only(node), helpers, u32::MAX))
@@ -131,17 +132,17 @@ impl<P: Platform> Pool<'_, P> {
     ) -> Resized {
         let size = self.size;
         let missing = {
-            let mut books = self.books();
-            books.keep_surplus(size, nodes, count);
-            count.saturating_sub(books.counts(size).all.persistent())
+            let mut accounting = self.accounting();
+            accounting.keep_surplus(size, nodes, count);
+            count.saturating_sub(accounting.counts(size).all.persistent())
         };
         if missing != 0 {
             self.grow_pool(missing, nodes, helpers, threads);
         } else {
             self.shrink_pool(count, nodes, helpers, threads);
         }
-        let mut books = self.books();
-        let counts = books.counts_mut(size);
+        let mut accounting = self.accounting();
+        let counts = accounting.counts_mut(size);
         counts.target = counts.all.persistent();
         Resized { size, wanted: count, reached: counts.target }
     }
@@ -161,7 +162,7 @@ impl<P: Platform> Pool<'_, P> {
         let mut returned = 0;
         while left != 0 && !open.is_empty() {
             let room = |node| self.managed_on(node) / size.frames();
-            let shares = self.books().deal_growth(size, left, open, &room);
+            let shares = self.accounting().deal_growth(size, left, open, &room);
             let (got, returned_now) = self.add_shares(&shares, helpers, threads);
             for node in open.nodes() {
                 let share = shares[node.index()];
@@ -178,7 +179,7 @@ impl<P: Platform> Pool<'_, P> {
                 open = all;
             }
         }
-        // Nobody has any left at hand: now with all that can be done about it, until that does not
+        // No node has any available: now with all that can be done about it, until that does not
         // help either.
         for node in all.nodes() {
             left -= self.add_hard(node, left);
@@ -203,12 +204,12 @@ impl<P: Platform> Pool<'_, P> {
         for node in with_memory.nodes() {
             self.add_hard(node, shares[node.index()].saturating_sub(got.of(node)));
         }
-        let mut books = self.books();
-        let counts = books.counts_mut(size);
+        let mut accounting = self.accounting();
+        let counts = accounting.counts_mut(size);
         counts.target = counts.all.persistent();
     }
 
-    /// Adds each node's share as far as there is memory at hand. Says how many pages came, and how
+    /// Adds each node's share as far as memory is available. Says how many pages came, and how
     /// many frames their descriptors gave back.
     fn add_shares<H: Helpers + ?Sized>(
         &self,
@@ -264,12 +265,12 @@ impl<P: Platform> Pool<'_, P> {
         let nodes = self.manager.hugetlb().nodes_with_memory(nodes);
         loop {
             let shares = {
-                let mut books = self.books();
-                let most = books.removable(size, count);
-                let shares = books
+                let mut accounting = self.accounting();
+                let most = accounting.removable(size, count);
+                let shares = accounting
                     .deal_removal(size, most, nodes, |counts| counts.free.min(counts.persistent()));
                 if shares.iter().all(|&share| share == 0) {
-                    books.make_surplus(size, nodes, count);
+                    accounting.make_surplus(size, nodes, count);
                     return;
                 }
                 shares
@@ -296,18 +297,18 @@ impl<P: Platform> Pool<'_, P> {
         let size = self.size;
         let mut taken = Taken::NONE;
         while taken.pages() < most.min(PAGES_AT_ONCE) {
-            let mut books = self.books();
-            let wanted = (most - taken.pages()).min(books.removable(size, count));
+            let mut accounting = self.accounting();
+            let wanted = (most - taken.pages()).min(accounting.removable(size, count));
             // All that a node has comes off at once. A part has to be counted off, link after link
             // and with the lock held; and what is restored sets memory free for the rest.
-            let is_whole =
-                wanted >= books.node(size, node).free && !self.is_much_for_maps(Direction::Shrink);
+            let is_whole = wanted >= accounting.node(size, node).free
+                && !self.is_much_for_maps(Direction::Shrink);
             let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
-            let pages = books.drop_free(size, node, count, most);
+            let pages = accounting.drop_free(size, node, count, most);
             if pages == 0 {
                 break;
             }
-            self.take_off(&mut books, (node, pages), &mut taken);
+            self.take_off(&mut accounting, node, pages, &mut taken);
         }
         taken
     }
@@ -315,16 +316,17 @@ impl<P: Platform> Pool<'_, P> {
     /// Takes so many free pages of a node off its lists, which have them.
     pub(super) fn take_off(
         &self,
-        books: &mut Accounting,
-        (node, pages): (NodeId, u64),
+        accounting: &mut Accounting,
+        node: NodeId,
+        pages: u64,
         taken: &mut Taken,
     ) {
         let size = self.size;
         let mut left = pages;
         for (slot, zone) in self.manager.hugetlb().node_zones(node) {
-            let lot = books.list(size, slot).take(zone.table(), left);
-            left -= lot.pages();
-            taken.lots[zone.id().kind as usize].append(zone.table(), lot);
+            let list = accounting.list(size, slot).take(zone.table(), left);
+            left -= list.pages();
+            taken.lists[zone.id().kind as usize].append(zone.table(), list);
         }
     }
 
@@ -347,7 +349,7 @@ impl<P: Platform> Pool<'_, P> {
         let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
         let threads =
             resize_threads(size, pages, nodes_used, self.is_much_for_maps(direction), threads);
-        // Relaxed: read by who fills the pools, whose calls these are.
+        // Relaxed: read by whoever fills the pools, whose calls these are.
         self.manager.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
         if threads < 2 {
             nodes().for_each(|node| part(node, 0..shares[node.index()]));

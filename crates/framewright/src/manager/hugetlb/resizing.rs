@@ -1,9 +1,9 @@
 //! Who resizes, and when pages of pools are on their way: in a chain of several that is in no list.
 //!
-//! The links of such a page look like those of one in a list. Who has to tell them apart, because a
-//! memory error hit the page, looks whether anybody moves pages at this moment; if so the page
-//! waits in the books until nobody does. A page that moves alone is told apart by its links and
-//! needs nothing of this.
+//! The links of such a page look like those of one in a list. Whoever has to tell them apart,
+//! because a memory error hit the page, looks whether anybody moves pages at this moment; if so the
+//! page waits in the accounting until nobody does. A page that moves alone is told apart by its
+//! links and needs nothing of this.
 
 use crate::hugetlb::PoolError;
 use crate::manager::facets::Hugetlb;
@@ -18,7 +18,7 @@ pub(super) struct Moving<'a, P: Platform>(&'a Manager<P>);
 impl<'a, P: Platform> Moving<'a, P> {
     pub(super) fn start(manager: &'a Manager<P>) -> Self {
         // Relaxed, as all of this word: who finds a page that moves has held the lock of the zone
-        // or the books after its mover did, and so sees that it started (invariant 37).
+        // or the accounting after its mover did, and so sees that it started (invariant 37).
         manager.pools.moving.fetch_add(1, Ordering::Relaxed);
         Self(manager)
     }
@@ -33,7 +33,7 @@ impl<P: Platform> Drop for Moving<'_, P> {
 }
 
 impl<'m, P: Platform> Hugetlb<'m, P> {
-    /// Whether pages may be on their way. With the lock of the books.
+    /// Whether pages may be on their way. With the lock on the accounting.
     pub(super) fn pages_move(self) -> bool {
         self.manager.pools.moving.load(Ordering::Relaxed) != 0
     }

@@ -138,12 +138,12 @@ impl<P: Platform> Pool<'_, P> {
                         Some(spared) => (0, left.min(spared)),
                         None => (mark.keeps(zone, ZoneKind::Normal), left),
                     };
-                    let lot = zone.take_for_pool(
+                    let list = zone.take_for_pool(
                         self.manager.platform,
                         &ForPool { order: size.order(), most, keep_pages: keep, least },
                         &mut note,
                     );
-                    if lot.pages() == 0
+                    if list.pages() == 0
                         && !self.manager.vmemmap().grow(
                             zone,
                             left.saturating_mul(size.frames()),
@@ -152,8 +152,8 @@ impl<P: Platform> Pool<'_, P> {
                     {
                         break;
                     }
-                    left -= lot.pages();
-                    taken.lots[zone.id().kind as usize].append(zone.table(), lot);
+                    left -= list.pages();
+                    taken.lists[zone.id().kind as usize].append(zone.table(), list);
                 }
             }
         }
@@ -200,8 +200,8 @@ impl<P: Platform> Pool<'_, P> {
                         continue;
                     };
                     taken.note(zone.id().kind, Some(range));
-                    taken.lots[zone.id().kind as usize]
-                        .append(zone.table(), PageList::fresh(chain));
+                    taken.lists[zone.id().kind as usize]
+                        .append(zone.table(), PageList::unreported(chain));
                 }
                 Err(AllocateError::Damaged(_)) if damaged < DAMAGED_TRIES => damaged += 1,
                 Err(_) => return,
@@ -209,8 +209,8 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// As [`take_pages`](Self::take_pages), for who has no other way: caches are drained and the
-    /// reclaim hook is asked.
+    /// As [`take_pages`](Self::take_pages), for whoever has no other way: caches are drained and
+    /// the reclaim hook is asked.
     pub(super) fn take_hard(&self, node: NodeId, most: u64) -> Taken {
         let size = self.size;
         let mut taken = Taken::NONE;
@@ -249,18 +249,18 @@ impl<P: Platform> Pool<'_, P> {
     /// Gives pages back to their zones.
     pub(super) fn give_back(&self, node: NodeId, taken: &Taken) {
         for (_, zone) in self.manager.hugetlb().node_zones(node) {
-            self.give_back_list(zone, taken.lots[zone.id().kind as usize]);
+            self.give_back_list(zone, taken.lists[zone.id().kind as usize]);
         }
     }
 
     /// Gives pages of one zone back to it.
-    pub(super) fn give_back_list(&self, zone: &'static Zone, lot: PageList) {
+    pub(super) fn give_back_list(&self, zone: &'static Zone, list: PageList) {
         let size = self.size;
-        if lot.pages() == 0 {
+        if list.pages() == 0 {
             return;
         }
         let mut leaked = 0;
-        for chain in lot.chains() {
+        for chain in list.chains() {
             self.tell_maps(zone, chain, Moment::Free);
             leaked += if self.manager.debug().aids().watch() {
                 self.give_back_singly(zone, chain)
@@ -269,7 +269,7 @@ impl<P: Platform> Pool<'_, P> {
             };
         }
         if leaked != 0 {
-            self.books().counts_mut(size).leaked += leaked;
+            self.accounting().counts_mut(size).leaked += leaked;
         }
         self.manager.pressure.epoch.note_free();
     }
@@ -285,7 +285,7 @@ impl<P: Platform> Pool<'_, P> {
                 leaked += zone.release_from_pool(
                     self.manager.platform,
                     size.order(),
-                    Chain { told: false, ..one },
+                    Chain { reported: false, ..one },
                 );
             } else if let Some(frames) = frames {
                 // It was allocated as this one page; should an aid think otherwise, the page stays
@@ -303,10 +303,10 @@ impl<P: Platform> Pool<'_, P> {
     pub(super) fn publish_pages(&self, node: NodeId, taken: &Taken) -> u64 {
         let size = self.size;
         let returned = self.prepare_pages(node, taken);
-        let mut books = self.books();
-        books.add_free(size, node, taken.pages());
+        let mut accounting = self.accounting();
+        accounting.add_free(size, node, taken.pages());
         for (slot, zone) in self.manager.hugetlb().node_zones(node) {
-            books.list(size, slot).append(zone.table(), taken.lots[zone.id().kind as usize]);
+            accounting.list(size, slot).append(zone.table(), taken.lists[zone.id().kind as usize]);
         }
         returned
     }
@@ -316,12 +316,12 @@ impl<P: Platform> Pool<'_, P> {
         let size = self.size;
         let is_ours = !self.manager.pools.has_maps.load(Ordering::Relaxed);
         let prepare = |(_, zone): (usize, &'static Zone)| {
-            let lot = taken.lots[zone.id().kind as usize];
-            let runs = taken.runs(zone.id().kind).filter(|_| is_ours && lot.pages() != 0);
+            let list = taken.lists[zone.id().kind as usize];
+            let runs = taken.runs(zone.id().kind).filter(|_| is_ours && list.pages() != 0);
             debug_assert!(
                 runs.clone()
                     .is_none_or(|runs| runs.map(PfnRange::pages).sum::<u64>()
-                        == lot.pages() * size.frames()),
+                        == list.pages() * size.frames()),
                 "the runs are all pages"
             );
             match runs {
@@ -329,7 +329,7 @@ impl<P: Platform> Pool<'_, P> {
                     self.give_up_map(zone, runs)
                 }
                 Some(_) => 0,
-                None => lot
+                None => list
                     .chains()
                     .map(|chain| self.tell_maps(zone, chain, Moment::Publish))
                     .iter()

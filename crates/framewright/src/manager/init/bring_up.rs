@@ -8,17 +8,17 @@ use crate::block::table::BlockTable;
 use crate::carve::Carver;
 use crate::debug::Aids;
 use crate::manager::hugetlb::boot::choose_boot_pages;
-use crate::manager::init::chance::begin_shuffling;
 use crate::manager::init::check::check;
 use crate::manager::init::error::{BringUpError, BringUpFailed};
 use crate::manager::init::frame::{BringUp, Frame};
 use crate::manager::init::node_clock::{NodeClock, Work};
 use crate::manager::init::obtained::{Obtained, place_tables};
-use crate::manager::init::paint::paint;
 use crate::manager::init::plan::{Plan, TableSize, ZoneSet, zone_span};
+use crate::manager::init::seed::begin_shuffling;
 use crate::manager::init::vmemmap::{
     MapState, first_value, node_of_segment, note_absent, withheld,
 };
+use crate::manager::init::zones::initialise_zones;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;
@@ -57,50 +57,30 @@ impl<P: Platform> Manager<P> {
         mut early: Memblock<'a, P>,
         input: &BringUp<'_>,
     ) -> Result<Self, BringUpFailed<'a, P>> {
-        match Self::bring_up_all(&mut early, input) {
-            Ok(manager) => Ok(manager),
-            Err(error) => Err(BringUpFailed { error, early }),
-        }
+        let prepared = match prepare(&mut early, input) {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(BringUpFailed { error, early }),
+        };
+        Ok(Self::finish(&mut early, input, prepared))
     }
 
-    fn bring_up_all(
-        early: &mut Memblock<'_, P>,
-        input: &BringUp<'_>,
-    ) -> Result<Self, BringUpError> {
+    /// All that cannot fail. A function of its own because a manager is 5 KB, which are moved once
+    /// less on a stack that may be small.
+    #[inline(never)]
+    fn finish(early: &mut Memblock<'_, P>, input: &BringUp<'_>, prepared: Prepared) -> Self {
         let platform = early.platform();
-        check(platform, early)?;
-        if input.parameters.movable_node {
-            early.set_movable_node(true);
-        }
-        place_tables(early, input.parameters);
-        let started_ns = input.started_ns.or_else(|| platform.now_ns());
+        let Prepared { mut frame, debug, map_state, bytes, started_ns } = prepared;
+        let aids = debug.aids;
+        let are_wanted = wants_descriptors(platform, input);
         let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
-        let plan = Plan::measure(early.runs());
-        let mut memory = Obtained::new(early);
-        let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;
-        frame.fill(memory.early, &plan);
-        allocate_tables(platform, &mut memory, &mut frame)?;
-        let aids = Aids::of(input.parameters);
-        let debug = DebugState::allocate(platform, &mut memory, frame.directory, aids)?;
-        let map_state = if MapState::is_wanted(platform, input.parameters) {
-            Some(MapState::allocate(&mut memory, frame.zones)?)
-        } else {
-            None
-        };
-        let space = platform.vmemmap_space();
-        let are_wanted = input.parameters.pages.are_wanted(space.is_some());
-        if !any_free(memory.early, are_wanted) {
-            return Err(BringUpError::NothingToManage);
-        }
-        memory.keep();
-        let (policy, array) = make_map(&mut memory, input, &mut frame, platform, map_state);
+        let (policy, array) = make_map(early, input, &mut frame, platform, map_state);
         let map_bytes = array.bytes();
-        let metadata_bytes = memory.bytes + map_bytes + size_of::<Self>() as u64;
+        let metadata_bytes = bytes + map_bytes + size_of::<Self>() as u64;
         let tables_ns = since();
 
         let shuffle_seed = begin_shuffling(frame.zones, input.parameters, platform);
         let mut clock = NodeClock::new(platform);
-        paint(memory.early, &mut frame, &mut clock, &array);
+        initialise_zones(early, &mut frame, &mut clock, &array);
         let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
         let readers: &'static [Readers] = readers;
         for zone in frame.zones.iter_mut() {
@@ -150,7 +130,7 @@ impl<P: Platform> Manager<P> {
             tunables: SpinLock::new(tunables),
             settings: Settings::of(input.parameters),
             reporting: Reporting::new(&input.parameters.reporting),
-            vmemmap: MapPolicy::new(policy, (map_bytes, without_map), input.parameters, started_ns),
+            vmemmap: MapPolicy::new(policy, map_bytes, without_map, input.parameters, started_ns),
             section_locks: SectionLocks::new(),
             shuffle_seed,
             metadata_bytes,
@@ -163,7 +143,7 @@ impl<P: Platform> Manager<P> {
         if manager.zones.iter().all(|zone| !zone.sections().are_left()) {
             manager.times.all_memory_ns = manager.times.bring_up_ns;
         }
-        Ok(manager)
+        manager
     }
 
     /// Allocates a block and frees it, so that the time to the first allocation is one of an
@@ -182,12 +162,57 @@ impl<P: Platform> Manager<P> {
     }
 }
 
+/// What bring-up obtains before it can go on to the end.
+struct Prepared {
+    frame: Frame,
+    debug: DebugState,
+    map_state: Option<MapState>,
+    /// Of all tables.
+    bytes: u64,
+    /// When the intake began.
+    started_ns: Option<u64>,
+}
+
+/// Obtains the memory for all tables: all or nothing.
+#[inline(never)]
+fn prepare<P: Platform>(
+    early: &mut Memblock<'_, P>,
+    input: &BringUp<'_>,
+) -> Result<Prepared, BringUpError> {
+    let platform = early.platform();
+    check(platform, early)?;
+    if input.parameters.movable_node {
+        early.set_movable_node(true);
+    }
+    place_tables(early, input.parameters);
+    let started_ns = input.started_ns.or_else(|| platform.now_ns());
+    let plan = Plan::measure(early.runs());
+    let mut memory = Obtained::new(early);
+    let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;
+    frame.fill(memory.early, &plan);
+    match allocate_all(&mut memory, &mut frame, input) {
+        Ok((debug, map_state)) => {
+            memory.keep();
+            Ok(Prepared { frame, debug, map_state, bytes: memory.bytes, started_ns })
+        }
+        Err(error) => {
+            memory.give_tables_back(frame.zones);
+            Err(error)
+        }
+    }
+}
+
+/// Whether pages are to have descriptors.
+fn wants_descriptors<P: Platform>(platform: &P, input: &BringUp<'_>) -> bool {
+    input.parameters.pages.are_wanted(platform.vmemmap_space().is_some())
+}
+
 /// Gets the array's memory where the policy wants one, and tells the zones what of them it
 /// describes and what is withheld. Returns the policy that came of it, and the array. Nodes whose
 /// part finds no memory, and all when nothing would be left to hand out, go without.
 #[inline(never)]
 fn make_map<P: Platform>(
-    memory: &mut Obtained<'_, '_, P>,
+    early: &mut Memblock<'_, P>,
     input: &BringUp<'_>,
     frame: &mut Frame,
     platform: &'static P,
@@ -199,16 +224,10 @@ fn make_map<P: Platform>(
     };
     let (directory, zones) = (&*frame.directory, &*frame.zones);
     let node_of = |segment: &Segment| node_of_segment(zones, segment);
-    choose_boot_pages(
-        memory.early,
-        input.parameters,
-        directory,
-        &node_of,
-        &mut frame.pools.boot_pages,
-    );
-    array.obtain(memory.early, space, directory, &node_of, &frame.pools.boot_pages);
-    if !any_free(memory.early, !array.covers_all()) {
-        array.give_back(memory.early, space, directory, &node_of, MapFallback::NothingLeft);
+    choose_boot_pages(early, input.parameters, directory, &node_of, &mut frame.pools.boot_pages);
+    array.obtain(early, space, directory, &node_of, &frame.pools.boot_pages);
+    if !any_free(early, !array.covers_all()) {
+        array.give_back(early, space, directory, &node_of, MapFallback::NothingLeft);
     }
     note_absent(frame.nodes, &array);
     let policy = input.parameters.policy;
@@ -219,14 +238,36 @@ fn make_map<P: Platform>(
         .filter(|zone| !zone.segments().is_empty())
         .for_each(|zone| have.insert(zone.id()));
     let fill = first_value(input.parameters, space);
-    state.furnish(platform, frame.zones, &array, fill, space, &|zone| match policy {
-        Policy::Deferred => withheld(memory.early.runs(), &|zone| have.contains(zone), zone),
+    state.attach(platform, frame.zones, &array, fill, space, &|zone| match policy {
+        Policy::Deferred => withheld(early.runs(), &|zone| have.contains(zone), zone),
         Policy::Eager | Policy::OnDemand => None,
     });
     (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
 }
 
-/// Each zone's tables, on its node. All or nothing.
+/// All tables that zones are needed for. What an error leaves of the zones' own is to be given
+/// back.
+#[inline(never)]
+fn allocate_all<P: Platform>(
+    memory: &mut Obtained<'_, '_, P>,
+    frame: &mut Frame,
+    input: &BringUp<'_>,
+) -> Result<(DebugState, Option<MapState>), BringUpError> {
+    let (platform, parameters) = (memory.early.platform(), input.parameters);
+    allocate_tables(platform, memory, frame)?;
+    let debug = DebugState::allocate(platform, memory, frame.directory, Aids::of(parameters))?;
+    let map_state = if MapState::is_wanted(platform, parameters) {
+        Some(MapState::allocate(memory, frame.zones)?)
+    } else {
+        None
+    };
+    if !any_free(memory.early, wants_descriptors(platform, input)) {
+        return Err(BringUpError::NothingToManage);
+    }
+    Ok((debug, map_state))
+}
+
+/// Each zone's tables, on its node.
 #[inline(never)]
 fn allocate_tables<P: Platform>(
     platform: &'static P,
@@ -246,14 +287,13 @@ fn allocate_tables<P: Platform>(
             continue;
         }
         let size = TableSize::of(segments);
-        let range = memory.take("block tables", size.bytes(), id.node)?;
+        let range = memory.take_table(size.bytes(), &mut frame.zones[slot])?;
         // SAFETY: the range was just reserved for this table, below the direct limit, in one range
         // of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
         // What is touched lies together, before the arrays that an idle machine never reads.
         let ready = carver.values(size.ready_words, |_| AtomicU64::new(0));
         let heads: &'static [BlockEntry] = carver.any(size.groups);
-        frame.zones[slot].set_table_memory(range);
         let free_index = FreeIndex::new(carver.any(size.free_index_words), size.entries);
         let deferred = DeferredMerges::new(carver.any(size.deferred_words), size.entries);
         let reported = ReportedBitmap::new(carver.any(size.reported_words));

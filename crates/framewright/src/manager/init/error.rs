@@ -47,8 +47,8 @@ impl fmt::Display for BringUpError {
 impl core::error::Error for BringUpError {}
 
 /// Bring-up failed, and the memblock allocator is back, with all the memory that it had. It is
-/// small ([`Memblock`]), so that this is no burden for a small stack. Who has no use for it takes
-/// the error alone; `?` does, where a [`BringUpError`] is returned.
+/// small ([`Memblock`]), so that this is no burden for a small stack. Whoever has no use for it
+/// takes the error alone; `?` does, where a [`BringUpError`] is returned.
 pub struct BringUpFailed<'a, P: Platform> {
     /// Why.
     pub error: BringUpError,

@@ -8,7 +8,7 @@ use crate::units::NodeId;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Its free memory becomes blocks in free lists.
-    Painting,
+    Zones,
     /// What goes before and comes after: its memory is counted, what is reserved is said, blocks in
     /// pieces are noted and described.
     Bookkeeping,
@@ -45,7 +45,7 @@ impl<'a, P: Platform> NodeClock<'a, P> {
             && let Some(node) = nodes.get_mut(node.index())
         {
             let sum =
-                if work == Work::Painting { &mut node.init_ns } else { &mut node.bookkeeping_ns };
+                if work == Work::Zones { &mut node.init_ns } else { &mut node.bookkeeping_ns };
             *sum = Some(sum.unwrap_or(0) + now.saturating_sub(since));
         }
     }

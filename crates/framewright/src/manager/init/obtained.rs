@@ -5,13 +5,15 @@ use crate::memblock::{Memblock, MemblockRequest, NodeChoice, Tables};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::units::{NodeId, PAGE_SIZE, PhysRange, PoolSize};
-use crate::zone::ZoneId;
+use crate::zone::Zone;
 
-/// Ranges that bring-up obtains at most: a table for each zone and a few for the machine.
-const MOST_RANGES: usize = ZoneId::LIMIT + 4;
+/// Ranges for the whole machine: zones and directory, debug aids, the state of the vmemmap.
+const MOST_RANGES: usize = 3;
 
-/// Memory for the manager's tables. What was obtained goes back when this is dropped, unless
-/// [`keep`](Self::keep) was called.
+/// Memory for the manager's tables. What was obtained for the machine goes back when this is
+/// dropped, unless [`keep`](Self::keep) was called; a zone knows its own table, which goes back by
+/// [`give_tables_back`](Self::give_tables_back). A list of all of them would be 3 KiB of the stack,
+/// of which a kernel has 16 or so when it boots.
 pub(crate) struct Obtained<'a, 'b, P: Platform> {
     pub(crate) early: &'a mut Memblock<'b, P>,
     /// All that was obtained, in bytes.
@@ -23,6 +25,32 @@ pub(crate) struct Obtained<'a, 'b, P: Platform> {
 impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
     pub(crate) const fn new(early: &'a mut Memblock<'b, P>) -> Self {
         Self { early, bytes: 0, ranges: [PhysRange::new(0, 0); MOST_RANGES], count: 0 }
+    }
+
+    /// The table of a zone, which notes it.
+    pub(crate) fn take_table(
+        &mut self,
+        size_bytes: u64,
+        zone: &mut Zone,
+    ) -> Result<PhysRange, BringUpError> {
+        let range = self.allocate("block tables", size_bytes, zone.id().node, false)?;
+        zone.set_table_memory(range);
+        Ok(range)
+    }
+
+    /// Gives the tables of all zones back that have one.
+    pub(crate) fn give_tables_back(&mut self, zones: &[Zone]) {
+        for zone in zones.iter().filter(|zone| !zone.table_memory().is_empty()) {
+            self.give_back(zone.table_memory());
+        }
+    }
+
+    fn give_back(&mut self, range: PhysRange) {
+        // It was allocated for this, so that this cannot fail; if it did, the range would stay
+        // reserved.
+        // SAFETY: `range` was obtained for tables of a manager that is not made after all; nobody
+        // looks at them again.
+        let _ = unsafe { self.early.free(range) };
     }
 
     /// Nothing can fail any more.
@@ -57,6 +85,22 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
         node: NodeId,
         zeroed: bool,
     ) -> Result<PhysRange, BringUpError> {
+        let range = self.allocate(what, size_bytes, node, zeroed)?;
+        debug_assert!(self.count < MOST_RANGES, "more tables than there can be");
+        if let Some(slot) = self.ranges.get_mut(self.count) {
+            *slot = range;
+            self.count += 1;
+        }
+        Ok(range)
+    }
+
+    fn allocate(
+        &mut self,
+        what: &'static str,
+        size_bytes: u64,
+        node: NodeId,
+        zeroed: bool,
+    ) -> Result<PhysRange, BringUpError> {
         let request = MemblockRequest {
             node: NodeChoice::Preferred(node),
             zeroed,
@@ -67,23 +111,14 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
             .allocate_table(&request, node)
             .map_err(|cause| BringUpError::NoRoomForTables { what, size_bytes, node, cause })?;
         self.bytes += range.size();
-        debug_assert!(self.count < MOST_RANGES, "more tables than there can be");
-        if let Some(slot) = self.ranges.get_mut(self.count) {
-            *slot = range;
-            self.count += 1;
-        }
         Ok(range)
     }
 }
 
 impl<P: Platform> Drop for Obtained<'_, '_, P> {
     fn drop(&mut self) {
-        for &range in &self.ranges[..self.count] {
-            // It was allocated for this, so that this cannot fail; if it did, the range would stay
-            // reserved.
-            // SAFETY: `range` was obtained for tables of a manager that is not made after all;
-            // nobody looks at them again.
-            let _ = unsafe { self.early.free(range) };
+        for number in 0..self.count {
+            self.give_back(self.ranges[number]);
         }
     }
 }

@@ -45,7 +45,7 @@ impl MapState {
     }
 
     /// Tells the zones of nodes that the array describes, and which of their sections are withheld.
-    pub(crate) fn furnish<P: Platform>(
+    pub(crate) fn attach<P: Platform>(
         self,
         platform: &'static P,
         zones: &mut [Zone],

@@ -9,7 +9,7 @@ pub(crate) mod tunables;
 pub(crate) mod vmemmap;
 
 use crate::block::{BlockEntry, BlockState, segment};
-use crate::manager::init::chance::ShuffleSeed;
+use crate::manager::init::seed::ShuffleSeed;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;

@@ -13,7 +13,7 @@ use crate::vmemmap::{BootPages, BootRange};
 
 /// What the manager keeps of all pools.
 pub(crate) struct Pools {
-    pub(crate) books: SpinLock<Accounting>,
+    pub(crate) accounting: SpinLock<Accounting>,
     /// The task that resizes; 0 is none.
     pub(crate) resizer: AtomicU64,
     /// How many move pages in chains that are in no list ([`Moving`]).
@@ -46,7 +46,7 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Memory that the books take.
+    /// Bytes of the counters and lists.
     pub(crate) fn room(zones: usize, nodes: usize, parameters: &Parameters) -> u64 {
         room::<FreeList>((zones * PoolSize::COUNT) as u64)
             + room::<NodeAccounts>((nodes * PoolSize::COUNT) as u64)
@@ -69,7 +69,7 @@ impl Pools {
         let lists = carver.values(zones * PoolSize::COUNT, |_| FreeList::EMPTY);
         let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeAccounts::default());
         Self {
-            books: SpinLock::new(Accounting::new(nodes, lists)),
+            accounting: SpinLock::new(Accounting::new(nodes, lists)),
             resizer: AtomicU64::new(0),
             moving: AtomicU32::new(0),
             maps: SpinLock::new(None),

@@ -133,7 +133,7 @@ pub(crate) struct PressureState {
     /// says for itself in which epoch that was; none is 0, the first epoch's number being 1.
     pub(crate) usual_failures: [AtomicU64; USUAL_FAILURES],
     pub(crate) hook: SpinLock<Option<&'static dyn Reclaim>>,
-    /// Whether there is a hook, for who would fail at once without one.
+    /// Whether there is a hook, for whoever would fail at once without one.
     pub(crate) has_hook: AtomicBool,
     /// Who is in the hook; 0 is nobody.
     pub(crate) tasks: [AtomicU64; RECLAIM_TASKS],

@@ -46,7 +46,8 @@ pub(crate) struct MapPolicy {
 impl MapPolicy {
     pub(crate) fn new(
         policy: Policy,
-        (bytes, without_map): (u64, u64),
+        bytes: u64,
+        without_map: u64,
         parameters: &Parameters,
         started_ns: Option<u64>,
     ) -> Self {
@@ -142,7 +143,7 @@ impl core::error::Error for MapError {}
 /// ([`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) asks for that). A bit for every 64th
 /// section.
 ///
-/// Who has a bit may lose its CPU, as [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) may
+/// Whoever has a bit may lose its CPU, as [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) may
 /// sleep; so who waits for it lets other tasks run.
 pub(crate) struct SectionLocks(AtomicU64);
 

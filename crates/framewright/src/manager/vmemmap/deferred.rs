@@ -154,7 +154,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         }
     }
 
-    /// Waits until nothing of the zone is withheld. Who has a section is pinned, so that this ends.
+    /// Waits until nothing of the zone is withheld. Whoever has a section is pinned, so that this
+    /// ends.
     fn wait_for_sections(self, zone: &Zone) {
         while zone.sections().are_left() {
             self.manager.platform.relax();
@@ -239,7 +240,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     }
 
     /// Waits until one of the sections is done that CPUs are busy with, of which `before` were left
-    /// when it was looked last. Whether one is. Who has a section is pinned, so that this ends.
+    /// when it was looked last. Whether one is. Whoever has a section is pinned, so that this ends.
     fn wait_for_others(self, zone: &Zone, before: u32) -> bool {
         let sections = zone.sections();
         if self.manager.platform.can_wait() {

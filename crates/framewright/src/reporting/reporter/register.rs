@@ -76,7 +76,7 @@ impl<P: Platform> Manager<P> {
             looked_ns: None,
             look_due_ns: 0,
             vain_looks: 0,
-            hopeless: None,
+            known_to_fail: None,
             flushes_begun: reporting.flushes_wanted(),
             events: [None; EVENTS],
         };

@@ -1,4 +1,4 @@
-//! Where chance begins: the seed of the shuffle.
+//! The seed of the shuffle.
 
 use crate::block::random::Random;
 use crate::parameters::Parameters;

@@ -1,5 +1,5 @@
-//! Frees beside a drain under every interleaving that the memory model allows: while quiet lasts,
-//! what a search did not find is nowhere.
+//! Frees beside a drain under every interleaving that the memory model allows: while an epoch
+//! lasts, what a search did not find is nowhere.
 //!
 //! The model has no way to execute a barrier on another thread, so both sides have a fence of their
 //! own there; what is checked is the protocol around it. `RUSTFLAGS="--cfg loom" cargo test
@@ -42,7 +42,7 @@ unsafe impl Platform for Waiter {
 
 /// A zone, and one CPU's cache.
 struct Machine {
-    quiet: DrainEpoch,
+    epoch: DrainEpoch,
     ownership: Ownership,
     cached: UnsafeCell<u32>,
     zone: Mutex<u32>,
@@ -56,7 +56,7 @@ unsafe impl Send for Machine {}
 impl Machine {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            quiet: DrainEpoch::new(false),
+            epoch: DrainEpoch::new(false),
             ownership: Ownership::new(),
             cached: UnsafeCell::new(0),
             zone: Mutex::new(0),
@@ -66,7 +66,7 @@ impl Machine {
     /// Frees a page into the cache, or into the zone when the cache is being drained.
     fn free(&self) {
         if self.ownership.enter() {
-            self.quiet.note_free();
+            self.epoch.note_free();
             // SAFETY: we entered.
             self.cached.with_mut(|cached| unsafe { *cached += 1 });
             self.ownership.leave();
@@ -77,12 +77,12 @@ impl Machine {
 
     fn free_to_zone(&self) {
         *self.zone.lock().expect("no panic") += 1;
-        self.quiet.note_free();
+        self.epoch.note_free();
     }
 
-    /// Drains and searches; the number of the quiet when nothing was found.
+    /// Drains and searches; the number of the epoch when nothing was found.
     fn search(&self) -> Option<u64> {
-        let drain = self.quiet.begin_drain();
+        let drain = self.epoch.begin_drain();
         self.ownership.revoke();
         fence(Ordering::SeqCst);
         self.ownership.wait(&Waiter);
@@ -92,15 +92,15 @@ impl Machine {
             *self.zone.lock().expect("no panic") += drained;
         });
         self.ownership.give_back();
-        self.quiet.end_drain(drain);
-        let number = self.quiet.number();
+        self.epoch.end_drain(drain);
+        let number = self.epoch.number();
         let found = *self.zone.lock().expect("no panic");
         number.filter(|_| found == 0)
     }
 
     /// Everybody is done: if the search's failure still counts, there is nothing.
     fn check(&self, failed: Option<u64>) {
-        if failed.is_some() && self.quiet.number() == failed {
+        if failed.is_some() && self.epoch.number() == failed {
             assert_eq!(*self.zone.lock().expect("no panic"), 0);
             // SAFETY: nobody is inside any more.
             self.cached.with(|cached| assert_eq!(unsafe { *cached }, 0));
@@ -146,8 +146,8 @@ fn a_free_on_each_way_while_two_drains_follow_one_another() {
     });
 }
 
-/// Who only asks learns of frees and drains from the two words alone: it finds the mark of a later
-/// drain, and must not take it for that of an earlier one.
+/// Whoever only asks learns of frees and drains from the two words alone: it finds the mark of a
+/// later drain, and must not take it for that of an earlier one.
 #[test]
 fn a_quiet_that_is_over_does_not_come_back() {
     loom::model(|| {
@@ -156,12 +156,12 @@ fn a_quiet_that_is_over_does_not_come_back() {
         assert_eq!(failed, Some(1), "the machine is empty and nobody frees");
         let asker = Arc::clone(&machine);
         let asker = thread::spawn(move || {
-            let is_over = asker.quiet.number().is_none();
-            let number = asker.quiet.number();
+            let is_over = asker.epoch.number().is_none();
+            let number = asker.epoch.number();
             assert!(!is_over || number != failed, "what ended is there again");
         });
         machine.free_to_zone();
-        machine.quiet.end_drain(machine.quiet.begin_drain());
+        machine.epoch.end_drain(machine.epoch.begin_drain());
         asker.join().expect("no panic");
     });
 }
@@ -189,8 +189,8 @@ fn two_drains_at_a_time_while_somebody_frees_on_each_way() {
     }
 }
 
-/// Who freed something, and who was told so, must not take the memory for used up because an
-/// earlier search found nothing.
+/// Whoever freed something, and whoever was told so, must not take the memory for used up because
+/// an earlier search found nothing.
 #[test]
 fn who_freed_and_who_was_told_do_not_find_the_quiet() {
     for told in [false, true] {
@@ -210,7 +210,7 @@ fn who_freed_and_who_was_told_do_not_find_the_quiet() {
             }
             // The free came before this, so a number from here on is one whose search has found the
             // page.
-            let number = machine.quiet.number();
+            let number = machine.epoch.number();
             let failed = searching.join().expect("no panic");
             assert!(
                 number.is_none() || number != failed,

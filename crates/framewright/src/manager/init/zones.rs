@@ -1,5 +1,5 @@
-//! Painting: every frame of memory comes to its zone, in one pass over what is reserved or
-//! allocated and one over what is free.
+//! Brings every frame of memory to its zone: one pass over what is reserved or allocated, then one
+//! over what is free.
 
 use crate::manager::init::frame::Frame;
 use crate::manager::init::node_clock::{NodeClock, Work};
@@ -15,7 +15,7 @@ const NOTHING: (ZoneId, Pfn) = (ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma
 
 /// Walks memory and free memory together, both ascending, once for all memory that is not free and
 /// once for what is.
-struct Painter<'a> {
+struct Initialiser<'a> {
     zones: &'a mut [Zone],
     slots: &'a [u16],
     runs: ZoneRuns<MemoryRuns<'a>>,
@@ -24,15 +24,15 @@ struct Painter<'a> {
     position: u64,
     /// One past the last frame that was free, and its zone.
     free_end: (ZoneId, Pfn),
-    /// What is painted: that which is free, or that which is not.
-    paints_free: bool,
+    /// What is initialised: that which is free, or that which is not.
+    takes_free: bool,
     array: &'a ArrayMemory,
     boot_pages: &'a BootPages,
 }
 
-impl Painter<'_> {
+impl Initialiser<'_> {
     #[inline(never)]
-    fn paint(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
+    fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
         self.zones[usize::from(self.slots[run.zone.index()])].initialise(run, range, initial_use);
     }
 
@@ -49,10 +49,10 @@ impl Painter<'_> {
             let next = ours.min_by_key(|part| part.start).filter(|_| !run.stray);
             let stop = next.map_or(end, |part| part.start.0);
             if rest.start.0 < stop {
-                self.paint(run, PfnRange::new(rest.start.0, stop), InitialUse::Reserved);
+                self.initialise(run, PfnRange::new(rest.start.0, stop), InitialUse::Reserved);
             }
             if let Some(part) = next {
-                self.paint(run, part, InitialUse::Allocated);
+                self.initialise(run, part, InitialUse::Allocated);
             }
             self.position = next.map_or(end, |part| part.end.0);
         }
@@ -69,10 +69,10 @@ impl Painter<'_> {
         while let Some(run) = self.run {
             let piece = free.intersection(run.range);
             if !piece.is_empty() {
-                if self.paints_free {
+                if self.takes_free {
                     let touching = self.free_end == (run.zone, piece.start);
                     self.free_end = (run.zone, piece.end);
-                    self.paint(&run, piece, InitialUse::Free { touching });
+                    self.initialise(&run, piece, InitialUse::Free { touching });
                 } else {
                     self.reserve_up_to(&run, piece.start.0);
                     self.position = piece.end.0;
@@ -81,7 +81,7 @@ impl Painter<'_> {
             if run.range.end > free.end {
                 return;
             }
-            if !self.paints_free {
+            if !self.takes_free {
                 self.reserve_up_to(&run, run.range.end.0);
             }
             self.advance();
@@ -89,10 +89,10 @@ impl Painter<'_> {
     }
 }
 
-/// Paints all memory, hands the memblock allocator's over, and writes down what each zone must know
-/// of its blocks in pieces.
+/// Initialises all zones, hands the memblock allocator's free memory over, and records which frames
+/// of partially managed blocks each zone has.
 #[inline(never)]
-pub(crate) fn paint<P: Platform>(
+pub(crate) fn initialise_zones<P: Platform>(
     early: &mut Memblock<'_, P>,
     frame: &mut Frame,
     clock: &mut NodeClock<'_, P>,
@@ -107,28 +107,28 @@ pub(crate) fn paint<P: Platform>(
     // From here on the memblock allocator allocates nothing more, so that its own arrays can be
     // handed over with the rest.
     let boot_pages = &frame.pools.boot_pages;
-    for paints_free in [false, true] {
+    for takes_free in [false, true] {
         let (zones, runs) = (&mut *frame.zones, runs.clone());
         let (slots, free_end) = (&*frame.slots, NOTHING);
-        let mut painter = Painter {
+        let mut initialiser = Initialiser {
             zones,
             slots,
             runs,
             run: None,
             position: 0,
             free_end,
-            paints_free,
+            takes_free,
             array,
             boot_pages,
         };
-        painter.advance();
-        let work = if paints_free { Work::Painting } else { Work::Bookkeeping };
+        initialiser.advance();
+        let work = if takes_free { Work::Zones } else { Work::Bookkeeping };
         early.for_each_in_the_end(&mut |free, node: NodeId| {
             clock.turn_to(nodes, node, work);
-            painter.free(free);
+            initialiser.free(free);
         });
-        if !paints_free {
-            painter.free(PfnRange::new(u64::MAX, u64::MAX));
+        if !takes_free {
+            initialiser.free(PfnRange::new(u64::MAX, u64::MAX));
         }
         clock.stop(nodes);
     }
