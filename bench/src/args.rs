@@ -217,7 +217,7 @@ pub struct ModelOptions {
     /// Spread its memory over this many nodes [default: what the file says]
     #[arg(long, value_name = "N", value_parser = nodes)]
     pub nodes: Option<u32>,
-    /// A machine with so much memory in the place of a file, such as 24T
+    /// A made-up machine with this much memory, instead of a file, such as 24T
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "machine")]
     pub memory: Option<u64>,
     /// Costs from the `model` section of this file of results rather than measured now
@@ -233,6 +233,22 @@ pub struct ModelOptions {
 /// # Errors
 /// What is wrong with it, in one line.
 pub fn read() -> Result<Option<Command>, Error> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["bench", rest @ ..] => {
+            let command = if rest.is_empty() { "--help".into() } else { rest.join(" ") };
+            return Err(Error::Usage(format!(
+                "bench is this program: `framewright-bench {command}`"
+            )));
+        }
+        [word @ ("boot" | "shell" | "top"), ..] => {
+            return Err(Error::Usage(format!(
+                "{word} is for the program framewright: `cargo run --release -- {}`",
+                words.join(" ")
+            )));
+        }
+        _ => {}
+    }
     let none = "no command given; `framewright-bench alloc` measures allocation, --help shows more";
     framewright_cli::args::parse::<Program>(none).map(|program| program.map(|all| all.command))
 }

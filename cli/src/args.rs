@@ -220,18 +220,37 @@ pub enum Model {
 }
 
 /// Commands of the other program, by which its users still ask this one.
-const OF_BENCH: [&str; 3] = ["bench", "compare", "model"];
+const OF_BENCH: [&str; 14] = [
+    "all",
+    "alloc",
+    "bench",
+    "bring-up",
+    "check-model",
+    "compare",
+    "fragment",
+    "hugepages",
+    "init",
+    "jobs",
+    "model",
+    "reporting",
+    "scaling",
+    "traffic",
+];
 
 /// Reads the command line. `None`: it asked for help, which has been printed.
 ///
 /// # Errors
 /// What is wrong with it, in one line.
 pub fn read() -> Result<Option<Command>, Error> {
-    let word = std::env::args().nth(1).unwrap_or_default();
-    if OF_BENCH.contains(&word.as_str()) {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((word, rest)) = words.split_first()
+        && OF_BENCH.contains(&word.as_str())
+    {
+        let command = if word == "bench" { rest } else { &words };
+        let command = if command.is_empty() { "--help".into() } else { command.join(" ") };
         return Err(Error::Usage(format!(
             "{word} is for the program framewright-bench: \
-             `cargo run --release -p framewright-bench -- --help` shows what it measures"
+             `cargo run --release -p framewright-bench -- {command}`"
         )));
     }
     let none = "no command given; `framewright boot` brings up this machine, --help shows more";
@@ -286,11 +305,8 @@ const GUEST_SWITCHES: [(&str, &str); 12] = [
     ("reporting=SECONDS", "let reports go on for so long before what comes next"),
     ("stress=SECONDS", "random traffic once memory is up"),
     ("stress_operations=N", "so much traffic, rather than so long"),
-    ("stress_seed=N", "another traffic"),
-    (
-        "(anything else)",
-        "is told as unknown and ignored, but for what is nearly one of these or has a wrong value",
-    ),
+    ("stress_seed=N", "the seed of that traffic"),
+    ("(anything else)", "is reported as unknown and ignored, unless it is nearly one of these"),
 ];
 
 /// What clap has to say, without its usage text, in one line.

@@ -70,9 +70,11 @@ fn words_that_mean_nothing() {
     refused(&["boot", "--frobnicate"], &["--frobnicate"]);
     refused(&["reboot"], &["reboot"]);
     refused(&[], &["framewright boot"]);
-    for word in ["bench", "compare", "model"] {
+    for word in ["bench", "compare", "model", "traffic"] {
         refused(&[word, "--help"], &[word, "framewright-bench"]);
     }
+    refused(&["bench", "alloc", "--quick"], &["framewright-bench -- alloc --quick`"]);
+    refused(&["alloc", "--quick"], &["framewright-bench -- alloc --quick`"]);
 }
 
 #[test]
