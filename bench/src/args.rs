@@ -33,8 +33,7 @@ pub enum Command {
 #[derive(Args, Debug)]
 pub struct Report {
     /// Results of benchmarks with `--json` and of `compare`, snapshots of `framewright boot
-    /// --snapshot`; of rows that
-    /// measure the same the last counts
+    /// --snapshot`; of rows that measure one thing the last counts
     #[arg(value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// A snapshot of memory, for its map; may be given many times
@@ -246,6 +245,11 @@ pub fn read() -> Result<Option<Command>, Error> {
                 "{word} is for the program framewright: `cargo run --release -- {}`",
                 words.join(" ")
             )));
+        }
+        ["compare"] => {
+            return Err(Error::Usage(
+                "compare with what? `framewright-bench compare linux`".into(),
+            ));
         }
         _ => {}
     }

@@ -24,6 +24,7 @@ fn words_that_mean_nothing() {
     refused(&["alloc", "--frobnicate"], "--frobnicate");
     refused(&[], "framewright-bench alloc");
     refused(&["bench", "alloc"], "`framewright-bench alloc`");
+    refused(&["compare"], "framewright-bench compare linux");
     refused(&["bench"], "`framewright-bench --help`");
     refused(&["boot", "--memory", "8G"], "`cargo run --release -- boot --memory 8G`");
 }

@@ -4,39 +4,10 @@
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
 
-use common::{Outcome, Scratch, program};
+use common::Scratch;
+use common::limited::report;
 use serde_json::{Value, json};
 use std::fs;
-use std::os::unix::process::CommandExt;
-
-/// Seconds of a CPU and bytes of memory that a report may take. Its work is what is bounded; a slow
-/// machine takes longer and not more of it.
-const CPU_SECONDS: u64 = 60;
-const MEMORY_BYTES: u64 = 2 << 30;
-
-/// Makes a report of one file; the system ends a program that takes more than the limits.
-fn report(folder: &Scratch, value: &Value) -> Outcome {
-    let (file, page) = (folder.path("in.json"), folder.path("out.html"));
-    fs::write(&file, value.to_string()).expect("a file");
-    let mut command = program();
-    command.args(["report", &file.display().to_string(), "-o", &page.display().to_string()]);
-    let limit = |which, most| {
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-        // SAFETY: setrlimit reads the structure and touches nothing else.
-        if unsafe { libc::setrlimit(which, &limit) } == 0 {
-            Ok(())
-        } else {
-            Err(std::io::Error::last_os_error())
-        }
-    };
-    // SAFETY: between fork and exec only system calls are made.
-    unsafe {
-        command.pre_exec(move || {
-            limit(libc::RLIMIT_CPU, CPU_SECONDS).and_then(|()| limit(libc::RLIMIT_AS, MEMORY_BYTES))
-        })
-    };
-    common::finish(&mut command)
-}
 
 #[test]
 fn results_of_many_kinds_take_time_in_step_with_their_number() {

@@ -82,16 +82,7 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
     /// about, until it returns, and no reference to a descriptor of theirs is used any more.
     pub unsafe fn optimize(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
-        let space = self.space_to_change()?;
-        let mut total = MapChange::default();
-        let mut batch = Batch::new();
-        self.for_each_piece(runs, Zone::unpublish, &mut |piece| {
-            if batch.push(piece) {
-                total += self.evict_batch(space, &mut batch);
-            }
-        })?;
-        total += self.evict_batch(space, &mut batch);
-        Ok(total)
+        self.in_batches(runs, Zone::unpublish, Self::evict_batch)
     }
 
     /// Makes the memory map of those blocks in `runs` present again that are allocated whole, or in
@@ -107,15 +98,25 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
     /// about, until it returns.
     pub unsafe fn restore(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+        self.in_batches(runs, Zone::unpublished, Self::populate_batch)
+    }
+
+    /// Changes the pieces that `find` finds in `runs`, a batch of up to 64 at a time.
+    fn in_batches(
+        self,
+        runs: &[PfnRange],
+        find: impl Fn(&Zone, &'static P, BlockRange) -> Option<BlockRange>,
+        change: impl Fn(Self, &dyn VmemmapSpace, &mut Batch) -> MapChange,
+    ) -> Result<MapChange, MapError> {
         let space = self.space_to_change()?;
         let mut total = MapChange::default();
         let mut batch = Batch::new();
-        self.for_each_piece(runs, Zone::unpublished, &mut |piece| {
+        self.for_each_piece(runs, find, &mut |piece| {
             if batch.push(piece) {
-                total += self.populate_batch(space, &mut batch);
+                total += change(self, space, &mut batch);
             }
         })?;
-        total += self.populate_batch(space, &mut batch);
+        total += change(self, space, &mut batch);
         Ok(total)
     }
 
