@@ -97,8 +97,8 @@ fn summary(report: &Value) -> String {
 fn first_touch(report: &Value) -> Option<String> {
     let first = report.get("first_touch")?;
     Some(format!(
-        "first touch: {} and {} in this fresh process, tables not backed yet; all else is a second \
-         bring-up, tables backed and dirty",
+        "first touch: {} to the first allocation and {} to all memory in this fresh process, where \
+         the tables had no memory yet; all other times are of a second bring-up, whose tables have",
         time(&first["first_alloc_us"]),
         time(&first["all_memory_us"]),
     ))
@@ -187,8 +187,8 @@ QEMU 7.2.0, accelerator tcg: first line 130.2 ms after its start";
     fn what_is_missing_is_shown_as_missing() {
         let lines =
             render(&json!({ "zones": [{}], "nodes": [{}], "first_touch": {} }), Style::PLAIN);
-        assert!(
-            lines.iter().any(|line| line.starts_with("first touch: - and - in this fresh process"))
-        );
+        assert!(lines.iter().any(|line| line.starts_with(
+            "first touch: - to the first allocation and - to all memory in this fresh process"
+        )));
     }
 }
