@@ -166,13 +166,7 @@ fn a_helper_serves_one_job_after_the_other() {
     // What the first job borrowed is gone when the second runs: a late helper must not see it.
     model(1, 2, Some(3), |platform| {
         for _ in 0..2 {
-            let cells = Cells::new(2);
-            let summary = Job::new(0..2).min_chunk(1).run(platform, |range, _| {
-                cells.add(range);
-                Ok::<_, Infallible>(())
-            });
-            assert_eq!(summary.expect("nothing fails").units, 2);
-            assert!((0..2).all(|unit| cells.get(unit) == 1));
+            run_two_units(platform);
         }
     });
 }
