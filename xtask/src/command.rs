@@ -6,6 +6,9 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
+/// What decides how programs of the profile `dev` and of those that inherit from it panic.
+pub const PANIC: &str = "CARGO_PROFILE_DEV_PANIC";
+
 /// A command to be run from the root of the source tree.
 pub struct Run {
     command: Command,
@@ -23,10 +26,12 @@ impl Run {
     pub fn cargo(arguments: &[&str]) -> Self {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         // Whoever runs every check builds once: what makes the next build fast costs time here, and
-        // so does what only a debugger reads.
+        // so does what only a debugger reads. Test programs unwind; with programs that do as well,
+        // the libraries below both are built once.
         Self::program(cargo, arguments)
             .env("CARGO_INCREMENTAL", "0")
-            .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
+            .env("CARGO_PROFILE_DEV_DEBUG", "none")
+            .env(PANIC, "unwind")
     }
 
     /// Sets an environment variable.

@@ -85,7 +85,7 @@ pub fn build(kernel: &Kernel) -> Result<Image, Failure> {
 
 /// The last `"executable":"..."` in cargo's messages. Paths with escapes are not expected in a
 /// build folder.
-fn executable(messages: &str) -> Option<PathBuf> {
+pub fn executable(messages: &str) -> Option<PathBuf> {
     let (_, rest) = messages.rsplit_once("\"executable\":\"")?;
     rest.split_once('"').map(|(path, _)| PathBuf::from(path))
 }

@@ -1,6 +1,6 @@
 //! What is checked, cheapest first.
 
-use crate::command::Run;
+use crate::command::{PANIC, Run};
 use crate::step::{Failure, Passed, Step, Tally};
 use crate::{api, guest, house, packages, publish, soak, workspace};
 
@@ -57,13 +57,9 @@ const QEMU_TESTS: &str = "qemu";
 const BROWSER_TESTS: &str = "browser";
 /// Tests say so past their harness when a machine or a user does not allow what they try.
 const NOT_POSSIBLE: &str = "NOT POSSIBLE HERE: ";
-/// Programs that show how something is used, by package.
-const EXAMPLES: [(&str, &str); 4] = [
-    ("framewright", "smallest_adopter"),
-    ("framewright", "kernel_heap"),
-    ("framewright-hosted", "parallel_prefault"),
-    ("framewright-hosted", "parallel_checksum"),
-];
+/// Programs that show how something is used.
+const EXAMPLES: [&str; 4] =
+    ["smallest_adopter", "kernel_heap", "parallel_prefault", "parallel_checksum"];
 
 fn format() -> Result<Passed, Failure> {
     Run::cargo(&["fmt", "--all", "--check", "--", "--color", "never"]).output()?;
@@ -87,7 +83,10 @@ fn clippy() -> Result<Passed, Failure> {
         .output()?;
     // Kernels have no tests to compile: they have panic handlers of their own.
     for kernel in &guest::KERNELS {
-        Run::cargo(&["clippy", "-p", kernel.package, "--bins"]).args(deny).output()?;
+        Run::cargo(&["clippy", "-p", kernel.package, "--bins"])
+            .args(deny)
+            .env(PANIC, "abort")
+            .output()?;
     }
     Ok(Passed::default())
 }
@@ -100,16 +99,41 @@ fn docs() -> Result<Passed, Failure> {
     Ok(Passed::default())
 }
 
-/// Tests of all packages but the program. Careful runs name the packages in the same way, so that
-/// cargo finds what it has built.
-const LIBRARIES: [&str; 6] =
-    ["test", "--no-fail-fast", "--workspace", "--all-features", "--exclude", "framewright-cli"];
+/// What the libraries below the programs are built with, so that programs are built upon what their
+/// tests have already: all features, and the one that the programs' dependencies want of a crate
+/// that both have.
+const PROGRAM_FEATURES: &str = "framewright/virtio-drivers,framewright/x86_64";
+const SHARED_FEATURE: &str = "bitflags/std";
+
+/// Does something with the libraries and with what else is neither a program nor a kernel. It names
+/// the same packages every time, so that cargo finds what it has built: which packages are named
+/// decides about the features of what they share.
+fn libraries(command: &[&str]) -> Run {
+    let programs = PROGRAMS.iter().flat_map(|(package, _)| ["--exclude", package]);
+    Run::cargo(command)
+        .args(["--workspace", "--all-features", "--features", SHARED_FEATURE])
+        .args(programs)
+        .args(but_kernels())
+}
+
+fn test_libraries() -> Run {
+    libraries(&["test", "--no-fail-fast"])
+}
+
+/// Runs an example; it checks its own claims. Tests have built it.
+fn run_example(example: &str) -> Result<(), Failure> {
+    let built = libraries(&["build", "--profile", "test", "--example", example])
+        .args(["--message-format", "json-render-diagnostics"])
+        .output()?;
+    let program = guest::executable(&built).ok_or_else(|| {
+        Failure::new(format!("cargo names no program of the example {example}\n"))
+    })?;
+    Run::program(program, &[]).output().map(drop)
+}
 
 fn tests() -> Result<Passed, Failure> {
     let mut tally = Tally::default();
-    let libraries = ["test", "--no-fail-fast", "--workspace", "--all-features"];
-    let programs = PROGRAMS.iter().flat_map(|(package, _)| ["--exclude", package]);
-    let output = Run::cargo(&libraries).args(programs).args(but_kernels()).output()?;
+    let output = test_libraries().output()?;
     tally.add(Tally::of(&output));
     // What a test could not try on this machine, or as this user.
     let not_possible: Vec<&str> = output
@@ -121,9 +145,8 @@ fn tests() -> Result<Passed, Failure> {
         [] => String::new(),
         some => format!("{} not possible here: {}", some.len(), some.join("; ")),
     };
-    // An example checks its own claims.
-    for (package, example) in EXAMPLES {
-        Run::cargo(&["run", "-p", package, "--example", example]).output()?;
+    for example in EXAMPLES {
+        run_example(example)?;
     }
     let init = guest::build(&guest::LINUX_INIT)?;
     for (package, folder) in PROGRAMS {
@@ -131,7 +154,7 @@ fn tests() -> Result<Passed, Failure> {
             !name.starts_with(QEMU_TESTS) && !name.starts_with(BROWSER_TESTS)
         })?;
         let program = Run::cargo(&["test", "--no-fail-fast", "-p", package])
-            .args([unit_tests(package)])
+            .args(["--features", PROGRAM_FEATURES, unit_tests(package)])
             .args(only(&targets))
             .env("FRAMEWRIGHT_LINUX_INIT", &init.path);
         match program.output() {
@@ -154,8 +177,7 @@ const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
 /// more than small machines have.
 fn careful() -> Result<Passed, Failure> {
     let seed = std::env::var(CAREFUL).unwrap_or_else(|_| CAREFUL_SEED.to_owned());
-    let output = Run::cargo(&LIBRARIES)
-        .args(but_kernels())
+    let output = test_libraries()
         .args(["--test", "manager", "--test", "misuse", "--test", "stepped"])
         .env(CAREFUL, &seed)
         .output()?;
@@ -163,12 +185,17 @@ fn careful() -> Result<Passed, Failure> {
 }
 
 /// Without debug assertions, as release builds are: wrong frees and ranges are found where these
-/// say that they are.
+/// say that they are. What others publish is built as for all tests.
 fn misuse() -> Result<Passed, Failure> {
-    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright", "--all-features"])
-        .args(["--test", "misuse"])
-        .env("CARGO_PROFILE_TEST_DEBUG_ASSERTIONS", "false")
-        .output()?;
+    let folders = std::fs::read_dir(workspace::root().join("crates"))?;
+    let without: Vec<String> = folders
+        .map(|folder| {
+            let name = folder?.file_name();
+            let name = name.to_string_lossy();
+            Ok(format!("--config=profile.test.package.{name}.debug-assertions=false"))
+        })
+        .collect::<std::io::Result<_>>()?;
+    let output = test_libraries().args(without).args(["--test", "misuse"]).output()?;
     Ok(Passed { tests: Tally::of(&output), ..Passed::default() })
 }
 
@@ -222,6 +249,7 @@ fn qemu_tests() -> Result<Passed, Failure> {
             return Err(Failure::new(format!("there is no {folder}/tests/qemu*.rs\n")));
         }
         let output = Run::cargo(&["test", "--no-fail-fast", "-p", package])
+            .args(["--features", PROGRAM_FEATURES])
             .args(only(&targets))
             .env("FRAMEWRIGHT_GUEST", &guest.path)
             .env("FRAMEWRIGHT_MINIMAL_KERNEL", &minimal.path)
@@ -244,6 +272,7 @@ fn browser_tests() -> Result<Passed, Failure> {
     }
     let version = packages::browser()?;
     let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-bench"])
+        .args(["--features", PROGRAM_FEATURES])
         .args(only(&targets))
         .output()?;
     Ok(Passed { tests: Tally::of(&output), note: format!("{version}; pictures in target/report") })
