@@ -11,9 +11,11 @@ const SHOWN: usize = 3;
 const SERIES: [(&str, Option<&str>); 3] =
     [("off", None), ("on", Some("lazy")), ("on", Some("eager"))];
 const NAMES: [&str; 3] = ["reclaim off", "reclaim on, lazy", "reclaim on, eager"];
+
+type Action = (fn(&Hugepages) -> Spread, &'static str);
+
 /// What is done with a pool.
-const ACTIONS: [(fn(&Hugepages) -> Spread, &str); 2] =
-    [(|row| row.fill_ms, "fill"), (|row| row.empty_ms, "empty")];
+const ACTIONS: [Action; 2] = [(|row| row.fill_ms, "fill"), (|row| row.empty_ms, "empty")];
 
 pub(super) fn section(rows: &Rows) -> Section {
     let rows = &rows.hugepages;
