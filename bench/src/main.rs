@@ -8,6 +8,7 @@ mod machine;
 mod model;
 mod progress;
 mod report;
+mod rows;
 mod targets;
 
 use args::{Command, Compare};

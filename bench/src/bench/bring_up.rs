@@ -1,16 +1,17 @@
 //! `framewright-bench bring-up`: how long bringing up all memory takes on made-up machines.
 
-use super::common::Spread;
-use super::section::Section;
+use super::common::{failed, synthetic};
+use super::section::{Column, Section, Table, shown, table};
 use crate::args::BenchBringUp;
 use crate::progress;
+use crate::rows::{BringUp, Measured, Rows, Spread};
 use framewright::units::PAGE_SIZE;
 use framewright_cli::error::Error;
-use framewright_cli::grid::{Grid, microseconds, number, size, word};
+use framewright_cli::grid::{microseconds, size};
 use framewright_cli::hosted::{Session, Silent};
 use framewright_cli::output::Output;
 use framewright_hosted::Machine;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::process::{Command, Stdio};
 
 /// What is timed, in words that go with the numbers.
@@ -44,8 +45,7 @@ const SUBJECTS: [Subject; 3] = [
 
 impl Subject {
     fn machine(&self) -> Result<Machine, Error> {
-        Machine::synthetic(self.memory_bytes, self.nodes, self.nodes)
-            .map_err(|error| Error::Failed(error.to_string()))
+        synthetic(self.memory_bytes, self.nodes, self.nodes)
     }
 }
 
@@ -62,7 +62,7 @@ pub fn run(options: &BenchBringUp) -> Result<(), Error> {
         let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
         return Output::new().line(&pass.report["totals"].to_string());
     }
-    section(options.quick)?.print(options.json, |rows| vec![table(rows).into()])
+    section(options.quick)?.print(options.json, tables)
 }
 
 /// Measures all machines.
@@ -77,7 +77,7 @@ fn section(quick: bool) -> Result<Section, Error> {
         rows.push(row(subject, "backed", &backed(subject, repetitions)?)?);
         rows.push(row(subject, "first touch", &first_touch(index, repetitions)?)?);
     }
-    Ok(Section::new("bring-up", repetitions, TIMED, rows))
+    Ok(Section::of(repetitions, TIMED, &rows))
 }
 
 /// Totals of several bring-ups over memory that is backed and dirty.
@@ -100,7 +100,7 @@ fn first_touch(index: usize, repetitions: usize) -> Result<Vec<Value>, Error> {
 
 fn first_touch_once(index: usize) -> Result<Value, Error> {
     let failed =
-        |why: String| Error::Failed(format!("the process that measures first touch failed: {why}"));
+        |why: String| failed(format!("the process that measures first touch failed: {why}"));
     let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
     let output = Command::new(program)
         .args(["bring-up", "--first-touch-of", &index.to_string()])
@@ -114,58 +114,51 @@ fn first_touch_once(index: usize) -> Result<Value, Error> {
 }
 
 /// One row of results.
-fn row(subject: &Subject, tables: &str, totals: &[Value]) -> Result<Value, Error> {
+fn row(subject: &Subject, tables: &str, totals: &[Value]) -> Result<BringUp, Error> {
     let spread = |name: &str| Spread::of(totals.iter().filter_map(|total| total[name].as_f64()));
-    let bring_up = spread("bring_up_us");
-    let (Some(last), Some(_)) = (totals.last(), bring_up.middle) else {
-        return Err(Error::Failed("the library measured nothing".into()));
+    let bring_up_us = spread("bring_up_us");
+    let (Some(last), Some(_)) = (totals.last(), bring_up_us.middle) else {
+        return Err(failed("the library measured nothing"));
     };
-    let bytes = |name: &str| last[name].as_u64().unwrap_or(0);
-    let present_bytes = bytes("present_pages") * PAGE_SIZE;
-    let managed_gib = (bytes("managed_pages") * PAGE_SIZE) as f64 / (1u64 << 30) as f64;
-    let mut row =
-        json!({ "bench": "bring-up", "machine": subject.name, "threads": 1, "tables": tables });
-    bring_up.put(&mut row, "bring_up_us");
-    spread("first_alloc_us").put(&mut row, "first_alloc_us");
-    row["metadata_bytes"] = json!(bytes("metadata_bytes"));
-    row["metadata_ratio"] = json!(bytes("metadata_bytes") as f64 / present_bytes.max(1) as f64);
-    row["managed_gib"] = json!(managed_gib);
-    Ok(row)
+    let number = |name: &str| last[name].as_u64().unwrap_or(0);
+    let (metadata_bytes, present_bytes) =
+        (number("metadata_bytes"), number("present_pages") * PAGE_SIZE);
+    let managed_gib = (number("managed_pages") * PAGE_SIZE) as f64 / (1u64 << 30) as f64;
+    Ok(BringUp {
+        machine: subject.name.into(),
+        threads: 1,
+        tables: tables.into(),
+        bring_up_us,
+        first_alloc_us: spread("first_alloc_us"),
+        metadata_bytes: metadata_bytes.into(),
+        metadata_ratio: Measured(Some(metadata_bytes as f64 / present_bytes.max(1) as f64)),
+        managed_gib: managed_gib.into(),
+    })
 }
 
+const COLUMNS: [Column<BringUp>; 9] = [
+    ("<machine", |row| row.machine.clone()),
+    ("<tables", |row| row.tables.clone()),
+    (">bring-up", |row| shown(row.bring_up_us.middle, microseconds)),
+    (">min", |row| shown(row.bring_up_us.least, microseconds)),
+    (">max", |row| shown(row.bring_up_us.most, microseconds)),
+    (">first allocation", |row| shown(row.first_alloc_us.middle, microseconds)),
+    (">metadata", |row| shown(row.metadata_bytes.get(), size)),
+    (">of memory", |row| {
+        shown(row.metadata_ratio.get(), |ratio| format!("{:.5} %", ratio * 100.0))
+    }),
+    (">managed", |row| shown(row.managed_gib.get(), |gib| format!("{gib:.2} GiB"))),
+];
+
 /// Rows for people.
-pub fn table(rows: &[Value]) -> Grid {
-    let mut grid = Grid::new(&[
-        "<machine",
-        "<tables",
-        ">bring-up",
-        ">min",
-        ">max",
-        ">first allocation",
-        ">metadata",
-        ">of memory",
-        ">managed",
-    ]);
-    for row in rows {
-        let time = |name: &str| number(row, name, microseconds);
-        grid.row([
-            word(row, "machine"),
-            word(row, "tables"),
-            time("bring_up_us"),
-            time("bring_up_us_min"),
-            time("bring_up_us_max"),
-            time("first_alloc_us"),
-            row["metadata_bytes"].as_u64().map_or("-".to_owned(), size),
-            number(row, "metadata_ratio", |ratio| format!("{:.5} %", ratio * 100.0)),
-            number(row, "managed_gib", |gib| format!("{gib:.2} GiB")),
-        ]);
-    }
-    grid
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    table(&COLUMNS, &rows.bring_up).into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_row_summarises_its_runs() {
@@ -175,10 +168,10 @@ mod tests {
         };
         let row = row(&SUBJECTS[0], "backed", &[total(3.0), total(1.0), total(20.0)])
             .expect("is measured");
-        let numbers =
-            ["bring_up_us", "bring_up_us_min", "bring_up_us_max", "first_alloc_us", "managed_gib"];
-        assert_eq!(numbers.map(|name| row[name].as_f64()), [3.0, 1.0, 20.0, 1.5, 1.0].map(Some));
-        assert_eq!(row["metadata_ratio"].as_f64(), Some(1.0 / 1024.0));
+        let (time, first) = (row.bring_up_us, row.first_alloc_us.middle);
+        let numbers = [time.middle, time.least, time.most, first, row.managed_gib.get()];
+        assert_eq!(numbers, [3.0, 1.0, 20.0, 1.5, 1.0].map(Some));
+        assert_eq!(row.metadata_ratio.get(), Some(1.0 / 1024.0));
         assert!(super::row(&SUBJECTS[0], "backed", &[]).is_err());
     }
 }

@@ -2,17 +2,15 @@
 //! random use.
 
 use super::alloc::crew;
-use super::common::Spread;
 use super::page_set::PageSet;
 use super::random::Random;
-use super::section::Section;
+use super::section::{Column, Section, Table, shown, table};
 use super::subject::{self, Buddy, Depot, Free, Ours, Subject};
 use crate::args::BenchOptions;
 use crate::progress;
+use crate::rows::{Fragment, Rows, Spread};
 use framewright::units::{Order, PAGES_PER_BLOCK};
 use framewright_cli::error::Error;
-use framewright_cli::grid::{Grid, number, word};
-use serde_json::{Value, json};
 
 /// What is done and counted, in words that go with the numbers.
 const DONE: &str = "\
@@ -34,7 +32,7 @@ const QUICK_GIB: u64 = 1;
 /// # Errors
 /// A machine that this process cannot stand in for, or an allocator that did not do what it must.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json, |rows| vec![table(rows).into()])
+    section(options.quick)?.print(options.json, tables)
 }
 
 fn section(quick: bool) -> Result<Section, Error> {
@@ -46,7 +44,7 @@ fn section(quick: bool) -> Result<Section, Error> {
         row(managed_gib, |seed| worn(&Depot::new(bytes)?, seed))?,
     ];
     let done = format!("nothing: {DONE}. {}", subject::CONDITIONS);
-    Ok(Section::new("fragment", SEEDS.len(), done, rows))
+    Ok(Section::of(SEEDS.len(), done, &rows))
 }
 
 /// What one history leaves of an allocator's memory, and the allocator's name.
@@ -61,19 +59,20 @@ fn worn<S: Subject>(subject: &S, seed: u64) -> Result<(&'static str, Outcome), E
 fn row(
     managed_gib: u64,
     run: impl Fn(u64) -> Result<(&'static str, Outcome), Error>,
-) -> Result<Value, Error> {
+) -> Result<Fragment, Error> {
     let runs = SEEDS.into_iter().map(run).collect::<Result<Vec<_>, _>>()?;
     let spread = |get: &dyn Fn(&Outcome) -> Option<f64>| {
         Spread::of(runs.iter().filter_map(|(_, outcome)| get(outcome)))
     };
-    let name = runs.first().map(|(name, _)| *name);
-    let mut row = json!({ "bench": "fragment", "allocator": name, "managed_gib": managed_gib });
-    spread(&|run| Some(percent(run.allocated, run.used))).put(&mut row, "allocated_percent");
-    spread(&|run| Some(percent(run.whole_pages, run.used - run.allocated)))
-        .put(&mut row, "free_in_whole_blocks_percent");
-    spread(&|run| run.own.map(|own| percent(own.whole_pages, own.pages)))
-        .put(&mut row, "own_count_percent");
-    Ok(row)
+    Ok(Fragment {
+        allocator: runs.first().map_or("", |(name, _)| name).into(),
+        managed_gib,
+        allocated_percent: spread(&|run| Some(percent(run.allocated, run.used))),
+        free_in_whole_blocks_percent: spread(&|run| {
+            Some(percent(run.whole_pages, run.used - run.allocated))
+        }),
+        own_count_percent: spread(&|run| run.own.map(|own| percent(own.whole_pages, own.pages))),
+    })
 }
 
 /// What is left of the memory.
@@ -133,21 +132,21 @@ fn percent(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64 * 100.0
 }
 
+fn of_hundred(spread: Spread) -> String {
+    shown(spread.middle, |percent| format!("{percent:.2} %"))
+}
+
+const COLUMNS: [Column<Fragment>; 5] = [
+    ("<allocator", |row| row.allocator.clone()),
+    (">managed", |row| format!("{} GiB", row.managed_gib)),
+    (">allocated", |row| of_hundred(row.allocated_percent)),
+    (">free in whole blocks", |row| of_hundred(row.free_in_whole_blocks_percent)),
+    (">own count", |row| of_hundred(row.own_count_percent)),
+];
+
 /// Rows for people.
-pub fn table(rows: &[Value]) -> Grid {
-    let mut grid =
-        Grid::new(&["<allocator", ">managed", ">allocated", ">free in whole blocks", ">own count"]);
-    for row in rows {
-        let percent = |name: &str| number(row, name, |percent| format!("{percent:.2} %"));
-        grid.row([
-            word(row, "allocator"),
-            format!("{} GiB", row["managed_gib"]),
-            percent("allocated_percent"),
-            percent("free_in_whole_blocks_percent"),
-            percent("own_count_percent"),
-        ]);
-    }
-    grid
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    table(&COLUMNS, &rows.fragment).into_iter().collect()
 }
 
 #[cfg(test)]

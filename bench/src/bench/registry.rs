@@ -7,15 +7,15 @@ use crate::model;
 /// How the rows of each benchmark become tables.
 const ALL: [(&str, Tables); 10] = [
     ("alloc", alloc::tables),
-    ("bring-up", |rows| vec![bring_up::table(rows).into()]),
-    ("fragment", |rows| vec![fragment::table(rows).into()]),
-    ("hugepages", |rows| vec![hugepages::table(rows).into()]),
-    ("init", |rows| vec![init::table(rows).into()]),
-    ("jobs", |rows| vec![jobs::table(rows).into()]),
+    ("bring-up", bring_up::tables),
+    ("fragment", fragment::tables),
+    ("hugepages", hugepages::tables),
+    ("init", init::tables),
+    ("jobs", jobs::tables),
     ("model", model::tables),
     ("reporting", reporting::tables),
     ("scaling", scaling::tables),
-    ("traffic", |rows| vec![traffic::table(rows).into()]),
+    ("traffic", traffic::tables),
 ];
 
 /// How the rows of a benchmark become tables; those of one that nobody knows become none.

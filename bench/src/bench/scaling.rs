@@ -1,22 +1,22 @@
 //! `framewright-bench scaling`: boot and initialisation by threads, as a share of a node's CPUs, in
 //! the layout of the tables that Linux's parallel initialisation was published with.
 
-use super::common::Spread;
+use super::common::{failed, synthetic};
 use super::host;
 use super::init::threads_of;
-use super::section::{Section, Table};
+use super::section::{Column, Section, Table, shown, table};
+use super::statistics::deviation;
 use crate::args::BenchOn;
 use crate::progress;
+use crate::rows::{Measured, Rows, Scaling, Spread};
 use framewright_cli::args::{Accel, Target, Where};
 use framewright_cli::error::Error;
-use framewright_cli::grid::{Grid, number};
 use framewright_cli::hosted::{Lines, Session};
 use framewright_cli::qemu::attempts::Attempts;
 use framewright_cli::qemu::command::Accelerator;
 use framewright_cli::qemu::protocol::Transcript;
 use framewright_cli::qemu::run::Watch;
-use framewright_hosted::Machine;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Times come in microseconds; none is taken for less.
 const LEAST_MS: f64 = 0.001;
@@ -120,24 +120,22 @@ pub fn run(options: &BenchOn) -> Result<(), Error> {
                 Where::Qemu => guest(what, threads, cpus, scale, &mut accel)?,
             };
             let on = if options.on == Where::Qemu { "qemu" } else { "hosted" };
-            let mut row = row(what, threads, cpus, &samples, &mut first);
-            row["on"] = json!(on);
-            rows.push(row);
+            let row = row(what, threads, cpus, &samples, &mut first);
+            rows.push(Scaling { on: on.into(), ..row });
         }
     }
     let timed = format!("{} GiB on one node, {cpus} CPUs; {TIMED}", scale.memory_bytes >> 30);
-    Section::new("scaling", scale.repetitions, timed, rows).print(options.json, tables)
+    Section::of(scale.repetitions, timed, &rows).print(options.json, tables)
 }
 
 /// Boots in this process: the first makes tables and array backed and dirty, the others count.
 fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<Sample>, Error> {
     let cpus = u32::try_from(cpus).unwrap_or(1);
-    let machine = Machine::synthetic(scale.memory_bytes, 1, cpus)
-        .map_err(|error| Error::Failed(error.to_string()))?;
+    let machine = synthetic(scale.memory_bytes, 1, cpus)?;
     let line = what.parameters(scale.memory_bytes, threads);
     let mut session = Session::open(&machine, &line)?;
     if !session.has_page_array() {
-        return Err(Error::Failed("this host has too little memory for the vmemmap".into()));
+        return Err(failed("this host has too little memory for the vmemmap"));
     }
     let mut samples = Vec::new();
     for repetition in 0..=scale.repetitions {
@@ -149,11 +147,8 @@ fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<S
         };
         let sample = sample(what, &pass.report, log.into_lines().iter().map(String::as_str));
         if repetition > 0 {
-            samples.push(
-                sample.ok_or_else(|| {
-                    Error::Failed("the library did not say how long it took".into())
-                })?,
-            );
+            let why = || failed("the library did not say how long it took");
+            samples.push(sample.ok_or_else(why)?);
         } else {
             pass.verify()?;
         }
@@ -185,13 +180,11 @@ fn guest(
         *accel = if used == Accelerator::Kvm { Accel::Kvm } else { Accel::Tcg };
         attempts.check(&ended, false)?;
         let Transcript { report: Some(Ok(report)), log, .. } = &ended.transcript else {
-            return Err(Error::Failed("the guest ended without a report".into()));
+            return Err(failed("the guest ended without a report"));
         };
         let log: Vec<_> = log.lines().collect();
         let sample = sample(what, report, log.iter().map(AsRef::as_ref));
-        samples.push(
-            sample.ok_or_else(|| Error::Failed("the guest did not say how long it took".into()))?,
-        );
+        samples.push(sample.ok_or_else(|| failed("the guest did not say how long it took"))?);
     }
     Ok(samples)
 }
@@ -222,79 +215,68 @@ fn row(
     cpus: usize,
     samples: &[Sample],
     first: &mut Option<(f64, f64)>,
-) -> Value {
+) -> Scaling {
     let boots: Vec<f64> = samples.iter().map(|sample| sample.boot_ms).collect();
     let inits: Vec<f64> = samples.iter().map(|sample| sample.init_ms).collect();
-    let mut row = json!({
-        "bench": "scaling",
-        "what": what.name(),
-        "threads": threads,
-        "cpus_percent": threads as f64 / cpus.max(1) as f64 * 100.0,
-    });
     let middle = |values: &[f64]| Spread::of(values.iter().copied()).middle.unwrap_or(f64::NAN);
     let (first_boot, first_init) = *first.get_or_insert((middle(&boots), middle(&inits)));
-    for (name, values, first) in [("boot", &boots, first_boot), ("init", &inits, first_init)] {
-        Spread::of(values.iter().copied()).put(&mut row, &format!("{name}_ms"));
-        row[format!("{name}_deviation_percent")] = json!(deviation_percent(values));
-        let ratio =
-            Spread::of(values.iter().map(|value| first.max(LEAST_MS) / value.max(LEAST_MS)));
-        ratio.put(&mut row, if name == "init" { "speedup_ratio" } else { "boot_speedup_ratio" });
+    let ratio = |first: f64, values: &[f64]| {
+        Spread::of(values.iter().map(|value| first.max(LEAST_MS) / value.max(LEAST_MS)))
+    };
+    Scaling {
+        what: what.name().into(),
+        threads: threads as u64,
+        cpus_percent: Measured(Some(threads as f64 / cpus.max(1) as f64 * 100.0)),
+        boot_ms: Spread::of(boots.iter().copied()),
+        boot_deviation_percent: Measured(deviation_percent(&boots)),
+        boot_speedup_ratio: ratio(first_boot, &boots),
+        init_ms: Spread::of(inits.iter().copied()),
+        init_deviation_percent: Measured(deviation_percent(&inits)),
+        speedup_ratio: ratio(first_init, &inits),
+        on: String::new(),
     }
-    row
 }
 
 /// The standard deviation of a sample, as a share of its mean.
 fn deviation_percent(values: &[f64]) -> Option<f64> {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt() / mean * 100.0)
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    deviation(values).map(|deviation| deviation / mean * 100.0)
 }
+
+const COLUMNS: [Column<Scaling>; 8] = [
+    (">% of CPUs", |row| shown(row.cpus_percent.get(), |percent| format!("{percent:.0}%"))),
+    (">(thr)", |row| format!("({:>3})", row.threads)),
+    (">speedup", |row| less(row.boot_speedup_ratio)),
+    (">boot_ms", |row| time(row.boot_ms)),
+    (">(stdev)", |row| stdev(row.boot_ms, &row.boot_deviation_percent)),
+    (">speedup", |row| less(row.speedup_ratio)),
+    (">init_ms", |row| time(row.init_ms)),
+    (">(stdev)", |row| stdev(row.init_ms, &row.init_deviation_percent)),
+];
 
 /// Rows for people: a table for each thing that is initialised.
-pub fn tables(rows: &[Value]) -> Vec<Table> {
-    let what = |row: &Value| row["what"].as_str().unwrap_or_default().to_owned();
-    rows.chunk_by(|one, next| what(one) == what(next))
-        .map(|rows| {
-            let columns = [
-                ">% of CPUs",
-                ">(thr)",
-                ">speedup",
-                ">boot_ms",
-                ">(stdev)",
-                ">speedup",
-                ">init_ms",
-                ">(stdev)",
-            ];
-            let mut grid = Grid::new(&columns);
-            for row in rows {
-                let mut cells = vec![
-                    number(row, "cpus_percent", |percent| format!("{percent:.0}%")),
-                    format!("({:>3})", row["threads"].as_u64().unwrap_or(0)),
-                ];
-                cells.extend(times(row, "boot", "boot_speedup_ratio"));
-                cells.extend(times(row, "init", "speedup_ratio"));
-                grid.row(cells);
-            }
-            Table { title: rows.first().map(what), grid }
-        })
-        .collect()
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    let alike = rows.scaling.chunk_by(|one, next| one.what == next.what);
+    let table = |rows: &[Scaling]| {
+        Some(Table { title: Some(rows.first()?.what.clone()), ..table(&COLUMNS, rows)? })
+    };
+    alike.filter_map(table).collect()
 }
 
-/// How much less than the first row, milliseconds, and their deviation in milliseconds.
-fn times(row: &Value, name: &str, ratio: &str) -> [String; 3] {
-    let ms = row[format!("{name}_ms")].as_f64();
-    let deviation = row[format!("{name}_deviation_percent")].as_f64();
-    let less = match row[ratio].as_f64() {
+/// How much less than the first row.
+fn less(ratio: Spread) -> String {
+    match ratio.middle {
         Some(ratio) if (ratio - 1.0).abs() > 1e-9 => format!("{:.1}%", (1.0 - 1.0 / ratio) * 100.0),
         _ => "--".to_owned(),
-    };
-    let stdev = ms.zip(deviation).map(|(ms, percent)| format!("({:.3})", ms * percent / 100.0));
-    [
-        less,
-        ms.map_or("-".to_owned(), |ms| format!("{ms:.3}")),
-        stdev.unwrap_or_else(|| "-".to_owned()),
-    ]
+    }
+}
+
+fn time(ms: Spread) -> String {
+    shown(ms.middle, |ms| format!("{ms:.3}"))
+}
+
+fn stdev(ms: Spread, percent: &Measured<f64>) -> String {
+    shown(ms.middle.zip(percent.get()), |(ms, percent)| format!("({:.3})", ms * percent / 100.0))
 }
 
 /// Nobody looks at what the guest says.
@@ -306,6 +288,7 @@ impl Watch for Nobody {}
 mod tests {
     use super::*;
     use framewright_cli::output::Style;
+    use serde_json::json;
 
     #[test]
     fn boots_say_how_long_they_took() {
@@ -328,15 +311,16 @@ mod tests {
         let rows = [(0, 10.0), (1, 10.0), (2, 4.0)]
             .map(|(threads, ms)| row(What::Deferred, threads, 2, &samples(ms), &mut first));
         assert_eq!(
-            (rows[2]["speedup_ratio"].as_f64(), rows[2]["cpus_percent"].as_f64()),
+            (rows[2].speedup_ratio.middle, rows[2].cpus_percent.get()),
             (Some(2.5), Some(100.0))
         );
         assert!(
-            rows[2]["init_deviation_percent"]
-                .as_f64()
+            rows[2]
+                .init_deviation_percent
+                .get()
                 .is_some_and(|percent| (percent - 10.0).abs() < 1e-9)
         );
-        let tables = tables(&rows);
+        let tables = tables(&Rows { scaling: rows.into(), ..Rows::default() });
         let lines = tables[0].grid.render(Style::PLAIN);
         let last: Vec<&str> = lines[3].split_whitespace().collect();
         assert_eq!(

@@ -3,6 +3,7 @@
 
 use super::common::wrapped;
 use crate::progress;
+use crate::rows::{Row, Rows, to_json};
 use framewright_cli::error::Error;
 use framewright_cli::grid::Grid;
 use framewright_cli::output::Output;
@@ -34,16 +35,37 @@ pub struct Table {
 }
 
 /// How rows of a benchmark become tables for people.
-pub type Tables = fn(&[Value]) -> Vec<Table>;
+pub type Tables = fn(&Rows) -> Vec<Table>;
 
-impl From<Grid> for Table {
-    fn from(grid: Grid) -> Self {
-        Self { title: None, grid }
+/// A column: its title after `<` or `>` for the side to which it keeps, and what is in it.
+pub type Column<R> = (&'static str, fn(&R) -> String);
+
+/// A table of these rows; none where there are no rows.
+pub fn table<'a, R: 'a>(
+    columns: &[Column<R>],
+    rows: impl IntoIterator<Item = &'a R>,
+) -> Option<Table> {
+    let mut grid = Grid::new(&columns.iter().map(|column| column.0).collect::<Vec<_>>());
+    let mut is_empty = true;
+    for row in rows {
+        is_empty = false;
+        grid.row(columns.iter().map(|column| column.1(row)).collect::<Vec<_>>());
     }
+    (!is_empty).then_some(Table { title: None, grid })
+}
+
+/// A number, as `how` writes it; `-` where there is none.
+pub fn shown<T>(number: Option<T>, how: impl FnOnce(T) -> String) -> String {
+    number.map_or_else(|| "-".to_owned(), how)
 }
 
 impl Section {
-    /// A section in which nothing is left out and nothing else is to be said.
+    /// A section in which nothing is left out and nothing else is to be said, of one table.
+    pub fn of<R: Row>(repetitions: usize, timed: impl Into<String>, rows: &[R]) -> Self {
+        Self::new(R::BENCH, repetitions, timed, to_json(rows))
+    }
+
+    /// A section of several tables.
     pub fn new(
         bench: &str,
         repetitions: usize,
@@ -106,7 +128,7 @@ impl Section {
     /// Standard output is gone.
     pub fn show(&self, output: &mut Output, tables: Tables) -> Result<(), Error> {
         let style = output.style();
-        for Table { title, grid } in tables(&self.rows) {
+        for Table { title, grid } in tables(&Rows::of(&self.rows)) {
             if let Some(title) = title {
                 output.line(&style.bold(&title))?;
             }

@@ -2,17 +2,10 @@
 
 use crate::bench::common::median;
 use crate::bench::random::Random;
+use crate::rows::Interval;
 
 /// Samples that are drawn from the measured values.
 const DRAWS: usize = 4000;
-
-/// A middle and its 95 % confidence interval.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Interval {
-    pub middle: Option<f64>,
-    pub low: Option<f64>,
-    pub high: Option<f64>,
-}
 
 /// The middle of values and its interval by the bootstrap: as many values are drawn from them, with
 /// repetition, again and again; 95 of 100 middles of these lie in it.

@@ -8,14 +8,13 @@ use super::alloc::crew::{self, Member};
 use super::alloc::measure::{Effort, Sample, Stopwatch, repeat, spread};
 use super::host;
 use super::random::Random;
-use super::section::Section;
+use super::section::{Column, Section, Table, shown, table};
 use super::subject::{self, Buddy, Depot, Ours, Subject};
 use crate::args::BenchOptions;
 use crate::progress;
+use crate::rows::{Measured, Rows, Spread, Traffic};
 use framewright::units::{Order, PAGE_SHIFT};
 use framewright_cli::error::Error;
-use framewright_cli::grid::{Grid, number, word};
-use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -61,7 +60,7 @@ const QUICK: Scale = Scale {
 /// # Errors
 /// A machine that this process cannot stand in for.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json, |rows| vec![table(rows).into()])
+    section(options.quick)?.print(options.json, tables)
 }
 
 fn section(quick: bool) -> Result<Section, Error> {
@@ -84,7 +83,7 @@ fn section(quick: bool) -> Result<Section, Error> {
         }
     }
     let timed = format!("{TIMED}. {}", subject::CONDITIONS);
-    Ok(Section { left_out, ..Section::new("traffic", scale.effort.repetitions, timed, rows) })
+    Ok(Section { left_out, ..Section::of(scale.effort.repetitions, timed, &rows) })
 }
 
 /// One row, whatever the allocator.
@@ -96,7 +95,7 @@ struct Case {
 }
 
 impl Case {
-    fn row<S: Subject>(self, subject: &S) -> Result<Value, Error> {
+    fn row<S: Subject>(self, subject: &S) -> Result<Traffic, Error> {
         let Self { percent, threads, scale } = self;
         progress::step(&format_args!("traffic: {}, {percent} % full", S::NAME))?;
         let pages = (MANAGED_GIB << 30 >> PAGE_SHIFT) * percent / 100 / threads as u64;
@@ -110,23 +109,16 @@ impl Case {
             samples.unwrap_or_default()
         })?;
         let (refused, asked) = counts.into_inner().unwrap_or((0, 0));
-        let operation = spread(&samples, |sample| Some(sample.get));
-        let harness = spread(&samples, |sample| sample.put);
-        Ok(json!({
-            "bench": "traffic",
-            "allocator": S::NAME,
-            "managed_gib": MANAGED_GIB,
-            "full": format!("{percent} %"),
-            "threads": threads,
-            "repetitions": samples.iter().map(Vec::len).min(),
-            "operation_ns": operation.map(|operation| operation.middle),
-            "operation_ns_min": operation.map(|operation| operation.least),
-            "operation_ns_max": operation.map(|operation| operation.most),
-            "harness_ns": harness.map(|harness| harness.middle),
-            "harness_ns_min": harness.map(|harness| harness.least),
-            "harness_ns_max": harness.map(|harness| harness.most),
-            "refused_percent": refused as f64 / asked.max(1) as f64 * 100.0,
-        }))
+        Ok(Traffic {
+            allocator: S::NAME.into(),
+            managed_gib: MANAGED_GIB,
+            full: format!("{percent} %"),
+            threads: threads as u64,
+            repetitions: Measured(samples.iter().map(|samples| samples.len() as u64).min()),
+            operation_ns: spread(&samples, |sample| Some(sample.get)),
+            harness_ns: spread(&samples, |sample| sample.put),
+            refused_percent: Measured(Some(refused as f64 / asked.max(1) as f64 * 100.0)),
+        })
     }
 }
 
@@ -263,27 +255,28 @@ fn replay_timed<S: Subject>(
     (samples, refused, asked)
 }
 
+fn nanoseconds(spread: Spread) -> String {
+    shown(spread.middle, |ns| format!("{ns:.1} ns"))
+}
+
+const COLUMNS: [Column<Traffic>; 6] = [
+    ("<allocator", |row| row.allocator.clone()),
+    (">full", |row| row.full.clone()),
+    (">threads", |row| row.threads.to_string()),
+    (">operation", |row| nanoseconds(row.operation_ns)),
+    (">harness", |row| nanoseconds(row.harness_ns)),
+    (">refused", |row| shown(row.refused_percent.get(), |percent| format!("{percent:.2} %"))),
+];
+
 /// Rows for people.
-pub fn table(rows: &[Value]) -> Grid {
-    let mut grid =
-        Grid::new(&["<allocator", ">full", ">threads", ">operation", ">harness", ">refused"]);
-    for row in rows {
-        let nanoseconds = |name: &str| number(row, name, |ns| format!("{ns:.1} ns"));
-        grid.row([
-            word(row, "allocator"),
-            word(row, "full"),
-            row["threads"].to_string(),
-            nanoseconds("operation_ns"),
-            nanoseconds("harness_ns"),
-            number(row, "refused_percent", |percent| format!("{percent:.2} %")),
-        ]);
-    }
-    grid
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    table(&COLUMNS, &rows.traffic).into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::Row;
 
     #[test]
     fn a_trace_is_the_mix_and_keeps_memory_as_full_as_it_was() {
@@ -332,6 +325,7 @@ mod tests {
     fn a_row_has_all_numbers() {
         let case = Case { percent: 50, threads: 1, scale: QUICK };
         let row = case.row(&Buddy::new(MANAGED_GIB << 30)).expect("there is no seat to be refused");
+        let row = row.to_json();
         for field in ["operation_ns", "harness_ns", "harness_ns_min", "harness_ns_max"]
             .into_iter()
             .chain(["operation_ns_min", "operation_ns_max", "refused_percent"])

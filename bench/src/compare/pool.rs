@@ -118,10 +118,12 @@ impl Pool {
     pub fn rows(self, reclaim: Reclaim, when: &str, measured: Measured) -> [Row; 2] {
         ["fill", "empty"].map(|what| {
             let row = Row::new(&format!("pool of {}, {what}", self.name()), Unit::Milliseconds)
-                .with("when", when)
-                .with("size_kb", self.size_kb)
-                .with("pages", self.pages)
-                .with("reclaim", reclaim.name());
+                .with(|row| {
+                    row.when = Some(when.into());
+                    row.size_kb = Some(self.size_kb);
+                    row.pages = Some(self.pages);
+                    row.reclaim = Some(reclaim.name().into());
+                });
             if measured == Measured::RunTime && self.size_kb == 2 << 10 {
                 row.demanding(Demand::Ratio(DEMANDED[usize::from(reclaim == Reclaim::On)]))
             } else {
@@ -178,7 +180,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Map;
+    use crate::rows::Compare;
 
     #[test]
     fn pools_fit_the_memory() {
@@ -191,7 +193,7 @@ mod tests {
             (skipped(8 << 30).len(), skipped(2 << 30).len(), skipped(256 << 20).len()),
             (0, 1, 2)
         );
-        let row = skipped(2 << 30)[0].value(&Map::new());
+        let row = skipped(2 << 30)[0].value(&Compare::default());
         assert_eq!(row["what"], "pool of 1 GiB, fill");
         assert_eq!(row["skipped"], "2048 MiB of memory are too little, at least 4 GiB are needed");
     }
@@ -219,7 +221,7 @@ mod tests {
         let full = [resize(64, 64, 4.0), resize(0, 0, 8.0)];
         let mut rows = pool.rows(Reclaim::On, "run time", Measured::RunTime);
         pool.add(&mut rows, &full, &[resize(64, 64, 1.0), resize(0, 0, 1.0)]);
-        let value = rows[1].value(&Map::new());
+        let value = rows[1].value(&Compare::default());
         assert_eq!(
             (value["ratio"].as_f64(), value["demanded_ratio"].as_f64()),
             (Some(8.0), Some(10.0))
@@ -228,11 +230,11 @@ mod tests {
         // What was measured before still counts.
         let short = [resize(64, 63, 4.0), resize(0, 0, 8.0)];
         pool.add(&mut rows, &short, &full);
-        let value = rows[0].value(&Map::new());
+        let value = rows[0].value(&Compare::default());
         assert_eq!((value["repetitions"].as_u64(), value.get("skipped")), (Some(1), None));
         assert_eq!(value["remark"], "left out where Linux got 63 of 64 pages");
         let mut rows = pool.rows(Reclaim::On, "run time", Measured::RunTime);
         pool.add(&mut rows, &full, &short);
-        assert_eq!(rows[1].value(&Map::new())["skipped"], "ours got 63 of 64 pages");
+        assert_eq!(rows[1].value(&Compare::default())["skipped"], "ours got 63 of 64 pages");
     }
 }

@@ -1,11 +1,12 @@
 //! Rows for people: both side by side, what was demanded, and what falls short of it.
 
 use super::results::Results;
+use crate::bench::section::{Column, shown, table};
 use crate::bench::wrapped;
+use crate::rows::{Compare, Demand, Rows, Spread, Unit};
 use framewright_cli::error::Error;
-use framewright_cli::grid::{Grid, counted, microseconds, size};
+use framewright_cli::grid::{counted, microseconds, size};
 use framewright_cli::output::Output;
-use serde_json::Value;
 
 /// Stands behind what is less than was demanded.
 const FALLS_SHORT: &str = "FALLS SHORT";
@@ -16,26 +17,29 @@ const FALLS_SHORT: &str = "FALLS SHORT";
 /// Those of writing.
 pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
     let style = output.style();
-    let rows: Vec<&Value> = results.rows().iter().filter(|row| row["bench"] == "compare").collect();
-    grid(&rows).render(style).iter().try_for_each(|line| output.line(line))?;
+    let rows = Rows::of(results.rows()).compare;
+    let lines = table(&COLUMNS, &rows).map(|table| table.grid.render(style)).unwrap_or_default();
+    lines.iter().try_for_each(|line| output.line(line))?;
     output.line("")?;
     for row in &rows {
-        for (name, words) in [("skipped", "not compared: "), ("remark", "")] {
-            if let Some(why) = row[name].as_str() {
+        for (why, words) in [(&row.skipped, "not compared: "), (&row.remark, "")] {
+            if let Some(why) = why.as_ref().and_then(|why| why.0.as_ref()) {
                 output.line(&format!("{}: {words}{why}", title(row)))?;
             }
         }
     }
     let text = |name: &str| results.machine()[name].as_str().unwrap_or("unknown").to_owned();
-    let first = rows.first().copied().unwrap_or(&Value::Null);
+    let (kernel, accel) = rows
+        .first()
+        .map_or(("unknown", "unknown"), |row| (row.kernel.as_str(), row.accel.as_str()));
     let mut notes = vec![format!(
         "Linux {} and Framewright {} by turns in QEMU {} ({}) on {}, {}, {}; medians, in \
          parentheses the least and the most. Linux / ours is the ratio of the medians, and in \
          parentheses those of neighbouring runs.",
-        first["kernel"].as_str().unwrap_or("unknown"),
+        kernel,
         env!("CARGO_PKG_VERSION"),
         text("qemu"),
-        first["accel"].as_str().unwrap_or("unknown"),
+        accel,
         text("cpu"),
         results.machine()["cpus"]
             .as_u64()
@@ -50,163 +54,110 @@ pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
     Ok(())
 }
 
-fn grid(rows: &[&Value]) -> Grid {
-    let mut grid = Grid::new(&[
-        "<what",
-        "<machine",
-        ">Linux",
-        ">Framewright",
-        ">Linux / ours",
-        ">demanded",
-        "<",
-        ">runs",
-    ]);
-    for row in rows {
-        grid.row([
-            title(row),
-            machine(row),
-            spread(row, "linux"),
-            spread(row, "ours"),
-            ratio(row),
-            demanded(row),
-            mark(row).to_owned(),
-            row["repetitions"].to_string(),
-        ]);
-    }
-    grid
-}
+const COLUMNS: [Column<Compare>; 8] = [
+    ("<what", title),
+    ("<machine", |row| format!("{}, {}", size(row.memory_bytes), counted(row.nodes, "node"))),
+    (">Linux", |row| with_ends(row.both.linux, |value| number(value, row.both.unit))),
+    (">Framewright", |row| with_ends(row.both.ours, |value| number(value, row.both.unit))),
+    (">Linux / ours", |row| match row.comparable {
+        Some(false) => "not comparable".into(),
+        _ => with_ends(row.ratio, |ratio| {
+            if ratio >= 99.5 { format!("{ratio:.0}") } else { format!("{ratio:.2}") }
+        }),
+    }),
+    (">demanded", |row| match row.demand {
+        Demand::Nothing => String::new(),
+        Demand::Ratio(least) => format!(">= {least}"),
+        Demand::AtMost(unit, most) => format!("ours <= {}", number(most, Some(unit))),
+    }),
+    ("<", |row| match row.met.as_ref().and_then(|met| met.get()) {
+        Some(true) => "met".into(),
+        Some(false) => FALLS_SHORT.into(),
+        None => String::new(),
+    }),
+    (">runs", |row| shown(row.repetitions.get(), |runs| runs.to_string())),
+];
 
 /// What a row is about, with everything that tells it from others.
-fn title(row: &Value) -> String {
-    let mut title = row["what"].as_str().unwrap_or_default().to_owned();
-    for (name, before) in [
-        ("when", ""),
-        ("pages", "pages "),
-        ("reclaim", "reclaim "),
-        ("policy", ""),
-        ("cpus_used", "CPUs "),
-        ("pace", ""),
-    ] {
-        match &row[name] {
-            Value::String(text) => title += &format!(", {before}{text}"),
-            Value::Number(number) => title += &format!(", {before}{number}"),
-            _ => {}
-        }
-    }
-    title
+fn title(row: &Compare) -> String {
+    let number = |number: Option<u64>, before: &str| {
+        number.map_or_else(String::new, |number| format!(", {before} {number}"))
+    };
+    let word = |word: &Option<String>, before: &str| {
+        word.as_ref().map_or_else(String::new, |word| format!(", {before}{word}"))
+    };
+    [
+        row.what.clone(),
+        word(&row.when, ""),
+        number(row.pages, "pages"),
+        word(&row.reclaim, "reclaim "),
+        word(&row.policy, ""),
+        number(row.cpus_used, "CPUs"),
+        word(&row.pace, ""),
+    ]
+    .concat()
 }
 
-fn machine(row: &Value) -> String {
-    let nodes = row["nodes"].as_u64().unwrap_or(1);
-    format!(
-        "{}, {nodes} node{}",
-        size(row["memory_bytes"].as_u64().unwrap_or(0)),
-        if nodes == 1 { "" } else { "s" }
-    )
-}
-
-/// The unit of a row, by the names of its fields.
-fn unit(row: &Value) -> &str {
-    let names = row.as_object().into_iter().flat_map(|row| row.keys());
-    names
-        .filter_map(|name| name.strip_prefix("linux_"))
-        .min_by_key(|unit| unit.len())
-        .unwrap_or_default()
-}
-
-fn number(value: f64, unit: &str) -> String {
+fn number(value: f64, unit: Option<Unit>) -> String {
     match unit {
-        "ms" => microseconds(value * 1e3),
-        "seconds" => format!("{value:.2} s"),
-        "mib" => format!("{value:.1} MiB"),
+        Some(Unit::Milliseconds) => microseconds(value * 1e3),
+        Some(Unit::Seconds) => format!("{value:.2} s"),
+        Some(Unit::Mebibytes) => format!("{value:.1} MiB"),
         // Sizes are whole numbers of bytes below 2^53.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a number of bytes"
         )]
-        "bytes" => size(value.max(0.0) as u64),
+        Some(Unit::Bytes) => size(value.max(0.0) as u64),
         _ => format!("{value:.0}/s"),
     }
 }
 
-fn spread(row: &Value, who: &str) -> String {
-    let unit = unit(row);
-    let value = |end: &str| row[format!("{who}_{unit}{end}")].as_f64();
-    match (value(""), value("_min"), value("_max")) {
+/// The middle, and where they differ the ends.
+fn with_ends(spread: Spread, how: impl Fn(f64) -> String) -> String {
+    match (spread.middle, spread.least, spread.most) {
         (None, ..) => "-".to_owned(),
         (Some(middle), Some(least), Some(most)) if least < most => {
-            format!("{} ({} .. {})", number(middle, unit), number(least, unit), number(most, unit))
+            format!("{} ({} .. {})", how(middle), how(least), how(most))
         }
-        (Some(middle), ..) => number(middle, unit),
-    }
-}
-
-fn ratio(row: &Value) -> String {
-    let shown =
-        |ratio: f64| if ratio >= 99.5 { format!("{ratio:.0}") } else { format!("{ratio:.2}") };
-    let value = |name: &str| row[name].as_f64();
-    if row["comparable"] == false {
-        return "not comparable".to_owned();
-    }
-    match (value("ratio"), value("ratio_min"), value("ratio_max")) {
-        (None, ..) => "-".to_owned(),
-        (Some(middle), Some(least), Some(most)) if least < most => {
-            format!("{} ({} .. {})", shown(middle), shown(least), shown(most))
-        }
-        (Some(middle), ..) => shown(middle),
-    }
-}
-
-fn demanded(row: &Value) -> String {
-    let unit = unit(row);
-    let most = row[format!("demanded_{unit}")]
-        .as_f64()
-        .map(|most| format!("ours <= {}", number(most, unit)));
-    let ratio = row["demanded_ratio"].as_f64().map(|least| format!(">= {least}"));
-    most.or(ratio).unwrap_or_default()
-}
-
-fn mark(row: &Value) -> &'static str {
-    match row["met"].as_bool() {
-        Some(true) => "met",
-        Some(false) => FALLS_SHORT,
-        None => "",
+        (Some(middle), ..) => how(middle),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::rows::{Demand, Row, Unit};
+    use crate::compare::rows::Row;
     use framewright_cli::output::Style;
-    use serde_json::Map;
+    use serde_json::Value;
 
-    fn common() -> Map<String, Value> {
-        let mut common = Map::new();
-        common.insert("memory_bytes".into(), (8_u64 << 30).into());
-        common.insert("nodes".into(), 2.into());
-        common
+    fn common() -> Compare {
+        Compare { memory_bytes: 8 << 30, nodes: 2, ..Compare::default() }
     }
 
     #[test]
     fn rows_say_what_falls_short() {
         let mut fast = Row::new("boot", Unit::Milliseconds)
-            .with("policy", "deferred")
+            .with(|row| row.policy = Some("deferred".into()))
             .demanding(Demand::Ratio(3.0));
         fast.add([40.0, 44.0], [4.0, 4.0]);
-        let mut slow = Row::new("back", Unit::Seconds).demanding(Demand::AtMost(3.0));
+        let mut slow =
+            Row::new("back", Unit::Seconds).demanding(Demand::AtMost(Unit::Seconds, 3.0));
         slow.add([18.0], [4.0]);
         let mut none = Row::new("pool", Unit::Milliseconds)
-            .with("pages", 64)
-            .with("reclaim", "on")
+            .with(|row| {
+                row.pages = Some(64);
+                row.reclaim = Some("on".into());
+            })
             .demanding(Demand::Ratio(2.0));
         none.skipped = Some("too little".into());
         let mut memory = Row::new("memory", Unit::Bytes);
         memory.add([f64::from(3 << 20)], [f64::from(1 << 20)]);
         let rows: Vec<Value> =
             [fast, slow, none, memory].iter().map(|row| row.value(&common())).collect();
-        let lines = grid(&rows.iter().collect::<Vec<_>>()).render(Style::PLAIN);
+        let rows = Rows::of(&rows).compare;
+        let lines = table(&COLUMNS, &rows).expect("rows").grid.render(Style::PLAIN);
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(
             words(1),

@@ -6,7 +6,7 @@
 use super::costs::{Costs, Line, Rate};
 use super::here::{self, Pool};
 use super::predict::Maps;
-use crate::bench::common::median;
+use crate::bench::common::{median, synthetic};
 use crate::bench::host;
 use crate::bench::init::limit::{Buffer, Fill, has_clzero};
 use crate::progress;
@@ -134,7 +134,7 @@ fn rate(
 fn bring_up(costs: &mut Costs) -> Result<(), Error> {
     const GIB: u64 = 1 << 30;
     let one = |gib: u64, nodes, cpus| {
-        let machine = here::synthetic(gib * GIB, nodes, cpus)?;
+        let machine = synthetic(gib * GIB, nodes, cpus)?;
         let (times, shape) = here::bring_up(&machine, RUNS)?;
         Ok::<_, Error>((times.least * 1e6, f64::from(shape.zones)))
     };
@@ -168,7 +168,7 @@ fn bring_up(costs: &mut Costs) -> Result<(), Error> {
 /// One section that comes up because a request wants it: nanoseconds.
 fn section_ns() -> Result<f64, Error> {
     let order = Order::new(15).ok_or_else(|| Error::Failed("order 15 is 128 MiB".into()))?;
-    let machine = here::synthetic(16 << 30, 1, 1)?;
+    let machine = synthetic(16 << 30, 1, 1)?;
     let session = Session::open(&machine, "memmap_init=deferred")?;
     // Large, so that its array is not in a cache. The first one makes the array's memory backed and
     // dirty.
@@ -300,7 +300,7 @@ fn flush_ns() -> Result<f64, Error> {
 
 /// Pools of sizes that are not among those which are predicted.
 fn pools(costs: &mut Costs) -> Result<(), Error> {
-    let machine = here::synthetic(64 << 30, 1, 1)?;
+    let machine = synthetic(64 << 30, 1, 1)?;
     let plain = Pool::open(&machine, false)?;
     let two = |size, few, many| {
         let least = |pages| {
@@ -318,7 +318,7 @@ fn pools(costs: &mut Costs) -> Result<(), Error> {
     (costs.fill_two_mib, costs.empty_two_mib) = two(PoolSize::TwoMib, 4096, 16384)?;
     (costs.fill_one_gib, costs.empty_one_gib) = two(PoolSize::OneGib, 2, 40)?;
     drop(plain);
-    let machine = here::synthetic(8 << 30, 1, 1)?;
+    let machine = synthetic(8 << 30, 1, 1)?;
     let mapped = Pool::open(&machine, true)?;
     let run = |size, pages, maps| {
         mapped

@@ -6,11 +6,12 @@ use super::costs::{Costs, Line};
 use super::here::{self, Pool, Times};
 use super::predict::{self, Maps, Resize};
 use super::shape::Shape;
+use crate::bench::common::synthetic;
 use crate::bench::host;
 use crate::progress;
+use crate::rows::{Measured, Model, Signed};
 use framewright::hugetlb::PoolSize;
 use framewright_cli::error::Error;
-use serde_json::{Value, json};
 
 /// How much is done.
 #[derive(Clone, Copy)]
@@ -40,7 +41,7 @@ pub const LEAST_SHARE: f64 = 0.8;
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or a pool that did not get its pages.
-pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Error> {
+pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Model>, Vec<String>), Error> {
     let mut cpus = u32::try_from(host::cpus()?.len()).unwrap_or(u32::MAX);
     let mut left_out = Vec::new();
     if cpus > 1 && costs.helper_share < LEAST_SHARE {
@@ -56,14 +57,13 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
     let mut rows = Vec::new();
     for (name, memory_bytes, nodes) in MACHINES {
         progress::step(&format_args!("model: bring-up of {name}"))?;
-        let (times, shape) =
-            here::bring_up(&here::synthetic(memory_bytes, nodes, nodes)?, scale.runs)?;
+        let (times, shape) = here::bring_up(&synthetic(memory_bytes, nodes, nodes)?, scale.runs)?;
         rows.push(row("bring-up", name, 1, predict::bring_up(&costs, &shape), times));
     }
     for &memory_bytes in scale.memory_bytes {
         let name = format!("{}G/1 node", memory_bytes >> 30);
         progress::step(&format_args!("model: memory map of {name}"))?;
-        let machine = here::synthetic(memory_bytes, 1, cpus)?;
+        let machine = synthetic(memory_bytes, 1, cpus)?;
         let shape = Shape::of(&machine)?;
         rows.push(row(
             "eager",
@@ -88,7 +88,7 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
             ));
         }
     }
-    let machine = here::synthetic(64 << 30, 1, cpus)?;
+    let machine = synthetic(64 << 30, 1, cpus)?;
     let plain = Pool::open(&machine, false)?;
     for (size, pages) in [
         (PoolSize::TwoMib, 10_000),
@@ -99,7 +99,7 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Value>, Vec<String>), Er
         let resize = Resize { size, pages, maps: Maps::Kept, most: 1, cpus, nodes: 1 };
         rows.extend(resized(&costs, resize, &plain, scale.runs * 3)?);
     }
-    let machine = here::synthetic(scale.map_memory_bytes, 1, cpus)?;
+    let machine = synthetic(scale.map_memory_bytes, 1, cpus)?;
     let mapped = Pool::open(&machine, true)?;
     let blocks = scale.map_memory_bytes >> 21;
     for (size, pages) in [(PoolSize::TwoMib, blocks / 8), (PoolSize::OneGib, blocks / 2048)] {
@@ -128,7 +128,7 @@ fn resized(
     resize: Resize,
     pool: &Pool<'_>,
     runs: usize,
-) -> Result<[Value; 2], Error> {
+) -> Result<[Model; 2], Error> {
     let Resize { size, pages, maps, most, .. } = resize;
     progress::step(&format_args!("model: {pages} pages of {size}, {}", maps.name()))?;
     let (fill, empty) = pool.resize(size, pages, maps, most, runs)?;
@@ -140,12 +140,28 @@ fn resized(
     ])
 }
 
-fn row(what: &str, machine: &str, threads: u32, predicted_ns: f64, measured: Times) -> Value {
-    json!({
-        "bench": "model", "source": "here", "what": what, "machine": machine, "threads": threads,
-        "predicted_ms": predicted_ns / 1e6, "measured_ms": measured.least,
-        "measured_ms_min": measured.least,
-        "measured_ms_max": measured.most,
-        "error_percent": (predicted_ns / 1e6 / measured.least - 1.0) * 100.0,
-    })
+fn row(what: &str, machine: &str, threads: u32, predicted_ns: f64, measured: Times) -> Model {
+    let of = (measured.least, measured.most);
+    Model { source: "here".into(), ..checked(what, machine, threads, predicted_ns / 1e6, of) }
+}
+
+/// A prediction beside what was measured, from the least to the most.
+pub fn checked(
+    what: &str,
+    machine: &str,
+    threads: u32,
+    predicted_ms: f64,
+    (least, most): (f64, f64),
+) -> Model {
+    Model {
+        what: what.into(),
+        machine: machine.into(),
+        threads: threads.into(),
+        predicted_ms: predicted_ms.into(),
+        measured_ms: least.into(),
+        measured_ms_min: Some(least.into()),
+        measured_ms_max: Some(most.into()),
+        error_percent: Signed(Measured(Some((predicted_ms / least - 1.0) * 100.0))),
+        ..Model::default()
+    }
 }

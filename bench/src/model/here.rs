@@ -3,8 +3,8 @@
 
 use super::predict::Maps;
 use super::shape::Shape;
-use crate::bench::common::Spread;
 use crate::bench::host::thread_cpu_seconds;
+use crate::rows::Spread;
 use framewright::hugetlb::PoolSize;
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Pass, Session, Silent};
@@ -45,14 +45,6 @@ impl Times {
             .map(|(least, most)| Self { least, most })
             .ok_or_else(|| Error::Failed("nothing was measured".into()))
     }
-}
-
-/// A made-up machine.
-///
-/// # Errors
-/// One that cannot be.
-pub fn synthetic(memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Machine, Error> {
-    Machine::synthetic(memory_bytes, nodes, cpus).map_err(|error| Error::Failed(error.to_string()))
 }
 
 /// Bring-ups over memory that is backed and dirty, on demand and without descriptors, and the

@@ -15,16 +15,17 @@ mod published;
 mod shape;
 
 use crate::args::{BenchOptions, ModelOptions};
-use crate::bench::section::{Section, Table};
+use crate::bench::section::{Column, Section, Table, shown, table};
 use crate::progress;
+use crate::rows::{Measured, Model, Rows, Signed};
 use costs::Costs;
 use framewright::hugetlb::PoolSize;
 use framewright_cli::error::{self, Error};
 use framewright_cli::file::{self, Kind};
-use framewright_cli::grid::{Grid, microseconds};
+use framewright_cli::grid::microseconds;
 use framewright_hosted::Machine;
 use predict::{Maps, Resize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use shape::Shape;
 use std::fs;
 use std::path::Path;
@@ -59,11 +60,11 @@ pub fn check(options: &BenchOptions) -> Result<(), Error> {
     let costs = calibrate::measure()?;
     let (mut rows, left_out) = checks::rows(&costs, scale)?;
     rows.extend(published::rows());
-    Section { left_out, ..section(&costs, scale.runs, CHECKED, rows) }.print(options.json, tables)
+    Section { left_out, ..section(&costs, scale.runs, CHECKED, &rows) }.print(options.json, tables)
 }
 
-fn section(costs: &Costs, repetitions: usize, timed: &str, rows: Vec<Value>) -> Section {
-    let mut section = Section::new("model", repetitions, timed, rows);
+fn section(costs: &Costs, repetitions: usize, timed: &str, rows: &[Model]) -> Section {
+    let mut section = Section::of(repetitions, timed, rows);
     section.further.insert("costs".into(), costs.to_json());
     section
 }
@@ -98,7 +99,7 @@ pub fn run(options: &ModelOptions) -> Result<(), Error> {
         ));
     }
     let rows = predictions(&costs, &shape, &checked);
-    let section = section(&costs, 1, PREDICTED, rows);
+    let section = section(&costs, 1, PREDICTED, &rows);
     if let Some(path) = &options.json {
         file::replace(path, format!("{}\n", section.to_json()).as_bytes())?;
     }
@@ -127,7 +128,7 @@ fn machine(options: &ModelOptions) -> Result<Machine, Error> {
 }
 
 /// Costs and checks from a file of results.
-fn read(path: &Path) -> Result<(Costs, Vec<Value>), Error> {
+fn read(path: &Path) -> Result<(Costs, Vec<Model>), Error> {
     let bad = |why: String| Error::Usage(format!("{}: {why}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
     costs_in(&text).map_err(bad)
@@ -135,7 +136,7 @@ fn read(path: &Path) -> Result<(Costs, Vec<Value>), Error> {
 
 /// The costs that a file of results has, or the object of the benchmark alone, with the rows of its
 /// checks.
-fn costs_in(text: &str) -> Result<(Costs, Vec<Value>), String> {
+fn costs_in(text: &str) -> Result<(Costs, Vec<Model>), String> {
     let file: Value =
         serde_json::from_str(text).map_err(|error| format!("no file of results: {error}"))?;
     let sections = file["sections"].as_array().map_or(&[][..], Vec::as_slice);
@@ -148,26 +149,26 @@ fn costs_in(text: &str) -> Result<(Costs, Vec<Value>), String> {
     )?;
     let costs = Costs::from_json(&section["costs"])?;
     let rows = file["rows"].as_array().map_or(&[][..], Vec::as_slice);
-    Ok((
-        costs,
-        rows.iter()
-            .filter(|row| row["bench"] == "model" && row["source"] == "here")
-            .cloned()
-            .collect(),
-    ))
+    let rows = Rows::of(rows).model.into_iter().filter(|row| row.source == "here");
+    Ok((costs, rows.collect()))
 }
 
 /// Everything about one machine.
-fn predictions(costs: &Costs, shape: &Shape, checked: &[Value]) -> Vec<Value> {
+fn predictions(costs: &Costs, shape: &Shape, checked: &[Model]) -> Vec<Model> {
     // There helpers have the CPUs to themselves.
     let costs = &Costs { helper_share: 1.0, ..*costs };
     let mut rows = Vec::new();
     let mut add = |what: &str, threads: u32, chunk_sections: Option<u64>, ns: f64| {
-        rows.push(json!({
-            "bench": "model", "source": "predicted", "what": what, "machine": shape.name,
-            "threads": threads, "chunk_sections": chunk_sections,
-            "predicted_ms": ns / 1e6, "measured_ms": null, "error_percent": worst(checked, what),
-        }));
+        rows.push(Model {
+            source: "predicted".into(),
+            what: what.into(),
+            machine: shape.name.clone(),
+            threads: threads.into(),
+            chunk_sections: Some(Measured(chunk_sections)),
+            predicted_ms: (ns / 1e6).into(),
+            error_percent: Signed(Measured(worst(checked, what))),
+            ..Model::default()
+        });
     };
     add("bring-up", 1, None, predict::bring_up(costs, shape));
     add("eager", 1, None, predict::eager(costs, shape));
@@ -194,79 +195,65 @@ fn predictions(costs: &Costs, shape: &Shape, checked: &[Value]) -> Vec<Value> {
 }
 
 /// The greatest error of what is of the same kind.
-fn worst(checked: &[Value], what: &str) -> Option<f64> {
+fn worst(checked: &[Model], what: &str) -> Option<f64> {
     let kind = what.split_once(", node").map_or(what, |(kind, _)| kind);
-    let same = checked
-        .iter()
-        .filter(|row| row["what"] == kind)
-        .filter_map(|row| row["error_percent"].as_f64());
-    same.max_by(|one, other| one.abs().total_cmp(&other.abs()))
+    let same = checked.iter().filter(|row| row.what == kind);
+    let errors = same.filter_map(|row| row.error_percent.0.get());
+    errors.max_by(|one, other| one.abs().total_cmp(&other.abs()))
 }
 
+fn time(ms: &Measured<f64>) -> String {
+    shown(ms.get(), |ms| microseconds(ms * 1e3))
+}
+
+fn error(row: &Model) -> String {
+    shown(row.error_percent.0.get(), |percent| format!("{percent:+.0} %"))
+}
+
+fn sections(row: &Model) -> Option<u64> {
+    row.chunk_sections.as_ref()?.get()
+}
+
+const PREDICTIONS: [Column<Model>; 5] = [
+    ("<what", |row| row.what.clone()),
+    (">threads", |row| row.threads.to_string()),
+    (">sections a chunk", |row| shown(sections(row), |sections| sections.to_string())),
+    (">predicted", |row| time(&row.predicted_ms)),
+    (">error", error),
+];
+
+const CHECKS: [Column<Model>; 7] = [
+    ("<what", |row| row.what.clone()),
+    ("<machine", |row| row.machine.clone()),
+    (">threads", |row| row.threads.to_string()),
+    ("<calibrated by", |row| row.calibration.clone().unwrap_or_else(|| "this machine".into())),
+    (">predicted", |row| time(&row.predicted_ms)),
+    (">measured", |row| time(&row.measured_ms)),
+    (">error", error),
+];
+
 /// Rows for people: what is predicted, what was measured here, what others published.
-pub fn tables(rows: &[Value]) -> Vec<Table> {
-    let of = |source: &str| rows.iter().filter(|row| row["source"] == source).collect::<Vec<_>>();
-    let text = |row: &Value, name: &str| row[name].as_str().unwrap_or("-").to_owned();
-    let time = |row: &Value, name: &str| {
-        row[name].as_f64().map_or("-".to_owned(), |ms| microseconds(ms * 1e3))
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    let of = |source: &str| -> Vec<&Model> {
+        rows.model.iter().filter(|row| row.source == source).collect()
     };
-    let number = |row: &Value, name: &str| {
-        row[name].as_u64().map_or("-".to_owned(), |number| number.to_string())
+    let titled = |columns: &[Column<Model>], rows: &[&Model], title: String| {
+        Some(Table { title: Some(title), ..table(columns, rows.iter().copied())? })
     };
-    let error = |row: &Value| {
-        row["error_percent"].as_f64().map_or("-".to_owned(), |percent| format!("{percent:+.0} %"))
-    };
-    let mut tables = Vec::new();
-    let predicted = of("predicted");
-    if !predicted.is_empty() {
-        let mut grid =
-            Grid::new(&["<what", ">threads", ">sections a chunk", ">predicted", ">error"]);
-        for row in &predicted {
-            grid.row([
-                text(row, "what"),
-                number(row, "threads"),
-                number(row, "chunk_sections"),
-                time(row, "predicted_ms"),
-                error(row),
-            ]);
-        }
-        tables.push(Table { title: Some(text(predicted[0], "machine")), grid });
-    }
-    for (source, title) in [("here", "Measured here"), ("published", "Published by others")] {
-        let rows = of(source);
-        if rows.is_empty() {
-            continue;
-        }
-        let mut grid = Grid::new(&[
-            "<what",
-            "<machine",
-            ">threads",
-            "<calibrated by",
-            ">predicted",
-            ">measured",
-            ">error",
-        ]);
-        for row in &rows {
-            let calibration = row["calibration"].as_str().unwrap_or("this machine").to_owned();
-            grid.row([
-                text(row, "what"),
-                text(row, "machine"),
-                number(row, "threads"),
-                calibration,
-                time(row, "predicted_ms"),
-                time(row, "measured_ms"),
-                error(row),
-            ]);
-        }
-        tables.push(Table { title: Some(format!("{title}: {}", summary(&rows))), grid });
-    }
-    tables
+    let (predicted, here, published) = (of("predicted"), of("here"), of("published"));
+    let machine = predicted.first().map_or_else(String::new, |row| row.machine.clone());
+    let tables = [
+        titled(&PREDICTIONS, &predicted, machine),
+        titled(&CHECKS, &here, format!("Measured here: {}", summary(&here))),
+        titled(&CHECKS, &published, format!("Published by others: {}", summary(&published))),
+    ];
+    tables.into_iter().flatten().collect()
 }
 
 /// How many predictions are good.
-fn summary(rows: &[&Value]) -> String {
+fn summary(rows: &[&Model]) -> String {
     let errors: Vec<f64> =
-        rows.iter().filter_map(|row| row["error_percent"].as_f64()).map(f64::abs).collect();
+        rows.iter().filter_map(|row| row.error_percent.0.get()).map(f64::abs).collect();
     let good = errors.iter().filter(|&&error| error <= 25.0).count();
     let worst = errors.iter().copied().fold(0.0, f64::max);
     format!("{good} of {} within 25 %, the worst is off by {worst:.0} %", errors.len())

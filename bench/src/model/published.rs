@@ -5,11 +5,12 @@
 //!
 //! Their machines are described by memory, nodes and threads. Nothing of this is measured here.
 
+use super::checks::checked;
 use super::costs::{Costs, Line, Rate};
 use super::predict::{self, SECTION_PAGES, flush};
 use super::shape::Node;
+use crate::rows::Model;
 use framewright::units::PfnRange;
-use serde_json::{Value, json};
 
 /// A table of deferred initialisation by threads (Jordan, 2020).
 struct Deferred {
@@ -95,7 +96,7 @@ const FLUSHED_CPUS: u32 = 252;
 const FLUSHES_OF_A_PAGE: f64 = 2.0;
 
 /// All rows.
-pub fn rows() -> Vec<Value> {
+pub fn rows() -> Vec<Model> {
     let mut rows = Vec::new();
     for table in &DEFERRED {
         let (Some(&(_, single_ms)), Some(&(all, all_ms))) =
@@ -176,14 +177,12 @@ fn row(
     calibration: &str,
     predicted_ms: f64,
     published_ms: f64,
-) -> Value {
-    json!({
-        "bench": "model", "source": "published", "what": what, "machine": machine,
-        "threads": threads, "calibration": calibration,
-        "predicted_ms": predicted_ms, "measured_ms": published_ms,
-        "measured_ms_min": published_ms, "measured_ms_max": published_ms,
-        "error_percent": (predicted_ms / published_ms - 1.0) * 100.0,
-    })
+) -> Model {
+    Model {
+        source: "published".into(),
+        calibration: Some(calibration.into()),
+        ..checked(what, machine, threads, predicted_ms, (published_ms, published_ms))
+    }
 }
 
 #[cfg(test)]
@@ -195,10 +194,10 @@ mod tests {
         let rows = rows();
         let errors = |has_both: bool| {
             let chosen = rows.iter().filter(move |row| {
-                row["calibration"].as_str().is_some_and(|text| (text != "1 thread") == has_both)
+                row.calibration.as_ref().is_some_and(|text| (text != "1 thread") == has_both)
             });
             chosen
-                .map(|row| row["error_percent"].as_f64().expect("a number").abs())
+                .map(|row| row.error_percent.0.get().expect("a number").abs())
                 .collect::<Vec<f64>>()
         };
         let (with, without) = (errors(true), errors(false));

@@ -1,6 +1,7 @@
 //! Where costs come from, and what a prediction consists of.
 
 use super::*;
+use serde_json::json;
 
 fn costs() -> Costs {
     Costs {
@@ -14,7 +15,8 @@ fn costs() -> Costs {
 fn costs_are_found_in_either_form() {
     let row = json!({ "bench": "model", "source": "here", "what": "eager", "error_percent": -7.0 });
     let other = json!({ "bench": "alloc", "source": "here" });
-    let section = section(&costs(), 3, "t", vec![row.clone(), other.clone()]);
+    let mut section = section(&costs(), 3, "t", &Rows::of(std::slice::from_ref(&row)).model);
+    section.rows = vec![row.clone(), other.clone()];
     let alone = section.to_json();
     let file = json!({ "format": 1, "sections": [{ "bench": "alloc" }, { "bench": "model",
         "costs": costs().to_json() }], "rows": [other, row] });
@@ -47,33 +49,25 @@ fn a_machine_is_predicted_node_by_node() {
     let machine = Machine::synthetic(24 << 40, 16, 256).expect("is one");
     let shape = Shape::of(&machine).expect("can be brought up");
     let checked = [
-        json!({ "what": "deferred", "error_percent": 5.0 }),
-        json!({ "what": "deferred", "error_percent": -9.0 }),
+        json!({ "bench": "model", "what": "deferred", "error_percent": 5.0 }),
+        json!({ "bench": "model", "what": "deferred", "error_percent": -9.0 }),
     ];
+    let checked = Rows::of(&checked).model;
     let rows = predictions(&costs(), &shape, &checked);
-    let nodes: Vec<&Value> = rows
-        .iter()
-        .filter(|row| row["what"].as_str().is_some_and(|what| what.starts_with("deferred, node")))
-        .collect();
+    let nodes: Vec<&Model> =
+        rows.iter().filter(|row| row.what.starts_with("deferred, node")).collect();
     assert_eq!(nodes.len(), 16);
     for node in nodes {
-        assert_eq!((&node["threads"], &node["error_percent"]), (&json!(16), &json!(-9.0)));
+        assert_eq!((node.threads, node.error_percent.0.get()), (16, Some(-9.0)));
         // 12288 sections on 16 threads are 192 a chunk, one less where the first is not deferred.
-        assert!(
-            node["chunk_sections"].as_u64().is_some_and(|chunk| (190..=192).contains(&chunk)),
-            "{node}"
-        );
+        assert!(sections(node).is_some_and(|chunk| (190..=192).contains(&chunk)), "{node:?}");
         // 24 GiB of descriptors at 160 GB/s.
-        assert!(
-            node["predicted_ms"].as_f64().is_some_and(|ms| (150.0..190.0).contains(&ms)),
-            "{node}"
-        );
+        assert!(node.predicted_ms.get().is_some_and(|ms| (150.0..190.0).contains(&ms)), "{node:?}");
     }
     assert!(
-        rows.iter()
-            .all(|row| row["predicted_ms"].as_f64().is_some_and(|ms| ms.is_finite() && ms >= 0.0))
+        rows.iter().all(|row| row.predicted_ms.get().is_some_and(|ms| ms.is_finite() && ms >= 0.0))
     );
     for what in ["bring-up", "eager", "deferred", "flush of all CPUs"] {
-        assert_eq!(rows.iter().filter(|row| row["what"] == what).count(), 1, "{what}");
+        assert_eq!(rows.iter().filter(|row| row.what == what).count(), 1, "{what}");
     }
 }

@@ -1,11 +1,12 @@
 //! What a report is made of: files of results and snapshots, recognised by their content, and
 //! refused with the place of what is wrong.
 
+use crate::rows::{self, Measured, Row, Rows, Run};
 use framewright_cli::error::Error;
 use framewright_cli::grid::counted;
 use framewright_cli::page::files::{self, FileInfo};
 use framewright_cli::snapshot::Snapshot;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
@@ -16,8 +17,10 @@ pub struct Input {
     pub files: Vec<FileInfo>,
     /// What was timed and left out, by table.
     pub notes: Vec<Note>,
-    /// All rows; of rows that measure the same thing only the last.
+    /// All rows as the files have them; of rows that measure the same thing only the last.
     pub rows: Vec<Value>,
+    /// Those of tables that are known here.
+    pub known_rows: Rows,
     /// How many rows gave way to later ones.
     pub replaced: usize,
     /// Memory, each with the name of its file.
@@ -59,6 +62,7 @@ pub fn read(results: &[PathBuf], snapshots: &[PathBuf]) -> Result<Input, Error> 
             )));
         }
     }
+    input.known_rows = Rows::of(&input.rows);
     Ok(input)
 }
 
@@ -102,15 +106,15 @@ impl Input {
                 }
                 _ => return Err(format!("{place}.bench is no text, so it is in no table")),
             }
-            check(&object).map_err(|(field, why)| format!("{place}.{field} {why}"))?;
-            self.keep(Value::Object(object));
+            let bad = |(field, why)| format!("{place}.{field} {why}");
+            check_series(&object).map_err(bad)?;
+            self.keep(rows::identity(&object).map_err(bad)?, Value::Object(object));
         }
         Ok(rows.len())
     }
 
     /// Keeps a row in the place of an earlier one that measured the same.
-    fn keep(&mut self, row: Value) {
-        let identity = identity(&row);
+    fn keep(&mut self, identity: String, row: Value) {
         if let Some(&place) = self.places.get(&identity) {
             self.replaced += 1;
             self.rows[place] = row;
@@ -145,126 +149,36 @@ impl Input {
         if let (Some(command), true) =
             (object.get("command").and_then(Value::as_str), seconds > 0.0)
         {
-            self.keep(json!({ "bench": "run", "command": command, "run_seconds": seconds }));
+            let run = Run { command: command.to_owned(), run_seconds: Measured(Some(seconds)) };
+            self.keep(format!("run;{command}"), run.to_json());
         }
     }
 }
 
-/// Ends of names of what is measured.
-const UNITS: [&str; 14] = [
-    "_ns", "_us", "_ms", "_s", "_seconds", "_bytes", "_kib", "_mib", "_gib", "_percent", "_ratio",
-    "_min", "_max", "_low",
-];
-/// Further names of what is measured, or does not tell what was.
-const MEASURED: [&str; 12] = [
-    "seconds",
-    "ratio",
-    "deviation",
-    "cpu_deviation",
-    "against_off",
-    "against_off_high",
-    "flushes",
-    "ipis",
-    "reported_twice",
-    "repetitions",
-    "working_set",
-    "limit_fill",
-];
-/// Names of what is said of measurements.
-const OUTCOMES: [&str; 3] = ["met", "skipped", "remark"];
-/// Names that end like a unit and say what was measured all the same.
-const SETTINGS: [&str; 5] =
-    ["managed_gib", "unit_ns", "dirtied_mib", "memory_bytes", "cpus_percent"];
-
-/// Whether a field is a measurement.
-pub fn is_measured(field: &str) -> bool {
-    !SETTINGS.contains(&field)
-        && (MEASURED.contains(&field)
-            || field.ends_with("_high")
-            || UNITS.iter().any(|unit| field.ends_with(unit)))
-}
-
-/// What tells a row from the others of its table.
-fn identity(row: &Value) -> String {
-    let fields = row.as_object().into_iter().flatten();
-    let settings = fields.filter(|(name, value)| {
-        !is_measured(name)
-            && !OUTCOMES.contains(&name.as_str())
-            && (value.is_string()
-                || value.is_boolean()
-                || value.is_u64() && !name.ends_with("_pages"))
-    });
-    settings.map(|(name, value)| format!("{name}={value};")).collect()
-}
-
-/// Whether a row can be what was measured: its numbers are not negative where that means nothing,
-/// and its series belong together.
-fn check(row: &Map<String, Value>) -> Result<(), (String, String)> {
+/// Whether the series of a row belong together, whatever they are about.
+fn check_series(row: &Map<String, Value>) -> Result<(), (String, String)> {
     let mut length = None;
     for (name, value) in row {
+        let Value::Array(values) = value else { continue };
         let wrong = |why: &str| Err((name.clone(), why.to_owned()));
-        match value {
-            Value::Array(values) => {
-                let numbers: Option<Vec<f64>> = values.iter().map(Value::as_f64).collect();
-                let Some(numbers) = numbers else {
-                    return wrong("is a series with something that is no number");
-                };
-                if numbers.is_empty() {
-                    return wrong("is an empty series");
-                }
-                match length {
-                    None => length = Some((name.clone(), numbers.len())),
-                    Some((ref other, len)) if len != numbers.len() => {
-                        return wrong(&format!(
-                            "has {} values and {other} has {len}",
-                            numbers.len()
-                        ));
-                    }
-                    Some(_) => {}
-                }
-                if name.starts_with("at_") && numbers.windows(2).any(|pair| pair[1] < pair[0]) {
-                    return wrong("goes back in time");
-                }
-                // Some count from an event in the middle.
-                if !name.starts_with("at_") && numbers.iter().any(|&number| number < 0.0) {
-                    return wrong("is a series with a negative number");
-                }
-            }
-            Value::Number(number) => {
-                let number = number.as_f64().filter(|number| number.is_finite());
-                let Some(number) = number else { return wrong("is no finite number") };
-                if number < 0.0 && !may_be_negative(name) {
-                    return wrong(&format!("is {number}, which cannot be negative"));
-                }
-            }
-            Value::String(text) if is_measured(name) && !MEASURED.contains(&name.as_str()) => {
-                return wrong(&format!("is {text:?} where a number belongs"));
-            }
-            _ => {}
+        if !values.iter().all(Value::is_number) {
+            return wrong("is a series with something that is no number");
         }
-    }
-    let number = |name: &str| row.get(name).and_then(Value::as_f64);
-    for name in row.keys() {
-        if let (Some(least), Some(most)) =
-            (number(&format!("{name}_min")), number(&format!("{name}_max")))
-            && least > most
-        {
-            return Err((format!("{name}_min"), format!("is {least}, above the largest, {most}")));
+        if values.is_empty() {
+            return wrong("is an empty series");
+        }
+        let (other, len) = *length.get_or_insert((name, values.len()));
+        if len != values.len() {
+            return wrong(&format!("has {} values and {other} has {len}", values.len()));
         }
     }
     Ok(())
 }
 
-/// Differences go both ways.
-fn may_be_negative(field: &str) -> bool {
-    ["error", "left", "change", "against", "added", "difference"]
-        .iter()
-        .any(|word| field.contains(word))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn taken(value: &Value) -> Result<Input, String> {
         let mut input = Input::default();
@@ -309,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let row = |row: Value| json!({ "rows": [{ "bench": "a", "x_ns": 1 }, row] });
+        let row = |row: Value| json!({ "rows": [{ "bench": "alloc", "alloc_ns": 1 }, row] });
         for (value, expected) in [
             (json!([1]), "is no JSON object"),
             (json!({ "format": 2, "rows": [] }), "has format 2; this program reads format 1"),
@@ -321,23 +235,23 @@ mod tests {
             (row(json!(3)), "rows[1] is no object"),
             (row(json!({ "x_ns": 1 })), "rows[1].bench is no text"),
             (
-                row(json!({ "bench": "a", "x_ns": -0.5 })),
-                "rows[1].x_ns is -0.5, which cannot be negative",
+                row(json!({ "bench": "alloc", "alloc_ns": -0.5 })),
+                "rows[1].alloc_ns is -0.5, which cannot be negative",
             ),
             (
-                row(json!({ "bench": "a", "x_ns": "NaN" })),
-                "rows[1].x_ns is \"NaN\" where a number belongs",
+                row(json!({ "bench": "alloc", "alloc_ns": "NaN" })),
+                "rows[1].alloc_ns is \"NaN\" where a number belongs",
             ),
             (
-                row(json!({ "bench": "a", "x_ns_min": 3, "x_ns_max": 2, "x_ns": 2 })),
-                "rows[1].x_ns_min is 3, above",
+                row(json!({ "bench": "alloc", "free_ns_min": 3, "free_ns_max": 2, "free_ns": 2 })),
+                "rows[1].free_ns_min is 3, above",
             ),
             (
                 row(json!({ "bench": "a", "at_seconds": [1, 2], "rss_mib": [1] })),
                 "rows[1].rss_mib has 1 values and at_seconds has 2",
             ),
             (
-                row(json!({ "bench": "a", "at_seconds": [2, 1], "rss_mib": [1, 1] })),
+                row(json!({ "bench": "series", "at_seconds": [2, 1], "rss_mib": [1, 1] })),
                 "rows[1].at_seconds goes back in time",
             ),
             (
@@ -349,7 +263,7 @@ mod tests {
                 "rows[1].at_seconds is a series with",
             ),
             (
-                row(json!({ "bench": "a", "rss_mib": [1, -1] })),
+                row(json!({ "bench": "series", "rss_mib": [1, -1] })),
                 "rows[1].rss_mib is a series with a negative",
             ),
         ] {
@@ -357,9 +271,11 @@ mod tests {
             assert!(error.starts_with(expected), "{value}: {error}");
         }
         assert!(
-            taken(&row(json!({ "bench": "a", "error_percent": -3.0, "left_mib": -1.5,
-            "at_seconds": [-1, 0], "rss_mib": [2, 1] })))
-            .is_ok()
+            taken(&row(json!({ "bench": "series", "at_seconds": [-1, 0], "rss_mib": [2, 1] })))
+                .is_ok()
         );
+        // Differences go both ways.
+        assert!(taken(&row(json!({ "bench": "model", "error_percent": -3.0 }))).is_ok());
+        assert!(taken(&row(json!({ "bench": "reporting", "left_mib": -1.5 }))).is_ok());
     }
 }

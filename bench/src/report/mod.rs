@@ -58,14 +58,14 @@ fn text(input: &input::Input) -> Result<(), Error> {
             output.line("")?;
         }
     }
-    let lines = targets::table(&targets::evaluate(&input.rows), output.style());
+    let lines = targets::table(&targets::evaluate(&input.known_rows), output.style());
     lines.iter().try_for_each(|line| output.line(line))
 }
 
 /// Each plot of the page for a file of its own, named after its part of the page and its number
 /// there, and each map.
 fn pictures<'a>(mut pictures: Pictures<'a>, input: &input::Input) -> Pictures<'a> {
-    for section in figures::sections(&input.rows) {
+    for section in figures::sections(&input.known_rows) {
         let plots = section
             .groups
             .iter()

@@ -15,8 +15,8 @@ const MOST_OTHERS: usize = 64;
 
 /// All of it.
 pub fn page(input: &Input) -> Page<'_> {
-    let sections = sections(&input.rows);
-    let mut parts = vec![ratios::part(&targets::evaluate(&input.rows))];
+    let sections = sections(&input.known_rows);
+    let mut parts = vec![ratios::part(&targets::evaluate(&input.known_rows))];
     parts.extend(sections.iter().map(|section| part(section, input)));
     parts.extend(others(&sections, input));
     let mut remark = String::new();

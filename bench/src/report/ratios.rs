@@ -146,6 +146,7 @@ fn strip(met: usize, short: usize, open: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::Rows;
     use crate::targets::{all, evaluate};
     use serde_json::json;
 
@@ -157,7 +158,7 @@ mod tests {
             json!({ "bench": "jobs", "case": "two-empty", "engine": "rayon", "units": 2,
                 "unit_ns": 0, "seconds": 1e-6 }),
         ];
-        let text = part(&evaluate(&rows)).body;
+        let text = part(&evaluate(&Rows::of(&rows))).body;
         assert_eq!(text.matches("id=\"limit-").count(), all().count());
         assert!(
             text.contains("<tr class=\"short\" id=\"limit-jobs-empty\">")

@@ -1,18 +1,43 @@
 //! Allocation.
 
-use super::rows::{number, text, whole};
-use super::{Measure, Rows, Sample, Target, at_most};
+use super::sample::{over, samples, threads, words};
+use super::{Measure, Sample, Target, at_most};
+use crate::rows::{Alloc, Rows};
 
 const AREA: &str = "Allocation";
 const COMMAND: &str = "alloc";
+const OURS: &str = "framewright";
 const PEERS: [&str; 2] = ["buddy_system_allocator", "frame-alloc"];
-/// What tells rows of one allocator apart.
-const SAME: &[&str] = &["managed_gib", "order", "pattern", "threads"];
+const LARGE_GIB: u64 = 1024;
+
+/// What of a row is measured.
+type Half = fn(&Alloc) -> Option<f64>;
+
+fn get(row: &Alloc) -> Option<f64> {
+    row.alloc_ns.middle
+}
+
+fn put(row: &Alloc) -> Option<f64> {
+    row.free_ns.middle
+}
+
+fn gib(row: &Alloc) -> String {
+    format!("{} GiB", row.managed_gib)
+}
+
+fn is(row: &Alloc, (pattern, order, threads): (&str, u64, u64)) -> bool {
+    row.allocator == OURS && row.pattern == pattern && row.order == order && row.threads == threads
+}
 
 /// Nanoseconds of one kind of operation, on machines of all sizes.
-fn ns(rows: &Rows<'_>, field: &str, pattern: &str, order: u64, threads: u64) -> Vec<Sample> {
-    let rows = rows.bench("alloc").is("allocator", "framewright").is("pattern", pattern);
-    rows.is("order", order).is("threads", threads).samples(field, 1.0, &["managed_gib"])
+fn ns(rows: &Rows, half: Half, pattern: &str, order: u64, threads: u64) -> Vec<Sample> {
+    samples(rows.alloc.iter().filter(|row| is(row, (pattern, order, threads))), half, gib)
+}
+
+/// Nanoseconds to allocate on a large machine, by one thread.
+fn large(rows: &Rows, pattern: &str, order: u64) -> Vec<Sample> {
+    let is = |row: &&Alloc| row.managed_gib == LARGE_GIB && is(row, (pattern, order, 1));
+    samples(rows.alloc.iter().filter(is), get, gib)
 }
 
 const fn limit(
@@ -27,67 +52,55 @@ const fn limit(
 
 pub(super) const TARGETS: &[Target] = &[
     limit("order-0-get", "4 KiB: get, in bulk", 6.0, "LLFree 25 ns", |rows| {
-        ns(rows, "alloc_ns", "bulk", 0, 1)
+        ns(rows, get, "bulk", 0, 1)
     }),
     limit("order-0-put", "4 KiB: put, in bulk", 8.0, "LLFree 24 ns", |rows| {
-        ns(rows, "free_ns", "bulk", 0, 1)
+        ns(rows, put, "bulk", 0, 1)
     }),
     limit("order-0-pair", "4 KiB: get and put at once", 8.0, "LLFree 45 ns", |rows| {
-        ns(rows, "alloc_ns", "pair", 0, 1)
+        ns(rows, get, "pair", 0, 1)
     }),
     limit("order-0-random", "4 KiB: put in random order", 14.0, "LLFree 30 ns", |rows| {
-        ns(rows, "free_ns", "random", 0, 1)
+        ns(rows, put, "random", 0, 1)
     }),
     limit(
         "order-0-random-2",
         "4 KiB: put in random order, 2 threads",
         20.0,
         "LLFree 30 ns",
-        |rows| ns(rows, "free_ns", "random", 0, 2),
+        |rows| ns(rows, put, "random", 0, 2),
     ),
     limit(
         "one-left",
         "4 KiB: get when every block has one free page, 1 TiB",
         25.0,
         "LLFree 81..93 ns",
-        |rows| {
-            let rows = rows.is("managed_gib", 1024);
-            ns(&rows, "alloc_ns", "one-left", 0, 1)
-        },
+        |rows| large(rows, "one-left", 0),
     ),
-    limit("order-3-get", "32 KiB: get", 30.0, "LLFree 27 ns", |rows| {
-        ns(rows, "alloc_ns", "bulk", 3, 1)
-    }),
+    limit("order-3-get", "32 KiB: get", 30.0, "LLFree 27 ns", |rows| ns(rows, get, "bulk", 3, 1)),
     limit("order-3-pair", "32 KiB: get and put at once", 45.0, "LLFree", |rows| {
-        ns(rows, "alloc_ns", "pair", 3, 1)
+        ns(rows, get, "pair", 3, 1)
     }),
-    limit("order-8-get", "1 MiB: get", 30.0, "LLFree 82 ns", |rows| {
-        ns(rows, "alloc_ns", "bulk", 8, 1)
-    }),
+    limit("order-8-get", "1 MiB: get", 30.0, "LLFree 82 ns", |rows| ns(rows, get, "bulk", 8, 1)),
     limit("order-8-pair", "1 MiB: get and put at once", 45.0, "LLFree", |rows| {
-        ns(rows, "alloc_ns", "pair", 8, 1)
+        ns(rows, get, "pair", 8, 1)
     }),
     limit("order-9-get", "2 MiB: get, 8 GiB to 1 TiB", 10.0, "LLFree 46..1783 ns", |rows| {
-        ns(rows, "alloc_ns", "bulk", 9, 1)
+        ns(rows, get, "bulk", 9, 1)
     }),
     limit("order-9-put", "2 MiB: put, 8 GiB to 1 TiB", 12.0, "LLFree", |rows| {
-        ns(rows, "free_ns", "bulk", 9, 1)
+        ns(rows, put, "bulk", 9, 1)
     }),
     limit("order-9-random", "2 MiB: put in random order, 8 GiB to 1 TiB", 20.0, "LLFree", |rows| {
-        ns(rows, "free_ns", "random", 9, 1)
+        ns(rows, put, "random", 9, 1)
     }),
-    limit("order-18", "1 GiB: get", 40.0, "LLFree 2800 ns", |rows| {
-        ns(rows, "alloc_ns", "bulk", 18, 1)
-    }),
+    limit("order-18", "1 GiB: get", 40.0, "LLFree 2800 ns", |rows| ns(rows, get, "bulk", 18, 1)),
     limit(
         "refused",
         "A request that is refused, memory full, 1 TiB",
         200.0,
         "an absolute limit",
-        |rows| {
-            let rows = rows.is("managed_gib", 1024);
-            [0, 9].into_iter().flat_map(|order| ns(&rows, "alloc_ns", "full", order, 1)).collect()
-        },
+        |rows| [0, 9].into_iter().flat_map(|order| large(rows, "full", order)).collect(),
     ),
     at_most(
         AREA,
@@ -107,36 +120,46 @@ pub(super) const TARGETS: &[Target] = &[
     ),
 ];
 
+/// What each half of a row is called.
+const HALVES: [(Half, &str); 2] = [(get, "get"), (put, "put")];
+
 /// Get, put and pair of orders that CPUs cache, two threads over one.
-fn two_threads(rows: &Rows<'_>) -> Vec<Sample> {
-    let ours = rows.bench("alloc").is("allocator", "framewright");
-    let ours = ours.filter(|row| {
-        matches!(whole(row, "order"), Some(0..=3 | 9))
-            && matches!(text(row, "pattern"), "bulk" | "pair")
+fn two_threads(rows: &Rows) -> Vec<Sample> {
+    let of = |threads: u64| {
+        rows.alloc.iter().filter(move |row| {
+            row.allocator == OURS
+                && row.threads == threads
+                && matches!(row.order, 0..=3 | 9)
+                && matches!(row.pattern.as_str(), "bulk" | "pair")
+        })
+    };
+    let compared = HALVES.into_iter().flat_map(|(half, word)| {
+        let key = |row| (Alloc::place(row), row.pattern.as_str());
+        over(of(2), of(1), key, half, |row| words(&[word, &row.place(), &row.pattern]))
     });
-    let (one, two) = (ours.is("threads", 1), ours.is("threads", 2));
-    let same = &SAME[..3];
+    compared.collect()
+}
+
+/// Each operation that a row has, against each peer's same row.
+fn over_peers(rows: &Rows) -> Vec<Sample> {
+    let of = |name: &'static str| rows.alloc.iter().filter(move |row| row.allocator == name);
     let mut samples = Vec::new();
-    for (field, word) in [("alloc_ns", "get"), ("free_ns", "put")] {
-        for sample in two.over(&one, field, same, same) {
-            samples.push(Sample { place: format!("{word}, {}", sample.place), ..sample });
+    for peer in PEERS {
+        for (half, word) in HALVES {
+            let key = |row: &Alloc| (row.place(), row.pattern.clone(), row.threads);
+            let place = |row: &Alloc| {
+                words(&[word, &row.place(), &row.pattern, &threads(row.threads), peer])
+            };
+            let ours = of(OURS).filter(|row| get(row).is_some());
+            samples.extend(over(ours, of(peer), key, half, place));
         }
     }
     samples
 }
 
-/// Each operation that a row has, against each peer's same row.
-fn over_peers(rows: &Rows<'_>) -> Vec<Sample> {
-    let rows = rows.bench("alloc");
-    let ours = rows.is("allocator", "framewright").filter(|row| number(row, "alloc_ns").is_some());
-    let mut samples = Vec::new();
-    for peer in PEERS {
-        for (field, word) in [("alloc_ns", "get"), ("free_ns", "put")] {
-            for sample in ours.over(&rows.is("allocator", peer), field, SAME, SAME) {
-                samples
-                    .push(Sample { place: format!("{word}, {}, {peer}", sample.place), ..sample });
-            }
-        }
+impl Alloc {
+    /// The machine and the order.
+    fn place(&self) -> String {
+        format!("{} GiB, order {}", self.managed_gib, self.order)
     }
-    samples
 }

@@ -1,13 +1,14 @@
 //! The guest beside Linux on the same virtual machine.
 
-use super::rows::{is_two_gib, text};
-use super::{Measure, Rows, Sample, Target, at_least, at_most};
+use super::sample::{samples, words};
+use super::{Measure, Sample, Target, at_least, at_most, is_two_gib};
+use crate::rows::{Compare, Rows, Unit};
+use framewright_cli::grid::counted;
 
 const GUEST: &str = "The guest beside Linux";
 const POOLS: &str = "Huge-page pools";
 const COMMAND: &str = "compare linux";
 const LINUX: &str = "Linux, same QEMU";
-const PLACE: &[&str] = &["what", "when", "policy", "reclaim", "pace", "accel", "cpus"];
 
 /// Linux's time over ours.
 const fn faster(
@@ -26,7 +27,7 @@ pub(super) const TARGETS: &[Target] = &[
         (GUEST, "Spawn to prompt: how many times sooner than Linux's init"),
         10.0,
         LINUX,
-        |rows| compare(rows, "spawn to prompt").samples("ratio", 1.0, PLACE),
+        |rows| ratios(rows, |row| row.what == "spawn to prompt"),
     ),
     faster(
         "guest-deferred",
@@ -48,7 +49,10 @@ pub(super) const TARGETS: &[Target] = &[
         "16 CPUs up",
         (100.0, "ms"),
         ("an absolute limit", "compare linux --cpus 16"),
-        |rows| compare(rows, "all CPUs up").is("cpus", 16).samples("ours_ms", 1.0, PLACE),
+        |rows| {
+            let is = |row: &&Compare| row.what == "all CPUs up" && row.cpus == 16;
+            samples(rows.compare.iter().filter(is), |row| row.both.ours.middle, place)
+        },
     ),
     faster(
         "guest-pools",
@@ -70,25 +74,54 @@ pub(super) const TARGETS: &[Target] = &[
         1.0,
         LINUX,
         |rows| {
-            let rows =
-                compare(rows, "freed memory: 95 % back").is("pace", "fixed").filter(is_two_gib);
-            rows.samples("ratio", 1.0, PLACE)
+            ratios(rows, |row| {
+                row.what == FREED
+                    && row.pace.as_deref() == Some("fixed")
+                    && is_two_gib(row.dirtied_mib.as_ref())
+            })
         },
     ),
 ];
 
-fn compare<'a>(rows: &Rows<'a>, what: &str) -> Rows<'a> {
-    rows.bench("compare").is("what", what)
+/// Memory that is back with the host.
+const FREED: &str = "freed memory: 95 % back";
+
+fn place(row: &Compare) -> String {
+    let word = |word: &Option<String>| word.clone().unwrap_or_default();
+    words(&[
+        &row.what,
+        &word(&row.when),
+        &word(&row.policy),
+        &word(&row.reclaim),
+        &word(&row.pace),
+        &row.accel,
+        &counted(row.cpus, "CPU"),
+    ])
 }
 
-fn memory_map(rows: &Rows<'_>, policy: &str) -> Vec<Sample> {
-    compare(rows, "memory map, slowest node").is("policy", policy).samples("ratio", 1.0, PLACE)
+/// Linux's over ours.
+fn ratios(rows: &Rows, is: impl Fn(&Compare) -> bool) -> Vec<Sample> {
+    samples(rows.compare.iter().filter(|row| is(row)), |row| row.ratio.middle, place)
+}
+
+fn memory_map(rows: &Rows, policy: &str) -> Vec<Sample> {
+    ratios(rows, |row| {
+        row.what == "memory map, slowest node" && row.policy.as_deref() == Some(policy)
+    })
 }
 
 /// Pages of 2 MiB at run time.
-fn pool(rows: &Rows<'_>, reclaim: &str) -> Vec<Sample> {
-    let rows = rows.bench("compare").is("when", "run time").is("reclaim", reclaim);
-    let rows = rows
-        .filter(|row| matches!(text(row, "what"), "pool of 2 MiB, fill" | "pool of 2 MiB, empty"));
-    rows.samples("ratio", 1.0, PLACE)
+fn pool(rows: &Rows, reclaim: &str) -> Vec<Sample> {
+    ratios(rows, |row| {
+        row.when.as_deref() == Some("run time")
+            && row.reclaim.as_deref() == Some(reclaim)
+            && matches!(row.what.as_str(), "pool of 2 MiB, fill" | "pool of 2 MiB, empty")
+    })
+}
+
+/// What Linux took until 95 % of 2 GiB were back with the host, where that was measured.
+pub fn linux_seconds(rows: &Rows) -> Option<f64> {
+    let judged =
+        rows.compare.iter().filter(|row| row.what == FREED && is_two_gib(row.dirtied_mib.as_ref()));
+    judged.filter(|row| row.both.unit == Some(Unit::Seconds)).find_map(|row| row.both.linux.middle)
 }

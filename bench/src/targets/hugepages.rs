@@ -1,11 +1,11 @@
 //! Pools of huge pages.
 
-use super::rows::{number, text, whole};
-use super::{Measure, Rows, Sample, Target, at_least, at_most};
-use serde_json::Value;
+use super::sample::{page_size, samples, threads, words};
+use super::{Measure, Sample, Target, at_least, at_most};
+use crate::rows::{Hugepages, Rows};
+use framewright_cli::grid::counted;
 
 const AREA: &str = "Huge-page pools";
-const PLACE: &[&str] = &["on", "policy", "size_kb", "pages", "restore", "threads"];
 /// The largest number of pages that is a handful.
 const HANDFUL: u64 = 64;
 
@@ -29,10 +29,9 @@ pub(super) const TARGETS: &[Target] = &[
         "Guest, 2 MiB pool with map reclaim: time over that without, fill and empty",
         (1.2, "x"),
         ("reclaim off", BENCH_QEMU),
-        // What comes back eagerly writes all descriptors again.
         |rows| {
-            let rows = rows.bench("hugepages").is("on", "qemu").is("size_kb", 2048);
-            rows.is("reclaim", "on").is("restore", "lazy").samples("reclaim_ratio", 1.0, PLACE)
+            let is = |row: &Hugepages| row.size_kb == 2048 && is_lazy_guest(row);
+            of(rows, is, |row| row.reclaim_ratio.middle)
         },
     ),
     at_most(
@@ -41,7 +40,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Process, 2 MiB pool with map reclaim: time to fill over one madvise of the same ranges",
         (1.2, "x"),
         ("one madvise", BENCH),
-        |rows| rows.bench("hugepages").is("on", "hosted").samples("madvise_ratio", 1.0, PLACE),
+        |rows| of(rows, |row| row.on == "hosted", |row| row.madvise_ratio.middle),
     ),
     at_most(
         AREA,
@@ -49,11 +48,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Flushes of a whole fill with map reclaim, which is one batch of evictions or more",
         (2.0, "flushes"),
         ("an absolute limit: two a batch", BENCH_QEMU),
-        |rows| {
-            let rows =
-                rows.bench("hugepages").is("on", "qemu").is("reclaim", "on").is("restore", "lazy");
-            rows.samples("flushes", 1.0, PLACE)
-        },
+        |rows| of(rows, is_lazy_guest, flushes),
     ),
     at_most(
         AREA,
@@ -61,7 +56,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Flushes for blocks without an array map",
         (0.0, "flushes"),
         ("an absolute limit", BENCH),
-        |rows| rows.bench("hugepages").is("policy", "on-demand").samples("flushes", 1.0, PLACE),
+        |rows| of(rows, |row| row.policy == "on-demand", flushes),
     ),
     at_most(
         AREA,
@@ -70,9 +65,12 @@ pub(super) const TARGETS: &[Target] = &[
         (100.0, "ms"),
         ("an absolute limit", BENCH),
         |rows| {
-            let rows =
-                rows.bench("hugepages").is("size_kb", 2048).is("pages", 500_000).is("threads", 1);
-            rows.is("policy", "on-demand").samples("fill_ms", 1.0, &["tables"])
+            let is = |row: &&Hugepages| {
+                (row.size_kb, row.pages, row.threads) == (2048, 500_000, 1)
+                    && row.policy == "on-demand"
+            };
+            let rows = rows.hugepages.iter().filter(is);
+            samples(rows, |row| row.fill_ms.middle, |row| row.tables.clone())
         },
     ),
     at_most(
@@ -82,10 +80,10 @@ pub(super) const TARGETS: &[Target] = &[
         (1.05, "x"),
         ("one thread", BENCH),
         |rows| {
-            let few = |row: &Value| whole(row, "pages").is_some_and(|pages| pages <= HANDFUL);
-            let rows =
-                rows.bench("hugepages").is("tables", "backed").is("reclaim", "off").filter(few);
-            rows.samples("serial_ratio", 1.0, PLACE)
+            let is = |row: &Hugepages| {
+                row.tables == "backed" && row.reclaim == "off" && row.pages <= HANDFUL
+            };
+            of(rows, is, |row| row.serial_ratio.middle)
         },
     ),
     saved(
@@ -104,18 +102,30 @@ pub(super) const TARGETS: &[Target] = &[
     ),
 ];
 
+/// In the guest with map reclaim. What comes back eagerly writes all descriptors again.
+fn is_lazy_guest(row: &Hugepages) -> bool {
+    row.on == "qemu" && row.reclaim == "on" && row.restore == "lazy"
+}
+
+fn flushes(row: &Hugepages) -> Option<f64> {
+    row.flushes.get().map(|flushes| flushes as f64)
+}
+
+fn of(
+    rows: &Rows,
+    is: impl Fn(&Hugepages) -> bool,
+    value: impl Fn(&Hugepages) -> Option<f64>,
+) -> Vec<Sample> {
+    samples(rows.hugepages.iter().filter(|row| is(row)), value, |row| {
+        let (size, pages) = (page_size(row.size_kb), counted(row.pages, "page"));
+        words(&[&row.on, &row.policy, &size, &pages, &row.restore, &threads(row.threads)])
+    })
+}
+
 /// KiB for each page.
-fn per_page(rows: &Rows<'_>, size_kb: u64) -> Vec<Sample> {
-    let one = |row: &Value| {
-        let pages = number(row, "pages").filter(|&pages| pages > 0.0)?;
-        let place =
-            format!("{}, {pages} page{}", text(row, "on"), if pages == 1.0 { "" } else { "s" });
-        Some(Sample { value: number(row, "saved_bytes")? / pages / 1024.0, place })
-    };
-    rows.bench("hugepages")
-        .is("reclaim", "on")
-        .is("size_kb", size_kb)
-        .iter()
-        .filter_map(one)
-        .collect()
+fn per_page(rows: &Rows, size_kb: u64) -> Vec<Sample> {
+    let is = |row: &&Hugepages| row.reclaim == "on" && row.size_kb == size_kb && row.pages > 0;
+    let each = |row: &Hugepages| Some(row.saved_bytes.get()? as f64 / row.pages as f64 / 1024.0);
+    let place = |row: &Hugepages| words(&[&row.on, &counted(row.pages, "page")]);
+    samples(rows.hugepages.iter().filter(is), each, place)
 }

@@ -1,8 +1,8 @@
 //! Bringing memory up, and the memory map.
 
-use super::rows::{number, text};
-use super::{Measure, Rows, Sample, Target, at_least, at_most};
-use serde_json::Value;
+use super::sample::{samples, threads};
+use super::{Measure, Sample, Target, at_least, at_most};
+use crate::rows::{BringUp, Init, Rows};
 
 const MAP: &str = "The memory map";
 const BRING_UP: &str = "Bring-up (on-demand)";
@@ -56,12 +56,9 @@ pub(super) const TARGETS: &[Target] = &[
         (1.03, "x"),
         ("eager", "init"),
         |rows| {
-            let rows = rows
-                .bench("init")
-                .is("first_touch", false)
-                .is("threads", 1)
-                .is("policy", "deferred");
-            rows.samples("eager_cpu_ratio", 1.0, &["init"])
+            let is = |row: &&Init| !row.first_touch && row.threads == 1 && row.policy == "deferred";
+            let ratio = |row: &Init| row.limit.as_ref()?.eager_cpu_ratio.middle;
+            samples(rows.init.iter().filter(is), ratio, |row| row.init.clone())
         },
     ),
     at_most(
@@ -70,35 +67,35 @@ pub(super) const TARGETS: &[Target] = &[
         "A section on demand: time over its share of the bulk",
         (2.0, "x"),
         ("deferred initialisation", "init"),
-        |rows| rows.bench("init").is("policy", "growth").samples("bulk_ratio", 1.0, &["init"]),
+        |rows| {
+            let ratio = |row: &Init| row.growth.as_ref()?.bulk_ratio.get();
+            samples(&rows.init, ratio, |row| row.init.clone())
+        },
     ),
 ];
 
-fn milliseconds(rows: &Rows<'_>, machine: &str) -> Vec<Sample> {
-    let rows =
-        rows.bench("bring-up").is("tables", "backed").is("threads", 1).is("machine", machine);
-    rows.samples("bring_up_us", 1e-3, &["machine"])
+fn milliseconds(rows: &Rows, machine: &str) -> Vec<Sample> {
+    let is = |row: &&BringUp| row.tables == "backed" && row.threads == 1 && row.machine == machine;
+    let ms = |row: &BringUp| Some(row.bring_up_us.middle? * 1e-3);
+    samples(rows.bring_up.iter().filter(is), ms, |row| row.machine.clone())
 }
 
 /// What is allowed grows with memory and CPUs, of which one is counted, as rows do not say how many
 /// there are.
-fn metadata(rows: &Rows<'_>) -> Vec<Sample> {
-    let one = |row: &Value| {
-        let allowed = number(row, "managed_gib")? * (1_u64 << 30) as f64 * 1e-4 + 65536.0 + 4096.0;
-        Some(Sample {
-            value: number(row, "metadata_bytes")? / allowed,
-            place: text(row, "machine").to_owned(),
-        })
+fn metadata(rows: &Rows) -> Vec<Sample> {
+    let share = |row: &BringUp| {
+        let allowed = row.managed_gib.get()? * (1_u64 << 30) as f64 * 1e-4 + 65536.0 + 4096.0;
+        Some(row.metadata_bytes.get()? as f64 / allowed)
     };
-    rows.bench("bring-up").is("tables", "backed").iter().filter_map(one).collect()
+    let backed = rows.bring_up.iter().filter(|row| row.tables == "backed");
+    samples(backed, share, |row| row.machine.clone())
 }
 
 /// Memory that is backed and dirty.
-fn limits(rows: &Rows<'_>, policy: &str, init: &str) -> Vec<Sample> {
-    let rows = rows.bench("init").is("policy", policy).is("init", init).is("first_touch", false);
-    rows.filter(|row| number(row, "threads").is_some_and(|threads| threads <= 2.0)).samples(
-        "limit_ratio",
-        1.0,
-        &["threads"],
-    )
+fn limits(rows: &Rows, policy: &str, init: &str) -> Vec<Sample> {
+    let is = |row: &&Init| {
+        row.policy == policy && row.init == init && !row.first_touch && row.threads <= 2
+    };
+    let ratio = |row: &Init| row.limit.as_ref()?.limit_ratio.middle;
+    samples(rows.init.iter().filter(is), ratio, |row| threads(row.threads))
 }

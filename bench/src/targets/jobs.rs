@@ -1,12 +1,12 @@
 //! Parallel jobs.
 
 use super::Comparison::{AtLeast, AtMost};
-use super::rows::{key, number, text};
-use super::{Comparison, Measure, Rows, Sample, Target};
-use serde_json::Value;
+use super::sample::{over, samples, words};
+use super::{Comparison, Measure, Sample, Target};
+use crate::rows::{Jobs, Rows};
+use framewright_cli::grid::counted;
+use std::collections::HashSet;
 
-/// What tells jobs apart.
-const SAME: &[&str] = &["case", "units", "unit_ns"];
 /// A job that takes one thread less than this is small.
 const SMALL_SECONDS: f64 = 20e-6;
 /// A job that takes one thread more than this is large.
@@ -40,18 +40,12 @@ pub(super) const TARGETS: &[Target] = &[
         (AtMost, 1.05),
         "serial",
         |rows| {
-            let rows = rows
-                .bench("jobs")
-                .filter(|row| case(row) != "two-empty" && !case(row).starts_with("busy"));
-            let small = rows
-                .is("engine", "serial")
-                .filter(|row| seconds(row).is_some_and(|time| time < SMALL_SECONDS));
-            let jobs = small.by(SAME);
-            over(
-                &ours(&rows).filter(|row| jobs.contains_key(&key(row, SAME))),
-                "serial_ratio",
-                &small,
-            )
+            let rows = of(rows, |row| row.case != "two-empty" && !is_busy(row));
+            let small = by(&rows, SERIAL).filter(|row| seconds(row) < Some(SMALL_SECONDS));
+            let small: Vec<&Jobs> = small.filter(|row| seconds(row).is_some()).collect();
+            let jobs: HashSet<_> = small.iter().map(|row| row.job()).collect();
+            let ours = by(&rows, OURS).filter(|row| jobs.contains(&row.job())).collect();
+            compared(ours, |row| row.serial_ratio.middle, small)
         },
     ),
     ratio(
@@ -59,14 +53,14 @@ pub(super) const TARGETS: &[Target] = &[
         "Large even jobs: rayon's time over ours",
         (AtLeast, 0.98),
         "rayon",
-        |rows| against_rayon(&rows.filter(|row| case(row) == "uniform")),
+        |rows| against_rayon(rows, &["uniform"]),
     ),
     ratio(
         "jobs-skewed",
         "Large uneven jobs: rayon's time over ours",
         (AtLeast, 1.0),
         "rayon",
-        |rows| against_rayon(&rows.filter(|row| matches!(case(row), "one-heavy" | "ramp"))),
+        |rows| against_rayon(rows, &["one-heavy", "ramp"]),
     ),
     ratio(
         "jobs-empty",
@@ -74,8 +68,8 @@ pub(super) const TARGETS: &[Target] = &[
         (AtMost, 0.5),
         "rayon",
         |rows| {
-            let rows = rows.bench("jobs").is("case", "two-empty");
-            let samples = over(&rows.is("engine", "rayon"), "framewright_ratio", &ours(&rows));
+            let rows = of(rows, |row| row.case == "two-empty");
+            let samples = over_ours(&rows);
             let inverse = |sample: Sample| Sample { value: 1.0 / sample.value, ..sample };
             samples.into_iter().filter(|sample| sample.value > 0.0).map(inverse).collect()
         },
@@ -86,44 +80,69 @@ pub(super) const TARGETS: &[Target] = &[
         (AtMost, 1.0),
         "serial",
         |rows| {
-            let rows = rows.bench("jobs").filter(|row| case(row).starts_with("busy"));
-            over(&ours(&rows), "serial_ratio", &rows.is("engine", "serial"))
+            let rows = of(rows, is_busy);
+            let (ours, serial) = (by(&rows, OURS).collect(), by(&rows, SERIAL).collect());
+            compared(ours, |row| row.serial_ratio.middle, serial)
         },
     ),
 ];
 
+const OURS: &str = "framewright";
+const SERIAL: &str = "serial";
+
+impl Jobs {
+    /// What tells jobs apart.
+    pub fn job(&self) -> (&str, u64, u64) {
+        (&self.case, self.units, self.unit_ns)
+    }
+}
+
+fn of(rows: &Rows, is: impl Fn(&Jobs) -> bool) -> Vec<&Jobs> {
+    rows.jobs.iter().filter(|row| is(row)).collect()
+}
+
+/// Rows of an engine.
+fn by<'a>(rows: &[&'a Jobs], engine: &str) -> impl Iterator<Item = &'a Jobs> {
+    rows.iter().copied().filter(move |row| row.engine == engine)
+}
+
+fn is_busy(row: &Jobs) -> bool {
+    row.case.starts_with("busy")
+}
+
+fn seconds(row: &Jobs) -> Option<f64> {
+    row.seconds.middle
+}
+
 /// The time of `rows` over that of `others`, the same jobs by another engine: the middle of the
-/// ratios of neighbouring runs, where rows have it in `field`.
-fn over(rows: &Rows<'_>, field: &str, others: &Rows<'_>) -> Vec<Sample> {
-    let samples = rows.samples(field, 1.0, SAME);
-    if samples.is_empty() { rows.over(others, "seconds", SAME, SAME) } else { samples }
+/// ratios of neighbouring runs, where rows have it.
+fn compared(rows: Vec<&Jobs>, ratio: fn(&Jobs) -> Option<f64>, others: Vec<&Jobs>) -> Vec<Sample> {
+    let place = |row: &Jobs| {
+        words(&[&row.case, &counted(row.units, "unit"), &format!("{} ns each", row.unit_ns)])
+    };
+    let of_rounds = samples(rows.iter().copied(), ratio, place);
+    if of_rounds.is_empty() { over(rows, others, Jobs::job, seconds, place) } else { of_rounds }
 }
 
-fn case(row: &Value) -> &str {
-    text(row, "case")
-}
-
-fn seconds(row: &Value) -> Option<f64> {
-    number(row, "seconds")
-}
-
-fn ours<'a>(rows: &Rows<'a>) -> Rows<'a> {
-    rows.is("engine", "framewright")
+/// Rayon's time over ours.
+fn over_ours(rows: &[&Jobs]) -> Vec<Sample> {
+    let (rayon, ours) = (by(rows, "rayon").collect(), by(rows, OURS).collect());
+    compared(rayon, |row| row.framewright_ratio.middle, ours)
 }
 
 /// Of jobs that are large for one thread.
-fn against_rayon(rows: &Rows<'_>) -> Vec<Sample> {
-    let rows = rows.bench("jobs");
-    let long = |row: &Value| seconds(row).is_some_and(|time| time > LARGE_SECONDS);
-    let serial = rows.is("engine", "serial").filter(long).by(SAME);
-    let large = rows.filter(|row| serial.contains_key(&key(row, SAME)));
-    over(&large.is("engine", "rayon"), "framewright_ratio", &ours(&large))
+fn against_rayon(rows: &Rows, cases: &[&str]) -> Vec<Sample> {
+    let rows = of(rows, |row| cases.contains(&row.case.as_str()));
+    let long = by(&rows, SERIAL).filter(|row| seconds(row) > Some(LARGE_SECONDS));
+    let long: HashSet<_> = long.map(Jobs::job).collect();
+    let large: Vec<&Jobs> = rows.into_iter().filter(|row| long.contains(&row.job())).collect();
+    over_ours(&large)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn ratios_of_neighbouring_runs_go_before_those_of_medians() {
@@ -133,7 +152,7 @@ mod tests {
         };
         let values = |rows: &[Value], id: &str| -> Vec<f64> {
             let target = TARGETS.iter().find(|target| target.id == id).expect("there is one");
-            (target.measure)(&Rows::new(rows)).iter().map(|sample| sample.value).collect()
+            (target.measure)(&Rows::of(rows)).iter().map(|sample| sample.value).collect()
         };
         let mut rows = [row("serial", 0.25), row("framewright", 0.125), row("rayon", 0.1875)];
         assert_eq!(values(&rows, "jobs-uniform"), [1.5]);

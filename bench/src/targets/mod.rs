@@ -11,16 +11,17 @@ mod init;
 mod jobs;
 mod program;
 mod reporting;
-mod rows;
+mod sample;
 mod table;
 
-pub use rows::{Rows, Sample, key, linux_seconds, number, text, whole};
+pub use guest::linux_seconds;
+pub use sample::{Sample, page_size, words};
 pub use table::table;
 
-use serde_json::Value;
+use crate::rows::{Rows, Size};
 
 /// How measurements follow from rows of results.
-type Measure = fn(&Rows<'_>) -> Vec<Sample>;
+type Measure = fn(&Rows) -> Vec<Sample>;
 
 /// One thing that must be reached.
 pub struct Target {
@@ -44,7 +45,7 @@ pub struct Target {
     pub command: &'static str,
     /// The limit in rows of results, where another was measured beside ours: it counts rather than
     /// `wanted`.
-    pub limit: Option<fn(&Rows<'_>) -> Option<f64>>,
+    pub limit: Option<fn(&Rows) -> Option<f64>>,
 }
 
 /// A limit that is not to be passed.
@@ -185,12 +186,11 @@ pub fn all() -> impl Iterator<Item = &'static Target> {
 }
 
 /// What rows of results say of each target.
-pub fn evaluate(rows: &[Value]) -> Vec<Outcome> {
-    let rows = Rows::new(rows);
-    all().map(|target| outcome(target, &rows)).collect()
+pub fn evaluate(rows: &Rows) -> Vec<Outcome> {
+    all().map(|target| outcome(target, rows)).collect()
 }
 
-fn outcome(target: &'static Target, rows: &Rows<'_>) -> Outcome {
+fn outcome(target: &'static Target, rows: &Rows) -> Outcome {
     let mut samples = (target.measure)(rows);
     samples.retain(|sample| sample.value.is_finite());
     let measured = target.limit.and_then(|limit| limit(rows));
@@ -207,6 +207,14 @@ fn outcome(target: &'static Target, rows: &Rows<'_>) -> Outcome {
         _ => Verdict::Short,
     };
     Outcome { target, wanted, against, worst, samples: count, kept, verdict }
+}
+
+/// Memory that is dirtied and freed where a target speaks of 2 GiB, in MiB.
+const JUDGED_MIB: f64 = 2048.0;
+
+/// Whether a row is of 2 GiB that were dirtied: a target only judges rows of its own size.
+pub fn is_two_gib(dirtied_mib: Option<&Size>) -> bool {
+    dirtied_mib.map(Size::get) == Some(JUDGED_MIB)
 }
 
 /// Units of times and sizes, each with how many of it the next has.
@@ -258,7 +266,7 @@ pub fn shown(value: f64, unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use std::collections::BTreeSet;
 
     #[test]
@@ -272,7 +280,11 @@ mod tests {
 
     #[test]
     fn without_rows_nothing_is_measured() {
-        assert!(evaluate(&[]).iter().all(|outcome| outcome.verdict == Verdict::NotMeasured));
+        assert!(
+            evaluate(&Rows::default())
+                .iter()
+                .all(|outcome| outcome.verdict == Verdict::NotMeasured)
+        );
         // Rows that have nothing of what they should.
         let odd: Vec<Value> = [
             "alloc",
@@ -288,7 +300,9 @@ mod tests {
         ]
         .map(|bench| json!({ "bench": bench, "alloc_ns": "x", "threads": [], "seconds": null }))
         .into();
-        assert!(evaluate(&odd).iter().all(|outcome| outcome.verdict == Verdict::NotMeasured));
+        assert!(
+            evaluate(&Rows::of(&odd)).iter().all(|outcome| outcome.verdict == Verdict::NotMeasured)
+        );
     }
 
     #[test]
@@ -299,7 +313,7 @@ mod tests {
                     "pattern": "bulk", "threads": 1, "alloc_ns": ns, "free_ns": 2.0 })
         };
         let outcome = |rows: &[Value]| {
-            evaluate(rows)
+            evaluate(&Rows::of(rows))
                 .into_iter()
                 .find(|outcome| outcome.target.id == "order-0-get")
                 .expect("a target")

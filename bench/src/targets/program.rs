@@ -1,7 +1,8 @@
 //! The program itself, and its model.
 
-use super::rows::text;
-use super::{Rows, Sample, Target, at_most};
+use super::sample::{samples, words};
+use super::{Sample, Target, at_most};
+use crate::rows::{Model, Rows};
 
 const AREA: &str = "Program and model";
 
@@ -30,18 +31,15 @@ pub(super) const TARGETS: &[Target] = &[
         ("measured", "all"),
         |rows| {
             // Other machines' published times are shown, but were not measured here.
-            let rows = rows.bench("model").is("source", "here");
-            let samples = rows.samples("error_percent", 1.0, &["what", "machine"]);
-            samples
-                .into_iter()
-                .map(|sample| Sample { value: sample.value.abs(), ..sample })
-                .collect()
+            let here = rows.model.iter().filter(|row| row.source == "here");
+            let error = |row: &Model| row.error_percent.0.get().map(f64::abs);
+            samples(here, error, |row| words(&[&row.what, &row.machine]))
         },
     ),
 ];
 
 /// How long whole runs took: rows that readers of files add, see `report::input`.
-fn runs(rows: &Rows<'_>, commands: &[&str]) -> Vec<Sample> {
-    let rows = rows.bench("run").filter(|row| commands.contains(&text(row, "command")));
-    rows.samples("run_seconds", 1.0, &["command"])
+fn runs(rows: &Rows, commands: &[&str]) -> Vec<Sample> {
+    let runs = rows.run.iter().filter(|row| commands.contains(&row.command.as_str()));
+    samples(runs, |row| row.run_seconds.get(), |row| row.command.clone())
 }

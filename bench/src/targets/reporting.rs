@@ -1,11 +1,12 @@
 //! Free page reporting and the shuffle.
 
-use super::rows::{is_two_gib, linux_seconds, number, text, whole};
-use super::{Rows, Sample, Target, at_most};
-use serde_json::Value;
+use super::guest::linux_seconds;
+use super::sample::{samples, words};
+use super::{Sample, Target, at_most, is_two_gib};
+use crate::rows::{Fault, Reporting, Rows};
+use framewright_cli::grid::counted;
 
 const AREA: &str = "Page reporting";
-const PLACE: &[&str] = &["on", "pace"];
 
 const GUEST: &str = "reporting --on qemu";
 const HOSTED: &str = "reporting --on hosted";
@@ -17,13 +18,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Guest of 4 GiB: 95 % of 2 GiB back, adaptive pace",
         (3.0, "s"),
         ("Linux 6.12 elsewhere: about 18 s", GUEST),
-        |rows| {
-            falls(rows).is("on", "qemu").is("pace", "adaptive").filter(is_two_gib).samples(
-                "t95_s",
-                1.0,
-                &["dirtied_mib"],
-            )
-        },
+        |rows| until_back(rows, "adaptive"),
     ),
     Target {
         limit: Some(linux_seconds),
@@ -33,10 +28,7 @@ pub(super) const TARGETS: &[Target] = &[
             "Guest of 4 GiB: 95 % of 2 GiB back, Linux's pace",
             (18.0, "s"),
             ("Linux 6.12 elsewhere: about 18 s", GUEST),
-            |rows| {
-                let rows = falls(rows).is("on", "qemu").is("pace", "fixed").filter(is_two_gib);
-                rows.samples("t95_s", 1.0, &["dirtied_mib"])
-            },
+            |rows| until_back(rows, "fixed"),
         )
     },
     at_most(
@@ -45,7 +37,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Pages that are reported twice",
         (0.0, "pages"),
         ("an absolute limit", "reporting"),
-        |rows| falls(rows).samples("reported_twice", 1.0, PLACE),
+        |rows| falls(rows, |row| Some(row.reported_twice.get()? as f64)),
     ),
     at_most(
         AREA,
@@ -53,7 +45,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Guest: memory that stays with the host's mapping",
         (40.0, "MiB"),
         ("what it was before", GUEST),
-        |rows| falls(rows).is("on", "qemu").samples("left_mib", 1.0, PLACE),
+        |rows| falls(rows, |row| row.left_mib.0.middle.filter(|_| row.on == "qemu")),
     ),
     at_most(
         AREA,
@@ -69,7 +61,7 @@ pub(super) const TARGETS: &[Target] = &[
         "Guest: share of reported blocks that are reused while others are free",
         (0.0, "%"),
         ("an absolute limit", GUEST),
-        |rows| falls(rows).samples("reused_early_percent", 1.0, PLACE),
+        |rows| falls(rows, |row| row.reused_early_percent.get()),
     ),
     at_most(
         AREA,
@@ -78,37 +70,39 @@ pub(super) const TARGETS: &[Target] = &[
         (50.0, "ms"),
         ("an absolute limit", "reporting"),
         |rows| {
-            rows.bench("shuffle").is("managed_gib", 1024).samples(
-                "shuffle_ms",
-                1.0,
-                &["managed_gib"],
-            )
+            let large = rows.shuffle.iter().filter(|row| row.managed_gib == 1024);
+            samples(large, |row| row.shuffle_ms.middle, |row| format!("{} GiB", row.managed_gib))
         },
     ),
 ];
 
-fn falls<'a>(rows: &Rows<'a>) -> Rows<'a> {
-    rows.bench("reporting")
+fn falls(rows: &Rows, value: fn(&Reporting) -> Option<f64>) -> Vec<Sample> {
+    samples(&rows.reporting, value, |row| words(&[&row.on, &row.pace]))
+}
+
+/// Seconds until 95 % of 2 GiB are back with the host of a guest.
+fn until_back(rows: &Rows, pace: &str) -> Vec<Sample> {
+    let is = |row: &&Reporting| {
+        row.on == "qemu" && row.pace == pace && is_two_gib(row.dirtied_mib.as_ref())
+    };
+    let place = |row: &Reporting| {
+        row.dirtied_mib.as_ref().map_or(String::new(), |mib| format!("{} MiB dirtied", mib.get()))
+    };
+    samples(rows.reporting.iter().filter(is), |row| row.t95_s.middle, place)
 }
 
 /// What is lost in percent, by the middle of the ratios of neighbouring runs.
-fn cost(rows: &Rows<'_>) -> Vec<Sample> {
-    let one = |row: &Value| {
-        let ratio = number(row, "against_off")?;
-        let percent = |ratio: f64| (1.0 - ratio) * 100.0;
-        let cpus = whole(row, "cpus").unwrap_or(1);
-        let interval = match (number(row, "against_off_high"), number(row, "against_off_low")) {
+fn cost(rows: &Rows) -> Vec<Sample> {
+    let percent = |ratio: f64| (1.0 - ratio) * 100.0;
+    let place = |row: &Fault| {
+        let interval = match (row.against_off.high, row.against_off.low) {
             (Some(high), Some(low)) => {
                 format!(", 95 % between {:.1} and {:.1} %", percent(high), percent(low))
             }
             _ => String::new(),
         };
-        let place = format!(
-            "{}, {cpus} CPU{}{interval}",
-            text(row, "workload"),
-            if cpus == 1 { "" } else { "s" }
-        );
-        Some(Sample { value: percent(ratio), place })
+        format!("{}, {}{interval}", row.workload, counted(row.cpus.max(1), "CPU"))
     };
-    rows.bench("fault").is("on", "hosted").is("config", "on").iter().filter_map(one).collect()
+    let on = rows.fault.iter().filter(|row| row.on == "hosted" && row.config == "on");
+    samples(on, |row| row.against_off.middle.map(percent), place)
 }

@@ -48,6 +48,7 @@ pub fn table(outcomes: &[Outcome], style: Style) -> Vec<String> {
 mod tests {
     use super::super::evaluate;
     use super::*;
+    use crate::rows::Rows;
     use serde_json::json;
 
     #[test]
@@ -61,7 +62,7 @@ mod tests {
             json!({ "bench": "jobs", "case": "two-empty", "engine": "rayon", "units": 2,
                 "unit_ns": 0, "seconds": 1e-6 }),
         ];
-        let lines = table(&evaluate(&rows), Style::PLAIN);
+        let lines = table(&evaluate(&Rows::of(&rows)), Style::PLAIN);
         let line = |word: &str| lines.iter().find(|line| line.contains(word)).expect(word).clone();
         assert!(
             line("768 GiB on demand").contains("<= 1 ms")

@@ -1,7 +1,7 @@
 //! Repetitions of a pass, timed, and what their times come to.
 
 use super::crew::Member;
-use crate::bench::common::median;
+use crate::rows::Spread;
 use std::time::{Duration, Instant};
 
 /// How often to repeat.
@@ -87,28 +87,19 @@ pub fn repeat(
     able.then_some(samples)
 }
 
-/// One half of a row: median, least and most, in nanoseconds.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Spread {
-    /// The mean of the threads' medians.
-    pub middle: f64,
-    /// The least of all repetitions of all threads.
-    pub least: f64,
-    /// The most of them.
-    pub most: f64,
-}
-
-/// Combines the samples of all threads.
-pub fn spread(threads: &[Vec<Sample>], half: impl Fn(&Sample) -> Option<f64>) -> Option<Spread> {
-    let mut out = Spread { middle: 0.0, least: f64::INFINITY, most: 0.0 };
-    for samples in threads {
-        let mut sorted: Vec<f64> = samples.iter().filter_map(&half).collect();
-        sorted.sort_by(f64::total_cmp);
-        out.middle += median(&sorted)? / threads.len() as f64;
-        out.least = out.least.min(*sorted.first()?);
-        out.most = out.most.max(*sorted.last()?);
+/// One half of a row, in nanoseconds: the mean of the threads' medians, and the least and the most
+/// of all repetitions of all threads.
+pub fn spread(threads: &[Vec<Sample>], half: impl Fn(&Sample) -> Option<f64>) -> Spread {
+    let of = |samples: &Vec<Sample>| Spread::of(samples.iter().filter_map(&half));
+    let all: Vec<Spread> = threads.iter().map(of).collect();
+    let sum: Option<f64> = all.iter().map(|one| one.middle).sum();
+    let Some(sum) = sum.filter(|_| !all.is_empty()) else { return Spread::default() };
+    Spread {
+        middle: Some(sum / all.len() as f64),
+        least: all.iter().filter_map(|one| one.least).reduce(f64::min),
+        most: all.iter().filter_map(|one| one.most).reduce(f64::max),
+        ..Spread::default()
     }
-    (!threads.is_empty()).then_some(out)
 }
 
 #[cfg(test)]
@@ -119,10 +110,11 @@ mod tests {
     fn threads_are_combined_by_their_medians() {
         let samples = |gets: [f64; 3]| gets.map(|get| Sample { get, put: None }).to_vec();
         let threads = [samples([5.0, 1.0, 3.0]), samples([7.0, 90.0, 6.0])];
-        let expected = Spread { middle: 5.0, least: 1.0, most: 90.0 };
-        assert_eq!(spread(&threads, |sample| Some(sample.get)), Some(expected));
-        assert_eq!(spread(&threads, |sample| sample.put), None);
-        assert_eq!(spread(&[], |sample| Some(sample.get)), None);
+        let expected = (Some(5.0), Some(1.0), Some(90.0));
+        let of = spread(&threads, |sample| Some(sample.get));
+        assert_eq!((of.middle, of.least, of.most), expected);
+        assert_eq!(spread(&threads, |sample| sample.put), Spread::default());
+        assert_eq!(spread(&[], |sample| Some(sample.get)), Spread::default());
     }
 
     #[test]

@@ -15,7 +15,6 @@ use crate::args::BenchOptions;
 use framewright_cli::error::Error;
 use measure::Effort;
 use rows::Rows;
-use serde_json::Value;
 use std::time::Duration;
 
 /// What is timed, in words that go with the numbers.
@@ -110,15 +109,15 @@ fn section(quick: bool) -> Result<Section, Error> {
     }
     let timed = format!("{TIMED}. {}", subject::CONDITIONS);
     let Rows { rows, left_out } = rows;
-    Ok(Section { left_out, ..Section::new("alloc", scale.effort.repetitions, timed, rows) })
+    Ok(Section { left_out, ..Section::of(scale.effort.repetitions, timed, &rows) })
 }
 
 /// Rows for people, a table for each machine.
-pub fn tables(rows: &[Value]) -> Vec<Table> {
-    let machine = |row: &Value| row["managed_gib"].as_u64();
-    rows.chunk_by(|one, next| machine(one) == machine(next))
+pub fn tables(rows: &crate::rows::Rows) -> Vec<Table> {
+    rows.alloc
+        .chunk_by(|one, next| one.managed_gib == next.managed_gib)
         .map(|rows| Table {
-            title: rows.first().and_then(machine).map(|gib| format!("{gib} GiB managed")),
+            title: rows.first().map(|row| format!("{} GiB managed", row.managed_gib)),
             grid: table::grid(rows),
         })
         .collect()

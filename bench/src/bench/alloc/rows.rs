@@ -6,12 +6,11 @@ use super::last_pages::LastPages;
 use super::line;
 use super::measure::{Sample, spread};
 use super::patterns::{self, Freeing, Load};
-use crate::bench::common::Spread;
 use crate::bench::subject::{APART, Ours, Subject};
 use crate::progress;
+use crate::rows::{Alloc, Measured, Spread};
 use framewright::units::{Order, PAGE_SHIFT};
 use framewright_cli::error::Error;
-use serde_json::{Value, json};
 
 const ORDERS: [u8; 6] = [0, 1, 3, 8, 9, 18];
 /// Orders whose refusal is timed.
@@ -25,7 +24,7 @@ const LARGE_GIB: u64 = 1024;
 #[derive(Default)]
 pub struct Rows {
     /// The rows.
-    pub rows: Vec<Value>,
+    pub rows: Vec<Alloc>,
     /// One sentence for each kind of row that is missing.
     pub left_out: Vec<String>,
 }
@@ -232,8 +231,8 @@ impl Rows {
     /// A row, or why there is none.
     fn add(&mut self, title: Title, samples: Option<Vec<Vec<Sample>>>, line_ns: Vec<f64>) {
         let Title { allocator, managed_gib, order, pattern, threads, working_set } = title;
-        let get = samples.as_deref().and_then(|samples| spread(samples, |sample| Some(sample.get)));
-        let (Some(get), Some(samples)) = (get, samples) else {
+        let samples = samples.filter(|all| all.iter().all(|samples| !samples.is_empty()));
+        let Some(samples) = samples.filter(|all| !all.is_empty()) else {
             let reason = if pattern == "full" {
                 "was served a request that no memory is left for"
             } else {
@@ -244,25 +243,18 @@ impl Rows {
                  threads: it {reason}"
             ));
         };
-        let put = spread(&samples, |sample| sample.put);
-        let mut row = json!({
-            "bench": "alloc",
-            "allocator": allocator,
-            "managed_gib": managed_gib,
-            "order": order.get(),
-            "pattern": pattern,
-            "threads": threads,
-            "working_set": working_set,
-            "repetitions": samples.iter().map(Vec::len).min(),
-            "alloc_ns": get.middle,
-            "alloc_ns_min": get.least,
-            "alloc_ns_max": get.most,
-            "free_ns": put.map(|put| put.middle),
-            "free_ns_min": put.map(|put| put.least),
-            "free_ns_max": put.map(|put| put.most),
+        self.rows.push(Alloc {
+            allocator: allocator.into(),
+            managed_gib,
+            order: order.get().into(),
+            pattern: pattern.into(),
+            threads: threads as u64,
+            working_set: working_set.into(),
+            repetitions: Measured(samples.iter().map(|samples| samples.len() as u64).min()),
+            alloc_ns: spread(&samples, |sample| Some(sample.get)),
+            free_ns: spread(&samples, |sample| sample.put),
+            line_ns: Spread::of(line_ns),
         });
-        Spread::of(line_ns).put(&mut row, "line_ns");
-        self.rows.push(row);
     }
 
     fn leave_out(&mut self, reason: String) {

@@ -1,13 +1,14 @@
 //! Rows for people: allocators side by side.
 
+use crate::bench::section::shown;
 use crate::bench::subject;
+use crate::rows::Alloc;
 use framewright_cli::grid::Grid;
-use serde_json::Value;
 
 /// The rows of one machine, all allocators of a case in one line, with how much longer the fastest
 /// of the others takes than we do; and for several threads how much longer we take, to allocate and
 /// to free, than one thread and than threads that share nothing.
-pub fn grid(rows: &[Value]) -> Grid {
+pub fn grid(rows: &[Alloc]) -> Grid {
     let [ours, buddy, depot] = subject::NAMES;
     let mut grid = Grid::new(&[
         ">order",
@@ -24,99 +25,90 @@ pub fn grid(rows: &[Value]) -> Grid {
         ">over one thread",
         ">over apart",
     ]);
-    let case = |row: &Value| ["order", "pattern", "threads"].map(|name| row[name].clone());
-    let mut cases = Vec::new();
+    let mut cases: Vec<(&Alloc, bool)> = Vec::new();
     for row in rows {
         // Blocks with one free page: the allocators differ by a few.
-        let key = (
-            case(row),
-            row["pattern"] == "one-left" && row["allocator"] == ours && is_large(row, rows),
-        );
-        if !cases.contains(&key) {
-            cases.push(key);
+        let large = row.pattern == "one-left" && row.allocator == ours && is_large(row, rows);
+        if !cases.iter().any(|&(other, is_large)| case(other) == case(row) && is_large == large) {
+            cases.push((row, large));
         }
     }
     for (wanted, large) in cases {
         let row = |name: &str| {
             rows.iter().find(|row| {
-                row["allocator"] == name
-                    && case(row) == wanted
+                row.allocator == name
+                    && case(row) == case(wanted)
                     && is_large(row, rows) == (large && name == ours)
             })
         };
         let found =
             if large { [row(ours), None, None] } else { [row(ours), row(buddy), row(depot)] };
         let first = found.into_iter().flatten().next();
-        let text = |name: &str| first.map_or("-".to_owned(), |row| row[name].to_string());
+        let text = |of: fn(&Alloc) -> Option<u64>| shown(first.and_then(of), |n| n.to_string());
         let mut cells = vec![
-            text("order"),
-            wanted[1].as_str().unwrap_or("-").to_owned(),
-            text("threads"),
-            text("working_set"),
+            text(|row| Some(row.order)),
+            wanted.pattern.clone(),
+            text(|row| Some(row.threads)),
+            text(|row| row.working_set.get()),
         ];
         for row in found {
-            cells.extend(
-                ["alloc_ns", "free_ns"]
-                    .map(|name| nanoseconds(row.and_then(|row| row[name].as_f64()))),
-            );
+            let halves = [row.map(|row| row.alloc_ns), row.map(|row| row.free_ns)];
+            cells.extend(halves.map(|half| shown(half.and_then(|ns| ns.middle), nanoseconds)));
         }
         let [ours, others @ ..] = found.map(|row| row.and_then(both));
         let best = others.into_iter().flatten().min_by(f64::total_cmp);
-        cells.push(ours.zip(best).map_or("-".to_owned(), |(ours, best)| ratio(best / ours)));
-        let mine = found[0].filter(|row| row["threads"] != 1);
-        for (name, threads) in [(subject::NAMES[0], &Value::from(1)), (subject::APART, &wanted[2])]
-        {
-            let same = |row: &&Value| {
-                row["allocator"] == name
-                    && row["threads"] == *threads
-                    && ["order", "pattern"]
-                        .iter()
-                        .zip(&wanted)
-                        .all(|(&field, value)| row[field] == *value)
+        cells.push(shown(ours.zip(best), |(ours, best)| ratio(best / ours)));
+        let mine = found[0].filter(|row| row.threads != 1);
+        for (name, threads) in [(subject::NAMES[0], 1), (subject::APART, wanted.threads)] {
+            let same = |row: &&Alloc| {
+                row.allocator == name && case(row) == (wanted.order, &wanted.pattern, threads)
             };
-            cells.push(
-                mine.zip(rows.iter().find(same))
-                    .map_or("-".to_owned(), |(row, other)| halves(row, other)),
-            );
+            let other = mine.zip(rows.iter().find(same));
+            cells.push(shown(other, |(row, other)| halves(row, other)));
         }
         grid.row(cells);
     }
     grid
 }
 
+/// What is measured.
+fn case(row: &Alloc) -> (u64, &str, u64) {
+    (row.order, &row.pattern, row.threads)
+}
+
 /// Whether there is a row about the same case and allocator with a smaller working set.
-fn is_large(row: &Value, rows: &[Value]) -> bool {
-    let same = |other: &&Value| {
-        ["allocator", "order", "pattern", "threads"].iter().all(|&name| other[name] == row[name])
-    };
-    let least = rows.iter().filter(same).filter_map(|row| row["working_set"].as_u64()).min();
-    row["working_set"].as_u64() > least
+fn is_large(row: &Alloc, rows: &[Alloc]) -> bool {
+    let same =
+        rows.iter().filter(|other| other.allocator == row.allocator && case(other) == case(row));
+    row.working_set.get() > same.filter_map(|other| other.working_set.get()).min()
 }
 
 /// Both halves of a row.
-fn both(row: &Value) -> Option<f64> {
-    Some(row["alloc_ns"].as_f64()? + row["free_ns"].as_f64().unwrap_or(0.0))
+fn both(row: &Alloc) -> Option<f64> {
+    Some(row.alloc_ns.middle? + row.free_ns.middle.unwrap_or(0.0))
 }
 
 /// Both halves of a row over those of another.
-fn halves(row: &Value, other: &Value) -> String {
-    let over = |field: &str| Some(ratio(row[field].as_f64()? / other[field].as_f64()?));
-    ["alloc_ns", "free_ns"].into_iter().filter_map(over).collect::<Vec<_>>().join("/")
+fn halves(row: &Alloc, other: &Alloc) -> String {
+    let over = |(one, other): (Option<f64>, Option<f64>)| Some(ratio(one? / other?));
+    let halves =
+        [(row.alloc_ns.middle, other.alloc_ns.middle), (row.free_ns.middle, other.free_ns.middle)];
+    halves.into_iter().filter_map(over).collect::<Vec<_>>().join("/")
 }
 
 fn ratio(ratio: f64) -> String {
     if ratio < 0.995 { format!("{ratio:.2}") } else { format!("{ratio:.1}") }
 }
 
-fn nanoseconds(ns: Option<f64>) -> String {
-    ns.map_or("-".to_owned(), |ns| if ns < 99.95 { format!("{ns:.1}") } else { format!("{ns:.0}") })
+fn nanoseconds(ns: f64) -> String {
+    if ns < 99.95 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::Spread;
     use framewright_cli::output::Style;
-    use serde_json::json;
 
     #[test]
     fn a_case_is_one_line() {
@@ -125,14 +117,21 @@ mod tests {
                    working_set: u64,
                    alloc_ns: f64,
                    free_ns: Option<f64>| {
-            json!({ "allocator": allocator, "order": 0, "pattern": pattern, "threads": 1,
-                "working_set": working_set,
-                    "alloc_ns": alloc_ns, "free_ns": free_ns })
+            let of = |middle| Spread { middle, ..Spread::default() };
+            Alloc {
+                allocator: allocator.into(),
+                pattern: pattern.into(),
+                threads: 1,
+                working_set: working_set.into(),
+                alloc_ns: of(Some(alloc_ns)),
+                free_ns: of(free_ns),
+                ..Alloc::default()
+            }
         };
         let [ours, buddy, depot] = subject::NAMES;
         let two = |allocator: &str, alloc_ns: f64| {
             let mut row = row(allocator, "bulk", 32, alloc_ns, Some(10.0));
-            row["threads"] = json!(2);
+            row.threads = 2;
             row
         };
         let rows = [

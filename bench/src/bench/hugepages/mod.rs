@@ -3,21 +3,21 @@
 
 mod qemu;
 
-use super::common::Spread;
-use super::section::Section;
+use super::common::{failed, synthetic};
+use super::section::{Column, Section, Table, shown, table};
 use crate::args::BenchOn;
 use crate::progress;
+use crate::rows::{Hugepages, Measured, Rows, Spread};
 use framewright::Manager;
 use framewright::hugetlb::PoolSize;
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::State;
 use framewright_cli::args::Where;
 use framewright_cli::error::Error;
-use framewright_cli::grid::{Grid, microseconds, number, size, word};
+use framewright_cli::grid::{microseconds, size};
 use framewright_cli::hosted::{Session, Silent};
-use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
+use framewright_hosted::{HostedHelpers, HostedPlatform};
 use framewright_jobs::NoHelpers;
-use serde_json::{Value, json};
 use std::time::Instant;
 
 /// What is timed, in words that go with the numbers.
@@ -122,8 +122,7 @@ pub fn run(options: &BenchOn) -> Result<(), Error> {
         Where::Hosted => hosted(options),
         Where::Qemu => {
             let (rows, repetitions, timed) = qemu::rows(options.quick)?;
-            Section::new("hugepages", repetitions, timed, rows)
-                .print(options.json, |rows| vec![table(rows).into()])
+            Section::of(repetitions, timed, &rows).print(options.json, tables)
         }
     }
 }
@@ -137,7 +136,7 @@ fn hosted(options: &BenchOn) -> Result<(), Error> {
         .map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX));
     let mut rows = Vec::new();
     {
-        let machine = synthetic(memory_bytes, cpus)?;
+        let machine = synthetic(memory_bytes, 1, cpus)?;
         let pass =
             Session::open(&machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
         let mut case = Case {
@@ -165,7 +164,7 @@ fn hosted(options: &BenchOn) -> Result<(), Error> {
         )?);
         pass.verify()?;
     }
-    let machine = synthetic(map_memory_bytes, cpus)?;
+    let machine = synthetic(map_memory_bytes, 1, cpus)?;
     let session = Session::open(&machine, "memmap_init=eager")?;
     if session.has_page_array() {
         let pass = session.bring_up(&mut Silent)?;
@@ -186,12 +185,7 @@ fn hosted(options: &BenchOn) -> Result<(), Error> {
         memory_bytes >> 30,
         map_memory_bytes >> 30
     );
-    Section::new("hugepages", repetitions, timed, rows)
-        .print(options.json, |rows| vec![table(rows).into()])
-}
-
-fn synthetic(memory_bytes: u64, cpus: u32) -> Result<Machine, Error> {
-    Machine::synthetic(memory_bytes, 1, cpus).map_err(|error| Error::Failed(error.to_string()))
+    Section::of(repetitions, timed, &rows).print(options.json, tables)
 }
 
 fn rows_of(
@@ -201,7 +195,7 @@ fn rows_of(
     reclaims: &[Reclaim],
     cpus: u32,
     repetitions: usize,
-) -> Result<Vec<Value>, Error> {
+) -> Result<Vec<Hugepages>, Error> {
     let mut rows = Vec::new();
     for size in PoolSize::ALL {
         for pages in pages_of(listed, size, memory_bytes) {
@@ -243,7 +237,7 @@ fn times(
     let pool = manager.pool(size);
     let resize = |target: u64, threads: u32| {
         let failed = |what: &dyn std::fmt::Display| {
-            Error::Failed(format!("the {size} pool of {pages} pages: {what}"))
+            failed(format!("the {size} pool of {pages} pages: {what}"))
         };
         let started = Instant::now();
         let resized = if threads == 1 {
@@ -332,85 +326,73 @@ fn madvise(platform: &HostedPlatform, parts: &[BlockRange]) -> Result<f64, Error
     // they hold afterwards again, zeros.
     let done = unsafe { platform.discard_vmemmap_parts(parts) };
     let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
-    done.map_err(|error| Error::Failed(format!("the system does not take memory back: {error}")))?;
+    done.map_err(|error| failed(format!("the system does not take memory back: {error}")))?;
     // SAFETY: as above.
     unsafe { platform.prefault_vmemmap_parts(parts, 0) };
     Ok(elapsed_ms)
 }
 
-fn row(on: &str, policy: &str, case: Case, times: &Times) -> Value {
+fn row(on: &str, policy: &str, case: Case, times: &Times) -> Hugepages {
     let (reclaim, restore) = case.reclaim.names();
-    let mut row = json!({
-        "bench": "hugepages",
-        "on": on,
-        "policy": policy,
-        "tables": case.tables,
-        "size_kb": case.size.kbytes(),
-        "pages": case.pages,
-        "reclaim": reclaim,
-        "restore": restore,
-        "threads": case.threads,
-    });
-    for (name, values) in [
-        ("fill_ms", &times.fill),
-        ("empty_ms", &times.empty),
-        ("serial_ratio", &times.serial_ratio),
-        ("madvise_ms", &times.madvise),
-        ("madvise_ratio", &times.madvise_ratio),
-        ("reclaim_ratio", &times.reclaim_ratio),
-    ] {
-        Spread::of(values.iter().copied()).put(&mut row, name);
+    let spread = |values: &[f64]| Spread::of(values.iter().copied());
+    Hugepages {
+        on: on.into(),
+        policy: policy.into(),
+        tables: case.tables.into(),
+        size_kb: case.size.kbytes(),
+        pages: case.pages,
+        reclaim: reclaim.into(),
+        restore: restore.into(),
+        threads: case.threads.into(),
+        fill_ms: spread(&times.fill),
+        empty_ms: spread(&times.empty),
+        serial_ratio: spread(&times.serial_ratio),
+        madvise_ms: spread(&times.madvise),
+        madvise_ratio: spread(&times.madvise_ratio),
+        reclaim_ratio: spread(&times.reclaim_ratio),
+        flushes: times.flushes.into(),
+        // In a process they are the system's, which does not say.
+        ipis: Measured(times.ipis),
+        saved_bytes: times.saved_bytes.into(),
     }
-    row["flushes"] = json!(times.flushes);
-    // In a process they are the system's, which does not say.
-    row["ipis"] = json!(times.ipis);
-    row["saved_bytes"] = json!(times.saved_bytes);
-    row
 }
 
+fn time(ms: Spread) -> String {
+    shown(ms.middle, |ms| microseconds(ms * 1e3))
+}
+
+fn each(ms: Spread, row: &Hugepages) -> String {
+    shown(ms.middle, |ms| format!("{:.1} ns", ms * 1e6 / row.pages as f64))
+}
+
+fn ratio(ratio: Spread) -> String {
+    shown(ratio.middle, |ratio| format!("{ratio:.2}"))
+}
+
+fn count(count: &Measured<u64>) -> String {
+    shown(count.get(), |count| count.to_string())
+}
+
+const COLUMNS: [Column<Hugepages>; 16] = [
+    (">page size", |row| format!("{} kB", row.size_kb)),
+    (">pages", |row| row.pages.to_string()),
+    (">threads", |row| row.threads.to_string()),
+    ("<tables", |row| row.tables.clone()),
+    ("<reclaim", |row| row.reclaim.clone()),
+    ("<restore", |row| row.restore.clone()),
+    (">fill", |row| time(row.fill_ms)),
+    (">empty", |row| time(row.empty_ms)),
+    (">fill a page", |row| each(row.fill_ms, row)),
+    (">empty a page", |row| each(row.empty_ms, row)),
+    (">flushes", |row| count(&row.flushes)),
+    (">ipis", |row| count(&row.ipis)),
+    (">saved", |row| shown(row.saved_bytes.get(), size)),
+    (">serial", |row| ratio(row.serial_ratio)),
+    (">madvise", |row| ratio(row.madvise_ratio)),
+    (">off", |row| ratio(row.reclaim_ratio)),
+];
+
 /// Rows for people.
-pub fn table(rows: &[Value]) -> Grid {
-    let mut grid = Grid::new(&[
-        ">page size",
-        ">pages",
-        ">threads",
-        "<tables",
-        "<reclaim",
-        "<restore",
-        ">fill",
-        ">empty",
-        ">fill a page",
-        ">empty a page",
-        ">flushes",
-        ">ipis",
-        ">saved",
-        ">serial",
-        ">madvise",
-        ">off",
-    ]);
-    for row in rows {
-        let pages = row["pages"].as_f64().unwrap_or(1.0);
-        let time = |name: &str| number(row, name, |ms| microseconds(ms * 1e3));
-        let each = |name: &str| number(row, name, |ms| format!("{:.1} ns", ms * 1e6 / pages));
-        let ratio = |name: &str| number(row, name, |ratio| format!("{ratio:.2}"));
-        grid.row([
-            format!("{} kB", row["size_kb"]),
-            row["pages"].to_string(),
-            row["threads"].to_string(),
-            word(row, "tables"),
-            word(row, "reclaim"),
-            word(row, "restore"),
-            time("fill_ms"),
-            time("empty_ms"),
-            each("fill_ms"),
-            each("empty_ms"),
-            row["flushes"].to_string(),
-            row["ipis"].as_u64().map_or("-".to_owned(), |ipis| ipis.to_string()),
-            row["saved_bytes"].as_u64().map_or("-".to_owned(), size),
-            ratio("serial_ratio"),
-            ratio("madvise_ratio"),
-            ratio("reclaim_ratio"),
-        ]);
-    }
-    grid
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    table(&COLUMNS, &rows.hugepages).into_iter().collect()
 }

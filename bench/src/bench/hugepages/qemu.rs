@@ -2,6 +2,7 @@
 //! shell fills and empties pools and reads its own clock and counters.
 
 use super::{Case, Reclaim, Times, row};
+use crate::rows::Hugepages;
 use framewright::hugetlb::PoolSize;
 use framewright_cli::args::{Accel, Target};
 use framewright_cli::error::Error;
@@ -9,7 +10,6 @@ use framewright_cli::qemu::attempts::Attempts;
 use framewright_cli::qemu::command::Accelerator;
 use framewright_cli::qemu::encoding::encode;
 use framewright_cli::qemu::run::Watch;
-use serde_json::Value;
 use std::fmt::Write;
 
 const MEMORY_BYTES: u64 = 8 << 30;
@@ -41,7 +41,7 @@ before it";
 ///
 /// # Errors
 /// Everything that can go wrong with QEMU, or a pool that did not get its pages.
-pub fn rows(quick: bool) -> Result<(Vec<Value>, usize, String), Error> {
+pub fn rows(quick: bool) -> Result<(Vec<Hugepages>, usize, String), Error> {
     let (memory_bytes, repetitions) =
         if quick { (QUICK_MEMORY_BYTES, QUICK_REPETITIONS) } else { (MEMORY_BYTES, REPETITIONS) };
     // Half of the memory, as Linux was measured with.

@@ -2,22 +2,20 @@
 
 use super::Scale;
 use super::measure::DESCRIPTOR;
-use crate::bench::common::Spread;
+use crate::bench::common::{failed, synthetic};
+use crate::rows::{Init, InitGrowth, Measured, Spread};
 use framewright::Request;
 use framewright::units::Order;
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent};
-use framewright_hosted::Machine;
-use serde_json::{Value, json};
 
 /// Bringing up one section because a request wants it, beside its share of the same by the job.
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
-pub fn row(scale: Scale) -> Result<Value, Error> {
-    let machine = Machine::synthetic(scale.memory_bytes, 1, 1)
-        .map_err(|error| Error::Failed(error.to_string()))?;
-    let order = Order::new(15).ok_or_else(|| Error::Failed("order 15 is 128 MiB".into()))?;
+pub fn row(scale: Scale) -> Result<Init, Error> {
+    let machine = synthetic(scale.memory_bytes, 1, 1)?;
+    let order = Order::new(15).ok_or_else(|| failed("order 15 is 128 MiB"))?;
     let mut session = Session::open(&machine, "memmap_init=deferred")?;
     let (mut by_request, mut by_job) = (Vec::new(), Vec::new());
     for _ in 0..=scale.repetitions / 4 {
@@ -42,13 +40,15 @@ pub fn row(scale: Scale) -> Result<Value, Error> {
     }
     let (request, job) = (Spread::of(by_request), Spread::of(by_job));
     let ratio = request.middle.zip(job.middle).map(|(request, job)| request / job);
-    let mut row = json!({
-        "bench": "init", "policy": "growth", "init": "zero", "threads": 1, "pages": order.pages(),
-        "bytes": order.pages() * DESCRIPTOR,
-    });
-    request.put(&mut row, "seconds");
-    job.put(&mut row, "share_of_bulk_seconds");
-    row["bulk_ratio"] = json!(ratio);
-    row["first_touch"] = json!(false);
-    Ok(row)
+    Ok(Init {
+        policy: "growth".into(),
+        init: "zero".into(),
+        threads: 1,
+        pages: order.pages(),
+        bytes: order.pages() * DESCRIPTOR,
+        seconds: request,
+        limit: None,
+        growth: Some(InitGrowth { share_of_bulk_seconds: job, bulk_ratio: Measured(ratio) }),
+        first_touch: false,
+    })
 }

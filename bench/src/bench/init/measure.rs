@@ -4,13 +4,13 @@
 use super::Scale;
 use super::ground::Ground;
 use super::limit::{Fill, has_clzero};
-use crate::bench::common::Spread;
+use crate::bench::common::{failed, synthetic};
 use crate::bench::host;
+use crate::rows::{Init, InitLimit, Measured, Spread};
 use framewright::parameters::Policy;
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent, cpu_seconds};
-use framewright_hosted::Machine;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// What descriptors begin as when it is not zero.
 const TEMPLATE: [u64; 7] = [7; 7];
@@ -43,7 +43,7 @@ struct Run {
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
-pub fn rows(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
+pub fn rows(group: Group, scale: Scale) -> Result<Vec<Init>, Error> {
     for policy in group.policies {
         crate::progress::step(&format_args!("init: {}, {} threads", policy.name(), group.threads))?;
     }
@@ -53,17 +53,15 @@ pub fn rows(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
     // One thread stays on one CPU, so that nothing moves between fill and bring-up; the last has
     // the least to do with interrupts.
     let cpu = host::cpus()?.last().copied().unwrap_or(0);
-    let failed = || Error::Failed("the thread that measures panicked".into());
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| host::stay_on(cpu).and_then(|()| on_this_thread(group, scale)));
-        thread.join().unwrap_or_else(|_| Err(failed()))
+        thread.join().unwrap_or_else(|_| Err(failed("the thread that measures panicked")))
     })
 }
 
-fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
+fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Init>, Error> {
     let cpus = u32::try_from(group.threads).unwrap_or(1);
-    let machine = Machine::synthetic(scale.memory_bytes, 1, cpus)
-        .map_err(|error| Error::Failed(error.to_string()))?;
+    let machine = synthetic(scale.memory_bytes, 1, cpus)?;
     let line =
         |policy: &Policy| format!("memmap_init={} memmap_init_threads={cpus}", policy.name());
     let lines: Vec<String> = group.policies.iter().map(line).collect();
@@ -73,7 +71,7 @@ fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Value>, Error> {
         Session::open(&machine, lines.get(array.unwrap_or(0)).map_or("", String::as_str))?
             .with_template(group.template.then_some(TEMPLATE));
     if array.is_some() && !session.has_page_array() {
-        return Err(Error::Failed("this host has too little memory for the vmemmap".into()));
+        return Err(failed("this host has too little memory for the vmemmap"));
     }
     // The first ones touch everything.
     let mut pages = vec![0; lines.len()];
@@ -190,7 +188,7 @@ fn value(
     runs: &[Run],
     limit: Limit<'_>,
     eager: Option<&Vec<Run>>,
-) -> Value {
+) -> Init {
     let (policy, pages) = title;
     let limits = if pages == 0 { &[][..] } else { limit.runs };
     let fill = limit.fill.filter(|_| pages != 0).map(Fill::name);
@@ -205,26 +203,29 @@ fn value(
     // Neighbours that take the CPU away do not count.
     let limit_cpu =
         Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.cpu_seconds / run.cpu_seconds));
-    let mut row = json!({
-        "bench": "init",
-        "policy": policy.name(),
-        "init": if group.template { "template" } else { "zero" },
-        "threads": group.threads,
-        "pages": pages,
-        "bytes": pages * DESCRIPTOR,
-    });
-    seconds.put(&mut row, "seconds");
-    cpu(runs).put(&mut row, "cpu_seconds");
-    row["limit_fill"] = json!(fill);
-    limit.put(&mut row, "limit_seconds");
-    cpu(limits).put(&mut row, "limit_cpu_seconds");
-    ratio.put(&mut row, "limit_ratio");
-    ratio.put_quarters(&mut row, "limit_ratio");
-    row["limit_of_minima_ratio"] =
-        json!(limit.least.zip(seconds.least).map(|(limit, run)| limit / run));
-    row["limit_cpu_ratio"] = json!(limit_cpu.middle);
-    limit_cpu.put_quarters(&mut row, "limit_cpu_ratio");
-    cpu_ratio.put(&mut row, "eager_cpu_ratio");
-    row["first_touch"] = json!(group.first_touch);
-    row
+    let row = InitLimit {
+        cpu_seconds: cpu(runs),
+        limit_fill: Measured(fill.map(Into::into)),
+        limit_seconds: limit,
+        limit_cpu_seconds: cpu(limits),
+        limit_ratio: ratio,
+        limit_ratio_low: Measured(ratio.low),
+        limit_ratio_high: Measured(ratio.high),
+        limit_of_minima_ratio: Measured(
+            limit.least.zip(seconds.least).map(|(limit, run)| limit / run),
+        ),
+        limit_cpu_ratio: limit_cpu.quarters(),
+        eager_cpu_ratio: cpu_ratio,
+    };
+    Init {
+        policy: policy.name().into(),
+        init: if group.template { "template" } else { "zero" }.into(),
+        threads: group.threads as u64,
+        pages,
+        bytes: pages * DESCRIPTOR,
+        seconds,
+        limit: Some(row),
+        growth: None,
+        first_touch: group.first_touch,
+    }
 }

@@ -8,13 +8,12 @@ mod measure;
 mod table;
 
 use super::host;
-use super::section::Section;
+use super::section::{Section, Table};
 use crate::args::BenchInit;
+use crate::rows::{Init, Rows};
 use framewright::parameters::Policy;
 use framewright_cli::error::Error;
-use framewright_cli::grid::Grid;
 use measure::Group;
-use serde_json::Value;
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
@@ -45,19 +44,18 @@ pub fn run(options: &BenchInit) -> Result<(), Error> {
     let scale = if options.quick { QUICK } else { FULL };
     let rows = all(scale, host::cpus()?.len())?;
     let timed = format!("{} GiB; {TIMED}", scale.memory_bytes >> 30);
-    Section::new("init", scale.repetitions, timed, rows)
-        .print(options.json, |rows| vec![table(rows).into()])
+    Section::of(scale.repetitions, timed, &rows).print(options.json, tables)
 }
 
 /// Rows for people.
-pub fn table(rows: &[Value]) -> Grid {
-    table::rows(rows)
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    table::rows(&rows.init).into_iter().collect()
 }
 
 /// First touch takes a page fault for every page: a few rounds tell enough.
 const FIRST_TOUCHES: usize = 5;
 
-fn all(scale: Scale, cpus: usize) -> Result<Vec<Value>, Error> {
+fn all(scale: Scale, cpus: usize) -> Result<Vec<Init>, Error> {
     let mut rows = Vec::new();
     for template in [false, true] {
         let group = |policies, threads| Group { policies, template, threads, first_touch: false };

@@ -1,56 +1,57 @@
 //! Rows for people.
 
-use framewright_cli::grid::{Grid, microseconds, number, size, word};
-use serde_json::Value;
+use crate::bench::section::{Column, Table, shown, table};
+use crate::rows::{Init, InitLimit};
+use framewright_cli::grid::{microseconds, size};
 
-fn time(row: &Value, name: &str) -> String {
-    number(row, name, |seconds| microseconds(seconds * 1e6))
+fn time(seconds: Option<f64>) -> String {
+    shown(seconds, |seconds| microseconds(seconds * 1e6))
 }
 
-fn ratio(row: &Value, name: &str) -> String {
-    number(row, name, |ratio| format!("{ratio:.2}"))
+fn ratio(ratio: Option<f64>) -> String {
+    shown(ratio, |ratio| format!("{ratio:.2}"))
 }
+
+/// Something of the limit, where there is one.
+fn limit<T>(row: &Init, of: impl Fn(&InitLimit) -> Option<T>) -> Option<T> {
+    row.limit.as_ref().and_then(of)
+}
+
+const COLUMNS: [Column<Init>; 15] = [
+    ("<policy", |row| row.policy.clone()),
+    ("<init", |row| row.init.clone()),
+    ("<memory", |row| if row.first_touch { "first touch" } else { "backed" }.into()),
+    (">threads", |row| row.threads.to_string()),
+    (">written", |row| size(row.bytes)),
+    (">time", |row| time(row.seconds.middle)),
+    (">min", |row| time(row.seconds.least)),
+    (">max", |row| time(row.seconds.most)),
+    (">CPU time", |row| time(limit(row, |limit| limit.cpu_seconds.middle))),
+    (">limit", |row| {
+        time(match &row.growth {
+            Some(growth) => growth.share_of_bulk_seconds.middle,
+            None => limit(row, |limit| limit.limit_seconds.middle),
+        })
+    }),
+    ("<by", |row| match row.growth {
+        Some(_) => "the job".into(),
+        None => shown(limit(row, |limit| limit.limit_fill.0.clone()), |fill| fill),
+    }),
+    (">ratio", |row| {
+        ratio(match &row.growth {
+            Some(growth) => growth.bulk_ratio.get(),
+            None => limit(row, |limit| limit.limit_ratio.middle),
+        })
+    }),
+    (">quarters", |row| {
+        let low = ratio(limit(row, |limit| limit.limit_ratio_low.get()));
+        format!("{low} .. {}", ratio(limit(row, |limit| limit.limit_ratio_high.get())))
+    }),
+    (">by CPU time", |row| ratio(limit(row, |limit| limit.limit_cpu_ratio.middle))),
+    (">CPU / eager", |row| ratio(limit(row, |limit| limit.eager_cpu_ratio.middle))),
+];
 
 /// All rows.
-pub fn rows(rows: &[Value]) -> Grid {
-    let mut grid = Grid::new(&[
-        "<policy",
-        "<init",
-        "<memory",
-        ">threads",
-        ">written",
-        ">time",
-        ">min",
-        ">max",
-        ">CPU time",
-        ">limit",
-        "<by",
-        ">ratio",
-        ">quarters",
-        ">by CPU time",
-        ">CPU / eager",
-    ]);
-    for row in rows {
-        let touch =
-            if row["first_touch"].as_bool() == Some(true) { "first touch" } else { "backed" };
-        let growth = row.get("bulk_ratio").is_some();
-        grid.row([
-            word(row, "policy"),
-            word(row, "init"),
-            touch.to_owned(),
-            row["threads"].to_string(),
-            row["bytes"].as_u64().map_or("-".to_owned(), size),
-            time(row, "seconds"),
-            time(row, "seconds_min"),
-            time(row, "seconds_max"),
-            time(row, "cpu_seconds"),
-            time(row, if growth { "share_of_bulk_seconds" } else { "limit_seconds" }),
-            if growth { "the job".to_owned() } else { word(row, "limit_fill") },
-            ratio(row, if growth { "bulk_ratio" } else { "limit_ratio" }),
-            format!("{} .. {}", ratio(row, "limit_ratio_low"), ratio(row, "limit_ratio_high")),
-            ratio(row, "limit_cpu_ratio"),
-            ratio(row, "eager_cpu_ratio"),
-        ]);
-    }
-    grid
+pub fn rows(rows: &[Init]) -> Option<Table> {
+    table(&COLUMNS, rows)
 }

@@ -6,11 +6,10 @@
 
 use super::cases::{Case, Load, chain};
 use super::engines::{Engine, Pools};
-use crate::bench::common::Spread;
 use crate::bench::random::Random;
-use crate::bench::statistics::{Interval, bootstrap};
+use crate::bench::statistics::bootstrap;
+use crate::rows::{Interval, Jobs, Spread};
 use framewright_jobs::UnitCost;
-use serde_json::{Value, json};
 use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,7 +58,7 @@ struct Samples {
 }
 
 /// Measures one case: a row for each engine.
-pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<Value> {
+pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<Jobs> {
     let load = Load::new(case, memory, steps_per_us());
     let longest_ns = |engine: &Engine| match engine {
         Engine::RayonInside => SHORT_NS,
@@ -128,26 +127,22 @@ fn row(
     engine: Engine,
     samples: &Samples,
     [serial, ours]: [&[f64]; 2],
-) -> Option<Value> {
-    let spread = Spread::of(samples.seconds.iter().copied());
-    let mut row = json!({
-        "bench": "jobs",
-        "case": case.name,
-        "engine": engine.name(),
-        "units": case.units,
-        "unit_ns": case.unit_ns,
-        "threads": samples.threads,
-        "repetitions": samples.seconds.len(),
-    });
-    spread.middle?;
-    spread.put(&mut row, "seconds");
-    for (name, others) in [("serial_ratio", serial), ("framewright_ratio", ours)] {
-        let ratios: Vec<f64> =
-            samples.seconds.iter().zip(others).map(|(own, other)| own / other).collect();
-        let Interval { middle, low, high } = bootstrap(&ratios);
-        for (end, value) in [("", middle), ("_low", low), ("_high", high)] {
-            row[format!("{name}{end}")] = json!(value);
-        }
-    }
-    Some(row)
+) -> Option<Jobs> {
+    let seconds = Spread::of(samples.seconds.iter().copied());
+    seconds.middle?;
+    let ratio = |others: &[f64]| -> Interval {
+        let pairs = samples.seconds.iter().zip(others);
+        bootstrap(&pairs.map(|(own, other)| own / other).collect::<Vec<_>>())
+    };
+    Some(Jobs {
+        case: case.name.clone(),
+        engine: engine.name().into(),
+        units: case.units,
+        unit_ns: case.unit_ns,
+        threads: (samples.threads as u64).into(),
+        repetitions: (samples.seconds.len() as u64).into(),
+        seconds,
+        serial_ratio: ratio(serial),
+        framewright_ratio: ratio(ours),
+    })
 }

@@ -8,16 +8,16 @@ mod measure;
 mod table;
 
 use super::host;
-use super::section::Section;
+use super::section::{Section, Table};
 use crate::args::BenchOptions;
 use crate::progress;
+use crate::rows::{Jobs, Rows};
 use cases::{Case, Scale};
 use engines::Pools;
 use framewright_cli::error::Error;
-use framewright_cli::grid::Grid;
 use framewright_hosted::HostedHelpers;
 use measure::Effort;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
 
 /// What is timed, in words that go with the numbers.
@@ -49,7 +49,7 @@ const QUICK: (Effort, Scale) =
 /// # Errors
 /// Threads or the other process cannot be started.
 pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json, |rows| vec![table(rows).into()])
+    section(options.quick)?.print(options.json, tables)
 }
 
 fn section(quick: bool) -> Result<Section, Error> {
@@ -58,7 +58,7 @@ fn section(quick: bool) -> Result<Section, Error> {
     let pools = Pools::new(cpus.len())?;
     let memory: Vec<u64> = (0..scale.memory_bytes as u64 / 8).collect();
     let (cases, left_out) = cases::all(scale);
-    let mut rows: Vec<Value> = Vec::new();
+    let mut rows: Vec<Jobs> = Vec::new();
     let (quiet, busy): (Vec<&Case>, Vec<&Case>) = cases.iter().partition(|case| !case.busy);
     for case in quiet {
         progress::step(&format_args!("jobs: {}, {} units", case.name, case.units))?;
@@ -72,13 +72,13 @@ fn section(quick: bool) -> Result<Section, Error> {
         }
     }
     let priority = HostedHelpers::shared().priority();
-    let mut section = Section { left_out, ..Section::new("jobs", effort.rounds, TIMED, rows) };
+    let mut section = Section { left_out, ..Section::of(effort.rounds, TIMED, &rows) };
     section.further.insert("cpus".into(), json!(cpus.len()));
     section.further.insert("priority".into(), json!(priority.to_string()));
     Ok(section)
 }
 
 /// Rows for people.
-pub fn table(rows: &[Value]) -> Grid {
-    table::grid(rows)
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    vec![Table { title: None, grid: table::grid(&rows.jobs) }]
 }

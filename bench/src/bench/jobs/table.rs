@@ -1,43 +1,43 @@
 //! Rows for people: engines side by side.
 
 use super::engines::Engine;
+use crate::bench::section::shown;
+use crate::rows::Jobs;
 use framewright_cli::grid::Grid;
-use serde_json::Value;
 
 /// One line for each case, with how much longer a loop and rayon take than we do.
-pub fn grid(rows: &[Value]) -> Grid {
+pub fn grid(rows: &[Jobs]) -> Grid {
     let names = Engine::ALL.map(|engine| format!(">{}", engine.name()));
     let mut columns = vec!["<case", ">units", ">unit ns"];
     columns.extend(names.iter().map(String::as_str));
     columns.extend([">threads", ">serial / ours", ">rayon / ours"]);
     let mut grid = Grid::new(&columns);
-    let key = |row: &Value| ["case", "units", "unit_ns"].map(|name| row[name].clone());
     let mut cases = Vec::new();
     for row in rows {
-        if !cases.contains(&key(row)) {
-            cases.push(key(row));
+        if !cases.contains(&row.job()) {
+            cases.push(row.job());
         }
     }
     for case in cases {
         let row = |engine: Engine| {
-            rows.iter().find(|row| row["engine"] == engine.name() && key(row) == case)
+            rows.iter().find(|row| row.engine == engine.name() && row.job() == case)
         };
-        let seconds = |engine: Engine| row(engine).and_then(|row| row["seconds"].as_f64());
         // The middle of the rounds' ratios and its interval.
         let ratio = |engine: Engine| {
-            let of_rounds = |end: &str| row(engine)?[format!("framewright_ratio{end}")].as_f64();
-            match (of_rounds(""), of_rounds("_low"), of_rounds("_high")) {
+            let ratio = row(engine).map(|row| row.framewright_ratio).unwrap_or_default();
+            match (ratio.middle, ratio.low, ratio.high) {
                 (Some(middle), Some(low), Some(high)) => {
                     format!("{middle:.3} ({low:.3} .. {high:.3})")
                 }
                 _ => "-".to_owned(),
             }
         };
-        let [name, units, unit_ns] = &case;
-        let mut cells =
-            vec![name.as_str().unwrap_or("-").to_owned(), units.to_string(), unit_ns.to_string()];
-        cells.extend(Engine::ALL.map(|engine| seconds(engine).map_or("-".to_owned(), time)));
-        cells.push(row(Engine::Ours).map_or("-".to_owned(), |row| row["threads"].to_string()));
+        let (name, units, unit_ns) = case;
+        let mut cells = vec![name.to_owned(), units.to_string(), unit_ns.to_string()];
+        let seconds = |engine: Engine| row(engine).and_then(|row| row.seconds.middle);
+        cells.extend(Engine::ALL.map(|engine| shown(seconds(engine), time)));
+        let threads = row(Engine::Ours).and_then(|row| row.threads.get());
+        cells.push(shown(threads, |threads| threads.to_string()));
         cells.extend([ratio(Engine::Serial), ratio(Engine::Rayon)]);
         grid.row(cells);
     }
@@ -55,24 +55,31 @@ fn time(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::{Interval, Spread};
     use framewright_cli::output::Style;
-    use serde_json::json;
 
     #[test]
     fn a_case_is_one_line() {
-        let row = |engine: Engine, units: u64, seconds: f64| {
+        let row = |engine: Engine, units: u64, seconds: f64, threads: u64| Jobs {
+            case: "uniform".into(),
+            engine: engine.name().into(),
+            units,
+            unit_ns: 10,
+            threads: threads.into(),
+            seconds: Spread::of([seconds]),
+            ..Jobs::default()
+        };
+        let with_ratio = |engine: Engine, seconds: f64| {
             let ratio = seconds / 5e-7;
-            json!({ "case": "uniform", "engine": engine.name(), "units": units, "unit_ns": 10,
-                "threads": 2, "seconds": seconds,
-                    "framewright_ratio": ratio, "framewright_ratio_low": ratio - 0.5,
-                    "framewright_ratio_high": ratio + 0.25 })
+            let (low, high) = (Some(ratio - 0.5), Some(ratio + 0.25));
+            let framewright_ratio = Interval { middle: Some(ratio), low, high };
+            Jobs { framewright_ratio, ..row(engine, 100, seconds, 2) }
         };
         let rows = [
-            row(Engine::Serial, 100, 1e-6),
-            row(Engine::Ours, 100, 5e-7),
-            row(Engine::Rayon, 100, 2e-6),
-            json!({ "case": "uniform", "engine": "serial", "units": 1000, "unit_ns": 10,
-                "threads": 1, "seconds": 0.02 }),
+            with_ratio(Engine::Serial, 1e-6),
+            with_ratio(Engine::Ours, 5e-7),
+            with_ratio(Engine::Rayon, 2e-6),
+            row(Engine::Serial, 1000, 0.02, 1),
         ];
         let lines = grid(&rows).render(Style::PLAIN);
         let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");

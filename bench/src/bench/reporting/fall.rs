@@ -1,9 +1,8 @@
 //! How the host's share of a machine's memory falls.
 
-use crate::bench::common::Spread;
+use crate::rows::{Course, Measured, Reporting, Signed, Spread, Times};
 use framewright::reporting::Pace;
 use framewright::units::PAGE_SIZE;
-use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// How much a share may waver and still count as the same.
@@ -56,7 +55,7 @@ impl Fall {
     }
 
     /// What the host had over time: where it changed, and at least twice a second.
-    pub fn series(&self) -> Value {
+    pub fn series(&self) -> Course {
         let (mut at_seconds, mut rss_mib) = (Vec::new(), Vec::new());
         let mut last: Option<Sample> = None;
         for (index, &sample) in self.samples.iter().enumerate() {
@@ -71,12 +70,16 @@ impl Fall {
                 last = Some(sample);
             }
         }
-        json!({
-            "bench": "series", "what": "reporting", "system": "framewright", "on": self.on,
-            "pace": self.pace.name(),
-            "dirtied_mib": mib(self.dirtied_bytes), "before_mib": mib(self.before_bytes),
-            "at_seconds": at_seconds, "rss_mib": rss_mib,
-        })
+        Course {
+            what: "reporting".into(),
+            system: "framewright".into(),
+            on: self.on.into(),
+            pace: self.pace.name().into(),
+            dirtied_mib: Some(mib(self.dirtied_bytes).into()),
+            before_mib: Some(mib(self.before_bytes).into()),
+            at_seconds: Times(Some(at_seconds)),
+            rss_mib: rss_mib.into(),
+        }
     }
 }
 
@@ -92,24 +95,23 @@ fn reused_early_percent(falls: &[Fall]) -> Option<f64> {
 }
 
 /// The row of courses that differ in nothing. A time that one of them did not reach has no middle.
-pub fn row(falls: &[Fall]) -> Value {
-    let mut row = json!({
-        "bench": "reporting", "on": falls.first().map(|fall| fall.on),
-        "pace": falls.first().map(|fall| fall.pace.name()),
-        "dirtied_mib": falls.first().map(|fall| mib(fall.dirtied_bytes)), "falls": falls.len(),
-        "reported_twice": falls.iter().map(Fall::reported_twice).max(),
-        "reused_early_percent": reused_early_percent(falls),
-    });
-    let of =
-        |measure: fn(&Fall) -> Option<f64>| falls.iter().map(measure).collect::<Option<Vec<f64>>>();
-    for (name, values) in [
-        ("t50_s", of(|fall| fall.seconds_until(0.5))),
-        ("t95_s", of(|fall| fall.seconds_until(0.95))),
-        ("left_mib", of(|fall| Some(fall.left_mib()))),
-    ] {
-        Spread::of(values.unwrap_or_default()).put(&mut row, name);
+pub fn row(falls: &[Fall]) -> Reporting {
+    let first = falls.first();
+    let of = |measure: &dyn Fn(&Fall) -> Option<f64>| {
+        let values: Option<Vec<f64>> = falls.iter().map(measure).collect();
+        Spread::of(values.unwrap_or_default())
+    };
+    Reporting {
+        on: first.map_or("", |fall| fall.on).into(),
+        pace: first.map_or("", |fall| fall.pace.name()).into(),
+        dirtied_mib: first.map(|fall| mib(fall.dirtied_bytes).into()),
+        falls: (falls.len() as u64).into(),
+        reported_twice: Measured(falls.iter().map(Fall::reported_twice).max()),
+        reused_early_percent: Measured(reused_early_percent(falls)),
+        t50_s: of(&|fall| fall.seconds_until(0.5)),
+        t95_s: of(&|fall| fall.seconds_until(0.95)),
+        left_mib: Signed(of(&|fall| Some(fall.left_mib()))),
     }
-    row
 }
 
 /// How long a share must not fall any more before it has fallen, and how long that may take.
@@ -157,16 +159,13 @@ mod tests {
             idle_pages: 3,
         };
         let series = fall.series();
-        assert_eq!(series["at_seconds"], json!([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]));
-        assert_eq!(series["rss_mib"], json!([110.0, 61.0, 60.0, 20.0, 15.0, 12.0]));
+        assert_eq!(series.at_seconds.0, Some(vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0]));
+        assert_eq!(series.rss_mib.0, Some(vec![110.0, 61.0, 60.0, 20.0, 15.0, 12.0]));
         let row = row(std::slice::from_ref(&fall));
-        assert_eq!((row["t50_s"].as_f64(), row["t95_s"].as_f64()), (Some(2.0), Some(4.0)));
-        assert_eq!(
-            (row["left_mib"].as_f64(), row["reported_twice"].as_u64()),
-            (Some(2.0), Some(7))
-        );
-        assert_eq!((row["t95_s_min"].as_f64(), row["t95_s_max"].as_f64()), (Some(4.0), Some(4.0)));
-        assert_eq!(row["reused_early_percent"], json!(0.0));
+        assert_eq!((row.t50_s.middle, row.t95_s.middle), (Some(2.0), Some(4.0)));
+        assert_eq!((row.left_mib.0.middle, row.reported_twice.get()), (Some(2.0), Some(7)));
+        assert_eq!((row.t95_s.least, row.t95_s.most), (Some(4.0), Some(4.0)));
+        assert_eq!(row.reused_early_percent.get(), Some(0.0));
         let stuck = Fall {
             samples: samples(freed, &[110, 60, 60]),
             idle_pages: 9,
@@ -175,8 +174,8 @@ mod tests {
             ..fall
         };
         let row = super::row(&[stuck]);
-        assert_eq!(row["reused_early_percent"], json!(1.0));
-        assert_eq!((row["t95_s"].as_f64(), row["reported_twice"].as_u64()), (None, Some(9)));
+        assert_eq!(row.reused_early_percent.get(), Some(1.0));
+        assert_eq!((row.t95_s.middle, row.reported_twice.get()), (None, Some(9)));
     }
 
     #[test]

@@ -3,17 +3,17 @@
 
 use super::Scale;
 use super::hosted::flush;
-use crate::bench::common::median;
+use crate::bench::common::{failed, synthetic};
 use crate::bench::host;
 use crate::bench::random::Random;
-use crate::bench::statistics::{Interval, bootstrap, deviation};
+use crate::bench::statistics::{bootstrap, deviation};
+use crate::rows::{Fault, Measured, Spread};
 use framewright::Manager;
 use framewright::units::{Order, PAGE_SIZE};
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent, with_reports};
-use framewright_hosted::{Advice, HostedPlatform, Machine};
+use framewright_hosted::{Advice, HostedPlatform};
 use framewright_workload::{Pile, PileError};
-use serde_json::{Value, json};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -69,10 +69,9 @@ impl Workload {
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or too little memory in it.
-pub fn rows(scale: Scale) -> Result<Vec<Value>, Error> {
+pub fn rows(scale: Scale) -> Result<Vec<Fault>, Error> {
     let all = u32::try_from(host::cpus()?.len()).unwrap_or(1);
-    let machine = Machine::synthetic(scale.memory_bytes, 1, all)
-        .map_err(|error| Error::Failed(error.to_string()))?;
+    let machine = synthetic(scale.memory_bytes, 1, all)?;
     let lines = CONFIGS.map(|config| format!("memmap_init=on-demand{}", config.line));
     let mut session = Session::open(&machine, &lines[0])?;
     let mut rows = Vec::new();
@@ -133,9 +132,7 @@ fn run<'a>(
     let early = manager.reporting_counters().reused_early_pages;
     if early != 0 {
         let name = CONFIGS[at].name;
-        return Err(Error::Failed(format!(
-            "{name}: {early} reported pages were handed out too early"
-        )));
+        return Err(failed(format!("{name}: {early} reported pages were handed out too early")));
     }
     pass.verify()?;
     Ok((run, pass.end_dirty()?))
@@ -170,8 +167,7 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
     let one = |cpu: u32| -> Result<(u64, f64), Error> {
         let seated =
             hosts.get(cpu as usize % hosts.len()).map_or(Ok(()), |&host| host::stay_on(host));
-        let seat =
-            manager.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()));
+        let seat = manager.platform().enter_cpu(cpu).map_err(failed);
         // Nobody waits for one who has failed.
         let mut pile = Pile::near(manager, workload.order()).clearing();
         let first = fill(&mut pile);
@@ -201,9 +197,7 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
         start.wait();
         let before = counted();
         let parts = crew.into_iter().map(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|_| Err(Error::Failed("a thread of the workload panicked".into())))
+            thread.join().unwrap_or_else(|_| Err(failed("a thread of the workload panicked")))
         });
         (before, parts.collect::<Result<Vec<_>, _>>(), flushed)
     });
@@ -219,10 +213,6 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
         reported_bytes: (after.1 - before.1) * PAGE_SIZE,
         host_faults: after.2.saturating_sub(before.2),
     })
-}
-
-fn failed(error: PileError) -> Error {
-    Error::Failed(error.to_string())
 }
 
 /// Allocates the working set, clears it and touches every page; how many pages it has.
@@ -248,41 +238,36 @@ fn cpu_rate(runs: &[Run]) -> f64 {
         / runs.iter().map(|run| run.cpu_seconds).sum::<f64>()
 }
 
-fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -> Value {
-    let sorted = |of: &dyn Fn(&Run) -> f64| {
-        let mut values: Vec<f64> = runs.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values
-    };
+fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -> Fault {
+    let of = |of: &dyn Fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
+    let spread = |of: &dyn Fn(&Run) -> f64| Spread::of(runs.iter().map(of));
     // Of the two runs of a round together.
     let ratios: Vec<f64> = runs
         .chunks(2)
         .zip(off.chunks(2))
         .map(|(runs, off)| cpu_rate(runs) / cpu_rate(off))
         .collect();
-    let Interval { middle, low, high } = bootstrap(&ratios);
-    let extreme = |of: fn(f64, f64) -> f64| ratios.iter().copied().reduce(of);
-    let rates = sorted(&|run| run.pages as f64 / run.seconds);
-    let cpu_rates = sorted(&|run| cpu_rate(&[*run]));
-    let reported = sorted(&|run| (run.reported_bytes >> 20) as f64 / run.seconds);
-    let faults = sorted(&|run| run.host_faults as f64 / run.seconds);
-    json!({
-        "bench": "fault", "on": "hosted", "workload": workload.name(), "cpus": cpus,
-        "config": config,
-        "runs": runs.len(), "run_seconds": median(&sorted(&|run| run.seconds)),
-        "iterations_per_s": median(&rates), "iterations_per_s_min": rates.first(),
-        "iterations_per_s_max": rates.last(),
-        "deviation": deviation(&rates),
-        "iterations_per_cpu_s": median(&cpu_rates), "iterations_per_cpu_s_min": cpu_rates.first(),
-        "iterations_per_cpu_s_max": cpu_rates.last(), "cpu_deviation": deviation(&cpu_rates),
-        "reported_mib_per_s": median(&reported), "reported_mib_per_s_min": reported.first(),
-        "reported_mib_per_s_max": reported.last(),
-        "host_faults_per_s": median(&faults), "host_faults_per_s_min": faults.first(),
-        "host_faults_per_s_max": faults.last(),
-        "against_off": middle, "against_off_low": low, "against_off_high": high,
-        "against_off_min": extreme(f64::min), "against_off_max": extreme(f64::max),
-        "against_off_deviation": deviation(&ratios),
-    })
+    let extremes = Spread::of(ratios.iter().copied());
+    let rate = |run: &Run| run.pages as f64 / run.seconds;
+    let cpu_rate = |run: &Run| cpu_rate(&[*run]);
+    Fault {
+        on: "hosted".into(),
+        workload: workload.name().into(),
+        cpus: cpus.into(),
+        config: config.into(),
+        runs: (runs.len() as u64).into(),
+        run_seconds: Measured(spread(&|run| run.seconds).middle),
+        iterations_per_s: spread(&rate),
+        deviation: Measured(deviation(&of(&rate))),
+        iterations_per_cpu_s: spread(&cpu_rate),
+        cpu_deviation: Measured(deviation(&of(&cpu_rate))),
+        reported_mib_per_s: spread(&|run| (run.reported_bytes >> 20) as f64 / run.seconds),
+        host_faults_per_s: spread(&|run| run.host_faults as f64 / run.seconds),
+        against_off: bootstrap(&ratios),
+        against_off_min: Measured(extremes.least),
+        against_off_max: Measured(extremes.most),
+        against_off_deviation: Measured(deviation(&ratios)),
+    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use super::Scale;
 use super::fall::{Fall, Sample, has_settled, patience};
+use crate::bench::common::{failed, synthetic};
 use framewright::reporting::Pace;
 use framewright::units::{Order, PfnRange};
 use framewright::{Manager, Request};
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent, with_reports};
-use framewright_hosted::{Advice, HostedPlatform, Machine};
+use framewright_hosted::{Advice, HostedPlatform};
 use std::time::{Duration, Instant};
 
 /// From sample to sample.
@@ -23,8 +24,7 @@ const FILL: u8 = 0x5a;
 /// # Errors
 /// A machine that this process cannot stand in for, or too little memory in it.
 pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
-    let machine = Machine::synthetic(scale.memory_bytes, 1, 1)
-        .map_err(|error| Error::Failed(error.to_string()))?;
+    let machine = synthetic(scale.memory_bytes, 1, 1)?;
     let line = format!("memmap_init=on-demand page_reporting.pace={}", pace.name());
     let pass = Session::open(&machine, &line)?.bring_up(&mut Silent)?;
     let manager = pass.manager();
@@ -42,7 +42,7 @@ fn course(manager: &Manager<HostedPlatform>, scale: Scale, pace: Pace) -> Result
     let top = sample(manager)?;
     for &range in &held {
         // SAFETY: allocated by `dirty`, which was the last to touch it (invariant 42).
-        unsafe { manager.free(range) }.map_err(|error| Error::Failed(error.to_string()))?;
+        unsafe { manager.free(range) }.map_err(failed)?;
     }
     let freed = Instant::now();
     let mut samples = vec![Sample { at: freed, ..top }];
@@ -71,8 +71,7 @@ fn course(manager: &Manager<HostedPlatform>, scale: Scale, pace: Pace) -> Result
 }
 
 fn sample(manager: &Manager<HostedPlatform>) -> Result<Sample, Error> {
-    let bytes =
-        manager.platform().resident_bytes().map_err(|error| Error::Failed(error.to_string()))?;
+    let bytes = manager.platform().resident_bytes().map_err(failed)?;
     Ok(Sample { at: Instant::now(), bytes })
 }
 
@@ -83,7 +82,7 @@ pub(super) fn flush(manager: &Manager<HostedPlatform>) -> Result<(), Error> {
     manager.reporting().flush();
     while manager.reporting_counters().flushes == before {
         if start.elapsed() > FLUSH {
-            return Err(Error::Failed("a flush of free page reports does not end".into()));
+            return Err(failed("a flush of free page reports does not end"));
         }
         std::thread::sleep(STEP);
     }
@@ -95,12 +94,9 @@ fn dirty(manager: &Manager<HostedPlatform>, bytes: u64) -> Result<Vec<PfnRange>,
     let blocks = bytes / PfnRange::new(0, Order::BLOCK.pages()).to_phys().size();
     let mut held = Vec::new();
     for _ in 0..blocks {
-        let range = manager
-            .allocate(&Request::new(Order::BLOCK))
-            .map_err(|error| Error::Failed(error.to_string()))?;
+        let range = manager.allocate(&Request::new(Order::BLOCK)).map_err(failed)?;
         // SAFETY: the frames were allocated just now, and nobody else has them.
-        unsafe { manager.platform().prefault(range.to_phys(), FILL) }
-            .map_err(|error| Error::Failed(error.to_string()))?;
+        unsafe { manager.platform().prefault(range.to_phys(), FILL) }.map_err(failed)?;
         held.push(range);
     }
     Ok(held)

@@ -13,11 +13,11 @@ pub use qemu::{machine_process, resident_bytes};
 use super::section::{Section, Table};
 use crate::args::BenchReporting;
 use crate::progress;
+use crate::rows::{Row, Rows, to_json};
 use fall::Fall;
 use framewright::reporting::Pace;
 use framewright_cli::args::Where;
 use framewright_cli::error::Error;
-use serde_json::Value;
 use std::time::Duration;
 
 /// What is timed, in words that go with the numbers.
@@ -94,28 +94,21 @@ pub fn run(options: &BenchReporting) -> Result<(), Error> {
         }
     }
     if options.on != Some(Where::Qemu) {
-        rows.extend(fault::rows(scale)?);
+        rows.extend(to_json(&fault::rows(scale)?));
         progress::step(&"reporting: shuffle")?;
-        rows.push(shuffle::row(SHUFFLES)?);
+        rows.push(shuffle::row(SHUFFLES)?.to_json());
     }
     let timed = format!("machines of {} GiB; {TIMED}", scale.memory_bytes >> 30);
     Section::new("reporting", scale.rounds, timed, rows).print(options.json, tables)
 }
 
 /// The row of these courses, and the first of them over time.
-fn add(rows: &mut Vec<Value>, falls: &[Fall]) {
-    rows.push(fall::row(falls));
-    rows.extend(falls.first().map(Fall::series));
+fn add(rows: &mut Vec<serde_json::Value>, falls: &[Fall]) {
+    rows.push(fall::row(falls).to_json());
+    rows.extend(falls.first().map(|fall| fall.series().to_json()));
 }
 
 /// Rows for people.
-pub fn tables(rows: &[Value]) -> Vec<Table> {
-    let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
-    let (falls, faults) = (of("reporting"), of("fault"));
-    let shuffles = of("shuffle");
-    [table::falls(&falls), table::faults(&faults), table::shuffles(&shuffles)]
-        .into_iter()
-        .flatten()
-        .map(Table::from)
-        .collect()
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    table::tables(rows)
 }

@@ -1,10 +1,9 @@
 //! How long the shuffle of a machine's free memory takes.
 
-use crate::bench::common::Spread;
+use crate::bench::common::{failed, synthetic};
+use crate::rows::{Shuffle, Spread};
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent};
-use framewright_hosted::Machine;
-use serde_json::{Value, json};
 use std::time::Instant;
 
 const MANAGED_GIB: u64 = 1024;
@@ -13,9 +12,8 @@ const MANAGED_GIB: u64 = 1024;
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
-pub fn row(repetitions: usize) -> Result<Value, Error> {
-    let machine = Machine::synthetic(MANAGED_GIB << 30, 1, 1)
-        .map_err(|error| Error::Failed(error.to_string()))?;
+pub fn row(repetitions: usize) -> Result<Shuffle, Error> {
+    let machine = synthetic(MANAGED_GIB << 30, 1, 1)?;
     let pass = Session::open(&machine, "memmap_init=on-demand pages=none page_alloc.shuffle=1")?
         .bring_up(&mut Silent)?;
     let manager = pass.manager();
@@ -26,9 +24,7 @@ pub fn row(repetitions: usize) -> Result<Value, Error> {
         all.then(|| start.elapsed().as_secs_f64() * 1e3)
     };
     let times: Option<Vec<f64>> = (0..repetitions).map(|_| once()).collect();
-    let times = times.ok_or_else(|| Error::Failed("a zone was not shuffled".into()))?;
+    let times = times.ok_or_else(|| failed("a zone was not shuffled"))?;
     pass.verify()?;
-    let mut row = json!({ "bench": "shuffle", "managed_gib": MANAGED_GIB, "threads": 1 });
-    Spread::of(times).put(&mut row, "shuffle_ms");
-    Ok(row)
+    Ok(Shuffle { managed_gib: MANAGED_GIB, threads: 1, shuffle_ms: Spread::of(times) })
 }

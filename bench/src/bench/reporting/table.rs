@@ -1,89 +1,63 @@
 //! Rows for people.
 
-use framewright_cli::grid::{self, Grid, word};
-use serde_json::Value;
+use crate::bench::section::{Column, Table, shown, table};
+use crate::rows::{Fault, Measured, Reporting, Rows, Shuffle};
 
-/// A column: its title, its field, and how many digits a number has behind the point.
-type Column = (&'static str, &'static str, usize);
+/// A number with so many digits behind the point.
+fn digits(number: Option<f64>, digits: usize) -> String {
+    shown(number, |number| format!("{number:.digits$}"))
+}
 
-const FALLS: [Column; 7] = [
-    ("<on", "on", 0),
-    ("<pace", "pace", 0),
-    (">dirtied MiB", "dirtied_mib", 0),
-    (">t50 s", "t50_s", 2),
-    (">t95 s", "t95_s", 2),
-    (">left MiB", "left_mib", 1),
-    (">pages twice", "reported_twice", 0),
+fn whole(number: &Measured<f64>) -> String {
+    digits(number.get(), 0)
+}
+
+/// How far a ratio is from one.
+fn percent(ratio: Option<f64>) -> String {
+    shown(ratio, |ratio| format!("{:+.2} %", (ratio - 1.0) * 100.0))
+}
+
+const FALLS: [Column<Reporting>; 7] = [
+    ("<on", |row| row.on.clone()),
+    ("<pace", |row| row.pace.clone()),
+    (">dirtied MiB", |row| digits(row.dirtied_mib.as_ref().map(|mib| mib.get()), 0)),
+    (">t50 s", |row| digits(row.t50_s.middle, 2)),
+    (">t95 s", |row| digits(row.t95_s.middle, 2)),
+    (">left MiB", |row| digits(row.left_mib.0.middle, 1)),
+    (">pages twice", |row| shown(row.reported_twice.get(), |pages| pages.to_string())),
 ];
 
-const SHUFFLES: [Column; 5] = [
-    (">shuffled GiB", "managed_gib", 0),
-    (">threads", "threads", 0),
-    (">ms", "shuffle_ms", 2),
-    (">least", "shuffle_ms_min", 2),
-    (">most", "shuffle_ms_max", 2),
+const FAULTS: [Column<Fault>; 12] = [
+    ("<on", |row| row.on.clone()),
+    ("<workload", |row| row.workload.clone()),
+    (">CPUs", |row| row.cpus.to_string()),
+    ("<config", |row| row.config.clone()),
+    (">iterations/s", |row| digits(row.iterations_per_s.middle, 0)),
+    (">deviation", |row| whole(&row.deviation)),
+    (">per CPU s", |row| digits(row.iterations_per_cpu_s.middle, 0)),
+    (">deviation", |row| whole(&row.cpu_deviation)),
+    (">reported MiB/s", |row| digits(row.reported_mib_per_s.middle, 0)),
+    (">host faults/s", |row| digits(row.host_faults_per_s.middle, 0)),
+    (">against off", |row| percent(row.against_off.middle)),
+    (">95 % interval", |row| {
+        format!("{} .. {}", percent(row.against_off.low), percent(row.against_off.high))
+    }),
 ];
 
-/// Falls, if there are any.
-pub fn falls(rows: &[&Value]) -> Option<Grid> {
-    table(&FALLS, rows)
-}
+const SHUFFLES: [Column<Shuffle>; 5] = [
+    (">shuffled GiB", |row| row.managed_gib.to_string()),
+    (">threads", |row| row.threads.to_string()),
+    (">ms", |row| digits(row.shuffle_ms.middle, 2)),
+    (">least", |row| digits(row.shuffle_ms.least, 2)),
+    (">most", |row| digits(row.shuffle_ms.most, 2)),
+];
 
-/// Shuffles, if there are any.
-pub fn shuffles(rows: &[&Value]) -> Option<Grid> {
-    table(&SHUFFLES, rows)
-}
-
-/// Words keep to the left, numbers to the right.
-fn table(columns: &[Column], rows: &[&Value]) -> Option<Grid> {
-    let mut grid = Grid::new(&columns.iter().map(|column| column.0).collect::<Vec<_>>());
-    for row in rows {
-        let cell = |&(title, field, digits): &Column| {
-            if title.starts_with('<') { word(row, field) } else { number(row, field, digits) }
-        };
-        grid.row(columns.iter().map(cell).collect::<Vec<_>>());
-    }
-    (!rows.is_empty()).then_some(grid)
-}
-
-fn number(row: &Value, field: &str, digits: usize) -> String {
-    grid::number(row, field, |number| format!("{number:.digits$}"))
-}
-
-/// Workloads, if there are any.
-pub fn faults(rows: &[&Value]) -> Option<Grid> {
-    let mut grid = Grid::new(&[
-        "<on",
-        "<workload",
-        ">CPUs",
-        "<config",
-        ">iterations/s",
-        ">deviation",
-        ">per CPU s",
-        ">deviation",
-        ">reported MiB/s",
-        ">host faults/s",
-        ">against off",
-        ">95 % interval",
-    ]);
-    for row in rows {
-        let percent = |name: &str| {
-            grid::number(row, name, |ratio| format!("{:+.2} %", (ratio - 1.0) * 100.0))
-        };
-        grid.row([
-            word(row, "on"),
-            word(row, "workload"),
-            number(row, "cpus", 0),
-            word(row, "config"),
-            number(row, "iterations_per_s", 0),
-            number(row, "deviation", 0),
-            number(row, "iterations_per_cpu_s", 0),
-            number(row, "cpu_deviation", 0),
-            number(row, "reported_mib_per_s", 0),
-            number(row, "host_faults_per_s", 0),
-            percent("against_off"),
-            format!("{} .. {}", percent("against_off_low"), percent("against_off_high")),
-        ]);
-    }
-    (!rows.is_empty()).then_some(grid)
+/// All tables that have rows.
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    let tables = [
+        table(&FALLS, &rows.reporting),
+        table(&FAULTS, &rows.fault),
+        table(&SHUFFLES, &rows.shuffle),
+    ];
+    tables.into_iter().flatten().collect()
 }

@@ -54,8 +54,8 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
 /// A machine of many CPUs: from the first call of another CPU until all are there.
 fn many_cpus(lab: &Lab, plan: &Plan) -> Result<Value, Error> {
     let shape = Shape { cpus: MANY_CPUS, ..plan.shape(2, 1, false) };
-    let mut up =
-        Row::new("all CPUs up", Unit::Milliseconds).demanding(Demand::AtMost(MANY_CPUS_MS));
+    let mut up = Row::new("all CPUs up", Unit::Milliseconds)
+        .demanding(Demand::AtMost(Unit::Milliseconds, MANY_CPUS_MS));
     let mut repetitions = plan.repetitions(MANY_CPUS_REPETITIONS, BUDGET_SECONDS / 2);
     while repetitions.another().is_some() {
         let linux = lab.linux(&shape, "", "")?;

@@ -6,6 +6,7 @@ use crate::compare::linux::{self, Resize};
 use crate::compare::plan::Plan;
 use crate::compare::rows::{Demand, Row, Unit};
 use crate::compare::{ours, pool};
+use crate::rows::Compare;
 use framewright_cli::error::Error;
 use pool::{Pool, Reclaim};
 use serde_json::Value;
@@ -53,12 +54,11 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let mut faults: Vec<Row> = Vec::new();
     for (_, name) in FAULTS {
         for &cpus in &cpu_counts {
-            faults.push(
-                Row::new(name, Unit::IterationsPerSecond)
-                    .with("cpus_used", cpus)
-                    .with("comparable", false)
-                    .with("remark", NOT_THE_SAME_PATH),
-            );
+            faults.push(Row::new(name, Unit::IterationsPerSecond).with(|row| {
+                row.cpus_used = Some(cpus.into());
+                row.comparable = Some(false);
+                row.remark = Some(NOT_THE_SAME_PATH.to_owned().into());
+            }));
         }
     }
     let mut repetitions = plan.repetitions(REPETITIONS, BUDGET_SECONDS);
@@ -119,14 +119,15 @@ struct OfPolicy {
 
 impl OfPolicy {
     fn new(policy: &'static str, demanded: f64) -> Self {
-        let row = |what: &str, unit| Row::new(what, unit).with("policy", policy);
+        let row =
+            |what: &str, unit| Row::new(what, unit).with(|row| row.policy = Some(policy.into()));
+        let in_ticks = |row: &mut Compare| row.remark = Some(TICKS.to_owned().into());
         Self {
             policy,
             map: row("memory map, slowest node", Unit::Milliseconds)
-                .with("remark", TICKS)
+                .with(in_ticks)
                 .demanding(Demand::Ratio(demanded)),
-            all: row("memory map beside our whole bring-up", Unit::Milliseconds)
-                .with("remark", TICKS),
+            all: row("memory map beside our whole bring-up", Unit::Milliseconds).with(in_ticks),
             boot: row("boot total", Unit::Milliseconds),
             available: row("memory available", Unit::Bytes),
             free: row("memory free once booted", Unit::Bytes),
@@ -253,10 +254,10 @@ mod tests {
         ours.report = serde_json::json!({ "deferred": [{ "elapsed_ms": 2.5 }], "totals": {
             "all_memory_us": 4000.0 } });
         table.add(&Heard::of(&["@init"]), &ours);
-        let value = table.map.value(&serde_json::Map::new());
+        let value = table.map.value(&Compare::default());
         assert!(value["skipped"].is_string() && value.get("met").is_none(), "{value}");
         table.add(&Heard::of(&["[ 0.1] node 0 deferred pages initialised in 5ms"]), &ours);
-        assert_eq!(table.map.value(&serde_json::Map::new())["met"], false);
+        assert_eq!(table.map.value(&Compare::default())["met"], false);
     }
 
     #[test]

@@ -6,17 +6,18 @@ pub mod pools;
 pub mod reporting;
 
 use super::lab::{Lab, Shape};
-use serde_json::{Map, Value, json};
+use crate::rows::Compare;
 
 /// What all rows of a machine share.
-pub fn common(lab: &Lab, shape: &Shape) -> Map<String, Value> {
-    let mut common = Map::new();
-    common.insert("kernel".into(), lab.kernel().version.clone().into());
-    common.insert("accel".into(), lab.accelerator().name().into());
-    common.insert("cpus".into(), shape.cpus.into());
-    common.insert("memory_bytes".into(), shape.memory_bytes.into());
-    common.insert("nodes".into(), json!(shape.nodes));
-    common
+pub fn common(lab: &Lab, shape: &Shape) -> Compare {
+    Compare {
+        kernel: lab.kernel().version.clone(),
+        accel: lab.accelerator().name().into(),
+        cpus: shape.cpus.into(),
+        memory_bytes: shape.memory_bytes,
+        nodes: shape.nodes.into(),
+        ..Compare::default()
+    }
 }
 
 /// A time in words for those who wait.

@@ -6,8 +6,9 @@ use crate::compare::lab::{BALLOON_MODULE, Heard, Lab, Shape, Words};
 use crate::compare::linux;
 use crate::compare::plan::Plan;
 use crate::compare::rows::{Demand, Row, Unit};
+use crate::rows::{Course, Row as _, Size, Times};
 use framewright_cli::error::Error;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -24,7 +25,7 @@ const DEMANDED_SECONDS: f64 = 3.0;
 const DEMANDED_LEFT_MIB: f64 = 40.0;
 /// Paces of ours, and what is demanded of each.
 const PACES: [(&str, Demand); 2] =
-    [(ADAPTIVE, Demand::AtMost(DEMANDED_SECONDS)), ("fixed", Demand::Ratio(1.0))];
+    [(ADAPTIVE, Demand::AtMost(Unit::Seconds, DEMANDED_SECONDS)), ("fixed", Demand::Ratio(1.0))];
 /// The pace that is ours alone, and how long it is watched.
 const ADAPTIVE: &str = "adaptive";
 const ADAPTIVE_SECONDS: u64 = 8;
@@ -110,14 +111,18 @@ struct OfPace {
 
 impl OfPace {
     fn new(pace: &'static str, demand: Demand, mib: u64) -> Self {
-        let row =
-            |what: &str, unit| Row::new(what, unit).with("pace", pace).with("dirtied_mib", mib);
+        let row = |what: &str, unit| {
+            Row::new(what, unit).with(|row| {
+                row.pace = Some(pace.into());
+                row.dirtied_mib = Some(Size(mib.into()));
+            })
+        };
         Self {
             pace,
             half: row("freed memory: half back with the host", Unit::Seconds),
             most: row("freed memory: 95 % back", Unit::Seconds).demanding(demand),
             left: row("freed memory: left with the guest", Unit::Mebibytes)
-                .demanding(Demand::AtMost(DEMANDED_LEFT_MIB)),
+                .demanding(Demand::AtMost(Unit::Mebibytes, DEMANDED_LEFT_MIB)),
         }
     }
 
@@ -236,11 +241,17 @@ impl Observed {
         let points = self.samples.iter().step_by(self.samples.len().div_ceil(MOST_POINTS).max(1));
         let (at, mib): (Vec<f64>, Vec<f64>) =
             points.map(|&(at, mib)| (rounded(at, 1e3), rounded(mib, 10.0))).unzip();
-        json!({
-            "bench": "series", "what": "freed memory", "system": system, "on": "qemu",
-            "pace": pace, "dirtied_mib": dirtied_mib,
-            "at_seconds": at, "rss_mib": mib,
-        })
+        let row = Course {
+            what: "freed memory".into(),
+            system: system.into(),
+            on: "qemu".into(),
+            pace: pace.into(),
+            dirtied_mib: Some(Size(dirtied_mib.into())),
+            before_mib: None,
+            at_seconds: Times(Some(at)),
+            rss_mib: mib.into(),
+        };
+        row.to_json()
     }
 }
 
@@ -288,7 +299,7 @@ mod tests {
         for (linux, ours) in [(12.0, 10.0), (14.0, 11.0), (13.0, 9.0), (18.0, 15.0), (12.5, 10.5)] {
             of.add(&seen(linux), &seen(ours), 100);
         }
-        let row = of.most.value(&serde_json::Map::new());
+        let row = of.most.value(&crate::rows::Compare::default());
         let of = |name: &str| row[name].as_f64();
         assert_eq!(
             ["linux_seconds", "linux_seconds_min", "linux_seconds_max"].map(of),

@@ -1,40 +1,69 @@
 //! Allocation: beside other allocators, and as memory grows; and what is left whole after long use.
 
-use super::super::svg::{Bars, Line, Lines, MOST_SERIES, Mark, Picture, Shape, Unit};
+use super::super::svg::{self, Bars, Lines, MOST_SERIES, Picture, Shape, Unit};
 use super::{
-    Group, NARROW, SIGNS, Section, counted, mark, number, run_size, text, texts, whole, wholes,
+    Group, Line, NARROW, SIGNS, Section, counted, dots, drawn, mark, marked, run_size, texts,
+    wholes,
 };
-use crate::targets::Rows;
+use crate::rows::{Alloc, Fragment, Rows, Spread};
 
 const OURS: &str = "framewright";
 const NS: f64 = 1e-9;
-const PANELS: [(&str, &str, &str); 4] = [
-    ("bulk", "alloc_ns", "Allocate, in bulk"),
-    ("bulk", "free_ns", "Free, in bulk"),
-    ("random", "free_ns", "Free, in random order"),
-    ("pair", "alloc_ns", "Allocate and free at once"),
+
+/// What of a row is shown.
+type Half = fn(&Alloc) -> Spread;
+
+const GET: Half = |row| row.alloc_ns;
+const PUT: Half = |row| row.free_ns;
+const PANELS: [(&str, Half, &str); 4] = [
+    ("bulk", GET, "Allocate, in bulk"),
+    ("bulk", PUT, "Free, in bulk"),
+    ("random", PUT, "Free, in random order"),
+    ("pair", GET, "Allocate and free at once"),
 ];
 
-pub(super) fn section(rows: &Rows<'_>) -> Section {
-    let (fragment, rows) = (rows.bench("fragment"), rows.bench("alloc"));
-    let least = wholes(&rows, "managed_gib").first().copied().unwrap_or(0);
-    let small = rows.is("managed_gib", least);
-    let threads = wholes(&small, "threads");
+pub(super) fn section(rows: &Rows) -> Section {
+    let least = rows.alloc.iter().map(|row| row.managed_gib).min().unwrap_or(0);
+    let small = || rows.alloc.iter().filter(|row| row.managed_gib == least);
+    let threads = wholes(small().map(|row| row.threads));
     let mut groups: Vec<Group> = Vec::new();
-    let mut others = [grows(&rows), whole_blocks(&fragment)].into_iter();
+    let mut others = [grows(&rows.alloc), whole_blocks(&rows.fragment)].into_iter();
     for &threads in [threads.first(), threads.last().filter(|last| threads.first() != Some(last))]
         .iter()
         .flatten()
     {
-        let rows = small.is("threads", *threads);
-        let allocators = allocators(&rows);
-        let mut plots: Vec<Picture> = PANELS
-            .iter()
-            .filter_map(|panel| by_order(&rows, &allocators, *panel, *threads))
-            .collect();
-        plots.extend(edges(&rows, &allocators, *threads));
+        let rows: Vec<&Alloc> = small().filter(|row| row.threads == *threads).collect();
+        // Ours first.
+        let mut allocators = texts(rows.iter().map(|row| &row.allocator));
+        allocators.sort_by_key(|name| name != OURS);
+        allocators.truncate(SIGNS);
+        let plot = |title: &str, lines: Vec<Line>| {
+            let title = format!("{title}, {}", counted(*threads, "thread"));
+            drawn(&dots(title, Unit::Time, &allocators, marked(lines)))
+        };
+        let line = |name: String, is: &dyn Fn(&Alloc) -> bool, half: Half| {
+            let of = |allocator: &String| {
+                let mut rows = rows.iter().filter(|row| row.allocator == *allocator && is(row));
+                rows.next().and_then(|row| mark(half(row), NS))
+            };
+            (name, allocators.iter().map(of).collect())
+        };
+        let by_order = |&(pattern, half, title): &(&str, Half, &str)| {
+            let rows = rows.iter().filter(|row| row.pattern == pattern);
+            let lines = wholes(rows.map(|row| row.order)).into_iter().map(|order| {
+                let is = |row: &Alloc| row.pattern == pattern && row.order == order;
+                line(run_size(order), &is, half)
+            });
+            plot(title, lines.collect())
+        };
+        let mut plots: Vec<Picture> = PANELS.iter().filter_map(by_order).collect();
+        // What happens seldom and must not be slow.
+        let edges = [("one-left", "one page left"), ("full", "refused")].map(|(pattern, name)| {
+            line(name.into(), &|row| row.pattern == pattern && row.order == 0, GET)
+        });
+        plots.extend(plot("Nearly full and full", edges.into()));
         // They fill the rows of the page.
-        plots.extend(others.next().into_iter().flatten());
+        plots.extend(others.next().flatten());
         groups.push(Group::new(allocators.clone(), plots));
     }
     groups.push(Group::new(Vec::new(), others.flatten().collect()));
@@ -51,97 +80,28 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
     }
 }
 
-/// Ours first.
-fn allocators(rows: &Rows<'_>) -> Vec<String> {
-    let mut allocators = texts(rows, "allocator");
-    allocators.sort_by_key(|name| name != OURS);
-    allocators.truncate(SIGNS);
-    allocators
-}
-
-fn by_order(
-    rows: &Rows<'_>,
-    allocators: &[String],
-    (pattern, field, title): (&str, &str, &str),
-    threads: u64,
-) -> Option<Picture> {
-    let rows = rows.is("pattern", pattern);
-    let lines: Vec<(String, Vec<Option<Mark>>)> = wholes(&rows, "order")
-        .into_iter()
-        .map(|order| {
-            let rows = rows.is("order", order);
-            let of = |name: &String| {
-                let row = rows.is("allocator", name.as_str());
-                row.iter().next().and_then(|row| mark(row, field, NS))
-            };
-            (run_size(order), allocators.iter().map(of).collect::<Vec<_>>())
-        })
-        .filter(|(_, marks)| marks.iter().any(Option::is_some))
-        .collect();
-    plot(format!("{title}, {}", counted(threads, "thread")), allocators, lines)
-}
-
-/// What happens seldom and must not be slow.
-fn edges(rows: &Rows<'_>, allocators: &[String], threads: u64) -> Option<Picture> {
-    let row = |pattern: &str, order: u64, name: &str| {
-        let of = |allocator: &String| {
-            let row =
-                rows.is("pattern", pattern).is("order", order).is("allocator", allocator.as_str());
-            row.iter().next().and_then(|row| mark(row, "alloc_ns", NS))
-        };
-        (name.to_owned(), allocators.iter().map(of).collect::<Vec<_>>())
-    };
-    let lines = vec![row("one-left", 0, "one page left"), row("full", 0, "refused")];
-    let lines: Vec<_> =
-        lines.into_iter().filter(|(_, marks)| marks.iter().any(Option::is_some)).collect();
-    plot(format!("Nearly full and full, {}", counted(threads, "thread")), allocators, lines)
-}
-
-fn plot(
-    title: String,
-    series: &[String],
-    rows: Vec<(String, Vec<Option<Mark>>)>,
-) -> Option<Picture> {
-    let bars = Bars {
-        title,
-        unit: Unit::Time,
-        shape: Shape::Dots,
-        is_log: true,
-        series: series.to_vec(),
-        rows,
-        limits: Vec::new(),
-        first_sign: 0,
-        width: NARROW,
-    };
-    (!bars.rows.is_empty()).then(|| bars.draw())
-}
-
 /// Ours by the size of the machine.
-fn grows(rows: &Rows<'_>) -> Vec<Picture> {
-    let rows = rows.is("allocator", OURS).is("threads", 1);
-    if wholes(&rows, "managed_gib").len() < 2 {
-        return Vec::new();
+fn grows(rows: &[Alloc]) -> Option<Picture> {
+    let ours = || rows.iter().filter(|row| row.allocator == OURS && row.threads == 1);
+    if wholes(ours().map(|row| row.managed_gib)).len() < 2 {
+        return None;
     }
     let mut lines = Vec::new();
-    for (pattern, field, order, name) in [
-        ("bulk", "alloc_ns", 0, "4 KiB, get"),
-        ("bulk", "free_ns", 0, "4 KiB, put"),
-        ("bulk", "alloc_ns", 9, "2 MiB, get"),
-        ("bulk", "free_ns", 9, "2 MiB, put"),
-        ("pair", "alloc_ns", 18, "1 GiB, both"),
+    for (pattern, half, order, name) in [
+        ("bulk", GET, 0, "4 KiB, get"),
+        ("bulk", PUT, 0, "4 KiB, put"),
+        ("bulk", GET, 9, "2 MiB, get"),
+        ("bulk", PUT, 9, "2 MiB, put"),
+        ("pair", GET, 18, "1 GiB, both"),
     ] {
-        let rows = rows.is("pattern", pattern).is("order", order);
-        let mut points: Vec<(f64, f64)> = rows
-            .iter()
-            .filter_map(|row| Some((number(row, "managed_gib")?, number(row, field)? * NS)))
+        let mut points: Vec<(f64, f64)> = ours()
+            .filter(|row| row.pattern == pattern && row.order == order)
+            .filter_map(|row| Some((row.managed_gib as f64, half(row).middle? * NS)))
             .collect();
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
         if points.len() > 1 {
-            lines.push(Line { name: name.into(), points, series: SIGNS + lines.len() });
+            lines.push(svg::Line { name: name.into(), points, series: SIGNS + lines.len() });
         }
-    }
-    if lines.is_empty() {
-        return Vec::new();
     }
     let plot = Lines {
         title: "Ours as memory grows, 1 thread".into(),
@@ -154,32 +114,29 @@ fn grows(rows: &Rows<'_>) -> Vec<Picture> {
         width: NARROW,
         height: 240.0,
     };
-    vec![plot.draw()]
+    (!plot.lines.is_empty()).then(|| plot.draw())
 }
 
-fn whole_blocks(rows: &Rows<'_>) -> Vec<Picture> {
-    let mut lines: Vec<(String, Vec<Option<Mark>>)> = rows
+fn whole_blocks(rows: &[Fragment]) -> Option<Picture> {
+    let mut lines: Vec<Line> = rows
         .iter()
         .filter_map(|row| {
-            let name = text(row, "allocator").replace("buddy_system_allocator", "buddy_system");
-            Some((name, vec![Some(mark(row, "free_in_whole_blocks_percent", 1.0)?)]))
+            let name = row.allocator.replace("buddy_system_allocator", "buddy_system");
+            Some((name, vec![Some(mark(row.free_in_whole_blocks_percent, 1.0)?)]))
         })
         .collect();
     lines.sort_by_key(|(name, _)| name != OURS);
-    let Some(first) = rows.iter().next() else { return Vec::new() };
+    let gib = rows.first()?.managed_gib;
     let plot = Bars {
-        title: format!(
-            "Free memory that is in whole 2 MiB blocks, {} GiB",
-            whole(first, "managed_gib").unwrap_or(0)
-        ),
-        unit: Unit::Percent,
         shape: Shape::Bars,
         is_log: false,
-        series: vec!["whole".into()],
-        rows: lines,
-        limits: Vec::new(),
         first_sign: MOST_SERIES - 1,
-        width: NARROW,
+        ..dots(
+            format!("Free memory that is in whole 2 MiB blocks, {gib} GiB"),
+            Unit::Percent,
+            &["whole".into()],
+            lines,
+        )
     };
-    vec![plot.draw()]
+    Some(plot.draw())
 }

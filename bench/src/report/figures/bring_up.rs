@@ -1,62 +1,47 @@
 //! Bring-up of machines of all sizes.
 
-use super::super::svg::{Bars, Limit, Mark, Shape, Unit};
-use super::{Group, NARROW, Section, mark, number, texts};
-use crate::targets::Rows;
+use super::super::svg::{Bars, Limit, Mark, Unit};
+use super::{Group, Line, Section, dots, mark, point, texts};
+use crate::rows::{BringUp, Rows};
 
-pub(super) fn section(rows: &Rows<'_>) -> Section {
-    let rows = rows.bench("bring-up");
-    let (machines, tables) = (texts(&rows, "machine"), texts(&rows, "tables"));
-    let line = |machine: &String, pick: &dyn Fn(&Rows<'_>) -> Vec<Option<Mark>>| {
-        (machine.replace('/', ", "), pick(&rows.is("machine", machine.as_str())))
+pub(super) fn section(rows: &Rows) -> Section {
+    let rows = &rows.bring_up;
+    let machines = texts(rows.iter().map(|row| &row.machine));
+    let tables = texts(rows.iter().map(|row| &row.tables));
+    let lines = |marks: &dyn Fn(&[&BringUp]) -> Vec<Option<Mark>>| -> Vec<Line> {
+        let of = |machine: &String| {
+            let rows: Vec<_> = rows.iter().filter(|row| row.machine == *machine).collect();
+            (machine.replace('/', ", "), marks(&rows))
+        };
+        machines.iter().map(of).collect()
     };
+    let times = lines(&|rows| {
+        let of = |table: &String| {
+            let row = rows.iter().find(|row| row.tables == *table)?;
+            mark(row.bring_up_us, 1e-6)
+        };
+        tables.iter().map(of).collect()
+    });
+    let shares = lines(&|rows| {
+        let share = rows.iter().find_map(|row| row.metadata_ratio.get());
+        vec![share.and_then(|share| point(share * 100.0))]
+    });
     // Linux's number is one of a machine of this size.
     let judged = machines.iter().position(|machine| machine.starts_with("768G/"));
+    let linux = |row| Limit { value: 1785.7e-3, meaning: "Linux 2020".into(), rows: row..row + 1 };
     let times = Bars {
-        title: "All memory available, 1 thread, on demand".into(),
-        unit: Unit::Time,
-        shape: Shape::Dots,
-        is_log: true,
-        series: tables.clone(),
-        rows: machines
-            .iter()
-            .map(|machine| {
-                line(machine, &|rows| {
-                    let of = |table: &String| {
-                        rows.is("tables", table.as_str())
-                            .iter()
-                            .next()
-                            .and_then(|row| mark(row, "bring_up_us", 1e-6))
-                    };
-                    tables.iter().map(of).collect()
-                })
-            })
-            .collect(),
-        limits: judged
-            .map(|row| Limit { value: 1785.7e-3, meaning: "Linux 2020".into(), rows: row..row + 1 })
-            .into_iter()
-            .collect(),
-        first_sign: 0,
-        width: NARROW,
+        limits: judged.map(linux).into_iter().collect(),
+        ..dots("All memory available, 1 thread, on demand", Unit::Time, &tables, times)
     };
     let metadata = Bars {
-        title: "Metadata of an idle machine, share of memory".into(),
-        unit: Unit::Percent,
-        shape: Shape::Dots,
-        is_log: true,
-        series: vec!["share".into()],
-        rows: machines
-            .iter()
-            .map(|machine| {
-                line(machine, &|rows| {
-                    let share = rows.iter().find_map(|row| number(row, "metadata_ratio"));
-                    vec![share.map(|share| Mark { value: share * 100.0, spread: None })]
-                })
-            })
-            .collect(),
         limits: vec![Limit::all(0.01, "limit"), Limit::all(1.56, "Linux")],
         first_sign: tables.len(),
-        width: NARROW,
+        ..dots(
+            "Metadata of an idle machine, share of memory",
+            Unit::Percent,
+            &["share".into()],
+            shares,
+        )
     };
     let has = !machines.is_empty();
     Section {

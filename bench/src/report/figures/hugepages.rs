@@ -1,28 +1,36 @@
 //! Pools of huge pages: filled and emptied, with and without giving back their map.
 
-use super::super::svg::{Bars, Mark, Picture, Shape, Unit};
-use super::{Group, NARROW, Section, counted, mark, text, texts, wholes};
-use crate::targets::Rows;
-use serde_json::Value;
+use super::super::svg::{Picture, Unit};
+use super::{Group, Line, Section, counted, dots, drawn, mark, marked, names, texts, wholes};
+use crate::rows::{Hugepages, Rows, Spread};
+use crate::targets::page_size;
 
 /// Numbers of pages that are shown of each size, the largest.
 const SHOWN: usize = 3;
-const SERIES: [(&str, &str, &str); 3] = [
-    ("off", "none", "reclaim off"),
-    ("on", "lazy", "reclaim on, lazy"),
-    ("on", "eager", "reclaim on, eager"),
-];
+/// Reclaim, and how the map comes back, if that matters.
+const SERIES: [(&str, Option<&str>); 3] =
+    [("off", None), ("on", Some("lazy")), ("on", Some("eager"))];
+const NAMES: [&str; 3] = ["reclaim off", "reclaim on, lazy", "reclaim on, eager"];
 
-pub(super) fn section(rows: &Rows<'_>) -> Section {
-    let rows = rows.bench("hugepages");
+type Action = (fn(&Hugepages) -> Spread, &'static str);
+
+/// What is done with a pool.
+const ACTIONS: [Action; 2] = [(|row| row.fill_ms, "fill"), (|row| row.empty_ms, "empty")];
+
+pub(super) fn section(rows: &Rows) -> Section {
+    let rows = &rows.hugepages;
     let mut plots = Vec::new();
-    let (platforms, policies) = (texts(&rows, "on"), texts(&rows, "policy"));
-    for on in &platforms {
+    let policies = texts(rows.iter().map(|row| &row.policy));
+    for on in texts(rows.iter().map(|row| &row.on)) {
         for policy in &policies {
-            let rows = rows.is("on", on.as_str()).is("policy", policy.as_str());
-            let rows = rows.filter(|row| text(row, "tables") != "first touch");
-            for threads in wholes(&rows, "threads") {
-                plots.extend(plot(&rows.is("threads", threads), (on, policy, threads)));
+            let is = |row: &&Hugepages| {
+                row.on == on && row.policy == *policy && row.tables != "first touch"
+            };
+            let rows: Vec<&Hugepages> = rows.iter().filter(is).collect();
+            for threads in wholes(rows.iter().map(|row| row.threads)) {
+                let rows: Vec<_> =
+                    rows.iter().copied().filter(|row| row.threads == threads).collect();
+                plots.extend(plot(&rows, (&on, policy, threads)));
             }
         }
     }
@@ -35,51 +43,34 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
                right are without reclaim."
             .into(),
         benches: &["hugepages"],
-        groups: vec![Group::new(SERIES.map(|(_, _, name)| name.to_owned()).to_vec(), plots)],
+        groups: vec![Group::new(names(&NAMES), plots)],
     }
 }
 
-fn plot(rows: &Rows<'_>, (on, policy, threads): (&str, &str, u64)) -> Option<Picture> {
-    let mut lines: Vec<(String, Vec<Option<Mark>>)> = Vec::new();
-    for size_kb in wholes(rows, "size_kb") {
-        let rows = rows.is("size_kb", size_kb);
-        let mut pages = wholes(&rows, "pages");
+fn plot(rows: &[&Hugepages], (on, policy, threads): (&str, &str, u64)) -> Option<Picture> {
+    let mut lines: Vec<Line> = Vec::new();
+    for size_kb in wholes(rows.iter().map(|row| row.size_kb)) {
+        let of_size = || rows.iter().filter(|row| row.size_kb == size_kb);
+        let mut pages = wholes(of_size().map(|row| row.pages));
         pages.drain(..pages.len().saturating_sub(SHOWN));
         for pages in pages {
-            let rows = rows.is("pages", pages);
-            for (field, word) in [("fill_ms", "fill"), ("empty_ms", "empty")] {
-                let of = |(reclaim, restore, _): (&str, &str, &str)| {
-                    let is = |row: &Value| {
-                        text(row, "reclaim") == reclaim
-                            && (reclaim == "off" || text(row, "restore") == restore)
+            for (action, word) in ACTIONS {
+                let of = |(reclaim, restore): (&str, Option<&str>)| {
+                    let is = |row: &&&Hugepages| {
+                        row.pages == pages
+                            && row.reclaim == reclaim
+                            && restore.is_none_or(|restore| row.restore == restore)
                     };
-                    rows.filter(is).iter().next().and_then(|row| mark(row, field, 1e-3))
+                    of_size().find(is).and_then(|row| mark(action(row), 1e-3))
                 };
-                lines.push((
-                    format!("{pages} \u{d7} {}, {word}", size(size_kb)),
-                    SERIES.map(of).to_vec(),
-                ));
+                let name = format!("{pages} \u{d7} {}, {word}", page_size(size_kb));
+                lines.push((name, SERIES.map(of).to_vec()));
             }
         }
     }
-    lines.retain(|(_, marks)| marks.iter().any(Option::is_some));
     let place = if on == "qemu" { "Guest" } else { "Process" };
-    let plot = Bars {
-        title: format!("{place}, {policy}, {}", counted(threads, "thread")),
-        unit: Unit::Time,
-        shape: Shape::Dots,
-        is_log: true,
-        series: SERIES.map(|(_, _, name)| name.to_owned()).to_vec(),
-        rows: lines,
-        limits: Vec::new(),
-        first_sign: 0,
-        width: NARROW,
-    };
-    (!plot.rows.is_empty()).then(|| plot.draw())
-}
-
-fn size(kb: u64) -> String {
-    if kb >= 1 << 20 { format!("{} GiB", kb >> 20) } else { format!("{} MiB", kb >> 10) }
+    let title = format!("{place}, {policy}, {}", counted(threads, "thread"));
+    drawn(&dots(title, Unit::Time, &names(&NAMES), marked(lines)))
 }
 
 #[cfg(test)]
@@ -95,7 +86,7 @@ mod tests {
                     "reclaim": reclaim, "restore": restore, "fill_ms": ms, "empty_ms": ms })
         };
         let rows = [row("off", "none", 1.0), row("on", "lazy", 2.0), row("on", "eager", 3.0)];
-        let section = section(&Rows::new(&rows));
+        let section = section(&Rows::of(&rows));
         let plot = &section.groups[0].plots;
         assert_eq!(plot.len(), 1);
         assert!(

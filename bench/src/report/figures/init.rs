@@ -1,71 +1,48 @@
 //! The memory map against the limit of the machine's write path.
 
 use super::super::svg::{Bars, Limit, Shape, Unit};
-use super::{Group, NARROW, Section, counted, mark, text, whole};
-use crate::targets::Rows;
-use serde_json::Value;
+use super::{Group, Line, Section, counted, dots, drawn, mark, names};
+use crate::rows::{Init, InitLimit, Rows};
 
-pub(super) fn section(rows: &Rows<'_>) -> Section {
-    let rows = rows.bench("init");
-    let has_limit = rows.filter(|row| row.get("limit_ratio").is_some_and(Value::is_number));
-    let name = |row: &Value| {
-        format!(
-            "{}, {}, {}",
-            text(row, "policy"),
-            text(row, "init"),
-            whole(row, "threads").unwrap_or(1)
-        )
+pub(super) fn section(rows: &Rows) -> Section {
+    let rows = &rows.init;
+    // Those that have a limit.
+    let lines = |is_first_touch: bool, marks: &dyn Fn(&Init, &InitLimit) -> Line| -> Vec<Line> {
+        let rows = rows.iter().filter(|row| row.first_touch == is_first_touch);
+        let limited = rows.filter_map(|row| Some((row, row.limit.as_ref()?)));
+        limited
+            .filter(|(_, limit)| limit.limit_ratio.middle.is_some())
+            .map(|(row, limit)| marks(row, limit))
+            .collect()
     };
-    let plot = |title: &str, first_touch: bool| {
-        let rows = has_limit.is("first_touch", first_touch);
-        let lines: Vec<_> =
-            rows.iter().map(|row| (name(row), vec![mark(row, "limit_ratio", 1.0)])).collect();
-        (!lines.is_empty()).then(|| {
-            Bars {
-                title: title.into(),
-                unit: Unit::Ratio,
-                shape: Shape::Bars,
-                is_log: false,
-                series: vec!["speed".into()],
-                rows: lines,
-                // What is demanded is demanded of memory that is backed.
-                limits: if first_touch { Vec::new() } else { vec![Limit::all(0.9, "must")] },
-                // The first two are times.
-                first_sign: 2,
-                width: NARROW,
-            }
-            .draw()
+    let name = |row: &Init| format!("{}, {}, {}", row.policy, row.init, row.threads.max(1));
+    let speed = |title: &str, is_first_touch: bool| {
+        let lines =
+            lines(is_first_touch, &|row, limit| (name(row), vec![mark(limit.limit_ratio, 1.0)]));
+        drawn(&Bars {
+            shape: Shape::Bars,
+            is_log: false,
+            // What is demanded is demanded of memory that is backed.
+            limits: if is_first_touch { Vec::new() } else { vec![Limit::all(0.9, "must")] },
+            // The first two are times.
+            first_sign: 2,
+            ..dots(title, Unit::Ratio, &["speed".into()], lines)
         })
     };
-    let times = |first_touch: bool| {
-        let rows = has_limit.is("first_touch", first_touch);
-        let lines: Vec<_> = rows
-            .iter()
-            .map(|row| {
-                (name(row), vec![mark(row, "seconds", 1.0), mark(row, "limit_seconds", 1.0)])
-            })
-            .collect();
-        (!lines.is_empty()).then(|| {
-            Bars {
-                title: if first_touch {
-                    "Time, memory never touched"
-                } else {
-                    "Time, memory backed and dirty"
-                }
-                .into(),
-                unit: Unit::Time,
-                shape: Shape::Dots,
-                is_log: true,
-                series: vec!["memory map".into(), "plain fill".into()],
-                rows: lines,
-                limits: Vec::new(),
-                first_sign: 0,
-                width: NARROW,
-            }
-            .draw()
-        })
+    let series = names(&["memory map", "plain fill"]);
+    let times = |title: &str, is_first_touch: bool| {
+        let lines = lines(is_first_touch, &|row, limit| {
+            (name(row), vec![mark(row.seconds, 1.0), mark(limit.limit_seconds, 1.0)])
+        });
+        drawn(&dots(title, Unit::Time, &series, lines))
     };
-    let threads = rows.iter().filter_map(|row| whole(row, "threads")).max().unwrap_or(1);
+    let speeds = [
+        speed("Memory backed and dirty: speed of a plain fill", false),
+        speed("First touch: speed of a plain fill", true),
+    ];
+    let times =
+        [times("Time, memory backed and dirty", false), times("Time, memory never touched", true)];
+    let threads = rows.iter().map(|row| row.threads).max().unwrap_or(1);
     Section {
         id: "memory-map",
         title: "The memory map",
@@ -77,20 +54,8 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         ),
         benches: &["init"],
         groups: vec![
-            Group::new(
-                Vec::new(),
-                [
-                    plot("Memory backed and dirty: speed of a plain fill", false),
-                    plot("First touch: speed of a plain fill", true),
-                ]
-                .into_iter()
-                .flatten()
-                .collect(),
-            ),
-            Group::new(
-                vec!["memory map".into(), "plain fill".into()],
-                [times(false), times(true)].into_iter().flatten().collect(),
-            ),
+            Group::new(Vec::new(), speeds.into_iter().flatten().collect()),
+            Group::new(series, times.into_iter().flatten().collect()),
         ],
     }
 }

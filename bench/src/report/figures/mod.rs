@@ -10,10 +10,9 @@ mod model;
 mod reporting;
 mod scaling;
 
-use super::svg::{Mark, Picture};
-use crate::targets::{Rows, number, text, whole};
+use super::svg::{Bars, Mark, Picture, Shape, Unit};
+use crate::rows::{Rows, Spread};
 use framewright_cli::grid::counted;
-use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// A part of the page about one or a few tables.
@@ -58,7 +57,7 @@ impl Group {
 }
 
 /// A module's part.
-type Make = fn(&Rows<'_>) -> Section;
+type Make = fn(&Rows) -> Section;
 
 /// All parts, in the order of the page.
 const ALL: [Make; 9] = [
@@ -74,12 +73,9 @@ const ALL: [Make; 9] = [
 ];
 
 /// The parts that have rows.
-pub fn sections(rows: &[Value]) -> Vec<Section> {
-    let rows = Rows::new(rows);
-    let has_rows = |section: &Section| {
-        section.benches.iter().any(|bench| rows.bench(bench).iter().next().is_some())
-    };
-    let mut sections: Vec<Section> = ALL.iter().map(|make| make(&rows)).filter(has_rows).collect();
+pub fn sections(rows: &Rows) -> Vec<Section> {
+    let has_rows = |section: &Section| section.benches.iter().any(|bench| rows.has(bench));
+    let mut sections: Vec<Section> = ALL.iter().map(|make| make(rows)).filter(has_rows).collect();
     for section in &mut sections {
         section.groups.retain(|group| !group.plots.is_empty());
     }
@@ -94,22 +90,61 @@ const NARROW: f64 = 400.0;
 /// Width of a plot that has none.
 const WIDE: f64 = 820.0;
 
-/// A measured field with its spread, times `scale`.
-fn mark(row: &Value, field: &str, scale: f64) -> Option<Mark> {
-    let end = |which: &str| number(row, &format!("{field}_{which}")).map(|value| value * scale);
-    Some(Mark { value: number(row, field)? * scale, spread: end("min").zip(end("max")) })
+/// Something measured with its spread, times `scale`.
+fn mark(spread: Spread, scale: f64) -> Option<Mark> {
+    let ends = spread.least.zip(spread.most);
+    let spread_of = ends.map(|(least, most)| (least * scale, most * scale));
+    Some(Mark { value: spread.middle? * scale, spread: spread_of })
+}
+
+/// Something measured without a spread.
+fn point(value: f64) -> Option<Mark> {
+    Some(Mark { value, spread: None })
+}
+
+/// The names of rows, and a mark of each series.
+type Line = (String, Vec<Option<Mark>>);
+
+/// Dots in rows, on a logarithmic axis, all without a limit; nothing where no row has a mark.
+fn dots(title: impl Into<String>, unit: Unit, series: &[String], rows: Vec<Line>) -> Bars {
+    Bars {
+        title: title.into(),
+        unit,
+        shape: Shape::Dots,
+        is_log: true,
+        series: series.to_vec(),
+        rows,
+        limits: Vec::new(),
+        first_sign: 0,
+        width: NARROW,
+    }
+}
+
+/// The picture of a plot that has rows.
+fn drawn(plot: &Bars) -> Option<Picture> {
+    (!plot.rows.is_empty()).then(|| plot.draw())
+}
+
+/// The rows with a mark at least.
+fn marked(mut rows: Vec<Line>) -> Vec<Line> {
+    rows.retain(|(_, marks)| marks.iter().any(Option::is_some));
+    rows
+}
+
+/// Names of series that own nothing.
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// Kinds of rows that a plot tells apart at most; a table has the others.
 const MOST_KINDS: usize = 64;
 
-/// The first different values of a text field, in the order in which they come.
-fn texts(rows: &Rows<'_>, field: &str) -> Vec<String> {
+/// The first different words, in the order in which they come.
+fn texts<'a>(words: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    for row in rows.iter() {
-        let value = text(row, field);
-        if !value.is_empty() && !found.iter().any(|known| known == value) {
-            found.push(value.to_owned());
+    for word in words {
+        if !word.is_empty() && !found.contains(word) {
+            found.push(word.clone());
         }
         if found.len() == MOST_KINDS {
             break;
@@ -118,9 +153,9 @@ fn texts(rows: &Rows<'_>, field: &str) -> Vec<String> {
     found
 }
 
-/// The least different values of a whole field, ascending.
-fn wholes(rows: &Rows<'_>, field: &str) -> Vec<u64> {
-    let found: BTreeSet<u64> = rows.iter().filter_map(|row| whole(row, field)).collect();
+/// The least different numbers, ascending.
+fn wholes(numbers: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    let found: BTreeSet<u64> = numbers.into_iter().collect();
     found.into_iter().take(MOST_KINDS).collect()
 }
 

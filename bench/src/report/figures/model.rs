@@ -1,9 +1,9 @@
 //! What a model predicts, beside what was measured.
 
-use super::super::svg::{Bars, Mark, Point, Residuals, Shape, Unit};
-use super::{Group, Section, WIDE, number, text};
-use crate::targets::Rows;
-use serde_json::Value;
+use super::super::svg::{Bars, Point, Residuals, Unit};
+use super::{Group, Line, Section, WIDE, dots, drawn, names, point};
+use crate::rows::{Measured, Model, Rows};
+use crate::targets::words;
 
 /// Predictions for other machines that are shown at most.
 const MOST: usize = 40;
@@ -12,28 +12,19 @@ const SOURCES: [&str; 2] = ["measured here", "published by others"];
 /// How far a prediction may be off.
 const BAND_PERCENT: f64 = 25.0;
 
-pub(super) fn section(rows: &Rows<'_>) -> Section {
-    let rows = rows.bench("model");
-    let seconds = |row: &Value, field: &str| {
-        number(row, field).map(|ms| ms * 1e-3).filter(|&seconds| seconds > 0.0)
-    };
-    let name = |row: &Value| {
-        let words = [text(row, "what"), text(row, "machine")];
-        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
-    };
-    let pair = |row: &Value| {
-        let (measured, predicted) = (seconds(row, "measured_ms")?, seconds(row, "predicted_ms")?);
-        let source = usize::from(text(row, "source") == "published");
-        Some(Point {
-            name: name(row),
-            measured,
-            predicted,
-            series: (source, SOURCES[source].into()),
-        })
+pub(super) fn section(rows: &Rows) -> Section {
+    let rows = &rows.model;
+    let seconds = |ms: &Measured<f64>| ms.get().map(|ms| ms * 1e-3).filter(|&time| time > 0.0);
+    let name = |row: &Model| words(&[&row.what, &row.machine]);
+    let pair = |row: &Model| {
+        let (measured, predicted) = (seconds(&row.measured_ms)?, seconds(&row.predicted_ms)?);
+        let source = usize::from(row.source == "published");
+        let series = (source, SOURCES[source].into());
+        Some(Point { name: name(row), measured, predicted, series })
     };
     let points: Vec<Point> = rows.iter().filter_map(pair).collect();
     let has_published = points.iter().any(|point| point.series.0 == 1);
-    let sources = if has_published { SOURCES.map(ToOwned::to_owned).into() } else { Vec::new() };
+    let sources = if has_published { names(&SOURCES) } else { Vec::new() };
     let far = |error: f64| error.abs() > BAND_PERCENT;
     let worst = points
         .iter()
@@ -60,28 +51,21 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         }
         .draw()
     });
-    let ahead = rows.iter().filter(|row| seconds(row, "measured_ms").is_none());
-    let lines: Vec<(String, Vec<Option<Mark>>)> = ahead
-        .filter_map(|row| {
-            Some((
-                name(row),
-                vec![Some(Mark { value: seconds(row, "predicted_ms")?, spread: None })],
-            ))
-        })
+    let ahead = rows.iter().filter(|row| seconds(&row.measured_ms).is_none());
+    let lines: Vec<Line> = ahead
+        .filter_map(|row| Some((name(row), vec![point(seconds(&row.predicted_ms)?)])))
         .take(MOST)
         .collect();
     let predicted = Bars {
-        title: "Predicted for machines that are not at hand".into(),
-        unit: Unit::Time,
-        shape: Shape::Dots,
-        is_log: true,
-        series: vec!["predicted".into()],
-        rows: lines,
-        limits: Vec::new(),
         first_sign: SOURCES.len(),
         width: WIDE,
+        ..dots(
+            "Predicted for machines that are not at hand",
+            Unit::Time,
+            &["predicted".into()],
+            lines,
+        )
     };
-    let predicted = if predicted.rows.is_empty() { Vec::new() } else { vec![predicted.draw()] };
     Section {
         id: "model",
         title: "Model",
@@ -93,7 +77,7 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         benches: &["model"],
         groups: vec![
             Group::wide(sources, checked.into_iter().collect()),
-            Group::wide(Vec::new(), predicted),
+            Group::wide(Vec::new(), drawn(&predicted).into_iter().collect()),
         ],
     }
 }

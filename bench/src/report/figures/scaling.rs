@@ -1,29 +1,31 @@
 //! Speed-up by threads.
 
 use super::super::svg::{Line, Lines, Unit};
-use super::{Group, NARROW, Section, number, text, texts};
-use crate::targets::Rows;
+use super::{Group, NARROW, Section, texts};
+use crate::rows::{Rows, Scaling};
+use crate::targets::words;
 
-pub(super) fn section(rows: &Rows<'_>) -> Section {
-    let rows = rows.bench("scaling");
-    let shares =
-        rows.iter().any(|row| number(row, "cpus_percent").is_some_and(|percent| percent > 0.0));
-    let across = |row: &serde_json::Value| {
-        if shares { number(row, "cpus_percent") } else { number(row, "threads") }
+pub(super) fn section(rows: &Rows) -> Section {
+    let rows = &rows.scaling;
+    let shares = rows.iter().any(|row| row.cpus_percent.get() > Some(0.0));
+    let across = |row: &Scaling| {
+        if shares { row.cpus_percent.get() } else { Some(row.threads as f64) }
     };
+    let mut places = texts(rows.iter().map(|row| &row.on));
+    if places.is_empty() {
+        places.push(String::new());
+    }
     // A curve has one sign in all plots, also where another has too few points to be drawn.
     let mut known: Vec<String> = Vec::new();
-    let mut curves = |field: &str, scale: f64| -> Vec<Line> {
+    let mut curves = |value: fn(&Scaling) -> Option<f64>, scale: f64| -> Vec<Line> {
         let mut lines = Vec::new();
-        for what in texts(&rows, "what") {
-            for on in texts_or_none(&rows, "on") {
-                let rows = rows.is("what", what.as_str()).filter(|row| text(row, "on") == on);
-                let mut points: Vec<(f64, f64)> = rows
-                    .iter()
-                    .filter_map(|row| Some((across(row)?, number(row, field)? * scale)))
-                    .collect();
+        for what in texts(rows.iter().map(|row| &row.what)) {
+            for on in &places {
+                let rows = rows.iter().filter(|row| row.what == what && row.on == *on);
+                let mut points: Vec<(f64, f64)> =
+                    rows.filter_map(|row| Some((across(row)?, value(row)? * scale))).collect();
                 points.sort_by(|one, other| one.0.total_cmp(&other.0));
-                let name = if on.is_empty() { what.clone() } else { format!("{what}, {on}") };
+                let name = words(&[&what, on]);
                 if points.len() > 1 {
                     let series =
                         known.iter().position(|other| *other == name).unwrap_or(known.len());
@@ -58,9 +60,9 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         })
     };
     let plots = [
-        plot("Speed-up over no helper", Unit::Ratio, curves("speedup_ratio", 1.0)),
-        plot("Initialisation", Unit::Time, curves("init_ms", 1e-3)),
-        plot("Boot, all of it", Unit::Time, curves("boot_ms", 1e-3)),
+        plot("Speed-up over no helper", Unit::Ratio, curves(|row| row.speedup_ratio.middle, 1.0)),
+        plot("Initialisation", Unit::Time, curves(|row| row.init_ms.middle, 1e-3)),
+        plot("Boot, all of it", Unit::Time, curves(|row| row.boot_ms.middle, 1e-3)),
     ];
     Section {
         id: "scaling",
@@ -69,10 +71,4 @@ pub(super) fn section(rows: &Rows<'_>) -> Section {
         benches: &["scaling"],
         groups: vec![Group::new(Vec::new(), plots.into_iter().flatten().collect())],
     }
-}
-
-/// The values of a text field, or one that is empty where no row has it.
-fn texts_or_none(rows: &Rows<'_>, field: &str) -> Vec<String> {
-    let found = texts(rows, field);
-    if found.is_empty() { vec![String::new()] } else { found }
 }

@@ -1,0 +1,360 @@
+//! Rows of results: what each table of docs/usage.md has, in the order in which it is written.
+//!
+//! ```text
+//!   bench  --Row::to_json-->  file of results  --Rows::of-->  tables, limits, figures
+//! ```
+//!
+//! Whoever measures makes these rows, whoever reads results gets them; the type of a field tells
+//! what it is ([`field`]). Files of earlier versions lack some fields, those of later ones have
+//! more: what is missing is zero, empty or none, and what nobody knows here is left alone.
+
+pub mod field;
+mod spread;
+
+use field::{Bad, Field, Object};
+pub use field::{Measured, Series, Signed, Size, Times};
+use serde_json::{Value, json};
+pub use spread::{Interval, Spread};
+
+/// A row of a table.
+pub trait Row: Field {
+    /// The name of its table.
+    const BENCH: &'static str;
+
+    /// As it is written into a file.
+    fn to_json(&self) -> Value {
+        let mut object = Object::new();
+        object.insert("bench".into(), json!(Self::BENCH));
+        self.write(&mut object, "");
+        Value::Object(object)
+    }
+}
+
+/// Fields that stand together.
+macro_rules! fields {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Default, Debug)]
+        #[allow(missing_docs, reason = "docs/usage.md has them")]
+        pub struct $name { $(pub $field: $type,)* }
+
+        impl Field for $name {
+            fn read(object: &Object, _: &str) -> Result<Self, Bad> {
+                Ok(Self { $($field: Field::read(object, stringify!($field))?,)* })
+            }
+            fn write(&self, object: &mut Object, _: &str) {
+                $(self.$field.write(object, stringify!($field));)*
+            }
+            fn is_in(object: &Object, _: &str) -> bool {
+                [$(<$type as Field>::is_in(object, stringify!($field))),*].contains(&true)
+            }
+            fn settings(&self, _: &str, out: &mut String) {
+                $(self.$field.settings(stringify!($field), out);)*
+            }
+        }
+    )* };
+}
+
+/// The tables.
+macro_rules! tables {
+    ($($bench:literal $table:ident: $row:ident,)*) => {
+        /// Rows of results, by table.
+        #[derive(Default, Debug)]
+        #[allow(missing_docs, reason = "a table each")]
+        pub struct Rows { $(pub $table: Vec<$row>,)* }
+
+        $(impl Row for $row { const BENCH: &'static str = $bench; })*
+
+        impl Rows {
+            /// Adds a row if it is of a table that is known here.
+            ///
+            /// # Errors
+            /// The field that is wrong, and why.
+            fn add(&mut self, object: &Object) -> Result<(), Bad> {
+                match object.get("bench").and_then(Value::as_str) {
+                    $(Some($bench) => self.$table.push(Field::read(object, "")?),)*
+                    _ => {}
+                }
+                Ok(())
+            }
+
+            /// Whether there are rows of a table.
+            pub fn has(&self, bench: &str) -> bool {
+                match bench {
+                    $($bench => !self.$table.is_empty(),)*
+                    _ => false,
+                }
+            }
+        }
+
+        /// What tells a row from all others: rows that agree in it measured the same thing. Of a
+        /// table that nobody knows here it is all that the row says.
+        ///
+        /// # Errors
+        /// The field that is wrong, and why.
+        pub fn identity(object: &Object) -> Result<String, Bad> {
+            match object.get("bench").and_then(Value::as_str) {
+                $(Some($bench) => identity_as::<$row>(object),)*
+                _ => Ok(json!(object).to_string()),
+            }
+        }
+    };
+}
+
+fn identity_as<R: Row>(object: &Object) -> Result<String, Bad> {
+    let row = R::read(object, "")?;
+    let mut identity = format!("{};", R::BENCH);
+    row.settings("", &mut identity);
+    // Later versions may tell apart what is one here.
+    let Value::Object(known) = row.to_json() else { return Ok(identity) };
+    let words = object.iter().filter(|(name, value)| {
+        (value.is_string() || value.is_boolean()) && !known.contains_key(*name)
+    });
+    words.for_each(|(name, value)| identity.push_str(&format!("{name}={value};")));
+    Ok(identity)
+}
+
+impl Rows {
+    /// All rows of tables that are known here. What cannot be read is no row.
+    pub fn of(rows: &[Value]) -> Self {
+        let mut all = Self::default();
+        for object in rows.iter().filter_map(Value::as_object) {
+            let _ = all.add(object);
+        }
+        all
+    }
+}
+
+/// Rows as they are written into a file.
+pub fn to_json<R: Row>(rows: &[R]) -> Vec<Value> {
+    rows.iter().map(R::to_json).collect()
+}
+
+tables! {
+    "alloc" alloc: Alloc,
+    "bring-up" bring_up: BringUp,
+    "compare" compare: Compare,
+    "fault" fault: Fault,
+    "fragment" fragment: Fragment,
+    "hugepages" hugepages: Hugepages,
+    "init" init: Init,
+    "jobs" jobs: Jobs,
+    "model" model: Model,
+    "reporting" reporting: Reporting,
+    "run" run: Run,
+    "scaling" scaling: Scaling,
+    "series" series: Course,
+    "shuffle" shuffle: Shuffle,
+    "traffic" traffic: Traffic,
+}
+
+fields! {
+    /// Operations of one kind.
+    Alloc {
+        allocator: String, managed_gib: u64, order: u64, pattern: String, threads: u64,
+        working_set: Measured<u64>, repetitions: Measured<u64>,
+        alloc_ns: Spread, free_ns: Spread, line_ns: Spread,
+    }
+    /// A machine brought up.
+    BringUp {
+        machine: String, threads: u64, tables: String,
+        bring_up_us: Spread, first_alloc_us: Spread,
+        metadata_bytes: Measured<u64>, metadata_ratio: Measured<f64>, managed_gib: Measured<f64>,
+    }
+    /// A workload that allocates, with reports or without.
+    Fault {
+        on: String, workload: String, cpus: u64, config: String,
+        runs: Measured<u64>, run_seconds: Measured<f64>,
+        iterations_per_s: Spread, deviation: Measured<f64>,
+        iterations_per_cpu_s: Spread, cpu_deviation: Measured<f64>,
+        reported_mib_per_s: Spread, host_faults_per_s: Spread,
+        against_off: Interval, against_off_min: Measured<f64>, against_off_max: Measured<f64>,
+        against_off_deviation: Measured<f64>,
+    }
+    /// What long use leaves whole.
+    Fragment {
+        allocator: String, managed_gib: u64,
+        allocated_percent: Spread, free_in_whole_blocks_percent: Spread, own_count_percent: Spread,
+    }
+    /// A pool filled and emptied.
+    Hugepages {
+        on: String, policy: String, tables: String, size_kb: u64, pages: u64,
+        reclaim: String, restore: String, threads: u64,
+        fill_ms: Spread, empty_ms: Spread, serial_ratio: Spread,
+        madvise_ms: Spread, madvise_ratio: Spread, reclaim_ratio: Spread,
+        flushes: Measured<u64>, ipis: Measured<u64>, saved_bytes: Measured<u64>,
+    }
+    /// The vmemmap made, or one section of it.
+    Init {
+        policy: String, init: String, threads: u64, pages: u64, bytes: u64,
+        seconds: Spread, limit: Option<InitLimit>, growth: Option<InitGrowth>, first_touch: bool,
+    }
+    /// The limit of the vmemmap.
+    InitLimit {
+        cpu_seconds: Spread, limit_fill: Measured<String>,
+        limit_seconds: Spread, limit_cpu_seconds: Spread,
+        limit_ratio: Spread, limit_ratio_low: Measured<f64>, limit_ratio_high: Measured<f64>,
+        limit_of_minima_ratio: Measured<f64>, limit_cpu_ratio: Interval, eager_cpu_ratio: Spread,
+    }
+    /// What one section is compared with.
+    InitGrowth { share_of_bulk_seconds: Spread, bulk_ratio: Measured<f64>, }
+    /// A job by one engine.
+    Jobs {
+        case: String, engine: String, units: u64, unit_ns: u64,
+        threads: Measured<u64>, repetitions: Measured<u64>,
+        seconds: Spread, serial_ratio: Interval, framewright_ratio: Interval,
+    }
+    /// A prediction.
+    Model {
+        source: String, what: String, machine: String, threads: u64,
+        chunk_sections: Option<Measured<u64>>, calibration: Option<String>,
+        predicted_ms: Measured<f64>, measured_ms: Measured<f64>,
+        measured_ms_min: Option<Measured<f64>>, measured_ms_max: Option<Measured<f64>>,
+        error_percent: Signed<Measured<f64>>,
+    }
+    /// Memory dirtied, freed and back with the host.
+    Reporting {
+        on: String, pace: String, dirtied_mib: Option<Size>, falls: Measured<u64>,
+        reported_twice: Measured<u64>, reused_early_percent: Measured<f64>,
+        t50_s: Spread, t95_s: Spread, left_mib: Signed<Spread>,
+    }
+    /// How long a whole command took: a row that readers of files add.
+    Run { command: String, run_seconds: Measured<f64>, }
+    /// Boots with so many threads.
+    Scaling {
+        what: String, threads: u64, cpus_percent: Measured<f64>,
+        boot_ms: Spread, boot_deviation_percent: Measured<f64>, boot_speedup_ratio: Spread,
+        init_ms: Spread, init_deviation_percent: Measured<f64>, speedup_ratio: Spread,
+        on: String,
+    }
+    /// A machine's memory over time, as the host sees it.
+    Course {
+        what: String, system: String, on: String, pace: String,
+        dirtied_mib: Option<Size>, before_mib: Option<Measured<f64>>,
+        at_seconds: Times, rss_mib: Series,
+    }
+    /// All free memory shuffled.
+    Shuffle { managed_gib: u64, threads: u64, shuffle_ms: Spread, }
+    /// A trace of all sizes.
+    Traffic {
+        allocator: String, managed_gib: u64, full: String, threads: u64,
+        repetitions: Measured<u64>, operation_ns: Spread, harness_ns: Spread,
+        refused_percent: Measured<f64>,
+    }
+    /// One thing done by Linux and by the guest.
+    Compare {
+        what: String, when: Option<String>, size_kb: Option<u64>, pages: Option<u64>,
+        reclaim: Option<String>, policy: Option<String>, pace: Option<String>,
+        dirtied_mib: Option<Size>, cpus_used: Option<u64>, comparable: Option<bool>,
+        remark: Option<Measured<String>>, both: Both, ratio: Spread, demand: Demand,
+        skipped: Option<Measured<String>>, met: Option<Measured<bool>>, left_out: LateRemark,
+        repetitions: Measured<u64>,
+        kernel: String, accel: String, cpus: u64, memory_bytes: u64, nodes: u64,
+    }
+}
+
+/// What numbers of a comparison count. Its name ends the names of a row's fields.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Unit {
+    #[default]
+    Milliseconds,
+    Seconds,
+    Bytes,
+    Mebibytes,
+    /// Of 4 KiB each.
+    IterationsPerSecond,
+}
+
+impl Unit {
+    const ALL: [Self; 5] = [
+        Self::Milliseconds,
+        Self::Seconds,
+        Self::Bytes,
+        Self::Mebibytes,
+        Self::IterationsPerSecond,
+    ];
+
+    /// As in names of fields.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Milliseconds => "ms",
+            Self::Seconds => "seconds",
+            Self::Bytes => "bytes",
+            Self::Mebibytes => "mib",
+            Self::IterationsPerSecond => "iterations_per_s",
+        }
+    }
+}
+
+/// Linux's numbers and ours, if there are any.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Both {
+    pub unit: Option<Unit>,
+    pub linux: Spread,
+    pub ours: Spread,
+}
+
+impl Field for Both {
+    fn read(object: &Object, _: &str) -> Result<Self, Bad> {
+        let has = |unit: &Unit| object.contains_key(&format!("linux_{}", unit.name()));
+        let Some(unit) = Unit::ALL.into_iter().find(has) else { return Ok(Self::default()) };
+        let of = |system: &str| Spread::read(object, &format!("{system}_{}", unit.name()));
+        Ok(Self { unit: Some(unit), linux: of("linux")?, ours: of("ours")? })
+    }
+
+    fn write(&self, object: &mut Object, _: &str) {
+        let Some(unit) = self.unit else { return };
+        self.linux.write(object, &format!("linux_{}", unit.name()));
+        self.ours.write(object, &format!("ours_{}", unit.name()));
+    }
+}
+
+/// What a comparison must show.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub enum Demand {
+    #[default]
+    Nothing,
+    /// Linux's number is at least so many times ours.
+    Ratio(f64),
+    /// Ours is at most this.
+    AtMost(Unit, f64),
+}
+
+impl Field for Demand {
+    fn read(object: &Object, _: &str) -> Result<Self, Bad> {
+        for unit in Unit::ALL {
+            let most = field::number(object, &format!("demanded_{}", unit.name()), false)?;
+            if let Some(most) = most {
+                return Ok(Self::AtMost(unit, most));
+            }
+        }
+        let ratio = field::number(object, "demanded_ratio", false)?;
+        Ok(ratio.map_or(Self::Nothing, Self::Ratio))
+    }
+
+    fn write(&self, object: &mut Object, _: &str) {
+        match *self {
+            Self::Nothing => {}
+            Self::Ratio(least) => {
+                object.insert("demanded_ratio".into(), json!(least));
+            }
+            Self::AtMost(unit, most) => {
+                object.insert(format!("demanded_{}", unit.name()), json!(most));
+            }
+        }
+    }
+}
+
+/// A remark that only the measurements give; it takes the place of another one.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct LateRemark(pub Option<String>);
+
+impl Field for LateRemark {
+    fn read(_: &Object, _: &str) -> Result<Self, Bad> {
+        Ok(Self(None))
+    }
+    fn write(&self, object: &mut Object, _: &str) {
+        let Some(remark) = &self.0 else { return };
+        object.insert("remark".into(), json!(remark));
+    }
+}

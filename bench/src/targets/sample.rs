@@ -1,0 +1,72 @@
+//! Measurements of targets: a number out of a row, and in words which row that is.
+
+use framewright_cli::grid::counted;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// A measurement, and which it is.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sample {
+    /// In the unit of its target.
+    pub value: f64,
+    /// What tells it from the others, in words.
+    pub place: String,
+}
+
+/// A number of each row that has it.
+pub fn samples<'a, R: 'a>(
+    rows: impl IntoIterator<Item = &'a R>,
+    value: impl Fn(&R) -> Option<f64>,
+    place: impl Fn(&R) -> String,
+) -> Vec<Sample> {
+    let one = |row: &R| Some(Sample { value: value(row)?, place: place(row) });
+    rows.into_iter().filter_map(one).collect()
+}
+
+/// The quotient of a number over that of the row of `others` that agrees in `key`; of several that
+/// do, the last counts.
+pub fn over<'a, R: 'a, K: Eq + Hash>(
+    rows: impl IntoIterator<Item = &'a R>,
+    others: impl IntoIterator<Item = &'a R>,
+    key: impl Fn(&'a R) -> K,
+    value: impl Fn(&R) -> Option<f64>,
+    place: impl Fn(&R) -> String,
+) -> Vec<Sample> {
+    let others: HashMap<K, &R> = others.into_iter().map(|row| (key(row), row)).collect();
+    let one = |row: &'a R| {
+        let theirs = value(others.get(&key(row))?).filter(|&one| one > 0.0)?;
+        Some(Sample { value: value(row)? / theirs, place: place(row) })
+    };
+    rows.into_iter().filter_map(one).collect()
+}
+
+/// Words with commas; those that are empty are left out.
+pub fn words(words: &[&str]) -> String {
+    words.iter().copied().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+/// `1 thread`, `2 threads`.
+pub fn threads(threads: u64) -> String {
+    counted(threads, "thread")
+}
+
+/// The size of pages in a pool.
+pub fn page_size(kb: u64) -> String {
+    if kb >= 1 << 20 { format!("{} GiB", kb >> 20) } else { format!("{} MiB", kb >> 10) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_measured_and_compared() {
+        let rows = [("ours", 1, Some(3.0)), ("ours", 2, None), ("serial", 1, Some(2.0))];
+        let of = |engine| rows.iter().filter(move |row| row.0 == engine);
+        let place = |row: &(&str, u64, _)| words(&[row.0, "", &threads(row.1)]);
+        let expected = [Sample { value: 3e3, place: "ours, 1 thread".into() }];
+        assert_eq!(samples(of("ours"), |row| Some(row.2? * 1e3), place), expected);
+        let over = over(of("ours"), of("serial"), |row| row.1, |row| row.2, place);
+        assert_eq!(over, [Sample { value: 1.5, place: "ours, 1 thread".into() }]);
+    }
+}
