@@ -10,7 +10,9 @@ use crate::units::{PAGE_SIZE, PfnRange};
 /// What poisoned memory holds, as in Linux (`include/linux/poison.h`, `PAGE_POISON`).
 pub const POISON: u8 = 0xaa;
 
-const WORDS_PER_PAGE: u64 = PAGE_SIZE / 8;
+const WORDS_PER_PAGE: usize = 512;
+
+const _: () = assert!(WORDS_PER_PAGE as u64 * 8 == PAGE_SIZE);
 
 /// Fills frames with `byte`. They lie below the direct limit, and are the caller's: just allocated,
 /// or on their way to be free.
@@ -33,19 +35,17 @@ pub(crate) fn first_other<P: Platform>(
     let pattern = u64::from_ne_bytes([byte; 8]);
     for pfn in frames.start.0..frames.end.0 {
         let page = pfn * PAGE_SIZE;
-        let first = platform.direct(page).cast::<AtomicU64>();
-        for word in 0..WORDS_PER_PAGE {
-            let offset = usize::try_from(word).unwrap_or(0);
-            // SAFETY: inside the frame, which is managed memory below the direct limit (invariants
-            // 1 and 19).
-            let pointer = unsafe { first.add(offset) };
-            // SAFETY: a frame is aligned, any bits are an integer, and whoever writes to free
-            // memory by mistake meanwhile races with an atomic (invariants 1 and 4).
-            let found = unsafe { pointer.as_ref() }.load(Ordering::Relaxed);
+        let first = platform.direct(page).cast::<[AtomicU64; WORDS_PER_PAGE]>();
+        // SAFETY: one frame of managed memory below the direct limit: aligned, any bits are
+        // integers, and whoever writes to free memory by mistake meanwhile races with an atomic
+        // (invariants 1, 4 and 19).
+        let words = unsafe { first.as_ref() };
+        for (index, word) in words.iter().enumerate() {
+            let found = word.load(Ordering::Relaxed);
             if found != pattern {
                 let bytes = found.to_ne_bytes();
                 let at = bytes.iter().position(|&other| other != byte).unwrap_or(0);
-                return Some((page + word * 8 + at as u64, bytes[at]));
+                return Some((page + (index * 8 + at) as u64, bytes[at]));
             }
         }
     }
