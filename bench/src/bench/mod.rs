@@ -8,23 +8,22 @@
 //! by threads.
 
 mod all;
-mod alloc;
-mod bring_up;
+pub mod alloc;
+pub mod bring_up;
 pub mod common;
-mod fragment;
+pub mod fragment;
 pub mod host;
-mod hugepages;
+pub mod hugepages;
 pub mod init;
-mod jobs;
+pub mod jobs;
 mod page_set;
 mod random;
-mod registry;
-mod reporting;
-mod scaling;
+pub mod reporting;
+pub mod scaling;
 pub mod section;
 mod statistics;
 mod subject;
-mod traffic;
+pub mod traffic;
 
 pub use common::wrapped;
 pub use reporting::{machine_process, resident_bytes};

@@ -1,10 +1,10 @@
 //! Allocation.
 
 use super::sample::{over, samples, threads, words};
-use super::{Measure, Sample, Target, at_most};
+use super::{Area, Measure, Sample, Target, at_most};
 use crate::rows::{Alloc, Rows};
 
-const AREA: &str = "Allocation";
+const AREA: Area = Area::Allocation;
 const COMMAND: &str = "alloc";
 const OURS: &str = "framewright";
 const PEERS: [&str; 2] = ["buddy_system_allocator", "frame-alloc"];
@@ -50,7 +50,7 @@ const fn limit(
     at_most(AREA, id, what, (wanted, "ns"), (against, COMMAND), measure)
 }
 
-pub(super) const TARGETS: &[Target] = &[
+pub const TARGETS: &[Target] = &[
     limit("order-0-get", "4 KiB: get, in bulk", 6.0, "LLFree 25 ns", |rows| {
         ns(rows, get, "bulk", 0, 1)
     }),

@@ -1,19 +1,19 @@
 //! The guest beside Linux on the same virtual machine.
 
 use super::sample::{samples, words};
-use super::{Measure, Sample, Target, at_least, at_most, is_two_gib};
+use super::{Area, Measure, Sample, Target, at_least, at_most, is_two_gib};
 use crate::rows::{Compare, Rows, Unit};
 use framewright_cli::grid::counted;
 
-const GUEST: &str = "The guest beside Linux";
-const POOLS: &str = "Huge-page pools";
+const GUEST: Area = Area::Guest;
+const POOLS: Area = Area::Pools;
 const COMMAND: &str = "compare linux";
 const LINUX: &str = "Linux, same QEMU";
 
 /// Linux's time over ours.
 const fn faster(
     id: &'static str,
-    (area, what): (&'static str, &'static str),
+    (area, what): (Area, &'static str),
     wanted: f64,
     against: &'static str,
     measure: Measure,
@@ -21,7 +21,7 @@ const fn faster(
     at_least(area, id, what, (wanted, "x"), (against, COMMAND), measure)
 }
 
-pub(super) const TARGETS: &[Target] = &[
+pub const TARGETS: &[Target] = &[
     faster(
         "boot-prompt",
         (GUEST, "Spawn to prompt: how many times sooner than Linux's init"),
@@ -70,7 +70,7 @@ pub(super) const TARGETS: &[Target] = &[
     ),
     faster(
         "reporting-fixed",
-        ("Page reporting", "95 % of 2 GiB back at Linux's own pace: Linux's time over ours"),
+        (Area::Reporting, "95 % of 2 GiB back at Linux's own pace: Linux's time over ours"),
         1.0,
         LINUX,
         |rows| {

@@ -1,11 +1,11 @@
 //! Pools of huge pages.
 
 use super::sample::{page_size, samples, threads, words};
-use super::{Measure, Sample, Target, at_least, at_most};
+use super::{Area, Measure, Sample, Target, at_least, at_most};
 use crate::rows::{Hugepages, Rows};
 use framewright_cli::grid::counted;
 
-const AREA: &str = "Huge-page pools";
+const AREA: Area = Area::Pools;
 /// The largest number of pages that is a handful.
 const HANDFUL: u64 = 64;
 
@@ -22,7 +22,7 @@ const fn saved(
 const BENCH: &str = "hugepages";
 const BENCH_QEMU: &str = "hugepages --on qemu";
 
-pub(super) const TARGETS: &[Target] = &[
+pub const TARGETS: &[Target] = &[
     at_most(
         AREA,
         "reclaim-guest",

@@ -1,24 +1,21 @@
 //! Bringing memory up, and the memory map.
 
 use super::sample::{samples, threads};
-use super::{Measure, Sample, Target, at_least, at_most};
+use super::{Area, Measure, Sample, Target, at_least, at_most};
 use crate::rows::{BringUp, Init, Rows};
-
-const MAP: &str = "The memory map";
-const BRING_UP: &str = "Bring-up (on-demand)";
 
 const LINUX: &str = "Linux 2020: 768 GiB in 1785.7 ms on one thread, 138 ms on 52";
 
 const fn limit_ratio(id: &'static str, what: &'static str, measure: Measure) -> Target {
     let against = ("plain fill of the same bytes, same threads", "init");
-    at_least(MAP, id, what, (0.9, "x"), against, measure)
+    at_least(Area::Map, id, what, (0.9, "x"), against, measure)
 }
 
 const fn bring_up(id: &'static str, what: &'static str, wanted: f64, measure: Measure) -> Target {
-    at_most(BRING_UP, id, what, (wanted, "ms"), (LINUX, "bring-up"), measure)
+    at_most(Area::BringUp, id, what, (wanted, "ms"), (LINUX, "bring-up"), measure)
 }
 
-pub(super) const TARGETS: &[Target] = &[
+pub const BRING_UP: &[Target] = &[
     bring_up("bring-up-768g", "768 GiB on demand, one thread, tables backed", 1.0, |rows| {
         milliseconds(rows, "768G/2 nodes")
     }),
@@ -26,13 +23,16 @@ pub(super) const TARGETS: &[Target] = &[
         milliseconds(rows, "24T/16 nodes")
     }),
     at_most(
-        BRING_UP,
+        Area::BringUp,
         "metadata",
         "Metadata of an idle machine over 0.01 % of memory + 64 KiB + 4 KiB a CPU",
         (1.0, "x"),
         ("Linux: 1.56 % of memory", "bring-up"),
         metadata,
     ),
+];
+
+pub const MAP: &[Target] = &[
     limit_ratio("init-eager-zero", "Eager, zero: speed of a plain fill", |rows| {
         limits(rows, "eager", "zero")
     }),
@@ -50,7 +50,7 @@ pub(super) const TARGETS: &[Target] = &[
         |rows| limits(rows, "deferred", "template"),
     ),
     at_most(
-        MAP,
+        Area::Map,
         "init-cpu",
         "Deferred on one thread: CPU time over eager's",
         (1.03, "x"),
@@ -62,7 +62,7 @@ pub(super) const TARGETS: &[Target] = &[
         },
     ),
     at_most(
-        MAP,
+        Area::Map,
         "init-growth",
         "A section on demand: time over its share of the bulk",
         (2.0, "x"),

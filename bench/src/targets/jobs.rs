@@ -2,7 +2,7 @@
 
 use super::Comparison::{AtLeast, AtMost};
 use super::sample::{over, samples, words};
-use super::{Comparison, Measure, Sample, Target};
+use super::{Area, Comparison, Measure, Sample, Target};
 use crate::rows::{Jobs, Rows};
 use framewright_cli::grid::counted;
 use std::collections::HashSet;
@@ -21,7 +21,7 @@ const fn ratio(
 ) -> Target {
     Target {
         id,
-        area: "Jobs",
+        area: Area::Jobs,
         what,
         comparison,
         wanted,
@@ -33,7 +33,7 @@ const fn ratio(
     }
 }
 
-pub(super) const TARGETS: &[Target] = &[
+pub const TARGETS: &[Target] = &[
     ratio(
         "jobs-small",
         "Jobs below 20 us, one after the other: time over a plain loop's",

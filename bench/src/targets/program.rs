@@ -1,12 +1,12 @@
 //! The program itself, and its model.
 
 use super::sample::{samples, words};
-use super::{Sample, Target, at_most};
+use super::{Area, Sample, Target, at_most};
 use crate::rows::{Model, Rows};
 
-const AREA: &str = "Program and model";
+const AREA: Area = Area::Program;
 
-pub(super) const TARGETS: &[Target] = &[
+pub const TARGETS: &[Target] = &[
     at_most(
         AREA,
         "bench-all-quick",

@@ -2,16 +2,16 @@
 
 use super::guest::linux_seconds;
 use super::sample::{samples, words};
-use super::{Sample, Target, at_most, is_two_gib};
+use super::{Area, Sample, Target, at_most, is_two_gib};
 use crate::rows::{Fault, Reporting, Rows};
 use framewright_cli::grid::counted;
 
-const AREA: &str = "Page reporting";
+const AREA: Area = Area::Reporting;
 
 const GUEST: &str = "reporting --on qemu";
 const HOSTED: &str = "reporting --on hosted";
 
-pub(super) const TARGETS: &[Target] = &[
+pub const TARGETS: &[Target] = &[
     at_most(
         AREA,
         "reporting-adaptive",
