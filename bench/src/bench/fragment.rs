@@ -7,6 +7,7 @@ use super::random::Random;
 use super::section::{Column, Section, Table, shown, table};
 use super::subject::{self, Buddy, Depot, Free, Ours, Subject};
 use crate::args::BenchOptions;
+use crate::bench::common::failed;
 use crate::progress;
 use crate::rows::{Fragment, Rows, Spread};
 use framewright::units::{Order, PAGES_PER_BLOCK};
@@ -51,8 +52,7 @@ fn section(quick: bool) -> Result<Section, Error> {
 fn worn<S: Subject>(subject: &S, seed: u64) -> Result<(&'static str, Outcome), Error> {
     progress::step(&format_args!("fragment: {}", S::NAME))?;
     let outcome = crew::alone(subject, || wear(subject, seed))?;
-    let refused =
-        || Error::Failed(format!("{} refused a page while half of them were free", S::NAME));
+    let refused = || failed(format!("{} refused a page while half of them were free", S::NAME));
     Ok((S::NAME, outcome.ok_or_else(refused)?))
 }
 

@@ -26,7 +26,6 @@ mod subject;
 pub mod traffic;
 
 pub use common::wrapped;
-pub use reporting::{machine_process, resident_bytes};
 
 use crate::args::{Bench, BenchInit, BenchOn};
 use crate::{model, progress};

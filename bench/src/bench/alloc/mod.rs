@@ -12,6 +12,7 @@ use super::host;
 use super::section::{Section, Table};
 use super::subject::{self, Buddy, Depot, Ours};
 use crate::args::BenchOptions;
+use crate::bench::common::failed;
 use framewright_cli::error::Error;
 use measure::Effort;
 use rows::Rows;
@@ -92,8 +93,7 @@ fn section(quick: bool) -> Result<Section, Error> {
     let mut rows = Rows::default();
     for managed_gib in MANAGED_GIB {
         let bytes = managed_gib << 30;
-        let cpus =
-            u32::try_from(cpus).map_err(|_| Error::Failed("the host has too many CPUs".into()))?;
+        let cpus = u32::try_from(cpus).map_err(|_| failed("the host has too many CPUs"))?;
         Ours::with(bytes, cpus, |ours| {
             if cpus < 2 {
                 return rows.measure(ours, &[], managed_gib, &threads, scale);

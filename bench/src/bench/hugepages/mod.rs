@@ -234,20 +234,11 @@ fn times(
     repetitions: usize,
 ) -> Result<Times, Error> {
     let Case { size, pages, threads, reclaim, .. } = case;
-    let pool = manager.pool(size);
     let resize = |target: u64, threads: u32| {
-        let failed = |what: &dyn std::fmt::Display| {
-            failed(format!("the {size} pool of {pages} pages: {what}"))
-        };
         let started = Instant::now();
-        let resized = if threads == 1 {
-            pool.resize(target, &NoHelpers)
-        } else {
-            pool.resize(target, HostedHelpers::shared())
-        };
+        let resized = resize(manager, (size, pages), target, threads);
         let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
-        let resized = resized.map_err(|error| failed(&error))?;
-        if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
+        resized.map(|()| elapsed_ms)
     };
     // A handful of pages takes as long as looking at the clock a few times. With reclaim only the
     // first fill has something to give up.
@@ -296,6 +287,30 @@ fn times(
     manager.hugetlb().set_optimize_vmemmap(false);
     manager.hugetlb().set_eager_restore(false);
     Ok(times)
+}
+
+/// Resizes a pool that is to have so many pages, by one thread or with helpers.
+///
+/// # Errors
+/// It did not get its pages.
+pub fn resize(
+    manager: &Manager<HostedPlatform>,
+    (size, pages): (PoolSize, u64),
+    target: u64,
+    threads: u32,
+) -> Result<(), Error> {
+    let pool = manager.pool(size);
+    let resized = if threads == 1 {
+        pool.resize(target, &NoHelpers)
+    } else {
+        pool.resize(target, HostedHelpers::shared())
+    };
+    let why = match resized {
+        Ok(resized) if resized.reached == target => return Ok(()),
+        Ok(resized) => resized.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(failed(format!("the {size} pool of {pages} pages: {why}")))
 }
 
 /// Blocks that pools have, neighbours together.

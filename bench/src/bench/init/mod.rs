@@ -2,7 +2,7 @@
 //! beside a plain fill of as many bytes.
 
 mod ground;
-mod growth;
+pub mod growth;
 pub mod limit;
 mod measure;
 mod table;

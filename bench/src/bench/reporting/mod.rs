@@ -8,7 +8,8 @@ mod qemu;
 mod shuffle;
 mod table;
 
-pub use qemu::{machine_process, resident_bytes};
+pub use fall::Sample;
+pub use qemu::watched;
 
 use super::section::{Section, Table};
 use crate::args::BenchReporting;
