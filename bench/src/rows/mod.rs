@@ -7,6 +7,9 @@
 //! Whoever measures makes these rows, whoever reads results gets them; the type of a field tells
 //! what it is ([`field`]). Files of earlier versions lack some fields, those of later ones have
 //! more: what is missing is zero, empty or none, and what nobody knows here is left alone.
+//!
+//! Not serde's derive: it knows neither that three fields are one spread, nor which fields say what
+//! was measured, nor the name of the field that is wrong.
 
 pub mod field;
 mod spread;

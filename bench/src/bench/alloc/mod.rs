@@ -11,7 +11,6 @@ mod table;
 use super::host;
 use super::section::{Section, Table};
 use super::subject::{self, Buddy, Depot, Ours};
-use crate::args::BenchOptions;
 use crate::bench::common::failed;
 use framewright_cli::error::Error;
 use measure::Effort;
@@ -82,11 +81,7 @@ const MANAGED_GIB: [u64; 3] = [8, 64, 1024];
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or an allocator that did not do what it must.
-pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json, tables)
-}
-
-fn section(quick: bool) -> Result<Section, Error> {
+pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let threads = thread_counts(host::cpus()?.len());
     let cpus = threads.last().copied().unwrap_or(1);

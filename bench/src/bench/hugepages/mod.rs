@@ -5,7 +5,6 @@ mod qemu;
 
 use super::common::{failed, synthetic};
 use super::section::{Column, Section, Table, shown, table};
-use crate::args::BenchOn;
 use crate::progress;
 use crate::rows::{Hugepages, Measured, Rows, Spread};
 use framewright::Manager;
@@ -117,19 +116,19 @@ struct Times {
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or a pool that did not get its pages.
-pub fn run(options: &BenchOn) -> Result<(), Error> {
-    match options.on {
-        Where::Hosted => hosted(options),
+pub fn section(on: Where, quick: bool) -> Result<Section, Error> {
+    match on {
+        Where::Hosted => hosted(quick),
         Where::Qemu => {
-            let (rows, repetitions, timed) = qemu::rows(options.quick)?;
-            Section::of(repetitions, timed, &rows).print(options.json, tables)
+            let (rows, repetitions, timed) = qemu::rows(quick)?;
+            Ok(Section::of(repetitions, timed, &rows))
         }
     }
 }
 
-fn hosted(options: &BenchOn) -> Result<(), Error> {
-    let pick = |quick, full| if options.quick { quick } else { full };
-    let repetitions = if options.quick { QUICK_REPETITIONS } else { REPETITIONS };
+fn hosted(quick: bool) -> Result<Section, Error> {
+    let pick = |less, all| if quick { less } else { all };
+    let repetitions = if quick { QUICK_REPETITIONS } else { REPETITIONS };
     let memory_bytes = pick(QUICK_MEMORY_BYTES, MEMORY_BYTES);
     let map_memory_bytes = pick(QUICK_MAP_MEMORY_BYTES, MAP_MEMORY_BYTES);
     let cpus = std::thread::available_parallelism()
@@ -185,7 +184,7 @@ fn hosted(options: &BenchOn) -> Result<(), Error> {
         memory_bytes >> 30,
         map_memory_bytes >> 30
     );
-    Section::of(repetitions, timed, &rows).print(options.json, tables)
+    Ok(Section::of(repetitions, timed, &rows))
 }
 
 fn rows_of(
