@@ -4,6 +4,32 @@
 //! `framewright report` shows them first; benchmarks of everything and comparisons can end with
 //! [`mod@table`].
 
+/// Targets: area, command, name, what is measured, the limit, what it is compared with, and the
+/// measurements in rows; then where the limit comes from that was measured beside ours, if it was.
+macro_rules! targets {
+    ($name:ident: $(
+        $area:ident, $command:expr, $id:literal, $what:literal,
+        $sign:tt $wanted:literal $unit:literal, $against:expr, $measure:expr
+        $(, limit $limit:expr)?;
+    )*) => {
+        pub const $name: &[$crate::targets::Target] = &[$($crate::targets::Target {
+            id: $id,
+            area: $crate::targets::Area::$area,
+            what: $what,
+            comparison: targets!(@ $sign),
+            wanted: $wanted,
+            unit: $unit,
+            against: $against,
+            measure: $measure,
+            command: $command,
+            limit: targets!(@ limit $($limit)?),
+        }),*];
+    };
+    (@ >=) => { $crate::targets::Comparison::AtLeast };
+    (@ <=) => { $crate::targets::Comparison::AtMost };
+    (@ limit) => { None };
+    (@ limit $limit:expr) => { Some($limit) };
+}
 pub mod alloc;
 pub mod guest;
 pub mod hugepages;
@@ -75,41 +101,6 @@ pub struct Target {
     /// The limit in rows of results, where another was measured beside ours: it counts rather than
     /// `wanted`.
     pub limit: Option<fn(&Rows) -> Option<f64>>,
-}
-
-/// A limit that is not to be passed.
-const fn at_most(
-    area: Area,
-    id: &'static str,
-    what: &'static str,
-    (wanted, unit): (f64, &'static str),
-    (against, command): (&'static str, &'static str),
-    measure: Measure,
-) -> Target {
-    Target {
-        id,
-        area,
-        what,
-        comparison: Comparison::AtMost,
-        wanted,
-        unit,
-        against,
-        measure,
-        command,
-        limit: None,
-    }
-}
-
-/// A limit that is to be reached.
-const fn at_least(
-    area: Area,
-    id: &'static str,
-    what: &'static str,
-    wanted: (f64, &'static str),
-    against: (&'static str, &'static str),
-    measure: Measure,
-) -> Target {
-    Target { comparison: Comparison::AtLeast, ..at_most(area, id, what, wanted, against, measure) }
 }
 
 /// Which way is good.
