@@ -138,12 +138,8 @@ pub struct BenchOn {
     /// Where: in this process, or in the reference guest
     #[arg(long, value_enum, default_value_t = Where::Hosted)]
     pub on: Where,
-    /// Less of everything, for a first look
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub common: BenchOptions,
 }
 
 /// Options of `framewright-bench bring-up`.
@@ -163,12 +159,8 @@ pub struct BenchBringUp {
 /// Options of `framewright-bench init`.
 #[derive(Args, Debug)]
 pub struct BenchInit {
-    /// Less of everything, for a first look
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub common: BenchOptions,
     /// Measure and print what `framewright-bench scaling` does
     #[arg(long)]
     pub table: bool,
@@ -180,12 +172,8 @@ pub struct BenchReporting {
     /// Where: in this process, or on a virtual machine; both without it
     #[arg(long, value_enum)]
     pub on: Option<Where>,
-    /// Less of everything, for a first look
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub common: BenchOptions,
 }
 
 /// Options of `framewright-bench all`.

@@ -7,6 +7,7 @@ mod compare;
 mod machine;
 mod model;
 mod progress;
+mod registry;
 mod report;
 mod rows;
 mod targets;

@@ -2,7 +2,6 @@
 
 use super::common::{failed, synthetic};
 use super::section::{Column, Section, Table, shown, table};
-use crate::args::BenchBringUp;
 use crate::progress;
 use crate::rows::{BringUp, Measured, Rows, Spread};
 use framewright::units::PAGE_SIZE;
@@ -49,27 +48,23 @@ impl Subject {
     }
 }
 
-/// Measures all machines, or one bring-up of one machine when asked by itself.
+/// One bring-up of one machine, in this fresh process.
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
-pub fn run(options: &BenchBringUp) -> Result<(), Error> {
-    if let Some(index) = options.first_touch_of {
-        let subject = SUBJECTS
-            .get(index)
-            .ok_or_else(|| Error::Usage(format!("there is no machine {index}")))?;
-        let machine = subject.machine()?;
-        let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
-        return Output::new().line(&pass.report["totals"].to_string());
-    }
-    section(options.quick)?.print(options.json, tables)
+pub fn first_touch_of(index: usize) -> Result<(), Error> {
+    let subject =
+        SUBJECTS.get(index).ok_or_else(|| Error::Usage(format!("there is no machine {index}")))?;
+    let machine = subject.machine()?;
+    let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
+    Output::new().line(&pass.report["totals"].to_string())
 }
 
 /// Measures all machines.
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
-fn section(quick: bool) -> Result<Section, Error> {
+pub fn section(quick: bool) -> Result<Section, Error> {
     let repetitions = if quick { QUICK_REPETITIONS } else { REPETITIONS };
     let mut rows = Vec::new();
     for (index, subject) in SUBJECTS.iter().enumerate() {

@@ -6,7 +6,7 @@ use super::page_set::PageSet;
 use super::random::Random;
 use super::section::{Column, Section, Table, shown, table};
 use super::subject::{self, Buddy, Depot, Free, Ours, Subject};
-use crate::args::BenchOptions;
+use crate::bench::common::failed;
 use crate::progress;
 use crate::rows::{Fragment, Rows, Spread};
 use framewright::units::{Order, PAGES_PER_BLOCK};
@@ -31,11 +31,7 @@ const QUICK_GIB: u64 = 1;
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or an allocator that did not do what it must.
-pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json, tables)
-}
-
-fn section(quick: bool) -> Result<Section, Error> {
+pub fn section(quick: bool) -> Result<Section, Error> {
     let managed_gib = if quick { QUICK_GIB } else { MANAGED_GIB };
     let bytes = managed_gib << 30;
     let rows = vec![
@@ -51,8 +47,7 @@ fn section(quick: bool) -> Result<Section, Error> {
 fn worn<S: Subject>(subject: &S, seed: u64) -> Result<(&'static str, Outcome), Error> {
     progress::step(&format_args!("fragment: {}", S::NAME))?;
     let outcome = crew::alone(subject, || wear(subject, seed))?;
-    let refused =
-        || Error::Failed(format!("{} refused a page while half of them were free", S::NAME));
+    let refused = || failed(format!("{} refused a page while half of them were free", S::NAME));
     Ok((S::NAME, outcome.ok_or_else(refused)?))
 }
 

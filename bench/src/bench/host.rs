@@ -1,5 +1,6 @@
 //! The CPUs of the host, threads that stay on them, and the time that they take.
 
+use crate::bench::common::failed;
 use framewright_cli::error::Error;
 pub use framewright_cli::hosted::cpu_seconds;
 use std::io;
@@ -13,10 +14,7 @@ pub fn cpus() -> Result<Vec<usize>, Error> {
     // SAFETY: the set is a live value of the size that is passed.
     let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
     if result != 0 {
-        return Err(Error::Failed(format!(
-            "the host's CPUs are unknown: {}",
-            io::Error::last_os_error()
-        )));
+        return Err(failed(format!("the host's CPUs are unknown: {}", io::Error::last_os_error())));
     }
     // SAFETY: every number is below the size of the set.
     let allowed = |&cpu: &usize| unsafe { libc::CPU_ISSET(cpu, &set) };
@@ -37,10 +35,7 @@ pub fn stay_on(cpu: usize) -> Result<(), Error> {
     if result == 0 {
         return Ok(());
     }
-    Err(Error::Failed(format!(
-        "a thread cannot be kept on CPU {cpu}: {}",
-        io::Error::last_os_error()
-    )))
+    Err(failed(format!("a thread cannot be kept on CPU {cpu}: {}", io::Error::last_os_error())))
 }
 
 /// Time that CPUs have spent on the calling thread.

@@ -8,29 +8,27 @@
 //! by threads.
 
 mod all;
-mod alloc;
-mod bring_up;
+pub mod alloc;
+pub mod bring_up;
 pub mod common;
-mod fragment;
+pub mod fragment;
 pub mod host;
-mod hugepages;
+pub mod hugepages;
 pub mod init;
-mod jobs;
+pub mod jobs;
 mod page_set;
 mod random;
-mod registry;
-mod reporting;
-mod scaling;
+pub mod reporting;
+pub mod scaling;
 pub mod section;
 mod statistics;
 mod subject;
-mod traffic;
+pub mod traffic;
 
 pub use common::wrapped;
-pub use reporting::{machine_process, resident_bytes};
 
-use crate::args::{Bench, BenchInit, BenchOn};
-use crate::{model, progress};
+use crate::args::{Bench, BenchBringUp, BenchInit, BenchOn, BenchReporting};
+use crate::{model, progress, registry};
 use framewright_cli::args::Where;
 use framewright_cli::error::Error;
 
@@ -42,20 +40,30 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
     if !matches!(bench, Bench::All(_)) {
         progress::begin(0);
     }
-    match bench {
-        Bench::All(options) => all::run(options),
-        Bench::BringUp(options) => bring_up::run(options),
-        Bench::Alloc(options) => alloc::run(options),
-        Bench::Fragment(options) => fragment::run(options),
-        Bench::Traffic(options) => traffic::run(options),
-        Bench::Init(BenchInit { table: true, quick, json }) => {
-            scaling::run(&BenchOn { on: Where::Hosted, quick: *quick, json: *json })
+    let (section, json) = match bench {
+        Bench::All(options) => return all::run(options),
+        Bench::BringUp(BenchBringUp { first_touch_of: Some(index), .. }) => {
+            return bring_up::first_touch_of(*index);
         }
-        Bench::Init(options) => init::run(options),
-        Bench::Jobs(options) => jobs::run(options),
-        Bench::Hugepages(options) => hugepages::run(options),
-        Bench::Reporting(options) => reporting::run(options),
-        Bench::Scaling(options) => scaling::run(options),
-        Bench::CheckModel(options) => model::check(options),
-    }
+        Bench::BringUp(options) => (bring_up::section(options.quick)?, options.json),
+        Bench::Alloc(options) => (alloc::section(options.quick)?, options.json),
+        Bench::Fragment(options) => (fragment::section(options.quick)?, options.json),
+        Bench::Traffic(options) => (traffic::section(options.quick)?, options.json),
+        Bench::Init(BenchInit { table: true, common }) => {
+            (scaling::section(Where::Hosted, common.quick)?, common.json)
+        }
+        Bench::Init(options) => (init::section(options.common.quick)?, options.common.json),
+        Bench::Jobs(options) => (jobs::section(options.quick)?, options.json),
+        Bench::Hugepages(BenchOn { on, common }) => {
+            (hugepages::section(*on, common.quick)?, common.json)
+        }
+        Bench::Reporting(BenchReporting { on, common }) => {
+            (reporting::section(*on, common.quick)?, common.json)
+        }
+        Bench::Scaling(BenchOn { on, common }) => {
+            (scaling::section(*on, common.quick)?, common.json)
+        }
+        Bench::CheckModel(options) => (model::check(options.quick)?, options.json),
+    };
+    section.print(json, registry::tables(&section.bench))
 }

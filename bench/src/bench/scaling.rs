@@ -6,7 +6,6 @@ use super::host;
 use super::init::threads_of;
 use super::section::{Column, Section, Table, shown, table};
 use super::statistics::deviation;
-use crate::args::BenchOn;
 use crate::progress;
 use crate::rows::{Measured, Rows, Scaling, Spread};
 use framewright_cli::args::{Accel, Target, Where};
@@ -96,9 +95,9 @@ struct Sample {
 ///
 /// # Errors
 /// A machine that cannot be had, or one that did not do what it must.
-pub fn run(options: &BenchOn) -> Result<(), Error> {
+pub fn section(on: Where, quick: bool) -> Result<Section, Error> {
     let cpus = host::cpus()?.len();
-    let scale = match (options.on, options.quick) {
+    let scale = match (on, quick) {
         (Where::Hosted, false) => FULL,
         (Where::Hosted, true) => QUICK,
         (Where::Qemu, false) => GUEST,
@@ -109,23 +108,23 @@ pub fn run(options: &BenchOn) -> Result<(), Error> {
     let mut accel = Accel::Auto;
     for what in What::ALL {
         let mut threads = threads_of(cpus, &PERCENT);
-        if what == What::Deferred && options.on == Where::Hosted {
+        if what == What::Deferred && on == Where::Hosted {
             threads.insert(0, 0);
         }
         let mut first = None;
         for threads in threads {
             progress::step(&format_args!("scaling: {}, {threads} threads", what.name()))?;
-            let samples = match options.on {
+            let samples = match on {
                 Where::Hosted => hosted(what, threads, cpus, scale)?,
                 Where::Qemu => guest(what, threads, cpus, scale, &mut accel)?,
             };
-            let on = if options.on == Where::Qemu { "qemu" } else { "hosted" };
+            let place = if on == Where::Qemu { "qemu" } else { "hosted" };
             let row = row(what, threads, cpus, &samples, &mut first);
-            rows.push(Scaling { on: on.into(), ..row });
+            rows.push(Scaling { on: place.into(), ..row });
         }
     }
     let timed = format!("{} GiB on one node, {cpus} CPUs; {TIMED}", scale.memory_bytes >> 30);
-    Section::of(scale.repetitions, timed, &rows).print(options.json, tables)
+    Ok(Section::of(scale.repetitions, timed, &rows))
 }
 
 /// Boots in this process: the first makes tables and array backed and dirty, the others count.

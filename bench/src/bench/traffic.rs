@@ -10,7 +10,6 @@ use super::host;
 use super::random::Random;
 use super::section::{Column, Section, Table, shown, table};
 use super::subject::{self, Buddy, Depot, Ours, Subject};
-use crate::args::BenchOptions;
 use crate::progress;
 use crate::rows::{Measured, Rows, Spread, Traffic};
 use framewright::units::{Order, PAGE_SHIFT};
@@ -59,11 +58,7 @@ const QUICK: Scale = Scale {
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
-pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json, tables)
-}
-
-fn section(quick: bool) -> Result<Section, Error> {
+pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let cpus = host::cpus()?.len();
     let mut rows = Vec::new();

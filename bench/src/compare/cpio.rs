@@ -1,16 +1,14 @@
 //! An initial RAM disk: the archive that Linux unpacks before it has file systems (`cpio`, the form
 //! called newc).
 
+use cpio::newc::{Builder, trailer};
+use std::io::Write;
+
 /// Kinds of entries, and what anybody may do with them.
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 const CHARACTER_DEVICE: u32 = 0o020_600;
-
-/// The name that ends an archive.
-const LAST: &str = "TRAILER!!!";
-/// Names and contents begin at multiples of this.
-const ALIGNMENT: usize = 4;
 
 /// An archive that grows.
 #[derive(Default)]
@@ -41,38 +39,30 @@ impl Archive {
     }
 
     /// The archive with its end.
-    pub fn finish(mut self) -> Vec<u8> {
-        self.entry(LAST, 0, &[], (0, 0));
-        self.bytes
+    pub fn finish(self) -> Vec<u8> {
+        trailer(self.bytes).expect(MEMORY)
     }
 
     fn entry(&mut self, name: &str, mode: u32, contents: &[u8], (major, minor): (u32, u32)) {
         self.entries += 1;
         let size =
             u32::try_from(contents.len()).expect("what is put into an archive has less than 4 GiB");
-        let name_size = u32::try_from(name.len() + 1).expect("names are short");
-        self.bytes.extend(b"070701");
-        // Number, mode, owner, group, links, time, size, device of the archive's own, device that
-        // it is, name with its zero, no sum.
-        let fields = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, major, minor, name_size, 0];
-        for field in fields {
-            self.bytes.extend(format!("{field:08x}").bytes());
-        }
-        self.bytes.extend(name.bytes());
-        self.bytes.push(0);
-        self.align();
-        self.bytes.extend(contents);
-        self.align();
-    }
-
-    fn align(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
+        let entry = Builder::new(name).ino(self.entries).mode(mode).nlink(1);
+        let entry = entry.rdev_major(major).rdev_minor(minor);
+        let mut writer = entry.write(&mut self.bytes, size);
+        writer.write_all(contents).and_then(|()| writer.finish().map(|_| ())).expect(MEMORY);
     }
 }
+
+/// Why nothing fails.
+const MEMORY: &str = "memory takes all that is written";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The name that ends an archive.
+    const LAST: &str = "TRAILER!!!";
 
     /// Name, mode, device and contents.
     type Entry = (String, u32, (u32, u32), Vec<u8>);

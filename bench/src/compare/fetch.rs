@@ -2,6 +2,7 @@
 //! without a change to it: lists, settings and packages are in a folder of our own.
 
 use super::version::newest;
+use crate::bench::common::failed;
 use framewright_cli::error::Error;
 use std::ffi::OsString;
 use std::fs;
@@ -36,9 +37,9 @@ pub fn provide() -> Result<PathBuf, Error> {
             ))
         })?;
     fetch(&folder, &suite)
-        .map_err(|why| Error::Failed(format!("Debian's kernel cannot be fetched: {why}; {HOW}")))?;
+        .map_err(|why| failed(format!("Debian's kernel cannot be fetched: {why}; {HOW}")))?;
     kept(&folder)
-        .ok_or_else(|| Error::Failed(format!("the package that was fetched has no kernel; {HOW}")))
+        .ok_or_else(|| failed(format!("the package that was fetched has no kernel; {HOW}")))
 }
 
 /// Where what was fetched is kept.

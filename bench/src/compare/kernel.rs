@@ -1,5 +1,6 @@
 //! The Linux kernel that is compared with: a file that is one, its version, and its balloon driver.
 
+use crate::bench::common::failed;
 use framewright_cli::error::Error;
 use std::fs;
 use std::io::BufReader;
@@ -84,7 +85,7 @@ fn read(
     file: &Path,
     with: impl Fn(&Path) -> std::io::Result<Vec<u8>>,
 ) -> Result<Option<Vec<u8>>, Error> {
-    with(file).map(Some).map_err(|error| Error::Failed(format!("{}: {error}", file.display())))
+    with(file).map(Some).map_err(|error| failed(format!("{}: {error}", file.display())))
 }
 
 fn unpack(file: &Path) -> std::io::Result<Vec<u8>> {

@@ -20,6 +20,7 @@ mod table;
 mod version;
 
 use crate::args::CompareLinux;
+use crate::bench::common::failed;
 use framewright_cli::error::Error;
 use framewright_cli::file::{self, Kind};
 use framewright_cli::output::Output;
@@ -134,8 +135,6 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
     match stopped {
         Some(error) => Err(error),
         None if failures.is_empty() => Ok(()),
-        None => {
-            Err(Error::Failed(format!("not everything could be compared: {}", failures.join("; "))))
-        }
+        None => Err(failed(format!("not everything could be compared: {}", failures.join("; ")))),
     }
 }

@@ -6,11 +6,11 @@
 use super::costs::{Costs, Line, Rate};
 use super::here::{self, Pool};
 use super::predict::Maps;
-use crate::bench::common::{median, synthetic};
+use crate::bench::common::{failed, median, synthetic};
 use crate::bench::host;
+use crate::bench::init::growth::by_requests;
 use crate::bench::init::limit::{Buffer, Fill, has_clzero};
 use crate::progress;
-use framewright::Request;
 use framewright::hugetlb::PoolSize;
 use framewright::units::Order;
 use framewright_cli::error::Error;
@@ -167,7 +167,7 @@ fn bring_up(costs: &mut Costs) -> Result<(), Error> {
 
 /// One section that comes up because a request wants it: nanoseconds.
 fn section_ns() -> Result<f64, Error> {
-    let order = Order::new(15).ok_or_else(|| Error::Failed("order 15 is 128 MiB".into()))?;
+    let order = Order::new(15).ok_or_else(|| failed("order 15 is 128 MiB"))?;
     let machine = synthetic(16 << 30, 1, 1)?;
     let session = Session::open(&machine, "memmap_init=deferred")?;
     // Large, so that its array is not in a cache. The first one makes the array's memory backed and
@@ -176,25 +176,11 @@ fn section_ns() -> Result<f64, Error> {
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
         let pass = session.bring_up_withheld()?;
-        let manager = pass.manager();
-        loop {
-            let before = manager.totals().deferred_pages;
-            let started = Instant::now();
-            if manager.allocate(&Request::new(order)).is_err() {
-                break;
-            }
-            let ns = started.elapsed().as_nanos() as f64;
-            if before - manager.totals().deferred_pages == order.pages() {
-                best = best.min(ns);
-            }
-        }
+        let seconds = by_requests(pass.manager(), order).into_iter();
+        best = seconds.map(|seconds| seconds * 1e9).fold(best, f64::min);
         session = pass.end_dirty()?;
     }
-    if best.is_finite() {
-        Ok(best)
-    } else {
-        Err(Error::Failed("no section came up by request".into()))
-    }
+    best.is_finite().then_some(best).ok_or_else(|| failed("no section came up by request"))
 }
 
 /// What helpers are worth at this moment.
@@ -278,7 +264,7 @@ fn flush(threads: usize) -> Result<Line, Error> {
         }
         let timed = scope.spawn(|| host::stay_on(cpus[0]).and_then(|()| flush_ns())).join();
         over.store(true, Ordering::Relaxed);
-        timed.unwrap_or_else(|_| Err(Error::Failed("a thread that flushes panicked".into())))
+        timed.unwrap_or_else(|_| Err(failed("a thread that flushes panicked")))
     })?;
     Ok(Line { call_ns: alone, unit_ns: ((crowded - alone) / (threads - 1) as f64).max(0.0) })
 }

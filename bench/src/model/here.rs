@@ -3,12 +3,14 @@
 
 use super::predict::Maps;
 use super::shape::Shape;
+use crate::bench::common::failed;
 use crate::bench::host::thread_cpu_seconds;
+use crate::bench::hugepages::resize;
 use crate::rows::Spread;
 use framewright::hugetlb::PoolSize;
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Pass, Session, Silent};
-use framewright_hosted::{HostedHelpers, Machine};
+use framewright_hosted::Machine;
 use framewright_jobs::NoHelpers;
 use std::time::{Duration, Instant};
 
@@ -40,10 +42,8 @@ pub struct Times {
 impl Times {
     fn of(values: impl IntoIterator<Item = f64>) -> Result<Self, Error> {
         let Spread { least, most, .. } = Spread::of(values);
-        least
-            .zip(most)
-            .map(|(least, most)| Self { least, most })
-            .ok_or_else(|| Error::Failed("nothing was measured".into()))
+        let times = least.zip(most).map(|(least, most)| Self { least, most });
+        times.ok_or_else(|| failed("nothing was measured"))
     }
 }
 
@@ -60,11 +60,7 @@ pub fn bring_up(machine: &Machine, runs: usize) -> Result<(Times, Shape), Error>
     let started = Instant::now();
     while !is_enough(times.len(), runs, started, LONG_ENOUGH_AT_BRING_UP) {
         pass = pass.end_dirty()?.bring_up(&mut Silent)?;
-        let us = pass.report["totals"]["bring_up_us"].as_f64();
-        times.push(
-            us.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))?
-                / 1e3,
-        );
+        times.push(total_ms(&pass, "bring_up_us")?);
     }
     Ok((Times::of(times)?, shape))
 }
@@ -87,14 +83,15 @@ pub fn all_memory(
     let started = Instant::now();
     while !is_enough(times.len(), runs, started, LONG_ENOUGH_FOR_A_MAP) {
         let pass = session.bring_up(&mut Silent)?;
-        let us = pass.report["totals"]["all_memory_us"].as_f64();
-        times.push(
-            us.ok_or_else(|| Error::Failed("the library did not say how long it took".into()))?
-                / 1e3,
-        );
+        times.push(total_ms(&pass, "all_memory_us")?);
         session = pass.end_dirty()?;
     }
     Times::of(times)
+}
+
+fn total_ms(pass: &Pass<'_>, name: &str) -> Result<f64, Error> {
+    let us = pass.report["totals"][name].as_f64();
+    us.map(|us| us / 1e3).ok_or_else(|| failed("the library did not say how long it took"))
 }
 
 fn with_array(session: Session<'_>) -> Result<Session<'_>, Error> {
@@ -135,30 +132,20 @@ impl<'a> Pool<'a> {
         runs: usize,
     ) -> Result<(Times, Times), Error> {
         let manager = self.0.manager();
-        let pool = manager.pool(size);
         let to = |target: u64| {
-            let failed = |what: &dyn std::fmt::Display| {
-                Error::Failed(format!("the {size} pool of {pages} pages: {what}"))
-            };
             // What takes long enough for its clock is told by the thread's own time, which others
             // do not lengthen. Reading that clock takes as long as some hundred pages take to
             // leave.
             let by_cpu = threads == 1 && (maps == Maps::Eager || maps == Maps::Lazy && target != 0);
             let (started, cpu_seconds) =
                 (Instant::now(), if by_cpu { thread_cpu_seconds() } else { 0.0 });
-            let resized = if threads == 1 {
-                pool.resize(target, &NoHelpers)
-            } else {
-                pool.resize(target, HostedHelpers::shared())
-            };
+            let resized = resize(manager, (size, pages), target, threads);
             let elapsed = if by_cpu {
                 thread_cpu_seconds() - cpu_seconds
             } else {
                 started.elapsed().as_secs_f64()
             };
-            let elapsed_ms = elapsed * 1e3;
-            let resized = resized.map_err(|error| failed(&error))?;
-            if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
+            resized.map(|()| elapsed * 1e3)
         };
         let set = || {
             manager.hugetlb().set_optimize_vmemmap(maps != Maps::Kept);

@@ -14,7 +14,7 @@ mod predict;
 mod published;
 mod shape;
 
-use crate::args::{BenchOptions, ModelOptions};
+use crate::args::ModelOptions;
 use crate::bench::section::{Column, Section, Table, shown, table};
 use crate::progress;
 use crate::rows::{Measured, Model, Rows, Signed};
@@ -55,12 +55,12 @@ on the machine that the costs are from, and where the costs come from a file wha
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or a pool that did not get its pages.
-pub fn check(options: &BenchOptions) -> Result<(), Error> {
-    let scale = if options.quick { checks::QUICK } else { checks::FULL };
+pub fn check(quick: bool) -> Result<Section, Error> {
+    let scale = if quick { checks::QUICK } else { checks::FULL };
     let costs = calibrate::measure()?;
     let (mut rows, left_out) = checks::rows(&costs, scale)?;
     rows.extend(published::rows());
-    Section { left_out, ..section(&costs, scale.runs, CHECKED, &rows) }.print(options.json, tables)
+    Ok(Section { left_out, ..section(&costs, scale.runs, CHECKED, &rows) })
 }
 
 fn section(costs: &Costs, repetitions: usize, timed: &str, rows: &[Model]) -> Section {

@@ -1,10 +1,10 @@
 //! What is on the page.
 
-use super::figures::{Section, sections};
+use super::figures::Section;
 use super::input::{Input, Note};
 use super::svg::legend;
 use super::{ratios, table};
-use crate::targets;
+use crate::registry;
 use framewright_cli::page::html::{Escaped, put};
 use framewright_cli::page::{Page, Part};
 use serde_json::Value;
@@ -15,8 +15,8 @@ const MOST_OTHERS: usize = 64;
 
 /// All of it.
 pub fn page(input: &Input) -> Page<'_> {
-    let sections = sections(&input.known_rows);
-    let mut parts = vec![ratios::part(&targets::evaluate(&input.known_rows))];
+    let sections = registry::sections(&input.known_rows);
+    let mut parts = vec![ratios::part(&registry::evaluate(&input.known_rows))];
     parts.extend(sections.iter().map(|section| part(section, input)));
     parts.extend(others(&sections, input));
     let mut remark = String::new();

@@ -30,19 +30,14 @@ pub fn part(outcomes: &[Outcome]) -> Part {
          scope=\"col\">Outcome</th>\
          <th scope=\"col\">Compared with</th></tr></thead>",
     );
-    let mut areas: Vec<&str> = outcomes.iter().map(|outcome| outcome.target.area).collect();
-    let mut seen = std::collections::BTreeSet::new();
-    areas.retain(|area| seen.insert(*area));
-    for name in areas {
+    for outcomes in outcomes.chunk_by(|one, next| one.target.area == next.target.area) {
+        let name = outcomes.first().map_or("", |outcome| outcome.target.area.name());
         put!(
             out,
             "<tbody><tr class=\"area\"><th colspan=\"6\" scope=\"rowgroup\">{}</th></tr>",
             Escaped(name)
         );
-        outcomes
-            .iter()
-            .filter(|outcome| outcome.target.area == name)
-            .for_each(|outcome| row(&mut out, outcome));
+        outcomes.iter().for_each(|outcome| row(&mut out, outcome));
         out.push_str("</tbody>");
     }
     out.push_str("</table></div>");
@@ -146,8 +141,8 @@ fn strip(met: usize, short: usize, open: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::{evaluate, targets as all};
     use crate::rows::Rows;
-    use crate::targets::{all, evaluate};
     use serde_json::json;
 
     #[test]
@@ -159,7 +154,7 @@ mod tests {
                 "unit_ns": 0, "seconds": 1e-6 }),
         ];
         let text = part(&evaluate(&Rows::of(&rows))).body;
-        assert_eq!(text.matches("id=\"limit-").count(), all().count());
+        assert_eq!(text.matches("id=\"limit-").count(), all().len());
         assert!(
             text.contains("<tr class=\"short\" id=\"limit-jobs-empty\">")
                 && text.contains("\u{2717}</span> missed")

@@ -7,6 +7,9 @@
 //! Whoever measures makes these rows, whoever reads results gets them; the type of a field tells
 //! what it is ([`field`]). Files of earlier versions lack some fields, those of later ones have
 //! more: what is missing is zero, empty or none, and what nobody knows here is left alone.
+//!
+//! Not serde's derive: it knows neither that three fields are one spread, nor which fields say what
+//! was measured, nor the name of the field that is wrong.
 
 pub mod field;
 mod spread;
@@ -356,5 +359,75 @@ impl Field for LateRemark {
     fn write(&self, object: &mut Object, _: &str) {
         let Some(remark) = &self.0 else { return };
         object.insert("remark".into(), json!(remark));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows as version 0.1.0 wrote them before all of their fields were there.
+    const OLD: &str = r#"[
+        { "bench": "alloc", "allocator": "framewright", "managed_gib": 8, "order": 0,
+          "pattern": "bulk", "threads": 1, "alloc_ns": 3.5, "free_ns": null },
+        { "bench": "scaling", "what": "deferred", "threads": 2, "init_ms": 7.5 },
+        { "bench": "bring-up", "machine": "8G/1 node", "metadata_bytes": 360000.0 },
+        { "bench": "init", "policy": "growth", "bulk_ratio": 1.03, "first_touch": false },
+        { "bench": "compare", "what": "boot", "policy": null, "linux_seconds": 2.0,
+          "ours_seconds": 1.0, "demanded_seconds": 3.0, "remark": "why" },
+        { "bench": "reporting", "on": "qemu", "dirtied_mib": 2048, "left_mib": -0.5 },
+        { "bench": "later", "field": 1 }
+    ]"#;
+
+    fn old() -> Vec<Value> {
+        serde_json::from_str(OLD).expect("is JSON")
+    }
+
+    #[test]
+    fn rows_of_earlier_versions_are_read() {
+        let rows = Rows::of(&old());
+        let (alloc, compare) = (&rows.alloc[0], &rows.compare[0]);
+        assert_eq!((alloc.alloc_ns.middle, alloc.free_ns.middle), (Some(3.5), None));
+        assert_eq!((compare.both.unit, &compare.policy), (Some(Unit::Seconds), &None));
+        assert_eq!(compare.demand, Demand::AtMost(Unit::Seconds, 3.0));
+        assert_eq!((rows.scaling[0].on.as_str(), rows.scaling[0].boot_ms.middle), ("", None));
+        assert_eq!(rows.bring_up[0].metadata_bytes.get(), Some(360_000));
+        let init = &rows.init[0];
+        assert!(
+            init.limit.is_none()
+                && init.growth.as_ref().is_some_and(|it| { it.bulk_ratio.get() == Some(1.03) })
+        );
+        let reporting = &rows.reporting[0];
+        assert_eq!(reporting.dirtied_mib.as_ref().map(Size::get), Some(2048.0));
+        assert_eq!(reporting.left_mib.0.middle, Some(-0.5));
+    }
+
+    #[test]
+    fn rows_survive_being_written_and_read() {
+        fn again<R: Row + PartialEq + std::fmt::Debug>(rows: &[R], table: impl Fn(Rows) -> Vec<R>) {
+            assert_eq!(table(Rows::of(&to_json(rows))), rows);
+        }
+        let rows = Rows::of(&old());
+        again(&rows.alloc, |rows| rows.alloc);
+        again(&rows.scaling, |rows| rows.scaling);
+        again(&rows.bring_up, |rows| rows.bring_up);
+        again(&rows.init, |rows| rows.init);
+        again(&rows.compare, |rows| rows.compare);
+        again(&rows.reporting, |rows| rows.reporting);
+    }
+
+    #[test]
+    fn what_was_measured_does_not_tell_rows_apart() {
+        let identity = |row: &str| {
+            identity(serde_json::from_str::<Value>(row).expect("is JSON").as_object().expect("one"))
+        };
+        let one = identity(r#"{ "bench": "jobs", "case": "a", "seconds": 1.0, "threads": 2 }"#);
+        let again = identity(r#"{ "bench": "jobs", "case": "a", "seconds": 2.0, "threads": 1 }"#);
+        let other = identity(r#"{ "bench": "jobs", "case": "b", "seconds": 1.0 }"#);
+        let later = identity(r#"{ "bench": "jobs", "case": "a", "later": "x", "seconds": 1.0 }"#);
+        assert!(one == again && one != other && one != later);
+        // A field that is wrong is named.
+        let wrong = identity(r#"{ "bench": "jobs", "seconds": "x" }"#);
+        assert_eq!(wrong, Err(("seconds".into(), "is \"x\" where a number belongs".into())));
     }
 }

@@ -1,10 +1,9 @@
 //! Allocation.
 
+use super::Sample;
 use super::sample::{over, samples, threads, words};
-use super::{Measure, Sample, Target, at_most};
 use crate::rows::{Alloc, Rows};
 
-const AREA: &str = "Allocation";
 const COMMAND: &str = "alloc";
 const OURS: &str = "framewright";
 const PEERS: [&str; 2] = ["buddy_system_allocator", "frame-alloc"];
@@ -40,85 +39,44 @@ fn large(rows: &Rows, pattern: &str, order: u64) -> Vec<Sample> {
     samples(rows.alloc.iter().filter(is), get, gib)
 }
 
-const fn limit(
-    id: &'static str,
-    what: &'static str,
-    wanted: f64,
-    against: &'static str,
-    measure: Measure,
-) -> Target {
-    at_most(AREA, id, what, (wanted, "ns"), (against, COMMAND), measure)
-}
-
-pub(super) const TARGETS: &[Target] = &[
-    limit("order-0-get", "4 KiB: get, in bulk", 6.0, "LLFree 25 ns", |rows| {
-        ns(rows, get, "bulk", 0, 1)
-    }),
-    limit("order-0-put", "4 KiB: put, in bulk", 8.0, "LLFree 24 ns", |rows| {
-        ns(rows, put, "bulk", 0, 1)
-    }),
-    limit("order-0-pair", "4 KiB: get and put at once", 8.0, "LLFree 45 ns", |rows| {
-        ns(rows, get, "pair", 0, 1)
-    }),
-    limit("order-0-random", "4 KiB: put in random order", 14.0, "LLFree 30 ns", |rows| {
-        ns(rows, put, "random", 0, 1)
-    }),
-    limit(
-        "order-0-random-2",
-        "4 KiB: put in random order, 2 threads",
-        20.0,
-        "LLFree 30 ns",
-        |rows| ns(rows, put, "random", 0, 2),
-    ),
-    limit(
-        "one-left",
-        "4 KiB: get when every block has one free page, 1 TiB",
-        25.0,
-        "LLFree 81..93 ns",
-        |rows| large(rows, "one-left", 0),
-    ),
-    limit("order-3-get", "32 KiB: get", 30.0, "LLFree 27 ns", |rows| ns(rows, get, "bulk", 3, 1)),
-    limit("order-3-pair", "32 KiB: get and put at once", 45.0, "LLFree", |rows| {
-        ns(rows, get, "pair", 3, 1)
-    }),
-    limit("order-8-get", "1 MiB: get", 30.0, "LLFree 82 ns", |rows| ns(rows, get, "bulk", 8, 1)),
-    limit("order-8-pair", "1 MiB: get and put at once", 45.0, "LLFree", |rows| {
-        ns(rows, get, "pair", 8, 1)
-    }),
-    limit("order-9-get", "2 MiB: get, 8 GiB to 1 TiB", 10.0, "LLFree 46..1783 ns", |rows| {
-        ns(rows, get, "bulk", 9, 1)
-    }),
-    limit("order-9-put", "2 MiB: put, 8 GiB to 1 TiB", 12.0, "LLFree", |rows| {
-        ns(rows, put, "bulk", 9, 1)
-    }),
-    limit("order-9-random", "2 MiB: put in random order, 8 GiB to 1 TiB", 20.0, "LLFree", |rows| {
-        ns(rows, put, "random", 9, 1)
-    }),
-    limit("order-18", "1 GiB: get", 40.0, "LLFree 2800 ns", |rows| ns(rows, get, "bulk", 18, 1)),
-    limit(
-        "refused",
-        "A request that is refused, memory full, 1 TiB",
-        200.0,
-        "an absolute limit",
-        |rows| [0, 9].into_iter().flat_map(|order| large(rows, "full", order)).collect(),
-    ),
-    at_most(
-        AREA,
-        "two-threads",
-        "Cached orders: two threads over one, per operation",
-        (1.5, "x"),
-        ("one thread", COMMAND),
-        two_threads,
-    ),
-    at_most(
-        AREA,
-        "faster-than-peers",
+targets! { TARGETS:
+    Allocation, COMMAND, "order-0-get", "4 KiB: get, in bulk", <= 6.0 "ns", "LLFree 25 ns",
+        |rows| ns(rows, get, "bulk", 0, 1);
+    Allocation, COMMAND, "order-0-put", "4 KiB: put, in bulk", <= 8.0 "ns", "LLFree 24 ns",
+        |rows| ns(rows, put, "bulk", 0, 1);
+    Allocation, COMMAND, "order-0-pair", "4 KiB: get and put at once", <= 8.0 "ns", "LLFree 45 ns",
+        |rows| ns(rows, get, "pair", 0, 1);
+    Allocation, COMMAND, "order-0-random", "4 KiB: put in random order",
+        <= 14.0 "ns", "LLFree 30 ns", |rows| ns(rows, put, "random", 0, 1);
+    Allocation, COMMAND, "order-0-random-2", "4 KiB: put in random order, 2 threads",
+        <= 20.0 "ns", "LLFree 30 ns", |rows| ns(rows, put, "random", 0, 2);
+    Allocation, COMMAND, "one-left", "4 KiB: get when every block has one free page, 1 TiB",
+        <= 25.0 "ns", "LLFree 81..93 ns", |rows| large(rows, "one-left", 0);
+    Allocation, COMMAND, "order-3-get", "32 KiB: get", <= 30.0 "ns", "LLFree 27 ns",
+        |rows| ns(rows, get, "bulk", 3, 1);
+    Allocation, COMMAND, "order-3-pair", "32 KiB: get and put at once", <= 45.0 "ns", "LLFree",
+        |rows| ns(rows, get, "pair", 3, 1);
+    Allocation, COMMAND, "order-8-get", "1 MiB: get", <= 30.0 "ns", "LLFree 82 ns",
+        |rows| ns(rows, get, "bulk", 8, 1);
+    Allocation, COMMAND, "order-8-pair", "1 MiB: get and put at once", <= 45.0 "ns", "LLFree",
+        |rows| ns(rows, get, "pair", 8, 1);
+    Allocation, COMMAND, "order-9-get", "2 MiB: get, 8 GiB to 1 TiB",
+        <= 10.0 "ns", "LLFree 46..1783 ns", |rows| ns(rows, get, "bulk", 9, 1);
+    Allocation, COMMAND, "order-9-put", "2 MiB: put, 8 GiB to 1 TiB", <= 12.0 "ns", "LLFree",
+        |rows| ns(rows, put, "bulk", 9, 1);
+    Allocation, COMMAND, "order-9-random", "2 MiB: put in random order, 8 GiB to 1 TiB",
+        <= 20.0 "ns", "LLFree", |rows| ns(rows, put, "random", 9, 1);
+    Allocation, COMMAND, "order-18", "1 GiB: get", <= 40.0 "ns", "LLFree 2800 ns",
+        |rows| ns(rows, get, "bulk", 18, 1);
+    Allocation, COMMAND, "refused", "A request that is refused, memory full, 1 TiB",
+        <= 200.0 "ns", "an absolute limit",
+        |rows| [0, 9].into_iter().flat_map(|order| large(rows, "full", order)).collect();
+    Allocation, COMMAND, "two-threads", "Cached orders: two threads over one, per operation",
+        <= 1.5 "x", "one thread", two_threads;
+    Allocation, COMMAND, "faster-than-peers",
         "Every row: time over that of the faster of two Rust allocators",
-        (1.0, "x"),
-        ("buddy_system_allocator, frame-alloc", COMMAND),
-        over_peers,
-    ),
-];
+        <= 1.0 "x", "buddy_system_allocator, frame-alloc", over_peers;
+}
 
 /// What each half of a row is called.
 const HALVES: [(Half, &str); 2] = [(get, "get"), (put, "put")];

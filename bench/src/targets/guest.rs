@@ -1,87 +1,42 @@
 //! The guest beside Linux on the same virtual machine.
 
 use super::sample::{samples, words};
-use super::{Measure, Sample, Target, at_least, at_most, is_two_gib};
+use super::{Sample, is_two_gib};
 use crate::rows::{Compare, Rows, Unit};
 use framewright_cli::grid::counted;
 
-const GUEST: &str = "The guest beside Linux";
-const POOLS: &str = "Huge-page pools";
 const COMMAND: &str = "compare linux";
 const LINUX: &str = "Linux, same QEMU";
 
-/// Linux's time over ours.
-const fn faster(
-    id: &'static str,
-    (area, what): (&'static str, &'static str),
-    wanted: f64,
-    against: &'static str,
-    measure: Measure,
-) -> Target {
-    at_least(area, id, what, (wanted, "x"), (against, COMMAND), measure)
-}
-
-pub(super) const TARGETS: &[Target] = &[
-    faster(
-        "boot-prompt",
-        (GUEST, "Spawn to prompt: how many times sooner than Linux's init"),
-        10.0,
-        LINUX,
-        |rows| ratios(rows, |row| row.what == "spawn to prompt"),
-    ),
-    faster(
-        "guest-deferred",
-        (GUEST, "Memory map deferred, slower node: times faster"),
-        3.0,
-        LINUX,
-        |rows| memory_map(rows, "deferred"),
-    ),
-    faster(
-        "guest-on-demand",
-        (GUEST, "Memory map on demand, slower node: times faster"),
-        50.0,
-        LINUX,
-        |rows| memory_map(rows, "on-demand"),
-    ),
-    at_most(
-        GUEST,
-        "guest-16-cpus",
-        "16 CPUs up",
-        (100.0, "ms"),
-        ("an absolute limit", "compare linux --cpus 16"),
+targets! { TARGETS:
+    Guest, COMMAND, "boot-prompt", "Spawn to prompt: how many times sooner than Linux's init",
+        >= 10.0 "x", LINUX, |rows| ratios(rows, |row| row.what == "spawn to prompt");
+    Guest, COMMAND, "guest-deferred", "Memory map deferred, slower node: times faster",
+        >= 3.0 "x", LINUX, |rows| memory_map(rows, "deferred");
+    Guest, COMMAND, "guest-on-demand", "Memory map on demand, slower node: times faster",
+        >= 50.0 "x", LINUX, |rows| memory_map(rows, "on-demand");
+    Guest, "compare linux --cpus 16", "guest-16-cpus", "16 CPUs up",
+        <= 100.0 "ms", "an absolute limit",
         |rows| {
             let is = |row: &&Compare| row.what == "all CPUs up" && row.cpus == 16;
             samples(rows.compare.iter().filter(is), |row| row.both.ours.middle, place)
-        },
-    ),
-    faster(
-        "guest-pools",
-        (POOLS, "2 MiB pool at run time, reclaim off: times faster, fill and empty"),
-        2.0,
-        "Linux 6.12, same QEMU",
-        |rows| pool(rows, "off"),
-    ),
-    faster(
-        "guest-pools-reclaim",
-        (POOLS, "2 MiB pool at run time, reclaim on: times faster, fill and empty"),
-        10.0,
-        "Linux 6.12, same QEMU",
-        |rows| pool(rows, "on"),
-    ),
-    faster(
-        "reporting-fixed",
-        ("Page reporting", "95 % of 2 GiB back at Linux's own pace: Linux's time over ours"),
-        1.0,
-        LINUX,
+        };
+    Pools, COMMAND, "guest-pools",
+        "2 MiB pool at run time, reclaim off: times faster, fill and empty",
+        >= 2.0 "x", "Linux 6.12, same QEMU", |rows| pool(rows, "off");
+    Pools, COMMAND, "guest-pools-reclaim",
+        "2 MiB pool at run time, reclaim on: times faster, fill and empty",
+        >= 10.0 "x", "Linux 6.12, same QEMU", |rows| pool(rows, "on");
+    Reporting, COMMAND, "reporting-fixed",
+        "95 % of 2 GiB back at Linux's own pace: Linux's time over ours", >= 1.0 "x", LINUX,
         |rows| {
             ratios(rows, |row| {
                 row.what == FREED
                     && row.pace.as_deref() == Some("fixed")
                     && is_two_gib(row.dirtied_mib.as_ref())
             })
-        },
-    ),
-];
+        };
+}
 
 /// Memory that is back with the host.
 const FREED: &str = "freed memory: 95 % back";

@@ -1,69 +1,37 @@
 //! Pools of huge pages.
 
+use super::Sample;
 use super::sample::{page_size, samples, threads, words};
-use super::{Measure, Sample, Target, at_least, at_most};
 use crate::rows::{Hugepages, Rows};
 use framewright_cli::grid::counted;
 
-const AREA: &str = "Huge-page pools";
 /// The largest number of pages that is a handful.
 const HANDFUL: u64 = 64;
-
-const fn saved(
-    id: &'static str,
-    what: &'static str,
-    wanted: f64,
-    against: &'static str,
-    measure: Measure,
-) -> Target {
-    at_least(AREA, id, what, (wanted, "KiB"), (against, BENCH_QEMU), measure)
-}
 
 const BENCH: &str = "hugepages";
 const BENCH_QEMU: &str = "hugepages --on qemu";
 
-pub(super) const TARGETS: &[Target] = &[
-    at_most(
-        AREA,
-        "reclaim-guest",
+targets! { TARGETS:
+    Pools, BENCH_QEMU, "reclaim-guest",
         "Guest, 2 MiB pool with map reclaim: time over that without, fill and empty",
-        (1.2, "x"),
-        ("reclaim off", BENCH_QEMU),
+        <= 1.2 "x", "reclaim off",
         |rows| {
             let is = |row: &Hugepages| row.size_kb == 2048 && is_lazy_guest(row);
             of(rows, is, |row| row.reclaim_ratio.middle)
-        },
-    ),
-    at_most(
-        AREA,
-        "reclaim-hosted",
+        };
+    Pools, BENCH, "reclaim-hosted",
         "Process, 2 MiB pool with map reclaim: time to fill over one madvise of the same ranges",
-        (1.2, "x"),
-        ("one madvise", BENCH),
-        |rows| of(rows, |row| row.on == "hosted", |row| row.madvise_ratio.middle),
-    ),
-    at_most(
-        AREA,
-        "reclaim-flushes",
+        <= 1.2 "x", "one madvise",
+        |rows| of(rows, |row| row.on == "hosted", |row| row.madvise_ratio.middle);
+    Pools, BENCH_QEMU, "reclaim-flushes",
         "Flushes of a whole fill with map reclaim, which is one batch of evictions or more",
-        (2.0, "flushes"),
-        ("an absolute limit: two a batch", BENCH_QEMU),
-        |rows| of(rows, is_lazy_guest, flushes),
-    ),
-    at_most(
-        AREA,
-        "no-map-no-flush",
-        "Flushes for blocks without an array map",
-        (0.0, "flushes"),
-        ("an absolute limit", BENCH),
-        |rows| of(rows, |row| row.policy == "on-demand", flushes),
-    ),
-    at_most(
-        AREA,
-        "pool-500000",
+        <= 2.0 "flushes", "an absolute limit: two a batch", |rows| of(rows, is_lazy_guest, flushes);
+    Pools, BENCH, "no-map-no-flush", "Flushes for blocks without an array map",
+        <= 0.0 "flushes", "an absolute limit",
+        |rows| of(rows, |row| row.policy == "on-demand", flushes);
+    Pools, BENCH, "pool-500000",
         "500 000 pages of 2 MiB, 1 TiB, on demand, one thread: time to fill",
-        (100.0, "ms"),
-        ("an absolute limit", BENCH),
+        <= 100.0 "ms", "an absolute limit",
         |rows| {
             let is = |row: &&Hugepages| {
                 (row.size_kb, row.pages, row.threads) == (2048, 500_000, 1)
@@ -71,36 +39,21 @@ pub(super) const TARGETS: &[Target] = &[
             };
             let rows = rows.hugepages.iter().filter(is);
             samples(rows, |row| row.fill_ms.middle, |row| row.tables.clone())
-        },
-    ),
-    at_most(
-        AREA,
-        "pool-handful",
+        };
+    Pools, BENCH, "pool-handful",
         "1 to 64 pages with helpers at hand: time over one thread's, fill and empty",
-        (1.05, "x"),
-        ("one thread", BENCH),
+        <= 1.05 "x", "one thread",
         |rows| {
             let is = |row: &Hugepages| {
                 row.tables == "backed" && row.reclaim == "off" && row.pages <= HANDFUL
             };
             of(rows, is, |row| row.serial_ratio.middle)
-        },
-    ),
-    saved(
-        "saved-2m",
-        "Map memory that a page of 2 MiB in a pool gives back",
-        32.0,
-        "Linux: 28 KiB",
-        |rows| per_page(rows, 2048),
-    ),
-    saved(
-        "saved-1g",
-        "Map memory that a page of 1 GiB in a pool gives back",
-        16384.0,
-        "all of it: 16 MiB",
-        |rows| per_page(rows, 1 << 20),
-    ),
-];
+        };
+    Pools, BENCH_QEMU, "saved-2m", "Map memory that a page of 2 MiB in a pool gives back",
+        >= 32.0 "KiB", "Linux: 28 KiB", |rows| per_page(rows, 2048);
+    Pools, BENCH_QEMU, "saved-1g", "Map memory that a page of 1 GiB in a pool gives back",
+        >= 16384.0 "KiB", "all of it: 16 MiB", |rows| per_page(rows, 1 << 20);
+}
 
 /// In the guest with map reclaim. What comes back eagerly writes all descriptors again.
 fn is_lazy_guest(row: &Hugepages) -> bool {

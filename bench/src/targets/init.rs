@@ -1,78 +1,45 @@
 //! Bringing memory up, and the memory map.
 
+use super::Sample;
 use super::sample::{samples, threads};
-use super::{Measure, Sample, Target, at_least, at_most};
 use crate::rows::{BringUp, Init, Rows};
 
-const MAP: &str = "The memory map";
-const BRING_UP: &str = "Bring-up (on-demand)";
-
+const FILL: &str = "plain fill of the same bytes, same threads";
 const LINUX: &str = "Linux 2020: 768 GiB in 1785.7 ms on one thread, 138 ms on 52";
 
-const fn limit_ratio(id: &'static str, what: &'static str, measure: Measure) -> Target {
-    let against = ("plain fill of the same bytes, same threads", "init");
-    at_least(MAP, id, what, (0.9, "x"), against, measure)
-}
-
-const fn bring_up(id: &'static str, what: &'static str, wanted: f64, measure: Measure) -> Target {
-    at_most(BRING_UP, id, what, (wanted, "ms"), (LINUX, "bring-up"), measure)
-}
-
-pub(super) const TARGETS: &[Target] = &[
-    bring_up("bring-up-768g", "768 GiB on demand, one thread, tables backed", 1.0, |rows| {
-        milliseconds(rows, "768G/2 nodes")
-    }),
-    bring_up("bring-up-24t", "24 TiB on demand, one thread, tables backed", 10.0, |rows| {
-        milliseconds(rows, "24T/16 nodes")
-    }),
-    at_most(
-        BRING_UP,
-        "metadata",
+targets! { BRING_UP:
+    BringUp, "bring-up", "bring-up-768g", "768 GiB on demand, one thread, tables backed",
+        <= 1.0 "ms", LINUX, |rows| milliseconds(rows, "768G/2 nodes");
+    BringUp, "bring-up", "bring-up-24t", "24 TiB on demand, one thread, tables backed",
+        <= 10.0 "ms", LINUX, |rows| milliseconds(rows, "24T/16 nodes");
+    BringUp, "bring-up", "metadata",
         "Metadata of an idle machine over 0.01 % of memory + 64 KiB + 4 KiB a CPU",
-        (1.0, "x"),
-        ("Linux: 1.56 % of memory", "bring-up"),
-        metadata,
-    ),
-    limit_ratio("init-eager-zero", "Eager, zero: speed of a plain fill", |rows| {
-        limits(rows, "eager", "zero")
-    }),
-    limit_ratio("init-eager-template", "Eager, template: speed of plain movnti", |rows| {
-        limits(rows, "eager", "template")
-    }),
-    limit_ratio(
-        "init-deferred-zero",
-        "Deferred, zero, 1 and 2 threads: speed of a plain fill",
-        |rows| limits(rows, "deferred", "zero"),
-    ),
-    limit_ratio(
-        "init-deferred-template",
-        "Deferred, template, 1 and 2 threads: speed of plain movnti",
-        |rows| limits(rows, "deferred", "template"),
-    ),
-    at_most(
-        MAP,
-        "init-cpu",
-        "Deferred on one thread: CPU time over eager's",
-        (1.03, "x"),
-        ("eager", "init"),
+        <= 1.0 "x", "Linux: 1.56 % of memory", metadata;
+}
+
+targets! { MAP:
+    Map, "init", "init-eager-zero", "Eager, zero: speed of a plain fill", >= 0.9 "x", FILL,
+        |rows| limits(rows, "eager", "zero");
+    Map, "init", "init-eager-template", "Eager, template: speed of plain movnti", >= 0.9 "x", FILL,
+        |rows| limits(rows, "eager", "template");
+    Map, "init", "init-deferred-zero", "Deferred, zero, 1 and 2 threads: speed of a plain fill",
+        >= 0.9 "x", FILL, |rows| limits(rows, "deferred", "zero");
+    Map, "init", "init-deferred-template",
+        "Deferred, template, 1 and 2 threads: speed of plain movnti", >= 0.9 "x", FILL,
+        |rows| limits(rows, "deferred", "template");
+    Map, "init", "init-cpu", "Deferred on one thread: CPU time over eager's", <= 1.03 "x", "eager",
         |rows| {
             let is = |row: &&Init| !row.first_touch && row.threads == 1 && row.policy == "deferred";
             let ratio = |row: &Init| row.limit.as_ref()?.eager_cpu_ratio.middle;
             samples(rows.init.iter().filter(is), ratio, |row| row.init.clone())
-        },
-    ),
-    at_most(
-        MAP,
-        "init-growth",
-        "A section on demand: time over its share of the bulk",
-        (2.0, "x"),
-        ("deferred initialisation", "init"),
+        };
+    Map, "init", "init-growth", "A section on demand: time over its share of the bulk",
+        <= 2.0 "x", "deferred initialisation",
         |rows| {
             let ratio = |row: &Init| row.growth.as_ref()?.bulk_ratio.get();
             samples(&rows.init, ratio, |row| row.init.clone())
-        },
-    ),
-];
+        };
+}
 
 fn milliseconds(rows: &Rows, machine: &str) -> Vec<Sample> {
     let is = |row: &&BringUp| row.tables == "backed" && row.threads == 1 && row.machine == machine;

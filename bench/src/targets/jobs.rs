@@ -1,8 +1,7 @@
 //! Parallel jobs.
 
-use super::Comparison::{AtLeast, AtMost};
+use super::Sample;
 use super::sample::{over, samples, words};
-use super::{Comparison, Measure, Sample, Target};
 use crate::rows::{Jobs, Rows};
 use framewright_cli::grid::counted;
 use std::collections::HashSet;
@@ -12,33 +11,9 @@ const SMALL_SECONDS: f64 = 20e-6;
 /// A job that takes one thread more than this is large.
 const LARGE_SECONDS: f64 = 1e-3;
 
-const fn ratio(
-    id: &'static str,
-    what: &'static str,
-    (comparison, wanted): (Comparison, f64),
-    against: &'static str,
-    measure: Measure,
-) -> Target {
-    Target {
-        id,
-        area: "Jobs",
-        what,
-        comparison,
-        wanted,
-        unit: "x",
-        against,
-        measure,
-        command: "jobs",
-        limit: None,
-    }
-}
-
-pub(super) const TARGETS: &[Target] = &[
-    ratio(
-        "jobs-small",
-        "Jobs below 20 us, one after the other: time over a plain loop's",
-        (AtMost, 1.05),
-        "serial",
+targets! { TARGETS:
+    Jobs, "jobs", "jobs-small", "Jobs below 20 us, one after the other: time over a plain loop's",
+        <= 1.05 "x", "serial",
         |rows| {
             let rows = of(rows, |row| row.case != "two-empty" && !is_busy(row));
             let small = by(&rows, SERIAL).filter(|row| seconds(row) < Some(SMALL_SECONDS));
@@ -46,46 +21,27 @@ pub(super) const TARGETS: &[Target] = &[
             let jobs: HashSet<_> = small.iter().map(|row| row.job()).collect();
             let ours = by(&rows, OURS).filter(|row| jobs.contains(&row.job())).collect();
             compared(ours, |row| row.serial_ratio.middle, small)
-        },
-    ),
-    ratio(
-        "jobs-uniform",
-        "Large even jobs: rayon's time over ours",
-        (AtLeast, 0.98),
-        "rayon",
-        |rows| against_rayon(rows, &["uniform"]),
-    ),
-    ratio(
-        "jobs-skewed",
-        "Large uneven jobs: rayon's time over ours",
-        (AtLeast, 1.0),
-        "rayon",
-        |rows| against_rayon(rows, &["one-heavy", "ramp"]),
-    ),
-    ratio(
-        "jobs-empty",
-        "A job of two empty units on two threads: time over rayon's",
-        (AtMost, 0.5),
-        "rayon",
+        };
+    Jobs, "jobs", "jobs-uniform", "Large even jobs: rayon's time over ours", >= 0.98 "x", "rayon",
+        |rows| against_rayon(rows, &["uniform"]);
+    Jobs, "jobs", "jobs-skewed", "Large uneven jobs: rayon's time over ours", >= 1.0 "x", "rayon",
+        |rows| against_rayon(rows, &["one-heavy", "ramp"]);
+    Jobs, "jobs", "jobs-empty", "A job of two empty units on two threads: time over rayon's",
+        <= 0.5 "x", "rayon",
         |rows| {
             let rows = of(rows, |row| row.case == "two-empty");
             let samples = over_ours(&rows);
             let inverse = |sample: Sample| Sample { value: 1.0 / sample.value, ..sample };
             samples.into_iter().filter(|sample| sample.value > 0.0).map(inverse).collect()
-        },
-    ),
-    ratio(
-        "jobs-busy",
-        "Next to a process that keeps a CPU busy: time over a plain loop's",
-        (AtMost, 1.0),
-        "serial",
+        };
+    Jobs, "jobs", "jobs-busy", "Next to a process that keeps a CPU busy: time over a plain loop's",
+        <= 1.0 "x", "serial",
         |rows| {
             let rows = of(rows, is_busy);
             let (ours, serial) = (by(&rows, OURS).collect(), by(&rows, SERIAL).collect());
             compared(ours, |row| row.serial_ratio.middle, serial)
-        },
-    ),
-];
+        };
+}
 
 const OURS: &str = "framewright";
 const SERIAL: &str = "serial";

@@ -4,13 +4,39 @@
 //! `framewright report` shows them first; benchmarks of everything and comparisons can end with
 //! [`mod@table`].
 
-mod alloc;
-mod guest;
-mod hugepages;
-mod init;
-mod jobs;
-mod program;
-mod reporting;
+/// Targets: area, command, name, what is measured, the limit, what it is compared with, and the
+/// measurements in rows; then where the limit comes from that was measured beside ours, if it was.
+macro_rules! targets {
+    ($name:ident: $(
+        $area:ident, $command:expr, $id:literal, $what:literal,
+        $sign:tt $wanted:literal $unit:literal, $against:expr, $measure:expr
+        $(, limit $limit:expr)?;
+    )*) => {
+        pub const $name: &[$crate::targets::Target] = &[$($crate::targets::Target {
+            id: $id,
+            area: $crate::targets::Area::$area,
+            what: $what,
+            comparison: targets!(@ $sign),
+            wanted: $wanted,
+            unit: $unit,
+            against: $against,
+            measure: $measure,
+            command: $command,
+            limit: targets!(@ limit $($limit)?),
+        }),*];
+    };
+    (@ >=) => { $crate::targets::Comparison::AtLeast };
+    (@ <=) => { $crate::targets::Comparison::AtMost };
+    (@ limit) => { None };
+    (@ limit $limit:expr) => { Some($limit) };
+}
+pub mod alloc;
+pub mod guest;
+pub mod hugepages;
+pub mod init;
+pub mod jobs;
+pub mod program;
+pub mod reporting;
 mod sample;
 mod table;
 
@@ -23,12 +49,41 @@ use crate::rows::{Rows, Size};
 /// How measurements follow from rows of results.
 type Measure = fn(&Rows) -> Vec<Sample>;
 
+/// What targets are about, in the order in which they are shown.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Area {
+    Allocation,
+    Jobs,
+    BringUp,
+    Map,
+    Guest,
+    Pools,
+    Reporting,
+    Program,
+}
+
+impl Area {
+    /// For people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allocation => "Allocation",
+            Self::Jobs => "Jobs",
+            Self::BringUp => "Bring-up (on-demand)",
+            Self::Map => "The memory map",
+            Self::Guest => "The guest beside Linux",
+            Self::Pools => "Huge-page pools",
+            Self::Reporting => "Page reporting",
+            Self::Program => "Program and model",
+        }
+    }
+}
+
 /// One thing that must be reached.
 pub struct Target {
     /// Its name, for programs; unique.
     pub id: &'static str,
-    /// The section of docs/performance.md that it belongs to.
-    pub area: &'static str,
+    /// What it is about.
+    pub area: Area,
     /// What is measured.
     pub what: &'static str,
     /// Which way is good.
@@ -46,41 +101,6 @@ pub struct Target {
     /// The limit in rows of results, where another was measured beside ours: it counts rather than
     /// `wanted`.
     pub limit: Option<fn(&Rows) -> Option<f64>>,
-}
-
-/// A limit that is not to be passed.
-const fn at_most(
-    area: &'static str,
-    id: &'static str,
-    what: &'static str,
-    (wanted, unit): (f64, &'static str),
-    (against, command): (&'static str, &'static str),
-    measure: Measure,
-) -> Target {
-    Target {
-        id,
-        area,
-        what,
-        comparison: Comparison::AtMost,
-        wanted,
-        unit,
-        against,
-        measure,
-        command,
-        limit: None,
-    }
-}
-
-/// A limit that is to be reached.
-const fn at_least(
-    area: &'static str,
-    id: &'static str,
-    what: &'static str,
-    wanted: (f64, &'static str),
-    against: (&'static str, &'static str),
-    measure: Measure,
-) -> Target {
-    Target { comparison: Comparison::AtLeast, ..at_most(area, id, what, wanted, against, measure) }
 }
 
 /// Which way is good.
@@ -170,27 +190,8 @@ impl Outcome {
     }
 }
 
-/// All targets, in the order in which they are shown.
-pub fn all() -> impl Iterator<Item = &'static Target> {
-    [
-        alloc::TARGETS,
-        jobs::TARGETS,
-        init::TARGETS,
-        guest::TARGETS,
-        hugepages::TARGETS,
-        reporting::TARGETS,
-        program::TARGETS,
-    ]
-    .into_iter()
-    .flatten()
-}
-
-/// What rows of results say of each target.
-pub fn evaluate(rows: &Rows) -> Vec<Outcome> {
-    all().map(|target| outcome(target, rows)).collect()
-}
-
-fn outcome(target: &'static Target, rows: &Rows) -> Outcome {
+/// What rows of results say of a target.
+pub fn outcome(target: &'static Target, rows: &Rows) -> Outcome {
     let mut samples = (target.measure)(rows);
     samples.retain(|sample| sample.value.is_finite());
     let measured = target.limit.and_then(|limit| limit(rows));
@@ -266,15 +267,17 @@ pub fn shown(value: f64, unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::{evaluate, targets as all};
     use serde_json::{Value, json};
     use std::collections::BTreeSet;
 
     #[test]
     fn every_target_is_named_once() {
-        let ids: Vec<_> = all().map(|target| target.id).collect();
+        let ids: Vec<_> = all().iter().map(|target| target.id).collect();
         assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
         assert!(
-            ids.len() > 40 && all().all(|target| target.wanted >= 0.0 && !target.what.is_empty())
+            ids.len() > 40
+                && all().iter().all(|target| target.wanted >= 0.0 && !target.what.is_empty())
         );
     }
 

@@ -1,42 +1,24 @@
 //! The program itself, and its model.
 
+use super::Sample;
 use super::sample::{samples, words};
-use super::{Sample, Target, at_most};
 use crate::rows::{Model, Rows};
 
-const AREA: &str = "Program and model";
-
-pub(super) const TARGETS: &[Target] = &[
-    at_most(
-        AREA,
-        "bench-all-quick",
-        "bench all --quick on 2 CPUs",
-        (180.0, "s"),
-        ("an absolute limit", "all --quick"),
-        |rows| runs(rows, &["bench all --quick"]),
-    ),
-    at_most(
-        AREA,
-        "compare-linux",
-        "compare linux, emulated",
-        (600.0, "s"),
-        ("an absolute limit", "compare linux"),
-        |rows| runs(rows, &["compare linux", "compare linux --quick"]),
-    ),
-    at_most(
-        AREA,
-        "model-error",
-        "Model: error against what is measured here",
-        (25.0, "%"),
-        ("measured", "all"),
+targets! { TARGETS:
+    Program, "all --quick", "bench-all-quick", "bench all --quick on 2 CPUs",
+        <= 180.0 "s", "an absolute limit", |rows| runs(rows, &["bench all --quick"]);
+    Program, "compare linux", "compare-linux", "compare linux, emulated",
+        <= 600.0 "s", "an absolute limit",
+        |rows| runs(rows, &["compare linux", "compare linux --quick"]);
+    Program, "all", "model-error", "Model: error against what is measured here",
+        <= 25.0 "%", "measured",
         |rows| {
             // Other machines' published times are shown, but were not measured here.
             let here = rows.model.iter().filter(|row| row.source == "here");
             let error = |row: &Model| row.error_percent.0.get().map(f64::abs);
             samples(here, error, |row| words(&[&row.what, &row.machine]))
-        },
-    ),
-];
+        };
+}
 
 /// How long whole runs took: rows that readers of files add, see `report::input`.
 fn runs(rows: &Rows, commands: &[&str]) -> Vec<Sample> {

@@ -2,79 +2,38 @@
 
 use super::guest::linux_seconds;
 use super::sample::{samples, words};
-use super::{Sample, Target, at_most, is_two_gib};
+use super::{Sample, is_two_gib};
 use crate::rows::{Fault, Reporting, Rows};
 use framewright_cli::grid::counted;
-
-const AREA: &str = "Page reporting";
 
 const GUEST: &str = "reporting --on qemu";
 const HOSTED: &str = "reporting --on hosted";
 
-pub(super) const TARGETS: &[Target] = &[
-    at_most(
-        AREA,
-        "reporting-adaptive",
-        "Guest of 4 GiB: 95 % of 2 GiB back, adaptive pace",
-        (3.0, "s"),
-        ("Linux 6.12 elsewhere: about 18 s", GUEST),
-        |rows| until_back(rows, "adaptive"),
-    ),
-    Target {
-        limit: Some(linux_seconds),
-        ..at_most(
-            AREA,
-            "reporting-linux-pace",
-            "Guest of 4 GiB: 95 % of 2 GiB back, Linux's pace",
-            (18.0, "s"),
-            ("Linux 6.12 elsewhere: about 18 s", GUEST),
-            |rows| until_back(rows, "fixed"),
-        )
-    },
-    at_most(
-        AREA,
-        "reported-twice",
-        "Pages that are reported twice",
-        (0.0, "pages"),
-        ("an absolute limit", "reporting"),
-        |rows| falls(rows, |row| Some(row.reported_twice.get()? as f64)),
-    ),
-    at_most(
-        AREA,
-        "reporting-left",
-        "Guest: memory that stays with the host's mapping",
-        (40.0, "MiB"),
-        ("what it was before", GUEST),
-        |rows| falls(rows, |row| row.left_mib.0.middle.filter(|_| row.on == "qemu")),
-    ),
-    at_most(
-        AREA,
-        "reporting-cost",
+targets! { TARGETS:
+    Reporting, GUEST, "reporting-adaptive", "Guest of 4 GiB: 95 % of 2 GiB back, adaptive pace",
+        <= 3.0 "s", "Linux 6.12 elsewhere: about 18 s", |rows| until_back(rows, "adaptive");
+    Reporting, GUEST, "reporting-linux-pace", "Guest of 4 GiB: 95 % of 2 GiB back, Linux's pace",
+        <= 18.0 "s", "Linux 6.12 elsewhere: about 18 s", |rows| until_back(rows, "fixed"),
+        limit linux_seconds;
+    Reporting, "reporting", "reported-twice", "Pages that are reported twice",
+        <= 0.0 "pages", "an absolute limit",
+        |rows| falls(rows, |row| Some(row.reported_twice.get()? as f64));
+    Reporting, GUEST, "reporting-left", "Guest: memory that stays with the host's mapping",
+        <= 40.0 "MiB", "what it was before",
+        |rows| falls(rows, |row| row.left_mib.0.middle.filter(|_| row.on == "qemu"));
+    Reporting, HOSTED, "reporting-cost",
         "Cost to page_fault1 and page_fault2, in a process, paired runs",
-        (1.7, "%"),
-        ("reporting off", HOSTED),
-        cost,
-    ),
-    at_most(
-        AREA,
-        "reused-early",
+        <= 1.7 "%", "reporting off", cost;
+    Reporting, GUEST, "reused-early",
         "Guest: share of reported blocks that are reused while others are free",
-        (0.0, "%"),
-        ("an absolute limit", GUEST),
-        |rows| falls(rows, |row| row.reused_early_percent.get()),
-    ),
-    at_most(
-        AREA,
-        "shuffle-1t",
-        "Shuffle of 1 TiB on one thread",
-        (50.0, "ms"),
-        ("an absolute limit", "reporting"),
+        <= 0.0 "%", "an absolute limit", |rows| falls(rows, |row| row.reused_early_percent.get());
+    Reporting, "reporting", "shuffle-1t", "Shuffle of 1 TiB on one thread",
+        <= 50.0 "ms", "an absolute limit",
         |rows| {
             let large = rows.shuffle.iter().filter(|row| row.managed_gib == 1024);
             samples(large, |row| row.shuffle_ms.middle, |row| format!("{} GiB", row.managed_gib))
-        },
-    ),
-];
+        };
+}
 
 fn falls(rows: &Rows, value: fn(&Reporting) -> Option<f64>) -> Vec<Sample> {
     samples(&rows.reporting, value, |row| words(&[&row.on, &row.pace]))

@@ -23,7 +23,7 @@ pub fn table(outcomes: &[Outcome], style: Style) -> Vec<String> {
         // Columns are counted in bytes.
         let plain = |text: String| text.replace('\u{d7}', "x").replace('\u{b5}', "u");
         grid.row([
-            target.area.into(),
+            target.area.name().into(),
             target.what.into(),
             plain(must),
             plain(is),
@@ -46,8 +46,8 @@ pub fn table(outcomes: &[Outcome], style: Style) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::evaluate;
     use super::*;
+    use crate::registry::evaluate;
     use crate::rows::Rows;
     use serde_json::json;
 

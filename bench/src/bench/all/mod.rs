@@ -4,11 +4,11 @@
 mod child;
 mod file;
 
-use super::registry;
 use super::section::Section;
 use crate::args::BenchAll;
 use crate::machine;
 use crate::progress;
+use crate::registry;
 use file::{Header, Outcome, ResultsFile};
 use framewright_cli::error::{self, Error};
 use framewright_cli::interrupt;

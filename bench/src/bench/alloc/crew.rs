@@ -1,6 +1,7 @@
 //! Threads that work on one allocator at the same time, each as a CPU of its own on a CPU of the
 //! host.
 
+use crate::bench::common::failed;
 use crate::bench::host;
 use crate::bench::subject::Subject;
 use framewright_cli::error::Error;
@@ -82,7 +83,7 @@ pub fn run_on<S: Subject, T: Send>(
     work: impl Fn(&Member<'_>, &S) -> T + Sync,
 ) -> Result<Vec<T>, Error> {
     if subjects.is_empty() {
-        return Err(Error::Failed("there is no allocator to work on".into()));
+        return Err(failed("there is no allocator to work on"));
     }
     let cpus = host::cpus()?;
     let shared = Shared {
@@ -125,7 +126,7 @@ pub fn alone<S: Subject, T: Send>(
     let results =
         run(subject, 1, |_| work.lock().ok().and_then(|mut work| work.take()).map(|work| work()))?;
     let result = results.into_iter().flatten().next();
-    result.ok_or_else(|| Error::Failed("a thread did not do its work".into()))
+    result.ok_or_else(|| failed("a thread did not do its work"))
 }
 
 #[cfg(test)]

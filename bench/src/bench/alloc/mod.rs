@@ -11,7 +11,7 @@ mod table;
 use super::host;
 use super::section::{Section, Table};
 use super::subject::{self, Buddy, Depot, Ours};
-use crate::args::BenchOptions;
+use crate::bench::common::failed;
 use framewright_cli::error::Error;
 use measure::Effort;
 use rows::Rows;
@@ -81,19 +81,14 @@ const MANAGED_GIB: [u64; 3] = [8, 64, 1024];
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or an allocator that did not do what it must.
-pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json, tables)
-}
-
-fn section(quick: bool) -> Result<Section, Error> {
+pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let threads = thread_counts(host::cpus()?.len());
     let cpus = threads.last().copied().unwrap_or(1);
     let mut rows = Rows::default();
     for managed_gib in MANAGED_GIB {
         let bytes = managed_gib << 30;
-        let cpus =
-            u32::try_from(cpus).map_err(|_| Error::Failed("the host has too many CPUs".into()))?;
+        let cpus = u32::try_from(cpus).map_err(|_| failed("the host has too many CPUs"))?;
         Ours::with(bytes, cpus, |ours| {
             if cpus < 2 {
                 return rows.measure(ours, &[], managed_gib, &threads, scale);

@@ -5,7 +5,6 @@ mod qemu;
 
 use super::common::{failed, synthetic};
 use super::section::{Column, Section, Table, shown, table};
-use crate::args::BenchOn;
 use crate::progress;
 use crate::rows::{Hugepages, Measured, Rows, Spread};
 use framewright::Manager;
@@ -117,19 +116,19 @@ struct Times {
 ///
 /// # Errors
 /// A machine that this process cannot stand in for, or a pool that did not get its pages.
-pub fn run(options: &BenchOn) -> Result<(), Error> {
-    match options.on {
-        Where::Hosted => hosted(options),
+pub fn section(on: Where, quick: bool) -> Result<Section, Error> {
+    match on {
+        Where::Hosted => hosted(quick),
         Where::Qemu => {
-            let (rows, repetitions, timed) = qemu::rows(options.quick)?;
-            Section::of(repetitions, timed, &rows).print(options.json, tables)
+            let (rows, repetitions, timed) = qemu::rows(quick)?;
+            Ok(Section::of(repetitions, timed, &rows))
         }
     }
 }
 
-fn hosted(options: &BenchOn) -> Result<(), Error> {
-    let pick = |quick, full| if options.quick { quick } else { full };
-    let repetitions = if options.quick { QUICK_REPETITIONS } else { REPETITIONS };
+fn hosted(quick: bool) -> Result<Section, Error> {
+    let pick = |less, all| if quick { less } else { all };
+    let repetitions = if quick { QUICK_REPETITIONS } else { REPETITIONS };
     let memory_bytes = pick(QUICK_MEMORY_BYTES, MEMORY_BYTES);
     let map_memory_bytes = pick(QUICK_MAP_MEMORY_BYTES, MAP_MEMORY_BYTES);
     let cpus = std::thread::available_parallelism()
@@ -185,7 +184,7 @@ fn hosted(options: &BenchOn) -> Result<(), Error> {
         memory_bytes >> 30,
         map_memory_bytes >> 30
     );
-    Section::of(repetitions, timed, &rows).print(options.json, tables)
+    Ok(Section::of(repetitions, timed, &rows))
 }
 
 fn rows_of(
@@ -234,20 +233,11 @@ fn times(
     repetitions: usize,
 ) -> Result<Times, Error> {
     let Case { size, pages, threads, reclaim, .. } = case;
-    let pool = manager.pool(size);
     let resize = |target: u64, threads: u32| {
-        let failed = |what: &dyn std::fmt::Display| {
-            failed(format!("the {size} pool of {pages} pages: {what}"))
-        };
         let started = Instant::now();
-        let resized = if threads == 1 {
-            pool.resize(target, &NoHelpers)
-        } else {
-            pool.resize(target, HostedHelpers::shared())
-        };
+        let resized = resize(manager, (size, pages), target, threads);
         let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
-        let resized = resized.map_err(|error| failed(&error))?;
-        if resized.reached == target { Ok(elapsed_ms) } else { Err(failed(&resized)) }
+        resized.map(|()| elapsed_ms)
     };
     // A handful of pages takes as long as looking at the clock a few times. With reclaim only the
     // first fill has something to give up.
@@ -296,6 +286,30 @@ fn times(
     manager.hugetlb().set_optimize_vmemmap(false);
     manager.hugetlb().set_eager_restore(false);
     Ok(times)
+}
+
+/// Resizes a pool that is to have so many pages, by one thread or with helpers.
+///
+/// # Errors
+/// It did not get its pages.
+pub fn resize(
+    manager: &Manager<HostedPlatform>,
+    (size, pages): (PoolSize, u64),
+    target: u64,
+    threads: u32,
+) -> Result<(), Error> {
+    let pool = manager.pool(size);
+    let resized = if threads == 1 {
+        pool.resize(target, &NoHelpers)
+    } else {
+        pool.resize(target, HostedHelpers::shared())
+    };
+    let why = match resized {
+        Ok(resized) if resized.reached == target => return Ok(()),
+        Ok(resized) => resized.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(failed(format!("the {size} pool of {pages} pages: {why}")))
 }
 
 /// Blocks that pools have, neighbours together.

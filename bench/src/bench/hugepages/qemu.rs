@@ -2,6 +2,7 @@
 //! shell fills and empties pools and reads its own clock and counters.
 
 use super::{Case, Reclaim, Times, row};
+use crate::bench::common::failed;
 use crate::rows::Hugepages;
 use framewright::hugetlb::PoolSize;
 use framewright_cli::args::{Accel, Target};
@@ -91,8 +92,8 @@ fn measure(
     match ended.transcript.status {
         Some(0) => times(&said, case, repetitions)
             .map(|times| (times, used))
-            .map_err(|why| Error::Failed(format!("{why}; the guest said:\n{said}"))),
-        _ => Err(Error::Failed(format!("the guest's commands failed:\n{said}"))),
+            .map_err(|why| failed(format!("{why}; the guest said:\n{said}"))),
+        _ => Err(failed(format!("the guest's commands failed:\n{said}"))),
     }
 }
 

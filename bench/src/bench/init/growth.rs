@@ -4,10 +4,12 @@ use super::Scale;
 use super::measure::DESCRIPTOR;
 use crate::bench::common::{failed, synthetic};
 use crate::rows::{Init, InitGrowth, Measured, Spread};
-use framewright::Request;
 use framewright::units::Order;
+use framewright::{Manager, Request};
 use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent};
+use framewright_hosted::HostedPlatform;
+use std::time::Instant;
 
 /// Bringing up one section because a request wants it, beside its share of the same by the job.
 ///
@@ -24,18 +26,7 @@ pub fn row(scale: Scale) -> Result<Init, Error> {
         let sections = node["pages"].as_f64().unwrap_or(0.0) / order.pages() as f64;
         by_job.push(node["elapsed_ms"].as_f64().unwrap_or(0.0) / 1e3 / sections);
         let pass = pass.end_dirty()?.bring_up_withheld()?;
-        let manager = pass.manager();
-        loop {
-            let before = manager.totals().deferred_pages;
-            let started = std::time::Instant::now();
-            if manager.allocate(&Request::new(order)).is_err() {
-                break;
-            }
-            let seconds = started.elapsed().as_secs_f64();
-            if before - manager.totals().deferred_pages == order.pages() {
-                by_request.push(seconds);
-            }
-        }
+        by_request.extend(by_requests(pass.manager(), order));
         session = pass.end_dirty()?;
     }
     let (request, job) = (Spread::of(by_request), Spread::of(by_job));
@@ -51,4 +42,21 @@ pub fn row(scale: Scale) -> Result<Init, Error> {
         growth: Some(InitGrowth { share_of_bulk_seconds: job, bulk_ratio: Measured(ratio) }),
         first_touch: false,
     })
+}
+
+/// What each request of this size takes that brings up deferred memory of its own size, in seconds,
+/// until no memory is left.
+pub fn by_requests(manager: &Manager<HostedPlatform>, order: Order) -> Vec<f64> {
+    let mut times = Vec::new();
+    loop {
+        let before = manager.totals().deferred_pages;
+        let started = Instant::now();
+        if manager.allocate(&Request::new(order)).is_err() {
+            return times;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        if before - manager.totals().deferred_pages == order.pages() {
+            times.push(seconds);
+        }
+    }
 }

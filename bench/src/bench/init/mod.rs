@@ -2,14 +2,13 @@
 //! beside a plain fill of as many bytes.
 
 mod ground;
-mod growth;
+pub mod growth;
 pub mod limit;
 mod measure;
 mod table;
 
 use super::host;
 use super::section::{Section, Table};
-use crate::args::BenchInit;
 use crate::rows::{Init, Rows};
 use framewright::parameters::Policy;
 use framewright_cli::error::Error;
@@ -40,11 +39,11 @@ const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 8 };
 ///
 /// # Errors
 /// A machine that this process cannot stand in for.
-pub fn run(options: &BenchInit) -> Result<(), Error> {
-    let scale = if options.quick { QUICK } else { FULL };
+pub fn section(quick: bool) -> Result<Section, Error> {
+    let scale = if quick { QUICK } else { FULL };
     let rows = all(scale, host::cpus()?.len())?;
     let timed = format!("{} GiB; {TIMED}", scale.memory_bytes >> 30);
-    Section::of(scale.repetitions, timed, &rows).print(options.json, tables)
+    Ok(Section::of(scale.repetitions, timed, &rows))
 }
 
 /// Rows for people.

@@ -1,5 +1,6 @@
 //! Another process that keeps one CPU busy: [`Spinner`].
 
+use crate::bench::common::failed;
 use crate::bench::host;
 use framewright_cli::error::Error;
 use std::process::{Child, Command, Stdio};
@@ -22,9 +23,9 @@ impl Spinner {
             let mut shell = Command::new("sh");
             shell.args(["-c", "while kill -0 $PPID; do :; done"]);
             shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            shell.spawn().map_err(|error| {
-                Error::Failed(format!("a shell that spins cannot be started: {error}"))
-            })
+            shell
+                .spawn()
+                .map_err(|error| failed(format!("a shell that spins cannot be started: {error}")))
         };
         let child =
             thread::scope(|scope| scope.spawn(start).join().expect("the thread did not panic"))?;

@@ -1,6 +1,7 @@
 //! Ways to do a load: [`Engine`].
 
 use super::cases::{Case, Kind, Load};
+use crate::bench::common::failed;
 use framewright_cli::error::Error;
 use framewright_hosted::HostedHelpers;
 use framewright_jobs::{Job, UnitCost};
@@ -90,8 +91,7 @@ impl Pools {
     /// They cannot be started.
     pub fn new(threads: usize) -> Result<Self, Error> {
         let rayon = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let rayon =
-            rayon.map_err(|error| Error::Failed(format!("rayon has no threads: {error}")))?;
+        let rayon = rayon.map_err(|error| failed(format!("rayon has no threads: {error}")))?;
         Ok(Self { rayon, sums: (0..threads).map(|_| Sum::default()).collect(), threads })
     }
 

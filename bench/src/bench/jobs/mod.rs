@@ -9,7 +9,6 @@ mod table;
 
 use super::host;
 use super::section::{Section, Table};
-use crate::args::BenchOptions;
 use crate::progress;
 use crate::rows::{Jobs, Rows};
 use cases::{Case, Scale};
@@ -48,11 +47,7 @@ const QUICK: (Effort, Scale) =
 ///
 /// # Errors
 /// Threads or the other process cannot be started.
-pub fn run(options: &BenchOptions) -> Result<(), Error> {
-    section(options.quick)?.print(options.json, tables)
-}
-
-fn section(quick: bool) -> Result<Section, Error> {
+pub fn section(quick: bool) -> Result<Section, Error> {
     let (effort, scale) = if quick { QUICK } else { FULL };
     let cpus = host::cpus()?;
     let pools = Pools::new(cpus.len())?;

@@ -8,10 +8,10 @@ mod qemu;
 mod shuffle;
 mod table;
 
-pub use qemu::{machine_process, resident_bytes};
+pub use fall::Sample;
+pub use qemu::watched;
 
 use super::section::{Section, Table};
-use crate::args::BenchReporting;
 use crate::progress;
 use crate::rows::{Row, Rows, to_json};
 use fall::Fall;
@@ -74,10 +74,10 @@ const SHUFFLES: usize = 9;
 ///
 /// # Errors
 /// A machine that cannot be had, or one that did not do what it must.
-pub fn run(options: &BenchReporting) -> Result<(), Error> {
-    let scale = if options.quick { QUICK } else { FULL };
+pub fn section(on: Option<Where>, quick: bool) -> Result<Section, Error> {
+    let scale = if quick { QUICK } else { FULL };
     let mut rows = Vec::new();
-    if options.on != Some(Where::Qemu) {
+    if on != Some(Where::Qemu) {
         for &pace in scale.paces {
             progress::step(&format_args!("reporting: {} pace", pace.name()))?;
             // One at Linux's pace takes half a minute.
@@ -87,19 +87,19 @@ pub fn run(options: &BenchReporting) -> Result<(), Error> {
             add(&mut rows, &falls);
         }
     }
-    if options.on != Some(Where::Hosted) {
+    if on != Some(Where::Hosted) {
         for &pace in scale.paces {
             progress::step(&format_args!("reporting: guest, {} pace", pace.name()))?;
             add(&mut rows, &[qemu::fall(scale, pace)?]);
         }
     }
-    if options.on != Some(Where::Qemu) {
+    if on != Some(Where::Qemu) {
         rows.extend(to_json(&fault::rows(scale)?));
         progress::step(&"reporting: shuffle")?;
         rows.push(shuffle::row(SHUFFLES)?.to_json());
     }
     let timed = format!("machines of {} GiB; {TIMED}", scale.memory_bytes >> 30);
-    Section::new("reporting", scale.rounds, timed, rows).print(options.json, tables)
+    Ok(Section::new("reporting", scale.rounds, timed, rows))
 }
 
 /// The row of these courses, and the first of them over time.

@@ -3,6 +3,7 @@
 
 use super::fall::{Fall, Sample};
 use super::{FULL, Scale};
+use crate::bench::common::failed;
 use framewright::reporting::Pace;
 use framewright_cli::args::Target;
 use framewright_cli::error::Error;
@@ -11,7 +12,6 @@ use framewright_cli::qemu::command::PROGRAM;
 use framewright_cli::qemu::encoding::encode;
 use framewright_cli::qemu::run::Watch;
 use std::fs;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,18 +35,12 @@ pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
         parameters: vec![format!("page_reporting.pace={}", pace.name())],
         ..Target::on_qemu(scale.memory_bytes, PATIENCE_SECONDS)
     };
-    let (over, samples) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let script = script(scale, pace);
-    let script = thread::scope(|scope| {
-        scope.spawn(|| watch_memory(scale.memory_bytes, &over, &samples));
-        let done = follow(&target, &script);
-        over.store(true, Ordering::Relaxed);
-        done
-    })?;
-    let samples = samples.into_inner().unwrap_or_default();
+    let (followed, samples) = watched(scale.memory_bytes, || follow(&target, &script));
+    let script = followed?;
     fall_of(&script, &samples, scale, pace).ok_or_else(|| {
         let (said, count) = (&script.said, samples.len());
-        Error::Failed(format!(
+        failed(format!(
             "the guest was not seen to free its memory ({count} looks at it); it said:\n{said}"
         ))
     })
@@ -133,25 +127,33 @@ fn fall_of(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Opt
     })
 }
 
-/// Looks at the memory of a machine that this process started, until it is over.
-fn watch_memory(memory_bytes: u64, over: &AtomicBool, samples: &Mutex<Vec<Sample>>) {
-    let mut pid = None;
-    while !over.load(Ordering::Relaxed) {
-        pid = pid.or_else(machine_process);
-        if let Some(bytes) = pid.and_then(|pid| resident_bytes(pid, memory_bytes))
-            && let Ok(mut samples) = samples.lock()
-        {
-            samples.push(Sample { at: Instant::now(), bytes });
-        } else {
-            // It is not there yet, or was given up for another.
-            pid = None;
+/// Runs `work` while a thread looks at the memory of the machine that it starts, again and again:
+/// what came of it, and when how many bytes were there.
+pub fn watched<T>(memory_bytes: u64, work: impl FnOnce() -> T) -> (T, Vec<Sample>) {
+    let over = AtomicBool::new(false);
+    let watch = || {
+        let (mut pid, mut samples) = (None, Vec::new());
+        while !over.load(Ordering::Relaxed) {
+            pid = pid.or_else(machine_process);
+            // Without one it is not there yet, or was given up for another.
+            match pid.and_then(|pid| resident_bytes(pid, memory_bytes)) {
+                Some(bytes) => samples.push(Sample { at: Instant::now(), bytes }),
+                None => pid = None,
+            }
+            thread::sleep(STEP);
         }
-        thread::sleep(STEP);
-    }
+        samples
+    };
+    thread::scope(|scope| {
+        let watcher = scope.spawn(watch);
+        let done = work();
+        over.store(true, Ordering::Relaxed);
+        (done, watcher.join().unwrap_or_default())
+    })
 }
 
 /// The process of a machine that this one has started.
-pub fn machine_process() -> Option<u32> {
+fn machine_process() -> Option<u32> {
     let ours = std::process::id();
     let is_ours = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -168,7 +170,7 @@ pub fn machine_process() -> Option<u32> {
 }
 
 /// How much of a process's mapping of this size is in memory.
-pub fn resident_bytes(pid: u32, memory_bytes: u64) -> Option<u64> {
+fn resident_bytes(pid: u32, memory_bytes: u64) -> Option<u64> {
     share(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?, memory_bytes)
 }
 

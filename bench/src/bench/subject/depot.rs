@@ -4,6 +4,7 @@
 //! only as much memory as the bitmaps need stands behind the frames.
 
 use super::interface::Subject;
+use crate::bench::common::failed;
 use frame_alloc::{
     CpuId, DepotAllocator, PageSize, PhysRange, PhysicalAllocator, Provenance, RegionInit,
     SummaryBuddyAllocator,
@@ -99,7 +100,7 @@ impl Depot {
         let made = unsafe { depot.allocator.try_init(0, bytes(memory_bytes), &usable) };
         FRAME_0.set(None);
         made.map_err(|error| {
-            Error::Failed(format!("frame-alloc cannot manage {memory_bytes} bytes: {error}"))
+            failed(format!("frame-alloc cannot manage {memory_bytes} bytes: {error}"))
         })?;
         Ok(depot)
     }

@@ -1,7 +1,8 @@
 //! Free page reporting: how soon the host has back what both have freed, as the host sees it.
 
 use super::common;
-use crate::bench::{machine_process, resident_bytes};
+use crate::bench::common::failed;
+use crate::bench::reporting::{Sample, watched};
 use crate::compare::lab::{BALLOON_MODULE, Heard, Lab, Shape, Words};
 use crate::compare::linux;
 use crate::compare::plan::Plan;
@@ -9,14 +10,9 @@ use crate::compare::rows::{Demand, Row, Unit};
 use crate::rows::{Course, Row as _, Size, Times};
 use framewright_cli::error::Error;
 use serde_json::Value;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 const MEMORY_GIB: u64 = 4;
-/// From look to look.
-const STEP: Duration = Duration::from_millis(25);
 /// Points of a series at most.
 const MOST_POINTS: usize = 300;
 /// What ours may take at its own pace until 95 % are back, and what it may leave above what was
@@ -161,50 +157,28 @@ struct Observed {
 
 /// Watches the memory of the machine that `run` starts.
 fn observed(shape: &Shape, run: impl FnOnce() -> Result<Heard, Error>) -> Result<Observed, Error> {
-    let (over, samples) = (AtomicBool::new(false), Mutex::new(Vec::new()));
-    let heard = thread::scope(|scope| {
-        scope.spawn(|| watch(shape.memory_bytes, &over, &samples));
-        let heard = run();
-        over.store(true, Ordering::Relaxed);
-        heard
-    })?;
-    let samples = samples.into_inner().unwrap_or_default();
-    cut(heard, &samples)
+    let (heard, samples) = watched(shape.memory_bytes, run);
+    cut(heard?, &samples)
 }
 
 /// What was seen between the marks.
-fn cut(heard: Heard, samples: &[(Instant, u64)]) -> Result<Observed, Error> {
+fn cut(heard: Heard, samples: &[Sample]) -> Result<Observed, Error> {
     // Linux's program has an `@` in front of all that it says.
     let time = |mark: &str| heard.time_of(mark).or_else(|| heard.time_of(&format!("@{mark}")));
     let (Some(ready), Some(freed), Some(over)) = (time(READY), time(FREED), time(OVER)) else {
-        return Err(Error::Failed("a machine was not heard to free its memory".into()));
+        return Err(failed("a machine was not heard to free its memory"));
     };
     let relative = |at: Instant| {
         let after = at.saturating_duration_since(freed).as_secs_f64();
         after - freed.saturating_duration_since(at).as_secs_f64()
     };
-    let between = samples.iter().filter(|(at, _)| (ready..=over).contains(at));
-    let samples: Vec<_> =
-        between.map(|&(at, bytes)| (relative(at), bytes as f64 / f64::from(1 << 20))).collect();
+    let between = samples.iter().filter(|sample| (ready..=over).contains(&sample.at));
+    let mib = |sample: &Sample| sample.bytes as f64 / f64::from(1 << 20);
+    let samples: Vec<_> = between.map(|sample| (relative(sample.at), mib(sample))).collect();
     if samples.is_empty() {
-        return Err(Error::Failed("the memory of a machine could not be seen in its smaps".into()));
+        return Err(failed("the memory of a machine could not be seen in its smaps"));
     }
     Ok(Observed { heard, samples })
-}
-
-fn watch(memory_bytes: u64, over: &AtomicBool, samples: &Mutex<Vec<(Instant, u64)>>) {
-    let mut pid = None;
-    while !over.load(Ordering::Relaxed) {
-        pid = pid.or_else(machine_process);
-        if let Some(bytes) = pid.and_then(|pid| resident_bytes(pid, memory_bytes))
-            && let Ok(mut samples) = samples.lock()
-        {
-            samples.push((Instant::now(), bytes));
-        } else {
-            pid = None;
-        }
-        thread::sleep(STEP);
-    }
 }
 
 impl Observed {
@@ -274,8 +248,9 @@ mod tests {
         let marks = [(1000, "@mark ready"), (5000, "mark freed"), (9000, "@mark over")];
         heard.lines = marks.map(|(ms, line)| (at(start, ms), line.to_owned())).to_vec();
         let mib = [7, 10, 11, 500, 1010, 1011, 800, 400, 50, 20, 3];
-        let samples: Vec<_> =
-            (0..).zip(mib).map(|(second, mib)| (at(start, second * 1000), mib << 20)).collect();
+        let sample =
+            |(second, mib): (u64, u64)| Sample { at: at(start, second * 1000), bytes: mib << 20 };
+        let samples: Vec<_> = (0..).zip(mib).map(sample).collect();
         let Ok(seen) = cut(heard, &samples) else { panic!("everything was seen") };
         assert_eq!((seen.samples.len(), seen.samples[0]), (9, (-4.0, 10.0)));
         assert_eq!((seen.top_mib(), seen.left_mib()), (1011.0, Some(10.0)));

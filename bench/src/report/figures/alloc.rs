@@ -22,7 +22,7 @@ const PANELS: [(&str, Half, &str); 4] = [
     ("pair", GET, "Allocate and free at once"),
 ];
 
-pub(super) fn section(rows: &Rows) -> Section {
+pub fn section(rows: &Rows) -> Section {
     let least = rows.alloc.iter().map(|row| row.managed_gib).min().unwrap_or(0);
     let small = || rows.alloc.iter().filter(|row| row.managed_gib == least);
     let threads = wholes(small().map(|row| row.threads));

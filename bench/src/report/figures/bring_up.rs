@@ -4,7 +4,7 @@ use super::super::svg::{Bars, Limit, Mark, Unit};
 use super::{Group, Line, Section, dots, mark, point, texts};
 use crate::rows::{BringUp, Rows};
 
-pub(super) fn section(rows: &Rows) -> Section {
+pub fn section(rows: &Rows) -> Section {
     let rows = &rows.bring_up;
     let machines = texts(rows.iter().map(|row| &row.machine));
     let tables = texts(rows.iter().map(|row| &row.tables));

@@ -5,7 +5,7 @@ use super::{Group, Line, Section, WIDE, counted, dots, drawn, mark, names};
 use crate::rows::{Compare, Rows, Unit};
 use crate::targets::words;
 
-pub(super) fn section(rows: &Rows) -> Section {
+pub fn section(rows: &Rows) -> Section {
     let rows = || rows.compare.iter().filter(|row| is_comparable(row));
     let lines: Vec<Line> =
         rows().filter_map(|row| Some((name(row), vec![Some(speed_up(row)?)]))).collect();

@@ -17,7 +17,7 @@ type Action = (fn(&Hugepages) -> Spread, &'static str);
 /// What is done with a pool.
 const ACTIONS: [Action; 2] = [(|row| row.fill_ms, "fill"), (|row| row.empty_ms, "empty")];
 
-pub(super) fn section(rows: &Rows) -> Section {
+pub fn section(rows: &Rows) -> Section {
     let rows = &rows.hugepages;
     let mut plots = Vec::new();
     let policies = texts(rows.iter().map(|row| &row.policy));

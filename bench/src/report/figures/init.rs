@@ -4,7 +4,7 @@ use super::super::svg::{Bars, Limit, Shape, Unit};
 use super::{Group, Line, Section, counted, dots, drawn, mark, names};
 use crate::rows::{Init, InitLimit, Rows};
 
-pub(super) fn section(rows: &Rows) -> Section {
+pub fn section(rows: &Rows) -> Section {
     let rows = &rows.init;
     // Those that have a limit.
     let lines = |is_first_touch: bool, marks: &dyn Fn(&Init, &InitLimit) -> Line| -> Vec<Line> {

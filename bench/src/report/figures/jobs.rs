@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// Engines that are shown, ours first.
 const ENGINES: [&str; 5] = ["framewright", "rayon", "scoped", "rayon-inside", "framewright-new"];
 
-pub(super) fn section(rows: &Rows) -> Section {
+pub fn section(rows: &Rows) -> Section {
     let known = texts(rows.jobs.iter().map(|row| &row.engine));
     let engines: Vec<String> = ENGINES
         .iter()

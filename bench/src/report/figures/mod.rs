@@ -1,14 +1,14 @@
 //! Which rows become which plots. What no module here knows is shown as a table alone.
 
-mod alloc;
-mod bring_up;
-mod compare;
-mod hugepages;
-mod init;
-mod jobs;
-mod model;
-mod reporting;
-mod scaling;
+pub mod alloc;
+pub mod bring_up;
+pub mod compare;
+pub mod hugepages;
+pub mod init;
+pub mod jobs;
+pub mod model;
+pub mod reporting;
+pub mod scaling;
 
 use super::svg::{Bars, Mark, Picture, Shape, Unit};
 use crate::rows::{Rows, Spread};
@@ -57,30 +57,7 @@ impl Group {
 }
 
 /// A module's part.
-type Make = fn(&Rows) -> Section;
-
-/// All parts, in the order of the page.
-const ALL: [Make; 9] = [
-    compare::section,
-    alloc::section,
-    bring_up::section,
-    init::section,
-    scaling::section,
-    jobs::section,
-    hugepages::section,
-    reporting::section,
-    model::section,
-];
-
-/// The parts that have rows.
-pub fn sections(rows: &Rows) -> Vec<Section> {
-    let has_rows = |section: &Section| section.benches.iter().any(|bench| rows.has(bench));
-    let mut sections: Vec<Section> = ALL.iter().map(|make| make(rows)).filter(has_rows).collect();
-    for section in &mut sections {
-        section.groups.retain(|group| !group.plots.is_empty());
-    }
-    sections
-}
+pub type Make = fn(&Rows) -> Section;
 
 /// Allocators and engines of one plot that are told apart.
 const SIGNS: usize = 6;

@@ -12,7 +12,7 @@ const SOURCES: [&str; 2] = ["measured here", "published by others"];
 /// How far a prediction may be off.
 const BAND_PERCENT: f64 = 25.0;
 
-pub(super) fn section(rows: &Rows) -> Section {
+pub fn section(rows: &Rows) -> Section {
     let rows = &rows.model;
     let seconds = |ms: &Measured<f64>| ms.get().map(|ms| ms * 1e-3).filter(|&time| time > 0.0);
     let name = |row: &Model| words(&[&row.what, &row.machine]);

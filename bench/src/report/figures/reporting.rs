@@ -14,7 +14,7 @@ const MOST_POINTS: usize = 240;
 /// What Linux takes elsewhere until 95 % of that are back, where nobody measured it.
 const LINUX_SECONDS: f64 = 18.0;
 
-pub(super) fn section(rows: &Rows) -> Section {
+pub fn section(rows: &Rows) -> Section {
     let (curves, known) = curves(&rows.series);
     let shares = names(&[HALF, MOST]);
     let first = known + shares.len();

@@ -5,7 +5,7 @@ use super::{Group, NARROW, Section, texts};
 use crate::rows::{Rows, Scaling};
 use crate::targets::words;
 
-pub(super) fn section(rows: &Rows) -> Section {
+pub fn section(rows: &Rows) -> Section {
     let rows = &rows.scaling;
     let shares = rows.iter().any(|row| row.cpus_percent.get() > Some(0.0));
     let across = |row: &Scaling| {

@@ -1,0 +1,93 @@
+//! All benchmarks, for those who read what others wrote: how the rows of each become tables and
+//! figures, and what they must show.
+//!
+//! What a benchmark measures are rows of its tables (`rows`), which all that is here reads. How it
+//! is run is in the command line alone, as each has its own options.
+
+use crate::bench::section::Tables;
+use crate::bench::{alloc, bring_up, fragment, hugepages, init, jobs, reporting, scaling, traffic};
+use crate::model;
+use crate::report::figures::{self, Make, Section};
+use crate::rows::Rows;
+use crate::targets::{self, Outcome, Target};
+
+/// One benchmark.
+pub struct Bench {
+    /// Its name, which is that of the table to which most of its rows belong.
+    name: &'static str,
+    /// How its rows become tables for people.
+    tables: Tables,
+    /// Its part of the page; some have one in common.
+    figures: Option<Make>,
+    /// What it must show.
+    targets: &'static [Target],
+}
+
+const fn bench(
+    name: &'static str,
+    tables: Tables,
+    figures: Option<Make>,
+    targets: &'static [Target],
+) -> Bench {
+    Bench { name, tables, figures, targets }
+}
+
+/// All of them, in the order of the page.
+const ALL: [Bench; 12] = [
+    bench("compare", none, Some(figures::compare::section), targets::guest::TARGETS),
+    bench("alloc", alloc::tables, Some(figures::alloc::section), targets::alloc::TARGETS),
+    bench("traffic", traffic::tables, None, &[]),
+    bench("fragment", fragment::tables, None, &[]),
+    bench("bring-up", bring_up::tables, Some(figures::bring_up::section), targets::init::BRING_UP),
+    bench("init", init::tables, Some(figures::init::section), targets::init::MAP),
+    bench("scaling", scaling::tables, Some(figures::scaling::section), &[]),
+    bench("jobs", jobs::tables, Some(figures::jobs::section), targets::jobs::TARGETS),
+    bench(
+        "hugepages",
+        hugepages::tables,
+        Some(figures::hugepages::section),
+        targets::hugepages::TARGETS,
+    ),
+    bench(
+        "reporting",
+        reporting::tables,
+        Some(figures::reporting::section),
+        targets::reporting::TARGETS,
+    ),
+    bench("model", model::tables, Some(figures::model::section), &[]),
+    // Rows that readers of files add.
+    bench("run", none, None, targets::program::TARGETS),
+];
+
+/// No tables: those of a comparison need more than its rows.
+fn none(_: &Rows) -> Vec<crate::bench::section::Table> {
+    Vec::new()
+}
+
+/// How the rows of a benchmark become tables; those of one that nobody knows become none.
+pub fn tables(bench: &str) -> Tables {
+    ALL.iter().find(|known| known.name == bench).map_or(none, |known| known.tables)
+}
+
+/// The parts of the page that have rows.
+pub fn sections(rows: &Rows) -> Vec<Section> {
+    let has_rows = |section: &Section| section.benches.iter().any(|bench| rows.has(bench));
+    let made = ALL.iter().filter_map(|bench| Some(bench.figures?(rows)));
+    let mut sections: Vec<Section> = made.filter(has_rows).collect();
+    for section in &mut sections {
+        section.groups.retain(|group| !group.plots.is_empty());
+    }
+    sections
+}
+
+/// All that must be reached, area by area.
+pub fn targets() -> Vec<&'static Target> {
+    let mut all: Vec<&Target> = ALL.iter().flat_map(|bench| bench.targets).collect();
+    all.sort_by_key(|target| target.area);
+    all
+}
+
+/// What rows of results say of each target.
+pub fn evaluate(rows: &Rows) -> Vec<Outcome> {
+    targets().into_iter().map(|target| targets::outcome(target, rows)).collect()
+}
