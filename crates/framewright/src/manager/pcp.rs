@@ -56,7 +56,7 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`AllocateError`].
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub fn allocate_order(
         &self,
