@@ -20,4 +20,5 @@ pub mod report;
 pub mod shell;
 pub mod snapshot;
 pub mod target;
+mod terminal;
 pub mod top;

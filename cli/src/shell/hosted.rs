@@ -1,6 +1,5 @@
 //! The shell over a machine in this process.
 
-use super::terminal::Terminal;
 use crate::args::Target;
 use crate::attach::with_watchers;
 use crate::error::{self, Error};
@@ -10,6 +9,7 @@ use crate::interrupt;
 use crate::output::{Errors, Output};
 use crate::snapshot;
 use crate::target::{self, Deadline};
+use crate::terminal::Terminal;
 use framewright::procfs::{FileSystem, Source};
 use framewright::units::PAGE_SIZE;
 use framewright::{Manager, Parameters, Platform};

@@ -2,7 +2,6 @@
 
 mod hosted;
 mod qemu;
-mod terminal;
 
 pub use hosted::execute;
 

@@ -1,12 +1,12 @@
 //! The shell of the reference guest, over its serial line.
 
-use super::terminal::Terminal;
 use crate::args::Target;
 use crate::error::{self, Error};
 use crate::output::Output;
 use crate::qemu::attempts::Attempts;
 use crate::qemu::protocol::Transcript;
 use crate::qemu::run::Watch;
+use crate::terminal::Terminal;
 use std::io::{ErrorKind, Read, Write};
 use std::process::ChildStdin;
 use std::time::Duration;
