@@ -3,9 +3,10 @@
 use crate::error::Error;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 /// From look to look.
-const GLANCE_MS: libc::c_int = 200;
+const GLANCE: Duration = Duration::from_millis(200);
 
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
@@ -57,12 +58,18 @@ pub fn forget_keyboard() {
 pub fn wait_for(input: &impl AsRawFd) -> Result<(), Error> {
     loop {
         check()?;
-        let mut wanted = libc::pollfd { fd: input.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which is live. What goes wrong, the read that follows will say.
-        if unsafe { libc::poll(&raw mut wanted, 1, GLANCE_MS) } > 0 {
+        if is_readable(input, GLANCE) {
             return Ok(());
         }
     }
+}
+
+/// Whether something can be read from `input`, or it has ended, within `wait`.
+pub fn is_readable(input: &impl AsRawFd, wait: Duration) -> bool {
+    let mut wanted = libc::pollfd { fd: input.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let milliseconds = libc::c_int::try_from(wait.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: one entry, which is live. What goes wrong, the read that follows will say.
+    (unsafe { libc::poll(&raw mut wanted, 1, milliseconds) }) > 0
 }
 
 /// Fails once a signal has come.

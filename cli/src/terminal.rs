@@ -1,10 +1,10 @@
-//! A terminal whose keys come one by one, unseen.
+//! A terminal whose keys come one by one, unseen, and its size.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsRawFd;
 
-/// The terminal on standard input, as it was and as the editor wants it. Dropping it makes it as it
-/// was.
+/// The terminal on standard input, as it was and as whoever takes keys wants it. Dropping it makes
+/// it as it was.
 pub struct Terminal {
     usual: libc::termios,
     raw: libc::termios,
@@ -40,6 +40,15 @@ impl Terminal {
     pub fn be_as_usual(&self) {
         set(&self.usual);
     }
+}
+
+/// Columns and rows of the terminal on standard output, if it knows them.
+pub fn size() -> Option<(usize, usize)> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the descriptor is open, and the pointer is valid for what this request writes.
+    let said = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    let (columns, rows) = (usize::from(size.ws_col), usize::from(size.ws_row));
+    (said == 0 && columns != 0 && rows != 0).then_some((columns, rows))
 }
 
 impl Drop for Terminal {

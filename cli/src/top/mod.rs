@@ -127,14 +127,13 @@ fn live(pid: u32, first: Sample, interval: Duration) -> Result<bool, Error> {
         loop {
             interrupt::check()?;
             let left = due.saturating_duration_since(Instant::now());
-            match screen.key(left.min(GLANCE))? {
-                Some(Key::Quit) => return Ok(false),
-                Some(Key::Sort) => {
-                    view.sort_next();
-                    screen.draw(&view.lines(style))?;
-                }
-                Some(Key::Resized) => screen.draw(&view.lines(style))?,
-                None => {}
+            let keys = screen.keys(left.min(GLANCE))?;
+            if keys.contains(&Key::Quit) {
+                return Ok(false);
+            }
+            keys.iter().for_each(|_| view.sort_next());
+            if !keys.is_empty() || screen.is_resized() {
+                screen.draw(&view.lines(style))?;
             }
             if left.is_zero() {
                 break;

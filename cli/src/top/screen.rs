@@ -1,14 +1,16 @@
 //! The terminal as one page that is written over, and as it was afterwards.
+//!
+//! What it is told are the control sequences of ECMA-48, and the private modes of xterm that all
+//! terminals know today: 25 (the cursor is seen), 1049 (the alternate screen) and 2026 (changes are
+//! shown at once), which those that do not know it ignore.
 
 use crate::args::KEYS;
 use crate::error::Error;
-use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use crossterm::style::Print;
-use crossterm::terminal::{self, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
-use crossterm::{cursor, execute, queue};
-use std::io::{self, Write};
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::interrupt;
+use crate::terminal::{self, Terminal};
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 /// What a key means.
@@ -18,18 +20,19 @@ pub enum Key {
     Quit,
     /// The rows in the next order.
     Sort,
-    /// The window has another size.
-    Resized,
 }
 
 /// Columns and rows of a terminal that does not know its own.
-const USUAL_SIZE: (u16, u16) = (80, 24);
+const USUAL_SIZE: (usize, usize) = (80, 24);
 
-/// Whether the terminal is to be put back, by whoever comes first.
-static IS_OURS: AtomicBool = AtomicBool::new(false);
+/// The terminal while it is to be put back, by whoever comes first.
+static TAKEN: Mutex<Option<Terminal>> = Mutex::new(None);
 
 /// The terminal. Dropping it puts it back, and a panic does, too.
-pub struct Screen(());
+pub struct Screen {
+    /// Columns and rows at the last look.
+    size: (usize, usize),
+}
 
 impl Screen {
     /// Takes it.
@@ -45,10 +48,12 @@ impl Screen {
                 usual(panic);
             }));
         });
-        terminal::enable_raw_mode()?;
-        IS_OURS.store(true, Ordering::Relaxed);
-        let screen = Self(());
-        execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)?;
+        let terminal = Terminal::open()
+            .ok_or_else(|| Error::Failed("the terminal does not say how it is set".into()))?;
+        terminal.take_keys();
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(terminal);
+        let screen = Self { size: size() };
+        tell("\x1b[?1049h\x1b[?25l")?;
         Ok(screen)
     }
 
@@ -58,50 +63,37 @@ impl Screen {
     /// # Errors
     /// Nobody takes them.
     pub fn draw(&mut self, lines: &[String]) -> Result<(), Error> {
-        let (width, height) = match terminal::size()? {
-            (0, _) | (_, 0) => USUAL_SIZE,
-            size => size,
-        };
-        let mut out = io::stdout().lock();
-        queue!(out, terminal::BeginSynchronizedUpdate, cursor::MoveTo(0, 0))?;
-        let lines = fit(lines, usize::from(height));
-        for (row, line) in (0..height).zip(&lines) {
-            let line = cut(line, usize::from(width));
-            queue!(
-                out,
-                cursor::MoveTo(0, row),
-                Print(line),
-                terminal::Clear(ClearType::UntilNewLine)
-            )?;
+        self.size = size();
+        let (width, height) = self.size;
+        let mut page = String::from("\x1b[?2026h");
+        for (row, line) in fit(lines, height).into_iter().enumerate() {
+            let _ = write!(page, "\x1b[{};1H{}\x1b[K", row + 1, cut(line, width));
         }
-        if lines.len() < usize::from(height) {
-            let row = u16::try_from(lines.len()).unwrap_or(height);
-            queue!(out, cursor::MoveTo(0, row), terminal::Clear(ClearType::FromCursorDown))?;
-        }
-        queue!(out, terminal::EndSynchronizedUpdate)?;
-        Ok(out.flush()?)
+        page.push_str("\x1b[?2026l");
+        tell(&page)
     }
 
-    /// Waits for a key, for that long at most.
+    /// Whether the window has another size than was drawn for.
+    pub fn is_resized(&self) -> bool {
+        size() != self.size
+    }
+
+    /// Waits for keys, for that long at most.
     ///
     /// # Errors
     /// The terminal is gone.
-    pub fn key(&mut self, wait: Duration) -> Result<Option<Key>, Error> {
-        if !event::poll(wait)? {
-            return Ok(None);
+    pub fn keys(&mut self, wait: Duration) -> Result<Vec<Key>, Error> {
+        // As much as standard input would keep for later, which a wait could not see.
+        let mut typed = [0; 8 << 10];
+        if !interrupt::is_readable(&io::stdin(), wait) {
+            return Ok(Vec::new());
         }
-        Ok(match event::read()? {
-            Event::Resize(..) => Some(Key::Resized),
-            Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
-                KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                    Some(Key::Quit)
-                }
-                KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
-                KeyCode::Char('s') => Some(Key::Sort),
-                _ => None,
-            },
-            _ => None,
-        })
+        match io::stdin().read(&mut typed) {
+            Ok(0) => Ok(vec![Key::Quit]),
+            Ok(length) => Ok(meanings(&typed[..length])),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Vec::new()),
+            Err(error) => Err(Error::Failed(format!("the terminal cannot be read: {error}"))),
+        }
     }
 }
 
@@ -113,11 +105,42 @@ impl Drop for Screen {
 
 /// Once for each time that the terminal was taken.
 fn put_back() {
-    if IS_OURS.swap(false, Ordering::Relaxed) {
+    let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(terminal) = taken {
         // Where it fails there is no terminal any more.
-        let _ = execute!(io::stdout(), cursor::Show, LeaveAlternateScreen);
-        let _ = terminal::disable_raw_mode();
+        let _ = tell("\x1b[?25h\x1b[?1049l");
+        terminal.be_as_usual();
     }
+}
+
+fn tell(what: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    out.write_all(what.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+fn size() -> (usize, usize) {
+    terminal::size().unwrap_or(USUAL_SIZE)
+}
+
+/// What was typed at once, key by key. Esc ends; where more came with it, it begins the sequence of
+/// another key, which means nothing here.
+fn meanings(typed: &[u8]) -> Vec<Key> {
+    let mut meanings = Vec::new();
+    let mut rest = typed.iter().copied().peekable();
+    while let Some(key) = rest.next() {
+        match (key, rest.peek()) {
+            (b'q' | 0x03 | 0x04, _) | (0x1b, None) => meanings.push(Key::Quit),
+            (b's', _) => meanings.push(Key::Sort),
+            (0x1b, Some(b'[' | b'O')) => {
+                rest.next();
+                rest.find(|byte| matches!(byte, b'@'..=b'~'));
+            }
+            (0x1b, Some(_)) => drop(rest.next()),
+            _ => {}
+        }
+    }
+    meanings
 }
 
 /// As many lines as there is room for, the last of them about keys.
@@ -148,7 +171,7 @@ fn cut(line: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{cut, fit};
+    use super::{Key, cut, fit, meanings};
     use crate::args::KEYS;
 
     #[test]
@@ -160,6 +183,21 @@ mod tests {
         }
         assert_eq!(fit(&lines, 24)[..23], lines[..23]);
         assert!(KEYS.len() <= 80);
+    }
+
+    #[test]
+    fn keys_are_told_from_sequences() {
+        for (typed, expected) in [
+            (&b"sxs"[..], &[Key::Sort, Key::Sort][..]),
+            (b"q", &[Key::Quit]),
+            (b"\x03\x04", &[Key::Quit, Key::Quit]),
+            (b"\x1b", &[Key::Quit]),
+            (b"\x1b[A\x1bOq\x1b[1;5qs\x1bq", &[Key::Sort]),
+            (b"\x1b[", &[]),
+            (b"", &[]),
+        ] {
+            assert_eq!(meanings(typed), expected, "{typed:?}");
+        }
     }
 
     #[test]
