@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use framewright_cli::args::{Accel, Where, cpus, nodes, size};
 use framewright_cli::error::Error;
 use std::path::PathBuf;
@@ -242,13 +242,16 @@ pub fn read() -> Result<Option<Command>, Error> {
         _ => {}
     }
     let none = "no command given; `framewright-bench alloc` measures allocation, --help shows more";
-    framewright_cli::args::parse::<Program>(none).map(|program| program.map(|all| all.command))
+    let matches = framewright_cli::args::parse(Program::command(), none)?;
+    let program = matches.map(|matches| Program::from_arg_matches(&matches)).transpose();
+    program
+        .map(|program| program.map(|program| program.command))
+        .map_err(|error| Error::Usage(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Program;
-    use clap::CommandFactory;
+    use super::{CommandFactory, Program};
 
     #[test]
     fn the_definition_is_consistent() {

@@ -1,8 +1,9 @@
 //! The command line.
 
 use crate::error::Error;
+use clap::builder::PossibleValue;
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
 use framewright::parameters;
 use framewright::units::MAX_NODES;
 use framewright_hosted::source::MAX_CPUS;
@@ -13,142 +14,168 @@ use std::time::Duration;
 pub const KEYS: &str =
     "q, Esc or Ctrl-C: end; s: zones by node, by how much is used, by what is free";
 
-/// Brings up a machine's physical memory and shows what became of it.
-#[derive(Parser, Debug)]
-#[command(name = "framewright", version, arg_required_else_help = true)]
-struct Program {
-    #[command(subcommand)]
-    command: Command,
+/// A set of options with the comments on them as their help, which is what clap's derive does: that
+/// takes longer to build than all else that the program has from others. `with Target` begins with
+/// the options of a machine.
+macro_rules! options {
+    ($(#[doc = $about:literal])+ $name:ident $(with $target:ident)? {
+        $($(#[doc = $help:literal])+ $field:ident: $type:ty = $arg:expr,)*
+    }) => {
+        $(#[doc = $about])+
+        #[derive(Debug)]
+        pub struct $name {
+            $(
+                /// What to bring up, and where.
+                pub target: $target,
+            )?
+            $($(#[doc = $help])+ pub $field: $type,)*
+        }
+
+        impl $name {
+            fn define(command: clap::Command) -> clap::Command {
+                $(let command = $target::define(command);)?
+                command.about(concat!($($about),+).trim_start())$(
+                    .arg($arg.id(stringify!($field)).help(concat!($($help),+).trim_start()))
+                )*
+            }
+
+            fn read(matches: &mut ArgMatches) -> Self {
+                Self {
+                    $(target: $target::read(matches),)?
+                    $($field: Field::read(matches, stringify!($field)),)*
+                }
+            }
+        }
+    };
+}
+
+/// Words of which one is chosen, with the comments on them as their help.
+macro_rules! choice {
+    ($(#[$about:meta])* $name:ident {
+        $(#[doc = $help:literal] $variant:ident = $word:literal,)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum $name {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl ValueEnum for $name {
+            fn value_variants<'a>() -> &'a [Self] {
+                &[$(Self::$variant),*]
+            }
+
+            fn to_possible_value(&self) -> Option<PossibleValue> {
+                let (word, help) = match self {
+                    $(Self::$variant => ($word, $help),)*
+                };
+                Some(PossibleValue::new(word).help(help.trim_start()))
+            }
+        }
+    };
 }
 
 /// What to do.
-#[derive(Subcommand, Debug)]
+#[derive(Debug)]
 pub enum Command {
-    /// Bring up the memory of a machine: this one, one whose memory map is in a file, or a virtual
-    /// one
-    #[command(after_help = parameters_help())]
+    /// Brings up the memory of a machine.
     Boot(Boot),
-    /// Bring memory up and take commands: from a terminal with line editing, else from standard
-    /// input
-    #[command(after_help = parameters_help())]
+    /// Brings memory up and takes commands.
     Shell(Shell),
-    /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches,
-    /// reporting; on a terminal live, else one table after the other
-    #[command(after_help = format!("Keys, on a terminal: {}", KEYS))]
+    /// Watches the memory of a running machine.
     Top(Top),
-    /// Make one page of snapshots of memory, to look at in a browser or to print; results of
-    /// benchmarks are for `framewright-bench report`
+    /// Makes one page of snapshots.
     Report(Report),
 }
 
-/// Options of `framewright boot`.
-#[derive(Args, Debug)]
-pub struct Boot {
-    /// What to bring up, and where
-    #[command(flatten)]
-    pub target: Target,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub json: bool,
-    /// End with the three policies of memmap_init= side by side (hosted, not with --json or --exec)
-    #[arg(long, value_name = "yes|no", value_parser = yes_or_no, default_value = "yes",
-        action = clap::ArgAction::Set)]
-    pub policy_table: bool,
-    /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the exit
-    /// status is that of the last
-    #[arg(long, value_name = "COMMANDS")]
-    pub exec: Option<String>,
-    /// Write down what every part of memory is used for, after the commands, as JSON for
-    /// `framewright report`
-    #[arg(long, value_name = "FILE")]
-    pub snapshot: Option<PathBuf>,
+options! {
+    /// Bring up the memory of a machine: this one, one whose memory map is in a file, or a virtual
+    /// one
+    Boot with Target {
+        /// Print one JSON object and nothing else
+        json: bool = flag("json"),
+        /// End with the three policies of memmap_init= side by side (hosted, not with --json or
+        /// --exec)
+        policy_table: bool =
+            value("policy-table", "yes|no").value_parser(yes_or_no).default_value("yes"),
+        /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the
+        /// exit status is that of the last
+        exec: Option<String> = value("exec", "COMMANDS"),
+        /// Write down what every part of memory is used for, after the commands, as JSON for
+        /// `framewright report`
+        snapshot: Option<PathBuf> = path("snapshot"),
+    }
 }
 
-/// Options of `framewright report`.
-#[derive(Args, Debug)]
-pub struct Report {
-    /// Snapshots of `boot --snapshot`
-    #[arg(value_name = "SNAPSHOTS")]
-    pub snapshots: Vec<PathBuf>,
-    /// One more snapshot; may be given many times
-    #[arg(long, value_name = "FILE")]
-    pub snapshot: Vec<PathBuf>,
-    /// Where to write the page
-    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
-    pub output: PathBuf,
-    /// Write each map to a file of its own in this folder, too, as SVG for documents
-    #[arg(long, value_name = "FOLDER")]
-    pub pictures: Option<PathBuf>,
+options! {
+    /// Make one page of snapshots of memory, to look at in a browser or to print; results of
+    /// benchmarks are for `framewright-bench report`
+    Report {
+        /// Snapshots of `boot --snapshot`
+        snapshots: Vec<PathBuf> = words("SNAPSHOTS").value_parser(value_parser!(PathBuf)),
+        /// One more snapshot; may be given many times
+        snapshot: Vec<PathBuf> = path("snapshot").action(ArgAction::Append),
+        /// Where to write the page
+        output: PathBuf = path("output").short('o').default_value("report.html"),
+        /// Write each map to a file of its own in this folder, too, as SVG for documents
+        pictures: Option<PathBuf> = path("pictures").value_name("FOLDER"),
+    }
 }
 
-/// Options of `framewright shell`.
-#[derive(Args, Debug)]
-pub struct Shell {
-    /// What to bring up, and where
-    #[command(flatten)]
-    pub target: Target,
+options! {
+    /// Bring memory up and take commands: from a terminal with line editing, else from standard
+    /// input
+    Shell with Target {}
 }
 
-/// Options of `framewright top`.
-#[derive(Args, Debug)]
-pub struct Top {
-    /// Time from one table to the next
-    #[arg(long, value_name = "SECONDS", value_parser = interval, default_value = "1")]
-    pub interval: Duration,
-    /// One table, then the end
-    #[arg(long)]
-    pub once: bool,
-    /// The process that has the machine, by its number [default: the only one there is]
-    #[arg(value_name = "PID")]
-    pub pid: Option<u32>,
+options! {
+    /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches,
+    /// reporting; on a terminal live, else one table after the other
+    Top {
+        /// Time from one table to the next
+        interval: Duration = value("interval", "SECONDS").value_parser(interval).default_value("1"),
+        /// One table, then the end
+        once: bool = flag("once"),
+        /// The process that has the machine, by its number [default: the only one there is]
+        pid: Option<u32> = Arg::new("PID").value_parser(value_parser!(u32)).value_name("PID"),
+    }
 }
 
-/// A machine.
-#[derive(Args, Debug)]
-pub struct Target {
-    /// Where: in this process, or on a virtual machine, whose guest is built from the source tree
-    /// with cargo unless FRAMEWRIGHT_GUEST names a built one
-    #[arg(long, value_enum, default_value_t = Where::Hosted)]
-    pub on: Where,
-    /// How QEMU runs the machine [default: auto: KVM where it works]
-    #[arg(long, value_enum)]
-    pub accel: Option<Accel>,
-    /// Memory of the machine, such as 512M, 8G or 1T [default: this machine's; 2G on QEMU]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub memory: Option<u64>,
-    /// Spread the memory over this many nodes [default: this machine's; 1 on QEMU]
-    #[arg(long, value_name = "N", value_parser = nodes)]
-    pub nodes: Option<u32>,
-    /// How many CPUs the machine has [default: this machine's or the file's, at least one for each
-    /// of --nodes; with --memory and on QEMU one for each node]
-    #[arg(long, value_name = "N", value_parser = cpus)]
-    pub cpus: Option<u32>,
-    /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes
-    #[arg(long, value_name = "FILE")]
-    pub map: Option<PathBuf>,
-    /// QEMU's machine [default: q35]
-    #[arg(long, value_enum)]
-    pub machine: Option<Model>,
-    /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the
-    /// device, such as free-page-hint=on (QEMU)
-    #[arg(long, value_name = "OPTIONS", num_args = 0..=1, require_equals = true,
-        default_missing_value = "")]
-    pub balloon: Option<String>,
-    /// Give free memory back to the system while commands run: at once, or when it needs some
-    /// (hosted; --balloon does it on QEMU)
-    #[arg(long, value_enum, value_name = "ADVICE", num_args = 0..=1, require_equals = true,
-        default_missing_value = "dontneed")]
-    pub reporting: Option<Advice>,
-    /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many
-    /// times
-    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
-    pub qemu: Vec<String>,
-    /// Give up after this long; what a shell does once it is there is not limited
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
-    pub timeout: u64,
-    /// Boot parameters, such as numa=off or mem=4G
-    #[arg(value_name = "PARAM")]
-    pub parameters: Vec<String>,
+options! {
+    /// A machine.
+    Target {
+        /// Where: in this process, or on a virtual machine, whose guest is built from the source
+        /// tree with cargo unless FRAMEWRIGHT_GUEST names a built one
+        on: Where = value("on", "ON").value_parser(value_parser!(Where)).default_value("hosted"),
+        /// How QEMU runs the machine [default: auto: KVM where it works]
+        accel: Option<Accel> = value("accel", "ACCEL").value_parser(value_parser!(Accel)),
+        /// Memory of the machine, such as 512M, 8G or 1T [default: this machine's; 2G on QEMU]
+        memory: Option<u64> = value("memory", "SIZE").value_parser(size),
+        /// Spread the memory over this many nodes [default: this machine's; 1 on QEMU]
+        nodes: Option<u32> = value("nodes", "N").value_parser(nodes),
+        /// How many CPUs the machine has [default: this machine's or the file's, at least one for
+        /// each of --nodes; with --memory and on QEMU one for each node]
+        cpus: Option<u32> = value("cpus", "N").value_parser(cpus),
+        /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes
+        map: Option<PathBuf> = path("map"),
+        /// QEMU's machine [default: q35]
+        machine: Option<Model> = value("machine", "MACHINE").value_parser(value_parser!(Model)),
+        /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the
+        /// device, such as free-page-hint=on (QEMU)
+        balloon: Option<String> = with_or_without_value("balloon", "OPTIONS", ""),
+        /// Give free memory back to the system while commands run: at once, or when it needs some
+        /// (hosted; --balloon does it on QEMU)
+        reporting: Option<Advice> = with_or_without_value("reporting", "ADVICE", "dontneed")
+            .value_parser(value_parser!(Advice)),
+        /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many
+        /// times
+        qemu: Vec<String> =
+            value("qemu", "ARG").allow_hyphen_values(true).action(ArgAction::Append),
+        /// Give up after this long; what a shell does once it is there is not limited
+        timeout: u64 = value("timeout", "SECONDS").value_parser(seconds).default_value("120"),
+        /// Boot parameters, such as numa=off or mem=4G
+        parameters: Vec<String> = words("PARAM"),
+    }
 }
 
 impl Target {
@@ -171,34 +198,46 @@ impl Target {
     }
 }
 
-/// Where to bring memory up.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Where {
-    /// In this process: threads are CPUs, a reserved mapping is the memory
-    Hosted,
-    /// On a virtual machine
-    Qemu,
+choice! {
+    /// Where to bring memory up.
+    Where {
+        /// In this process: threads are CPUs, a reserved mapping is the memory
+        Hosted = "hosted",
+        /// On a virtual machine
+        Qemu = "qemu",
+    }
 }
 
-/// How QEMU runs the machine.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Accel {
-    /// Emulated
-    Tcg,
-    /// With hardware virtualisation
-    Kvm,
-    /// KVM where it works, else TCG
-    Auto,
+choice! {
+    /// How QEMU runs the machine.
+    Accel {
+        /// Emulated
+        Tcg = "tcg",
+        /// With hardware virtualisation
+        Kvm = "kvm",
+        /// KVM where it works, else TCG
+        Auto = "auto",
+    }
 }
 
-/// How a process gives memory back.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-#[value(rename_all = "lower")]
-pub enum Advice {
-    /// At once (MADV_DONTNEED)
-    DontNeed,
-    /// When the system needs it (MADV_FREE)
-    Free,
+choice! {
+    /// How a process gives memory back.
+    Advice {
+        /// At once (MADV_DONTNEED)
+        DontNeed = "dontneed",
+        /// When the system needs it (MADV_FREE)
+        Free = "free",
+    }
+}
+
+choice! {
+    /// QEMU's machines.
+    Model {
+        /// A machine with PCI Express: 2 GiB of memory below 4 GiB, the rest above
+        Q35 = "q35",
+        /// The older PC: 3 GiB below
+        Pc = "pc",
+    }
 }
 
 impl From<Advice> for framewright_hosted::Advice {
@@ -210,13 +249,86 @@ impl From<Advice> for framewright_hosted::Advice {
     }
 }
 
-/// QEMU's machines.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Model {
-    /// A machine with PCI Express: 2 GiB of memory below 4 GiB, the rest above
-    Q35,
-    /// The older PC: 3 GiB below
-    Pc,
+/// An option without a value.
+fn flag(name: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue)
+}
+
+/// An option with one.
+fn value(name: &'static str, value: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value)
+}
+
+/// An option whose value is a file.
+fn path(name: &'static str) -> Arg {
+    value(name, "FILE").value_parser(value_parser!(PathBuf))
+}
+
+/// An option whose value is `usual` where none follows `=`.
+fn with_or_without_value(name: &'static str, of: &'static str, usual: &'static str) -> Arg {
+    value(name, of).num_args(0..=1).require_equals(true).default_missing_value(usual)
+}
+
+/// Words without options.
+fn words(name: &'static str) -> Arg {
+    Arg::new(name).value_name(name).num_args(1..).action(ArgAction::Append)
+}
+
+/// What an option may be in Rust.
+trait Field {
+    fn read(matches: &mut ArgMatches, id: &str) -> Self;
+}
+
+impl<T: Clone + Send + Sync + 'static> Field for Option<T> {
+    fn read(matches: &mut ArgMatches, id: &str) -> Self {
+        matches.remove_one(id)
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Field for Vec<T> {
+    fn read(matches: &mut ArgMatches, id: &str) -> Self {
+        matches.remove_many(id).map_or_else(Self::new, Iterator::collect)
+    }
+}
+
+macro_rules! fields_with_defaults {
+    ($($type:ty)*) => {
+        $(impl Field for $type {
+            fn read(matches: &mut ArgMatches, id: &str) -> Self {
+                matches.remove_one(id).expect("clap gives the default")
+            }
+        })*
+    };
+}
+
+fields_with_defaults!(bool u64 Duration PathBuf Where);
+
+/// The whole command line.
+fn command() -> clap::Command {
+    let parameters = parameters_help();
+    clap::Command::new("framewright")
+        .about("Brings up a machine's physical memory and shows what became of it")
+        .version(env!("CARGO_PKG_VERSION"))
+        .arg_required_else_help(true)
+        .subcommand_required(true)
+        .subcommand(Boot::define(clap::Command::new("boot")).after_help(&parameters))
+        .subcommand(Shell::define(clap::Command::new("shell")).after_help(&parameters))
+        .subcommand(
+            Top::define(clap::Command::new("top"))
+                .after_help(format!("Keys, on a terminal: {KEYS}")),
+        )
+        .subcommand(Report::define(clap::Command::new("report")))
+}
+
+/// What the command line asks for.
+fn chosen(mut matches: ArgMatches) -> Command {
+    let (name, mut matches) = matches.remove_subcommand().expect("clap demands one");
+    match name.as_str() {
+        "boot" => Command::Boot(Boot::read(&mut matches)),
+        "shell" => Command::Shell(Shell::read(&mut matches)),
+        "top" => Command::Top(Top::read(&mut matches)),
+        _ => Command::Report(Report::read(&mut matches)),
+    }
 }
 
 /// Commands of the other program, by which its users still ask this one.
@@ -254,7 +366,7 @@ pub fn read() -> Result<Option<Command>, Error> {
         )));
     }
     let none = "no command given; `framewright boot` brings up this machine, --help shows more";
-    parse::<Program>(none).map(|program| program.map(|program| program.command))
+    Ok(parse(command(), none)?.map(chosen))
 }
 
 /// Reads the command line of a program, which says `none` where there is nothing in it. `None`: it
@@ -262,9 +374,9 @@ pub fn read() -> Result<Option<Command>, Error> {
 ///
 /// # Errors
 /// What is wrong with it, in one line.
-pub fn parse<P: Parser>(none: &str) -> Result<Option<P>, Error> {
-    match P::try_parse() {
-        Ok(program) => Ok(Some(program)),
+pub fn parse(command: clap::Command, none: &str) -> Result<Option<ArgMatches>, Error> {
+    match command.try_get_matches() {
+        Ok(matches) => Ok(Some(matches)),
         Err(error)
             if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
         {
@@ -391,12 +503,11 @@ fn number(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn boot(words: &[&str]) -> Result<Boot, String> {
         let words = ["framewright", "boot"].iter().chain(words);
-        match Program::try_parse_from(words) {
-            Ok(Program { command: Command::Boot(boot) }) => Ok(boot),
+        match command().try_get_matches_from(words).map(chosen) {
+            Ok(Command::Boot(boot)) => Ok(boot),
             Ok(other) => Err(format!("{other:?}")),
             Err(error) => Err(one_line(&error.to_string())),
         }
@@ -404,7 +515,7 @@ mod tests {
 
     #[test]
     fn the_definition_is_consistent() {
-        Program::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

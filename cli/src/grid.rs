@@ -1,7 +1,6 @@
 //! Tables of text, and numbers as people read them.
 
 use crate::output::Style;
-use serde_json::Value;
 
 /// A table whose columns are as wide as their contents.
 pub struct Grid {
@@ -40,16 +39,6 @@ impl Grid {
         lines[0] = style.bold(&lines[0]);
         lines
     }
-}
-
-/// A field of a row that is a word; `-` where it is none.
-pub fn word(row: &Value, field: &str) -> String {
-    row[field].as_str().unwrap_or("-").to_owned()
-}
-
-/// A field of a row that is a number, as `shown` writes it; `-` where it is none.
-pub fn number(row: &Value, field: &str, shown: impl FnOnce(f64) -> String) -> String {
-    row[field].as_f64().map_or_else(|| "-".to_owned(), shown)
 }
 
 /// A number of things: `1 node`, `2 nodes`.
@@ -125,17 +114,6 @@ mod tests {
         grid.row(["10".to_owned(), "a".to_owned()]);
         grid.row(["7".to_owned(), "long".to_owned()]);
         assert_eq!(grid.render(Style::PLAIN), [" n  name", "10  a", " 7  long"]);
-    }
-
-    #[test]
-    fn what_is_not_there_is_a_dash() {
-        let row = serde_json::json!({ "on": "qemu", "ms": 2.5, "none": null });
-        assert_eq!(
-            ["on", "ms", "none", "x"].map(|field| word(&row, field)),
-            ["qemu", "-", "-", "-"]
-        );
-        let shown = |field| number(&row, field, |ms| format!("{ms} ms"));
-        assert_eq!(["on", "ms", "none", "x"].map(shown), ["-", "2.5 ms", "-", "-"]);
     }
 
     #[test]
