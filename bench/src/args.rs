@@ -257,4 +257,14 @@ mod tests {
     fn the_definition_is_consistent() {
         Program::command().debug_assert();
     }
+
+    #[test]
+    fn the_other_program_knows_what_is_asked_here() {
+        let command = Program::command();
+        let names = command.get_subcommands().map(clap::Command::get_name);
+        // Both make reports; `bench` is what this program was called when it was a command.
+        let mut ours: Vec<_> = names.filter(|&name| name != "report").chain(["bench"]).collect();
+        ours.sort_unstable();
+        assert_eq!(ours, framewright_cli::args::OF_BENCH);
+    }
 }

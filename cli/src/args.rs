@@ -332,7 +332,7 @@ fn chosen(mut matches: ArgMatches) -> Command {
 }
 
 /// Commands of the other program, by which its users still ask this one.
-const OF_BENCH: [&str; 14] = [
+pub const OF_BENCH: [&str; 14] = [
     "all",
     "alloc",
     "bench",
@@ -450,13 +450,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// What is wrong with it.
 pub fn nodes(text: &str) -> Result<u32, String> {
-    match number(text)? {
-        0 => Err("a machine has at least one node".into()),
-        nodes => u32::try_from(nodes)
-            .ok()
-            .filter(|&nodes| nodes as usize <= MAX_NODES)
-            .ok_or_else(|| format!("at most {MAX_NODES} nodes are supported")),
-    }
+    count(text, "node", MAX_NODES as u64)
 }
 
 /// A number of CPUs.
@@ -464,12 +458,16 @@ pub fn nodes(text: &str) -> Result<u32, String> {
 /// # Errors
 /// What is wrong with it.
 pub fn cpus(text: &str) -> Result<u32, String> {
+    count(text, "CPU", MAX_CPUS.into())
+}
+
+fn count(text: &str, what: &str, most: u64) -> Result<u32, String> {
     match number(text)? {
-        0 => Err("a machine has at least one CPU".into()),
-        cpus => u32::try_from(cpus)
+        0 => Err(format!("a machine has at least one {what}")),
+        count => u32::try_from(count)
             .ok()
-            .filter(|&cpus| cpus <= MAX_CPUS)
-            .ok_or_else(|| format!("at most {MAX_CPUS} CPUs are supported")),
+            .filter(|&count| u64::from(count) <= most)
+            .ok_or_else(|| format!("at most {most} {what}s are supported")),
     }
 }
 
