@@ -1,5 +1,15 @@
 //! The documents as documentation of modules, so that `cargo test` compiles and runs their
-//! snippets. There is no code in it.
+//! snippets, and the longer examples that they link to.
 
 #[doc = include_str!("porting.md")]
-pub mod porting {}
+pub mod porting {
+    pub mod balloon;
+    pub mod boot_log;
+    pub mod jobs;
+    pub mod pools;
+    pub mod references;
+    pub mod shell;
+    pub mod smp;
+    pub mod stress;
+    pub mod vmemmap;
+}

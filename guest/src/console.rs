@@ -1,4 +1,6 @@
 //! The log on the first serial port, each line with the time since the guest began, as in Linux.
+//! Lines end in LF; times are zero until the clock is known. With `report=json` there is one line
+//! `@json {...}`, and the last line of a successful run is `@end`.
 //!
 //! Orders of memory: Relaxed, where a CPU checks whether the turn is its own, which it stored
 //! itself; a failed exchange is tried again.

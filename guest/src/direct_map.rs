@@ -5,6 +5,22 @@
 //! memory at its own address. Tables come from early memory that is mapped already, so what lies
 //! above the boot tables' reach is added in steps, and each step may use the memory of the one
 //! before.
+//!
+//! ```text
+//! 0 .. 2 MiB            nothing: null pointers fault
+//! from 2 MiB            the image where it was loaded: code (read, execute), constants (read),
+//!                       data (read, write), an unmapped page, the stack of CPU 0 (256 KiB)
+//! 0xffff800000000000    + physical address: all present memory, in pages of up to 1 GiB if the CPU
+//!                       has them; read, write, the image's code and constants read only
+//! 0xffffea0000000000    + 64 for each frame: the vmemmap, 1 GiB of addresses for 64 GiB of memory;
+//!                       present: read, write; absent: read, and zero
+//! 0xfffffe0000000000    + 256 KiB for each other CPU: a stack of 64 KiB, four interrupt stacks,
+//!                       segments, each above a page that is not mapped
+//! 0xfffffe8000000000    registers of the local interrupt controller when they are in memory,
+//!                       uncached
+//! 0xffffff0000000000    with a virtio balloon: its registers, uncached, 1 GiB of addresses for
+//!                       each of their ranges
+//! ```
 
 use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};

@@ -1,5 +1,13 @@
 //! The end of the guest, told to QEMU through its `isa-debug-exit` device, whose exit status is
 //! twice the code plus one.
+//!
+//! | code written to port 0xf4 | QEMU's exit status | means |
+//! |---|---|---|
+//! | 0x10 | 33 | memory is up |
+//! | 0x11 | 35 | panic, exception, or tables found wrong |
+//! | 0x12 | 37 | refused: memory cannot be brought up on this machine |
+//!
+//! Without the device the CPU halts instead.
 
 use framewright_arch::x86_64::port::Port;
 use framewright_arch::x86_64::registers;

@@ -1,5 +1,22 @@
 //! The reference guest: it boots on a bare x86-64 machine, brings its memory up, reports, and ends.
-//! It only wires crates together; `README.md` says how.
+//! It only wires crates together.
+//!
+//! 1. QEMU (`q35` or `pc`, any 64-bit CPU model with the no-execute bit) loads the ELF file at 2
+//!    MiB and jumps, through its PVH note, to 32-bit code.
+//! 2. `boot.s` maps the first 4 GiB with 2 MiB pages, at their own addresses and at
+//!    `0xffff800000000000`, and goes to 64-bit mode.
+//! 3. `main.rs`: exceptions; PVH start information; the clock, measured against HPET, ACPI timer or
+//!    interval timer, whichever runs first.
+//! 4. Intake: the memory map into `MapBuilder`, ACPI's MADT, SRAT and SLIT into `Topology`. ACPI
+//!    tables that are malformed are named in the log, and boot goes on with one node, or, where
+//!    only distances (SLIT) are wrong, with all nodes at the usual distances. Nothing is logged
+//!    from here to the end of step 6, so that times do not count the serial port.
+//! 5. The memblock allocator, and with its memory the final page tables (`direct_map.rs`): first
+//!    what the boot tables reach, then, after the change of tables, the rest in steps of 64 GiB,
+//!    `direct_limit` following.
+//! 6. The other CPUs of the MADT are told to start, all at once: a page below 1 MiB
+//!    (`smp/trampoline.s`) takes them from real mode to their stacks. CPU 0 does not wait for them.
+//! 7. `Manager::bring_up`; then a look at which CPUs came, the report, and a recount of all tables.
 #![no_std]
 #![no_main]
 
@@ -82,7 +99,7 @@ impl fmt::Display for BootError {
                 write!(
                     f,
                     "{count} of the guest's words wrong, as listed above \
-                     (docs/usage.md has them all)"
+                     (`framewright boot --help` has them all)"
                 )
             }
             Self::Start(error) => error.fmt(f),

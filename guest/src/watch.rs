@@ -1,4 +1,7 @@
 //! The second serial line, over which a program may read control files while the shell works.
+//!
+//! A line with a number and a path is answered by `=NUMBER`, the file's lines with a `+` in front,
+//! and `.NUMBER`, or `!NUMBER` and what was wrong. `framewright top` uses it.
 
 use crate::platform::PLATFORM;
 use core::fmt::{self, Write};

@@ -8,6 +8,10 @@
 //! what it is ([`field`]). Files of earlier versions lack some fields, those of later ones have
 //! more: what is missing is zero, empty or none, and what nobody knows here is left alone.
 //!
+//! Ratios compare neighbouring runs: in `jobs` with a plain loop and with ours, in `hugepages` with
+//! and without HVO, with one thread and with the system's call alone. `framewright-new` knows
+//! nothing of the units; `off, again` is a benchmark's own error.
+//!
 //! Not serde's derive: it knows neither that three fields are one spread, nor which fields say what
 //! was measured, nor the name of the field that is wrong.
 
@@ -38,7 +42,7 @@ macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => { $(
         $(#[$doc])*
         #[derive(Clone, PartialEq, Default, Debug)]
-        #[allow(missing_docs, reason = "docs/usage.md has them")]
+        #[allow(missing_docs, reason = "their names say it, with docs/usage.md")]
         pub struct $name { $(pub $field: $type,)* }
 
         impl Field for $name {

@@ -1,5 +1,12 @@
 //! What physical memory is used for at one moment: read from the control file of either platform,
 //! written to and read from JSON (docs/usage.md).
+//!
+//! A run is its first frame, its number of 2 MiB blocks, and the use of each, or, for cells of
+//! several uses, how many blocks have each. `cell_blocks` is a power of two that keeps the number
+//! of cells near 4096; there are never more than 65 536. Letters: `F` free, `R` free and reported,
+//! `W` allocated whole, `P` in a pool, each with the order; `S` split, with the eighths of its
+//! pages that are used; `X` reserved, `O` offline, `U` not accepted, `I` isolated, `D` deferred,
+//! `L` in flight for a report, `H` a hole.
 
 mod json;
 mod text;

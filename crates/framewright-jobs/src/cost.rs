@@ -33,6 +33,16 @@ const SMALL_PART: u64 = 8;
 /// what the others learned, which does no harm where their units are alike (each counts up to 15 of
 /// its own jobs then). Small jobs that run on several CPUs at once should have one for each CPU,
 /// because they would share its cache line.
+///
+/// ```
+/// use framewright_jobs::{Job, JobError, NoHelpers, Summary, UnitCost};
+///
+/// fn clear(pages: u64) -> Result<Summary, JobError<()>> {
+///     static COST: UnitCost = UnitCost::new();
+///     Job::new(0..pages).learning_in(&COST).run(&NoHelpers, |_chunk, _worker| Ok(()))
+/// }
+/// assert!(clear(100).is_ok());
+/// ```
 pub struct UnitCost {
     /// In units of 2^-20 nanoseconds; 0 when unknown.
     cost: AtomicU64,

@@ -29,6 +29,37 @@ use crate::scheduler::{MAX_HELPERS, Workers};
 ///
 /// All methods are called on the thread that runs the job; `current_node`, `relax`, `now_ns`,
 /// `longest_chunk_ns` and `wake` on helpers too.
+///
+/// Helpers that are threads and spin:
+///
+/// ```
+/// use framewright_jobs::{Helpers, Job, SchedulerState, WorkerSlot, Workers};
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// struct Threads { slots: [WorkerSlot; 3], scheduler: SchedulerState, over: AtomicBool }
+///
+/// impl Helpers for Threads {
+///     fn workers(&self) -> Option<Workers<'_>> {
+///         Some(Workers { slots: &self.slots, scheduler: &self.scheduler })
+///     }
+///     fn wake(&self, _helper: usize) {} // they never sleep
+/// }
+///
+/// let threads = Threads {
+///     slots: [const { WorkerSlot::new() }; 3],
+///     scheduler: SchedulerState::new(),
+///     over: AtomicBool::new(false),
+/// };
+/// std::thread::scope(|scope| {
+///     for slot in &threads.slots {
+///         scope.spawn(|| while !threads.over.load(Ordering::Relaxed) { slot.serve(); });
+///     }
+///     let job = Job::new(0..1_000_000).min_chunk(1000);
+///     let summary = job.run(&threads, |_chunk, _worker| Ok::<_, ()>(()));
+///     assert_eq!(summary.map(|summary| summary.units), Ok(1_000_000));
+///     threads.over.store(true, Ordering::Relaxed);
+/// });
+/// ```
 pub trait Helpers: Sync {
     /// The helpers' slots and what jobs share; nothing when there are no helpers at all. Called
     /// once a job.

@@ -9,6 +9,19 @@
 //! CPU 0 is the one that the firmware started; the others are numbered in the order of the MADT. A
 //! number is final: a CPU that does not start leaves a gap, which whoever sends interrupts skips.
 //!
+//! | file | what |
+//! |---|---|
+//! | `list.rs`, `start.rs`, `trampoline.s` | which CPUs there are, how they start |
+//! | `stacks.rs` | their stacks, each above a page that is not mapped |
+//! | `controller.rs` | the local controllers, through which CPUs interrupt each other |
+//! | `interrupts.rs` | what a CPU does in an interrupt: timer, calls, waking |
+//! | `call.rs` | others call a function, in an interrupt (`call_on`) or idle (`run_on`) |
+//! | `shootdown.rs` | `TlbShootdown`: flushes on all CPUs; counts flushes, interrupts, cycles |
+//! | `sleep.rs`, `idle.rs`, `helpers.rs` | idle CPUs sleep, are woken, help with jobs |
+//!
+//! Exceptions and interrupts run on stacks of their own, because precompiled Rust code keeps values
+//! below the stack pointer. Interrupts stay off in their handlers.
+//!
 //! Orders of memory: Relaxed, because a CPU's data is written before it runs, and its turns are its
 //! own.
 

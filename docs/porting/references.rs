@@ -1,0 +1,23 @@
+//! A page with several owners (step 11 of `docs/porting.md`).
+
+use framewright::units::{Order, PfnRange};
+use framewright::{Manager, Platform, ReferenceError, Request};
+
+/// Shares a page by its number, and lets go of it.
+///
+/// # Errors
+/// No memory, or a count that another has frozen.
+pub fn share<P: Platform>(manager: &Manager<P>) -> Result<(), Box<dyn std::error::Error>> {
+    let page: PfnRange = manager.allocate(&Request::new(Order::PAGE))?;
+    // SAFETY: the page is ours, and used by nobody yet.
+    unsafe { manager.references().start(page) }?; // 1: ours
+    manager.references().try_get(page.start)?; // 2: somebody found it by number
+    for _ in 0..2 {
+        // SAFETY: the two references are ours, and each is put once; the last one frees the page.
+        unsafe { manager.references().put(page.start) }?;
+    }
+    // By number alone, at any time: an error, never a wrong page.
+    let gone = manager.references().try_get(page.start);
+    assert!(matches!(gone, Err(ReferenceError::Frozen(_) | ReferenceError::NotCounted(_))));
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! Random traffic that accounts for every page (step 17 of `docs/porting.md`).
+
+use framewright::{Manager, Platform};
+use framewright_workload::{Failure, Held, Shared, Tally, Worker};
+
+/// On one CPU.
+///
+/// # Errors
+/// What is wrong, and with which frame.
+pub fn stress<P: Platform>(manager: &Manager<P>, operations: u64) -> Result<Tally, Failure> {
+    let shared = Shared::new(manager);
+    let mut held = [Held::NOTHING; 64];
+    let mut worker = Worker::new(manager, &shared, &mut held, 1); // one for each CPU; its seed
+    worker.run(operations)?;
+    shared.account(manager, worker.pages())?; // while no worker works
+    let tally = worker.finish()?;
+    shared.settle(manager)?;
+    Ok(tally)
+}
