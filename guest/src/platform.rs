@@ -144,7 +144,8 @@ unsafe impl Platform for GuestPlatform {
     }
 
     unsafe fn irq_restore(&self, state: IrqState) {
-        registers::restore_interrupts(state.0);
+        // SAFETY: passed on to the caller.
+        unsafe { registers::restore_interrupts(state.0) };
     }
 
     fn direct_limit(&self) -> u64 {

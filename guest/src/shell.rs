@@ -57,7 +57,9 @@ pub fn run(
         background: SpinLock::new(Some(Background { driver, watch: Watch::begin(), files })),
         window: GuestWindow::new(manager),
     };
-    let mut shell = Shell::new(manager, files, &host, HELD.take());
+    // SAFETY: whoever types at the machine's own line owns the machine; the window was just made
+    // for this shell (invariants 40 and 42).
+    let mut shell = unsafe { Shell::new(manager, files, &host, HELD.take()) };
     plain_line(format_args!("@shell"));
     let at_start = Cell::new(true);
     let (mut out, mut errors) = (Words(&at_start), Words(&at_start));
@@ -203,13 +205,13 @@ impl Line<'_, '_, '_> {
         if smp::index() != 0 {
             return;
         }
-        let background = self.background.lock(&PLATFORM).take();
+        let background = self.background.with(&PLATFORM, Option::take);
         if let Some(mut background) = background {
             if let Some(driver) = &mut background.driver {
                 driver.poll();
             }
             background.watch.poll(&background.files);
-            *self.background.lock(&PLATFORM) = Some(background);
+            self.background.with(&PLATFORM, |place| *place = Some(background));
         }
     }
 
@@ -217,17 +219,16 @@ impl Line<'_, '_, '_> {
     fn next(&self) -> u8 {
         loop {
             self.background();
-            let mut typed = self.typed.lock(&PLATFORM);
-            if let Some(len) = typed.len.checked_sub(1) {
+            let next = self.typed.with(&PLATFORM, |typed| {
+                let Some(len) = typed.len.checked_sub(1) else { return Console::receive() };
                 let byte = typed.bytes[typed.first];
                 typed.len = len;
                 typed.first = (typed.first + 1) % AHEAD;
+                Some(byte)
+            });
+            if let Some(byte) = next {
                 return byte;
             }
-            if let Some(byte) = Console::receive() {
-                return byte;
-            }
-            drop(typed);
             PLATFORM.relax();
         }
     }
@@ -239,22 +240,22 @@ impl Host for Line<'_, '_, '_> {
     fn is_interrupted(&self) -> bool {
         self.background();
         let cpu = PLATFORM.pin();
-        let mut typed = self.typed.lock(&PLATFORM);
-        while cpu.index() == 0
-            && typed.len < AHEAD
-            && let Some(byte) = Console::receive()
-        {
-            if byte == INTERRUPT {
-                typed.interrupted = true;
-                typed.len = 0;
-            } else {
-                let end = (typed.first + typed.len) % AHEAD;
-                typed.bytes[end] = byte;
-                typed.len += 1;
+        let interrupted = self.typed.with(&PLATFORM, |typed| {
+            while cpu.index() == 0
+                && typed.len < AHEAD
+                && let Some(byte) = Console::receive()
+            {
+                if byte == INTERRUPT {
+                    typed.interrupted = true;
+                    typed.len = 0;
+                } else {
+                    let end = (typed.first + typed.len) % AHEAD;
+                    typed.bytes[end] = byte;
+                    typed.len += 1;
+                }
             }
-        }
-        let interrupted = typed.interrupted;
-        drop(typed);
+            typed.interrupted
+        });
         // SAFETY: pinned above, by this task, and nothing since.
         unsafe { PLATFORM.unpin(cpu) };
         interrupted
@@ -273,6 +274,6 @@ impl Host for Line<'_, '_, '_> {
     }
 
     fn begin_command(&self) {
-        self.typed.lock(&PLATFORM).interrupted = false;
+        self.typed.with(&PLATFORM, |typed| typed.interrupted = false);
     }
 }

@@ -134,8 +134,8 @@ impl Stress {
             started_ns,
         };
         smp::run_on(smp::others(), &|| traffic.take_part(), || traffic.take_part());
-        let failure = *traffic.failure.lock(&PLATFORM);
-        let tally = *traffic.tally.lock(&PLATFORM);
+        let failure = traffic.failure.with(&PLATFORM, |failure| *failure);
+        let tally = traffic.tally.with(&PLATFORM, |tally| *tally);
         let storm = storm.map(Storm::end);
         if let Some((cpu, failure)) = failure {
             log!("Framewright: stress failed on CPU {cpu}: {failure}");
@@ -187,9 +187,9 @@ impl Traffic<'_> {
             self.operations.fetch_add(round, Ordering::Relaxed);
             self.meet(|| self.end_round());
         }
-        if self.failure.lock(&PLATFORM).is_none() {
+        if !self.has_failed() {
             match worker.finish() {
-                Ok(tally) => *self.tally.lock(&PLATFORM) += tally,
+                Ok(tally) => self.tally.with(&PLATFORM, |sum| *sum += tally),
                 Err(failure) => self.note(Err(failure)),
             }
         }
@@ -218,10 +218,16 @@ impl Traffic<'_> {
         }
     }
 
+    fn has_failed(&self) -> bool {
+        self.failure.with(&PLATFORM, |failure| failure.is_some())
+    }
+
     /// Keeps the first failure.
     fn note(&self, result: Result<(), Failure>) {
         if let Err(failure) = result {
-            self.failure.lock(&PLATFORM).get_or_insert((smp::index(), failure));
+            self.failure.with(&PLATFORM, |first| {
+                first.get_or_insert((smp::index(), failure));
+            });
         }
     }
 
@@ -242,7 +248,7 @@ impl Traffic<'_> {
     fn end_round(&self) {
         let held = self.pages.swap(0, Ordering::Relaxed);
         let account = |more| self.shared.account(self.manager, held + more).map(drop);
-        let failed = self.failure.lock(&PLATFORM).is_some();
+        let failed = self.has_failed();
         if !failed {
             self.note(match self.storm {
                 Some((storm, _)) => storm.paused(account),
@@ -257,7 +263,7 @@ impl Traffic<'_> {
                 })
             }
         };
-        if is_long_enough || self.failure.lock(&PLATFORM).is_some() {
+        if is_long_enough || self.has_failed() {
             self.over.store(true, Ordering::Release);
         }
     }

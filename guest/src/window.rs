@@ -59,15 +59,15 @@ impl<'a> GuestWindow<'a> {
 
     /// Whether there can be one.
     pub fn exists(&self) -> bool {
-        self.space.lock(&PLATFORM).is_some()
+        self.space.with(&PLATFORM, |space| space.is_some())
     }
 
     /// Works on it without the lock: flushes wait for other CPUs, which must not happen with
     /// interrupts off.
     fn with<R>(&self, work: impl FnOnce(&mut Space) -> R) -> Option<R> {
-        let mut space = self.space.lock(&PLATFORM).take()?;
+        let mut space = self.space.with(&PLATFORM, Option::take)?;
         let result = work(&mut space);
-        *self.space.lock(&PLATFORM) = Some(space);
+        self.space.with(&PLATFORM, |place| *place = Some(space));
         Some(result)
     }
 }
@@ -92,7 +92,7 @@ unsafe impl Window for GuestWindow<'_> {
         }
     }
 
-    fn hide_all(&self) -> u64 {
+    unsafe fn hide_all(&self) -> u64 {
         let hide = |space: &mut Space| {
             // SAFETY: a table that `take` gave, out of the tables and flushed on every CPU
             // (invariant 40).

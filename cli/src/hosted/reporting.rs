@@ -23,7 +23,8 @@ pub fn with_reports<R>(
     work: impl FnOnce() -> R,
 ) -> Result<R, Error> {
     let Some(advice) = advice else { return Ok(work()) };
-    let device = MadviseDevice::new(manager.platform(), advice)
+    // SAFETY: it is registered with the manager of this platform, below.
+    let device = unsafe { MadviseDevice::new(manager.platform(), advice) }
         .map_err(|error| Error::Failed(format!("reporting: {error}")))?;
     let reporter = manager
         .register_reporting(device)

@@ -61,7 +61,11 @@ impl<'a> MadviseDevice<'a> {
     ///
     /// # Errors
     /// [`HostedError::AdviceDoesNotFit`].
-    pub fn new(platform: &'a HostedPlatform, advice: Advice) -> Result<Self, HostedError> {
+    ///
+    /// # Safety
+    /// It is registered with a manager of this platform's memory only: the addresses that another
+    /// one reports mean memory here that somebody uses.
+    pub unsafe fn new(platform: &'a HostedPlatform, advice: Advice) -> Result<Self, HostedError> {
         let shared = platform.is_shared();
         if shared != (advice == Advice::HolePunch) {
             return Err(HostedError::AdviceDoesNotFit { advice: advice.name(), shared });

@@ -18,7 +18,9 @@
 //!     let ours = manager.files();
 //!     let sources: [&dyn Source; 1] = [&ours];
 //!     let mut held = [Run::NOTHING; 64];
-//!     let mut shell = Shell::new(manager, FileSystem::new(&sources), &OneCpu, &mut held);
+//!     // SAFETY: no command below frees by address, and there is no window.
+//!     let mut shell =
+//!         unsafe { Shell::new(manager, FileSystem::new(&sources), &OneCpu, &mut held) };
 //!     let mut errors = String::new();
 //!     shell.run("alloc 3 10; cat /proc/buddyinfo; free all", out, &mut errors)
 //! }

@@ -44,8 +44,12 @@ pub struct Shell<'a, P: Platform, H> {
 impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
     /// A shell over `manager` and `files`, usually the manager's own and others. It keeps a list of
     /// its allocations in `room`: one entry for each group of contiguous runs.
+    ///
+    /// # Safety
+    /// Whoever gives it commands answers for what they free by address (`free ADDRESS pages=N`): it
+    /// is theirs, and nobody uses it. Commands of this shell alone use the host's window.
     #[must_use]
-    pub fn new(
+    pub unsafe fn new(
         manager: &'a Manager<P>,
         files: FileSystem<'a>,
         host: &'a H,

@@ -54,6 +54,8 @@ pub enum Failure {
     Tables(Fault),
     /// The tables and the counters differ.
     Counters,
+    /// What the workers share belongs to workers on another manager.
+    OtherManager,
     /// Pages are lost, or counted twice.
     Pages {
         /// Pages that are held.
@@ -81,6 +83,7 @@ impl fmt::Display for Failure {
             Self::Drain(error) => write!(f, "a cache holds what it may not: {error}"),
             Self::NotRefused { what } => write!(f, "{what} was not refused"),
             Self::Tables(fault) => write!(f, "the tables are wrong: {fault}"),
+            Self::OtherManager => f.write_str("the workers share with those on another manager"),
             Self::Counters => f.write_str("the tables and the counters differ"),
             Self::Pages { held_pages, allocated_pages } => {
                 write!(f, "{held_pages} pages are held, {allocated_pages} are allocated")

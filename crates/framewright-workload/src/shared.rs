@@ -12,6 +12,8 @@ const SLOTS: usize = 64;
 /// What the workers on one manager share.
 pub struct Shared {
     exchange: SpinLock<[Held; SLOTS]>,
+    /// Where the zones of the manager are, which no other has.
+    zones: usize,
     /// Pages that were allocated before.
     others_pages: u64,
 }
@@ -21,13 +23,26 @@ impl Shared {
     /// [`settle`](Self::settle).
     #[must_use]
     pub fn new<P: Platform>(manager: &Manager<P>) -> Self {
-        Self { exchange: SpinLock::new([Held::NOTHING; SLOTS]), others_pages: in_use(manager) }
+        Self {
+            exchange: SpinLock::new([Held::NOTHING; SLOTS]),
+            zones: zones(manager),
+            others_pages: in_use(manager),
+        }
+    }
+
+    /// Whether this is for workers on `manager`: what waits here is memory of that one.
+    ///
+    /// # Errors
+    /// [`Failure::OtherManager`].
+    pub(crate) fn check<P: Platform>(&self, manager: &Manager<P>) -> Result<(), Failure> {
+        if self.zones == zones(manager) { Ok(()) } else { Err(Failure::OtherManager) }
     }
 
     /// Swaps `held` with the content of a slot.
     pub(crate) fn exchange<P: Platform>(&self, platform: &P, slot: usize, held: Held) -> Held {
-        let mut slots = self.exchange.lock(platform);
-        slots.get_mut(slot % SLOTS).map_or(held, |slot| core::mem::replace(slot, held))
+        self.exchange.with(platform, |slots| {
+            slots.get_mut(slot % SLOTS).map_or(held, |slot| core::mem::replace(slot, held))
+        })
     }
 
     /// Recounts all tables and compares them with what is held. No worker may run meanwhile;
@@ -48,7 +63,7 @@ impl Shared {
         if counts != manager.totals() || !balanced {
             return Err(Failure::Counters);
         }
-        let slots = *self.exchange.lock(manager.platform());
+        let slots = self.exchange.with(manager.platform(), |slots| *slots);
         let waiting: u64 = slots.iter().map(|held| held.range.pages()).sum();
         let (held_pages, allocated_pages) =
             (held_pages + waiting + self.others_pages, in_use(manager));
@@ -64,8 +79,9 @@ impl Shared {
     ///
     /// # Errors
     /// As [`account`](Self::account), and [`Failure::Stamp`], [`Failure::Free`],
-    /// [`Failure::Drain`].
+    /// [`Failure::Drain`], [`Failure::OtherManager`].
     pub fn settle<P: Platform>(&self, manager: &Manager<P>) -> Result<Counts, Failure> {
+        self.check(manager)?;
         for slot in 0..SLOTS {
             let held = self.exchange(manager.platform(), slot, Held::NOTHING);
             if !held.range.is_empty() {
@@ -83,6 +99,10 @@ impl Shared {
         }
         self.account(manager, 0)
     }
+}
+
+fn zones<P: Platform>(manager: &Manager<P>) -> usize {
+    manager.zones().as_ptr().addr()
 }
 
 /// Pages that callers own.

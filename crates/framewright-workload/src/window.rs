@@ -40,5 +40,8 @@ pub unsafe trait Window: Sync {
 
     /// Hides all pages, and returns how many frames the page tables still hold: none, unless
     /// something is wrong.
-    fn hide_all(&self) -> u64;
+    ///
+    /// # Safety
+    /// Nobody uses an address that [`show`](Self::show) returned any more.
+    unsafe fn hide_all(&self) -> u64;
 }

@@ -89,6 +89,7 @@ impl<'a, P: Platform> Worker<'a, P> {
     /// # Errors
     /// The first [`Failure`] found.
     pub fn run(&mut self, operations: u64) -> Result<(), Failure> {
+        self.shared.check(self.manager)?;
         for _ in 0..operations {
             self.step()?;
         }

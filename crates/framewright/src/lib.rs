@@ -140,7 +140,7 @@ pub use manager::{
 pub use page::{Page, PartOf};
 pub use parameters::Parameters;
 pub use platform::{IrqState, PinnedCpu, Platform};
-pub use sync::{SpinGuard, SpinLock};
+pub use sync::SpinLock;
 
 /// For the models and tests of this crate alone: nothing here keeps a promise to others.
 #[doc(hidden)]
@@ -148,4 +148,22 @@ pub mod internals {
     pub use crate::sync::{CountWord, DrainEpoch, NoReference, Ownership};
     pub use crate::sync::{Readers, Reading, ReferenceCount};
     pub use crate::vmemmap::{SectionState, deferred_sections};
+
+    /// For the model checker, which looks at guards.
+    #[cfg(loom)]
+    pub fn lock<'a, T, P: crate::Platform>(
+        lock: &'a crate::SpinLock<T>,
+        platform: &'a P,
+    ) -> impl core::ops::DerefMut<Target = T> + 'a {
+        lock.lock(platform)
+    }
+
+    /// As [`lock`].
+    #[cfg(loom)]
+    pub fn try_lock<'a, T, P: crate::Platform>(
+        lock: &'a crate::SpinLock<T>,
+        platform: &'a P,
+    ) -> Option<impl core::ops::DerefMut<Target = T> + 'a> {
+        lock.try_lock(platform)
+    }
 }

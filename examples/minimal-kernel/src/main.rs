@@ -38,7 +38,8 @@ unsafe impl Platform for OneCpu {
         IrqState(disable_interrupts())
     }
     unsafe fn irq_restore(&self, state: IrqState) {
-        restore_interrupts(state.0);
+        // SAFETY: passed on to the caller.
+        unsafe { restore_interrupts(state.0) };
     }
 }
 

@@ -89,6 +89,16 @@ impl Drop for WaitForAll<'_> {
     }
 }
 
+/// One more than the targets that have not called, while targets are added.
+struct StillAdding<'a>(&'a CpuSlot);
+
+impl Drop for StillAdding<'_> {
+    fn drop(&mut self) {
+        // Relaxed: the caller's own.
+        self.0.remaining.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Calls among `CPUS` CPUs, at most [`MAX_CPUS`], of one kind: for example those that are served in
 /// interrupts.
 pub struct CrossCalls<const CPUS: usize> {
@@ -192,6 +202,8 @@ impl<const CPUS: usize> Caller<'_, CPUS> {
         own.function.store((&raw const function).cast_mut().cast(), Ordering::Relaxed);
         own.remaining.store(1, Ordering::Relaxed);
         let wait_for_all = WaitForAll(own);
+        // Ends before the wait, in a panic too.
+        let still_adding = StillAdding(own);
         let mut count = 0;
         for (target, slot) in
             targets.filter_map(|target| Some((target, calls.cpus.get(target as usize)?)))
@@ -211,7 +223,7 @@ impl<const CPUS: usize> Caller<'_, CPUS> {
                 notify(target);
             }
         }
-        own.remaining.fetch_sub(1, Ordering::Relaxed);
+        drop(still_adding);
         while !own.is_done() {
             wait(&|| own.is_done());
         }

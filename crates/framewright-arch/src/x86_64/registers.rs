@@ -51,10 +51,15 @@ pub fn disable_interrupts() -> usize {
     flags
 }
 
-/// Turns interrupts on again when `flags`, from [`disable_interrupts`], say that they were.
-pub fn restore_interrupts(flags: usize) {
+/// Turns interrupts on again when `flags` say that they were.
+///
+/// # Safety
+/// `flags` are from the last [`disable_interrupts`] on this CPU that was not undone yet, and
+/// nothing that runs here needs interrupts to stay off.
+pub unsafe fn restore_interrupts(flags: usize) {
     if flags & INTERRUPT_FLAG != 0 {
-        // SAFETY: interrupts were on before, so their handlers are in place.
+        // SAFETY: interrupts were on before, so their handlers are in place, and the caller says
+        // that nothing needs them off.
         unsafe { asm!("sti", options(nostack)) };
     }
 }

@@ -49,5 +49,6 @@ pub(crate) fn flush_everything() {
         // SAFETY: the value from before.
         unsafe { asm!("mov cr4, {}", in(reg) control, options(nostack, preserves_flags)) };
     }
-    registers::restore_interrupts(flags);
+    // SAFETY: the flags from above; what needed interrupts off is done.
+    unsafe { registers::restore_interrupts(flags) };
 }

@@ -49,7 +49,8 @@ fn dirty_memory_goes_back_and_reads_as_zero() {
         with_platform(shared, |platform, manager| {
             assert_eq!(Advice::for_platform(platform), advice);
             let before = platform.resident_bytes().expect("smaps");
-            let device = MadviseDevice::new(platform, advice).expect("it fits");
+            // SAFETY: registered with the manager of this platform, or with none.
+            let device = unsafe { MadviseDevice::new(platform, advice) }.expect("it fits");
             let mut reporter = manager
                 .register_reporting(device)
                 .map_err(|(error, _)| error)
@@ -103,7 +104,8 @@ fn dirty_memory_goes_back_and_reads_as_zero() {
 #[test]
 fn memory_that_may_be_taken_keeps_its_content_or_is_zero() {
     with_platform(false, |platform, manager| {
-        let device = MadviseDevice::new(platform, Advice::Free).expect("it fits");
+        // SAFETY: registered with the manager of this platform, or with none.
+        let device = unsafe { MadviseDevice::new(platform, Advice::Free) }.expect("it fits");
         assert_eq!(device.content(), Content::Undefined);
         let mut reporter =
             manager.register_reporting(device).map_err(|(error, _)| error).expect("the only one");
@@ -127,12 +129,15 @@ fn what_does_not_fit_is_refused() {
         [(true, Advice::DontNeed), (true, Advice::Free), (false, Advice::HolePunch)]
     {
         with_platform(shared, |platform, _manager| {
-            let refused = MadviseDevice::new(platform, advice).err();
+            // SAFETY: registered with the manager of this platform, or with none.
+            let refused = unsafe { MadviseDevice::new(platform, advice) }.err();
             assert!(matches!(refused, Some(HostedError::AdviceDoesNotFit { .. })), "{refused:?}");
         });
     }
     with_platform(false, |platform, _manager| {
-        let mut device = MadviseDevice::new(platform, Advice::DontNeed).expect("it fits");
+        let mut device =
+            // SAFETY: registered with no manager.
+            unsafe { MadviseDevice::new(platform, Advice::DontNeed) }.expect("it fits");
         // There is no memory: the device says so and touches nothing.
         // SAFETY: there is no memory that could be in use.
         let mut submit = |ranges: &[PhysRange]| unsafe { device.submit(ranges) };

@@ -35,10 +35,10 @@ pub(super) fn churn<P: Platform, H: Host>(
                 allocated.fetch_add(done.0, Ordering::Relaxed);
                 refused.fetch_add(done.1, Ordering::Relaxed);
             }
-            Err(error) => *failure.lock(manager.platform()) = Some(error),
+            Err(error) => failure.with(manager.platform(), |failure| *failure = Some(error)),
         }
     });
-    if let Some(error) = *failure.lock(manager.platform()) {
+    if let Some(error) = failure.with(manager.platform(), |failure| *failure) {
         return Err(io.fail(format_args!("{error}")));
     }
     let elapsed_ms = timed.elapsed_ms(manager.platform());

@@ -119,10 +119,10 @@ fn round<P: Platform, H: Host>(
             }
         };
         if let Err(error) = work() {
-            *failure.lock(manager.platform()) = Some(error);
+            failure.with(manager.platform(), |failure| *failure = Some(error));
         }
     });
-    if let Some(error) = *failure.lock(manager.platform()) {
+    if let Some(error) = failure.with(manager.platform(), |failure| *failure) {
         return Err(io.fail(format_args!("{error}")));
     }
     let elapsed = clock().map_or(SECOND_NS, |now| now.saturating_sub(start)).max(1);

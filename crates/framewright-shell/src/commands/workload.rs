@@ -157,16 +157,15 @@ fn round<P: Platform, H: Host>(
     shell.host.on_each_cpu(&|cpu| {
         let mut room = [Held::NOTHING; STRESS_RUNS];
         let worker = Worker::new(manager, &shared, &mut room, seed.wrapping_add(u64::from(cpu)));
-        let has_failed = || results.lock(manager.platform()).failure.is_some();
+        let has_failed = || results.with(manager.platform(), |results| results.failure.is_some());
         let stop = || has_failed() || shell.host.is_interrupted();
         let done = work(manager, worker, until_ns, &stop);
-        let mut results = results.lock(manager.platform());
-        match done {
+        results.with(manager.platform(), |results| match done {
             Ok(tally) => results.tally += tally,
             Err(failure) => results.failure = results.failure.or(Some(failure)),
-        }
+        });
     });
-    let Results { tally, failure } = *results.lock(manager.platform());
+    let Results { tally, failure } = results.with(manager.platform(), |results| *results);
     failure.map_or(Ok(()), Err)?;
     shared.settle(manager)?;
     Ok(tally)

@@ -26,8 +26,10 @@ impl Bench {
         let ours = self.manager.files();
         let sources: [&dyn Source; 1] = [&ours];
         let before = self.manager.totals().allocated_pages - self.manager.caches().pages();
-        let mut shell =
-            Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut self.room);
+        // SAFETY: the commands free what the test owns, and there is no window.
+        let mut shell = unsafe {
+            Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut self.room)
+        };
         let (mut out, mut errors) = (String::new(), String::new());
         let status = shell.run(text, &mut out, &mut errors);
         assert_eq!(status, shell.status());
@@ -206,8 +208,10 @@ fn what_somebody_else_freed_is_told_and_forgotten() {
     let mut bench = bench("");
     let ours = bench.manager.files();
     let sources: [&dyn Source; 1] = [&ours];
-    let mut shell =
-        Shell::new(&bench.manager, FileSystem::new(&sources), &bench.host, &mut bench.room);
+    // SAFETY: the commands free what the test owns, and there is no window.
+    let mut shell = unsafe {
+        Shell::new(&bench.manager, FileSystem::new(&sources), &bench.host, &mut bench.room)
+    };
     let (mut out, mut errors) = (String::new(), String::new());
     assert_eq!(shell.run("alloc 2 3 at=0x2000000", &mut out, &mut errors), 0);
     let second = framewright::units::PfnRange::new(0x2004, 0x2008);
@@ -341,9 +345,11 @@ fn others_add_files_and_commands() {
     let (ours, theirs) = (bench.manager.files(), Table::new(&pool, Pool::FILES));
     let sources: [&dyn Source; 2] = [&ours, &theirs];
     let commands: [&dyn Command; 1] = [&pool];
-    let mut shell =
+    // SAFETY: the commands free what the test owns, and there is no window.
+    let mut shell = unsafe {
         Shell::new(&bench.manager, FileSystem::new(&sources), &bench.host, &mut bench.room)
-            .with_commands(&commands);
+    }
+    .with_commands(&commands);
     let (mut out, mut errors) = (String::new(), String::new());
     shell.run(
         "pool; echo 7 > /proc/sys/vm/nr_pool; pool; pool 9; cat /proc/sys/vm/nr_pool; pool x; \

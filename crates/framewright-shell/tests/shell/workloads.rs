@@ -48,7 +48,7 @@ unsafe impl Window for FakeWindow {
         Ok(self.machine.direct(old.unwrap_or(address)))
     }
 
-    fn hide_all(&self) -> u64 {
+    unsafe fn hide_all(&self) -> u64 {
         self.hidden.fetch_add(1, Ordering::Relaxed);
         u64::from(self.fault == Fault::KeepsTables) * 3
     }
@@ -72,7 +72,9 @@ impl Bench {
         let (ours, pools) = (self.manager.files(), pools.table());
         let sources: [&dyn Source; 2] = [&ours, &pools];
         let mut room = [Run::NOTHING; 8];
-        let mut shell = Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut room);
+        // SAFETY: the commands free what they allocated, and this shell alone uses the window.
+        let mut shell =
+            unsafe { Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut room) };
         let (mut out, mut errors) = (String::new(), String::new());
         let status = shell.run(text, &mut out, &mut errors);
         shell.free_all();

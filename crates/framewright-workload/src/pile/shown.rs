@@ -25,7 +25,10 @@ impl<P: Platform> Pile<'_, P> {
     /// # Errors
     /// [`PileError::Window`], [`PileError::Tables`], [`PileError::Damaged`]: a CPU saw another
     /// page's memory.
-    pub fn use_through(
+    ///
+    /// # Safety
+    /// Nobody else uses the window until this returns.
+    pub unsafe fn use_through(
         &self,
         window: &dyn Window,
         shift: u64,
@@ -33,7 +36,8 @@ impl<P: Platform> Pile<'_, P> {
     ) -> Result<(), PileError> {
         let result =
             self.show_all(window, shift).and_then(|()| self.look_and_write(shift, on_each_cpu));
-        let tables = window.hide_all();
+        // SAFETY: all CPUs are done looking, and the window is ours alone: the caller says so.
+        let tables = unsafe { window.hide_all() };
         result?;
         if tables != 0 {
             return Err(PileError::Tables(tables));

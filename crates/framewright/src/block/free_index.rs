@@ -129,6 +129,12 @@ impl FreeIndex {
         }
     }
 
+    /// Whether a block is a member of a set, for verification.
+    pub(crate) fn contains(&self, migrate_type: MigrateType, order: u8, block: u32) -> bool {
+        !self.is_empty(migrate_type, order)
+            && self.sets.members(set_of(migrate_type, order), block & !63) >> (block % 64) & 1 != 0
+    }
+
     /// Members of one set, for verification.
     pub(crate) fn count(&self, migrate_type: MigrateType, order: u8) -> u64 {
         self.sets.count(set_of(migrate_type, order))

@@ -133,6 +133,16 @@ impl<P: Platform> Manager<P> {
         }
     }
 
+    /// Forgets that pages hold poison: for what is allocated without looking, is written to, and
+    /// goes back as it is.
+    pub(super) fn forget_content(&self, run: PfnRange) {
+        if self.debug.aids.page_poison
+            && let Some((segment, pages)) = self.aids_of(run)
+        {
+            segment.filled.take(pages, |_| {});
+        }
+    }
+
     /// The first byte of a run that is not poison where poison was put; its marks are gone then.
     fn find_damage(&self, run: PfnRange) -> Option<Damage> {
         let (segment, pages) = self.aids_of(run)?;

@@ -44,8 +44,9 @@ impl<P: Platform> Isolation<'_, P> {
         let indices = indices(segment, range);
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         self.bring_up_withheld(zone, pages)?;
-        let blocks =
-            self.change_blocks(zone, segment, &indices, Change::Isolate, Change::PutBack)?;
+        // Counted first, and as many as it can be: others may put them back as soon as they are
+        // isolated, and what is counted must never be less than what is isolated.
+        let most = u64::from(range.blocks());
         {
             let mut isolations = self.manager.isolations.lock(self.manager.platform);
             let hull = isolations.hull;
@@ -54,8 +55,14 @@ impl<P: Platform> Isolation<'_, P> {
             } else {
                 PfnRange { start: hull.start.min(pages.start), end: hull.end.max(pages.end) }
             };
-            isolations.blocks += blocks;
+            isolations.blocks += most;
         }
+        let changed = self.change_blocks(zone, segment, &indices, Change::Isolate, Change::PutBack);
+        let too_many = most - changed.as_ref().map_or(0, |&blocks| blocks);
+        if too_many != 0 {
+            self.forget(too_many);
+        }
+        changed?;
         if !self.rehome_caches() {
             // What was isolated by this call is so still.
             let _ = self.unisolate(range);
@@ -153,6 +160,10 @@ impl<P: Platform> Isolation<'_, P> {
         undo: Change,
     ) -> Result<u64, IsolateError> {
         let mut blocks = 0;
+        // What was put back may be taken by others at once, so it is looked at before.
+        for slice in slices(indices) {
+            zone.check_change(self.manager.platform, segment, &slice, change)?;
+        }
         for slice in slices(indices) {
             let start = slice.start;
             let changed = zone.change(self.manager.platform, segment, slice, change);
@@ -162,8 +173,8 @@ impl<P: Platform> Isolation<'_, P> {
                 Ok(changed) => blocks += changed,
                 Err(error) => {
                     for done in slices(&(indices.start..start)) {
-                        let undone = zone.change(self.manager.platform, segment, done, undo);
-                        debug_assert!(undone.is_ok(), "only who changed them changes them back");
+                        // Fails only where somebody else changes these blocks at the same time.
+                        let _ = zone.change(self.manager.platform, segment, done, undo);
                     }
                     return Err(error);
                 }

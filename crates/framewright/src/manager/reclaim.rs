@@ -78,7 +78,9 @@ impl<P: Platform> Manager<P> {
                         Ok(found) => break 'ways Some(found),
                         Err(pages) => missing = pages,
                     }
-                    self.pressure.note_failure(self.platform, epoch, key(false));
+                    if self.has_seen_all() {
+                        self.pressure.note_failure(self.platform, epoch, key(false));
+                    }
                 }
                 if let Some(found) = self.reclaim(request, order, missing, attempt) {
                     break 'ways Some(found);
@@ -89,13 +91,19 @@ impl<P: Platform> Manager<P> {
             }
             let epoch = self.pressure.epoch.number();
             let found = attempt(RESERVES).ok();
-            if found.is_none() {
+            if found.is_none() && self.has_seen_all() {
                 self.pressure.note_failure(self.platform, epoch, key(true));
             }
             found
         };
         count(&self.pressure.counters.failures, u64::from(found.is_none()));
         found
+    }
+
+    /// Whether nobody else would find more: who may not wait has looked past sections that others
+    /// are bringing up.
+    fn has_seen_all(&self) -> bool {
+        self.platform.can_wait() || !self.zones.iter().any(|zone| zone.sections().are_left())
     }
 
     /// Asks the hook as long as it frees something that does not suffice.

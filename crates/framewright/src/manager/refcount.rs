@@ -156,6 +156,9 @@ impl<P: Platform> References<'_, P> {
                 .map_err(|references| ReferenceError::Busy { pfn: range.start, references });
         }
         let end = first + usize::try_from(range.pages()).map_err(|_| not_a_run)?;
+        if end as u64 > PAGES_PER_BLOCK {
+            return Err(not_a_run);
+        }
         let started = self.with_interrupts_off(|| {
             zone.look(index, |counted| match counted {
                 Counted::Page { map, free } if free.first_free(first, end).is_none() => {

@@ -130,8 +130,8 @@ impl Search {
 pub enum AllocateError {
     /// No zone that will do has a run large enough above its watermark.
     /// [`Manager::shortfall`](crate::Manager::shortfall) says which of these it is, and
-    /// [`report::allocation_failure`](crate::bootlog::allocation_failure) writes a message with all
-    /// zones.
+    /// [`bootlog::allocation_failure`](crate::bootlog::allocation_failure) writes a message with
+    /// all zones.
     OutOfMemory {
         /// What was wanted.
         order: Order,
@@ -220,9 +220,9 @@ impl Mark {
         // missing.
         let of_spare =
             if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
-        // What is withheld comes up when it is wanted.
-        let left =
-            (zone.free_pages() + zone.deferred_pages() + of_spare).checked_sub(order.pages());
+        // What is withheld comes up when it is wanted. Read first: it may come up meanwhile.
+        let withheld = zone.deferred_pages();
+        let left = (withheld + zone.free_pages() + of_spare).checked_sub(order.pages());
         left.is_some_and(|left| left >= self.keeps_of_all(zone, highest))
     }
 

@@ -462,8 +462,10 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             add(&tally.refused_ranges, ranges - told_ranges);
         }
         let zero = self.device.content() == Content::Zero;
+        let stops = self.closing || self.reporting().is_paused();
         let more = matches!(source, Source::Pool)
             && told_ranges == ranges
+            && !stops
             && self.manager.hugetlb().advance_loan(&mut self.loan);
         if more {
             // A page that goes out in parts stays out in between.
@@ -533,11 +535,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     /// Ends the pass after an error and waits, longer each time.
     fn fail(&mut self, now_ns: u64) -> Next {
         add(&self.registration.reporting.tally.errors, 1);
-        let doubled = self
-            .delay_ns()
-            .max(TICK_NS)
-            .checked_shl(self.errors.min(16))
-            .unwrap_or(MOST_BACKOFF_NS);
+        let doubled = self.delay_ns().max(TICK_NS).saturating_mul(1 << self.errors.min(16));
         let wait_ns = doubled.min(MOST_BACKOFF_NS);
         if self.errors == 0 {
             self.note(Event::Failing { retry_ms: wait_ns / MS });

@@ -18,4 +18,5 @@ pub use ownership::Ownership;
 pub(crate) use prefetch::prefetch;
 pub use readers::{Readers, Reading};
 pub use references::{CountWord, NoReference, ReferenceCount};
-pub use spin::{SpinGuard, SpinLock};
+pub(crate) use spin::SpinGuard;
+pub use spin::SpinLock;

@@ -60,15 +60,21 @@ impl<T> SpinLock<T> {
         self.value.with_mut(|value| unsafe { &mut *value })
     }
 
-    /// Turns interrupts off and waits until the lock is ours.
-    pub fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
+    /// Calls `body` with the value, alone, and with interrupts off. A function, and no guard that
+    /// could be dropped after another's: interrupts come back in turn (invariant 2).
+    pub fn with<P: Platform, R>(&self, platform: &P, body: impl FnOnce(&mut T) -> R) -> R {
+        body(&mut *self.lock(platform))
+    }
+
+    /// Turns interrupts off and waits until the lock is ours. Guards are dropped in turn.
+    pub(crate) fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
         self.lock_from(platform, 1)
     }
 
     /// [`lock`](Self::lock) where the lock is mostly taken for sections of some nanoseconds, one
     /// after another: longer waits leave more of them to the owner, whose caches have what is
     /// guarded.
-    pub fn lock_between_short_sections<'a, P: Platform>(
+    pub(crate) fn lock_between_short_sections<'a, P: Platform>(
         &'a self,
         platform: &'a P,
     ) -> SpinGuard<'a, T, P> {
@@ -101,7 +107,10 @@ impl<T> SpinLock<T> {
     /// The lock if it is open: for a short way that has a long one beside it, which need then not
     /// carry what waiting takes.
     #[inline]
-    pub fn try_lock<'a, P: Platform>(&'a self, platform: &'a P) -> Option<SpinGuard<'a, T, P>> {
+    pub(crate) fn try_lock<'a, P: Platform>(
+        &'a self,
+        platform: &'a P,
+    ) -> Option<SpinGuard<'a, T, P>> {
         let irq = platform.irq_save();
         // A look first leaves the flag's cache line with the owner. Acquire pairs with the Release
         // store in SpinGuard::drop. Relaxed: who does not get the lock reads nothing.

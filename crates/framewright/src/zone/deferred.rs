@@ -7,8 +7,9 @@
 //! withheld (reserved blocks, blocks with holes) is stepped over: while a section is busy no head
 //! in it moves, because only what is withheld there could merge.
 //!
-//! Orders of memory: Relaxed: how much is withheld is a count; the memory itself is published under
-//! the zone lock.
+//! Orders of memory: Release, in what is no longer withheld: it was published as free before, for
+//! those who read both without the lock ([`Zone::deferred_pages`] is Acquire). The memory itself is
+//! published under the zone lock.
 
 use super::{Segment, Zone};
 use crate::block::list::Position;
@@ -123,7 +124,9 @@ impl Zone {
             pages += order.pages();
             Some(order)
         });
-        self.changing.deferred_pages.fetch_sub(pages, Ordering::Relaxed);
+        // Whoever adds what is withheld and what is free, in this order, misses nothing.
+        locked.publish();
+        self.changing.deferred_pages.fetch_sub(pages, Ordering::Release);
         pages
     }
 

@@ -70,6 +70,8 @@ impl LockedZone {
         }
         let mut freed = 0;
         while freed < blocks && self.buddy.table.state(index + freed) == ALL_ALLOCATED {
+            // What is free of a block may have been zero when it was split; all of it is not.
+            self.buddy.reported.set_zero(index + freed, false);
             self.buddy.table.set_state(index + freed, MERGE_DEFERRED);
             freed += 1;
         }

@@ -127,6 +127,41 @@ impl Zone {
         change: Change,
     ) -> Result<u64, IsolateError> {
         let mut locked = self.lock_coalesced(platform);
+        self.check(segment, &range, change)?;
+        let (mut changed, before) = (0, locked.unused_pages());
+        let mut index = range.start;
+        while let Some(found) = self.table.heads(index..range.end).next() {
+            index = found.end();
+            if is_managed(found.state) {
+                let blocks = locked.change_one(found.index, range.end, found.state, change);
+                changed += u64::from(blocks);
+                index = found.index + blocks;
+            }
+        }
+        // Blocks that are claimed no longer.
+        locked.note_freed_since(before);
+        Ok(changed)
+    }
+
+    /// Whether [`change`](Self::change) would do it.
+    pub(crate) fn check_change<P: Platform>(
+        &self,
+        platform: &P,
+        segment: &Segment,
+        range: &Range<u32>,
+        change: Change,
+    ) -> Result<(), IsolateError> {
+        let _locked = self.read_coalesced(platform);
+        self.check(segment, range, change)
+    }
+
+    /// Under the lock, with nothing deferred to be merged.
+    fn check(
+        &self,
+        segment: &Segment,
+        range: &Range<u32>,
+        change: Change,
+    ) -> Result<(), IsolateError> {
         for HeadIn { index, head, state } in self.table.heads(range.clone()) {
             let pfn = segment.block_of(index).start();
             let isolated = state.is_isolated();
@@ -141,9 +176,9 @@ impl Zone {
                     Err(IsolateError::NotIsolated(pfn))
                 }
                 Change::Claim if !state.is(State::Isolated) => {
-                    Err(IsolateError::InUse(self.survey_of(&range)))
+                    Err(IsolateError::InUse(self.survey_of(range)))
                 }
-                _ if is_indivisible(state) && !is_inside(head, state, &range) => {
+                _ if is_indivisible(state) && !is_inside(head, state, range) => {
                     Err(IsolateError::Indivisible(segment.block_of(head).start()))
                 }
                 _ => Ok(()),
@@ -151,21 +186,9 @@ impl Zone {
         }
         if change == Change::Claim && range.clone().any(|index| self.table.head_of(index).is_none())
         {
-            return Err(IsolateError::InUse(self.survey_of(&range)));
+            return Err(IsolateError::InUse(self.survey_of(range)));
         }
-        let (mut changed, before) = (0, locked.unused_pages());
-        let mut index = range.start;
-        while let Some(found) = self.table.heads(index..range.end).next() {
-            index = found.end();
-            if is_managed(found.state) {
-                let blocks = locked.change_one(found.index, range.end, found.state, change);
-                changed += u64::from(blocks);
-                index = found.index + blocks;
-            }
-        }
-        // Blocks that are claimed no longer.
-        locked.note_freed_since(before);
-        Ok(changed)
+        Ok(())
     }
 
     /// What the pages of the blocks at `range` are.

@@ -184,6 +184,11 @@ impl<'a, P: Platform> ZoneGuard<'a, P> {
     pub(super) const fn new(counters: &'a Counters, locked: SpinGuard<'a, LockedZone, P>) -> Self {
         Self { counters, locked }
     }
+
+    /// Publishes the counters now, for what has to be seen after them.
+    pub(super) fn publish(&self) {
+        self.counters.publish(&self.locked);
+    }
 }
 
 impl<P: Platform> Deref for ZoneGuard<'_, P> {

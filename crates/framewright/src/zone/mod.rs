@@ -16,8 +16,9 @@
 //! `isolate` takes blocks out of circulation, `unpublish` their descriptors, `shuffle` puts free
 //! blocks into random order. `areas`, `blocks` and `verify` look at everything.
 //!
-//! Orders of memory: Relaxed everywhere: counters are written under the zone lock, watermarks by
-//! whoever changes a parameter. Read without it they are what they were at some moment.
+//! Orders of memory: Relaxed: counters are written under the zone lock, watermarks by whoever
+//! changes a parameter. Read without it they are what they were at some moment. What is withheld is
+//! Acquire, so that what came up since is in the free pages that are read after it.
 
 mod alloc;
 mod areas;
@@ -230,10 +231,10 @@ impl Zone {
         self.managed_pages
     }
 
-    /// Frames that are withheld until their part of the memory map is initialised .
+    /// Frames that are withheld until their part of the memory map is initialised.
     #[must_use]
     pub fn deferred_pages(&self) -> u64 {
-        self.changing.deferred_pages.load(Ordering::Relaxed)
+        self.changing.deferred_pages.load(Ordering::Acquire)
     }
 
     /// Present frames that the allocator was not given, counted on their own (invariant 9).

@@ -90,6 +90,7 @@ impl LockedZone {
         if state.is(State::Whole) {
             self.end_count(head);
             if divide_whole(&self.buddy.table, index, index + 1).is_none() {
+                debug_assert!(false, "found allocated: {state:?}");
                 return;
             }
             self.split_allocated(index, state);
@@ -102,6 +103,7 @@ impl LockedZone {
                 .min(u32::from(BLOCK_ORDER) - 1);
             let Some(order) = u8::try_from(level).ok().and_then(Order::new) else { return };
             if !self.free_run(index, start, order) {
+                debug_assert!(false, "found allocated: {start} of {range:?}");
                 return;
             }
             start += 1 << level;

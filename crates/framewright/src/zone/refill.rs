@@ -10,7 +10,7 @@ use super::locked::LockedZone;
 use super::page_alloc::WordsWanted;
 use crate::block::bit_sets::Neighbours;
 use crate::block::{FreeMap, MigrateType, segment};
-use crate::page::{CpuCache, MOST_RUNS, Runs};
+use crate::page::{CpuCache, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn};
 
@@ -102,7 +102,8 @@ impl Zone {
                 if let Some(start) = segment::frame(self.segments, base + bit, 0)
                     && let Some(start) = first.replace(start)
                 {
-                    cache.put(start, Order::BLOCK);
+                    let put = cache.put(start, Order::BLOCK);
+                    debug_assert!(put == Put::Cached, "no more is taken than there is room for");
                 }
             }
         }
@@ -121,7 +122,8 @@ impl LockedZone {
                 first = Some(base.add(u64::from(runs.trailing_zeros())));
                 runs &= runs.wrapping_sub(1);
             }
-            cache.take_over(wanted.order, wanted.migrate_type, Runs { base, runs });
+            let kept = cache.take_over(wanted.order, wanted.migrate_type, Runs { base, runs });
+            debug_assert!(kept || runs == 0, "no more is taken than there is room for");
         });
         first
     }
@@ -159,7 +161,8 @@ impl LockedZone {
         let (&first, others) = starts[..filled].split_first()?;
         // The lowest on top, so that addresses ascend.
         for &start in others.iter().rev() {
-            cache.put(start, order);
+            let put = cache.put(start, order);
+            debug_assert!(put == Put::Cached, "no more is taken than there is room for");
         }
         Some(first)
     }

@@ -156,8 +156,11 @@ impl Zone {
                             .free_map(index)
                             .largest_order()
                             .filter(|_| !state.is_unavailable());
+                        let is_listed =
+                            |order| locked.free_index.contains(state.migrate_type(), order, index);
                         if state.free_order() < largest
                             || state.free_order().is_some() != largest.is_some()
+                            || !state.free_order().is_none_or(is_listed)
                         {
                             return Err(fault(FaultKind::BadFreeIndex));
                         }
@@ -366,18 +369,13 @@ impl Zone {
         if seen == listed_blocks { Ok(()) } else { Err(fault(FaultKind::BadLink)) }
     }
 
-    /// The lowest member of each set says that it is there, and there are as many members as blocks
-    /// with free runs.
+    /// There are as many members as blocks with free runs, each of which is in its set.
     fn verify_free_index(&self, locked: &LockedZone, roomy_blocks: u64) -> Result<(), Fault> {
         let fault = Fault { zone: self.id, pfn: None, kind: FaultKind::BadFreeIndex };
         let mut members = 0;
         for migrate_type in MigrateType::ALL {
             for order in 0..u8::try_from(ORDERS).unwrap_or(0) {
-                if let Some(index) = locked.free_index.first(migrate_type, order) {
-                    let state = self.table.state(index);
-                    if state.free_order() != Some(order) || state.migrate_type() != migrate_type {
-                        return Err(fault);
-                    }
+                if locked.free_index.first(migrate_type, order).is_some() {
                     members += locked.free_index.count(migrate_type, order);
                 }
             }

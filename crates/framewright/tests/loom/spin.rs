@@ -4,6 +4,7 @@
 //! target/loom`
 
 use framewright::SpinLock;
+use framewright::internals::{lock, try_lock};
 use framewright::{IrqState, PinnedCpu, Platform};
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Notify};
@@ -87,7 +88,7 @@ struct Shared {
 
 /// Adds one to both counters, which must be alike whenever anybody looks.
 fn section(shared: &Shared, cpu: &Cpu) {
-    let mut guard = shared.lock.lock(cpu);
+    let mut guard = lock(&shared.lock, cpu);
     assert_eq!(irq_depth(), 1, "interrupts are on inside");
     assert_eq!(shared.inside.fetch_add(1, Ordering::Relaxed), 0, "two threads are inside");
     let [one, other] = *guard;
@@ -121,7 +122,7 @@ fn threads_exclude_one_another(
         for other in others {
             other.join().expect("no assertion failed");
         }
-        assert_eq!(*shared.lock.lock(&mine), [count; 2], "a section was lost");
+        assert_eq!(*lock(&shared.lock, &mine), [count; 2], "a section was lost");
     });
 }
 
@@ -139,7 +140,7 @@ fn three_threads_exclude_one_another() {
 #[test]
 fn who_tries_excludes_others_or_goes_away() {
     fn attempt(shared: &Shared, cpu: &Cpu) -> usize {
-        let Some(mut guard) = shared.lock.try_lock(cpu) else {
+        let Some(mut guard) = try_lock(&shared.lock, cpu) else {
             assert_eq!(irq_depth(), 0, "interrupts are still off");
             return 0;
         };
@@ -163,7 +164,7 @@ fn who_tries_excludes_others_or_goes_away() {
         let mine = attempt(&shared, &Cpu::yielding());
         let others = other.join().expect("no assertion failed");
         assert_eq!(
-            *shared.lock.lock(&Cpu::yielding()),
+            *lock(&shared.lock, &Cpu::yielding()),
             [1 + mine + others; 2],
             "a section was lost"
         );
@@ -179,10 +180,10 @@ fn what_was_written_before_unlocking_is_seen_after_locking() {
             thread::spawn(move || {
                 // SAFETY: nobody reads before the flag is up; loom checks it.
                 cell.1.with_mut(|value| unsafe { *value = 7 });
-                *cell.0.lock(&Cpu::yielding()) = true;
+                *lock(&cell.0, &Cpu::yielding()) = true;
             })
         };
-        let written = *cell.0.lock(&Cpu::yielding());
+        let written = *lock(&cell.0, &Cpu::yielding());
         if written {
             // SAFETY: the flag is up, so the writer is done; loom checks it.
             assert_eq!(cell.1.with(|value| unsafe { *value }), 7);
@@ -196,8 +197,8 @@ fn locks_nest_and_restore_interrupts_in_turn() {
     loom::model(|| {
         let locks = (SpinLock::new(1), SpinLock::new(2));
         let cpu = Cpu::yielding();
-        let outer = locks.0.lock(&cpu);
-        let inner = locks.1.lock(&cpu);
+        let outer = lock(&locks.0, &cpu);
+        let inner = lock(&locks.1, &cpu);
         assert_eq!((irq_depth(), *outer + *inner), (2, 3));
         drop(inner);
         assert_eq!(irq_depth(), 1);

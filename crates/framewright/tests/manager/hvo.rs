@@ -289,3 +289,30 @@ proptest! {
         unsafe { manager.platform().retire() };
     }
 }
+
+#[test]
+fn frames_of_the_array_come_back_without_poison_and_nobody_is_blamed() {
+    let machine = FakeMachine::builder().ram(mib(0, 256)).build();
+    FakeVmemmap::install(machine);
+    let line = parameters("memmap_init=eager page_poison=1");
+    let manager = bring_up_with(machine, &[], &line).expect("bring-up");
+    let block = blocks(&manager, 9, 1)[0];
+    // Everything else was freed once, so that it is poison.
+    let mut pages = Vec::new();
+    while let Ok(page) = manager.allocate(&Request::new(Order::PAGE)) {
+        pages.push(page);
+    }
+    pages.into_iter().for_each(|page| manager.give_back(page).expect("allocated"));
+    for _ in 0..2 {
+        assert_eq!(manager.give_up_map(&[block]).expect("it is the caller's").blocks, 1);
+        assert_eq!(manager.bring_back_map(&[block]).expect("it is the caller's").blocks, 1);
+    }
+    manager.give_up_map(&[block]).expect("it is the caller's");
+    let error = loop {
+        match manager.allocate(&Request { fail_fast: true, ..Request::new(Order::PAGE) }) {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, AllocateError::OutOfMemory { order: Order::PAGE });
+}

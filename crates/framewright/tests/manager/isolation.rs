@@ -484,3 +484,40 @@ proptest! {
         follow(&steps, if inside { Pages::Inside } else { Pages::None });
     }
 }
+
+#[test]
+fn what_others_put_back_at_once_does_not_end_the_isolation_of_the_rest() {
+    let machine = FakeMachine::builder().ram(mib(0, 128)).cpus(2).build();
+    let manager = bring_up_with(machine, &[], &plain_with_pages(Pages::None)).expect("bring-up");
+    let (kept, moving) = (blocks(40, 1), blocks(8, 8));
+    let of = order(3);
+    let used: Vec<Pfn> = (0..64)
+        .map(|run| {
+            let start = Pfn(frames(kept).start.0 + run * 8);
+            manager.allocate_at(start, of, MigrateType::Movable).expect("free").start
+        })
+        .collect();
+    manager.isolation().isolate(kept).expect("it can be");
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let _ = manager.isolation().unisolate(moving);
+            }
+        });
+        for _ in 0..3000 {
+            let _ = manager.isolation().isolate(moving);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    for start in used {
+        manager.give_back_order(start, of).expect("allocated");
+    }
+    let mut got = Vec::new();
+    while let Ok(start) = manager.allocate_order(of, MigrateType::Movable) {
+        assert!(!frames(kept).contains(start), "pfn {start} of an isolated block");
+        got.push(start);
+    }
+    got.into_iter().for_each(|start| manager.give_back_order(start, of).expect("allocated"));
+    check(&manager);
+}

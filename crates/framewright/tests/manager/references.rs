@@ -2,7 +2,7 @@
 //! nobody gets one to what is free; misuse is an error.
 
 use super::HERE;
-use crate::common::{Fake, check, gib, idle_pages, mib, order};
+use crate::common::{Fake, bring_up_with, check, gib, idle_pages, mib, order, parameters};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::MigrateType;
@@ -486,5 +486,23 @@ proptest! {
             }
         }
         settle(&manager);
+    }
+}
+
+#[test]
+fn a_run_over_the_end_of_a_block_without_a_free_page_is_none() {
+    for pages in ["inside", "none"] {
+        let machine = FakeMachine::builder().ram(mib(0, 64)).build();
+        let line = parameters(&format!("pages={pages} memmap_init=on-demand"));
+        let manager = bring_up_with(machine, &[], &line).expect("bring-up");
+        while manager
+            .allocate(&Request { reserves: true, fail_fast: true, ..Request::new(Order::PAGE) })
+            .is_ok()
+        {}
+        let end = 20 * 512;
+        for (start, end) in [(end - 4, end + 4), (end - 1, end + 1), (end - 500, end + 11)] {
+            let range = PfnRange::new(start, end);
+            assert_eq!(manager.begin_references(range), Err(ReferenceError::NotARun(range)));
+        }
     }
 }

@@ -462,3 +462,45 @@ fn small_zones_are_reported_too_and_then_it_is_quiet() {
         assert!(polls <= 300, "{polls} polls in 100 idle seconds");
     }
 }
+
+/// Blocks that were zero, were used in runs of each size, of which one came back before the others.
+#[test]
+fn a_block_that_comes_back_in_runs_is_not_zero_any_more() {
+    if crate::common::is_careful() {
+        return;
+    }
+    for order in 4..9 {
+        let of = Order::new(order).expect("an order");
+        let mut rig = Rig::new(machine(256, 1), "", Traits { content: Content::Zero, ..usual() });
+        rig.host.answer(Answer::After(0));
+        rig.settle();
+        let manager = rig.manager;
+        let get = || {
+            let start = manager.allocate_order(of, MigrateType::Movable).expect("there is memory");
+            rig.host.handed_out(PfnRange { start, end: start.add(of.pages()) });
+            for pfn in start.0..start.0 + of.pages() {
+                // SAFETY: the run is ours.
+                unsafe { manager.platform().store(Pfn(pfn).address(), u64::from(JUNK)) };
+            }
+            start
+        };
+        let put = |start| manager.give_back_order(start, of).expect("allocated");
+        let mut runs: Vec<Pfn> = (0..8 * 512 / of.pages()).map(|_| get()).collect();
+        runs.sort();
+        let (some, mut rest): (Vec<Pfn>, Vec<Pfn>) =
+            runs.into_iter().partition(|start| start.is_aligned(Order::BLOCK));
+        some.iter().for_each(|&start| put(start));
+        manager.drain().expect("only good frames");
+        rest.extend(some.iter().map(|_| get()));
+        rest.sort();
+        for block in rest.chunks(512 >> order) {
+            block.iter().for_each(|&start| put(start));
+            manager.drain().expect("only good frames");
+        }
+        check(manager);
+        for _ in 0..16 {
+            let taken = zeroed(&rig, 9);
+            assert!((taken.start.0..taken.end.0).all(|pfn| byte(&rig, Pfn(pfn)) == 0), "{order}");
+        }
+    }
+}

@@ -226,7 +226,7 @@ impl<P: Platform> Pool<'_, P> {
                 accounting.counts_mut(size).reserved -= u64::from(reserved);
                 for (_, zone) in self.manager.hugetlb().node_zones(node) {
                     for chain in taken.lists[zone.id().kind as usize].chains() {
-                        if chain.pages == 1 {
+                        if chain.pages == 1 && zone.is_good_in_pool(chain.first) {
                             accounting.count_reused(size, chain.reported);
                             mark(zone, chain.first, if reserved { RESTORE } else { 0 });
                             return zone

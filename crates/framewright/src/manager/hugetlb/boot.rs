@@ -43,7 +43,7 @@ impl BootPool {
     }
 }
 
-/// What became of the pools at boot. [`report::huge_pages`](crate::bootlog::huge_pages) logs it.
+/// What became of the pools at boot. [`bootlog::huge_pages`](crate::bootlog::huge_pages) logs it.
 #[derive(Clone, Copy, Debug)]
 pub struct BootFill {
     /// By size, 2 MiB first.

@@ -164,7 +164,8 @@ impl<P: Platform> Manager<P> {
         totals
     }
 
-    /// Recounts everything from the tables and checks the invariants 5 to 10.
+    /// Recounts everything from the tables and checks the invariants 5 to 10, 21, 34, 36
+    /// and 41.
     ///
     /// # Errors
     /// The first [`Fault`] found.

@@ -100,7 +100,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         debug_assert!(ended.is_ok(), "a plain job without an error");
         for zone in self.manager.zones {
             // Whatever the job did: nothing is withheld in the end.
-            zone.bring_up_sections(self.manager.platform, zone.sections().range());
+            self.bring_up(zone, zone.sections().range());
             self.wait_for_sections(zone);
         }
         self.manager.pressure.epoch.note_free();
@@ -118,7 +118,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         let sections = zone.sections().range();
         let mut worked = 1;
         if threads == 1 {
-            zone.bring_up_sections(self.manager.platform, sections);
+            self.bring_up(zone, sections);
         } else {
             let job = Job::new(u64::from(sections.start)..u64::from(sections.end))
                 .min_chunk(1)
@@ -126,7 +126,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
                 .placement(Placement::Node(number(node)));
             let summary = job.run(helpers, |chunk, _| {
                 let bound = |section| u32::try_from(section).unwrap_or(u32::MAX);
-                zone.bring_up_sections(self.manager.platform, bound(chunk.start)..bound(chunk.end));
+                self.bring_up(zone, bound(chunk.start)..bound(chunk.end));
                 Ok::<(), Infallible>(())
             });
             worked = summary.map_or(1, |summary| summary.threads.max(1));
@@ -139,6 +139,17 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         }
     }
 
+    /// Brings up those of `sections` that nobody claimed yet; returns how many pages that gave.
+    /// Each section is memory that somebody may have failed to get meanwhile.
+    fn bring_up(self, zone: &Zone, sections: impl Iterator<Item = u32>) -> u64 {
+        let one = |section| {
+            let pages = zone.bring_up_sections(self.manager.platform, core::iter::once(section));
+            self.manager.pressure.epoch.note_free();
+            pages
+        };
+        sections.map(one).sum()
+    }
+
     /// Takes sections of zones that others are at, from their ends, as long as there are any.
     fn help_other_zones(self, own: &Zone) {
         for zone in self.manager.zones {
@@ -147,7 +158,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
             // of it.
             if zone.id() != own.id()
                 && init.threads.load(Ordering::Relaxed) != 0
-                && zone.bring_up_sections(self.manager.platform, zone.sections().range().rev()) != 0
+                && self.bring_up(zone, zone.sections().range().rev()) != 0
             {
                 init.threads.fetch_add(1, Ordering::Relaxed);
             }

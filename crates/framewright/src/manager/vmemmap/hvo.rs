@@ -42,6 +42,8 @@ unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
             ..Request::new(order)
         };
         let taken = self.manager.allocate_bare(&request).ok()?;
+        // It goes back as it will be then.
+        self.manager.forget_content(taken);
         self.taken_pages += taken.pages();
         Some(taken.start)
     }
@@ -271,10 +273,12 @@ impl<P: Platform> Vmemmap<'_, P> {
         if populated.is_ok() {
             change.spent_pages += frames.taken_pages;
             piece.zone.publish_again(piece.blocks);
+            change.out_of_frames += u64::from(piece.blocks.blocks());
+        } else {
+            // Without frames what is present stays so without use, and what is absent is absent:
+            // the blocks' pages come inside, until somebody restores them.
+            change.blocks += u64::from(piece.blocks.blocks());
         }
-        // Without frames what is present stays so without use, and what is absent is absent: the
-        // blocks' pages come inside.
-        change.out_of_frames += u64::from(piece.blocks.blocks());
         change
     }
 
