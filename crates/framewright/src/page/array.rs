@@ -49,10 +49,11 @@ impl Array {
     }
 
     /// Initialises the descriptors of blocks, the first of which begins at `start`, and says that
-    /// they are there. The blocks are nobody's meanwhile, and their part of the array is present.
+    /// they are there; how many blocks had none before. The blocks are nobody's meanwhile, and their
+    /// part of the array is present.
     // One copy for what comes up at bring-up and for what comes later, when it costs no new code.
     #[inline(never)]
-    pub(crate) fn describe(&self, blocks: Range<u32>, start: Pfn) {
+    pub(crate) fn describe(&self, blocks: Range<u32>, start: Pfn) -> u32 {
         if self.fill != Fill::KnownZero {
             let count = blocks.len() as u64 * PAGES_PER_BLOCK;
             let first = self.at(start).cast();
@@ -61,17 +62,18 @@ impl Array {
             unsafe { self.fill.write(first, usize::try_from(count).unwrap_or(0)) };
             Fill::fence();
         }
-        let mut index = blocks.start;
+        let (mut index, mut count) = (blocks.start, 0);
         while index < blocks.end {
             let end = blocks.end.min((index / 64 + 1) * 64);
             let mask = (u64::MAX >> (64 - (end - index))) << (index % 64);
             if let Some(word) = self.described.get((index / 64) as usize) {
                 // Release pairs with the Acquire in `describes`: whoever finds the bit finds the
                 // descriptors.
-                word.fetch_or(mask, Ordering::Release);
+                count += (mask & !word.fetch_or(mask, Ordering::Release)).count_ones();
             }
             index = end;
         }
+        count
     }
 
     /// Says that the block's descriptors are not there any more. Under the zone lock; the block is

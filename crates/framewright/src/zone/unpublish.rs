@@ -86,16 +86,14 @@ impl Zone {
     }
 
     /// Initialises descriptors of blocks that are allocated whole, whose part of the array is
-    /// present, and puts them into use.
-    pub(crate) fn publish_again(&self, blocks: BlockRange) {
-        let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
-        else {
-            return;
-        };
-        if let Some(segment) = segment::find(self.segments, blocks.start) {
+    /// present, and puts them into use; how many were not in use.
+    pub(crate) fn publish_again(&self, blocks: BlockRange) -> u32 {
+        let array = self.descriptors.as_ref().and_then(|descriptors| descriptors.array());
+        let found = array.zip(segment::find(self.segments, blocks.start));
+        found.map_or(0, |(array, segment)| {
             let index = segment.index_of(blocks.start);
-            array.describe(index..index + blocks.blocks(), blocks.start.start());
-        }
+            array.describe(index..index + blocks.blocks(), blocks.start.start())
+        })
     }
 
     /// The index of a block that is allocated whole or in a pool, by itself or in a larger one.

@@ -316,3 +316,14 @@ fn frames_of_the_array_come_back_without_poison_and_nobody_is_blamed() {
     };
     assert_eq!(error, AllocateError::OutOfMemory { order: Order::PAGE });
 }
+
+#[test]
+fn a_run_that_is_named_twice_counts_once() {
+    let (manager, _) = machine(mib(0, 512), 1);
+    let run = blocks(&manager, 9, 1)[0];
+    assert_eq!(manager.give_up_map(&[run, run]).expect("it is the caller's").blocks, 1);
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 1);
+    assert_eq!(manager.bring_back_map(&[run, run]).expect("it is the caller's").blocks, 1);
+    assert_eq!(manager.vmemmap().reclaimed_blocks(), 0);
+    check(&manager);
+}

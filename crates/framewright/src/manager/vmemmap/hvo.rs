@@ -248,14 +248,15 @@ impl<P: Platform> Vmemmap<'_, P> {
             let populated = self.fill_piece(space, piece, &mut frames, &mut unflushed);
             if populated.is_ok() {
                 change.spent_pages += frames.taken_pages;
-                change.blocks += u64::from(piece.blocks.blocks());
                 done.push(piece);
             } else {
                 change.out_of_frames += u64::from(piece.blocks.blocks());
             }
         }
         change += self.flush(space, &mut unflushed);
-        done.take().for_each(|piece| piece.zone.publish_again(piece.blocks));
+        // A block that was named twice counts once.
+        change.blocks +=
+            done.take().map(|piece| u64::from(piece.zone.publish_again(piece.blocks))).sum::<u64>();
         self.manager.vmemmap.note_restored(&change);
         change
     }
