@@ -217,9 +217,7 @@ impl<P: Platform> Isolation<'_, P> {
     fn rehome_caches(self) -> bool {
         self.with_caches(&mut |cache| {
             let hull = self.manager.isolations.lock(self.manager.platform).hull;
-            if let Some(zone) = self.manager.zones.get(cache.zone) {
-                cache.set_pfn_range(kept(zone.pfn_range(), hull));
-            }
+            cache.set_pfn_range(kept(cache.near, hull));
             // What is wrong in a cache is its user's fault and does not matter here; all else goes
             // back.
             let _ = self.manager.drain_cache(cache);

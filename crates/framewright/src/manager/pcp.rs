@@ -15,7 +15,7 @@ use crate::page::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS, Put, Run
 use crate::platform::{Platform, pinned};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind};
+use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, segment};
 use core::panic::Location;
 
 /// What a CPU keeps for itself.
@@ -187,6 +187,9 @@ impl<P: Platform> Manager<P> {
         if let Some(start) = cache.get(order, migrate_type) {
             return Some(start);
         }
+        if cache.reuse_where(order, migrate_type, |base| self.is_crowded(base)) {
+            return cache.get(order, migrate_type);
+        }
         let home = self.zones.get(cache.zone)?;
         if order == Order::BLOCK {
             cache.adapt(Flow::In, self.may_keep_more(home));
@@ -212,13 +215,16 @@ impl<P: Platform> Manager<P> {
             }
         }
         if start.is_none() {
-            // Little of other zones, as it goes back to them one by one.
+            // Little of zones that it does not keep frames of, which go back one by one.
             let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
+            let most = |zone: &Zone| {
+                if cache.keeps(zone.pfn_range()) { u32::MAX } else { little }
+            };
             let mut marks = [Mark::Low, Mark::Min].into_iter();
             let cached = cache.pages();
             start = marks.find_map(|mark| {
                 self.zonelist(&search).find_map(|zone| {
-                    let start = from(zone, mark, little)?;
+                    let start = from(zone, mark, most(zone))?;
                     self.note_node(
                         zone,
                         &search,
@@ -246,8 +252,8 @@ impl<P: Platform> Manager<P> {
     ///
     /// * Every build finds at this call what is not aligned to `order`; and, of a free that no
     ///   cache takes, all but that the frame is in a cache. No cache takes orders above 9, nor
-    ///   frames of another zone than the calling CPU keeps frames of, which includes what is no
-    ///   memory and tables that bring-up placed at an end of that zone.
+    ///   frames outside of the zones of its node (DMA apart), which includes tables that bring-up
+    ///   placed below the lowest of these zones or above the highest.
     /// * With debug assertions also every other frame that is free, was never allocated, is a table
     ///   or of the vmemmap, or was freed before and is in the cache of this CPU, or in that of
     ///   another where these can be waited for ([`Platform::can_wait`]). What others do with the
@@ -328,11 +334,12 @@ impl<P: Platform> Manager<P> {
                 put = cache.put(start, order);
             }
             if put == Put::Full {
-                // Words do not come out again before the next refill; of runs the newer half may be
-                // wanted soon, of blocks, which cost most under the lock, a quarter.
+                // Of words as many as go back together: of those that stay some may be used again.
+                // Of runs the newer half may be wanted soon, of blocks, which cost most under the
+                // lock, a quarter.
                 let waiting = cache.waiting(order);
                 let oldest = match order.get() {
-                    0..4 => waiting,
+                    0..4 => waiting.min(MOST_FREED),
                     BLOCK_ORDER => waiting - waiting / 4,
                     _ => waiting.div_ceil(2),
                 };
@@ -465,7 +472,49 @@ impl<P: Platform> Manager<P> {
 
     /// Gives runs back to their zones. All that can go back do; the first that cannot is the error.
     fn return_runs(&self, cache: &CpuCache, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
-        let Some(zone) = self.zones.get(cache.zone) else { return Ok(()) };
+        let Some(home) = self.zones.get(cache.zone) else { return Ok(()) };
+        if batch.iter().all(|entry| home.pfn_range().contains(entry.base)) {
+            return self.return_to(home, order, batch);
+        }
+        self.return_to_several(home, order, batch)
+    }
+
+    /// Gives each zone what is its own, together.
+    #[cold]
+    #[inline(never)]
+    fn return_to_several(
+        &self,
+        home: &'static Zone,
+        order: Order,
+        batch: &[Runs],
+    ) -> Result<(), FreeError> {
+        let mut result = Ok(());
+        let mut left = [Runs::NONE; MOST_RETURNED];
+        for batch in batch.chunks(MOST_RETURNED) {
+            let mut count = batch.len();
+            left[..count].copy_from_slice(batch);
+            while let Some(first) = left[..count].first() {
+                let zone = self.zone_of(first.base).unwrap_or(home);
+                let (mut same, mut taken, mut others) = ([Runs::NONE; MOST_RETURNED], 0, 0);
+                for at in 0..count {
+                    let entry = left[at];
+                    // The first always goes: so this ends, whatever it is.
+                    if at == 0 || zone.pfn_range().contains(entry.base) {
+                        same[taken] = entry;
+                        taken += 1;
+                    } else {
+                        left[others] = entry;
+                        others += 1;
+                    }
+                }
+                count = others;
+                result = result.and(self.return_to(zone, order, &same[..taken]));
+            }
+        }
+        result
+    }
+
+    fn return_to(&self, zone: &Zone, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
         let mut result = Ok(());
         zone.drain(self.platform, batch, order, &mut |entry| {
             // Something in it is wrong, or it belongs to another zone, as spans may overlap: one
@@ -478,6 +527,22 @@ impl<P: Platform> Manager<P> {
             }
         });
         result
+    }
+
+    /// The zone of a frame, if it has one.
+    fn zone_of(&self, pfn: Pfn) -> Option<&'static Zone> {
+        let segment = segment::find(self.directory, BlockNumber::containing(pfn))?;
+        self.zones.get(usize::from(segment.zone))
+    }
+
+    /// Whether this frame's block has so little free that it will hardly become whole soon. Asked
+    /// without the lock: a wrong answer costs little.
+    fn is_crowded(&self, pfn: Pfn) -> bool {
+        let block = BlockNumber::containing(pfn);
+        let segment = segment::find(self.directory, block);
+        let zone = segment.and_then(|segment| self.zones.get(usize::from(segment.zone)));
+        let (Some(segment), Some(zone)) = (segment, zone) else { return false };
+        zone.is_crowded(segment.index_of(block))
     }
 
     /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by

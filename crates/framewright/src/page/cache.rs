@@ -3,10 +3,11 @@
 //! For orders 0 to 3 there is, per migrate type, a *word*: the free runs of one 64-frame word of
 //! some block's free map, taken over whole. Getting a run is finding a bit; freeing one that came
 //! from the word sets it again. When it is used up, movable requests have further words *ready*.
-//! Other frees gather in *freed* until they go back together. They are handed out again only when
-//! the zone has nothing, or nothing but reported memory: what comes out of the zone comes from its
-//! fullest blocks, which keeps others whole, while frames that go from hand to hand pin every
-//! block.
+//! Other frees gather in *freed* until they go back together. What comes out of the zone comes from
+//! its fullest blocks, which keeps others whole, while frames that go from hand to hand pin every
+//! block. So of what was freed only frames of crowded blocks, which will hardly become whole soon,
+//! are handed out again ([`CpuCache::reuse_where`]); all others only when the zone has nothing, or
+//! nothing but reported memory.
 //!
 //! For orders 4 to 9 there is a stack of runs. That of order 9, whole blocks, is larger while they
 //! come or go in bulk ([`CpuCache::adapt`]).
@@ -34,8 +35,9 @@ const TINY: bool = cfg!(any(loom, shuttle));
 /// CPU's share of the zone is. All of them together then keep about the eighth that Linux allows
 /// (`zone_batchsize` and `zone_highsize` in `mm/page_alloc.c`).
 const SHARE: u64 = if TINY { 1 } else { 64 };
-/// Most words of frees, by order.
-const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [56, 28, 28, 28] };
+/// Most words of frees, by order. Of order 0 so many that those which may be used again are still
+/// there when they are wanted.
+const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [112, 28, 28, 28] };
 /// Most words that are ready, by order.
 const READY: [usize; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
 /// Most runs in a stack, by order from 4.
@@ -47,8 +49,10 @@ const MOST_BLOCKS: usize = 64;
 const MOST_BLOCKS_IN_BULK: usize = 96;
 /// The most runs that any stack has of less than whole blocks.
 pub(crate) const MOST_RUNS: usize = 32;
-/// The most words of frees that any order has.
+/// The most words of frees that go back together.
 pub(crate) const MOST_FREED: usize = 56;
+/// How many of the words freed last are looked at for frames that may be used again.
+const LOOKED_AT: usize = 16;
 /// The most blocks that go back together: three quarters of a stack, so that some stay for
 /// requests.
 pub(crate) const MOST_RETURNED: usize = MOST_BLOCKS_IN_BULK / 4 * 3;
@@ -84,9 +88,12 @@ pub(crate) struct CpuCache {
     flow: AtomicU32,
     /// Whole blocks that it keeps usually, and while they come or go in bulk.
     blocks: [u32; 2],
-    /// Which of the manager's zones it keeps frames of.
+    /// Which of the manager's zones is asked first.
     pub(crate) zone: usize,
-    /// The frames that are kept, from the first to one past the last: that zone's, or a part of
+    /// The frames that are kept while nothing is isolated: that zone's, and those of others of its
+    /// node.
+    pub(crate) near: PfnRange,
+    /// The frames that are kept, from the first to one past the last: those near, or a part of
     /// them.
     pfn_range: [AtomicU64; 2],
     words: [Word; WORD_ORDERS * TYPES],
@@ -125,9 +132,10 @@ impl CpuCache {
             flow: AtomicU32::new(0),
             blocks: [usual, blocks(4, MOST_BLOCKS_IN_BULK)],
             zone,
+            near: pfn_range,
             pfn_range: [AtomicU64::new(pfn_range.start.0), AtomicU64::new(pfn_range.end.0)],
             words: core::array::from_fn(|_| Word::empty()),
-            freed: Stack::all(FREED, 0, |order| share >> order),
+            freed: Stack::all(FREED, 0, |_| (share / 64).max(2)),
             ready: Stack::all(READY, sum(&FREED), |_| share / 64),
             stacks: Stack::all(STACK, 0, |stack| {
                 if stack + 1 == STACK_ORDERS {
@@ -188,6 +196,13 @@ impl CpuCache {
         let [first, end] = &self.pfn_range;
         let last = start.0.wrapping_add(order.pages() - 1);
         first.load(Ordering::Relaxed) <= start.0 && last < end.load(Ordering::Relaxed)
+    }
+
+    /// Whether all frames of a range are kept here when they are freed.
+    pub(crate) fn keeps(&self, range: PfnRange) -> bool {
+        self.contents.touch();
+        let [first, end] = &self.pfn_range;
+        first.load(Ordering::Relaxed) <= range.start.0 && range.end.0 <= end.load(Ordering::Relaxed)
     }
 
     /// The first frame of `range` that is in the cache, if one is. Exact for whoever has the cache;
@@ -356,6 +371,33 @@ impl CpuCache {
             && word_order(order).is_some_and(|index| self.turn_to(index, &self.freed[index]))
     }
 
+    /// Makes ready what is worth handing out again: of the words freed here last those whose frames
+    /// lie where `pays` says so. False when there is none.
+    pub(crate) fn reuse_where(
+        &self,
+        order: Order,
+        migrate_type: MigrateType,
+        mut pays: impl FnMut(Pfn) -> bool,
+    ) -> bool {
+        self.contents.touch();
+        let Some(index) = word_order(order).filter(|_| migrate_type == MigrateType::Movable) else {
+            return false;
+        };
+        let freed = &self.freed[index];
+        let entries = freed.entries();
+        let first = entries.end.saturating_sub(LOOKED_AT).max(entries.start);
+        let mut kept = first;
+        for from in first..entries.end {
+            let runs = self.entries[from].read();
+            if !pays(runs.base) || !self.take_over(order, migrate_type, runs) {
+                self.entries[kept].set(runs);
+                kept += 1;
+            }
+        }
+        freed.set_len(kept - entries.start);
+        kept != entries.end
+    }
+
     fn turn_to(&self, order: usize, place: &Stack) -> bool {
         let next = place.top().and_then(|top| self.entries.get(top)).map(Word::read);
         let word = self.word(order, MigrateType::Movable);
@@ -395,10 +437,7 @@ impl CpuCache {
         self.contents.touch();
         let left = |stack: &Stack| {
             let entries = stack.entries();
-            stack.len.store(
-                u32::try_from(entries.len().saturating_sub(count)).unwrap_or(0),
-                Ordering::Relaxed,
-            );
+            stack.set_len(entries.len().saturating_sub(count));
             entries.skip(count)
         };
         match word_order(order) {
@@ -466,4 +505,4 @@ fn copy<T>(place: &Stack, entries: &[T], out: &mut [Runs], read: impl Fn(&T) -> 
     out.iter_mut().zip(entries).map(|(out, entry)| *out = read(entry)).count()
 }
 
-const _: () = assert!(size_of::<CpuCache>() <= 5120);
+const _: () = assert!(size_of::<CpuCache>() <= 6144);

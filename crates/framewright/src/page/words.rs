@@ -102,7 +102,7 @@ impl Word {
 
 /// A stack among the entries of a cache.
 pub(super) struct Stack {
-    pub(super) len: AtomicU32,
+    len: AtomicU32,
     pub(super) limit: AtomicU32,
     first: usize,
 }
@@ -147,6 +147,10 @@ impl Stack {
         }
         self.len.store(len + 1, Ordering::Relaxed);
         Some(self.first + len as usize)
+    }
+
+    pub(super) fn set_len(&self, len: usize) {
+        self.len.store(u32::try_from(len).unwrap_or(0), Ordering::Relaxed);
     }
 
     #[inline]

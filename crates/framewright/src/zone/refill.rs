@@ -9,13 +9,16 @@ use super::drain::WORDS_BELOW;
 use super::locked::LockedZone;
 use super::page_alloc::WordsWanted;
 use crate::block::bit_sets::Neighbours;
-use crate::block::{FreeMap, MigrateType, segment};
+use crate::block::{FreeMap, MigrateType, State, segment};
 use crate::page::{CpuCache, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
-use crate::units::{Order, Pfn};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 
 /// Groups of neighbours that a refill of blocks takes at most.
 const MOST_GROUPS: usize = 16;
+/// A block is crowded, and its frames may be used again by the CPU that freed them, while at most
+/// so many of its frames are free.
+const CROWDED_PAGES: u64 = PAGES_PER_BLOCK / 4;
 /// Runs of the smallest order that has no words in a block.
 const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORDS_BELOW;
 
@@ -47,6 +50,19 @@ impl BlockGroups {
 }
 
 impl Zone {
+    /// Whether block `index` is split, for movable memory, and has little free. A guess for those
+    /// without the lock.
+    pub(crate) fn is_crowded(&self, index: u32) -> bool {
+        if !self.table.is_ready(index) {
+            return false;
+        }
+        let state = self.table.state(index);
+        state.is(State::Split)
+            && !state.is_unavailable()
+            && state.migrate_type() == MigrateType::Movable
+            && state.free_pages() <= CROWDED_PAGES
+    }
+
     /// Fills a cache whose words or stack for this order are used up and takes one run for the
     /// caller.
     pub(crate) fn refill<P: Platform>(

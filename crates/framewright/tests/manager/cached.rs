@@ -8,7 +8,7 @@ use framewright::Request;
 use framewright::reporting::{Progress, ReportDevice, SubmitError};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::FreeError;
-use framewright::zone::MigrateType;
+use framewright::zone::{MigrateType, ZoneKind};
 use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -291,4 +291,81 @@ fn an_interrupt_handler_allocates_wherever_it_strikes() {
     });
     manager.give_back_order(inner, Order::PAGE).expect("allocated");
     settle(&manager);
+}
+
+#[test]
+fn a_cpu_uses_frames_again_whose_blocks_are_nearly_full() {
+    const PAGES: usize = 512;
+    let machine = FakeMachine::builder().ram(gib(0, 6)).build();
+    let manager = HERE.bring_up(machine);
+    let get = || manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("memory");
+    let mut pages: Vec<Pfn> = (0..20 * PAGES).map(|_| get()).collect();
+    manager.drain().expect("only good frames are cached");
+    pages.sort();
+    let blocks: Vec<&[Pfn]> = pages.chunk_by(|one, next| one.0 / 512 == next.0 / 512).collect();
+    let full: Vec<&[Pfn]> = blocks.into_iter().filter(|pages| pages.len() >= PAGES - 8).collect();
+    let &[crowded, sparse, ..] = &full[..] else { panic!("two full blocks") };
+
+    // The block is full but for these.
+    let freed = BTreeSet::from([crowded[3], crowded[70], crowded[500]]);
+    for &page in &freed {
+        manager.give_back_order(page, Order::PAGE).expect("allocated");
+    }
+    let locks = machine.calls().irq_save;
+    let again: BTreeSet<Pfn> = freed.iter().map(|_| get()).collect();
+    assert_eq!(again, freed);
+    assert_eq!(machine.calls().irq_save, locks, "a lock was taken");
+
+    // Half of this block is free, so what is freed of it goes back.
+    for &page in sparse.iter().skip(1).step_by(2) {
+        manager.give_back_order(page, Order::PAGE).expect("allocated");
+    }
+    manager.drain().expect("only good frames are cached");
+    manager.give_back_order(sparse[0], Order::PAGE).expect("allocated");
+    assert_ne!(get(), sparse[0]);
+    check(&manager);
+}
+
+#[test]
+fn a_cpu_keeps_frames_of_all_zones_of_its_node() {
+    let machine = FakeMachine::builder().ram(gib(0, 3)).ram(gib(4, 1)).build();
+    let manager = HERE.bring_up(machine);
+    let free = idle_pages(&manager);
+    let below = |of| {
+        let request = Request { zone: ZoneKind::Dma32, ..Request::new(order(of)) };
+        manager.allocate(&request).expect("there is memory").start
+    };
+    // Enough that they go back several times, with frames of the other zone between them.
+    for of in [0, 3, 5, 9] {
+        let mut runs: Vec<Pfn> = (0..200).map(|_| below(of)).collect();
+        runs.extend((0..200).map(|_| {
+            manager.allocate_order(order(of), MigrateType::Movable).expect("there is memory")
+        }));
+        manager.drain().expect("only good frames are cached");
+        manager.give_back_order(runs[0], order(of)).expect("allocated");
+        assert_eq!(manager.caches().pages(), 1 << of, "order {of} went to its zone");
+        for pair in 0..200 {
+            if pair != 0 {
+                manager.give_back_order(runs[pair], order(of)).expect("allocated");
+            }
+            manager.give_back_order(runs[200 + pair], order(of)).expect("allocated");
+        }
+        settle(&manager);
+        assert_eq!(idle_pages(&manager), free);
+    }
+}
+
+#[test]
+fn all_caches_together_keep_no_more_than_a_part_of_memory() {
+    for (mib_of_ram, cpus) in [(64, 1), (256, 2), (2048, 4), (6144, 1), (6144, 32)] {
+        let machine = FakeMachine::builder().ram(mib(0, mib_of_ram)).cpus(cpus).build();
+        let manager = HERE.bring_up(machine);
+        let most_pages: u64 = (0..cpus)
+            .map(|cpu| manager.caches().cpu(cpu).expect("it has one").most_pages)
+            .sum();
+        let (share, words) = (mib_of_ram * 256 / u64::from(cpus), 12 + 2 * 4);
+        // A quarter of it, but for a few words of 64 pages each that every CPU has.
+        let limit = (share / 4 + 64 * words) * u64::from(cpus);
+        assert!(most_pages <= limit, "{mib_of_ram} MiB, {cpus} CPUs: {most_pages} of {limit}");
+    }
 }

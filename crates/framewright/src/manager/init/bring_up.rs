@@ -32,10 +32,11 @@ use crate::parameters::Policy;
 use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
-use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK};
+use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap::{ArrayMemory, MapFallback};
 use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
+use crate::zone::near_range;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 
 impl<P: Platform> Manager<P> {
@@ -318,8 +319,8 @@ fn any_free<P: Platform>(early: &Memblock<'_, P>, inside: bool) -> bool {
     found
 }
 
-/// Each CPU keeps frames of the highest zone of the nearest node with memory, as many as its share
-/// of that zone allows.
+/// Each CPU keeps frames of the zones of the nearest node with memory, as many as its share of them
+/// allows; the highest is asked first.
 #[inline(never)]
 fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
@@ -337,19 +338,19 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     (0..platform.cpus()).for_each(|cpu| sharers[platform.cpu_node(cpu).index()] += 1);
     // Neighbouring CPUs are nearly always on one node; where they are not, finding its zone again
     // is short.
-    let mut last: Option<(NodeId, usize)> = None;
+    let mut last: Option<(NodeId, usize, PfnRange, u64)> = None;
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
         let node = platform.cpu_node(cpu);
-        let slot = match last {
-            Some((of, slot)) if of == node => slot,
+        let (slot, near, pages) = match last {
+            Some((of, slot, near, pages)) if of == node => (slot, near, pages),
             _ => {
                 let Some(slot) = home(node) else { continue };
-                last = Some((node, slot));
-                slot
+                let (near, pages) = near_range(zones, slot);
+                last = Some((node, slot, near, pages));
+                (slot, near, pages)
             }
         };
-        let zone = &zones[slot];
-        let share = zone.final_managed_pages() / u64::from(sharers[zone.id().node.index()].max(1));
-        *cache = CpuCache::new(slot, zone.pfn_range(), share);
+        let sharers = sharers[zones[slot].id().node.index()].max(1);
+        *cache = CpuCache::new(slot, near, pages / u64::from(sharers));
     }
 }
