@@ -32,8 +32,8 @@ const TYPES: usize = 3;
 /// machines are so small that a share is all of the zone's part.
 const TINY: bool = cfg!(any(loom, shuttle));
 /// A class of a cache (an order's words, an order's stack) keeps at most this part of what its
-/// CPU's share of the zone is. All of them together then keep about the eighth that Linux allows
-/// (`zone_batchsize` and `zone_highsize` in `mm/page_alloc.c`).
+/// CPU's share of the zones is, or what two words hold. All of them together keep at most about a
+/// quarter (Linux: an eighth, `zone_batchsize` and `zone_highsize` in `mm/page_alloc.c`).
 const SHARE: u64 = if TINY { 1 } else { 64 };
 /// Most words of frees, by order. Of order 0 so many that those which may be used again are still
 /// there when they are wanted.
