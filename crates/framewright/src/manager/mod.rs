@@ -56,6 +56,7 @@ mod misuse;
 mod numa;
 mod owned;
 mod pcp;
+mod pcp_drain;
 mod reclaim;
 mod refcount;
 mod reporting;

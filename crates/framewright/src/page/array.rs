@@ -49,8 +49,8 @@ impl Array {
     }
 
     /// Initialises the descriptors of blocks, the first of which begins at `start`, and says that
-    /// they are there; how many blocks had none before. The blocks are nobody's meanwhile, and their
-    /// part of the array is present.
+    /// they are there; how many blocks had none before. The blocks are nobody's meanwhile, and
+    /// their part of the array is present.
     // One copy for what comes up at bring-up and for what comes later, when it costs no new code.
     #[inline(never)]
     pub(crate) fn describe(&self, blocks: Range<u32>, start: Pfn) -> u32 {

@@ -1,0 +1,233 @@
+//! What leaves the caches of CPUs: a full one gives some of it back, a drain all of it.
+//!
+//! ```text
+//!   return_some --> return_runs --> one zone, or sorted by zone --> Zone::drain
+//! ```
+//!
+//! Whoever empties another CPU's cache has it alone (invariant 16); what goes back is validated by
+//! the zone (invariant 17).
+
+use crate::manager::state::Manager;
+use crate::page::{CpuCache, MOST_FREED, MOST_RETURNED, MOST_RUNS, Runs};
+use crate::platform::Platform;
+use crate::units::{Order, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
+use crate::zone::{FreeError, Zone, segment};
+
+impl<P: Platform> Manager<P> {
+    /// Gives the oldest `count` entries that wait back to their zones.
+    pub(super) fn return_oldest(
+        &self,
+        cache: &CpuCache,
+        order: Order,
+        count: usize,
+    ) -> Result<(), FreeError> {
+        // No larger than what usually goes back: clearing more takes as long as a few frees.
+        if order == Order::PAGE {
+            return self.return_some::<MOST_FREED>(cache, order, count);
+        }
+        if order == Order::BLOCK {
+            return self.return_some::<MOST_RETURNED>(cache, order, count);
+        }
+        self.return_some::<MOST_RUNS>(cache, order, count)
+    }
+
+    fn return_some<const MOST: usize>(
+        &self,
+        cache: &CpuCache,
+        order: Order,
+        count: usize,
+    ) -> Result<(), FreeError> {
+        let (mut left, mut result) = (count, Ok(()));
+        while left != 0 {
+            let mut batch = [Runs::NONE; MOST];
+            let copied = cache.copy_waiting(order, &mut batch);
+            let some = whole_blocks(&batch[..copied], left.min(copied));
+            if some == 0 {
+                break;
+            }
+            left = left.saturating_sub(some);
+            cache.forget_oldest(order, some);
+            if order.get() >= 4 && batch[0].base > batch[some - 1].base {
+                // Runs that were freed downwards go back together as those that were freed upwards
+                // do.
+                batch[..some].reverse();
+            }
+            let returned = self.return_runs(cache, order, &batch[..some]);
+            result = result.and(returned);
+        }
+        result
+    }
+
+    /// Gives runs back to their zones. All that can go back do; the first that cannot is the error.
+    fn return_runs(&self, cache: &CpuCache, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
+        let Some(home) = self.zones.get(cache.zone) else { return Ok(()) };
+        if batch.iter().all(|entry| home.pfn_range().contains(entry.base)) {
+            return self.return_to(home, order, batch);
+        }
+        self.return_to_several(home, order, batch)
+    }
+
+    /// Gives each zone what is its own, together.
+    #[cold]
+    #[inline(never)]
+    fn return_to_several(
+        &self,
+        home: &'static Zone,
+        order: Order,
+        batch: &[Runs],
+    ) -> Result<(), FreeError> {
+        let mut result = Ok(());
+        let mut left = [Runs::NONE; MOST_RETURNED];
+        for batch in batch.chunks(MOST_RETURNED) {
+            let mut count = batch.len();
+            left[..count].copy_from_slice(batch);
+            while let Some(first) = left[..count].first() {
+                let zone = self.zone_of(first.base).unwrap_or(home);
+                let (mut same, mut taken, mut others) = ([Runs::NONE; MOST_RETURNED], 0, 0);
+                for at in 0..count {
+                    let entry = left[at];
+                    // The first always goes: so this ends, whatever it is.
+                    if at == 0 || zone.pfn_range().contains(entry.base) {
+                        same[taken] = entry;
+                        taken += 1;
+                    } else {
+                        left[others] = entry;
+                        others += 1;
+                    }
+                }
+                count = others;
+                result = result.and(self.return_to(zone, order, &same[..taken]));
+            }
+        }
+        result
+    }
+
+    fn return_to(&self, zone: &Zone, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
+        let mut result = Ok(());
+        zone.drain(self.platform, batch, order, &mut |entry| {
+            // Something in it is wrong, or it belongs to another zone, as spans may overlap: one
+            // run after the other.
+            for start in entry.starts() {
+                let freed = self.free_bare(PfnRange { start, end: start.add(order.pages()) });
+                if result.is_ok() {
+                    result = freed.map_err(|error| self.explained(error));
+                }
+            }
+        });
+        result
+    }
+
+    /// The zone of a frame, if it has one.
+    fn zone_of(&self, pfn: Pfn) -> Option<&'static Zone> {
+        let segment = segment::find(self.directory, BlockNumber::containing(pfn))?;
+        self.zones.get(usize::from(segment.zone))
+    }
+
+    /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by
+    /// everybody.
+    ///
+    /// Where other CPUs cannot be waited for ([`Platform::can_wait`]) only the calling CPU's cache
+    /// is emptied. Returns how many pages went back.
+    ///
+    /// # Errors
+    /// The first frame in a cache that was not allocated; all others have gone back.
+    pub fn drain(&self) -> Result<u64, FreeError> {
+        if self.platform.cpus() == 1 || !self.platform.can_wait() {
+            return self.drain_own();
+        }
+        self.drain_all()
+    }
+
+    /// Empties the caches of all CPUs, where waiting for them is allowed. Several may do so at a
+    /// time: none waits for a drain as a whole, whose task may have been preempted.
+    pub(super) fn drain_all(&self) -> Result<u64, FreeError> {
+        self.pressure.count_drain();
+        let number = self.pressure.epoch.begin_drain();
+        let (mut pages, mut wrong) = (0, None);
+        self.with_all_caches(&mut |cache| match self.drain_cache(cache) {
+            Ok(drained) => pages += drained,
+            Err(error) => wrong = wrong.or(Some(error)),
+        });
+        self.pressure.epoch.end_drain(number);
+        wrong.map_or(Ok(pages), Err)
+    }
+
+    /// Calls `body` for each CPU's cache while it is ours, where waiting for CPUs is allowed.
+    /// `body` is pinned and short.
+    pub(super) fn with_all_caches(&self, body: &mut dyn FnMut(&CpuCache)) {
+        self.caches.iter().for_each(|cache| cache.ownership.revoke());
+        self.platform.cpu_barrier();
+        for cache in self.caches {
+            cache.ownership.wait(self.platform);
+            cache.ownership.alone(self.platform, || body(cache));
+            cache.ownership.give_back();
+        }
+    }
+
+    /// Empties the calling CPU's cache.
+    pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
+        let drained = self.inside(|cache| {
+            if self.platform.cpus() != 1 {
+                return self.drain_cache(cache);
+            }
+            self.pressure.count_drain();
+            let number = self.pressure.epoch.begin_drain();
+            let drained = self.drain_cache(cache);
+            self.pressure.epoch.end_drain(number);
+            drained
+        });
+        drained.unwrap_or(Ok(0))
+    }
+
+    /// Empties a cache that is ours for the moment.
+    pub(super) fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
+        let pages = cache.pages();
+        let mut result = Ok(pages);
+        while let Some((order, word)) = cache.give_up_word() {
+            result = join(result, self.return_runs(cache, order, &[word]).map(|()| 0));
+        }
+        for order in CpuCache::orders() {
+            let waiting = cache.waiting(order);
+            if waiting != 0 {
+                result = join(result, self.return_oldest(cache, order, waiting).map(|()| 0));
+            }
+        }
+        result
+    }
+}
+
+/// How many runs go back if `count` of them should: up to half as many more, if the last one's
+/// block ends there, because a block that comes back in one piece never gets into a list.
+fn whole_blocks(runs: &[Runs], count: usize) -> usize {
+    let Some(last) = count.checked_sub(1).and_then(|last| runs.get(last)) else { return count };
+    let block = BlockNumber::containing(last.base);
+    let follow =
+        runs[count..].iter().take_while(|runs| BlockNumber::containing(runs.base) == block).count();
+    if follow <= count / 2 { count + follow } else { count }
+}
+
+/// The sum, or the first error.
+fn join(one: Result<u64, FreeError>, other: Result<u64, FreeError>) -> Result<u64, FreeError> {
+    Ok(one? + other?)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn what_goes_back_ends_where_a_block_does_if_that_is_near() {
+        let half = |number: u64| Runs::one(Pfn(number * 256));
+        let odd: Vec<Runs> = (1..9).map(half).collect();
+        assert_eq!(
+            [0, 1, 2, 3, 4, 7, 8].map(|count| whole_blocks(&odd, count)),
+            [0, 1, 3, 3, 5, 7, 8]
+        );
+        // The rest of the block would be all that there is.
+        let small: Vec<Runs> = (0..16).map(|number| Runs::one(Pfn(number * 16))).collect();
+        assert_eq!([4, 8, 11, 16].map(|count| whole_blocks(&small, count)), [4, 8, 16, 16]);
+        assert_eq!(whole_blocks(&[], 0), 0);
+    }
+}
