@@ -462,17 +462,20 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             add(&tally.refused_ranges, ranges - told_ranges);
         }
         let zero = self.device.content() == Content::Zero;
-        let stops = self.closing || self.reporting().is_paused();
-        let more = matches!(source, Source::Pool)
+        let flushing = matches!(self.pass, Some(Pass { kind: Kind::Flush, .. }));
+        let stops = self.closing || self.reporting().is_paused() && !flushing;
+        let is_part = matches!(source, Source::Pool)
             && told_ranges == ranges
-            && !stops
             && self.manager.hugetlb().advance_loan(&mut self.loan);
+        let more = is_part && !stops;
         if more {
             // A page that goes out in parts stays out in between.
             (self.out, self.registration.in_use) = (None, false);
         } else {
             self.take_back(source, &|range| {
-                if heard.has(range) { Returned::Reported { zero } } else { Returned::Refused }
+                // A page of which only a part went out counts as one that did not.
+                let reported = heard.has(range) && !is_part;
+                if reported { Returned::Reported { zero } } else { Returned::Refused }
             });
         }
         if core::mem::replace(&mut self.silent, false) {

@@ -129,45 +129,9 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// The lock is held and interrupts are off while this lives.
-///
-/// It stays on the thread that took it: interrupts come on again where they went off. So it does
-/// not go to another thread,
-///
-/// ```compile_fail,E0277
-/// # use framewright::{SpinGuard, SpinLock};
-/// fn leaves<T: Send>(_: T) {}
-/// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<u32>, platform: &'a P) {
-///     leaves(lock.lock(platform));
-/// }
-/// ```
-///
-/// and no other thread looks through it, which would let two of them at a `Cell` in it at once:
-///
-/// ```compile_fail,E0277
-/// # use framewright::{SpinGuard, SpinLock};
-/// fn is_shared<T: Sync>(_: &T) {}
-/// fn held<'a, P: framewright::Platform>(
-///     lock: &'a SpinLock<std::cell::Cell<u32>>,
-///     platform: &'a P,
-/// ) {
-///     is_shared(&lock.lock(platform));
-/// }
-/// ```
-///
-/// What it guards does both, where its type allows:
-///
-/// ```
-/// # use framewright::{SpinGuard, SpinLock};
-/// fn leaves<T: Send>(_: T) {}
-/// fn is_shared<T: Sync>(_: &T) {}
-/// fn held<'a, P: framewright::Platform>(lock: &'a SpinLock<u32>, platform: &'a P) {
-///     leaves(lock);
-///     is_shared(&*lock.lock(platform));
-///     leaves(*lock.lock(platform));
-/// }
-/// ```
-pub struct SpinGuard<'a, T, P: Platform> {
+/// The locked value, until it is dropped: neither `Send` nor `Sync`, because interrupts come back on
+/// the CPU, and in the task, in which they went off.
+pub(crate) struct SpinGuard<'a, T, P: Platform> {
     lock: &'a SpinLock<T>,
     platform: &'a P,
     irq: IrqState,

@@ -402,3 +402,19 @@ proptest! {
         verify(&rig);
     }
 }
+
+#[test]
+fn a_pause_ends_a_gigantic_page_after_the_part_that_is_out() {
+    let Some(mut rig) = rig(4096, GIB, 1, weightless()) else { return };
+    rig.host.answer(Answer::After(4));
+    rig.run(2 * SECOND);
+    rig.host.take_submissions();
+    rig.manager.reporting().pause();
+    rig.run(60 * SECOND);
+    let after = rig.host.take_submissions().len();
+    assert!(after <= 1, "{after} parts went out while it was paused");
+    rig.host.answer(Answer::After(0));
+    rig.manager.reporting().resume();
+    rig.settle();
+    verify(&rig);
+}
