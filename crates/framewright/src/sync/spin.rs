@@ -129,8 +129,8 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// The locked value, until it is dropped: neither `Send` nor `Sync`, because interrupts come back on
-/// the CPU, and in the task, in which they went off.
+/// The locked value, until it is dropped: neither `Send` nor `Sync`, because interrupts come back
+/// on the CPU, and in the task, in which they went off.
 pub(crate) struct SpinGuard<'a, T, P: Platform> {
     lock: &'a SpinLock<T>,
     platform: &'a P,
