@@ -220,7 +220,7 @@ pub struct ModelOptions {
 /// # Errors
 /// What is wrong with it, in one line.
 pub fn read() -> Result<Option<Command>, Error> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words = framewright_cli::args::command_words()?;
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["bench", rest @ ..] => {
             let command = if rest.is_empty() { "--help".into() } else { rest.join(" ") };

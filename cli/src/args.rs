@@ -354,7 +354,7 @@ pub const OF_BENCH: [&str; 14] = [
 /// # Errors
 /// What is wrong with it, in one line.
 pub fn read() -> Result<Option<Command>, Error> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words = command_words()?;
     if let Some((word, rest)) = words.split_first()
         && OF_BENCH.contains(&word.as_str())
     {
@@ -367,6 +367,17 @@ pub fn read() -> Result<Option<Command>, Error> {
     }
     let none = "no command given; `framewright boot` brings up this machine, --help shows more";
     Ok(parse(command(), none)?.map(chosen))
+}
+
+/// The words of the command line.
+///
+/// # Errors
+/// One is not UTF-8.
+pub fn command_words() -> Result<Vec<String>, Error> {
+    let text = |word: std::ffi::OsString| {
+        word.into_string().map_err(|word| Error::Usage(format!("{word:?} is not UTF-8")))
+    };
+    std::env::args_os().skip(1).map(text).collect()
 }
 
 /// Reads the command line of a program, which says `none` where there is nothing in it. `None`: it
@@ -401,11 +412,12 @@ fn parameters_help() -> String {
     )
 }
 
-/// What the guest's command line takes beside boot parameters; `exec=`, `shell`, `snapshot=` and
-/// `report=` are this program's to give.
-const GUEST_SWITCHES: [(&str, &str); 12] = [
+/// What the guest's command line takes beside boot parameters. This program itself gives `exec=`,
+/// `report=`, `shell` and `snapshot=`; who boots the guest without it finds them here, too.
+const GUEST_SWITCHES: [(&str, &str); 16] = [
     ("balloon_test=SECONDS", "use the virtio balloon, and wait so long for the host"),
     ("check=cpus", "have all CPUs show that they work together"),
+    ("exec=COMMANDS", "run shell commands (given by --exec)"),
     ("fault=KIND", "fail once memory is up: null, panic, stack, readonly, double-free or hang"),
     ("fault_cpu=N", "the CPU that fails"),
     ("ghost_cpu=ID", "start a CPU with this APIC ID, though no table lists it"),
@@ -414,7 +426,10 @@ const GUEST_SWITCHES: [(&str, &str); 12] = [
         "map_space_test=1|write",
         "examine the page tables, or write at the end where nothing may be written",
     ),
+    ("report=json", "end with a report for programs (given by --json)"),
     ("reporting=SECONDS", "let reports go on for so long before what comes next"),
+    ("shell[=plain]", "take commands from the serial line (given by `shell`)"),
+    ("snapshot=1", "say at the end what memory is used for (given by --snapshot)"),
     ("stress=SECONDS", "random traffic once memory is up"),
     ("stress_operations=N", "so much traffic, rather than so long"),
     ("stress_seed=N", "the seed of that traffic"),

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Scratch, run};
+use common::{Scratch, finish, program, run};
+use std::os::unix::ffi::OsStrExt;
 
 /// Runs the program and expects exit status 2 and one line that holds all of `parts`.
 fn refused(words: &[&str], parts: &[&str]) {
@@ -110,4 +111,14 @@ fn a_parameter_that_is_wrong_is_logged_and_ignored() {
     );
     // What leaves no memory is no machine.
     refused(&["boot", "--memory", "1G", "mem=1"], &["no usable memory"]);
+}
+
+#[test]
+fn a_word_that_is_no_text() {
+    let word = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    for command in ["boot", "shell", "report"] {
+        let outcome = finish(program().arg(command).arg(word));
+        assert_eq!(outcome.code, Some(2), "{command}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains("is not UTF-8"), "{command}: {}", outcome.stderr);
+    }
 }

@@ -10,7 +10,11 @@ use framewright::{Manager, Platform, ReferenceError, Request};
 pub fn share<P: Platform>(manager: &Manager<P>) -> Result<(), Box<dyn std::error::Error>> {
     let page: PfnRange = manager.allocate(&Request::new(Order::PAGE))?;
     // SAFETY: the page is ours, and used by nobody yet.
-    unsafe { manager.references().start(page) }?; // 1: ours
+    if let Err(error) = unsafe { manager.references().start(page) } {
+        // SAFETY: as above; it has no count.
+        unsafe { manager.free(page) }?;
+        return Err(error.into());
+    } // 1: ours
     manager.references().try_get(page.start)?; // 2: somebody found it by number
     for _ in 0..2 {
         // SAFETY: the two references are ours, and each is put once; the last one frees the page.

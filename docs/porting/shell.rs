@@ -4,6 +4,7 @@
 use core::fmt::Write;
 use framewright::procfs::{File, FileSystem, Source, Table};
 use framewright::{Manager, Platform};
+use framewright_jobs::NoHelpers;
 use framewright_shell::{Host, Run, Shell};
 
 /// What the kernel adds to the shell.
@@ -18,7 +19,10 @@ const FILES: &[File<Machine>] =
 /// Runs commands, and returns the status of the last.
 pub fn shell<P: Platform>(manager: &Manager<P>, out: &mut dyn Write, errors: &mut dyn Write) -> u8 {
     let (ours, theirs) = (Table::new(&Machine, FILES), manager.files());
-    let sources: [&dyn Source; 2] = [&theirs, &ours];
+    // The files of pools are a table of their own, as writing them may call helpers.
+    let pools = manager.hugetlb().files(&NoHelpers);
+    let pools = pools.table();
+    let sources: [&dyn Source; 3] = [&theirs, &pools, &ours];
     let mut room = [Run::NOTHING; 64];
     // SAFETY: no command frees by address, and there is no window.
     let mut shell = unsafe { Shell::new(manager, FileSystem::new(&sources), &Machine, &mut room) };

@@ -1,4 +1,6 @@
-//! Random traffic that accounts for every page (step 17 of `docs/porting.md`).
+//! Random traffic that accounts for every page (step 17 of `docs/porting.md`), on one CPU. With
+//! more each has a `Worker` with a seed of its own over one `Shared`; all stop, one calls `account`
+//! with the sum of their pages, all finish, and one calls `settle`.
 
 use framewright::{Manager, Platform};
 use framewright_workload::{Failure, Held, Shared, Tally, Worker};

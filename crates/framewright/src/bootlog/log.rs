@@ -110,7 +110,8 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
         totals.free_pages * KIB_PER_PAGE,
         totals.present_pages * KIB_PER_PAGE,
         totals.reserved_pages * KIB_PER_PAGE,
-        (manager.metadata_bytes() - manager.vmemmap().bytes()) / 1024,
+        (manager.metadata_bytes() - manager.vmemmap().bytes() - size_of::<Manager<P>>() as u64)
+            / 1024,
     ));
     memory_map(log, input.parameters, manager);
 }

@@ -67,8 +67,8 @@ impl fmt::Display for ReferenceError {
             Self::NotARun(range) => {
                 write!(
                     f,
-                    "{range:?} cannot have one count: neither pages of one split block nor a whole \
-                     block"
+                    "{range:?} cannot have one count: neither a whole block nor pages of one split \
+                     block that have descriptors (`pages=inside`, or a vmemmap)"
                 )
             }
             Self::NotFreed(error) => write!(f, "the last reference is gone, but {error}"),

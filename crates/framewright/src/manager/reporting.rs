@@ -97,7 +97,8 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
-/// See the module documentation.
+/// How free page reporting is to go on, what it has done, and whether somebody reports:
+/// [`Manager::reporting`](crate::Manager::reporting).
 pub struct Reporting {
     registered: AtomicBool,
     order: AtomicU8,
@@ -223,7 +224,8 @@ impl Reporting {
 
     /// Asks for a pass without budget, at the next poll: all that is free now and may be reported
     /// is. [`ReportingCounters::flushes`] counts the flushes that are done; several that are wanted
-    /// at once are done as one.
+    /// at once are done as one. A flush in which the device fails is given up and not counted
+    /// ([`ReportingCounters::errors`] is then); what is left is reported at the usual pace.
     pub fn flush(&self) {
         self.flushes_wanted.fetch_add(1, Ordering::Relaxed);
     }

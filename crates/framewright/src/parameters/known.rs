@@ -31,6 +31,8 @@ pub const KNOWN: &[(&str, &str)] = &[
         "keep what cannot be moved out of hot-pluggable memory, as long as there is other",
     ),
     ("numa=off", "one node, whatever firmware says"),
+    ("page_owner=on", "write down which line and CPU allocated and freed each page"),
+    ("page_poison=1", "fill free memory, and look at it before it is handed out"),
     ("page_alloc.shuffle=1", "hand free blocks out in random order"),
     ("page_alloc.shuffle_seed=N", "the seed of the shuffle, so that it can be repeated"),
     (

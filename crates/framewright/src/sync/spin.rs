@@ -25,7 +25,8 @@ const SHORT_SECTIONS_WAIT: u32 = if cfg!(loom) { 1 } else { 32 };
 #[repr(align(128))]
 struct Flag(AtomicBool);
 
-/// See the module documentation.
+/// A lock over a [`Platform`] that adopters and drivers may use, too: interrupts are off while it
+/// is held, and waiters back off exponentially.
 pub struct SpinLock<T> {
     locked: Flag,
     value: UnsafeCell<T>,

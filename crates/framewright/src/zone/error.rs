@@ -59,10 +59,11 @@ impl fmt::Display for FreeError {
                     Some(State::Free) => {
                         write!(f, "cannot free pfn {pfn}: it is free already (double free)")?
                     }
-                    _ => write!(
+                    Some(state) => write!(
                         f,
                         "cannot free pfn {pfn}: it was not allocated, its block is {state:?}"
                     )?,
+                    None => write!(f, "cannot free pfn {pfn}: it was not allocated")?,
                 }
                 history.map_or(Ok(()), |history| write!(f, "; it was {history}"))
             }

@@ -11,9 +11,9 @@ use crate::zone::{Segment, Zone};
 impl<'m, P: Platform> Vmemmap<'m, P> {
     /// The descriptor of a page that the caller has.
     ///
-    /// Every page has one that a request of less than a block returned, once bring-up was told
-    /// `pages=inside`: that is what splitting a block makes room for. There is none
-    /// * for any page without that parameter,
+    /// Every page has one that a request of less than a block returned, where there is a vmemmap
+    /// or bring-up was told `pages=inside`. There is none
+    /// * for any page without either,
     /// * for pages of a block that is allocated whole: such a block has a count and an owner word
     ///   of its own ([`References::start`](crate::manager::References::start)),
     /// * for pages that somebody keeps of such a block after freeing a part of it, until more than
