@@ -103,6 +103,10 @@ impl Tree {
             name => self.named(module, name, depth + 1),
         };
         while let Some((name, further)) = rest.split_first() {
+            // A function may have the name of a module, but nothing is in it.
+            if found.iter().any(|target| matches!(target, Target::Module(_))) {
+                found.retain(|target| matches!(target, Target::Module(_)));
+            }
             let step = |target: &Target| match target {
                 Target::Module(inner) if name == "super" => {
                     BTreeSet::from([Target::Module(self.modules[*inner].parent)])
