@@ -252,8 +252,8 @@ impl<P: Platform> Manager<P> {
     ///
     /// * Every build finds at this call what is not aligned to `order`; and, of a free that no
     ///   cache takes, all but that the frame is in a cache. No cache takes orders above 9, nor
-    ///   frames outside of the zones of its node (DMA apart), which includes tables that bring-up
-    ///   placed below the lowest of these zones or above the highest.
+    ///   frames outside of the zones of its node (DMA apart), which includes what is no memory and
+    ///   tables that bring-up placed at an end of one of these zones.
     /// * With debug assertions also every other frame that is free, was never allocated, is a table
     ///   or of the vmemmap, or was freed before and is in the cache of this CPU, or in that of
     ///   another where these can be waited for ([`Platform::can_wait`]). What others do with the

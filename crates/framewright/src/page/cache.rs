@@ -92,10 +92,10 @@ pub(crate) struct CpuCache {
     pub(crate) zone: usize,
     /// The frames that are kept while nothing is isolated: that zone's, and those of others of its
     /// node.
-    pub(crate) near: PfnRange,
+    pub(crate) near: [PfnRange; 2],
     /// The frames that are kept, from the first to one past the last: those near, or a part of
     /// them.
-    pfn_range: [AtomicU64; 2],
+    pfn_ranges: [[AtomicU64; 2]; 2],
     words: [Word; WORD_ORDERS * TYPES],
     freed: [Stack; WORD_ORDERS],
     ready: [Stack; WORD_ORDERS],
@@ -114,8 +114,8 @@ const fn word_order(order: Order) -> Option<usize> {
 }
 
 impl CpuCache {
-    /// A cache for frames of `pfn_range`, of which `share_pages` are this CPU's share.
-    pub(crate) fn new(zone: usize, pfn_range: PfnRange, share_pages: u64) -> Self {
+    /// A cache for frames of `near`, of which `share_pages` are this CPU's share.
+    pub(crate) fn new(zone: usize, near: [PfnRange; 2], share_pages: u64) -> Self {
         // Even the smallest zone has a few pages.
         let share = (share_pages / SHARE).max(8);
         // Twice as much of whole blocks, which come and go under the zone's lock like single pages.
@@ -132,8 +132,8 @@ impl CpuCache {
             flow: AtomicU32::new(0),
             blocks: [usual, blocks(4, MOST_BLOCKS_IN_BULK)],
             zone,
-            near: pfn_range,
-            pfn_range: [AtomicU64::new(pfn_range.start.0), AtomicU64::new(pfn_range.end.0)],
+            near,
+            pfn_ranges: near.map(|range| [range.start.0, range.end.0].map(AtomicU64::new)),
             words: core::array::from_fn(|_| Word::empty()),
             freed: Stack::all(FREED, 0, |_| (share / 64).max(2)),
             ready: Stack::all(READY, sum(&FREED), |_| share / 64),
@@ -193,16 +193,21 @@ impl CpuCache {
     #[inline]
     pub(crate) fn covers(&self, start: Pfn, order: Order) -> bool {
         self.contents.touch();
-        let [first, end] = &self.pfn_range;
         let last = start.0.wrapping_add(order.pages() - 1);
-        first.load(Ordering::Relaxed) <= start.0 && last < end.load(Ordering::Relaxed)
+        let is_in = |[first, end]: &[AtomicU64; 2]| {
+            first.load(Ordering::Relaxed) <= start.0 && last < end.load(Ordering::Relaxed)
+        };
+        let [home, other] = &self.pfn_ranges;
+        is_in(home) || is_in(other)
     }
 
     /// Whether all frames of a range are kept here when they are freed.
     pub(crate) fn keeps(&self, range: PfnRange) -> bool {
         self.contents.touch();
-        let [first, end] = &self.pfn_range;
-        first.load(Ordering::Relaxed) <= range.start.0 && range.end.0 <= end.load(Ordering::Relaxed)
+        self.pfn_ranges.iter().any(|[first, end]| {
+            first.load(Ordering::Relaxed) <= range.start.0
+                && range.end.0 <= end.load(Ordering::Relaxed)
+        })
     }
 
     /// The first frame of `range` that is in the cache, if one is. Exact for whoever has the cache;
@@ -237,10 +242,12 @@ impl CpuCache {
     }
 
     /// Changes which frames are kept. For whoever has the cache.
-    pub(crate) fn set_pfn_range(&self, pfn_range: PfnRange) {
+    pub(crate) fn set_pfn_ranges(&self, pfn_ranges: [PfnRange; 2]) {
         self.contents.touch();
-        self.pfn_range[0].store(pfn_range.start.0, Ordering::Relaxed);
-        self.pfn_range[1].store(pfn_range.end.0, Ordering::Relaxed);
+        for (kept, range) in self.pfn_ranges.iter().zip(pfn_ranges) {
+            kept[0].store(range.start.0, Ordering::Relaxed);
+            kept[1].store(range.end.0, Ordering::Relaxed);
+        }
     }
 
     /// Keeps a run, if there is room.

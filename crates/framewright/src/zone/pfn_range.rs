@@ -10,33 +10,20 @@ use crate::block::{BlockState, FreeMap, State};
 use crate::units::{Order, Pfn, PfnRange};
 
 /// The frames that a CPU keeps whose nearest zone with memory is the one at `slot`, and how many of
-/// them are managed: those of all zones of its node, unless memory of others lies between. DMA is
-/// left to those who ask for it.
-pub(crate) fn near_range(zones: &[Zone], slot: usize) -> (PfnRange, u64) {
+/// them are managed: that zone's, and those of its node's other one. DMA is left to those who ask
+/// for it.
+pub(crate) fn near_ranges(zones: &[Zone], slot: usize) -> ([PfnRange; 2], u64) {
     let home = &zones[slot];
-    let of_node = |zone: &&Zone| {
+    let other = zones.iter().find(|zone| {
         zone.id().node == home.id().node
+            && zone.id() != home.id()
             && zone.id().kind != ZoneKind::Dma
             && zone.final_managed_pages() != 0
-    };
-    let near = zones.iter().filter(of_node).map(Zone::pfn_range);
-    let hull = near.reduce(|one, other| PfnRange {
-        start: one.start.min(other.start),
-        end: one.end.max(other.end),
     });
-    let is_between = |hull: &PfnRange| {
-        zones.iter().any(|zone| {
-            let range = zone.pfn_range();
-            !of_node(&zone)
-                && zone.final_managed_pages() != 0
-                && range.start < hull.end
-                && hull.start < range.end
-        })
-    };
-    match hull.filter(|hull| home.id().kind != ZoneKind::Dma && !is_between(hull)) {
-        Some(hull) => (hull, zones.iter().filter(of_node).map(Zone::final_managed_pages).sum()),
-        None => (home.pfn_range(), home.final_managed_pages()),
-    }
+    let nothing = (PfnRange::new(0, 0), 0);
+    let (range, pages) =
+        other.map_or(nothing, |zone| (zone.pfn_range(), zone.final_managed_pages()));
+    ([home.pfn_range(), range], home.final_managed_pages() + pages)
 }
 
 impl Zone {

@@ -36,7 +36,7 @@ use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap::{ArrayMemory, MapFallback};
 use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
-use crate::zone::near_range;
+use crate::zone::near_ranges;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 
 impl<P: Platform> Manager<P> {
@@ -338,14 +338,14 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     (0..platform.cpus()).for_each(|cpu| sharers[platform.cpu_node(cpu).index()] += 1);
     // Neighbouring CPUs are nearly always on one node; where they are not, finding its zone again
     // is short.
-    let mut last: Option<(NodeId, usize, PfnRange, u64)> = None;
+    let mut last: Option<(NodeId, usize, [PfnRange; 2], u64)> = None;
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
         let node = platform.cpu_node(cpu);
         let (slot, near, pages) = match last {
             Some((of, slot, near, pages)) if of == node => (slot, near, pages),
             _ => {
                 let Some(slot) = home(node) else { continue };
-                let (near, pages) = near_range(zones, slot);
+                let (near, pages) = near_ranges(zones, slot);
                 last = Some((node, slot, near, pages));
                 (slot, near, pages)
             }

@@ -99,7 +99,7 @@ impl Frame {
             parts: carver.values(nodes, |_| Part::None),
             pools: Pools::carve(&mut carver, plan.zones.len(), nodes, parameters),
             caches: carver.values(platform.cpus() as usize, |_| {
-                CpuCache::new(usize::MAX, PfnRange::new(0, 0), 0)
+                CpuCache::new(usize::MAX, [PfnRange::new(0, 0); 2], 0)
             }),
         })
     }
