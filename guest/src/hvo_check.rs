@@ -14,7 +14,7 @@ const HUGE_PAGES: usize = 8;
 /// A section: 128 MiB.
 const SECTION_ORDER: u8 = 15;
 /// Frames of the vmemmap for one block.
-const MAP_PAGES: u64 = framewright::vmemmap_space::MAP_PAGES_PER_BLOCK;
+const MAP_PAGES: u64 = framewright::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 
 /// Reclaims, restores and frees; false when something is wrong, which the log then says. Without a
 /// vmemmap, or when memory is short, there is nothing to do.

@@ -162,7 +162,7 @@ impl Stress {
 /// other blocks may be split than before.
 fn idle_pages(manager: &Manager<GuestPlatform>) -> u64 {
     let totals = manager.totals();
-    totals.free_pages + totals.map_pages
+    totals.free_pages + totals.descriptor_pages
 }
 
 impl Traffic<'_> {

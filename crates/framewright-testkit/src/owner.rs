@@ -5,7 +5,7 @@
 //! interface can change without every test.
 
 use framewright::hugetlb::PoolError;
-use framewright::manager::{MapChange, MapError, Pool};
+use framewright::manager::{Pool, VmemmapChange, VmemmapError};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{Manager, Platform, ReferenceError};
@@ -68,13 +68,13 @@ pub trait Owner {
     ///
     /// # Errors
     /// Those of `Vmemmap::optimize`.
-    fn give_up_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError>;
+    fn optimize_vmemmap(&self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError>;
 
     /// `Vmemmap::restore`, with its errors.
     ///
     /// # Errors
     /// Those of `Vmemmap::restore`.
-    fn bring_back_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError>;
+    fn restore_vmemmap(&self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError>;
 }
 
 impl<P: Platform> Owner for Manager<P> {
@@ -122,12 +122,12 @@ impl<P: Platform> Owner for Manager<P> {
         unsafe { self.references().unfreeze(pfn, count) }
     }
 
-    fn give_up_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+    fn optimize_vmemmap(&self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError> {
         // SAFETY: see the head of this file (invariant 42).
         unsafe { self.vmemmap().optimize(runs) }
     }
 
-    fn bring_back_map(&self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+    fn restore_vmemmap(&self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError> {
         // SAFETY: see the head of this file (invariant 42).
         unsafe { self.vmemmap().restore(runs) }
     }

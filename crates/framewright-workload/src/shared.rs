@@ -56,7 +56,7 @@ impl Shared {
         held_pages: u64,
     ) -> Result<Counts, Failure> {
         let counts = manager.verify().map_err(Failure::Tables)?;
-        let unowned = counts.map_pages + counts.isolated_pages + counts.reporting_pages;
+        let unowned = counts.descriptor_pages + counts.isolated_pages + counts.reporting_pages;
         let balanced = counts.present_pages
             == counts.managed_pages + counts.reserved_pages + counts.deferred_pages
             && counts.managed_pages == counts.free_pages + counts.allocated_pages + unowned;

@@ -13,7 +13,7 @@ use core::fmt;
 use core::ptr::NonNull;
 
 /// Pages of the array that describe one block.
-pub const MAP_PAGES_PER_BLOCK: u64 = 8;
+pub const VMEMMAP_PAGES_PER_BLOCK: u64 = 8;
 /// How many blocks one call may name: a memory section, whose part of the array is 2 MiB.
 pub const BLOCKS_PER_CALL: u32 = 64;
 
@@ -166,7 +166,7 @@ impl Unflushed {
     /// Runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even when every
     /// frame is a run of its own and the section's page table leaves with them.
     #[expect(clippy::cast_possible_truncation, reason = "two small constants")]
-    pub const CAPACITY: usize = BLOCKS_PER_CALL as usize * MAP_PAGES_PER_BLOCK as usize + 1;
+    pub const CAPACITY: usize = BLOCKS_PER_CALL as usize * VMEMMAP_PAGES_PER_BLOCK as usize + 1;
     /// Ranges of changed blocks that are told apart; of more only [`changed`](Self::changed) says
     /// that there are more.
     pub const CHANGED_RANGES: usize = 8;
@@ -380,8 +380,8 @@ pub unsafe trait VmemmapSpace: Sync {
     /// which `unflushed` has no room. Absent blocks stay so.
     ///
     /// None is left when the same range was prepared before and `unflushed` has room for
-    /// [`MAP_PAGES_PER_BLOCK`] runs for each block; with room for one more, a page table that no
-    /// present block needs leaves too.
+    /// [`VMEMMAP_PAGES_PER_BLOCK`] runs for each block; with room for one more, a page table that
+    /// no present block needs leaves too.
     ///
     /// # Safety
     /// See *Who may call*.

@@ -162,7 +162,7 @@ impl User<'_> {
             39..43 => self.allocate_page(),
             43..46 => self.interrupt(),
             46 => self.frames(),
-            47 if self.random.one_in(8) => self.change_map(),
+            47 if self.random.one_in(8) => self.change_vmemmap(),
             48 if self.random.one_in(8) => _ = self.manager.drain().expect("good frames"),
             49..56 => self.exchange(),
             _ => self.give_back(),
@@ -275,15 +275,15 @@ impl User<'_> {
         }
     }
 
-    fn change_map(&mut self) {
+    fn change_vmemmap(&mut self) {
         let at = self.random.index(self.held.len());
         if self.has_array
             && let Some(&(Held::Order(range, _) | Held::Range(range))) = self.held.get(at)
         {
             if self.random.one_in(3) {
-                self.manager.bring_back_map(&[range]).expect("managed");
+                self.manager.restore_vmemmap(&[range]).expect("managed");
             } else {
-                self.manager.give_up_map(&[range]).expect("managed");
+                self.manager.optimize_vmemmap(&[range]).expect("managed");
             }
         }
     }
@@ -516,11 +516,11 @@ fn crowd(line: &str, has_array: bool) {
     let totals = crate::common::settled(&manager);
     crate::common::check(&manager);
     assert_eq!(totals.isolated_pages, 0);
-    let map_pages = array.map_or(0, |array| array.counts().frames);
+    let descriptor_pages = array.map_or(0, |array| array.counts().frames);
     assert!(leaked != 0, "no page had an error");
     assert!(
-        (leaked..=leaked + map_pages).contains(&totals.allocated_pages),
-        "{} allocated, {leaked} lost to errors, {map_pages} of the array",
+        (leaked..=leaked + descriptor_pages).contains(&totals.allocated_pages),
+        "{} allocated, {leaked} lost to errors, {descriptor_pages} of the array",
         totals.allocated_pages
     );
     if array.is_none() {

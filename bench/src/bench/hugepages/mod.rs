@@ -61,7 +61,7 @@ const MAP_MEMORY_BYTES: u64 = 32 << 30;
 const QUICK_MAP_MEMORY_BYTES: u64 = 4 << 30;
 
 /// What describes the pages of 2 MiB in the array.
-const MAP_BYTES_OF_A_BLOCK: u64 = 32 << 10;
+const VMEMMAP_BYTES_OF_A_BLOCK: u64 = 32 << 10;
 
 /// What happens to the pages' part of the vmemmap.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -268,7 +268,7 @@ fn times(
         let fill = resize(pages, threads)?;
         // In a process the array's memory is the system's: what counts is how much of it went back.
         times.saved_bytes =
-            manager.vmemmap().reclaimed_blocks().saturating_sub(blocks) * MAP_BYTES_OF_A_BLOCK;
+            manager.vmemmap().reclaimed_blocks().saturating_sub(blocks) * VMEMMAP_BYTES_OF_A_BLOCK;
         let parts = blocks_in_pools(manager);
         times.empty.push(resize(0, threads)?);
         times.flushes = manager.hugetlb().flushes() - flushes;

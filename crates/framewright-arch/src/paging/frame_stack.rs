@@ -7,7 +7,7 @@
 use core::ptr::NonNull;
 use framewright::Platform;
 use framewright::units::{Order, Pfn};
-use framewright::vmemmap_space::{FrameSource, MAP_PAGES_PER_BLOCK};
+use framewright::vmemmap_space::{FrameSource, VMEMMAP_PAGES_PER_BLOCK};
 
 /// The word of the first run.
 const NONE: u64 = u64::MAX;
@@ -42,8 +42,9 @@ impl<'a, P: Platform> FrameStack<'a, P> {
 
     /// Takes the frames of one block's descriptors: in one run if possible.
     pub(crate) fn take_block(&mut self) -> bool {
-        let together = Order::for_pages(MAP_PAGES_PER_BLOCK).is_some_and(|order| self.take(order));
-        together || (0..MAP_PAGES_PER_BLOCK).all(|_| self.take(Order::PAGE))
+        let together =
+            Order::for_pages(VMEMMAP_PAGES_PER_BLOCK).is_some_and(|order| self.take(order));
+        together || (0..VMEMMAP_PAGES_PER_BLOCK).all(|_| self.take(Order::PAGE))
     }
 
     /// Hands the caller the run that was taken last.
@@ -62,7 +63,7 @@ impl<'a, P: Platform> FrameStack<'a, P> {
     /// Hands what [`take_block`](Self::take_block) took last to `each`, page by page, with the
     /// page's index 0..8. Frames keep their order, so that a run stays a run.
     pub(crate) fn pop_block(&mut self, mut each: impl FnMut(usize, Pfn)) {
-        let mut left = MAP_PAGES_PER_BLOCK;
+        let mut left = VMEMMAP_PAGES_PER_BLOCK;
         while left > 0
             && let Some((start, order)) = self.pop()
         {

@@ -9,12 +9,12 @@ use core::ops::Range;
 use framewright::Platform;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames, Unflushed,
+    BLOCKS_PER_CALL, BlockRange, FrameSource, OutOfFrames, Unflushed, VMEMMAP_PAGES_PER_BLOCK,
 };
 
 const BLOCKS: usize = BLOCKS_PER_CALL as usize;
 const PAGES_PER_BLOCK: usize = ENTRIES / BLOCKS;
-const _: () = assert!(PAGES_PER_BLOCK as u64 == MAP_PAGES_PER_BLOCK);
+const _: () = assert!(PAGES_PER_BLOCK as u64 == VMEMMAP_PAGES_PER_BLOCK);
 /// The level of a directory.
 const DIRECTORY_LEVEL: u32 = 2;
 
@@ -153,7 +153,7 @@ impl<'a, P: Platform> Section<'a, P> {
             self.populate_small(blocks, own, wanted, frames)?;
             unflushed.mark_changed(self.numbers(blocks));
         }
-        add(&self.shared.counters.populated_pages, wanted as u64 * MAP_PAGES_PER_BLOCK);
+        add(&self.shared.counters.populated_pages, wanted as u64 * VMEMMAP_PAGES_PER_BLOCK);
         Ok(())
     }
 
@@ -282,7 +282,7 @@ impl<'a, P: Platform> Section<'a, P> {
     }
 
     fn count_evicted(&self, blocks: usize, in_one_store: bool) {
-        add(&self.shared.counters.evicted_pages, blocks as u64 * MAP_PAGES_PER_BLOCK);
+        add(&self.shared.counters.evicted_pages, blocks as u64 * VMEMMAP_PAGES_PER_BLOCK);
         add(&self.shared.counters.evicted_sections, u64::from(in_one_store && blocks > 0));
     }
 

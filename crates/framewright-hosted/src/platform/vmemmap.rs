@@ -9,14 +9,14 @@ use super::error::HostedError;
 use super::mapping::Mapping;
 use framewright::units::{BLOCK_SIZE, PAGE_SIZE};
 use framewright::vmemmap_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
-    Unflushed, VmemmapSpace,
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed,
+    VMEMMAP_PAGES_PER_BLOCK, VmemmapSpace,
 };
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of the vmemmap that describe one block.
-const BLOCK_BYTES: u64 = MAP_PAGES_PER_BLOCK * PAGE_SIZE;
+const BLOCK_BYTES: u64 = VMEMMAP_PAGES_PER_BLOCK * PAGE_SIZE;
 /// Bytes that describe one section.
 const SECTION_BYTES: u64 = BLOCK_BYTES * BLOCKS_PER_CALL as u64;
 

@@ -50,15 +50,15 @@ fn the_map_of_huge_pages_really_goes_back_to_the_system() {
     let before = resident_mib(&manager);
     assert!((127..=129).contains(&before), "{before} MiB");
     let huge: Vec<PfnRange> = (0..4).map(|_| allocate(&manager, 18)).collect();
-    let change = manager.give_up_map(&huge).expect("they are the caller's");
+    let change = manager.optimize_vmemmap(&huge).expect("they are the caller's");
     assert_eq!((change.blocks, change.flushes, change.freed_pages), (4 * 512, 1, 0));
     assert_eq!(resident_mib(&manager), before - 64);
-    let change = manager.bring_back_map(&huge[..1]).expect("there is memory");
+    let change = manager.restore_vmemmap(&huge[..1]).expect("there is memory");
     assert_eq!(change.blocks, 512);
     assert_eq!(resident_mib(&manager), before - 48);
     // Single huge pages, each of them part of a section.
     let pages: Vec<PfnRange> = (0..100).map(|_| allocate(&manager, 9)).collect();
-    manager.give_up_map(&pages).expect("they are the caller's");
+    manager.optimize_vmemmap(&pages).expect("they are the caller's");
     assert!(resident_mib(&manager) <= before - 48 - 3);
     for range in huge.into_iter().chain(pages) {
         manager.give_back(range).expect("allocated");
@@ -82,7 +82,10 @@ fn pages_of_the_command_line_never_cost_memory_for_their_map() {
         let before = resident_mib(&manager);
         let parameters = Parameters::parse(&line, &mut |problem| panic!("{problem}"));
         let filled = manager.hugetlb().fill(&parameters, &HELPERS);
-        assert_eq!(filled.pools.map(|pool| (pool.got, pool.without_map)), [(1000, 1000), (3, 3)]);
+        assert_eq!(
+            filled.pools.map(|pool| (pool.got, pool.without_vmemmap)),
+            [(1000, 1000), (3, 3)]
+        );
         assert_eq!((manager.hugetlb().flushes(), resident_mib(&manager)), (0, before));
         manager.verify().expect("the tables are right");
         manager.hugetlb().verify().expect("the books are right");
@@ -107,9 +110,9 @@ fn a_touch_of_a_map_that_was_given_back_is_found() {
         .as_ptr()
         .wrapping_add(usize::try_from(huge.start.0 * 64).expect("64-bit addresses"));
     assert!(!is_killed_by_touching(page), "it is present");
-    manager.give_up_map(&[huge]).expect("it is the caller's");
+    manager.optimize_vmemmap(&[huge]).expect("it is the caller's");
     assert!(is_killed_by_touching(page), "it is absent");
-    manager.bring_back_map(&[huge]).expect("there is memory");
+    manager.restore_vmemmap(&[huge]).expect("there is memory");
     assert!(!is_killed_by_touching(page), "it is present again");
     manager.give_back(huge).expect("allocated");
     manager.verify().expect("the tables are right");

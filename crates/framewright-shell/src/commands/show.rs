@@ -38,7 +38,7 @@ pub(super) fn stat<P: Platform, H: Host>(
             zone.managed_pages(),
             zone.free_pages(),
             zone.free_block_pages(),
-            zone.map_pages(),
+            zone.descriptor_pages(),
         ] {
             write!(io.out, "{:>12}", Size::of_pages(pages))?;
         }
@@ -52,7 +52,7 @@ pub(super) fn stat<P: Platform, H: Host>(
         ("allocated", totals.allocated_pages.saturating_sub(manager.caches().pages())),
         ("kept by CPUs", manager.caches().pages()),
         ("isolated", totals.isolated_pages),
-        ("descriptors", totals.map_pages),
+        ("descriptors", totals.descriptor_pages),
     ] {
         writeln!(
             io.out,

@@ -9,8 +9,8 @@ use super::memory::{map, to_usize};
 use crate::lock::lock;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::vmemmap_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
-    Unflushed, VmemmapSpace,
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed,
+    VMEMMAP_PAGES_PER_BLOCK, VmemmapSpace,
 };
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -282,8 +282,8 @@ unsafe impl VmemmapSpace for FakeVmemmap {
         let table =
             if self.takes_frames { frames.take(Order::PAGE).ok_or(OutOfFrames)? } else { Pfn(0) };
         let piece = |block: u64| {
-            let start = large.start.add(block * MAP_PAGES_PER_BLOCK);
-            Some(PfnRange { start, end: start.add(MAP_PAGES_PER_BLOCK) })
+            let start = large.start.add(block * VMEMMAP_PAGES_PER_BLOCK);
+            Some(PfnRange { start, end: start.add(VMEMMAP_PAGES_PER_BLOCK) })
         };
         let blocks = (0..u64::from(BLOCKS_PER_CALL)).map(piece).collect();
         state.sections.insert(number, Section::Pieces { table, blocks });

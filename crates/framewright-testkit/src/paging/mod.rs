@@ -17,8 +17,8 @@ use crate::lock::lock;
 use crate::machine::FakeMachine;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
-    Unflushed, VmemmapSpace,
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed,
+    VMEMMAP_PAGES_PER_BLOCK, VmemmapSpace,
 };
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -200,7 +200,7 @@ impl Taken<'_> {
 
     /// The frames of one block, contiguous if possible.
     fn block(&mut self) -> Option<[Pfn; 8]> {
-        let together = Order::for_pages(MAP_PAGES_PER_BLOCK).and_then(|order| self.take(order));
+        let together = Order::for_pages(VMEMMAP_PAGES_PER_BLOCK).and_then(|order| self.take(order));
         let mut pages = [Pfn(0); 8];
         for (offset, page) in (0..).zip(&mut pages) {
             *page = match together {
@@ -218,7 +218,7 @@ impl Tables<'_> {
     }
 
     fn is_present(&self, table: Table, block: u64) -> bool {
-        table.get(self.paging.machine, block * MAP_PAGES_PER_BLOCK) != self.paging.zero
+        table.get(self.paging.machine, block * VMEMMAP_PAGES_PER_BLOCK) != self.paging.zero
     }
 
     /// A present section's table, or nothing when all of it is absent.
@@ -279,12 +279,12 @@ impl Tables<'_> {
         };
         unflushed.mark_stale();
         for (&block, pages) in wanted.iter().zip(&pages) {
-            for (index, &page) in (block * MAP_PAGES_PER_BLOCK..).zip(pages) {
+            for (index, &page) in (block * VMEMMAP_PAGES_PER_BLOCK..).zip(pages) {
                 table.set(machine, index, Entry::writable(page));
             }
         }
         self.state.sections.insert(section, Entry::table(table.0));
-        self.state.counts.populated_pages += wanted.len() as u64 * MAP_PAGES_PER_BLOCK;
+        self.state.counts.populated_pages += wanted.len() as u64 * VMEMMAP_PAGES_PER_BLOCK;
         Ok(())
     }
 
@@ -329,16 +329,16 @@ impl Tables<'_> {
             if !self.is_present(table, block) {
                 continue;
             }
-            if (unflushed.room() as u64) < MAP_PAGES_PER_BLOCK {
+            if (unflushed.room() as u64) < VMEMMAP_PAGES_PER_BLOCK {
                 left += 1;
                 continue;
             }
-            for index in block * MAP_PAGES_PER_BLOCK..(block + 1) * MAP_PAGES_PER_BLOCK {
+            for index in block * VMEMMAP_PAGES_PER_BLOCK..(block + 1) * VMEMMAP_PAGES_PER_BLOCK {
                 let page = table.get(machine, index).frame();
                 table.set(machine, index, self.paging.zero);
                 assert!(unflushed.push(PfnRange::new(page.0, page.0 + 1)), "room was checked");
             }
-            self.state.counts.evicted_pages += MAP_PAGES_PER_BLOCK;
+            self.state.counts.evicted_pages += VMEMMAP_PAGES_PER_BLOCK;
         }
         let all_absent =
             (0..u64::from(BLOCKS_PER_CALL)).all(|block| !self.is_present(table, block));

@@ -53,5 +53,5 @@ fn pages_that_hold_descriptors_are_accounted_for() {
     let traffic = Traffic { threads: 2, seed: 5, held: 600, operations: 2000 };
     let (tally, counts) =
         traffic.run(&manager, &|rounds| rounds < 4).unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(tally.allocations > 100 && counts.map_pages > 0, "{tally}: {counts:?}");
+    assert!(tally.allocations > 100 && counts.descriptor_pages > 0, "{tally}: {counts:?}");
 }

@@ -3,8 +3,8 @@
 
 use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::{
-    BlockNumber, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames, Unflushed,
-    VmemmapSpace,
+    BlockNumber, BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed,
+    VMEMMAP_PAGES_PER_BLOCK, VmemmapSpace,
 };
 use framewright_testkit::contract::{FakeFixture, contract_pool};
 use framewright_testkit::{AccessFault, VmemmapSpaceFixture, vmemmap_space_contract};
@@ -318,7 +318,7 @@ impl Run {
                 let left = trial.evict(range, &mut self.unflushed) as usize;
                 // The last blocks are left: a large mapping is left whole, and a full set takes no
                 // more.
-                let full = (self.unflushed.room() as u64) < MAP_PAGES_PER_BLOCK;
+                let full = (self.unflushed.room() as u64) < VMEMMAP_PAGES_PER_BLOCK;
                 assert!(
                     left == 0 || !prepare && left == before.len() || full,
                     "{left} of {before:?} were left"

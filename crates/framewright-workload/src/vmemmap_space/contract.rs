@@ -6,8 +6,8 @@ use super::faulty::FaultyFrames;
 use super::fixture::VmemmapSpaceFixture;
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames,
-    Unflushed,
+    BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed,
+    VMEMMAP_PAGES_PER_BLOCK,
 };
 
 #[cfg(doc)]
@@ -224,7 +224,7 @@ fn comes_and_goes<F: VmemmapSpaceFixture>(check: &Checker<F>, blocks: BlockRange
         }
     }
     let list = check.fixture.trial().flush(unflushed);
-    let expected = u64::from(blocks.blocks()) * MAP_PAGES_PER_BLOCK;
+    let expected = u64::from(blocks.blocks()) * VMEMMAP_PAGES_PER_BLOCK;
     assert!(list.pages() >= expected, "{blocks:?} gave back {} frames of {expected}", list.pages());
     check.free(list);
     check.assert_section(nothing);
@@ -264,7 +264,7 @@ fn absent_blocks_are_not_evicted<F: VmemmapSpaceFixture>(check: &Checker<F>) {
     assert_eq!(check.fixture.outstanding(), before, "absent blocks cost frames");
     check.assert_section(BlockRange::new(0, 0));
     check.fill(shape((7, 29)));
-    assert!(check.evict(shape((0, 64))) >= 22 * MAP_PAGES_PER_BLOCK);
+    assert!(check.evict(shape((0, 64))) >= 22 * VMEMMAP_PAGES_PER_BLOCK);
     assert_eq!(check.fixture.outstanding(), before, "an absent section holds no frame");
 }
 
@@ -301,7 +301,7 @@ fn room_is_respected<F: VmemmapSpaceFixture>(check: &Checker<F>) {
         let came: u64 = list.runs().filter(|run| run.start.0 < 1 << 39).map(PfnRange::pages).sum();
         let gone = u64::from(blocks.blocks() - left);
         assert!(
-            came >= gone * MAP_PAGES_PER_BLOCK,
+            came >= gone * VMEMMAP_PAGES_PER_BLOCK,
             "with room for {room}: {gone} blocks gone, {came} frames came"
         );
         let present =

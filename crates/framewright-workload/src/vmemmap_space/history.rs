@@ -6,7 +6,7 @@ use super::faulty::FaultyFrames;
 use super::fixture::VmemmapSpaceFixture;
 use crate::random::Random;
 use framewright::vmemmap_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameList, MAP_PAGES_PER_BLOCK, Unflushed,
+    BLOCKS_PER_CALL, BlockRange, FrameList, Unflushed, VMEMMAP_PAGES_PER_BLOCK,
 };
 
 #[cfg(doc)]
@@ -50,7 +50,7 @@ const SECTIONS: u32 = 3;
 const BLOCKS: usize = (SECTIONS * BLOCKS_PER_CALL) as usize;
 const PAGES_PER_BLOCK: usize = 8;
 const PAGE_BYTES: usize = 4096;
-const _: () = assert!(PAGES_PER_BLOCK as u64 == MAP_PAGES_PER_BLOCK);
+const _: () = assert!(PAGES_PER_BLOCK as u64 == VMEMMAP_PAGES_PER_BLOCK);
 
 /// What a block should hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -250,7 +250,7 @@ impl<F: Walkable> History<'_, F> {
             );
             present_pages += u64::from(present);
         }
-        assert!(present_pages.is_multiple_of(MAP_PAGES_PER_BLOCK));
+        assert!(present_pages.is_multiple_of(VMEMMAP_PAGES_PER_BLOCK));
         let expected = self.resting + present_pages + self.fixture.tables();
         assert_eq!(self.fixture.outstanding(), expected, "{present_pages} pages are present");
     }

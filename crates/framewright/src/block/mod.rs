@@ -37,5 +37,5 @@ pub use free_map::FreeMap;
 pub use list::BLOCK_ORDERS;
 pub(crate) use page_list::{FreeList, PageList, Search};
 pub use segment::Segment;
-pub use state::{BlockState, MapForm, MigrateType, State};
+pub use state::{BlockState, DescriptorForm, MigrateType, State};
 pub use table::BlockEntry;

@@ -2,38 +2,35 @@
 //!
 //! Nothing may rely on which that is, and with `careful` nothing can.
 
+use super::random::Random;
+
 /// A generator, or none: then every coin shows the usual side. Changed under the zone lock.
-pub(crate) struct Placement(u64);
+pub(crate) struct Placement(Option<Random>);
 
 impl Placement {
     /// As usual.
-    pub(crate) const USUAL: Self = Self(0);
+    pub(crate) const USUAL: Self = Self(None);
 
     /// At random.
-    pub(crate) fn random(seed: u64) -> Self {
-        // Any seed will do but the one that stays zero for ever.
-        Self((seed ^ 0x9e37_79b9_7f4a_7c15).max(1))
+    pub(crate) const fn random(seed: u64) -> Self {
+        Self(Some(Random::new(seed)))
     }
 
     /// Whether places are chosen at random.
     #[inline]
     pub(crate) const fn is_random(&self) -> bool {
-        self.0 != 0
+        self.0.is_some()
     }
 
     /// True for the other side; never when places are as usual.
     #[inline]
     pub(crate) fn coin(&mut self) -> bool {
-        self.is_random() && self.next() >> 40 & 1 != 0
+        self.0.as_mut().is_some_and(Random::coin)
     }
 
-    /// 64 random bits: xorshift, which is all that is needed to break an assumption.
-    #[cold]
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    /// 64 random bits; 0 when places are as usual.
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0.as_mut().map_or(0, Random::next)
     }
 }
 

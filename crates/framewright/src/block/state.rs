@@ -25,7 +25,7 @@
 //! *reported* when each of its blocks is.
 
 use crate::units::{MAX_ORDER, Order, PAGES_PER_BLOCK};
-use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::fmt;
 
 /// What a block is.
@@ -154,7 +154,7 @@ impl MigrateType {
 /// Where the page descriptors of a block are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
-pub enum MapForm {
+pub enum DescriptorForm {
     /// Nowhere: the block is not split, or the adopter wants no descriptors.
     #[default]
     None = 0,
@@ -267,11 +267,11 @@ impl BlockState {
 
     /// Where its page descriptors are.
     #[must_use]
-    pub const fn map_form(self) -> MapForm {
+    pub const fn descriptor_form(self) -> DescriptorForm {
         match self.0 >> FORM_SHIFT & 3 {
-            1 => MapForm::Array,
-            2 => MapForm::Inside,
-            _ => MapForm::None,
+            1 => DescriptorForm::Array,
+            2 => DescriptorForm::Inside,
+            _ => DescriptorForm::None,
         }
     }
 
@@ -315,28 +315,28 @@ impl BlockState {
 
     /// How many of a split block's frames hold its descriptors.
     #[must_use]
-    pub const fn map_pages(self) -> u64 {
-        match self.map_form() {
-            MapForm::Inside => MAP_PAGES_PER_BLOCK,
-            MapForm::None | MapForm::Array => 0,
+    pub const fn descriptor_pages(self) -> u64 {
+        match self.descriptor_form() {
+            DescriptorForm::Inside => VMEMMAP_PAGES_PER_BLOCK,
+            DescriptorForm::None | DescriptorForm::Array => 0,
         }
     }
 
     /// Of a split block in the inside form: the frame at which its descriptors begin, as an offset
     /// in it.
     #[must_use]
-    pub const fn map_first(self) -> usize {
+    pub const fn descriptors_first(self) -> usize {
         (self.0 >> MAP_SHIFT & MAP_BITS) as usize
     }
 
     /// A split block whose descriptors are inside it, from frame `first` on.
     #[must_use]
-    pub const fn with_map(self, first: usize, scattered: bool) -> Self {
+    pub const fn with_descriptors(self, first: usize, scattered: bool) -> Self {
         let place =
             (first as u64 & MAP_BITS) << MAP_SHIFT | if scattered { Self::SCATTERED } else { 0 };
         Self(
-            self.without_map().0 & !Self::UNDESCRIBED
-                | (MapForm::Inside as u64) << FORM_SHIFT
+            self.without_descriptors().0 & !Self::UNDESCRIBED
+                | (DescriptorForm::Inside as u64) << FORM_SHIFT
                 | place,
         )
     }
@@ -344,12 +344,12 @@ impl BlockState {
     /// A split block whose descriptors are in the array.
     #[must_use]
     pub const fn with_array(self) -> Self {
-        Self(self.without_map().0 | (MapForm::Array as u64) << FORM_SHIFT)
+        Self(self.without_descriptors().0 | (DescriptorForm::Array as u64) << FORM_SHIFT)
     }
 
     /// A split block without descriptors.
     #[must_use]
-    pub const fn without_map(self) -> Self {
+    pub const fn without_descriptors(self) -> Self {
         Self(self.0 & !(3 << FORM_SHIFT | MAP_BITS << MAP_SHIFT | Self::SCATTERED))
     }
 
@@ -508,15 +508,20 @@ mod tests {
                     word.with(BlockState::UNDESCRIBED).is_unavailable() && !word.is_unavailable()
                 );
                 for (first, scattered) in [(0, false), (504, false), (511, true), (7, true)] {
-                    let mapped = word.with(BlockState::UNDESCRIBED).with_map(first, scattered);
+                    let mapped =
+                        word.with(BlockState::UNDESCRIBED).with_descriptors(first, scattered);
                     assert_eq!(
-                        (mapped.map_form(), mapped.map_pages(), mapped.map_first()),
-                        (MapForm::Inside, 8, first)
+                        (
+                            mapped.descriptor_form(),
+                            mapped.descriptor_pages(),
+                            mapped.descriptors_first()
+                        ),
+                        (DescriptorForm::Inside, 8, first)
                     );
                     assert_eq!(mapped.has(BlockState::SCATTERED), scattered);
-                    assert_eq!(mapped.without_map(), word);
+                    assert_eq!(mapped.without_descriptors(), word);
                     assert_eq!(
-                        mapped.with_free_order(Some(9)).with_pages(1, 2, 3).map_first(),
+                        mapped.with_free_order(Some(9)).with_pages(1, 2, 3).descriptors_first(),
                         first
                     );
                 }

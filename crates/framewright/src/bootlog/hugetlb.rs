@@ -59,11 +59,11 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
         ));
     }
     for size in PoolSize::ALL.into_iter().rev() {
-        let BootPool { got, without_map, .. } = fill.pools[size as usize];
+        let BootPool { got, without_vmemmap, .. } = fill.pools[size as usize];
         log.line(format_args!("HugeTLB: registered {size} page size, pre-allocated {got} pages"));
-        if without_map != 0 {
+        if without_vmemmap != 0 {
             log.line(format_args!(
-                "HugeTLB: {without_map} pages of page size {size} never had a memory map"
+                "HugeTLB: {without_vmemmap} pages of page size {size} never had a memory map"
             ));
         }
     }

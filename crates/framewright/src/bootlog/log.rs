@@ -119,7 +119,7 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
 /// Logs what became of `memmap_init=`.
 fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manager: &Manager<P>) {
     for node in manager.nodes() {
-        if let Some(cause) = node.map_fallback {
+        if let Some(cause) = node.vmemmap_fallback {
             log.line(format_args!(
                 "Node {}: no memory for its memory map, which is made on demand ({cause})",
                 node.id

@@ -57,7 +57,7 @@ impl<P: Platform> fmt::Display for ShowMemory<'_, P> {
         writeln!(
             f,
             "free:{free} free_pcp:{cached} isolated:{isolated} memmap:{}",
-            totals.map_pages
+            totals.descriptor_pages
         )?;
         for zone in manager.zones() {
             state(manager, zone, f)?;

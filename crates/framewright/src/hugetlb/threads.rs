@@ -12,13 +12,19 @@ const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
 pub(crate) const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 
 /// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`,
-/// at least 1. `with_maps`: descriptors are made again, or somebody else cares for them. Giving
+/// at least 1. `with_vmemmap`: descriptors are made again, or somebody else cares for them. Giving
 /// them up is little in a kernel, and in a process it is one call of the system, which several
 /// threads at once make no shorter.
 #[must_use]
-pub fn resize_threads(size: PoolSize, pages: u64, nodes: u32, with_maps: bool, most: u32) -> u32 {
+pub fn resize_threads(
+    size: PoolSize,
+    pages: u64,
+    nodes: u32,
+    with_vmemmap: bool,
+    most: u32,
+) -> u32 {
     let blocks = pages.saturating_mul(size.frames() / PAGES_PER_BLOCK);
-    let worth = if with_maps {
+    let worth = if with_vmemmap {
         blocks / BLOCKS_OF_A_THREAD_WITH_MAPS
     } else {
         // Nearly all is done with a zone's lock held, so that two threads on one node are slower
@@ -36,7 +42,7 @@ mod tests {
     fn few_pages_are_one_threads_business() {
         use PoolSize::{OneGib, TwoMib};
         let threads =
-            |size, pages, nodes, with_maps| resize_threads(size, pages, nodes, with_maps, 8);
+            |size, pages, nodes, with_vmemmap| resize_threads(size, pages, nodes, with_vmemmap, 8);
         assert_eq!(
             [0, 127, 128, 192, 1 << 20].map(|pages| threads(TwoMib, pages, 1, true)),
             [1, 1, 2, 3, 8]

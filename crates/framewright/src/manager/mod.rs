@@ -67,7 +67,7 @@ mod sysctl;
 mod vmemmap;
 mod zone_view;
 
-pub use crate::vmemmap::MapFallback;
+pub use crate::vmemmap::VmemmapFallback;
 pub use facets::{
     Caches, Debugging, Hugetlb, Isolation, Numa, Pressure, References, Sysctl, Vmemmap,
 };
@@ -85,6 +85,6 @@ pub use state::numa::NumaCounts;
 pub use state::pools::{PoolBatch, PoolVmemmap};
 pub use state::pressure::{PressureEvents, Reclaim, Shortage};
 pub use state::tunables::{Settings, SettingsError};
-pub use state::vmemmap::{DeferredNode, MapChange, MapError};
+pub use state::vmemmap::{DeferredNode, VmemmapChange, VmemmapError};
 pub use state::{BringUpTimes, Manager, Node, TABLE_BYTES_PER_BLOCK};
 pub use zone_view::ZoneView;

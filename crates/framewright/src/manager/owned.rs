@@ -139,12 +139,9 @@ impl<'m, P: Platform> Frames<'m, P> {
     #[inline]
     #[track_caller]
     fn give_back(&self) -> Result<(), FreeError> {
-        let PfnRange { start, .. } = self.range;
-        let order = Order::for_pages(self.range.pages());
-        match order.filter(|&order| order.pages() == self.range.pages() && start.is_aligned(order))
-        {
+        match self.range.as_order() {
             // SAFETY: owned by this value, which ends here (invariant 42).
-            Some(order) => unsafe { self.manager.free_order(start, order) },
+            Some(order) => unsafe { self.manager.free_order(self.range.start, order) },
             // SAFETY: as above (invariant 42).
             None => unsafe { self.manager.free(self.range) },
         }

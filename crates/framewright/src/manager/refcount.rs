@@ -17,11 +17,11 @@
 //! others already.
 
 use crate::manager::facets::References;
-use crate::page::{Map, Page, PartOf};
+use crate::page::{BlockPages, Page, PartOf};
 use crate::platform::Platform;
 use crate::sync::references;
 use crate::sync::table_atomic::{AtomicU32, Ordering};
-use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Counted, FreeError};
 use core::fmt;
@@ -80,7 +80,7 @@ impl core::error::Error for ReferenceError {}
 
 /// The first page of what a page is part of, and how many pages that has, as offsets in the block.
 /// Nothing while that is being changed.
-fn run_of(map: &Map<'_>, offset: usize) -> Option<(usize, usize)> {
+fn run_of(map: &BlockPages<'_>, offset: usize) -> Option<(usize, usize)> {
     let pages_of = |head: usize| match map.page(head)?.part_of() {
         PartOf::Single => Some(1),
         PartOf::Head { pages } => usize::try_from(pages).ok(),
@@ -147,9 +147,7 @@ impl<P: Platform> References<'_, P> {
             self.manager.place_of(range.start).ok_or(ReferenceError::NotManaged(range.start))?;
         let index = segment.index_of(BlockNumber::containing(range.start));
         if range.pages() >= PAGES_PER_BLOCK {
-            let order =
-                Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages());
-            let order = order.filter(|&order| range.start.is_aligned(order)).ok_or(not_a_run)?;
+            let order = range.as_order().ok_or(not_a_run)?;
             let started =
                 zone.start_block_count(self.manager.platform, index, order).ok_or(not_a_run)?;
             return started
@@ -357,10 +355,7 @@ impl<P: Platform> References<'_, P> {
         if (2..PAGES_PER_BLOCK).contains(&run.pages()) {
             self.clear_run(run);
         }
-        let order = Order::for_pages(run.pages());
-        let order =
-            order.filter(|&order| order.pages() == run.pages() && run.start.is_aligned(order));
-        let freed = match order {
+        let freed = match run.as_order() {
             // SAFETY: by the promise of whoever put the last reference or froze the count nobody
             // has these frames but us (invariants 23 and 42).
             Some(order) => unsafe { self.manager.free_order(run.start, order) },
@@ -431,7 +426,7 @@ impl<P: Platform> References<'_, P> {
 
 /// Makes `first..end` of a block a run with one reference, and says 0; or how many references there
 /// are already. Nothing when it cannot be a run.
-fn start_run(map: &Map<'_>, first: usize, end: usize) -> Option<u32> {
+fn start_run(map: &BlockPages<'_>, first: usize, end: usize) -> Option<u32> {
     let head = map.page(first)?;
     let (mut references, mut alone) = (0, true);
     for offset in first..end {

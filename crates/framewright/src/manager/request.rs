@@ -4,7 +4,7 @@ use crate::block::MigrateType;
 use crate::debug::Damage;
 use crate::memblock::NodeChoice;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
-use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::{Zone, ZoneKind};
 use core::fmt;
 
@@ -218,8 +218,11 @@ impl Mark {
     pub(super) fn allows(self, zone: &Zone, highest: ZoneKind, order: Order) -> bool {
         // The block that is kept split gives back its descriptors' frames when a whole block is
         // missing.
-        let of_spare =
-            if order < Order::BLOCK { 0 } else { zone.map_pages().min(MAP_PAGES_PER_BLOCK) };
+        let of_spare = if order < Order::BLOCK {
+            0
+        } else {
+            zone.descriptor_pages().min(VMEMMAP_PAGES_PER_BLOCK)
+        };
         // What is withheld comes up when it is wanted. Read first: it may come up meanwhile.
         let withheld = zone.deferred_pages();
         let left = (withheld + zone.free_pages() + of_spare).checked_sub(order.pages());

@@ -19,36 +19,36 @@ use super::array::Array;
 use super::record::Page;
 use crate::block::buddy::Buddy;
 use crate::block::table::BlockTable;
-use crate::block::{BlockState, FreeMap, MapForm, Segment, State, segment};
+use crate::block::{BlockState, DescriptorForm, FreeMap, Segment, State, segment};
 use crate::debug::POISON;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::sync::{Readers, Reading};
 use crate::units::{PAGE_SIZE, PAGES_PER_BLOCK, Pfn};
-use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::marker::PhantomData;
 use core::ops::Range;
 
 /// Frames that hold descriptors.
-pub(crate) const MAP_FRAMES: usize = 8;
+pub(crate) const DESCRIPTOR_FRAMES: usize = 8;
 /// Frames that one of them describes.
 const DESCRIBED: usize = 64;
 const FRAMES: usize = FreeMap::<8>::PAGES;
 /// Bytes in one of them.
 const FRAME_BYTES: usize = DESCRIBED * size_of::<Page>();
 
-const _: () = assert!(MAP_FRAMES as u64 == MAP_PAGES_PER_BLOCK);
-const _: () = assert!(MAP_FRAMES * DESCRIBED == FRAMES && FRAME_BYTES as u64 == PAGE_SIZE);
+const _: () = assert!(DESCRIPTOR_FRAMES as u64 == VMEMMAP_PAGES_PER_BLOCK);
+const _: () = assert!(DESCRIPTOR_FRAMES * DESCRIBED == FRAMES && FRAME_BYTES as u64 == PAGE_SIZE);
 
 /// The eight frames, as offsets in their block: number n holds the descriptors of frames 64 n to 64
 /// n + 63.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MapFrames([u16; MAP_FRAMES]);
+pub(crate) struct DescriptorFrames([u16; DESCRIPTOR_FRAMES]);
 
-impl MapFrames {
+impl DescriptorFrames {
     /// Eight neighbours from `first` on.
     pub(crate) fn run(first: usize) -> Self {
-        let mut frames = [0; MAP_FRAMES];
+        let mut frames = [0; DESCRIPTOR_FRAMES];
         for (frame, offset) in frames.iter_mut().zip(first..) {
             *frame = u16::try_from(offset).unwrap_or(0);
         }
@@ -58,8 +58,10 @@ impl MapFrames {
     /// Eight free frames where they do least harm: aligned neighbours in the smallest larger free
     /// run, the highest of those; else the highest eight.
     pub(crate) fn choose(free: &FreeMap) -> Option<Self> {
-        let runs =
-            (0..FRAMES).step_by(MAP_FRAMES).rev().filter(|&start| free.is_run_free(start, 3));
+        let runs = (0..FRAMES)
+            .step_by(DESCRIPTOR_FRAMES)
+            .rev()
+            .filter(|&start| free.is_run_free(start, 3));
         let harm = |&start: &usize| {
             (4..9).take_while(|&order| free.is_run_free(start >> order << order, order)).count()
         };
@@ -68,7 +70,7 @@ impl MapFrames {
         }
         let mut highest = (0..FRAMES).rev().filter(|&frame| free.is_free(frame));
         let first = highest.next()?;
-        let mut frames = [0; MAP_FRAMES];
+        let mut frames = [0; DESCRIPTOR_FRAMES];
         for (part, frame) in frames.iter_mut().enumerate() {
             // The frame that describes itself comes first of all.
             let offset = if part == first / DESCRIBED { first } else { highest.next()? };
@@ -118,7 +120,7 @@ impl MapFrames {
 
     /// What [`others`](Self::others) says.
     fn scattered(named: usize, mut others: u64) -> Self {
-        let mut frames = [0; MAP_FRAMES];
+        let mut frames = [0; DESCRIPTOR_FRAMES];
         for (part, frame) in frames.iter_mut().enumerate() {
             let offset = if part == named / DESCRIBED {
                 named as u64
@@ -165,16 +167,20 @@ impl Descriptors {
 
     /// Where the block at `index` has its descriptors when it is split: in the array if that
     /// describes it; else inside, if the adopter wants them and the direct map reaches the block.
-    pub(crate) fn form(&self, index: u32) -> MapForm {
+    pub(crate) fn form(&self, index: u32) -> DescriptorForm {
         if !self.are_wanted {
-            return MapForm::None;
+            return DescriptorForm::None;
         }
         if self.array.is_some_and(|array| array.describes(index)) {
-            return MapForm::Array;
+            return DescriptorForm::Array;
         }
         let reached =
             |start: Pfn| start.add(PAGES_PER_BLOCK).address() <= self.platform.direct_limit();
-        if self.block_start(index).is_some_and(reached) { MapForm::Inside } else { MapForm::None }
+        if self.block_start(index).is_some_and(reached) {
+            DescriptorForm::Inside
+        } else {
+            DescriptorForm::None
+        }
     }
 
     /// Whether a free page's descriptor is as it should be.
@@ -207,13 +213,13 @@ impl Descriptors {
     }
 
     /// `frames` of the block at `index` hold descriptors no more and are about to be free.
-    pub(crate) fn wipe(&self, index: u32, frames: MapFrames) {
+    pub(crate) fn wipe(&self, index: u32, frames: DescriptorFrames) {
         if self.poison {
             self.fill(index, frames, POISON);
         }
     }
 
-    fn fill(&self, index: u32, frames: MapFrames, byte: u8) {
+    fn fill(&self, index: u32, frames: DescriptorFrames, byte: u8) {
         let Some(block) = self.block_start(index) else { return };
         for frame in frames.iter() {
             let target = self.platform.direct(block.add(frame as u64).address());
@@ -229,15 +235,15 @@ impl Descriptors {
         &self,
         buddy: &mut Buddy,
         index: u32,
-        frames: MapFrames,
+        frames: DescriptorFrames,
         state: BlockState,
     ) -> BlockState {
         self.fill(index, frames, 0);
         let named = frames.named();
-        let state = state.with_map(named, !frames.is_run());
+        let state = state.with_descriptors(named, !frames.is_run());
         if !frames.is_run()
             && let Some(others) =
-                Map::of(self, buddy, index, state).and_then(|map| map.names_others())
+                BlockPages::of(self, buddy, index, state).and_then(|map| map.names_others())
         {
             others.store(frames.others(named), Ordering::Relaxed);
         }
@@ -245,8 +251,8 @@ impl Descriptors {
     }
 
     /// The descriptors of the block at `index`, under the zone lock.
-    pub(crate) fn locked<'a>(&self, buddy: &'a Buddy, index: u32) -> Option<Map<'a>> {
-        Map::of(self, buddy, index, buddy.table.state(index))
+    pub(crate) fn locked<'a>(&self, buddy: &'a Buddy, index: u32) -> Option<BlockPages<'a>> {
+        BlockPages::of(self, buddy, index, buddy.table.state(index))
     }
 
     /// [`locked`](Self::locked) inside the block's readers.
@@ -255,22 +261,26 @@ impl Descriptors {
         reading: &'a Reading<'_>,
         table: &BlockTable,
         index: u32,
-    ) -> Option<Map<'a>> {
+    ) -> Option<BlockPages<'a>> {
         debug_assert!(reading.is_of(self.readers(index)), "inside the readers of another block");
-        Map::of(self, reading, index, table.state_as_reader(index))
+        BlockPages::of(self, reading, index, table.state_as_reader(index))
     }
 
     /// [`locked`](Self::locked) for whoever has a page of the block.
     ///
     /// # Safety
     /// A frame of the block stays allocated while what is returned is used.
-    pub(crate) unsafe fn held(&self, table: &BlockTable, index: u32) -> Option<Map<'static>> {
-        Map::of(self, &(), index, table.state_as_reader(index))
+    pub(crate) unsafe fn held(
+        &self,
+        table: &BlockTable,
+        index: u32,
+    ) -> Option<BlockPages<'static>> {
+        BlockPages::of(self, &(), index, table.state_as_reader(index))
     }
 }
 
 /// The descriptors of a block, as long as they are there.
-pub(crate) struct Map<'a> {
+pub(crate) struct BlockPages<'a> {
     location: Location,
     block: Pfn,
     /// What keeps the descriptors from going: the zone lock, a reading, or the caller's word.
@@ -289,7 +299,7 @@ enum Location {
     },
 }
 
-impl<'a> Map<'a> {
+impl<'a> BlockPages<'a> {
     /// `state` is the block's, read under what `_kept_by` stands for.
     fn of<K>(
         descriptors: &Descriptors,
@@ -300,14 +310,14 @@ impl<'a> Map<'a> {
         if !state.is(State::Split) {
             return None;
         }
-        let location = match state.map_form() {
-            MapForm::Inside => Location::Inside {
+        let location = match state.descriptor_form() {
+            DescriptorForm::Inside => Location::Inside {
                 platform: descriptors.platform,
-                named: state.map_first(),
+                named: state.descriptors_first(),
                 scattered: state.has(BlockState::SCATTERED),
             },
-            MapForm::Array => Location::Array(descriptors.array?),
-            MapForm::None => return None,
+            DescriptorForm::Array => Location::Array(descriptors.array?),
+            DescriptorForm::None => return None,
         };
         Some(Self { location, block: descriptors.block_start(index)?, kept_by: PhantomData })
     }
@@ -330,12 +340,12 @@ impl<'a> Map<'a> {
     }
 
     /// The frames of the block that hold the descriptors, where they are inside it.
-    pub(crate) fn frames(&self) -> Option<MapFrames> {
+    pub(crate) fn frames(&self) -> Option<DescriptorFrames> {
         let Location::Inside { named, scattered, .. } = self.location else { return None };
         if scattered {
-            Some(MapFrames::scattered(named, self.names_others()?.load(Ordering::Relaxed)))
+            Some(DescriptorFrames::scattered(named, self.names_others()?.load(Ordering::Relaxed)))
         } else {
-            Some(MapFrames::run(named))
+            Some(DescriptorFrames::run(named))
         }
     }
 
@@ -365,7 +375,7 @@ impl<'a> Map<'a> {
                 Some(self.at(platform, usize::from(frames.0[part]), slot))
             };
         }
-        let own = (named..named + MAP_FRAMES).contains(&offset);
+        let own = (named..named + DESCRIPTOR_FRAMES).contains(&offset);
         if own { None } else { Some(self.at(platform, named + part, slot)) }
     }
 }
@@ -383,27 +393,27 @@ mod tests {
         map
     }
 
-    fn check(free: &FreeMap) -> MapFrames {
-        let frames = MapFrames::choose(free).expect("eight frames are free");
+    fn check(free: &FreeMap) -> DescriptorFrames {
+        let frames = DescriptorFrames::choose(free).expect("eight frames are free");
         let mut sorted: Vec<usize> = frames.iter().collect();
         assert!(sorted.iter().all(|&frame| free.is_free(frame)), "{frames:?}");
         sorted.sort_unstable();
         sorted.dedup();
-        assert_eq!(sorted.len(), MAP_FRAMES);
+        assert_eq!(sorted.len(), DESCRIPTOR_FRAMES);
         if !frames.is_run() {
             let named = frames.named();
             assert_eq!(usize::from(frames.0[named / DESCRIBED]), named, "it describes itself");
-            assert_eq!(MapFrames::scattered(named, frames.others(named)), frames);
+            assert_eq!(DescriptorFrames::scattered(named, frames.others(named)), frames);
         }
         frames
     }
 
     #[test]
     fn neighbours_are_preferred_where_they_break_least() {
-        assert_eq!(check(&free_map(0..512)), MapFrames::run(504));
+        assert_eq!(check(&free_map(0..512)), DescriptorFrames::run(504));
         // A run of its own rather than a piece of a larger one.
-        assert_eq!(check(&free_map((0..8).chain(256..512))), MapFrames::run(0));
-        assert_eq!(check(&free_map((24..32).chain(64..80))), MapFrames::run(24));
+        assert_eq!(check(&free_map((0..8).chain(256..512))), DescriptorFrames::run(0));
+        assert_eq!(check(&free_map((24..32).chain(64..80))), DescriptorFrames::run(24));
         assert!(!check(&free_map(4..12)).is_run(), "not aligned");
     }
 
@@ -414,13 +424,13 @@ mod tests {
             check(&free_map((0..512).rev().step_by(step).take(11)));
         }
         check(&free_map([0, 63, 64, 127, 128, 300, 301, 511]));
-        assert_eq!(MapFrames::choose(&free_map(0..7)), None);
-        assert_eq!(MapFrames::choose(&free_map([])), None);
+        assert_eq!(DescriptorFrames::choose(&free_map(0..7)), None);
+        assert_eq!(DescriptorFrames::choose(&free_map([])), None);
     }
 
     #[test]
     fn frames_in_a_range() {
-        let frames = MapFrames::run(504);
+        let frames = DescriptorFrames::run(504);
         assert_eq!(frames.first_in(&(0..504)), None);
         assert_eq!(frames.first_in(&(500..506)), Some(504));
         assert_eq!(frames.first_in(&(507..508)), Some(507));

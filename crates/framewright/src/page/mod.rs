@@ -18,7 +18,7 @@ mod words;
 pub(crate) use array::Array;
 pub(crate) use cache::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS};
 pub(crate) use fill::Fill;
-pub(crate) use inside::{Descriptors, MAP_FRAMES, Map, MapFrames};
+pub(crate) use inside::{BlockPages, DESCRIPTOR_FRAMES, DescriptorFrames, Descriptors};
 pub(crate) use partial::{Partial, first_unmanaged};
 pub use record::{Page, PartOf};
 pub(crate) use words::{Put, Runs};

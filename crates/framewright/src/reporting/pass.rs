@@ -106,17 +106,32 @@ impl Pass {
     }
 
     fn allowance<P: Platform>(&self, platform: &P, zone: &Zone, call_pages: u64) -> u64 {
-        let share_pages = zone.free_pages().div_ceil(call_pages * SHARE) * call_pages;
+        let (pages, share_pages) =
+            self.share(zone.free_pages(), call_pages, || zone.unreported_floor(platform));
         match self.kind {
+            // What stayed free in split blocks is not counted anywhere.
+            Kind::Paced(Pace::Adaptive) if self.order < Order::BLOCK => pages + share_pages,
+            _ => pages,
+        }
+    }
+
+    /// What a pass may report where so much is free, of which `stayed_pages` was since the pass
+    /// before; and a share of what is free.
+    fn share(
+        &self,
+        free_pages: u64,
+        call_pages: u64,
+        stayed_pages: impl FnOnce() -> u64,
+    ) -> (u64, u64) {
+        let share_pages = free_pages.div_ceil(call_pages * SHARE) * call_pages;
+        let pages = match self.kind {
             Kind::Flush => u64::MAX,
             Kind::Paced(Pace::Fixed) => share_pages + CALLS_OVER * call_pages,
             Kind::Paced(Pace::Adaptive) => {
-                let stayed_pages =
-                    zone.unreported_floor(platform).min(share_pages.max(BURST_CALLS * call_pages));
-                // What stayed free in split blocks is not counted anywhere.
-                stayed_pages + if self.order < Order::BLOCK { share_pages } else { 0 }
+                stayed_pages().min(share_pages.max(BURST_CALLS * call_pages))
             }
-        }
+        };
+        (pages, share_pages)
     }
 
     /// Lends free pages of the next pool that has any to report; none when all have had their
@@ -132,15 +147,7 @@ impl Pass {
         let (free_pages, unreported_pages) = manager.hugetlb().free_frames(number);
         if let Some(size) = size.filter(|_| unreported_pages != 0) {
             let allowance = self.allowance_pages.unwrap_or_else(|| {
-                let share_pages = free_pages.div_ceil(call_pages * SHARE) * call_pages;
-                match self.kind {
-                    Kind::Flush => u64::MAX,
-                    Kind::Paced(Pace::Fixed) => share_pages + CALLS_OVER * call_pages,
-                    Kind::Paced(Pace::Adaptive) => manager
-                        .hugetlb()
-                        .floor(number)
-                        .min(share_pages.max(BURST_CALLS * call_pages)),
-                }
+                self.share(free_pages, call_pages, || manager.hugetlb().floor(number)).0
             });
             // A page of 1 GiB, which goes out in parts, may be more than what is left.
             let least_pages = if size.is_gigantic() { 1 } else { size.frames() };

@@ -87,6 +87,17 @@ impl PfnRange {
         self.start.0 <= pfn.0 && pfn.0 < self.end.0
     }
 
+    /// The order whose naturally aligned piece this is; none when it is not one.
+    #[must_use]
+    pub const fn as_order(self) -> Option<Order> {
+        match Order::for_pages(self.pages()) {
+            Some(order) if order.pages() == self.pages() && self.start.is_aligned(order) => {
+                Some(order)
+            }
+            _ => None,
+        }
+    }
+
     /// The range in bytes.
     #[must_use]
     pub const fn to_phys(self) -> PhysRange {

@@ -10,7 +10,7 @@ use super::sections::SECTION_PAGES;
 use crate::memblock::{Memblock, MemblockRequest, NodeChoice};
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
-use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, MAP_PAGES_PER_BLOCK};
+use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, VMEMMAP_PAGES_PER_BLOCK};
 
 const _: () = assert!(BLOCKS_PER_CALL == u64::BITS, "a section's blocks are the bits of a word");
 
@@ -133,5 +133,5 @@ pub(crate) fn most_frames(free_pages: u64, sections: u64) -> u64 {
     /// 64 MiB.
     const START_PAGES: u64 = 64 << 8;
     let keep = free_pages / 512 + START_PAGES + sections * PAGES_PER_BLOCK;
-    free_pages.saturating_sub(keep) / (PAGES_PER_BLOCK - MAP_PAGES_PER_BLOCK) * PAGES_PER_BLOCK
+    free_pages.saturating_sub(keep) / (PAGES_PER_BLOCK - VMEMMAP_PAGES_PER_BLOCK) * PAGES_PER_BLOCK
 }

@@ -13,6 +13,6 @@ mod sections;
 
 pub(crate) use boot_pages::{BootPages, BootRange, most_frames};
 pub(crate) use plan::{ArrayMemory, Part, sections_of_node};
-pub use plan::{MapFallback, deferred_sections};
+pub use plan::{VmemmapFallback, deferred_sections};
 pub use sections::SectionState;
 pub(crate) use sections::{DeferredInit, SECTION_PAGES, Sections};

@@ -12,7 +12,7 @@ use crate::memblock::{Memblock, MemblockError, MemblockRequest, NodeChoice};
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use crate::vmemmap_space::{
-    BLOCKS_PER_CALL, BlockRange, FrameSource, MAP_PAGES_PER_BLOCK, OutOfFrames, Unflushed,
+    BLOCKS_PER_CALL, BlockRange, FrameSource, OutOfFrames, Unflushed, VMEMMAP_PAGES_PER_BLOCK,
     VmemmapSpace,
 };
 use core::fmt;
@@ -25,7 +25,7 @@ const _: () = assert!(PART_BYTES == PAGES_PER_BLOCK * PAGE_SIZE);
 /// Why the array does not describe a node that it should. Its descriptors come on demand, inside
 /// blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MapFallback {
+pub enum VmemmapFallback {
     /// The node has no memory for its part in one piece.
     NoMemory(MemblockError),
     /// The map space found no frame for a page table.
@@ -34,7 +34,7 @@ pub enum MapFallback {
     NothingLeft,
 }
 
-impl fmt::Display for MapFallback {
+impl fmt::Display for VmemmapFallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoMemory(error) => error.fmt(f),
@@ -52,7 +52,7 @@ pub(crate) enum Part {
     /// Present, made of frames of this memory; it is empty where the map space takes no frames.
     Present { memory: PhysRange, handed_pages: u64, sections: u64 },
     /// There was no memory for it.
-    Absent(MapFallback),
+    Absent(VmemmapFallback),
 }
 
 /// The array's memory, by node. The table is not on the stack, which is small in kernels.
@@ -97,7 +97,7 @@ impl ArrayMemory {
     }
 
     /// Nodes that should have a part of the array and have none, and why.
-    pub(crate) fn absent(&self) -> impl Iterator<Item = (NodeId, MapFallback)> + '_ {
+    pub(crate) fn absent(&self) -> impl Iterator<Item = (NodeId, VmemmapFallback)> + '_ {
         self.parts.iter().enumerate().filter_map(|(index, part)| match part {
             Part::Absent(cause) => Some((NodeId::new(index)?, *cause)),
             _ => None,
@@ -133,7 +133,7 @@ impl ArrayMemory {
         space: &dyn VmemmapSpace,
         directory: &[Segment],
         node_of: &dyn Fn(&Segment) -> NodeId,
-        cause: MapFallback,
+        cause: VmemmapFallback,
     ) {
         for (index, part) in self.parts.iter_mut().enumerate() {
             if let (&mut Part::Present { memory, handed_pages, .. }, Some(node)) =
@@ -184,7 +184,7 @@ fn small_pages(sections: impl Iterator<Item = u32>, without: &BootPages) -> u64 
     let partly = sections
         .map(|section| without.blocks_of(section))
         .filter(|&bits| bits != 0 && bits != u64::MAX);
-    let pages = |bits: u64| (u64::from(bits.count_zeros()) + 1) * MAP_PAGES_PER_BLOCK;
+    let pages = |bits: u64| (u64::from(bits.count_zeros()) + 1) * VMEMMAP_PAGES_PER_BLOCK;
     partly.map(pages).sum::<u64>()
 }
 
@@ -214,7 +214,7 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
         };
         memory = match early.allocate_table(&request, node) {
             Ok(memory) => memory,
-            Err(error) => return Part::Absent(MapFallback::NoMemory(error)),
+            Err(error) => return Part::Absent(VmemmapFallback::NoMemory(error)),
         };
     }
     let mut frames = Frames::new(memory);
@@ -233,7 +233,7 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
         if let Err(error) = populated {
             let handed_pages = frames.handed_pages;
             give_part_back(early, space, sections().take(done + 1), memory, handed_pages);
-            return Part::Absent(MapFallback::NoPageTable(error));
+            return Part::Absent(VmemmapFallback::NoPageTable(error));
         }
     }
     // One flush for all of them: nobody has looked at the array yet.

@@ -23,11 +23,11 @@ impl LockedZone {
                     found = larger;
                 }
             }
-            let chance = self.buddy.placement.next();
+            let chance = self.buddy.placement.bits();
             let index = self.free_index.any(migrate_type, found, chance)?;
             let map = self.buddy.table.free_map(index);
             let chances = (0..TRIES)
-                .map(|_| (self.buddy.placement.next() % PAGES_PER_BLOCK) >> order << order);
+                .map(|_| (self.buddy.placement.bits() % PAGES_PER_BLOCK) >> order << order);
             let by_chance = chances
                 .filter_map(|run| usize::try_from(run).ok())
                 .find(|&run| map.is_run_free(run, order));

@@ -6,14 +6,14 @@
 use super::Zone;
 use super::locked::LockedZone;
 use crate::block::table::{HeadIn, blocks_of};
-use crate::block::{BlockState, FreeMap, MapForm, State, segment};
-use crate::page::{Descriptors, MAP_FRAMES, Map, MapFrames, Page};
+use crate::block::{BlockState, DescriptorForm, FreeMap, State, segment};
+use crate::page::{BlockPages, DESCRIPTOR_FRAMES, DescriptorFrames, Descriptors, Page};
 use crate::platform::Platform;
 use crate::sync::references;
 use crate::sync::table_atomic::{AtomicU32, Ordering};
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap::BootPages;
-use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::ops::Range;
 
 /// What counts references to a frame, as long as the reader is inside.
@@ -21,7 +21,7 @@ pub(crate) enum Counted<'a> {
     /// The frame lies in a split block.
     Page {
         /// The block's descriptors.
-        map: Map<'a>,
+        map: BlockPages<'a>,
         /// The block's free frames, at some moment.
         free: &'a FreeMap,
     },
@@ -62,15 +62,15 @@ impl Zone {
             let index = partial.index();
             let state = self.table.state(index);
             match descriptors.form(index) {
-                MapForm::None => continue,
-                MapForm::Array => {
+                DescriptorForm::None => continue,
+                DescriptorForm::Array => {
                     self.table.set_state(index, state.with_array());
                     continue;
                 }
-                MapForm::Inside => {}
+                DescriptorForm::Inside => {}
             }
             let free = state.free_pages();
-            if free > MAP_PAGES_PER_BLOCK {
+            if free > VMEMMAP_PAGES_PER_BLOCK {
                 locked.describe_if_possible(index);
                 let largest = self.table.free_map(index).largest_order();
                 locked.set_free_order(index, largest);
@@ -155,19 +155,19 @@ impl Zone {
     }
 
     /// The frames of a block that hold its descriptors, ascending.
-    pub(crate) fn map_frames<P: Platform>(
+    pub(crate) fn descriptor_frames<P: Platform>(
         &self,
         platform: &P,
         index: u32,
         block: Pfn,
-    ) -> Option<[Pfn; MAP_FRAMES]> {
+    ) -> Option<[Pfn; DESCRIPTOR_FRAMES]> {
         let locked = self.read(platform);
         let (head, _) = self.table.head_of(index)?;
         if head != index {
             return None;
         }
-        let frames = locked.map_frames_of(index)?;
-        let mut pfns = [block; MAP_FRAMES];
+        let frames = locked.descriptor_frames_of(index)?;
+        let mut pfns = [block; DESCRIPTOR_FRAMES];
         for (pfn, frame) in pfns.iter_mut().zip(frames.iter()) {
             *pfn = block.add(frame as u64);
         }
@@ -178,30 +178,32 @@ impl Zone {
 
 impl LockedZone {
     /// Where the block at `index` has its descriptors when it is split.
-    pub(super) fn form(&self, index: u32) -> MapForm {
-        self.descriptors.as_ref().map_or(MapForm::None, |descriptors| descriptors.form(index))
+    pub(super) fn form(&self, index: u32) -> DescriptorForm {
+        self.descriptors
+            .as_ref()
+            .map_or(DescriptorForm::None, |descriptors| descriptors.form(index))
     }
 
     /// Puts the descriptors of a split block into `frames`, all free, so that it is in the inside
     /// form.
-    pub(super) fn describe(&mut self, index: u32, frames: MapFrames) {
+    pub(super) fn describe(&mut self, index: u32, frames: DescriptorFrames) {
         let Some(descriptors) = &self.descriptors else { return };
         let table = &self.buddy.table;
         frames.take_from(table.free_map(index));
         let state = table.state(index);
-        let state = state.with_free_pages(state.free_pages() - MAP_PAGES_PER_BLOCK);
+        let state = state.with_free_pages(state.free_pages() - VMEMMAP_PAGES_PER_BLOCK);
         let described = descriptors.write(&mut self.buddy, index, frames, state);
         // The word is stored once all of them are zero.
         self.buddy.table.set_state(index, described);
-        *self.free_counter(state) -= MAP_PAGES_PER_BLOCK;
-        self.map_pages += MAP_PAGES_PER_BLOCK;
+        *self.free_counter(state) -= VMEMMAP_PAGES_PER_BLOCK;
+        self.descriptor_pages += VMEMMAP_PAGES_PER_BLOCK;
     }
 
     /// [`describe`](Self::describe) of a block that is undescribed, if it has more free frames than
     /// that takes.
     pub(super) fn describe_if_possible(&mut self, index: u32) {
-        if self.buddy.table.state(index).free_pages() > MAP_PAGES_PER_BLOCK
-            && let Some(frames) = MapFrames::choose(self.buddy.table.free_map(index))
+        if self.buddy.table.state(index).free_pages() > VMEMMAP_PAGES_PER_BLOCK
+            && let Some(frames) = DescriptorFrames::choose(self.buddy.table.free_map(index))
         {
             self.describe(index, frames);
         }
@@ -209,16 +211,18 @@ impl LockedZone {
 
     /// Takes the descriptors of a split block, all of whose other frames are free, away: the frames
     /// belong to the block again.
-    pub(super) fn take_map(&mut self, index: u32) {
+    pub(super) fn take_descriptors(&mut self, index: u32) {
         let state = self.buddy.table.state(index);
-        if let (MapForm::Inside, Some(descriptors)) = (state.map_form(), &self.descriptors) {
-            let frames = self.map_frames_of(index);
-            self.buddy.table.set_state(index, state.without_map());
+        if let (DescriptorForm::Inside, Some(descriptors)) =
+            (state.descriptor_form(), &self.descriptors)
+        {
+            let frames = self.descriptor_frames_of(index);
+            self.buddy.table.set_state(index, state.without_descriptors());
             descriptors.wait(index);
             if let Some(frames) = frames {
                 descriptors.wipe(index, frames);
             }
-            self.map_pages -= MAP_PAGES_PER_BLOCK;
+            self.descriptor_pages -= VMEMMAP_PAGES_PER_BLOCK;
         }
     }
 
@@ -236,33 +240,40 @@ impl LockedZone {
 
     /// The first frame of `range` that holds descriptors.
     #[inline]
-    pub(super) fn in_map(
+    pub(super) fn in_descriptors(
         &self,
         index: u32,
         state: BlockState,
         range: &Range<usize>,
     ) -> Option<usize> {
-        if state.map_form() != MapForm::Inside {
+        if state.descriptor_form() != DescriptorForm::Inside {
             return None;
         }
         if state.has(BlockState::SCATTERED) {
-            return self.map_frames_of(index)?.first_in(range);
+            return self.descriptor_frames_of(index)?.first_in(range);
         }
-        let first = state.map_first();
-        (first < range.end && range.start < first + MAP_FRAMES).then_some(first.max(range.start))
+        let first = state.descriptors_first();
+        (first < range.end && range.start < first + DESCRIPTOR_FRAMES)
+            .then_some(first.max(range.start))
     }
 
     /// Whether any of the runs of `order` that begin at the set bits of `runs`, counted from
     /// `start`, holds descriptors.
-    pub(super) fn any_in_map(&self, index: u32, start: usize, runs: u64, order: Order) -> bool {
-        let Some(frames) = self.map_frames_of(index) else { return false };
+    pub(super) fn any_in_descriptors(
+        &self,
+        index: u32,
+        start: usize,
+        runs: u64,
+        order: Order,
+    ) -> bool {
+        let Some(frames) = self.descriptor_frames_of(index) else { return false };
         let pages = (0..order.get()).fold(runs, |pages, step| pages | pages << (1 << step));
         frames
             .iter()
             .any(|frame| frame >= start && frame < start + 64 && pages >> (frame - start) & 1 != 0)
     }
 
-    fn map_frames_of(&self, index: u32) -> Option<MapFrames> {
+    fn descriptor_frames_of(&self, index: u32) -> Option<DescriptorFrames> {
         self.descriptors.as_ref()?.locked(&self.buddy, index)?.frames()
     }
 }

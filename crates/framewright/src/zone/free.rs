@@ -35,9 +35,7 @@ impl Zone {
         segment: &Segment,
         range: PfnRange,
     ) -> Result<(), FreeError> {
-        if let Some(order) =
-            Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages())
-        {
+        if let Some(order) = range.as_order() {
             return self.free_order(platform, segment, range.start, order);
         }
         let mut locked = self.lock(platform);

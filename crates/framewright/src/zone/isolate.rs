@@ -32,7 +32,7 @@ pub struct IsolatedPages {
     /// Allocated.
     pub in_use_pages: u64,
     /// They hold descriptors of others.
-    pub map_pages: u64,
+    pub descriptor_pages: u64,
     /// Memory that the manager was not given, or that is withheld still.
     pub reserved_pages: u64,
     /// No memory, or memory of another zone.
@@ -43,7 +43,7 @@ impl AddAssign for IsolatedPages {
     fn add_assign(&mut self, other: Self) {
         self.free_pages += other.free_pages;
         self.in_use_pages += other.in_use_pages;
-        self.map_pages += other.map_pages;
+        self.descriptor_pages += other.descriptor_pages;
         self.reserved_pages += other.reserved_pages;
         self.absent_pages += other.absent_pages;
     }
@@ -90,7 +90,7 @@ impl fmt::Display for IsolateError {
             Self::InUse(pages) => write!(
                 f,
                 "{} pages are in use, {} reserved, {} absent",
-                pages.in_use_pages + pages.map_pages,
+                pages.in_use_pages + pages.descriptor_pages,
                 pages.reserved_pages,
                 pages.absent_pages
             ),
@@ -213,8 +213,10 @@ impl Zone {
                 }
                 Some(State::Split) => IsolatedPages {
                     free_pages: state.free_pages(),
-                    in_use_pages: state.managed_pages() - state.free_pages() - state.map_pages(),
-                    map_pages: state.map_pages(),
+                    in_use_pages: state.managed_pages()
+                        - state.free_pages()
+                        - state.descriptor_pages(),
+                    descriptor_pages: state.descriptor_pages(),
                     reserved_pages: state.present_pages() - state.managed_pages(),
                     absent_pages: PAGES_PER_BLOCK - state.present_pages(),
                 },

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   Zone ──lock(platform)──> ZoneGuard ──deref──> LockedZone { buddy, free_index, ... }
-//!     ^ free_pages, map_pages, ...        drop: publish, then unlock
+//!     ^ free_pages, descriptor_pages, ...        drop: publish, then unlock
 //! ```
 //!
 //! Orders of memory: Relaxed: counters are written under the lock, and whoever reads them without
@@ -58,7 +58,7 @@ impl AddAssign for ZoneFlow {
 #[repr(C)]
 pub(super) struct Counters {
     pub(super) free_pages: AtomicU64,
-    pub(super) map_pages: AtomicU64,
+    pub(super) descriptor_pages: AtomicU64,
     pub(super) isolated_pages: AtomicU64,
     pub(super) reporting_pages: AtomicU64,
     pub(super) reported_pages: AtomicU64,
@@ -70,7 +70,7 @@ impl Counters {
         let zero = || AtomicU64::new(0);
         Self {
             free_pages: zero(),
-            map_pages: zero(),
+            descriptor_pages: zero(),
             isolated_pages: zero(),
             reporting_pages: zero(),
             reported_pages: zero(),
@@ -82,7 +82,7 @@ impl Counters {
     #[inline]
     pub(super) fn publish(&self, locked: &LockedZone) {
         self.free_pages.store(locked.free_pages(), Ordering::Relaxed);
-        self.map_pages.store(locked.map_pages, Ordering::Relaxed);
+        self.descriptor_pages.store(locked.descriptor_pages, Ordering::Relaxed);
         self.isolated_pages.store(locked.isolated_pages, Ordering::Relaxed);
         if locked.buddy.reported.is_tracked() {
             self.publish_reported(locked);
@@ -104,7 +104,7 @@ pub(crate) struct LockedZone {
     /// Free frames in split blocks, which are in no list.
     pub(super) split_pages: u64,
     /// Frames that hold descriptors.
-    pub(super) map_pages: u64,
+    pub(super) descriptor_pages: u64,
     /// Free frames in isolated blocks, which are in no list and are not counted as free.
     pub(super) isolated_pages: u64,
     /// Free frames that are with the hypervisor, which are in no list and are not counted as free.
@@ -131,7 +131,7 @@ impl LockedZone {
     /// A zone without memory.
     pub(super) const EMPTY: Self = Self {
         split_pages: 0,
-        map_pages: 0,
+        descriptor_pages: 0,
         isolated_pages: 0,
         reporting_pages: 0,
         freed_pages: 0,
@@ -152,7 +152,7 @@ impl LockedZone {
 
     /// Managed frames that nobody has.
     pub(super) const fn unused_pages(&self) -> u64 {
-        self.free_pages() + self.map_pages + self.isolated_pages + self.reporting_pages
+        self.free_pages() + self.descriptor_pages + self.isolated_pages + self.reporting_pages
     }
 
     /// Counts what nobody has now and somebody had when [`unused_pages`](Self::unused_pages) was

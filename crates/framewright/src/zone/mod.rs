@@ -51,7 +51,7 @@ mod watermark;
 
 pub use crate::block::buddy::ZoneEvents;
 pub(crate) use crate::block::segment;
-pub use crate::block::{BlockState, MapForm, MigrateType, Segment, State};
+pub use crate::block::{BlockState, DescriptorForm, MigrateType, Segment, State};
 pub use areas::{FreeAreas, ORDERS};
 pub use blocks::{BlockRun, BlockUse};
 pub(crate) use describe::Counted;
@@ -246,8 +246,8 @@ impl Zone {
 
     /// Managed frames that hold the descriptors of other pages of their block (the inside form).
     #[must_use]
-    pub fn map_pages(&self) -> u64 {
-        self.changing.counters.map_pages.load(Ordering::Relaxed)
+    pub fn descriptor_pages(&self) -> u64 {
+        self.changing.counters.descriptor_pages.load(Ordering::Relaxed)
     }
 
     /// Frames of isolated blocks that nobody has: not free, for nobody gets them.

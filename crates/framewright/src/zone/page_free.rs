@@ -8,7 +8,7 @@
 use super::locked::LockedZone;
 use super::page_alloc::most_order;
 use crate::block::split::divide_whole;
-use crate::block::{BlockState, MapForm, State};
+use crate::block::{BlockState, DescriptorForm, State};
 use crate::page::first_unmanaged;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
@@ -49,7 +49,7 @@ impl LockedZone {
                 Some(frame) => Err(Refused::Free(frame)),
                 None => match self
                     .unmanaged(index, state, range.start, range.end)
-                    .or_else(|| self.in_map(index, state, range))
+                    .or_else(|| self.in_descriptors(index, state, range))
                 {
                     Some(frame) => Err(Refused::Unmanaged(frame)),
                     None => Ok(()),
@@ -66,8 +66,8 @@ impl LockedZone {
             return None;
         }
         // Counts tell, too, where the block could not be noted.
-        let too_many =
-            state.free_pages() + state.map_pages() + (end - start) as u64 > state.managed_pages();
+        let too_many = state.free_pages() + state.descriptor_pages() + (end - start) as u64
+            > state.managed_pages();
         first_unmanaged(self.partials, index, start, end).or(too_many.then_some(start))
     }
 
@@ -123,7 +123,7 @@ impl LockedZone {
         if !state.is(State::Split)
             || self.unmanaged(index, state, run.start, run.end).is_some()
             || self.first_in_flight(index, state, &run).is_some()
-            || self.in_map(index, state, &run).is_some()
+            || self.in_descriptors(index, state, &run).is_some()
         {
             return false;
         }
@@ -144,7 +144,7 @@ impl LockedZone {
         let allocated = state.is(State::Split)
             && state.managed_pages() == PAGES_PER_BLOCK
             && !state.has(BlockState::REPORTING)
-            && self.in_map(index, state, &range).is_none()
+            && self.in_descriptors(index, state, &range).is_none()
             && map.first_free(range.start, range.end).is_none();
         if allocated {
             let free = state.free_pages() + map.set_range(range.start, range.end);
@@ -207,7 +207,9 @@ impl LockedZone {
         {
             return false;
         }
-        if state.map_form() == MapForm::Inside && self.any_in_map(index, start, runs, order) {
+        if state.descriptor_form() == DescriptorForm::Inside
+            && self.any_in_descriptors(index, start, runs, order)
+        {
             return false;
         }
         if !self.buddy.table.free_map(index).give_word(start, runs, order.get()) {
@@ -225,7 +227,7 @@ impl LockedZone {
             return self.freed_unavailable(index, free - before.free_pages());
         }
         self.split_pages += free - before.free_pages();
-        if free + before.map_pages() == PAGES_PER_BLOCK {
+        if free + before.descriptor_pages() == PAGES_PER_BLOCK {
             self.buddy.table.set_state(index, new);
             return self.complete(index);
         }

@@ -15,8 +15,8 @@
 use super::locked::LockedZone;
 use crate::block::deferred_merge::MERGE_DEFERRED;
 use crate::block::list::{NONE, Position};
-use crate::block::{BlockState, FreeMap, MapForm, MigrateType, State};
-use crate::page::{MAP_FRAMES, MapFrames};
+use crate::block::{BlockState, DescriptorForm, FreeMap, MigrateType, State};
+use crate::page::{DESCRIPTOR_FRAMES, DescriptorFrames};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
 
@@ -53,11 +53,14 @@ impl LockedZone {
         self.buddy.table.set_state(index, state);
         self.split_pages += PAGES_PER_BLOCK;
         match self.form(index) {
-            MapForm::None => {}
-            MapForm::Array => self.buddy.table.set_state(index, state.with_array()),
-            MapForm::Inside => {
-                let last = FRAMES - MAP_FRAMES;
-                self.describe(index, MapFrames::run(if wanted.end > last { 0 } else { last }));
+            DescriptorForm::None => {}
+            DescriptorForm::Array => self.buddy.table.set_state(index, state.with_array()),
+            DescriptorForm::Inside => {
+                let last = FRAMES - DESCRIPTOR_FRAMES;
+                self.describe(
+                    index,
+                    DescriptorFrames::run(if wanted.end > last { 0 } else { last }),
+                );
             }
         }
         self.set_free_order(index, Some(WHOLE));
@@ -74,9 +77,9 @@ impl LockedZone {
             state = state.with(BlockState::ISOLATED);
         }
         state = match self.form(index) {
-            MapForm::None => state,
-            MapForm::Array => state.with_array(),
-            MapForm::Inside => state.with(BlockState::UNDESCRIBED),
+            DescriptorForm::None => state,
+            DescriptorForm::Array => state.with_array(),
+            DescriptorForm::Inside => state.with(BlockState::UNDESCRIBED),
         };
         self.buddy.table.set_state(index, state);
     }
@@ -137,7 +140,7 @@ impl LockedZone {
         let migrate_type = state.migrate_type();
         self.split_pages -= state.free_pages();
         self.buddy.reported.set_zero(index, false);
-        self.take_map(index);
+        self.take_descriptors(index);
         migrate_type
     }
 
@@ -194,12 +197,12 @@ impl LockedZone {
     /// the free index, or nowhere.
     pub(super) fn reindex(&mut self, index: u32) {
         let state = self.buddy.table.state(index);
-        let complete = state.free_pages() + state.map_pages() == PAGES_PER_BLOCK;
+        let complete = state.free_pages() + state.descriptor_pages() == PAGES_PER_BLOCK;
         if state.has(BlockState::ISOLATED) {
             if complete {
                 self.isolated_pages += PAGES_PER_BLOCK - state.free_pages();
                 self.buddy.reported.set_zero(index, false);
-                self.take_map(index);
+                self.take_descriptors(index);
                 self.buddy.table.set_state(
                     index,
                     BlockState::head(State::Isolated, Order::BLOCK, state.migrate_type()),

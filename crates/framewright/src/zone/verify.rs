@@ -6,10 +6,10 @@ use crate::block::free_index::ORDERS;
 use crate::block::list::{ListId, NONE};
 use crate::block::table::{GROUP, blocks_of};
 use crate::block::{BlockState, FreeMap, MigrateType, State};
-use crate::page::{MapFrames, first_unmanaged};
+use crate::page::{DescriptorFrames, first_unmanaged};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
-use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::fmt;
 use core::ops::AddAssign;
 
@@ -27,7 +27,7 @@ pub struct Counts {
     /// Allocated.
     pub allocated_pages: u64,
     /// Managed frames that hold descriptors, neither free nor allocated.
-    pub map_pages: u64,
+    pub descriptor_pages: u64,
     /// Frames of isolated blocks that nobody has, neither free nor allocated.
     pub isolated_pages: u64,
     /// Frames that are with the hypervisor, neither free nor allocated.
@@ -43,7 +43,7 @@ impl AddAssign for Counts {
         self.reserved_pages += other.reserved_pages;
         self.free_pages += other.free_pages;
         self.allocated_pages += other.allocated_pages;
-        self.map_pages += other.map_pages;
+        self.descriptor_pages += other.descriptor_pages;
         self.isolated_pages += other.isolated_pages;
         self.reporting_pages += other.reporting_pages;
         self.deferred_pages += other.deferred_pages;
@@ -150,7 +150,7 @@ impl Zone {
                 if self.table.is_ready(index) || index.is_multiple_of(GROUP) {
                     let state = self.table.state(index);
                     if state.is(State::Split) {
-                        self.verify_map(&locked, index, state).map_err(fault)?;
+                        self.verify_descriptors(&locked, index, state).map_err(fault)?;
                         let largest = self
                             .table
                             .free_map(index)
@@ -254,12 +254,12 @@ impl Zone {
                 let map = self.table.free_map(index);
                 let (free, managed, present) =
                     (state.free_pages(), state.managed_pages(), state.present_pages());
-                let map_pages = state.map_pages();
+                let descriptor_pages = state.descriptor_pages();
                 let reporting_pages = locked.in_flight.pages_of(index);
                 if (reporting_pages != 0) != state.has(BlockState::REPORTING) {
                     return Err(FaultKind::BadReported);
                 }
-                let idle = free + map_pages + reporting_pages;
+                let idle = free + descriptor_pages + reporting_pages;
                 if map.count() != free
                     || idle > managed
                     || managed > present
@@ -275,7 +275,7 @@ impl Zone {
                     free_pages: if isolated { 0 } else { free },
                     isolated_pages: if isolated { free } else { 0 },
                     allocated_pages: managed - idle,
-                    map_pages,
+                    descriptor_pages,
                     reporting_pages,
                     deferred_pages: 0,
                 };
@@ -288,7 +288,7 @@ impl Zone {
     }
 
     /// Checks where a split block's descriptors are, and that those of free pages are zero.
-    fn verify_map(
+    fn verify_descriptors(
         &self,
         locked: &LockedZone,
         index: u32,
@@ -298,12 +298,12 @@ impl Zone {
         let free = self.table.free_map(index);
         let Some(map) = descriptors.locked(&locked.buddy, index) else {
             let too_many =
-                state.has(BlockState::UNDESCRIBED) && state.free_pages() > MAP_PAGES_PER_BLOCK;
+                state.has(BlockState::UNDESCRIBED) && state.free_pages() > VMEMMAP_PAGES_PER_BLOCK;
             return if too_many { Err(FaultKind::BadMap) } else { Ok(()) };
         };
         let frames = map.frames();
         let mut seen = [false; FreeMap::<8>::PAGES];
-        for frame in frames.iter().flat_map(MapFrames::iter) {
+        for frame in frames.iter().flat_map(DescriptorFrames::iter) {
             let managed = first_unmanaged(locked.partials, index, frame, frame + 1).is_none();
             if free.is_free(frame) || !managed || core::mem::replace(&mut seen[frame], true) {
                 return Err(FaultKind::BadMap);
@@ -394,7 +394,7 @@ impl Zone {
             ("deferred merges", counted_merges, deferred_merges),
             ("free (lists)", locked.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),
-            ("map", self.map_pages(), counts.map_pages),
+            ("descriptors", self.descriptor_pages(), counts.descriptor_pages),
             ("isolated", self.isolated_pages(), counts.isolated_pages),
             ("reporting", self.reporting_pages(), counts.reporting_pages),
             ("reported", self.reported_pages(), locked.buddy.reported.reported_pages()),

@@ -132,10 +132,10 @@ pub fn plain_with_pages(pages: Pages) -> Parameters {
 }
 
 /// Every frame that holds descriptors.
-pub fn map_frames_of(manager: &Fake) -> Vec<Pfn> {
+pub fn descriptor_frames_of(manager: &Fake) -> Vec<Pfn> {
     let segments = manager.zones().iter().flat_map(|zone| zone.segments());
     let blocks = segments.flat_map(|segment| (segment.start.0..segment.end().0).map(BlockNumber));
-    blocks.filter_map(|block| manager.vmemmap().map_frames(block)).flatten().collect()
+    blocks.filter_map(|block| manager.vmemmap().descriptor_frames(block)).flatten().collect()
 }
 
 /// Recounts everything.
@@ -164,7 +164,7 @@ pub fn in_use(manager: &Fake) -> u64 {
 /// blocks in pieces.
 pub fn idle_pages(manager: &Fake) -> u64 {
     let totals = manager.totals();
-    totals.free_pages + totals.map_pages
+    totals.free_pages + totals.descriptor_pages
 }
 
 /// Allocates and frees by chance, `rounds` times, runs of the order and type that `wanted` names by

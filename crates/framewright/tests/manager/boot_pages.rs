@@ -56,7 +56,7 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         let free = settled(&manager).free_pages;
         let filled = fill(&manager, &line);
         assert_eq!(
-            filled.pools.map(|pool| (pool.got, pool.without_map)),
+            filled.pools.map(|pool| (pool.got, pool.without_vmemmap)),
             [(229, 229), (2, 2)],
             "{policy}"
         );
@@ -242,7 +242,7 @@ proptest! {
         let filled = fill(&manager, &line);
         prop_assert!(filled.pools[0].got <= small && filled.pools[1].got <= gigantic);
         let blocks: u64 =
-            filled.pools.iter().map(|pool| pool.without_map * pool.size.frames() / 512).sum();
+            filled.pools.iter().map(|pool| pool.without_vmemmap * pool.size.frames() / 512).sum();
         prop_assert_eq!(blocks, manager.vmemmap().unbuilt_blocks());
         for size in [TWO, GIB] {
             manager.pool(size).resize(0, &NoHelpers).expect("nobody else resizes");

@@ -1,11 +1,11 @@
 //! Giving back the memory map of huge pages, and restoring it.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
-use framewright::manager::{MapChange, MapError};
+use framewright::manager::{VmemmapChange, VmemmapError};
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
-use framewright::zone::MapForm;
+use framewright::zone::DescriptorForm;
 use framewright::{AllocateError, Request};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
@@ -55,22 +55,22 @@ fn a_whole_section_comes_back_without_a_table() {
     let (manager, array) = machine(gib(0, 4), 1);
     let before = (settled(&manager), array.counts());
     let huge = manager.allocate(&Request::new(Order::MAX)).expect("there is memory");
-    let change = manager.give_up_map(&[huge]).expect("it is the caller's");
+    let change = manager.optimize_vmemmap(&[huge]).expect("it is the caller's");
     // 16 MiB of map, one flush: nothing had to be split.
     assert_eq!(
         change,
-        MapChange { blocks: 512, freed_pages: 4096, flushes: 1, ..MapChange::default() }
+        VmemmapChange { blocks: 512, freed_pages: 4096, flushes: 1, ..VmemmapChange::default() }
     );
     assert_eq!(array.counts().sections, before.1.sections - 8);
     assert_eq!((saved(&manager), manager.vmemmap().reclaimed_blocks()), (4096, 512));
     check(&manager);
     assert_eq!(settled(&manager).free_pages, before.0.free_pages - (1 << 18) + 4096);
     assert_eq!(
-        manager.give_up_map(&[huge]),
-        Ok(MapChange::default()),
+        manager.optimize_vmemmap(&[huge]),
+        Ok(VmemmapChange::default()),
         "a second time there is nothing, and no flush"
     );
-    let restored = manager.bring_back_map(&[huge]).expect("there is memory");
+    let restored = manager.restore_vmemmap(&[huge]).expect("there is memory");
     assert_eq!((restored.blocks, restored.spent_pages, restored.flushes), (512, 4096, 1));
     assert_eq!((saved(&manager), manager.vmemmap().reclaimed_blocks()), (0, 0));
     manager.give_back(huge).expect("allocated");
@@ -83,7 +83,7 @@ fn two_flushes_a_batch_and_eight_pages_a_block() {
     let (manager, _) = machine(gib(0, 1), 1);
     let pages = blocks(&manager, 9, 10);
     let free = settled(&manager).free_pages;
-    let change = manager.give_up_map(&pages).expect("they are the caller's");
+    let change = manager.optimize_vmemmap(&pages).expect("they are the caller's");
     assert_eq!(
         (change.blocks, change.freed_pages, change.flushes, change.out_of_frames),
         (10, 80, 2, 0)
@@ -95,7 +95,7 @@ fn two_flushes_a_batch_and_eight_pages_a_block() {
     // Part of one is freed: its pages have descriptors inside.
     manager.give_back(PfnRange::new(pages[0].start.0, pages[0].start.0 + 100)).expect("allocated");
     let state = manager.block_state(BlockNumber::containing(pages[0].start)).expect("a block");
-    assert_eq!(state.map_form(), MapForm::Inside);
+    assert_eq!(state.descriptor_form(), DescriptorForm::Inside);
     check(&manager);
     manager.give_back(PfnRange::new(pages[0].start.0 + 100, pages[0].end.0)).expect("allocated");
     pages[1..].iter().for_each(|&page| manager.give_back(page).expect("allocated"));
@@ -111,7 +111,7 @@ fn freeing_never_fails_however_little_memory_there_is() {
     while let Ok(block) = manager.allocate(&all) {
         huge.push(block);
         // With the last blocks there is no page left for a table.
-        manager.give_up_map(&[block]).expect("it is the caller's");
+        manager.optimize_vmemmap(&[block]).expect("it is the caller's");
     }
     let mut pages = Vec::new();
     while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
@@ -133,8 +133,8 @@ fn freeing_never_fails_however_little_memory_there_is() {
     check(&manager);
     let left = settled(&manager);
     assert_eq!(
-        left.free_pages + left.map_pages,
-        (idle.free_pages + idle.map_pages).saturating_add_signed(saved(&manager))
+        left.free_pages + left.descriptor_pages,
+        (idle.free_pages + idle.descriptor_pages).saturating_add_signed(saved(&manager))
     );
 }
 
@@ -148,12 +148,16 @@ fn without_a_frame_for_a_table_blocks_stay_as_they_are() {
         pages.push(page);
     }
     let before = array.counts();
-    let change = manager.give_up_map(&[block]).expect("it is the caller's");
-    assert_eq!(change, MapChange { out_of_frames: 1, ..MapChange::default() });
+    let change = manager.optimize_vmemmap(&[block]).expect("it is the caller's");
+    assert_eq!(change, VmemmapChange { out_of_frames: 1, ..VmemmapChange::default() });
     assert_eq!(array.counts(), before);
     manager.give_back(PfnRange::new(block.start.0, block.start.0 + 1)).expect("allocated");
     let state = manager.block_state(BlockNumber::containing(block.start)).expect("a block");
-    assert_eq!(state.map_form(), MapForm::Array, "its descriptors are where they were");
+    assert_eq!(
+        state.descriptor_form(),
+        DescriptorForm::Array,
+        "its descriptors are where they were"
+    );
     check(&manager);
 }
 
@@ -161,9 +165,9 @@ fn without_a_frame_for_a_table_blocks_stay_as_they_are() {
 fn restoring_stops_where_frames_run_out() {
     let (manager, array) = machine(gib(0, 4), 1);
     let huge = manager.allocate(&Request::new(Order::MAX)).expect("there is memory");
-    manager.give_up_map(&[huge]).expect("it is the caller's");
+    manager.optimize_vmemmap(&[huge]).expect("it is the caller's");
     array.fail_after(3);
-    let change = manager.bring_back_map(&[huge]).expect("some of it works");
+    let change = manager.restore_vmemmap(&[huge]).expect("some of it works");
     assert_eq!((change.blocks, change.out_of_frames), (3 * 64, 5 * 64));
     check(&manager);
     assert_eq!(manager.vmemmap().reclaimed_blocks(), 5 * 64);
@@ -176,19 +180,25 @@ fn what_cannot_be_changed_is_refused() {
     let (manager, _) = machine(mib(0, 512), 1);
     let block = manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
     let beyond = PfnRange::new(1 << 30, (1 << 30) + 512);
-    assert_eq!(manager.give_up_map(&[block, beyond]), Err(MapError::NotManaged(Pfn(1 << 30))));
+    assert_eq!(
+        manager.optimize_vmemmap(&[block, beyond]),
+        Err(VmemmapError::NotManaged(Pfn(1 << 30)))
+    );
     assert_eq!(manager.vmemmap().reclaimed_blocks(), 0, "nothing has changed");
-    let inside = manager.platform().interrupt(|| manager.give_up_map(&[block]));
-    assert_eq!(inside, Err(MapError::CannotWait));
+    let inside = manager.platform().interrupt(|| manager.optimize_vmemmap(&[block]));
+    assert_eq!(inside, Err(VmemmapError::CannotWait));
     // Free blocks, blocks in pieces and blocks of which only a part is named are left alone.
     let page = manager.allocate(&Request::new(Order::PAGE)).expect("there is memory");
     let around = PfnRange::new(page.start.0 & !511, (page.start.0 & !511) + 512);
-    assert_eq!(manager.give_up_map(&[around]), Ok(MapChange::default()));
+    assert_eq!(manager.optimize_vmemmap(&[around]), Ok(VmemmapChange::default()));
     let part = PfnRange::new(block.start.0 + 1, block.end.0);
-    assert_eq!(manager.give_up_map(&[part, PfnRange::new(5, 5)]), Ok(MapChange::default()));
+    assert_eq!(
+        manager.optimize_vmemmap(&[part, PfnRange::new(5, 5)]),
+        Ok(VmemmapChange::default())
+    );
     let bare = FakeMachine::builder().ram(mib(0, 64)).build();
     let bare = bring_up_with(bare, &[], &parameters("")).expect("bring-up");
-    assert_eq!(bare.give_up_map(&[]), Err(MapError::NoArray));
+    assert_eq!(bare.optimize_vmemmap(&[]), Err(VmemmapError::NoArray));
 }
 
 #[test]
@@ -208,9 +218,9 @@ fn several_cpus_reclaim_restore_and_free_at_once() {
                         Err(AllocateError::OutOfMemory { .. }) => continue,
                         Err(error) => panic!("{error}"),
                     };
-                    manager.give_up_map(&[run]).expect("it is the caller's");
+                    manager.optimize_vmemmap(&[run]).expect("it is the caller's");
                     if round % 3 == 0 {
-                        manager.bring_back_map(&[run]).expect("it is the caller's");
+                        manager.restore_vmemmap(&[run]).expect("it is the caller's");
                     }
                     let border = run.start.0 + (round * 37) % run.pages();
                     for part in
@@ -228,8 +238,8 @@ fn several_cpus_reclaim_restore_and_free_at_once() {
     check(&manager);
     let left = settled(&manager);
     assert_eq!(
-        left.free_pages + left.map_pages,
-        (idle.free_pages + idle.map_pages).saturating_add_signed(saved(&manager))
+        left.free_pages + left.descriptor_pages,
+        (idle.free_pages + idle.descriptor_pages).saturating_add_signed(saved(&manager))
     );
     use_all(&manager);
 }
@@ -252,13 +262,13 @@ proptest! {
                 0 | 1 => held.extend(manager.allocate(&Request::new(order(of))).ok()),
                 _ if held.is_empty() => {}
                 2 => {
-                    manager.give_up_map(&[held[which.index(held.len())]]).expect(
+                    manager.optimize_vmemmap(&[held[which.index(held.len())]]).expect(
                         "it is the \
                         caller's",
                     );
                 }
                 3 => {
-                    manager.bring_back_map(&[held[which.index(held.len())]]).expect(
+                    manager.restore_vmemmap(&[held[which.index(held.len())]]).expect(
                         "it is the \
                         caller's",
                     );
@@ -267,19 +277,19 @@ proptest! {
                     manager.give_back(held.swap_remove(which.index(held.len()))).expect("allocated")
                 }
                 _ => {
-                    manager.give_up_map(&held).expect("they are the caller's");
+                    manager.optimize_vmemmap(&held).expect("they are the caller's");
                 }
             }
             check(&manager);
             let left = settled(&manager);
             let in_use: u64 = held.iter().map(|range| range.pages()).sum();
             prop_assert_eq!(
-                left.free_pages + left.map_pages + in_use,
-                (idle.free_pages + idle.map_pages).saturating_add_signed(saved(&manager))
+                left.free_pages + left.descriptor_pages + in_use,
+                (idle.free_pages + idle.descriptor_pages).saturating_add_signed(saved(&manager))
             );
         }
-        manager.give_up_map(&held).expect("they are the caller's");
-        manager.bring_back_map(&held).expect("they are the caller's");
+        manager.optimize_vmemmap(&held).expect("they are the caller's");
+        manager.restore_vmemmap(&held).expect("they are the caller's");
         for range in held {
             manager.give_back(range).expect("allocated");
         }
@@ -304,10 +314,10 @@ fn frames_of_the_array_come_back_without_poison_and_nobody_is_blamed() {
     }
     pages.into_iter().for_each(|page| manager.give_back(page).expect("allocated"));
     for _ in 0..2 {
-        assert_eq!(manager.give_up_map(&[block]).expect("it is the caller's").blocks, 1);
-        assert_eq!(manager.bring_back_map(&[block]).expect("it is the caller's").blocks, 1);
+        assert_eq!(manager.optimize_vmemmap(&[block]).expect("it is the caller's").blocks, 1);
+        assert_eq!(manager.restore_vmemmap(&[block]).expect("it is the caller's").blocks, 1);
     }
-    manager.give_up_map(&[block]).expect("it is the caller's");
+    manager.optimize_vmemmap(&[block]).expect("it is the caller's");
     let error = loop {
         match manager.allocate(&Request { fail_fast: true, ..Request::new(Order::PAGE) }) {
             Ok(_) => {}
@@ -321,9 +331,9 @@ fn frames_of_the_array_come_back_without_poison_and_nobody_is_blamed() {
 fn a_run_that_is_named_twice_counts_once() {
     let (manager, _) = machine(mib(0, 512), 1);
     let run = blocks(&manager, 9, 1)[0];
-    assert_eq!(manager.give_up_map(&[run, run]).expect("it is the caller's").blocks, 1);
+    assert_eq!(manager.optimize_vmemmap(&[run, run]).expect("it is the caller's").blocks, 1);
     assert_eq!(manager.vmemmap().reclaimed_blocks(), 1);
-    assert_eq!(manager.bring_back_map(&[run, run]).expect("it is the caller's").blocks, 1);
+    assert_eq!(manager.restore_vmemmap(&[run, run]).expect("it is the caller's").blocks, 1);
     assert_eq!(manager.vmemmap().reclaimed_blocks(), 0);
     check(&manager);
 }

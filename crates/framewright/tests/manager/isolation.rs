@@ -1,7 +1,9 @@
 //! Isolated blocks: nobody gets their pages, what is freed of them stays, and putting them back
 //! leaves nothing behind. Without page descriptors and with.
 
-use crate::common::{Fake, bring_up_with, check, gib, map_frames_of, mib, order, plain_with_pages};
+use crate::common::{
+    Fake, bring_up_with, check, descriptor_frames_of, gib, mib, order, plain_with_pages,
+};
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
@@ -156,7 +158,10 @@ fn frees_into_isolated_blocks_stay() {
         check(&manager);
         assert_eq!(manager.caches().pages(), 0);
         assert_eq!(isolated.in_use_pages, 474 + 512 + 508);
-        assert_eq!(isolated.free_pages + isolated.map_pages, 4 * 512 - isolated.in_use_pages);
+        assert_eq!(
+            isolated.free_pages + isolated.descriptor_pages,
+            4 * 512 - isolated.in_use_pages
+        );
         for &page in &pieces[30..] {
             manager.give_back_order(page, Order::PAGE).expect("allocated");
         }
@@ -191,7 +196,10 @@ fn frees_into_isolated_blocks_stay() {
         manager.give_back(PfnRange::new(claimed.start.0, claimed.start.0 + 1)).expect("claimed");
         check(&manager);
         let back = manager.totals();
-        assert_eq!(back.free_pages + back.map_pages, idle.free_pages + idle.map_pages);
+        assert_eq!(
+            back.free_pages + back.descriptor_pages,
+            idle.free_pages + idle.descriptor_pages
+        );
         // Caches keep pages of these blocks again.
         let page =
             manager.allocate_at(Pfn(16 * 512), Order::PAGE, MigrateType::Movable).expect("free");
@@ -209,11 +217,16 @@ fn blocks_with_holes_and_reservations_are_counted() {
         let before = (manager.totals(), picture(&manager));
         let isolated = manager.isolation().isolate(blocks(20, 12)).expect("nothing is isolated");
         check(&manager);
-        let IsolatedPages { free_pages, in_use_pages, map_pages, reserved_pages, absent_pages } =
-            isolated;
+        let IsolatedPages {
+            free_pages,
+            in_use_pages,
+            descriptor_pages,
+            reserved_pages,
+            absent_pages,
+        } = isolated;
         assert_eq!((in_use_pages, absent_pages), (0, 256));
         assert!(reserved_pages >= 3 * 256);
-        assert_eq!(free_pages + map_pages + reserved_pages + absent_pages, 12 * 512);
+        assert_eq!(free_pages + descriptor_pages + reserved_pages + absent_pages, 12 * 512);
         assert!(matches!(manager.isolation().claim(blocks(20, 12)), Err(IsolateError::InUse(_))));
         manager.isolation().unisolate(blocks(20, 12)).expect("isolated");
         check(&manager);
@@ -347,7 +360,7 @@ fn learn(manager: &Fake) -> BlockModel {
     let mut pages = vec![Pfn(0); 20_000];
     let taken = manager.allocate_bulk(&Request { reserves: true, ..Request::pages(1) }, &mut pages);
     pages.truncate(taken.expect("there is memory"));
-    for frame in pages.iter().chain(&map_frames_of(manager)) {
+    for frame in pages.iter().chain(&descriptor_frames_of(manager)) {
         model.add_free(PfnRange::new(frame.0, frame.0 + 1));
     }
     for page in pages {
@@ -445,8 +458,8 @@ fn follow(steps: &[Step], pages: Pages) {
             Step::Survey { range } => {
                 manager.drain().expect("only good frames are cached");
                 let survey = manager.isolation().survey(range).ok();
-                let survey =
-                    survey.map(|pages| (pages.free_pages + pages.map_pages, pages.in_use_pages));
+                let survey = survey
+                    .map(|pages| (pages.free_pages + pages.descriptor_pages, pages.in_use_pages));
                 assert_eq!(survey, model.survey(frames(range)), "{range:?}");
             }
             _ => {}
@@ -470,7 +483,7 @@ fn follow(steps: &[Step], pages: Pages) {
     manager.drain().expect("only good frames are cached");
     check(&manager);
     let totals = manager.totals();
-    assert_eq!(totals.free_pages + totals.map_pages, totals.managed_pages);
+    assert_eq!(totals.free_pages + totals.descriptor_pages, totals.managed_pages);
 }
 
 proptest! {

@@ -2,15 +2,15 @@
 //! freeing never fails, and that nobody gets their frames.
 
 use crate::common::{
-    Fake, bring_up, bring_up_described, bring_up_with, check, gib, map_frames_of, mib, order,
-    with_pages,
+    Fake, bring_up, bring_up_described, bring_up_with, check, descriptor_frames_of, gib, mib,
+    order, with_pages,
 };
 use framewright::firmware::MemoryKind;
 use framewright::parameters::Pages;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::FreeError;
-use framewright::zone::{BlockState, MapForm, MigrateType, State};
+use framewright::zone::{BlockState, DescriptorForm, MigrateType, State};
 use framewright::{Page, PartOf, Platform, Request};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::Ordering;
@@ -61,7 +61,7 @@ fn a_descriptor_is_64_bytes_and_lies_where_it_should() {
     let block = Pfn(16 * 512);
     let taken =
         manager.allocate_at(block.add(130), Order::PAGE, MigrateType::Movable).expect("free");
-    let frames = manager.vmemmap().map_frames(BlockNumber(16)).expect("the block is split");
+    let frames = manager.vmemmap().descriptor_frames(BlockNumber(16)).expect("the block is split");
     assert_eq!(frames, std::array::from_fn(|n| block.add(504 + n as u64)));
     let page = page(&manager, taken.start).expect("it has one");
     let address = std::ptr::from_ref(page).addr();
@@ -83,7 +83,7 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 64)).build());
     let idle = manager.totals();
     // Block 0 has holes and another one holds tables: they are split from the start.
-    assert_eq!(idle.map_pages, 16);
+    assert_eq!(idle.descriptor_pages, 16);
     let block = Pfn(20 * 512);
     let mut taken: Vec<PfnRange> = Vec::new();
     // Whatever part of it is wanted first.
@@ -94,15 +94,15 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
                 .expect("free"),
         );
         let first = if offset == 511 { 0 } else { 504 };
-        assert_eq!(state(&manager, block).map_first(), first);
+        assert_eq!(state(&manager, block).descriptors_first(), first);
         for offset in 0..512 {
             let at = manager.allocate_at(block.add(offset), Order::PAGE, MigrateType::Movable);
             taken.extend(at.ok());
         }
         assert_eq!(taken.len(), 504);
         check(&manager);
-        assert_eq!(manager.totals().map_pages, idle.map_pages + 8);
-        assert!(map_frames_of(&manager).contains(&block.add(first as u64)));
+        assert_eq!(manager.totals().descriptor_pages, idle.descriptor_pages + 8);
+        assert!(descriptor_frames_of(&manager).contains(&block.add(first as u64)));
         // Nobody frees the frames of descriptors, alone or among others.
         let own = block.add(first as u64 + 3);
         for of in [one(own), PfnRange::new(own.0, own.0 + 3)] {
@@ -118,7 +118,7 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
         let large = manager
             .allocate_at(Pfn(16 * 512), order(12), MigrateType::Movable)
             .expect("all of it is free");
-        assert_eq!(manager.totals().map_pages, idle.map_pages);
+        assert_eq!(manager.totals().descriptor_pages, idle.descriptor_pages);
         manager.give_back(large).expect("allocated");
         check(&manager);
     }
@@ -135,8 +135,8 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
         manager.give_back(one(whole.start.add(offset * 3))).expect("allocated");
         let now = state(&manager, whole.start);
         assert_eq!(
-            (now.map_form(), now.is_unavailable(), now.free_pages()),
-            (MapForm::None, true, offset + 1)
+            (now.descriptor_form(), now.is_unavailable(), now.free_pages()),
+            (DescriptorForm::None, true, offset + 1)
         );
         assert!(page(&manager, whole.start.add(1)).is_none());
         let again =
@@ -147,8 +147,8 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
     manager.give_back(one(whole.start.add(100))).expect("allocated");
     let now = state(&manager, whole.start);
     assert_eq!(
-        (now.map_form(), now.free_pages(), now.is_unavailable()),
-        (MapForm::Inside, 1, false)
+        (now.descriptor_form(), now.free_pages(), now.is_unavailable()),
+        (DescriptorForm::Inside, 1, false)
     );
     assert!(now.has(BlockState::SCATTERED));
     check(&manager);
@@ -156,8 +156,10 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
         page(&manager, whole.start.add(1)).is_some_and(Page::is_clear),
         "pages that are kept have one now"
     );
-    let frames =
-        manager.vmemmap().map_frames(BlockNumber::containing(whole.start)).expect("it has them");
+    let frames = manager
+        .vmemmap()
+        .descriptor_frames(BlockNumber::containing(whole.start))
+        .expect("it has them");
     for frame in frames {
         assert!(page(&manager, frame).is_none());
         assert_reserved(manager.give_back(one(frame)), frame);
@@ -207,8 +209,11 @@ fn freeing_never_fails_in_any_order_and_any_pieces() {
         }
         check(&manager);
         let now = manager.totals();
-        assert_eq!(now.free_pages + now.map_pages, idle.free_pages + idle.map_pages);
-        assert!(now.map_pages <= idle.map_pages + 8 * 2, "one complete block a zone stays split");
+        assert_eq!(now.free_pages + now.descriptor_pages, idle.free_pages + idle.descriptor_pages);
+        assert!(
+            now.descriptor_pages <= idle.descriptor_pages + 8 * 2,
+            "one complete block a zone stays split"
+        );
     }
 }
 
@@ -226,12 +231,12 @@ fn all_memory_is_taken_page_by_page_and_comes_back() {
         check(&manager);
         let full = manager.totals();
         assert_eq!((full.free_pages, full.allocated_pages), (0, taken.len() as u64));
-        assert_eq!(full.allocated_pages + full.map_pages, full.managed_pages);
+        assert_eq!(full.allocated_pages + full.descriptor_pages, full.managed_pages);
         let split = taken.len() as u64 / 504;
         assert!(if pages == Pages::Inside {
-            full.map_pages >= split * 8
+            full.descriptor_pages >= split * 8
         } else {
-            full.map_pages == 0
+            full.descriptor_pages == 0
         });
         for range in &taken {
             assert_eq!(
@@ -244,7 +249,10 @@ fn all_memory_is_taken_page_by_page_and_comes_back() {
         }
         check(&manager);
         let back = manager.totals();
-        assert_eq!(back.free_pages + back.map_pages, idle.free_pages + idle.map_pages);
+        assert_eq!(
+            back.free_pages + back.descriptor_pages,
+            idle.free_pages + idle.descriptor_pages
+        );
         assert_eq!(back.allocated_pages, 0);
     }
 }
@@ -294,8 +302,8 @@ fn blocks_with_holes_keep_theirs_where_there_is_room() {
         bring_up_with(builder.build(), &[], &with_pages(Pages::Inside)).expect("bring-up");
     let small = state(&manager, Pfn(0x2010));
     assert_eq!(
-        (small.present_pages(), small.managed_pages(), small.map_form()),
-        (5, 0, MapForm::None)
+        (small.present_pages(), small.managed_pages(), small.descriptor_form()),
+        (5, 0, DescriptorForm::None)
     );
     assert!(manager.allocate_at(Pfn(0x2010), Order::PAGE, MigrateType::Movable).is_err());
     assert!(manager.give_back(one(Pfn(0x2010))).is_err());
@@ -305,7 +313,7 @@ fn blocks_with_holes_keep_theirs_where_there_is_room() {
         (32, 24, true)
     );
     let run = state(&manager, Pfn(0x2420));
-    assert_eq!((run.managed_pages(), run.free_pages(), run.map_first()), (12, 4, 0x20));
+    assert_eq!((run.managed_pages(), run.free_pages(), run.descriptors_first()), (12, 4, 0x20));
     let taken = manager.allocate_at(Pfn(0x2200), Order::PAGE, MigrateType::Movable).expect("free");
     assert!(page(&manager, taken.start).is_some_and(Page::is_clear));
     manager.give_back(taken).expect("allocated");
@@ -334,14 +342,14 @@ fn what_is_left_in_a_descriptor_is_found() {
 fn caches_do_not_turn_frames_of_descriptors_into_free_ones() {
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 64)).build());
     let taken = manager.allocate_at(Pfn(0x2800), Order::PAGE, MigrateType::Movable).expect("free");
-    let frames = manager.vmemmap().map_frames(BlockNumber(0x14)).expect("described");
+    let frames = manager.vmemmap().descriptor_frames(BlockNumber(0x14)).expect("described");
     // Two of one word go back together. Builds with debug assertions look at once, others when they
     // leave the cache.
     let freed = [frames[2], frames[3]].map(|frame| manager.give_back_order(frame, Order::PAGE));
     let drained = manager.drain();
     assert!(freed.iter().all(Result::is_err) || drained.is_err(), "{freed:?} {drained:?}");
     check(&manager);
-    assert_eq!(manager.vmemmap().map_frames(BlockNumber(0x14)), Some(frames));
+    assert_eq!(manager.vmemmap().descriptor_frames(BlockNumber(0x14)), Some(frames));
     manager.give_back(taken).expect("allocated");
     check(&manager);
 }
@@ -362,7 +370,7 @@ fn without_the_parameter_nothing_has_a_descriptor() {
     let manager = bring_up(FakeMachine::builder().ram(mib(0, 64)).build());
     let taken = manager.allocate(&Request::pages(1)).expect("there is memory");
     assert!(page(&manager, taken.start).is_none());
-    assert!(manager.vmemmap().map_frames(BlockNumber::containing(taken.start)).is_none());
+    assert!(manager.vmemmap().descriptor_frames(BlockNumber::containing(taken.start)).is_none());
     assert!(page(&manager, Pfn(1 << 50)).is_none() && page(&manager, Pfn(u64::MAX)).is_none());
-    assert_eq!(manager.totals().map_pages, 0);
+    assert_eq!(manager.totals().descriptor_pages, 0);
 }

@@ -1,7 +1,7 @@
 //! The manager against a naive model: random machines page by page, random requests block by block;
 //! without page descriptors and with descriptors inside the blocks.
 
-use crate::common::{Fake, bring_up_with, check, map_frames_of, order, parameters};
+use crate::common::{Fake, bring_up_with, check, descriptor_frames_of, order, parameters};
 use framewright::firmware::MemoryKind;
 use framewright::memblock::NodeChoice;
 use framewright::parameters::Pages;
@@ -162,14 +162,14 @@ impl Model {
         let taken = manager.allocate_bulk(&request, &mut pages).expect("there is memory");
         let totals = manager.totals();
         assert_eq!(
-            taken as u64 + totals.map_pages,
+            taken as u64 + totals.descriptor_pages,
             totals.managed_pages,
             "every managed frame can be had"
         );
         pages.truncate(taken);
         check(manager);
-        let maps = map_frames_of(manager);
-        assert_eq!(maps.len() as u64, totals.map_pages);
+        let maps = descriptor_frames_of(manager);
+        assert_eq!(maps.len() as u64, totals.descriptor_pages);
         for &page in &pages {
             model.give(PfnRange::new(page.0, page.0 + 1));
             manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
@@ -257,11 +257,11 @@ fn is_available(manager: &Fake, range: PfnRange) -> bool {
     if range.pages() >= PAGES_PER_BLOCK {
         return true;
     }
-    let in_map = manager
+    let in_descriptors = manager
         .vmemmap()
-        .map_frames(block)
+        .descriptor_frames(block)
         .is_some_and(|frames| frames.iter().any(|&frame| range.contains(frame)));
-    !in_map
+    !in_descriptors
         && !manager.block_state(block).is_some_and(framewright::zone::BlockState::is_unavailable)
 }
 
@@ -432,13 +432,13 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
     }
     check(manager);
     let totals = manager.totals();
-    assert_eq!(totals.free_pages + totals.map_pages, totals.managed_pages);
+    assert_eq!(totals.free_pages + totals.descriptor_pages, totals.managed_pages);
 }
 
 /// Pages of less than a block have descriptors when there are to be any, all zero, and none of them
 /// lies in another one's frame.
 fn check_described(manager: &Fake, range: PfnRange, pages: Pages) {
-    let frames = manager.vmemmap().map_frames(BlockNumber::containing(range.start));
+    let frames = manager.vmemmap().descriptor_frames(BlockNumber::containing(range.start));
     let described = pages == Pages::Inside && range.pages() < PAGES_PER_BLOCK;
     assert_eq!(frames.is_some(), described, "{range:?}");
     assert!(

@@ -180,7 +180,7 @@ fn misuse_is_an_error_and_changes_nothing() {
         Err(ReferenceError::Busy { pfn: page.start, references: 0 })
     );
     assert_eq!(manager.unfreeze_references(page.start, 0), Err(ReferenceError::Frozen(page.start)));
-    let frames = manager.vmemmap().map_frames(BlockNumber::containing(page.start));
+    let frames = manager.vmemmap().descriptor_frames(BlockNumber::containing(page.start));
     assert_eq!(frames.is_none(), HERE.has_array());
     // In an array no frame of the block holds descriptors, and any page may stand for such in what
     // follows.

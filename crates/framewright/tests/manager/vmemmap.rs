@@ -5,7 +5,7 @@ use framewright::internals::SectionState;
 use framewright::parameters::Policy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
-use framewright::zone::{MapForm, MigrateType, State};
+use framewright::zone::{DescriptorForm, MigrateType, State};
 use framewright::{BringUp, Manager, Parameters, Request};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner};
@@ -104,7 +104,7 @@ fn what_policies_leave_is_the_same_memory() {
         let totals = settled(&manager);
         all.push((manager.vmemmap().bytes() / 4096, totals.free_pages + totals.reserved_pages));
         assert_eq!(manager.vmemmap().bytes() == 0, policy == Policy::OnDemand);
-        assert_eq!(totals.map_pages == 0, policy != Policy::OnDemand);
+        assert_eq!(totals.descriptor_pages == 0, policy != Policy::OnDemand);
         if policy != Policy::OnDemand {
             assert_eq!(take_all(&manager), totals.free_pages);
         }
@@ -221,8 +221,8 @@ fn a_node_without_memory_for_the_array_does_without() {
     let reserved: Vec<_> = (512..768).step_by(2).map(|at| mib(at, at + 1)).collect();
     let manager = bring_up_with(machine, &reserved, &policy(Policy::Deferred)).expect("bring-up");
     assert_eq!(array.counts().sections, 4);
-    assert!(manager.nodes()[0].map_fallback.is_none());
-    let cause = manager.nodes()[1].map_fallback.expect("no room");
+    assert!(manager.nodes()[0].vmemmap_fallback.is_none());
+    let cause = manager.nodes()[1].vmemmap_fallback.expect("no room");
     assert!(cause.to_string().contains("on node 1 alone"), "{cause}");
     let request = Request {
         node: framewright::memblock::NodeChoice::Exact(node(1)),
@@ -230,7 +230,7 @@ fn a_node_without_memory_for_the_array_does_without() {
     };
     let page = manager.allocate(&request).expect("there is memory");
     let state = manager.block_state(BlockNumber::containing(page.start)).expect("a block");
-    assert_eq!(state.map_form(), MapForm::Inside);
+    assert_eq!(state.descriptor_form(), DescriptorForm::Inside);
     manager.vmemmap().initialise_deferred(&NoHelpers);
     check(&manager);
     let request = Request {
@@ -239,7 +239,7 @@ fn a_node_without_memory_for_the_array_does_without() {
     };
     let page = manager.allocate(&request).expect("there is memory");
     let state = manager.block_state(BlockNumber::containing(page.start)).expect("a block");
-    assert_eq!(state.map_form(), MapForm::Array);
+    assert_eq!(state.descriptor_form(), DescriptorForm::Array);
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn tables_that_cannot_be_made_are_undone() {
         let manager =
             bring_up_with(machine, &[], &policy(Policy::Eager)).expect("bring-up goes on");
         check(&manager);
-        let fallen = manager.nodes().iter().filter(|node| node.map_fallback.is_some()).count();
+        let fallen = manager.nodes().iter().filter(|node| node.vmemmap_fallback.is_some()).count();
         assert_eq!(fallen, if works < 4 { 2 } else { usize::from(works < 8) }, "after {works}");
         assert_eq!(array.counts().sections, u64::from(works / 4 * 4).min(8), "after {works}");
         if fallen == 2 {

@@ -242,7 +242,7 @@ fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
         let taken = manager.allocate(&Request::new(Order::MAX)).expect("there is memory");
         let part = PfnRange::new(taken.start.0 + 512 * 7, taken.start.0 + 512 * 30);
         for runs in [[part].as_slice(), &[taken]] {
-            let change = manager.give_up_map(runs).expect("there is an array");
+            let change = manager.optimize_vmemmap(runs).expect("there is an array");
             assert!(change.freed_pages >= 8 * 20, "{line}: {change:?}");
             check(&manager);
         }
@@ -272,8 +272,8 @@ fn ranges_that_end_before_they_begin_are_empty() {
             assert_eq!((range.pages(), range.is_empty()), (0, true));
             assert_eq!(manager.give_back(range), Err(FreeError::Empty(range)));
             assert_eq!(manager.begin_references(range), Err(ReferenceError::NotARun(range)));
-            assert_eq!(manager.give_up_map(&[range]).expect("nothing").blocks, 0);
-            assert_eq!(manager.bring_back_map(&[range]).expect("nothing").blocks, 0);
+            assert_eq!(manager.optimize_vmemmap(&[range]).expect("nothing").blocks, 0);
+            assert_eq!(manager.restore_vmemmap(&[range]).expect("nothing").blocks, 0);
             let block = |pfn: u64| BlockNumber(u32::try_from(pfn).unwrap_or(u32::MAX));
             let blocks = BlockRange { start: block(start), end: block(end) };
             let empty = Err(IsolateError::Empty(blocks));

@@ -10,7 +10,7 @@ use crate::hugetlb::{Shares, spread};
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::resizing::Moving;
 use crate::manager::hugetlb::take::Moment;
-use crate::manager::state::pools::may_have_no_map;
+use crate::manager::state::pools::may_have_no_vmemmap;
 use crate::memblock::Memblock;
 use crate::parameters::{Parameters, Requested};
 use crate::platform::Platform;
@@ -30,7 +30,7 @@ pub struct BootPool {
     pub got: u64,
     /// Those of them whose map was never made (Linux: `mm/hugetlb_vmemmap.c`,
     /// `hugetlb_vmemmap_init_early`).
-    pub without_map: u64,
+    pub without_vmemmap: u64,
     nodes: Option<[(u32, u32); MAX_NODES]>,
 }
 
@@ -82,7 +82,7 @@ impl<P: Platform> Hugetlb<'_, P> {
                 size,
                 wanted: 0,
                 got: 0,
-                without_map: 0,
+                without_vmemmap: 0,
                 nodes: None,
             }),
             default_size: words.default_size(),
@@ -107,7 +107,7 @@ impl<P: Platform> Hugetlb<'_, P> {
             let requested = words.requested(size);
             let adopted = &adopted[size.index()];
             let ours: u64 = adopted.iter().sum();
-            fill.pools[size.index()].without_map = ours;
+            fill.pools[size.index()].without_vmemmap = ours;
             if requested.pages == 0 && ours == 0 {
                 continue;
             }
@@ -183,8 +183,8 @@ impl<P: Platform> Hugetlb<'_, P> {
                 if chain == Chain::EMPTY {
                     continue;
                 }
-                if self.manager.pools.has_maps.load(Ordering::Relaxed) {
-                    self.manager.pool(size).tell_maps(zone, chain, Moment::Publish);
+                if self.manager.pools.has_vmemmap_hook.load(Ordering::Relaxed) {
+                    self.manager.pool(size).announce(zone, chain, Moment::Publish);
                 }
                 let mut accounting = self.accounting();
                 accounting.add_free(size, range.node, chain.pages);
@@ -225,7 +225,7 @@ pub(crate) fn choose_boot_pages<P: Platform>(
     node_of: &dyn Fn(&Segment) -> NodeId,
     pages: &mut BootPages,
 ) {
-    if !may_have_no_map(parameters) {
+    if !may_have_no_vmemmap(parameters) {
         return;
     }
     let words = &parameters.huge_pages;

@@ -99,11 +99,11 @@ impl<P: Platform> Pool<'_, P> {
         let Some((slot, zone, index, reported)) = found else { return false };
         let whole = Chain::one(index, reported);
         alone(zone, index);
-        self.tell_maps(zone, whole, Moment::Demotion);
+        self.announce(zone, whole, Moment::Demotion);
         let parts =
             zone.divide_for_pool(self.manager.platform, whole, size.order(), smaller.order());
         if let Some(parts) = parts {
-            self.manager.pool(smaller).tell_maps(zone, parts, Moment::Publish);
+            self.manager.pool(smaller).announce(zone, parts, Moment::Publish);
         }
         let mut accounting = self.accounting();
         match parts {

@@ -302,7 +302,7 @@ impl<P: Platform> Pool<'_, P> {
             // All that a node has comes off at once. A part has to be counted off, link after link
             // and with the lock held; and what is restored sets memory free for the rest.
             let is_whole = wanted >= accounting.node(size, node).free
-                && !self.is_much_for_maps(Direction::Shrink);
+                && !self.is_much_for_vmemmap(Direction::Shrink);
             let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
             let pages = accounting.drop_free(size, node, count, most);
             if pages == 0 {
@@ -348,7 +348,7 @@ impl<P: Platform> Pool<'_, P> {
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
         let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
         let threads =
-            resize_threads(size, pages, nodes_used, self.is_much_for_maps(direction), threads);
+            resize_threads(size, pages, nodes_used, self.is_much_for_vmemmap(direction), threads);
         // Relaxed: read by whoever fills the pools, whose calls these are.
         self.manager.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
         if threads < 2 {
@@ -366,7 +366,7 @@ impl<P: Platform> Pool<'_, P> {
             used += 1;
         }
         let job = Job::of_parts(&parts[..used]).max_threads(threads);
-        let job = if self.restores_maps(direction) {
+        let job = if self.restores_vmemmap(direction) {
             // All of it is outside of locks and what it takes is known, so that helpers come at
             // once; chunks as small as that allows, so that all end together.
             let least = (BLOCKS_OF_A_THREAD_WITH_MAPS * PAGES_PER_BLOCK / size.frames()).max(1);
@@ -391,15 +391,16 @@ impl<P: Platform> Pool<'_, P> {
     /// Whether more is done for a block's descriptors than for the block: where they are made
     /// again, or somebody else cares for them. Giving them up is little in a kernel, and in a
     /// process it is one call of the system, which several threads at once make no shorter.
-    fn is_much_for_maps(&self, direction: Direction) -> bool {
-        self.manager.pools.has_maps.load(Ordering::Relaxed) || self.restores_maps(direction)
+    fn is_much_for_vmemmap(&self, direction: Direction) -> bool {
+        self.manager.pools.has_vmemmap_hook.load(Ordering::Relaxed)
+            || self.restores_vmemmap(direction)
     }
 
     /// Whether the manager itself makes descriptors again.
-    fn restores_maps(&self, direction: Direction) -> bool {
+    fn restores_vmemmap(&self, direction: Direction) -> bool {
         direction == Direction::Shrink
             && self.manager.hugetlb().eager_restore()
-            && !self.manager.pools.has_maps.load(Ordering::Relaxed)
+            && !self.manager.pools.has_vmemmap_hook.load(Ordering::Relaxed)
     }
 
     const FRAMES_OF_A_GIB: u64 = PoolSize::OneGib.frames();

@@ -88,7 +88,7 @@ impl<P: Platform> Hugetlb<'_, P> {
         *self.manager.pools.maps.lock(self.manager.platform) = maps;
         // Relaxed: a page that enters or leaves at this moment may go either way, and the maps are
         // read under their lock.
-        self.manager.pools.has_maps.store(maps.is_some(), Ordering::Relaxed);
+        self.manager.pools.has_vmemmap_hook.store(maps.is_some(), Ordering::Relaxed);
     }
 
     /// 2 MiB pages that pools took out of zones since bring-up, and how often a node had fewer than
@@ -261,7 +261,7 @@ impl<P: Platform> Pool<'_, P> {
         }
         let mut leaked = 0;
         for chain in list.chains() {
-            self.tell_maps(zone, chain, Moment::Free);
+            self.announce(zone, chain, Moment::Free);
             leaked += if self.manager.debug().aids().watch() {
                 self.give_back_singly(zone, chain)
             } else {
@@ -314,7 +314,7 @@ impl<P: Platform> Pool<'_, P> {
     /// What is done to pages before anybody sees them.
     pub(super) fn prepare_pages(&self, node: NodeId, taken: &Taken) -> u64 {
         let size = self.size;
-        let is_ours = !self.manager.pools.has_maps.load(Ordering::Relaxed);
+        let is_ours = !self.manager.pools.has_vmemmap_hook.load(Ordering::Relaxed);
         let prepare = |(_, zone): (usize, &'static Zone)| {
             let list = taken.lists[zone.id().kind as usize];
             let runs = taken.runs(zone.id().kind).filter(|_| is_ours && list.pages() != 0);
@@ -326,12 +326,12 @@ impl<P: Platform> Pool<'_, P> {
             );
             match runs {
                 Some(runs) if self.manager.hugetlb().optimizes_vmemmap() => {
-                    self.give_up_map(zone, runs)
+                    self.optimize_vmemmap(zone, runs)
                 }
                 Some(_) => 0,
                 None => list
                     .chains()
-                    .map(|chain| self.tell_maps(zone, chain, Moment::Publish))
+                    .map(|chain| self.announce(zone, chain, Moment::Publish))
                     .iter()
                     .sum(),
             }
@@ -342,7 +342,7 @@ impl<P: Platform> Pool<'_, P> {
     /// The manager itself cares for the descriptors of pages that nobody sees yet. Returns how many
     /// frames came back. Where there is no array, or other CPUs cannot be waited for, pages stay as
     /// they are.
-    fn give_up_map(
+    fn optimize_vmemmap(
         &self,
         zone: &'static Zone,
         runs: impl Iterator<Item = PfnRange> + Clone,
@@ -353,7 +353,7 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     /// Tells who cares for descriptors of the pages of a chain, in runs of neighbours.
-    pub(super) fn tell_maps(&self, zone: &'static Zone, chain: Chain, moment: Moment) -> u64 {
+    pub(super) fn announce(&self, zone: &'static Zone, chain: Chain, moment: Moment) -> u64 {
         let size = self.size;
         if chain.pages == 0 {
             return 0;
@@ -379,7 +379,7 @@ impl<P: Platform> Pool<'_, P> {
                 // SAFETY: as said (invariant 42).
                 (Moment::Demotion, Some(maps)) => unsafe { maps.before_demotion(&batch) },
                 (Moment::Publish, None) if give_up => {
-                    returned += self.give_up_map(zone, runs.iter().copied())
+                    returned += self.optimize_vmemmap(zone, runs.iter().copied())
                 }
                 // What could not be restored has its descriptors inside when it is split.
                 (Moment::Free, None) if restore => {

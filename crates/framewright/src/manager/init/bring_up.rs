@@ -16,7 +16,7 @@ use crate::manager::init::obtained::{Obtained, place_tables};
 use crate::manager::init::plan::{Plan, TableSize, ZoneSet, zone_span};
 use crate::manager::init::seed::begin_shuffling;
 use crate::manager::init::vmemmap::{
-    MapState, first_value, node_of_segment, note_absent, withheld,
+    VmemmapBitmaps, first_value, node_of_segment, note_absent, withheld,
 };
 use crate::manager::init::zones::initialise_zones;
 use crate::manager::reporting::Reporting;
@@ -24,7 +24,7 @@ use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
-use crate::manager::state::vmemmap::{MapPolicy, SectionLocks};
+use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::manager::state::{BringUpTimes, Manager};
 use crate::memblock::Memblock;
 use crate::page::{CpuCache, Descriptors};
@@ -33,8 +33,8 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
 use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK, PfnRange};
-use crate::vmemmap::{ArrayMemory, MapFallback};
-use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::vmemmap::{ArrayMemory, VmemmapFallback};
+use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
 use crate::zone::near_ranges;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
@@ -70,13 +70,13 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn finish(early: &mut Memblock<'_, P>, input: &BringUp<'_>, prepared: Prepared) -> Self {
         let platform = early.platform();
-        let Prepared { mut frame, debug, map_state, bytes, started_ns } = prepared;
+        let Prepared { mut frame, debug, vmemmap_bitmaps, bytes, started_ns } = prepared;
         let aids = debug.aids;
         let are_wanted = wants_descriptors(platform, input);
         let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
-        let (policy, array) = make_map(early, input, &mut frame, platform, map_state);
-        let map_bytes = array.bytes();
-        let metadata_bytes = bytes + map_bytes + size_of::<Self>() as u64;
+        let (policy, array) = make_vmemmap(early, input, &mut frame, platform, vmemmap_bitmaps);
+        let vmemmap_bytes = array.bytes();
+        let metadata_bytes = bytes + vmemmap_bytes + size_of::<Self>() as u64;
         let tables_ns = since();
 
         let shuffle_seed = begin_shuffling(frame.zones, input.parameters, platform);
@@ -110,7 +110,7 @@ impl<P: Platform> Manager<P> {
         }
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
-        let without_map = pools.boot_pages.blocks();
+        let without_vmemmap = pools.boot_pages.blocks();
         let same = caches
             .first()
             .map(|cache| cache.zone)
@@ -131,7 +131,13 @@ impl<P: Platform> Manager<P> {
             tunables: SpinLock::new(tunables),
             settings: Settings::of(input.parameters),
             reporting: Reporting::new(&input.parameters.reporting),
-            vmemmap: MapPolicy::new(policy, map_bytes, without_map, input.parameters, started_ns),
+            vmemmap: VmemmapState::new(
+                policy,
+                vmemmap_bytes,
+                without_vmemmap,
+                input.parameters,
+                started_ns,
+            ),
             section_locks: SectionLocks::new(),
             shuffle_seed,
             metadata_bytes,
@@ -167,7 +173,7 @@ impl<P: Platform> Manager<P> {
 struct Prepared {
     frame: Frame,
     debug: DebugState,
-    map_state: Option<MapState>,
+    vmemmap_bitmaps: Option<VmemmapBitmaps>,
     /// Of all tables.
     bytes: u64,
     /// When the intake began.
@@ -192,9 +198,9 @@ fn prepare<P: Platform>(
     let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;
     frame.fill(memory.early, &plan);
     match allocate_all(&mut memory, &mut frame, input) {
-        Ok((debug, map_state)) => {
+        Ok((debug, vmemmap_bitmaps)) => {
             memory.keep();
-            Ok(Prepared { frame, debug, map_state, bytes: memory.bytes, started_ns })
+            Ok(Prepared { frame, debug, vmemmap_bitmaps, bytes: memory.bytes, started_ns })
         }
         Err(error) => {
             memory.give_tables_back(frame.zones);
@@ -212,12 +218,12 @@ fn wants_descriptors<P: Platform>(platform: &P, input: &BringUp<'_>) -> bool {
 /// describes and what is withheld. Returns the policy that came of it, and the array. Nodes whose
 /// part finds no memory, and all when nothing would be left to hand out, go without.
 #[inline(never)]
-fn make_map<P: Platform>(
+fn make_vmemmap<P: Platform>(
     early: &mut Memblock<'_, P>,
     input: &BringUp<'_>,
     frame: &mut Frame,
     platform: &'static P,
-    state: Option<MapState>,
+    state: Option<VmemmapBitmaps>,
 ) -> (Policy, ArrayMemory) {
     let mut array = ArrayMemory::none(core::mem::take(&mut frame.parts));
     let (Some(space), Some(state)) = (platform.vmemmap_space(), state) else {
@@ -228,7 +234,7 @@ fn make_map<P: Platform>(
     choose_boot_pages(early, input.parameters, directory, &node_of, &mut frame.pools.boot_pages);
     array.obtain(early, space, directory, &node_of, &frame.pools.boot_pages);
     if !any_free(early, !array.covers_all()) {
-        array.give_back(early, space, directory, &node_of, MapFallback::NothingLeft);
+        array.give_back(early, space, directory, &node_of, VmemmapFallback::NothingLeft);
     }
     note_absent(frame.nodes, &array);
     let policy = input.parameters.policy;
@@ -253,19 +259,19 @@ fn allocate_all<P: Platform>(
     memory: &mut Obtained<'_, '_, P>,
     frame: &mut Frame,
     input: &BringUp<'_>,
-) -> Result<(DebugState, Option<MapState>), BringUpError> {
+) -> Result<(DebugState, Option<VmemmapBitmaps>), BringUpError> {
     let (platform, parameters) = (memory.early.platform(), input.parameters);
     allocate_tables(platform, memory, frame)?;
     let debug = DebugState::allocate(platform, memory, frame.directory, Aids::of(parameters))?;
-    let map_state = if MapState::is_wanted(platform, parameters) {
-        Some(MapState::allocate(memory, frame.zones)?)
+    let vmemmap_bitmaps = if VmemmapBitmaps::is_wanted(platform, parameters) {
+        Some(VmemmapBitmaps::allocate(memory, frame.zones)?)
     } else {
         None
     };
     if !any_free(memory.early, wants_descriptors(platform, input)) {
         return Err(BringUpError::NothingToManage);
     }
-    Ok((debug, map_state))
+    Ok((debug, vmemmap_bitmaps))
 }
 
 /// Each zone's tables, on its node.
@@ -310,7 +316,7 @@ fn allocate_tables<P: Platform>(
 /// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with
 /// more free frames than those need.
 fn any_free<P: Platform>(early: &Memblock<'_, P>, inside: bool) -> bool {
-    let least = if inside { MAP_PAGES_PER_BLOCK + 1 } else { 1 };
+    let least = if inside { VMEMMAP_PAGES_PER_BLOCK + 1 } else { 1 };
     let mut found = false;
     early.for_each_free(&mut |range, _| {
         let border = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);

@@ -84,7 +84,7 @@ impl Frame {
             distances: &[],
             init_ns: None,
             bookkeeping_ns: None,
-            map_fallback: None,
+            vmemmap_fallback: None,
         };
         Ok(Self {
             zones: carver.values(plan.zones.len(), |_| Zone::new(unset)),

@@ -15,11 +15,11 @@ use crate::vmemmap_space::{BLOCKS_PER_CALL, VmemmapSpace};
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind, zone_runs};
 
 /// Bitmaps of blocks that the array describes and of sections that are withheld, for all zones.
-pub(crate) struct MapState {
+pub(crate) struct VmemmapBitmaps {
     range: PhysRange,
 }
 
-impl MapState {
+impl VmemmapBitmaps {
     /// Whether pages are to have descriptors in an array.
     pub(crate) fn is_wanted<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
         platform.vmemmap_space().is_some()
@@ -109,7 +109,7 @@ pub(crate) fn first_value(parameters: &Parameters, space: &dyn VmemmapSpace) -> 
 pub(crate) fn note_absent(nodes: &mut [Node], array: &ArrayMemory) {
     for (node, cause) in array.absent() {
         if let Some(node) = nodes.get_mut(node.index()) {
-            node.map_fallback = Some(cause);
+            node.vmemmap_fallback = Some(cause);
         }
     }
 }

@@ -16,12 +16,12 @@ use crate::manager::state::isolations::Isolations;
 use crate::manager::state::pools::Pools;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
-use crate::manager::state::vmemmap::{MapPolicy, SectionLocks};
+use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::units::{NodeId, PfnRange};
-use crate::vmemmap::MapFallback;
+use crate::vmemmap::VmemmapFallback;
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind};
 
@@ -48,7 +48,7 @@ pub struct Node {
     pub bookkeeping_ns: Option<u64>,
     /// Why the array does not describe the node's memory, where it should: its descriptors come on
     /// demand.
-    pub map_fallback: Option<MapFallback>,
+    pub vmemmap_fallback: Option<VmemmapFallback>,
 }
 
 /// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has
@@ -85,7 +85,7 @@ pub struct Manager<P: Platform> {
     pub(crate) tunables: SpinLock<Tunables>,
     pub(crate) settings: Settings,
     pub(crate) reporting: Reporting,
-    pub(crate) vmemmap: MapPolicy,
+    pub(crate) vmemmap: VmemmapState,
     pub(crate) section_locks: SectionLocks,
     pub(crate) pools: Pools,
     pub(crate) shuffle_seed: Option<ShuffleSeed>,
@@ -145,7 +145,8 @@ impl<P: Platform> Manager<P> {
         let mut totals = Counts::default();
         for zone in self.zones {
             let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
-            let (map_pages, isolated_pages) = (zone.map_pages(), zone.isolated_pages());
+            let (descriptor_pages, isolated_pages) =
+                (zone.descriptor_pages(), zone.isolated_pages());
             let reporting_pages = zone.reporting_pages();
             let deferred_pages = zone.deferred_pages();
             totals += Counts {
@@ -153,9 +154,10 @@ impl<P: Platform> Manager<P> {
                 managed_pages,
                 reserved_pages: zone.reserved_pages(),
                 free_pages,
-                allocated_pages: managed_pages
-                    .saturating_sub(free_pages + map_pages + isolated_pages + reporting_pages),
-                map_pages,
+                allocated_pages: managed_pages.saturating_sub(
+                    free_pages + descriptor_pages + isolated_pages + reporting_pages,
+                ),
+                descriptor_pages,
                 isolated_pages,
                 reporting_pages,
                 deferred_pages,

@@ -19,7 +19,7 @@ pub(crate) struct Pools {
     /// How many move pages in chains that are in no list ([`Moving`]).
     pub(crate) moving: AtomicU32,
     pub(crate) maps: SpinLock<Option<&'static dyn PoolVmemmap>>,
-    pub(crate) has_maps: AtomicBool,
+    pub(crate) has_vmemmap_hook: AtomicBool,
     /// Pages that enter a pool give up their part of the vmemmap.
     pub(crate) optimize: AtomicBool,
     /// Pages that leave a pool get it back.
@@ -55,7 +55,7 @@ impl Pools {
 
     /// Most ranges of pages that are to have no map.
     fn boot_ranges(nodes: usize, parameters: &Parameters) -> usize {
-        if may_have_no_map(parameters) { nodes * BootPages::RANGES_OF_A_NODE } else { 0 }
+        if may_have_no_vmemmap(parameters) { nodes * BootPages::RANGES_OF_A_NODE } else { 0 }
     }
 
     /// Pools without pages.
@@ -73,7 +73,7 @@ impl Pools {
             resizer: AtomicU64::new(0),
             moving: AtomicU32::new(0),
             maps: SpinLock::new(None),
-            has_maps: AtomicBool::new(false),
+            has_vmemmap_hook: AtomicBool::new(false),
             optimize: AtomicBool::new(false),
             restore_eagerly: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
@@ -140,7 +140,7 @@ pub trait PoolVmemmap: Sync {
 
 /// Whether the command line fills pools with pages that need no map. Not while each page is
 /// watched: aids see allocations, which these are not.
-pub(crate) fn may_have_no_map(parameters: &Parameters) -> bool {
+pub(crate) fn may_have_no_vmemmap(parameters: &Parameters) -> bool {
     let words = &parameters.huge_pages;
     let wanted = PoolSize::ALL.into_iter().any(|size| words.requested(size).pages != 0);
     words.free_vmemmap && wanted && !Aids::of(parameters).watch()

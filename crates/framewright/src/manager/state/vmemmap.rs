@@ -4,7 +4,7 @@ use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{NodeId, Pfn};
-use crate::vmemmap_space::MAP_PAGES_PER_BLOCK;
+use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::fmt;
 
 /// How the withheld memory of a node came up.
@@ -25,12 +25,12 @@ pub struct DeferredNode {
 }
 
 /// The memory map as bring-up made it.
-pub(crate) struct MapPolicy {
+pub(crate) struct VmemmapState {
     pub(crate) policy: Policy,
     /// Bytes of the array at bring-up.
     pub(crate) bytes: u64,
     /// Blocks whose part of it was never made.
-    pub(crate) without_map: u64,
+    pub(crate) without_vmemmap: u64,
     /// Frames that map reclaim set free, or that were never taken for pages that pools got at boot,
     /// less those that it spent; below zero it wraps.
     pub(crate) saved_pages: AtomicU64,
@@ -43,22 +43,22 @@ pub(crate) struct MapPolicy {
     pub(crate) all_memory_ns: AtomicU64,
 }
 
-impl MapPolicy {
+impl VmemmapState {
     pub(crate) fn new(
         policy: Policy,
         bytes: u64,
-        without_map: u64,
+        without_vmemmap: u64,
         parameters: &Parameters,
         started_ns: Option<u64>,
     ) -> Self {
         let threads = parameters.memmap_init_threads;
-        let saved_pages = AtomicU64::new(without_map * MAP_PAGES_PER_BLOCK);
-        let reclaimed_blocks = AtomicU64::new(without_map);
+        let saved_pages = AtomicU64::new(without_vmemmap * VMEMMAP_PAGES_PER_BLOCK);
+        let reclaimed_blocks = AtomicU64::new(without_vmemmap);
         let all_memory_ns = AtomicU64::new(0);
         Self {
             policy,
             bytes,
-            without_map,
+            without_vmemmap,
             saved_pages,
             reclaimed_blocks,
             threads,
@@ -72,18 +72,18 @@ impl MapPolicy {
         self.bytes != 0
     }
 
-    pub(crate) fn note_reclaimed(&self, change: &MapChange) {
+    pub(crate) fn note_reclaimed(&self, change: &VmemmapChange) {
         self.note_pages(change);
         // Relaxed: a counter, here and below.
         self.reclaimed_blocks.fetch_add(change.blocks, Ordering::Relaxed);
     }
 
-    pub(crate) fn note_restored(&self, change: &MapChange) {
+    pub(crate) fn note_restored(&self, change: &VmemmapChange) {
         self.note_pages(change);
         self.reclaimed_blocks.fetch_sub(change.blocks, Ordering::Relaxed);
     }
 
-    pub(crate) fn note_pages(&self, change: &MapChange) {
+    pub(crate) fn note_pages(&self, change: &VmemmapChange) {
         self.saved_pages
             .fetch_add(change.freed_pages.wrapping_sub(change.spent_pages), Ordering::Relaxed);
     }
@@ -91,7 +91,7 @@ impl MapPolicy {
 
 /// What was done to the memory map.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct MapChange {
+pub struct VmemmapChange {
     /// Blocks whose part of the array is absent now, or present again.
     pub blocks: u64,
     /// Frames that came back.
@@ -104,7 +104,7 @@ pub struct MapChange {
     pub out_of_frames: u64,
 }
 
-impl core::ops::AddAssign for MapChange {
+impl core::ops::AddAssign for VmemmapChange {
     fn add_assign(&mut self, other: Self) {
         self.blocks += other.blocks;
         self.freed_pages += other.freed_pages;
@@ -116,7 +116,7 @@ impl core::ops::AddAssign for MapChange {
 
 /// Why the memory map cannot be changed. Nothing was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MapError {
+pub enum VmemmapError {
     /// The platform has no array.
     NoArray,
     /// The calling context may not wait for other CPUs, which a flush does.
@@ -125,7 +125,7 @@ pub enum MapError {
     NotManaged(Pfn),
 }
 
-impl fmt::Display for MapError {
+impl fmt::Display for VmemmapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoArray => f.write_str("there is no vmemmap"),
@@ -137,7 +137,7 @@ impl fmt::Display for MapError {
     }
 }
 
-impl core::error::Error for MapError {}
+impl core::error::Error for VmemmapError {}
 
 /// One caller at a time changes a section's translations
 /// ([`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) asks for that). A bit for every 64th

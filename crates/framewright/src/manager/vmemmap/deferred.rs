@@ -41,7 +41,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// [`saved_pages`](Self::saved_pages).
     #[must_use]
     pub const fn unbuilt_blocks(self) -> u64 {
-        self.manager.vmemmap.without_map
+        self.manager.vmemmap.without_vmemmap
     }
 
     /// Pages that are free because the map of huge pages was given back or never made, less those

@@ -10,7 +10,7 @@ use crate::block::MigrateType;
 use crate::manager::facets::Vmemmap;
 use crate::manager::request::Request;
 use crate::manager::state::Manager;
-use crate::manager::state::vmemmap::{MapChange, MapError};
+use crate::manager::state::vmemmap::{VmemmapChange, VmemmapError};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{
@@ -77,13 +77,13 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// Process context: waits for other CPUs.
     ///
     /// # Errors
-    /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and
-    /// is counted.
+    /// See [`VmemmapError`]. A block for whose mapping no page table could be made stays as it was
+    /// and is counted.
     ///
     /// # Safety
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
     /// about, until it returns, and no reference to a descriptor of theirs is used any more.
-    pub unsafe fn optimize(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+    pub unsafe fn optimize(self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError> {
         self.in_batches(runs, Zone::unpublish, Self::evict_batch)
     }
 
@@ -94,12 +94,12 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// Process context: waits for other CPUs.
     ///
     /// # Errors
-    /// See [`MapError`].
+    /// See [`VmemmapError`].
     ///
     /// # Safety
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
     /// about, until it returns.
-    pub unsafe fn restore(self, runs: &[PfnRange]) -> Result<MapChange, MapError> {
+    pub unsafe fn restore(self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError> {
         self.in_batches(runs, Zone::unpublished, Self::populate_batch)
     }
 
@@ -108,10 +108,10 @@ impl<P: Platform> Vmemmap<'_, P> {
         self,
         runs: &[PfnRange],
         find: impl Fn(&Zone, &'static P, BlockRange) -> Option<BlockRange>,
-        change: impl Fn(Self, &dyn VmemmapSpace, &mut Batch) -> MapChange,
-    ) -> Result<MapChange, MapError> {
+        change: impl Fn(Self, &dyn VmemmapSpace, &mut Batch) -> VmemmapChange,
+    ) -> Result<VmemmapChange, VmemmapError> {
         let space = self.space_to_change()?;
-        let mut total = MapChange::default();
+        let mut total = VmemmapChange::default();
         let mut batch = Batch::new();
         self.for_each_piece(runs, find, &mut |piece| {
             if batch.push(piece) {
@@ -122,14 +122,14 @@ impl<P: Platform> Vmemmap<'_, P> {
         Ok(total)
     }
 
-    pub(crate) fn space_to_change(self) -> Result<&'static dyn VmemmapSpace, MapError> {
+    pub(crate) fn space_to_change(self) -> Result<&'static dyn VmemmapSpace, VmemmapError> {
         let space = self
             .manager
             .platform
             .vmemmap_space()
             .filter(|_| self.manager.vmemmap.is_array())
-            .ok_or(MapError::NoArray)?;
-        if self.manager.platform.can_wait() { Ok(space) } else { Err(MapError::CannotWait) }
+            .ok_or(VmemmapError::NoArray)?;
+        if self.manager.platform.can_wait() { Ok(space) } else { Err(VmemmapError::CannotWait) }
     }
 
     /// Calls `each` with the pieces, each in one section, that `find` finds in `runs`.
@@ -138,10 +138,10 @@ impl<P: Platform> Vmemmap<'_, P> {
         runs: &[PfnRange],
         find: impl Fn(&Zone, &'static P, BlockRange) -> Option<BlockRange>,
         each: &mut dyn FnMut(Piece),
-    ) -> Result<(), MapError> {
+    ) -> Result<(), VmemmapError> {
         // All are looked at before anything changes.
         for run in runs.iter().filter(|run| !run.is_empty()) {
-            self.manager.zone_of_range(*run).map_err(|_| MapError::NotManaged(run.start))?;
+            self.manager.zone_of_range(*run).map_err(|_| VmemmapError::NotManaged(run.start))?;
         }
         for run in runs.iter().filter(|run| !run.is_empty()) {
             let Ok((zone, _)) = self.manager.zone_of_range(*run) else { continue };
@@ -161,8 +161,8 @@ impl<P: Platform> Vmemmap<'_, P> {
         Ok(())
     }
 
-    fn evict_batch(self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
-        let mut change = MapChange::default();
+    fn evict_batch(self, space: &dyn VmemmapSpace, batch: &mut Batch) -> VmemmapChange {
+        let mut change = VmemmapChange::default();
         let mut unflushed = Unflushed::new();
         let mut ready = Batch::new();
         for piece in batch.take() {
@@ -178,18 +178,10 @@ impl<P: Platform> Vmemmap<'_, P> {
         }
         change += self.flush(space, &mut unflushed);
         for piece in ready.take() {
-            let mut left = self.evict_piece(space, piece, &mut unflushed);
-            if left != 0 && unflushed.room() < Unflushed::CAPACITY {
-                // There may have been no room for its frames.
-                change += self.flush(space, &mut unflushed);
-                left = self.evict_piece(space, piece, &mut unflushed);
-            }
-            if left == 0 {
+            let (absent, evicted) = self.evict_or_undo(space, piece, &mut unflushed);
+            change += evicted;
+            if absent {
                 change.blocks += u64::from(piece.blocks.blocks());
-            } else {
-                // Somebody joined the section's mappings since they were prepared.
-                change += self.flush(space, &mut unflushed);
-                change += self.populate_piece(space, piece, &mut unflushed);
             }
         }
         change += self.flush(space, &mut unflushed);
@@ -211,12 +203,29 @@ impl<P: Platform> Vmemmap<'_, P> {
         self.manager.section_locks.with(self.manager.platform, piece.section(), prepare)
     }
 
-    pub(crate) fn evict_piece(
+    /// Makes a prepared piece absent; whether it is. If not, it is present again as a whole.
+    pub(crate) fn evict_or_undo(
         self,
         space: &dyn VmemmapSpace,
         piece: Piece,
         unflushed: &mut Unflushed,
-    ) -> u32 {
+    ) -> (bool, VmemmapChange) {
+        let mut change = VmemmapChange::default();
+        let mut left = self.evict_piece(space, piece, unflushed);
+        if left != 0 && unflushed.room() < Unflushed::CAPACITY {
+            // There may have been no room for its frames.
+            change += self.flush(space, unflushed);
+            left = self.evict_piece(space, piece, unflushed);
+        }
+        if left != 0 {
+            // Somebody joined the section's mappings since they were prepared.
+            change += self.flush(space, unflushed);
+            change += self.populate_piece(space, piece, unflushed);
+        }
+        (left == 0, change)
+    }
+
+    fn evict_piece(self, space: &dyn VmemmapSpace, piece: Piece, unflushed: &mut Unflushed) -> u32 {
         // SAFETY: as for `prepare_piece`: nobody looks at these descriptors until they are
         // described again (invariants 22 and 42).
         let evict = || unsafe { space.evict(piece.blocks, unflushed) };
@@ -236,8 +245,8 @@ impl<P: Platform> Vmemmap<'_, P> {
         self.manager.section_locks.with(self.manager.platform, piece.section(), populate)
     }
 
-    fn populate_batch(self, space: &dyn VmemmapSpace, batch: &mut Batch) -> MapChange {
-        let mut change = MapChange::default();
+    fn populate_batch(self, space: &dyn VmemmapSpace, batch: &mut Batch) -> VmemmapChange {
+        let mut change = VmemmapChange::default();
         let mut unflushed = Unflushed::new();
         let mut done = Batch::new();
         for piece in batch.take() {
@@ -262,12 +271,12 @@ impl<P: Platform> Vmemmap<'_, P> {
     }
 
     /// Undoes a piece that could be made absent in part only.
-    pub(crate) fn populate_piece(
+    fn populate_piece(
         self,
         space: &dyn VmemmapSpace,
         piece: Piece,
         unflushed: &mut Unflushed,
-    ) -> MapChange {
+    ) -> VmemmapChange {
         let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
         let populated = self.fill_piece(space, piece, &mut frames, unflushed);
         let mut change = self.flush(space, unflushed);
@@ -284,9 +293,13 @@ impl<P: Platform> Vmemmap<'_, P> {
     }
 
     /// Flushes what is due, and frees what that sets free.
-    pub(crate) fn flush(self, space: &dyn VmemmapSpace, unflushed: &mut Unflushed) -> MapChange {
+    pub(crate) fn flush(
+        self,
+        space: &dyn VmemmapSpace,
+        unflushed: &mut Unflushed,
+    ) -> VmemmapChange {
         let mut change =
-            MapChange { flushes: u64::from(unflushed.is_stale()), ..MapChange::default() };
+            VmemmapChange { flushes: u64::from(unflushed.is_stale()), ..VmemmapChange::default() };
         // SAFETY: filled by the calls above on this space, the platform's only one (invariant 12).
         let list = unsafe { space.flush(core::mem::take(unflushed)) };
         for run in list.runs() {

@@ -6,7 +6,7 @@
 //! flush: a second one only where a mapping of 2 MiB has to be split.
 
 use crate::manager::facets::Vmemmap;
-use crate::manager::state::vmemmap::{MapChange, MapError};
+use crate::manager::state::vmemmap::{VmemmapChange, VmemmapError};
 use crate::manager::vmemmap::hvo::{OwnFrames, Piece};
 use crate::platform::Platform;
 use crate::units::PfnRange;
@@ -24,15 +24,15 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// Process context: waits for other CPUs.
     ///
     /// # Errors
-    /// See [`MapError`]. A block for whose mapping no page table could be made stays as it was and
-    /// is counted.
+    /// See [`VmemmapError`]. A block for whose mapping no page table could be made stays as it was
+    /// and is counted.
     pub(crate) fn optimize_own_vmemmap(
         self,
         zone: &'static Zone,
         runs: impl Iterator<Item = PfnRange> + Clone,
-    ) -> Result<MapChange, MapError> {
+    ) -> Result<VmemmapChange, VmemmapError> {
         let space = self.space_to_change()?;
-        let mut change = MapChange::default();
+        let mut change = VmemmapChange::default();
         let mut withdrawn = 0;
         let mut partly = false;
         for_each_piece(zone, runs.clone(), &mut |piece| {
@@ -75,8 +75,8 @@ impl<P: Platform> Vmemmap<'_, P> {
         space: &dyn VmemmapSpace,
         piece: Piece,
         unflushed: &mut Unflushed,
-    ) -> MapChange {
-        let mut change = MapChange::default();
+    ) -> VmemmapChange {
+        let mut change = VmemmapChange::default();
         let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
         if self.prepare_piece(space, piece, &mut frames, unflushed).is_ok() {
             change.spent_pages = frames.taken_pages;
@@ -93,24 +93,12 @@ impl<P: Platform> Vmemmap<'_, P> {
         space: &dyn VmemmapSpace,
         piece: Piece,
         unflushed: &mut Unflushed,
-    ) -> MapChange {
-        let mut change = MapChange::default();
+    ) -> VmemmapChange {
         if piece.zone.is_described(piece.blocks.start) {
             // It could not be prepared.
-            return change;
+            return VmemmapChange::default();
         }
-        let mut left = self.evict_piece(space, piece, unflushed);
-        if left != 0 && unflushed.room() < Unflushed::CAPACITY {
-            // There may have been no room for its frames.
-            change += self.flush(space, unflushed);
-            left = self.evict_piece(space, piece, unflushed);
-        }
-        if left != 0 {
-            // Somebody joined the section's mappings since they were prepared.
-            change += self.flush(space, unflushed);
-            change += self.populate_piece(space, piece, unflushed);
-        }
-        change
+        self.evict_or_undo(space, piece, unflushed).1
     }
 }
 

@@ -37,9 +37,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// The eight frames of a block that hold the descriptors of its pages, ascending, while there
     /// are any.
     #[must_use]
-    pub fn map_frames(self, block: BlockNumber) -> Option<[Pfn; 8]> {
+    pub fn descriptor_frames(self, block: BlockNumber) -> Option<[Pfn; 8]> {
         let (zone, segment, _) = self.manager.place_of(block.start())?;
-        zone.map_frames(self.manager.platform, segment.index_of(block), block.start())
+        zone.descriptor_frames(self.manager.platform, segment.index_of(block), block.start())
     }
 }
 

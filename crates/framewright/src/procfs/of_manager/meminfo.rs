@@ -25,7 +25,7 @@ pub(super) fn meminfo<P: Platform>(
     line("MemAvailable", available)?;
     line("PcpFree", manager.caches().pages())?;
     line("Isolated", totals.isolated_pages)?;
-    line("MemMap", totals.map_pages)?;
+    line("MemMap", totals.descriptor_pages)?;
     line("MemMapArray", manager.vmemmap().pages())?;
     let tables_bytes = manager.metadata_bytes() - manager.vmemmap().bytes();
     write_kib(out, format_args!(""), "MemTables", tables_bytes / 1024)
@@ -53,5 +53,5 @@ pub(super) fn of_node<P: Platform>(
     line("MemFree", free)?;
     line("MemUsed", managed.saturating_sub(free))?;
     line("Isolated", sum(Zone::isolated_pages))?;
-    line("MemMap", sum(Zone::map_pages))
+    line("MemMap", sum(Zone::descriptor_pages))
 }

@@ -132,7 +132,7 @@ fn pages<'a, P: Platform>(
     )?;
     line(ISOLATED_PAGES, sum(Zone::isolated_pages))?;
     line(DEFERRED_PAGES, sum(Zone::deferred_pages))?;
-    line(MAP_PAGES, sum(Zone::map_pages))?;
+    line(MAP_PAGES, sum(Zone::descriptor_pages))?;
     line(TABLE_PAGES, sum(|zone| zone.table_memory().size() / PAGE_SIZE))?;
     Ok(())
 }

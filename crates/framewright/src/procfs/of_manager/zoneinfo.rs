@@ -41,8 +41,8 @@ fn per_node<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let table_bytes: u64 = zones_of(manager, node.id).map(|zone| zone.table_memory().size()).sum();
-    let map_pages: u64 = zones_of(manager, node.id).map(Zone::map_pages).sum();
-    write!(out, "\n      {:<12} {map_pages}", vmstat::MAP_PAGES)?;
+    let descriptor_pages: u64 = zones_of(manager, node.id).map(Zone::descriptor_pages).sum();
+    write!(out, "\n      {:<12} {descriptor_pages}", vmstat::MAP_PAGES)?;
     write!(out, "\n      {:<12} {}", vmstat::TABLE_PAGES, table_bytes / PAGE_SIZE)?;
     Ok(())
 }

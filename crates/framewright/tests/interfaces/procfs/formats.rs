@@ -351,7 +351,7 @@ fn check_sums(manager: &Fake) {
     assert_eq!(vmstat["nr_free_pages"], totals.free_pages);
     assert_eq!(vmstat["nr_pcp_pages"], manager.caches().pages());
     assert_eq!(vmstat["nr_isolated_pages"], totals.isolated_pages);
-    assert_eq!(vmstat["nr_memmap_pages"], totals.map_pages);
+    assert_eq!(vmstat["nr_memmap_pages"], totals.descriptor_pages);
     assert!(vmstat["nr_free_pages_blocks"] <= totals.free_pages);
     assert_eq!(
         (meminfo["MemTotal"], meminfo["MemFree"]),

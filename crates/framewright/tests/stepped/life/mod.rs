@@ -181,9 +181,12 @@ impl Life {
         let totals = self.manager.totals();
         assert_eq!(self.model.owned_pages(), 0);
         // What the array took of the memblock allocator is reserved, the rest the manager's.
-        let map_pages = self.array.map_or(0, |array| array.counts().frames);
+        let descriptor_pages = self.array.map_or(0, |array| array.counts().frames);
         let nobodys = totals.allocated_pages - self.lost_pages;
-        assert!(nobodys <= map_pages, "{nobodys} pages that nobody has, {map_pages} of the array");
+        assert!(
+            nobodys <= descriptor_pages,
+            "{nobodys} pages that nobody has, {descriptor_pages} of the array"
+        );
         assert_eq!(totals.isolated_pages, 0);
     }
 }

@@ -40,7 +40,7 @@ impl Life {
             64..66 => self.unisolate(),
             66 => self.claim(),
             67..70 => self.report(),
-            70 => self.change_map(),
+            70 => self.change_vmemmap(),
             71 => self.interrupted(|manager| {
                 manager.drain().expect("good frames");
             }),
@@ -412,15 +412,15 @@ impl Life {
     }
 
     /// Gives the memory map of a run back, or makes it present again.
-    fn change_map(&mut self) {
+    fn change_vmemmap(&mut self) {
         let index = self.random.index(self.runs.len());
         let Some(&Run { range, kind: Kind::Plain(_) }) = self.runs.get(index) else { return };
         let restore = self.random.one_in(3);
         self.interrupted(|manager| {
             let _ = if restore {
-                manager.bring_back_map(&[range])
+                manager.restore_vmemmap(&[range])
             } else {
-                manager.give_up_map(&[range])
+                manager.optimize_vmemmap(&[range])
             };
         });
     }
@@ -432,7 +432,7 @@ impl Life {
         let block = BlockNumber::containing(frame);
         let _ = (
             manager.block_state(block),
-            manager.vmemmap().map_frames(block),
+            manager.vmemmap().descriptor_frames(block),
             manager.debug().page_history(frame),
         );
         let _ = manager.isolation().survey(BlockRange::new(block.0, block.0 + 1));
