@@ -203,10 +203,10 @@ fn a_reader_that_goes_away_ends_qemu() {
 #[test]
 fn without_kvm_the_machine_is_emulated_and_that_is_said() {
     let body = format!(
-        "case \"$*\" in *'-accel kvm'*) echo 'qemu-system-x86_64: no luck' >&2; exit 1;; \
+        "case \"$*\" in *'-accel kvm'*) echo 'qemu-system-x86_64: kvm: no luck' >&2; exit 1;; \
          esac\n{REPORT}"
     );
-    for words in [&["--json"][..], &["--json", "--accel", "auto"], &["--json", "--accel", "kvm"]] {
+    for words in [&["--json"][..], &["--json", "--accel", "auto"]] {
         let (outcome, calls) = boot("kvm", &body, words);
         assert_eq!(outcome.json()["qemu"]["accel"], "tcg");
         // With the device QEMU was tried and failed; without it there was nothing to try.
@@ -217,10 +217,25 @@ fn without_kvm_the_machine_is_emulated_and_that_is_said() {
             outcome.stderr
         );
         if calls.contains("-accel kvm") {
-            assert!(outcome.stderr.contains("(no luck)"), "{}", outcome.stderr);
+            assert!(outcome.stderr.contains("(kvm: no luck)"), "{}", outcome.stderr);
         }
         assert!(calls.trim_end().ends_with("image") && calls.contains("-accel tcg"), "{calls}");
     }
+    // Who asks for KVM by name wants no other machine.
+    let (outcome, calls) = boot("kvm", &body, &["--json", "--accel", "kvm"]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("without --accel kvm it is emulated"), "{}", outcome.stderr);
+    assert!(!calls.contains("-accel tcg"), "{calls}");
+}
+
+#[test]
+fn what_qemu_refuses_is_not_laid_at_the_door_of_kvm() {
+    let (outcome, calls) =
+        boot("refused", "echo 'qemu-system-x86_64: no such device' >&2; exit 1", &["--json"]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("no such device"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("KVM does not work"), "{}", outcome.stderr);
+    assert_eq!(calls.matches("-accel").count(), 1, "{calls}");
 }
 
 #[test]

@@ -81,32 +81,37 @@ impl<'a> Attempts<'a> {
                 MOST_COMMAND_LINE - 1
             )));
         }
-        if self.first() == Accelerator::Kvm {
+        if self.first()? == Accelerator::Kvm {
             let ended = self.attempt(Accelerator::Kvm, command_line, endless_shell, watch)?;
             match why_kvm_fails(&ended) {
                 None => return Ok((Accelerator::Kvm, ended)),
-                Some(why) => {
-                    error::note(&format!(
-                        "KVM does not work here ({why}): the machine is emulated (tcg)"
-                    ));
-                }
+                Some(why) => self.emulate(&format!("KVM does not work here ({why})"))?,
             }
         }
         Ok((Accelerator::Tcg, self.attempt(Accelerator::Tcg, command_line, endless_shell, watch)?))
     }
 
     /// What to try first. KVM needs its device; whether QEMU can use it shows when it runs.
-    fn first(&self) -> Accelerator {
+    fn first(&self) -> Result<Accelerator, Error> {
         if self.target.accel == Some(Accel::Tcg) {
-            return Accelerator::Tcg;
+            return Ok(Accelerator::Tcg);
         }
         match std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
-            Ok(_) => Accelerator::Kvm,
+            Ok(_) => Ok(Accelerator::Kvm),
             Err(why) => {
-                error::note(&format!("no KVM (/dev/kvm: {why}): the machine is emulated (tcg)"));
-                Accelerator::Tcg
+                self.emulate(&format!("no KVM (/dev/kvm: {why})"))?;
+                Ok(Accelerator::Tcg)
             }
         }
+    }
+
+    /// Says why the machine is emulated, unless the user wants KVM and nothing else.
+    fn emulate(&self, why: &str) -> Result<(), Error> {
+        if self.target.accel == Some(Accel::Kvm) {
+            return Err(Error::Failed(format!("{why}; without --accel kvm it is emulated")));
+        }
+        error::note(&format!("{why}: the machine is emulated (tcg)"));
+        Ok(())
     }
 
     fn attempt(
@@ -206,6 +211,10 @@ fn why_kvm_fails(ended: &Ended) -> Option<String> {
     }
     match ended.how {
         End::Exit(status) if matches!(status.code(), Some(DONE | PANICKED | REFUSED)) => None,
+        // What QEMU refuses for another reason it would refuse again.
+        End::Exit(status) if status.code().is_some() && !complains_of_kvm(&ended.complaints) => {
+            None
+        }
         End::Exit(status) => {
             let complaint = ended.complaints.lines().next_back();
             let complaint =
@@ -215,6 +224,11 @@ fn why_kvm_fails(ended: &Ended) -> Option<String> {
         End::Silence => Some("no sign of life from the guest".into()),
         End::TimeOut | End::KvmFailed => None,
     }
+}
+
+/// Whether QEMU says something of KVM, or nothing at all.
+fn complains_of_kvm(complaints: &str) -> bool {
+    complaints.is_empty() || complaints.to_ascii_lowercase().contains("kvm")
 }
 
 fn shown(status: ExitStatus) -> String {

@@ -86,9 +86,8 @@ impl Transcript {
             } else if self.held_back {
                 self.status = line.strip_prefix("@status ").and_then(|status| status.parse().ok());
             } else if line.starts_with('[') {
-                // A guest that dies says why, shell or not.
-                self.log.push(line.clone());
-                return Some(line);
+                // A guest that dies says why, shell or not. It was passed on as the shell's already.
+                self.log.push(line);
             }
         } else if line == "@shell" {
             self.has_shell = true;
@@ -196,7 +195,8 @@ mod tests {
         assert_eq!(transcript.take_output(), b"@status 2\r\n> 1: @x\r\n");
         assert!(transcript.take(b"@@\n> @st").is_empty());
         assert_eq!((transcript.take_output(), transcript.status), (b"@@\n> @st".to_vec(), None));
-        assert_eq!(transcript.take(b"\n[ 1.0] Panic\n@status 3\n"), ["[ 1.0] Panic"]);
+        assert!(transcript.take(b"\n[ 1.0] Panic\n@status 3\n").is_empty());
+        assert_eq!(transcript.log.lines().collect::<Vec<_>>(), ["[ 1.0] Panic"]);
         assert_eq!((transcript.status, transcript.ended), (Some(3), false));
         assert_eq!(transcript.take(b"log\n@end\n"), ["log"]);
         assert!(transcript.ended);
