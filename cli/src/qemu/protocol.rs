@@ -86,7 +86,7 @@ impl Transcript {
             } else if self.held_back {
                 self.status = line.strip_prefix("@status ").and_then(|status| status.parse().ok());
             } else if line.starts_with('[') {
-                // A guest that dies says why, shell or not. It was passed on as the shell's already.
+                // A guest that dies says why, shell or not. The shell's output has it already.
                 self.log.push(line);
             }
         } else if line == "@shell" {
