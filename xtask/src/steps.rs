@@ -49,8 +49,6 @@ pub const ALL: &[Step] = &[
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
 ];
 
-/// The programs, by package, with their folders.
-const PROGRAMS: [(&str, &str); 2] = [("framewright-cli", "cli"), ("framewright-bench", "bench")];
 /// Integration tests of programs that boot machines begin with this.
 const QEMU_TESTS: &str = "qemu";
 /// And those that need a browser with this.
@@ -99,30 +97,20 @@ fn docs() -> Result<Passed, Failure> {
     Ok(Passed::default())
 }
 
-/// What the libraries below the programs are built with, so that programs are built upon what their
-/// tests have already: all features, and the one that the programs' dependencies want of a crate
-/// that both have.
-const PROGRAM_FEATURES: &str = "framewright/virtio-drivers,framewright/x86_64";
-const SHARED_FEATURE: &str = "bitflags/std";
-
-/// Does something with the libraries and with what else is neither a program nor a kernel. It names
-/// the same packages every time, so that cargo finds what it has built: which packages are named
-/// decides about the features of what they share.
-fn libraries(command: &[&str]) -> Run {
-    let programs = PROGRAMS.iter().flat_map(|(package, _)| ["--exclude", package]);
-    Run::cargo(command)
-        .args(["--workspace", "--all-features", "--features", SHARED_FEATURE])
-        .args(programs)
-        .args(but_kernels())
+/// Does something with all packages but the kernels. It names the same packages every time, so that
+/// cargo finds what it has built: which packages are named decides about the features of what they
+/// share.
+fn workspace(command: &[&str]) -> Run {
+    Run::cargo(command).args(["--workspace", "--all-features"]).args(but_kernels())
 }
 
-fn test_libraries() -> Run {
-    libraries(&["test", "--no-fail-fast"])
+fn test_workspace() -> Run {
+    workspace(&["test", "--no-fail-fast"])
 }
 
 /// Runs an example; it checks its own claims. Tests have built it.
 fn run_example(example: &str) -> Result<(), Failure> {
-    let built = libraries(&["build", "--profile", "test", "--example", example])
+    let built = workspace(&["build", "--profile", "test", "--example", example])
         .args(["--message-format", "json-render-diagnostics"])
         .output()?;
     let program = guest::executable(&built).ok_or_else(|| {
@@ -132,9 +120,16 @@ fn run_example(example: &str) -> Result<(), Failure> {
 }
 
 fn tests() -> Result<Passed, Failure> {
-    let mut tally = Tally::default();
-    let output = test_libraries().output()?;
-    tally.add(Tally::of(&output));
+    let init = guest::build(&guest::LINUX_INIT)?;
+    let targets = workspace::test_targets(|name| !needs_more(name))?;
+    let code = test_workspace()
+        .args(["--lib", "--bins"])
+        .args(only(&targets))
+        .env("FRAMEWRIGHT_LINUX_INIT", &init.path)
+        .output();
+    // The examples in the documentation run as well, whatever the others say.
+    let documentation = test_workspace().args(["--doc"]).output();
+    let output = joined(code, documentation)?;
     // What a test could not try on this machine, or as this user.
     let not_possible: Vec<&str> = output
         .lines()
@@ -148,24 +143,28 @@ fn tests() -> Result<Passed, Failure> {
     for example in EXAMPLES {
         run_example(example)?;
     }
-    let init = guest::build(&guest::LINUX_INIT)?;
-    for (package, folder) in PROGRAMS {
-        let targets = workspace::test_targets(folder, |name| {
-            !name.starts_with(QEMU_TESTS) && !name.starts_with(BROWSER_TESTS)
-        })?;
-        let program = Run::cargo(&["test", "--no-fail-fast", "-p", package])
-            .args(["--features", PROGRAM_FEATURES, unit_tests(package)])
-            .args(only(&targets))
-            .env("FRAMEWRIGHT_LINUX_INIT", &init.path);
-        match program.output() {
-            Ok(output) => tally.add(Tally::of(&output)),
-            Err(mut failure) => {
-                failure.tests.add(tally);
-                return Err(failure);
-            }
+    Ok(Passed { tests: Tally::of(&output), note })
+}
+
+/// What two runs wrote. One that failed tells of the other's tests, too.
+fn joined(one: Result<String, Failure>, other: Result<String, Failure>) -> Result<String, Failure> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok(one + &other),
+        (Err(mut failure), Ok(output)) | (Ok(output), Err(mut failure)) => {
+            failure.tests.add(Tally::of(&output));
+            Err(failure)
+        }
+        (Err(mut failure), Err(other)) => {
+            failure.output.push_str(&other.output);
+            failure.tests.add(other.tests);
+            Err(failure)
         }
     }
-    Ok(Passed { tests: tally, note })
+}
+
+/// Whether an integration test needs an emulator or a browser.
+fn needs_more(name: &str) -> bool {
+    name.starts_with(QEMU_TESTS) || name.starts_with(BROWSER_TESTS)
 }
 
 /// Seed of the careful run, unless the environment has one.
@@ -177,7 +176,7 @@ const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
 /// more than small machines have.
 fn careful() -> Result<Passed, Failure> {
     let seed = std::env::var(CAREFUL).unwrap_or_else(|_| CAREFUL_SEED.to_owned());
-    let output = test_libraries()
+    let output = test_workspace()
         .args(["--test", "manager", "--test", "misuse", "--test", "stepped"])
         .env(CAREFUL, &seed)
         .output()?;
@@ -195,7 +194,7 @@ fn misuse() -> Result<Passed, Failure> {
             Ok(format!("--config=profile.test.package.{name}.debug-assertions=false"))
         })
         .collect::<std::io::Result<_>>()?;
-    let output = test_libraries().args(without).args(["--test", "misuse"]).output()?;
+    let output = test_workspace().args(without).args(["--test", "misuse"]).output()?;
     Ok(Passed { tests: Tally::of(&output), ..Passed::default() })
 }
 
@@ -242,45 +241,27 @@ fn guest_image() -> Result<Passed, Failure> {
 fn qemu_tests() -> Result<Passed, Failure> {
     let version = packages::qemu()?;
     let (guest, minimal) = (guest::build(&guest::GUEST)?, guest::build(&guest::MINIMAL)?);
-    let mut tests = Tally::default();
-    for (package, folder) in PROGRAMS {
-        let targets = workspace::test_targets(folder, |name| name.starts_with(QEMU_TESTS))?;
-        if targets.is_empty() {
-            return Err(Failure::new(format!("there is no {folder}/tests/qemu*.rs\n")));
-        }
-        let output = Run::cargo(&["test", "--no-fail-fast", "-p", package])
-            .args(["--features", PROGRAM_FEATURES])
-            .args(only(&targets))
-            .env("FRAMEWRIGHT_GUEST", &guest.path)
-            .env("FRAMEWRIGHT_MINIMAL_KERNEL", &minimal.path)
-            .output();
-        match output {
-            Ok(output) => tests.add(Tally::of(&output)),
-            Err(mut failure) => {
-                failure.tests.add(tests);
-                return Err(failure);
-            }
-        }
-    }
-    Ok(Passed { tests, note: version })
+    let output = test_workspace()
+        .args(only(&required(QEMU_TESTS)?))
+        .env("FRAMEWRIGHT_GUEST", &guest.path)
+        .env("FRAMEWRIGHT_MINIMAL_KERNEL", &minimal.path)
+        .output()?;
+    Ok(Passed { tests: Tally::of(&output), note: version })
 }
 
 fn browser_tests() -> Result<Passed, Failure> {
-    let targets = workspace::test_targets("bench", |name| name.starts_with(BROWSER_TESTS))?;
-    if targets.is_empty() {
-        return Err(Failure::new("there is no bench/tests/browser*.rs\n"));
-    }
     let version = packages::browser()?;
-    let output = Run::cargo(&["test", "--no-fail-fast", "-p", "framewright-bench"])
-        .args(["--features", PROGRAM_FEATURES])
-        .args(only(&targets))
-        .output()?;
+    let output = test_workspace().args(only(&required(BROWSER_TESTS)?)).output()?;
     Ok(Passed { tests: Tally::of(&output), note: format!("{version}; pictures in target/report") })
 }
 
-/// What has unit tests in them, by package.
-fn unit_tests(package: &str) -> &'static str {
-    if package == "framewright-cli" { "--lib" } else { "--bins" }
+/// The integration tests whose names begin with `start`. That there are none is a failure.
+fn required(start: &str) -> Result<Vec<String>, Failure> {
+    let targets = workspace::test_targets(|name| name.starts_with(start))?;
+    if targets.is_empty() {
+        return Err(Failure::new(format!("there is no tests/{start}*.rs\n")));
+    }
+    Ok(targets)
 }
 
 /// Leaves the kernels out of what is done for the whole workspace.

@@ -35,30 +35,34 @@ fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> io::Result<
     Ok(())
 }
 
-/// The names of the integration tests of a package that `wanted` picks, sorted: the files of its
-/// `tests` folder, and the folders that hold a `main.rs`.
-pub fn test_targets(
-    package_folder: &str,
-    wanted: impl Fn(&str) -> bool,
-) -> io::Result<Vec<String>> {
-    let folder = root().join(package_folder).join("tests");
-    if !folder.is_dir() {
-        return Ok(Vec::new());
-    }
+/// The names of the integration tests of all packages that `wanted` picks, sorted: the files of
+/// their `tests` folders, and the folders in them that hold a `main.rs`.
+pub fn test_targets(wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
+    for parent in [root().to_owned(), root().join("crates")] {
+        for package in fs::read_dir(parent)? {
+            let folder = package?.path().join("tests");
+            if folder.is_dir() {
+                collect_targets(&folder, &mut names)?;
+            }
+        }
+    }
+    names.retain(|name| wanted(name));
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+fn collect_targets(folder: &Path, names: &mut Vec<String>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let is_target = path.extension().is_some_and(|extension| extension == "rs")
             || path.join("main.rs").is_file();
-        if is_target
-            && let Some(name) = path.file_stem().and_then(|stem| stem.to_str())
-            && wanted(name)
-        {
+        if is_target && let Some(name) = path.file_stem().and_then(|stem| stem.to_str()) {
             names.push(name.to_owned());
         }
     }
-    names.sort();
-    Ok(names)
+    Ok(())
 }
 
 /// `path` as seen from the root, for messages.
