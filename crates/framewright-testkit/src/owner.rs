@@ -19,6 +19,14 @@ pub trait Owner {
     #[track_caller]
     fn give_back(&self, range: PfnRange) -> Result<(), FreeError>;
 
+    /// `Manager::free`, and all caches emptied: the frames are in their zone then, where they
+    /// merge and are counted.
+    ///
+    /// # Errors
+    /// Those of `Manager::free`.
+    #[track_caller]
+    fn give_back_to_zone(&self, range: PfnRange) -> Result<(), FreeError>;
+
     /// `Manager::free_order`, with its errors.
     ///
     /// # Errors
@@ -82,6 +90,12 @@ impl<P: Platform> Owner for Manager<P> {
     fn give_back(&self, range: PfnRange) -> Result<(), FreeError> {
         // SAFETY: see the head of this file (invariant 42).
         unsafe { self.free(range) }
+    }
+
+    #[track_caller]
+    fn give_back_to_zone(&self, range: PfnRange) -> Result<(), FreeError> {
+        self.give_back(range)?;
+        self.drain().map(drop)
     }
 
     #[track_caller]

@@ -10,8 +10,9 @@ mod table;
 
 use super::host;
 use super::section::{Section, Table};
-use super::subject::{self, Buddy, Depot, Ours};
+use super::subject::{self, Buddy, Depot, Ours, Requests};
 use crate::bench::common::failed;
+use framewright::units::Order;
 use framewright_cli::error::Error;
 use measure::Effort;
 use rows::Rows;
@@ -29,7 +30,9 @@ random: the same, freed in random order; \
 pair: allocate one block and free it at once, both in one number; \
 one-left: single pages, when each block of the working set has one free page and all other memory \
 is taken, per-CPU caches emptied first; \
-full: a request that is refused, when all memory is taken. \
+full: a request that is refused, when all memory is taken; \
+request, odd: ours by the calls that serve any request, allocate and free instead of \
+allocate_order and free_order, odd with a quarter less than 2^order pages. \
 Threads are CPUs of their own, kept on CPUs of the host and started together. bulk, random and \
 pair are measured in rounds, in each all numbers of threads by turns (but for order 18), and a row \
 has \
@@ -76,6 +79,10 @@ const QUICK: Scale = Scale {
 };
 
 const MANAGED_GIB: [u64; 3] = [8, 64, 1024];
+/// Orders that are measured by the calls for any request, and those that runs of odd sizes are less
+/// than.
+const REQUESTED: [u8; 3] = [0, 3, 9];
+const ODD: [u8; 2] = [2, 9];
 
 /// Measures all allocators.
 ///
@@ -90,6 +97,16 @@ pub fn section(quick: bool) -> Result<Section, Error> {
         let bytes = managed_gib << 30;
         let cpus = u32::try_from(cpus).map_err(|_| failed("the host has too many CPUs"))?;
         Ours::with(bytes, cpus, |ours| {
+            if managed_gib == MANAGED_GIB[0] {
+                for order in REQUESTED.into_iter().filter_map(Order::new) {
+                    let requests = Requests::<false>(*ours);
+                    rows.order((&requests, &[]), managed_gib, order, &threads, scale)?;
+                }
+                for order in ODD.into_iter().filter_map(Order::new) {
+                    let requests = Requests::<true>(*ours);
+                    rows.order((&requests, &[]), managed_gib, order, &threads, scale)?;
+                }
+            }
             if cpus < 2 {
                 return rows.measure(ours, &[], managed_gib, &threads, scale);
             }

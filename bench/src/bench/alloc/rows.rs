@@ -29,6 +29,14 @@ pub struct Rows {
     pub left_out: Vec<String>,
 }
 
+/// What is done with one order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bulk,
+    Random,
+    Pair,
+}
+
 /// What a row is about.
 #[derive(Clone, Copy)]
 struct Title {
@@ -115,7 +123,10 @@ impl Rows {
     }
 
     /// All patterns of one order with all numbers of threads.
-    fn order<S: Subject>(
+    ///
+    /// # Errors
+    /// As [`measure`](Self::measure).
+    pub fn order<S: Subject>(
         &mut self,
         (subject, apart): (&S, &[S]),
         managed_gib: u64,
@@ -125,7 +136,7 @@ impl Rows {
     ) -> Result<(), Error> {
         let effort = scale.effort.round(scale.rounds);
         let half = (managed_gib << 30 >> PAGE_SHIFT) / order.pages() / 2;
-        for pattern in ["bulk", "random", "pair"] {
+        for (kind, pattern) in [Kind::Bulk, Kind::Random, Kind::Pair].into_iter().zip(S::PATTERNS) {
             let shared = std::slice::from_ref(subject);
             let mut ways: Vec<Way<'_, S>> =
                 threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
@@ -136,7 +147,7 @@ impl Rows {
                 ways.push(Way::new(APART, apart, apart.len()));
             }
             let share = |way: &Way<'_, S>| half.min(scale.working_set) / way.threads as u64;
-            if pattern != "pair" && ways.iter().any(|way| share(way) < LEAST_WORKING_SET) {
+            if kind != Kind::Pair && ways.iter().any(|way| share(way) < LEAST_WORKING_SET) {
                 self.leave_out(format!(
                     "{pattern} where a thread's share of half the memory is less than \
                      {LEAST_WORKING_SET} blocks"
@@ -154,23 +165,25 @@ impl Rows {
                         working_set: blocks,
                         passes: (scale.operations / blocks.max(1)).max(1),
                     };
-                    way.round(|member, subject| match pattern {
-                        "bulk" => {
+                    way.round(|member, subject| match kind {
+                        Kind::Bulk => {
                             patterns::fill_and_free(subject, member, load, Freeing::InOrder, effort)
                         }
-                        "random" => patterns::fill_and_free(
+                        Kind::Random => patterns::fill_and_free(
                             subject,
                             member,
                             load,
                             Freeing::Shuffled,
                             effort,
                         ),
-                        _ => patterns::pair(subject, member, order, scale.operations, effort),
+                        Kind::Pair => {
+                            patterns::pair(subject, member, order, scale.operations, effort)
+                        }
                     })?;
                 }
             }
             for way in ways {
-                let working_set = if pattern == "pair" { 1 } else { share(&way) };
+                let working_set = if kind == Kind::Pair { 1 } else { share(&way) };
                 let Way { allocator, threads, samples, line_ns, .. } = way;
                 self.add(
                     Title { allocator, managed_gib, order, pattern, threads, working_set },

@@ -8,6 +8,9 @@ pub trait Subject: Sync {
     /// What it is called in results.
     const NAME: &'static str;
 
+    /// What the patterns are called in results: fill and free in order, at random, and a pair.
+    const PATTERNS: [&'static str; 3] = ["bulk", "random", "pair"];
+
     /// Proof that the calling thread is a CPU.
     type Seat<'a>
     where

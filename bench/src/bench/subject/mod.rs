@@ -7,11 +7,13 @@ mod buddy;
 mod depot;
 mod interface;
 mod ours;
+mod requests;
 
 pub use buddy::Buddy;
 pub use depot::Depot;
 pub use interface::{Free, Subject};
 pub use ours::Ours;
+pub use requests::Requests;
 
 /// Names of all subjects, ours first.
 pub const NAMES: [&str; 3] = [Ours::NAME, Buddy::NAME, Depot::NAME];

@@ -11,11 +11,17 @@ use framewright_hosted::{CpuToken, HostedPlatform, Machine};
 /// Small marks, so that a filled machine is nearly full.
 const PARAMETERS: &str = "min_free_kbytes=128 watermark_scale_factor=1 pages=none";
 
-/// The manager of a synthetic machine.
+/// The manager of a synthetic machine, by its short calls for an order.
 #[derive(Clone, Copy)]
 pub struct Ours<'a>(&'a Manager<HostedPlatform>);
 
-impl Ours<'_> {
+impl<'a> Ours<'a> {
+    /// The manager itself.
+    #[inline]
+    pub const fn manager(&self) -> &'a Manager<HostedPlatform> {
+        self.0
+    }
+
     /// Brings up a machine with one node and lends its manager to `work`.
     ///
     /// # Errors
@@ -79,6 +85,6 @@ impl Subject for Ours<'_> {
 }
 
 #[cold]
-fn refused(pfn: u64, order: Order) -> ! {
+pub(super) fn refused(pfn: u64, order: Order) -> ! {
     panic!("frame {pfn} of {order:?} was allocated and cannot be freed")
 }

@@ -1,6 +1,7 @@
 //! Requests across zones and nodes.
 
 use crate::block::MigrateType;
+use crate::debug::Place;
 use crate::frames;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
@@ -14,21 +15,39 @@ use core::iter;
 use core::panic::Location;
 
 impl<P: Platform> Manager<P> {
-    /// Allocates a run of frames. Zones are asked from the wanted one down on the wanted node, then
-    /// on the others by distance; all of them first above their low watermark, then above their min
-    /// watermark (Linux: `mm/page_alloc.c`, `__setup_per_zone_wmarks`). When that fails the caches
-    /// of CPUs are drained, then the reclaim hook is asked
+    /// Allocates a run of frames: out of the CPU's cache where that has what is wanted, which
+    /// takes little longer than [`allocate_order`](Self::allocate_order), else out of the zones.
+    /// Those are asked from the wanted one down on the wanted node, then on the others by
+    /// distance; all of them first above their low watermark, then above their min watermark
+    /// (Linux: `mm/page_alloc.c`, `__setup_per_zone_wmarks`). When that fails the caches of CPUs
+    /// are drained, then the reclaim hook is asked
     /// ([`set_reclaim`](super::Pressure::set_reclaim)), then come the reserves, if the request may
     /// have them.
     ///
     /// # Errors
     /// See [`AllocateError`].
+    #[inline]
     #[track_caller]
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
+        if !self.pressure.epoch.wants_attention()
+            && let Some(taken) = self.allocate_cached(request)
+        {
+            return Ok(taken);
+        }
+        self.allocate_from_zones(request, Location::caller())
+    }
+
+    /// [`allocate`](Self::allocate) where no cache can serve.
+    #[inline(never)]
+    fn allocate_from_zones(
+        &self,
+        request: &Request,
+        place: Place,
+    ) -> Result<PfnRange, AllocateError> {
         let (taken, is_zero) = self.allocate_known(request)?;
         let clear = request.zeroed && !is_zero;
         if self.pressure.epoch.wants_attention() {
-            self.after_allocation(iter::once(taken), clear, Location::caller())?;
+            self.after_allocation(iter::once(taken), clear, place)?;
         } else if clear {
             frames::zero(self.platform, taken);
         }
@@ -271,6 +290,10 @@ impl<P: Platform> Manager<P> {
             self.vmemmap().grow_at(zone, wanted);
             taken = attempt();
         }
+        if taken.is_none() && self.caches.iter().any(|cache| cache.find(wanted).is_some()) {
+            self.drain_for_more();
+            taken = attempt();
+        }
         let taken = taken.ok_or(not_free)?;
         // What is left of a block that was taken apart may have another type now, which somebody
         // waits for.
@@ -287,16 +310,21 @@ impl<P: Platform> Manager<P> {
     ///
     /// The manager's own tables, the vmemmap as bring-up made it, and what is kept for pools are
     /// not allocated. Frames that the array took later, when its parts were given back or restored,
-    /// are its own allocations like anybody's. What is in the cache of a CPU, because it was freed
-    /// before, is taken for allocated but by builds with debug assertions, as in
-    /// [`free_order`](Self::free_order), and with `page_owner=on`.
+    /// are its own allocations like anybody's.
+    ///
+    /// What requests could have been given and is no more than a block goes into the CPU's cache.
+    /// What is wrong with it is found where [`free_order`](Self::free_order) finds it: here in
+    /// builds with debug assertions and with `page_owner=on`, else when it leaves the cache. All
+    /// other ranges are looked at here in every build, but for what is in a cache because it was
+    /// freed before.
     ///
     /// # Errors
-    /// See [`FreeError`]; nothing has then changed (invariant 13).
+    /// See [`FreeError`]; nothing of `range` has then changed hands (invariant 13).
     ///
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, and
     /// nobody uses them any more.
+    #[inline]
     #[track_caller]
     pub unsafe fn free(&self, range: PfnRange) -> Result<(), FreeError> {
         if range.is_empty() {
@@ -305,8 +333,18 @@ impl<P: Platform> Manager<P> {
         if cfg!(debug_assertions) {
             self.check_free(range).map_err(|error| self.explained(error))?;
         }
+        if !self.pressure.epoch.wants_attention()
+            && let Some(freed) = self.free_cached(range, Location::caller())
+        {
+            return freed;
+        }
+        self.free_uncached(range, Location::caller())
+    }
+
+    /// [`free`](Self::free) where it is to be in its zone afterwards.
+    pub(super) fn free_uncached(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
         if self.pressure.epoch.wants_attention() {
-            self.before_free(range, true, Location::caller())?;
+            self.before_free(range, true, place)?;
         }
         self.free_bare(range)
     }

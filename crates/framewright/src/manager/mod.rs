@@ -1,16 +1,17 @@
 //! The manager: all memory of a machine behind one front door.
 //!
 //! [`Manager::bring_up`] builds it from the memblock allocator's free memory (`init`). The usual
-//! operations go through the calling CPU's cache (`pcp`); `alloc` serves all others, across zones
-//! and nodes, and `reclaim` those that find too little. The `facets` lead to everything else:
-//! `hugetlb` keeps pools of huge pages, `vmemmap` brings up withheld memory and gives the
-//! descriptors of huge pages back (HVO), `refcount` counts references, `isolate` takes blocks out
-//! of circulation, `reporting` is what a reporter shares with everybody. What they share is in
-//! `state`.
+//! operations go through the calling CPU's cache (`pcp`, `pcp_request`); `alloc` serves all others,
+//! across zones and nodes, and `reclaim` those that find too little. The `facets` lead to
+//! everything else: `hugetlb` keeps pools of huge pages, `vmemmap` brings up withheld memory and
+//! gives the descriptors of huge pages back (HVO), `refcount` counts references, `isolate` takes
+//! blocks out of circulation, `reporting` is what a reporter shares with everybody. What they share
+//! is in `state`.
 //!
 //! ```text
 //!   allocate_order, free_order ──> pcp ──refill, drain──> zone
-//!   allocate, free ──────────────> alloc ───────────────> zone     too little: reclaim
+//!   allocate, free ──> pcp_request ─┘
+//!                  └─> alloc ───────────────────────────> zone     too little: reclaim
 //! ```
 //!
 //! It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
@@ -57,6 +58,7 @@ mod numa;
 mod owned;
 mod pcp;
 mod pcp_drain;
+mod pcp_request;
 mod reclaim;
 mod refcount;
 mod reporting;

@@ -178,7 +178,12 @@ impl<P: Platform> Manager<P> {
 
     /// Fills the cache and takes a run; nothing when the order is not cached, or no zone has any
     /// above its marks.
-    fn refill(&self, cache: &CpuCache, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
+    pub(super) fn refill(
+        &self,
+        cache: &CpuCache,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Option<Pfn> {
         if !cache.caches(order, migrate_type) {
             return None;
         }
@@ -187,7 +192,8 @@ impl<P: Platform> Manager<P> {
         if let Some(start) = cache.get(order, migrate_type) {
             return Some(start);
         }
-        if cache.reuse_where(order, migrate_type, |base| self.is_crowded(base)) {
+        let is_crowded = |base| self.use_of_block(base).is_some_and(|(_, crowded)| crowded);
+        if cache.reuse_where(order, migrate_type, is_crowded) {
             return cache.get(order, migrate_type);
         }
         let home = self.zones.get(cache.zone)?;
@@ -295,7 +301,7 @@ impl<P: Platform> Manager<P> {
     /// Makes room in the cache, or frees into the zone; tells those who want to know of every free.
     #[cold]
     #[inline(never)]
-    fn free_slowly(
+    pub(super) fn free_slowly(
         &self,
         start: Pfn,
         order: Order,
@@ -324,38 +330,47 @@ impl<P: Platform> Manager<P> {
                     return Some(Err(error));
                 }
             }
-            let mut result = Ok(());
-            let mut put = cache.put(start, order);
-            if put == Put::Full
-                && order == Order::BLOCK
-                && let Some(home) = self.zones.get(cache.zone)
-                && cache.adapt(Flow::Out, self.may_keep_more(home))
-            {
-                put = cache.put(start, order);
-            }
-            if put == Put::Full {
-                // Of words as many as go back together: of those that stay some may be used again.
-                // Of runs the newer half may be wanted soon, of blocks, which cost most under the
-                // lock, a quarter.
-                let waiting = cache.waiting(order);
-                let oldest = match order.get() {
-                    0..4 => waiting.min(MOST_FREED),
-                    BLOCK_ORDER => waiting - waiting / 4,
-                    _ => waiting.div_ceil(2),
-                };
-                result = self.return_oldest(cache, order, oldest);
-                put = cache.put(start, order);
-            }
-            match put {
-                Put::Cached => Some(result),
-                Put::DoubleFree => Some(Err(FreeError::free_already(start))),
-                Put::Full => None,
+            match self.put_making_room(cache, start, order) {
+                (Put::Cached, result) => Some(result),
+                (Put::DoubleFree, _) => Some(Err(FreeError::free_already(start))),
+                (Put::Full, _) => None,
             }
         });
         if let Some(result) = kept.flatten() {
             return result;
         }
         self.free_into_zone(start, order, (!told).then_some(place))
+    }
+
+    /// Puts a run into a cache; a full one gives some of what it has back first, which is what the
+    /// result is about.
+    pub(super) fn put_making_room(
+        &self,
+        cache: &CpuCache,
+        start: Pfn,
+        order: Order,
+    ) -> (Put, Result<(), FreeError>) {
+        let mut put = cache.put(start, order);
+        if put == Put::Full
+            && order == Order::BLOCK
+            && let Some(home) = self.zones.get(cache.zone)
+            && cache.adapt(Flow::Out, self.may_keep_more(home))
+        {
+            put = cache.put(start, order);
+        }
+        if put != Put::Full {
+            return (put, Ok(()));
+        }
+        // Of words as many as go back together: of those that stay some may be used again. Of runs
+        // the newer half may be wanted soon, of blocks, which cost most under the lock, a quarter.
+        let waiting = cache.waiting(order);
+        let oldest = match order.get() {
+            0..4 => waiting.min(MOST_FREED),
+            BLOCK_ORDER => waiting - waiting / 4,
+            _ => waiting.div_ceil(2),
+        };
+        let result = self.return_oldest(cache, order, oldest);
+        (cache.put(start, order), result)
     }
 
     /// Frees what no cache keeps.
@@ -431,13 +446,11 @@ impl<P: Platform> Manager<P> {
         found.map_or(Ok(()), |pfn| Err(FreeError::free_already(pfn)))
     }
 
-    /// Whether this frame's block has so little free that it will hardly become whole soon. Asked
-    /// without the lock: a wrong answer costs little.
-    fn is_crowded(&self, pfn: Pfn) -> bool {
+    /// What the block of this frame is for, and whether it has so little free that it will hardly
+    /// become whole soon. Asked without the lock: a wrong answer costs little.
+    pub(super) fn use_of_block(&self, pfn: Pfn) -> Option<(MigrateType, bool)> {
         let block = BlockNumber::containing(pfn);
-        let segment = segment::find(self.directory, block);
-        let zone = segment.and_then(|segment| self.zones.get(usize::from(segment.zone)));
-        let (Some(segment), Some(zone)) = (segment, zone) else { return false };
-        zone.is_crowded(segment.index_of(block))
+        let segment = segment::find(self.directory, block)?;
+        self.zones.get(usize::from(segment.zone))?.use_unlocked(segment.index_of(block))
     }
 }

@@ -193,7 +193,15 @@ impl<P: Platform> Manager<P> {
                 result = join(result, self.return_oldest(cache, order, waiting).map(|()| 0));
             }
         }
+        while let Some(range) = cache.give_up_odd() {
+            result = join(result, self.return_odd(range).map(|()| 0));
+        }
         result
+    }
+
+    /// Gives a run of any number of pages back to its zone.
+    pub(super) fn return_odd(&self, range: PfnRange) -> Result<(), FreeError> {
+        self.free_bare(range).map_err(|error| self.explained(error))
     }
 }
 

@@ -9,13 +9,15 @@
 //! are handed out again ([`CpuCache::reuse_where`]); all others only when the zone has nothing, or
 //! nothing but reported memory.
 //!
-//! For orders 4 to 9 there is a stack of runs. That of order 9, whole blocks, is larger while they
+//! For orders 4 to 9 there is a stack of runs, and for what is no power of two there are a few runs
+//! of any size ([`OddRuns`]). That of order 9, whole blocks, is larger while they
 //! come or go in bulk ([`CpuCache::adapt`]).
 //!
 //! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles
 //! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
 //! Release there. A sum over another CPU's cache is a guess.
 
+use super::odd::OddRuns;
 use super::words::{NOWHERE, Put, Runs, Stack, Word};
 use crate::block::MigrateType;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
@@ -100,6 +102,7 @@ pub(crate) struct CpuCache {
     freed: [Stack; WORD_ORDERS],
     ready: [Stack; WORD_ORDERS],
     stacks: [Stack; STACK_ORDERS],
+    odd: OddRuns,
     /// Of `freed` and `ready`.
     entries: [Word; sum(&FREED) + sum(&READY)],
     /// Of `stacks`.
@@ -144,6 +147,7 @@ impl CpuCache {
                     share >> (stack + WORD_ORDERS)
                 }
             }),
+            odd: OddRuns::new(share),
             entries: core::array::from_fn(|_| Word::empty()),
             starts: core::array::from_fn(|_| AtomicU64::new(NOWHERE)),
         }
@@ -238,7 +242,7 @@ impl CpuCache {
                 }
             }
         }
-        None
+        self.odd.find(range)
     }
 
     /// Changes which frames are kept. For whoever has the cache.
@@ -286,6 +290,30 @@ impl CpuCache {
         };
         entry.store(start.0, Ordering::Relaxed);
         Put::Cached
+    }
+
+    /// A run of just so many pages, no power of two, if one is here.
+    #[inline]
+    pub(crate) fn get_odd(&self, pages: u64, migrate_type: MigrateType) -> Option<Pfn> {
+        self.contents.touch();
+        self.odd.get(pages, migrate_type)
+    }
+
+    /// Whether a run is one that [`put_odd`](Self::put_odd) is for.
+    pub(crate) fn is_odd(range: PfnRange) -> bool {
+        OddRuns::takes(range)
+    }
+
+    /// Keeps a run of a number of pages that is no power of two, if there is room.
+    pub(crate) fn put_odd(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
+        self.contents.touch();
+        self.odd.put(range, migrate_type)
+    }
+
+    /// The oldest of these runs, which leaves the cache.
+    pub(crate) fn give_up_odd(&self) -> Option<PfnRange> {
+        self.contents.touch();
+        self.odd.give_up()
     }
 
     /// How much a refill should take, in words or runs, besides what the caller wants: more each
@@ -336,7 +364,7 @@ impl CpuCache {
                 stack.limit()
             }) << order
         };
-        let most = 64 * words + stacks.map(most).sum::<u64>();
+        let most = 64 * words + stacks.map(most).sum::<u64>() + self.odd.limit_pages();
         (64 * (1 + u64::from(self.ready[0].limit())), most)
     }
 
@@ -503,7 +531,9 @@ impl CpuCache {
             pages += words.iter().chain(stacked).map(runs).sum::<u64>() << order;
         }
         let stacks = self.stacks.iter().zip(WORD_ORDERS..);
-        pages + stacks.map(|(stack, order)| u64::from(stack.len()) << order).sum::<u64>()
+        pages
+            + stacks.map(|(stack, order)| u64::from(stack.len()) << order).sum::<u64>()
+            + self.odd.pages()
     }
 }
 

@@ -89,13 +89,25 @@ impl PfnRange {
 
     /// The order whose naturally aligned piece this is; none when it is not one.
     #[must_use]
+    #[inline]
     pub const fn as_order(self) -> Option<Order> {
-        match Order::for_pages(self.pages()) {
-            Some(order) if order.pages() == self.pages() && self.start.is_aligned(order) => {
-                Some(order)
-            }
-            _ => None,
+        let pages = self.pages();
+        if !pages.is_power_of_two() || self.start.0 & (pages - 1) != 0 {
+            return None;
         }
+        Order::for_pages(pages)
+    }
+
+    /// The naturally aligned runs that it consists of, as few as possible, none larger than `most`.
+    pub(crate) fn runs(self, most: Order) -> impl Iterator<Item = (Pfn, Order)> {
+        let mut rest = self;
+        core::iter::from_fn(move || {
+            let pages = core::num::NonZeroU64::new(rest.pages())?;
+            let order = rest.start.0.trailing_zeros().min(pages.ilog2()).min(most.get().into());
+            let start = rest.start;
+            rest.start = start.add(1 << order);
+            Some((start, u8::try_from(order).ok().and_then(Order::new)?))
+        })
     }
 
     /// The range in bytes.

@@ -50,17 +50,18 @@ impl BlockGroups {
 }
 
 impl Zone {
-    /// Whether block `index` is split, for movable memory, and has little free. A guess for those
-    /// without the lock.
-    pub(crate) fn is_crowded(&self, index: u32) -> bool {
-        if !self.table.is_ready(index) {
-            return false;
+    /// What block `index` is for if somebody has it or a part of it, and whether it is crowded:
+    /// split, for movable memory, and with little free. A guess for those without the lock.
+    pub(crate) fn use_unlocked(&self, index: u32) -> Option<(MigrateType, bool)> {
+        let state = self.table.is_ready(index).then(|| self.table.state(index))?;
+        let is_split = state.is(State::Split);
+        if !(is_split || state.is(State::Whole)) || state.is_unavailable() {
+            return None;
         }
-        let state = self.table.state(index);
-        state.is(State::Split)
-            && !state.is_unavailable()
-            && state.migrate_type() == MigrateType::Movable
-            && state.free_pages() <= CROWDED_PAGES
+        let migrate_type = state.migrate_type();
+        let is_crowded =
+            is_split && migrate_type == MigrateType::Movable && state.free_pages() <= CROWDED_PAGES;
+        Some((migrate_type, is_crowded))
     }
 
     /// Fills a cache whose words or stack for this order are used up and takes one run for the

@@ -120,7 +120,7 @@ impl Rig {
     }
 
     pub fn free(&self, range: PfnRange) {
-        self.manager.give_back(range).expect("it is held");
+        self.manager.give_back_to_zone(range).expect("it is held");
     }
 
     /// All of memory in blocks of `order`, as far as there are any.

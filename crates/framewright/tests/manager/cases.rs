@@ -75,7 +75,7 @@ fn every_order_comes_back_and_merges() {
     for of in 9..=18 {
         let taken = take(&manager, Request::new(order(of)));
         check(&manager);
-        manager.give_back(taken).expect("it was allocated");
+        manager.give_back_to_zone(taken).expect("it was allocated");
         check(&manager);
     }
     let after: Vec<_> = manager.views().map(|zone| zone.free_blocks()).collect();
@@ -103,9 +103,9 @@ fn all_memory_can_be_taken_once_and_comes_back_in_any_pieces() {
     // Neighbours may go back in one call, whoever allocated them.
     let run = PfnRange::new(16 << 8, 128 << 8);
     assert!(seen.contains(&run.start));
-    manager.give_back(run).expect("all of it is allocated");
+    manager.give_back_to_zone(run).expect("all of it is allocated");
     for block in taken.iter().filter(|block| block.intersection(run).is_empty()) {
-        manager.give_back(*block).expect("allocated");
+        manager.give_back_to_zone(*block).expect("allocated");
     }
     check(&manager);
     assert_eq!(manager.totals().free_pages, free);
@@ -117,7 +117,7 @@ fn a_part_of_a_larger_run_goes_back_in_any_order() {
     let free = manager.totals().free_pages;
     let taken = take(&manager, Request::new(Order::MAX));
     for (first, blocks) in [(100, 1), (0, 100), (300, 212), (101, 100), (202, 98), (201, 1)] {
-        manager.give_back(part(taken, first, blocks)).expect("still allocated");
+        manager.give_back_to_zone(part(taken, first, blocks)).expect("still allocated");
         check(&manager);
     }
     assert_eq!(manager.totals().free_pages, free);
@@ -146,7 +146,7 @@ fn wrong_frees_are_named_and_change_nothing() {
         (PfnRange::new(u64::MAX - 511, u64::MAX), "no zone manages"),
     ];
     for (range, text) in errors {
-        let error = manager.give_back(range).expect_err("refused").to_string();
+        let error = manager.give_back_to_zone(range).expect_err("refused").to_string();
         // Page owners, which careful runs have, know that frames were never allocated.
         let never = crate::common::is_careful()
             && text == "double free"
@@ -155,8 +155,8 @@ fn wrong_frees_are_named_and_change_nothing() {
         assert_eq!(manager.totals().free_pages, free);
     }
     check(&manager);
-    manager.give_back(taken).expect("untouched by the errors");
-    let again = manager.give_back(taken);
+    manager.give_back_to_zone(taken).expect("untouched by the errors");
+    let again = manager.give_back_to_zone(taken);
     assert!(
         matches!(again, Err(FreeError::NotAllocated { state: Some(State::Free), .. })),
         "{again:?}"
@@ -171,7 +171,7 @@ fn a_free_across_zones_is_refused() {
     let dma32 =
         manager.allocate_at(Pfn(16 << 8), Order::BLOCK, MigrateType::Movable).expect("free");
     let both = PfnRange { start: dma.start, end: dma32.end };
-    assert_eq!(manager.give_back(both), Err(FreeError::SpansZones(both)));
+    assert_eq!(manager.give_back_to_zone(both), Err(FreeError::SpansZones(both)));
     check(&manager);
 }
 
@@ -324,9 +324,9 @@ fn frames_that_were_never_managed_cannot_be_freed() {
     }
     for (pfn, pages) in [(0x2005, 1), (0x2400, 1), (0x247f, 2), (0x2003, 4), (0x447, 0x10)] {
         let range = PfnRange::new(pfn, pfn + pages);
-        assert!(manager.give_back(range).is_err(), "{range:?}");
+        assert!(manager.give_back_to_zone(range).is_err(), "{range:?}");
     }
-    let error = manager.give_back(PfnRange::new(0x2400, 0x2402));
+    let error = manager.give_back_to_zone(PfnRange::new(0x2400, 0x2402));
     assert_eq!(
         error,
         Err(FreeError::NotAllocated {
@@ -337,7 +337,7 @@ fn frames_that_were_never_managed_cannot_be_freed() {
     );
     check(&manager);
     for start in [0x2000, 0x2010, 0x2480, 0x2500] {
-        manager.give_back(PfnRange::new(start, start + 4)).expect("allocated");
+        manager.give_back_to_zone(PfnRange::new(start, start + 4)).expect("allocated");
     }
     check(&manager);
     assert_eq!(manager.totals().allocated_pages, 0);
@@ -383,7 +383,7 @@ fn types_claim_from_one_another_and_stay_together() {
         "movable memory keeps out of the claimed 16 MiB"
     );
     for range in [first, second, movable] {
-        manager.give_back(range).expect("allocated");
+        manager.give_back_to_zone(range).expect("allocated");
     }
     check(&manager);
     for kind in [MigrateType::Cma, MigrateType::HighAtomic, MigrateType::Isolate] {
@@ -424,14 +424,14 @@ fn a_gib_that_was_never_split_is_handed_out_and_divided() {
     let gib_at = |gib: u64| Pfn(gib << 18);
     let whole = manager.allocate_at(gib_at(6), Order::MAX, MigrateType::Movable).expect("free");
     check(&manager);
-    manager.give_back(part(whole, 511, 1)).expect("allocated");
+    manager.give_back_to_zone(part(whole, 511, 1)).expect("allocated");
     check(&manager);
     assert!(
         manager.allocate_at(Pfn(gib_at(7).0 + 512 * 3), Order::BLOCK, MigrateType::Movable).is_ok()
     );
     check(&manager);
     let again = manager.allocate_at(gib_at(8), Order::MAX, MigrateType::Movable).expect("free");
-    manager.give_back(again).expect("allocated");
+    manager.give_back_to_zone(again).expect("allocated");
     assert!(
         manager.block_state(BlockNumber(8 * 512 + 100)).is_some_and(|state| state.is(State::Free))
     );

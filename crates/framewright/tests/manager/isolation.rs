@@ -62,7 +62,10 @@ fn a_part_of_a_free_gib_is_isolated_and_put_back() {
             let inside = Pfn(range.start.start().0 + 4096);
             assert!(manager.allocate_at(inside, order(of), MigrateType::Movable).is_err());
         }
-        assert!(matches!(manager.give_back(frames(range)), Err(FreeError::NotAllocated { .. })));
+        assert!(matches!(
+            manager.give_back_to_zone(frames(range)),
+            Err(FreeError::NotAllocated { .. })
+        ));
         assert!(matches!(manager.isolation().isolate(range), Err(IsolateError::Isolated(_))));
         // In parts, in any order.
         for part in
@@ -101,7 +104,7 @@ fn what_cannot_be_isolated_wholly_is_not_isolated_at_all() {
     let isolated = manager.isolation().isolate(half).expect("it is divided");
     assert_eq!((isolated.free_pages, isolated.in_use_pages), (512 * 512, 256 * 512));
     check(&manager);
-    manager.give_back(block).expect("allocated, in two pieces by now");
+    manager.give_back_to_zone(block).expect("allocated, in two pieces by now");
     check(&manager);
     assert_eq!(manager.isolation().survey(half).expect("there").in_use_pages, 0);
     manager.isolation().unisolate(half).expect("isolated");
@@ -149,7 +152,9 @@ fn frees_into_isolated_blocks_stay() {
             manager.allocate_at(Pfn(17 * 512), Order::BLOCK, MigrateType::Movable).expect("free");
         let part =
             manager.allocate_at(Pfn(18 * 512), Order::BLOCK, MigrateType::Movable).expect("free");
-        manager.give_back(PfnRange::new(part.start.0 + 5, part.start.0 + 9)).expect("allocated");
+        manager
+            .give_back_to_zone(PfnRange::new(part.start.0 + 5, part.start.0 + 9))
+            .expect("allocated");
         for &page in &pieces[..30] {
             manager.give_back_order(page, Order::PAGE).expect("allocated");
         }
@@ -171,11 +176,17 @@ fn frees_into_isolated_blocks_stay() {
             matches!(all, Err(IsolateError::InUse(pages)) if pages.in_use_pages == 512 + 508),
             "{all:?}"
         );
-        manager.give_back(PfnRange::new(whole.start.0, whole.start.0 + 100)).expect("allocated");
+        manager
+            .give_back_to_zone(PfnRange::new(whole.start.0, whole.start.0 + 100))
+            .expect("allocated");
         check(&manager);
-        manager.give_back(PfnRange::new(whole.start.0 + 100, whole.end.0)).expect("allocated");
-        manager.give_back(PfnRange::new(part.start.0, part.start.0 + 5)).expect("allocated");
-        manager.give_back(PfnRange::new(part.start.0 + 9, part.end.0)).expect("allocated");
+        manager
+            .give_back_to_zone(PfnRange::new(whole.start.0 + 100, whole.end.0))
+            .expect("allocated");
+        manager
+            .give_back_to_zone(PfnRange::new(part.start.0, part.start.0 + 5))
+            .expect("allocated");
+        manager.give_back_to_zone(PfnRange::new(part.start.0 + 9, part.end.0)).expect("allocated");
         check(&manager);
         assert_eq!(manager.isolation().survey(range).expect("there").free_pages, 4 * 512);
         // Nobody else can have it, whatever is wanted.
@@ -190,10 +201,14 @@ fn frees_into_isolated_blocks_stay() {
         check(&manager);
         assert_eq!(manager.totals().isolated_pages, 0);
         for taken in outside {
-            manager.give_back(taken).expect("allocated");
+            manager.give_back_to_zone(taken).expect("allocated");
         }
-        manager.give_back(PfnRange::new(claimed.start.0 + 1, claimed.end.0)).expect("claimed");
-        manager.give_back(PfnRange::new(claimed.start.0, claimed.start.0 + 1)).expect("claimed");
+        manager
+            .give_back_to_zone(PfnRange::new(claimed.start.0 + 1, claimed.end.0))
+            .expect("claimed");
+        manager
+            .give_back_to_zone(PfnRange::new(claimed.start.0, claimed.start.0 + 1))
+            .expect("claimed");
         check(&manager);
         let back = manager.totals();
         assert_eq!(
@@ -300,7 +315,7 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
                 }
                 isolated.store(false, Ordering::Release);
                 match manager.isolation().claim(range) {
-                    Ok(claimed) => manager.give_back(claimed).expect("claimed"),
+                    Ok(claimed) => manager.give_back_to_zone(claimed).expect("claimed"),
                     Err(IsolateError::InUse(_)) => {
                         manager.isolation().unisolate(range).expect("isolated")
                     }
@@ -364,7 +379,7 @@ fn learn(manager: &Fake) -> BlockModel {
         model.add_free(PfnRange::new(frame.0, frame.0 + 1));
     }
     for page in pages {
-        manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
+        manager.give_back_to_zone(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
     }
     model
 }
@@ -405,7 +420,7 @@ fn follow(steps: &[Step], pages: Pages) {
                 let range = held.swap_remove(slot % held.len());
                 let start = range.start.0 + first % range.pages();
                 let piece = PfnRange::new(start, (start + pages).min(range.end.0));
-                model.freed(piece, manager.give_back(piece).is_ok());
+                model.freed(piece, manager.give_back_to_zone(piece).is_ok());
                 let rest = [
                     PfnRange { start: range.start, end: piece.start },
                     PfnRange { start: piece.end, end: range.end },
@@ -417,7 +432,7 @@ fn follow(steps: &[Step], pages: Pages) {
                 let of = Order::for_pages(range.pages()).filter(|of| of.pages() == range.pages());
                 match of.filter(|&of| range.start.is_aligned(of)) {
                     Some(of) => manager.give_back_order(range.start, of).expect("held"),
-                    None => manager.give_back(range).expect("held"),
+                    None => manager.give_back_to_zone(range).expect("held"),
                 }
                 model.freed(range, true);
             }
@@ -478,7 +493,7 @@ fn follow(steps: &[Step], pages: Pages) {
         manager.isolation().unisolate(range).expect("isolated");
     }
     for range in held {
-        manager.give_back(range).expect("held");
+        manager.give_back_to_zone(range).expect("held");
     }
     manager.drain().expect("only good frames are cached");
     check(&manager);

@@ -11,6 +11,7 @@ mod aids;
 mod bad_types;
 mod boot_pages;
 mod cached;
+mod cached_requests;
 mod cases;
 mod cpus;
 mod deferred;

@@ -74,7 +74,7 @@ fn a_descriptor_is_64_bytes_and_lies_where_it_should() {
     page.owner_words()[5].store(0x1234_5678_9abc_def0, Ordering::Relaxed);
     assert_eq!(machine.load(block.add(504).address() + 130 * 64 + 56), 0x1234_5678_9abc_def0);
     page.clear();
-    manager.give_back(taken).expect("allocated");
+    manager.give_back_to_zone(taken).expect("allocated");
     check(&manager);
 }
 
@@ -106,12 +106,12 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
         // Nobody frees the frames of descriptors, alone or among others.
         let own = block.add(first as u64 + 3);
         for of in [one(own), PfnRange::new(own.0, own.0 + 3)] {
-            assert_reserved(manager.give_back(of), own);
+            assert_reserved(manager.give_back_to_zone(of), own);
         }
-        assert!(manager.give_back(PfnRange::new(block.0, block.0 + 512)).is_err());
+        assert!(manager.give_back_to_zone(PfnRange::new(block.0, block.0 + 512)).is_err());
         for range in taken.drain(..) {
             assert!(page(&manager, range.start).is_some_and(Page::is_clear));
-            manager.give_back(range).expect("allocated");
+            manager.give_back_to_zone(range).expect("allocated");
         }
         check(&manager);
         // One complete block stays split; asking for a larger one puts it together.
@@ -119,7 +119,7 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
             .allocate_at(Pfn(16 * 512), order(12), MigrateType::Movable)
             .expect("all of it is free");
         assert_eq!(manager.totals().descriptor_pages, idle.descriptor_pages);
-        manager.give_back(large).expect("allocated");
+        manager.give_back_to_zone(large).expect("allocated");
         check(&manager);
     }
     assert_eq!(manager.totals(), idle);
@@ -132,7 +132,7 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
     assert!(page(&manager, whole.start).is_none(), "a block that is allocated whole has none");
     // The first frames that come back cannot hold descriptors and be of use.
     for offset in 0..8 {
-        manager.give_back(one(whole.start.add(offset * 3))).expect("allocated");
+        manager.give_back_to_zone(one(whole.start.add(offset * 3))).expect("allocated");
         let now = state(&manager, whole.start);
         assert_eq!(
             (now.descriptor_form(), now.is_unavailable(), now.free_pages()),
@@ -144,7 +144,7 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
         assert!(again.is_err(), "it would have no descriptor");
         check(&manager);
     }
-    manager.give_back(one(whole.start.add(100))).expect("allocated");
+    manager.give_back_to_zone(one(whole.start.add(100))).expect("allocated");
     let now = state(&manager, whole.start);
     assert_eq!(
         (now.descriptor_form(), now.free_pages(), now.is_unavailable()),
@@ -162,7 +162,7 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
         .expect("it has them");
     for frame in frames {
         assert!(page(&manager, frame).is_none());
-        assert_reserved(manager.give_back(one(frame)), frame);
+        assert_reserved(manager.give_back_to_zone(one(frame)), frame);
     }
     // Descriptors of different pages are different, whatever frame they are in.
     let kept = (0..512).map(|offset| whole.start.add(offset)).filter(|pfn| !frames.contains(pfn));
@@ -177,7 +177,7 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
     let rest: Vec<Pfn> =
         rest.filter(|pfn| !frames.contains(pfn) && pfn.0 - whole.start.0 != 100).collect();
     for pfn in rest {
-        let _ = manager.give_back(one(pfn));
+        let _ = manager.give_back_to_zone(one(pfn));
     }
     check(&manager);
     assert_eq!(manager.totals().allocated_pages, 0);
@@ -199,7 +199,7 @@ fn freeing_never_fails_in_any_order_and_any_pieces() {
         {
             let start = whole.start.0 + index as u64 * piece;
             manager
-                .give_back(PfnRange::new(start, (start + piece).min(whole.end.0)))
+                .give_back_to_zone(PfnRange::new(start, (start + piece).min(whole.end.0)))
                 .expect("allocated");
             let waiting = state(&manager, Pfn(start));
             assert!(!waiting.is_unavailable() || waiting.free_pages() <= 8);
@@ -245,7 +245,7 @@ fn all_memory_is_taken_page_by_page_and_comes_back() {
             );
         }
         for index in shuffled(taken.len()) {
-            manager.give_back(taken[index]).expect("allocated");
+            manager.give_back_to_zone(taken[index]).expect("allocated");
         }
         check(&manager);
         let back = manager.totals();
@@ -277,12 +277,12 @@ fn blocks_that_the_direct_map_does_not_reach_have_none() {
         manager.allocate_at(Pfn(0x14_0200), Order::PAGE, MigrateType::Movable).expect("free");
     assert!(page(&manager, next.start).is_some() && page(&manager, high.start).is_none());
     for range in [low, high, last, next] {
-        manager.give_back(range).expect("allocated");
+        manager.give_back_to_zone(range).expect("allocated");
     }
     check(&manager);
     let again =
         manager.allocate_at(Pfn(0x14_0000), order(10), MigrateType::Movable).expect("free again");
-    manager.give_back(again).expect("allocated");
+    manager.give_back_to_zone(again).expect("allocated");
     check(&manager);
 }
 
@@ -306,7 +306,7 @@ fn blocks_with_holes_keep_theirs_where_there_is_room() {
         (5, 0, DescriptorForm::None)
     );
     assert!(manager.allocate_at(Pfn(0x2010), Order::PAGE, MigrateType::Movable).is_err());
-    assert!(manager.give_back(one(Pfn(0x2010))).is_err());
+    assert!(manager.give_back_to_zone(one(Pfn(0x2010))).is_err());
     let sparse = state(&manager, Pfn(0x2200));
     assert_eq!(
         (sparse.managed_pages(), sparse.free_pages(), sparse.has(BlockState::SCATTERED)),
@@ -316,7 +316,7 @@ fn blocks_with_holes_keep_theirs_where_there_is_room() {
     assert_eq!((run.managed_pages(), run.free_pages(), run.descriptors_first()), (12, 4, 0x20));
     let taken = manager.allocate_at(Pfn(0x2200), Order::PAGE, MigrateType::Movable).expect("free");
     assert!(page(&manager, taken.start).is_some_and(Page::is_clear));
-    manager.give_back(taken).expect("allocated");
+    manager.give_back_to_zone(taken).expect("allocated");
     check(&manager);
     assert_eq!(manager.totals().allocated_pages, 0);
 }
@@ -327,14 +327,14 @@ fn what_is_left_in_a_descriptor_is_found() {
     let pages = [0x2800, 0x2801]
         .map(|pfn| manager.allocate_at(Pfn(pfn), Order::PAGE, MigrateType::Movable).expect("free"));
     page(&manager, pages[0].start).expect("described").flags().store(1, Ordering::Relaxed);
-    manager.give_back(pages[0]).expect("allocated");
+    manager.give_back_to_zone(pages[0]).expect("allocated");
     let fault = manager.verify().expect_err("the page is free and its descriptor is not zero");
     assert!(fault.to_string().contains("descriptor is not zero"), "{fault}");
     // Splitting the block anew makes all of them zero.
-    manager.give_back(pages[1]).expect("allocated");
+    manager.give_back_to_zone(pages[1]).expect("allocated");
     let block = Pfn(pages[0].start.0 / PAGES_PER_BLOCK * PAGES_PER_BLOCK);
     let whole = manager.allocate_at(block, Order::BLOCK, MigrateType::Movable).expect("complete");
-    manager.give_back(whole).expect("allocated");
+    manager.give_back_to_zone(whole).expect("allocated");
     check(&manager);
 }
 
@@ -350,7 +350,7 @@ fn caches_do_not_turn_frames_of_descriptors_into_free_ones() {
     assert!(freed.iter().all(Result::is_err) || drained.is_err(), "{freed:?} {drained:?}");
     check(&manager);
     assert_eq!(manager.vmemmap().descriptor_frames(BlockNumber(0x14)), Some(frames));
-    manager.give_back(taken).expect("allocated");
+    manager.give_back_to_zone(taken).expect("allocated");
     check(&manager);
 }
 
@@ -361,7 +361,7 @@ fn interrupt_handlers_split_blocks() {
     let taken =
         machine.interrupt(|| manager.allocate(&Request::new(order(8))).expect("there is memory"));
     assert!(page(&manager, taken.start).is_some());
-    machine.interrupt(|| manager.give_back(taken)).expect("allocated");
+    machine.interrupt(|| manager.give_back_to_zone(taken)).expect("allocated");
     check(&manager);
 }
 

@@ -37,7 +37,7 @@ fn take_all(manager: &Fake, request: &Request) -> Vec<Pfn> {
 
 fn give(manager: &Fake, pages: &[Pfn]) {
     for page in pages {
-        manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
+        manager.give_back_to_zone(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
     }
 }
 
@@ -145,7 +145,7 @@ fn marks_hold_for_larger_orders_and_for_many_at_once() {
     assert_eq!(free_pages(manager), min);
     give(manager, &pages[..spare]);
     for start in taken {
-        manager.give_back(PfnRange::new(start.0, start.0 + 8)).expect("allocated");
+        manager.give_back_to_zone(PfnRange::new(start.0, start.0 + 8)).expect("allocated");
     }
     check(manager);
 }
@@ -240,7 +240,7 @@ fn a_hook_that_says_it_freed_does_not_hold_a_request_for_ever() {
     let hook = Hook::set(manager, move |wanted| {
         assert_eq!((wanted.node, wanted.order), (NodeChoice::Exact(node(1)), order(9)));
         others.lock().expect("no panic").pop().map_or(0, |range| {
-            manager.give_back(range).expect("allocated");
+            manager.give_back_to_zone(range).expect("allocated");
             range.pages()
         })
     });
@@ -257,7 +257,7 @@ fn a_hook_that_says_it_freed_does_not_hold_a_request_for_ever() {
     assert_eq!(hook.calls(), 0);
     held.append(&mut others.lock().expect("no panic"));
     for range in held {
-        manager.give_back(range).expect("allocated");
+        manager.give_back_to_zone(range).expect("allocated");
     }
     check(manager);
     assert_eq!(manager.totals().allocated_pages, 0);
@@ -281,7 +281,7 @@ fn a_request_inside_the_hook_does_not_ask_again() {
             let buffer = manager.allocate(&Request { reserves: true, ..one() }).expect("a reserve");
             let page = held.lock().expect("no panic").pop();
             give(manager, page.as_slice());
-            manager.give_back(buffer).expect("allocated");
+            manager.give_back_to_zone(buffer).expect("allocated");
             depth.store(0, Ordering::Relaxed);
             page.map_or(0, |_| 1)
         });
@@ -390,7 +390,9 @@ fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
     // Others are not held back, and one free ends it, on whatever CPU and way.
     held.push(manager.allocate(&one()).expect("there are pieces").start);
     let ways: [fn(&Fake, Pfn); 3] = [
-        |manager, page| manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated"),
+        |manager, page| {
+            manager.give_back_to_zone(PfnRange::new(page.0, page.0 + 1)).expect("allocated")
+        },
         |manager, page| manager.give_back_order(page, Order::PAGE).expect("allocated"),
         |manager, page| give(manager, &[page]),
     ];

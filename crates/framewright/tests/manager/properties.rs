@@ -1,7 +1,9 @@
 //! The manager against a naive model: random machines page by page, random requests block by block;
 //! without page descriptors and with descriptors inside the blocks.
 
-use crate::common::{Fake, bring_up_with, check, descriptor_frames_of, order, parameters};
+use crate::common::{
+    Fake, bring_up_with, check, descriptor_frames_of, in_use, order, parameters, settled,
+};
 use framewright::firmware::MemoryKind;
 use framewright::memblock::NodeChoice;
 use framewright::parameters::Pages;
@@ -172,7 +174,7 @@ impl Model {
         assert_eq!(maps.len() as u64, totals.descriptor_pages);
         for &page in &pages {
             model.give(PfnRange::new(page.0, page.0 + 1));
-            manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
+            manager.give_back_to_zone(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
         }
         check(manager);
         for page in maps {
@@ -405,7 +407,7 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                 let range = held.swap_remove(index);
                 let start = range.start.0 + first % range.pages();
                 let piece = PfnRange::new(start, (start + pages).min(range.end.0));
-                manager.give_back(piece).expect("it is held");
+                manager.give_back_to_zone(piece).expect("it is held");
                 model.give(piece);
                 let rest = [
                     PfnRange { start: range.start, end: piece.start },
@@ -419,19 +421,22 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                 let held: u64 = held.iter().map(|held| held.intersection(range).pages()).sum();
                 if held < pages {
                     let before = manager.totals();
-                    assert!(manager.give_back(range).is_err(), "{range:?} is not all allocated");
+                    assert!(
+                        manager.give_back_to_zone(range).is_err(),
+                        "{range:?} is not all allocated"
+                    );
                     assert_eq!(manager.totals(), before);
                 }
             }
         }
-        assert_eq!(manager.totals().allocated_pages, model.allocated);
+        assert_eq!(in_use(manager), model.allocated);
     }
     check(manager);
     for range in held {
-        manager.give_back(range).expect("it is held");
+        manager.give_back_to_zone(range).expect("it is held");
     }
     check(manager);
-    let totals = manager.totals();
+    let totals = settled(manager);
     assert_eq!(totals.free_pages + totals.descriptor_pages, totals.managed_pages);
 }
 

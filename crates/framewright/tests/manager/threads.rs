@@ -2,7 +2,7 @@
 //! afterwards.
 
 use super::HERE;
-use crate::common::{check, gib, order};
+use crate::common::{check, gib, order, settled};
 use framewright::Request;
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::BlockNumber;
@@ -75,5 +75,5 @@ fn no_block_is_owned_twice() {
         }
     });
     check(&manager);
-    assert_eq!(manager.totals().free_pages, free);
+    assert_eq!(settled(&manager).free_pages, free);
 }

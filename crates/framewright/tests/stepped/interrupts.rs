@@ -166,7 +166,10 @@ fn interrupt_everywhere<T>(
         let mut instruction = 0;
         loop {
             instruction += if instruction < dense { step } else { (instruction / growth).max(1) };
-            let page = manager.allocate(&Request::pages(1)).expect("there is memory").start;
+            // Past the caches, which are as `prepare` leaves them.
+            let mut page = [Pfn(0)];
+            manager.allocate_bulk(&Request::pages(1), &mut page).expect("there is memory");
+            let [page] = page;
             let (prepared, others) = prepare(manager);
             let (mut held, mut handlers) = (Held::NOTHING, Held::NOTHING);
             let ((), came) = machine.interrupt_after(

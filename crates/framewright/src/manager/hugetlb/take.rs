@@ -15,6 +15,7 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::vmemmap::SECTION_PAGES;
 use crate::zone::{ForPool, Zone, ZoneKind};
+use core::panic::Location;
 
 /// Runs of pages that a hook is given at once.
 const RUNS_OF_A_CALL: usize = 32;
@@ -192,9 +193,9 @@ impl<P: Platform> Pool<'_, P> {
                     else {
                         // It was isolated a moment ago, and stays so.
                         damaged += 1;
-                        // SAFETY: allocated just now, and nobody else knows of it (invariant 42).
-                        if unsafe { self.manager.free(range) }.is_err() || damaged == DAMAGED_TRIES
-                        {
+                        // Allocated just now, and nobody else knows of it.
+                        let freed = self.manager.free_uncached(range, Location::caller());
+                        if freed.is_err() || damaged == DAMAGED_TRIES {
                             return;
                         }
                         continue;
@@ -289,10 +290,10 @@ impl<P: Platform> Pool<'_, P> {
                 );
             } else if let Some(frames) = frames {
                 // It was allocated as this one page; should an aid think otherwise, the page stays
-                // allocated.
-                // SAFETY: the page left its pool, where nobody had it, and is in no list: it is
-                // ours alone (invariants 37 and 42).
-                leaked += u64::from(unsafe { self.manager.free(frames) }.is_err());
+                // allocated. It left its pool, where nobody had it, and is in no list: it is ours
+                // alone (invariants 37 and 42).
+                let freed = self.manager.free_uncached(frames, Location::caller());
+                leaked += u64::from(freed.is_err());
             }
         }
         leaked

@@ -113,32 +113,32 @@ fn nodes_say_whose_pages_they_gave() {
     let machine = manager.platform();
     let before = [numastat(&manager, 0), numastat(&manager, 1)];
     let on = |node: usize| NodeId::new(node).expect("a node");
-    let request = |node| Request { node, fail_fast: true, ..Request::new(order(9)) };
+    let request = |node| Request { node, fail_fast: true, ..Request::new(order(10)) };
     let grown = |node: usize| {
         let now = numastat(&manager, node);
         [0, 1, 2, 3, 4, 5].map(|place| now[place] - before[node][place])
     };
-    // CPU 0 is on node 0: what it takes there by choice or by default is local, what it asks of
-    // node 1 is not.
+    // Orders that no cache keeps. CPU 0 is on node 0: what it takes there by choice or by default
+    // is local, what it asks of node 1 is not.
     machine.run_on(0, || {
         manager.allocate(&request(NodeChoice::Any)).expect("is free");
         manager.allocate(&request(NodeChoice::Exact(on(0)))).expect("is free");
         manager.allocate(&request(NodeChoice::Preferred(on(1)))).expect("is free");
     });
-    assert_eq!((grown(0), grown(1)), ([1024, 0, 0, 0, 1024, 0], [512, 0, 0, 0, 0, 512]));
+    assert_eq!((grown(0), grown(1)), ([2048, 0, 0, 0, 2048, 0], [1024, 0, 0, 0, 0, 1024]));
     // Node 1 has no more: node 0 gives in its place.
-    let mut taken = 512;
+    let mut taken = 1024;
     machine.run_on(2, || {
         while manager.allocate(&request(NodeChoice::Exact(on(1)))).is_ok() {
-            taken += 512;
+            taken += 1024;
         }
         manager.allocate(&request(NodeChoice::Any)).expect("node 0 has some");
     });
     machine.run_on(0, || {
         manager.allocate(&request(NodeChoice::Preferred(on(1)))).map(drop).expect("node 0 has some")
     });
-    assert_eq!(grown(1), [taken, 0, 1024, 0, taken - 512, 512]);
-    assert_eq!(grown(0), [1024, 1024, 0, 0, 1536, 512]);
+    assert_eq!(grown(1), [taken, 0, 2048, 0, taken - 1024, 1024]);
+    assert_eq!(grown(0), [2048, 2048, 0, 0, 3072, 1024]);
     let sum = vmstat(&manager);
     let all = [numastat(&manager, 0), numastat(&manager, 1)];
     let names =

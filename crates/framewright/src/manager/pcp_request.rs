@@ -1,0 +1,217 @@
+//! Requests and frees in any form by the short way, wherever the CPU's cache can serve them.
+//!
+//! What comes out of a cache is near the CPU, but not always where a request wants it: a run that
+//! lies elsewhere goes back, and the zones are asked. Runs whose size is no power of two are kept
+//! whole for who wants just as many pages.
+
+use crate::debug::Place;
+use crate::frames;
+use crate::manager::request::Request;
+use crate::manager::state::Manager;
+use crate::memblock::NodeChoice;
+use crate::page::{CpuCache, Put};
+use crate::platform::Platform;
+use crate::units::{Order, Pfn, PfnRange};
+use crate::zone::{FreeError, ZoneKind};
+
+impl Request {
+    /// The order whose runs a cache has for it: not for more than a block, nor for a place coarser
+    /// than its size. Runs are aligned to their order, so they cross no boundary that may be named
+    /// for so many pages.
+    #[inline]
+    fn cached_order(&self) -> Option<Order> {
+        let order = Order::for_pages(self.pages).filter(|_| self.pages != 0)?;
+        let is_served = order <= Order::BLOCK && self.align <= order && self.boundary_pages == 0;
+        is_served.then_some(order)
+    }
+
+    /// One past the last frame that will do. Caches keep nothing of the zone DMA.
+    #[inline]
+    fn end(&self) -> Pfn {
+        let end = Pfn::containing(self.max_address);
+        if self.zone == ZoneKind::Normal { end } else { end.min(self.zone.frames().end) }
+    }
+
+    /// Whether memory anywhere near the caller will do.
+    #[inline]
+    fn is_anywhere(&self) -> bool {
+        self.zone == ZoneKind::Normal && self.max_address == u64::MAX
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Takes what a request wants out of the CPU's cache, filling that when it is empty. Nothing
+    /// when the zones must be asked.
+    #[inline]
+    pub(super) fn allocate_cached(&self, request: &Request) -> Option<PfnRange> {
+        let order = request.cached_order()?;
+        let mut end = request.end();
+        if request.zeroed {
+            // The host may have cleared what was reported, which only a zone knows.
+            if self.reporting.is_registered() {
+                return None;
+            }
+            end = end.min(Pfn::containing(self.platform.direct_limit()));
+        }
+        let start = self.inside(|cache| {
+            if request.node != NodeChoice::Any && !self.is_of_node(cache, request.node) {
+                return None;
+            }
+            if order.pages() != request.pages {
+                return self.get_odd(cache, order, request, end);
+            }
+            let start = match cache.get(order, request.migrate_type) {
+                Some(start) => start,
+                None => self.fill_for(cache, order, request)?,
+            };
+            if self.fits(cache, start, order, request, end) {
+                return Some(start);
+            }
+            put_back(cache, start, order);
+            None
+        });
+        let start = start.flatten()?;
+        let taken = PfnRange { start, end: start.add(request.pages) };
+        if request.zeroed {
+            frames::zero(self.platform, taken);
+        }
+        Some(taken)
+    }
+
+    /// Whether a run that came out of the cache lies where the request wants it.
+    #[inline]
+    fn fits(
+        &self,
+        cache: &CpuCache,
+        start: Pfn,
+        order: Order,
+        request: &Request,
+        end: Pfn,
+    ) -> bool {
+        start.0 + order.pages() <= end.0
+            && (!matches!(request.node, NodeChoice::Exact(_)) || cache.covers(start, order))
+    }
+
+    /// [`allocate_cached`](Self::allocate_cached) of a number of pages that is no power of two: a
+    /// run that somebody freed as it is, or a larger one, of which the rest stays in the cache.
+    fn get_odd(&self, cache: &CpuCache, order: Order, request: &Request, end: Pfn) -> Option<Pfn> {
+        let Request { pages, migrate_type, .. } = *request;
+        if let Some(start) = cache.get_odd(pages, migrate_type) {
+            if self.fits(cache, start, order, request, end) {
+                return Some(start);
+            }
+            let range = PfnRange { start, end: start.add(pages) };
+            let put = cache.put_odd(range, migrate_type);
+            debug_assert!(put == Put::Cached, "there is room for what was just taken");
+            return None;
+        }
+        let start =
+            cache.get(order, migrate_type).or_else(|| self.fill_for(cache, order, request))?;
+        if !self.fits(cache, start, order, request, end) {
+            put_back(cache, start, order);
+            return None;
+        }
+        let rest = PfnRange { start: start.add(pages), end: start.add(order.pages()) };
+        // Just allocated and nobody else's, so that this cannot fail. Whatever else goes back to
+        // make room is not this request's affair.
+        let _ = self.put_runs(cache, rest);
+        Some(start)
+    }
+
+    /// Keeps the runs of a range each by itself; what is of another node goes to its zone.
+    fn put_runs(&self, cache: &CpuCache, range: PfnRange) -> Result<(), FreeError> {
+        let mut result = Ok(());
+        for (start, order) in range.runs(Order::BLOCK) {
+            let (put, returned) = if cache.covers(start, order) {
+                self.put_making_room(cache, start, order)
+            } else {
+                (Put::Full, Ok(()))
+            };
+            result = result.and(returned).and(match put {
+                Put::Cached => Ok(()),
+                Put::DoubleFree => Err(FreeError::free_already(start)),
+                Put::Full => self.return_odd(PfnRange { start, end: start.add(order.pages()) }),
+            });
+        }
+        result
+    }
+
+    /// Whether a cache keeps the memory of the node that a request names.
+    fn is_of_node(&self, cache: &CpuCache, choice: NodeChoice) -> bool {
+        let home = self.zones.get(cache.zone).map(|zone| zone.id().node);
+        match choice {
+            NodeChoice::Any => true,
+            NodeChoice::Preferred(node) | NodeChoice::Exact(node) => home == Some(node),
+        }
+    }
+
+    /// Fills the cache for a request that takes memory wherever it is. Who wants it below a limit
+    /// has what happens to be there: filling it once more would help no better.
+    #[cold]
+    #[inline(never)]
+    fn fill_for(&self, cache: &CpuCache, order: Order, request: &Request) -> Option<Pfn> {
+        if request.is_anywhere() { self.refill(cache, order, request.migrate_type) } else { None }
+    }
+
+    /// Keeps a range in the CPU's cache, where the next request for its size finds it. Nothing when
+    /// it must go back to its zone: what is larger than a block, what no request would be given,
+    /// what is of another node, and whole blocks that a host is to be told of.
+    ///
+    /// # Errors
+    /// As [`free_order`](Self::free_order).
+    #[inline]
+    pub(super) fn free_cached(
+        &self,
+        range: PfnRange,
+        place: Place,
+    ) -> Option<Result<(), FreeError>> {
+        let Some(order) = range.as_order() else { return self.free_odd(range) };
+        if order > Order::BLOCK || order == Order::BLOCK && self.reporting.is_registered() {
+            return None;
+        }
+        let put = self.inside(|cache| {
+            let is_usual =
+                !self.pressure.epoch.wants_attention() && cache.covers(range.start, order);
+            if is_usual { cache.put(range.start, order) } else { Put::Full }
+        });
+        if put == Some(Put::Cached) {
+            return Some(Ok(()));
+        }
+        Some(self.free_slowly(range.start, order, put, place))
+    }
+
+    /// [`free_cached`](Self::free_cached) of what is no power of two. When there are too many such
+    /// runs the oldest is cut, so that any request can have it.
+    #[inline(never)]
+    fn free_odd(&self, range: PfnRange) -> Option<Result<(), FreeError>> {
+        if !CpuCache::is_odd(range) {
+            return None;
+        }
+        // A wrong guess puts a run to a use for which its block is not meant, and nothing else.
+        let (migrate_type, _) =
+            self.use_of_block(range.start).filter(|(of, _)| of.is_mergeable())?;
+        self.inside(|cache| {
+            if self.pressure.epoch.wants_attention() || !cache.keeps(range) {
+                return None;
+            }
+            let mut put = cache.put_odd(range, migrate_type);
+            let mut result = Ok(());
+            while put == Put::Full {
+                // Nothing is left to be cut when it is larger than all that may be kept.
+                result = result.and(self.put_runs(cache, cache.give_up_odd()?));
+                put = cache.put_odd(range, migrate_type);
+            }
+            let is_free = put == Put::DoubleFree;
+            Some(if is_free { Err(FreeError::free_already(range.start)) } else { result })
+        })
+        .flatten()
+    }
+}
+
+/// A run that lies elsewhere than where it is wanted stays in the cache that it came from.
+#[cold]
+#[inline(never)]
+fn put_back(cache: &CpuCache, start: Pfn, order: Order) {
+    let put = cache.put(start, order);
+    debug_assert!(put == Put::Cached, "there is room for what was just taken");
+}

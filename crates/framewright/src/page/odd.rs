@@ -1,0 +1,175 @@
+//! The runs of a CPU's cache that are no power of two: a stack of 280 pages, a buffer of three.
+//!
+//! Whoever frees such a run will want one like it, so it is kept whole, and goes to a request for
+//! just as many pages. A few entries, oldest first, each a word.
+//!
+//! Orders of memory: Relaxed: whoever has the cache touches them (invariant 16); a look from
+//! elsewhere is a guess.
+
+use super::words::Put;
+use crate::block::MigrateType;
+use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+
+/// Most runs, whatever their size.
+const MOST: usize = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
+/// Bits of an entry below the first frame: for the number of pages, which is less than a block's,
+/// and for the migrate type.
+const PAGES_BITS: u32 = 10;
+const TYPE_BITS: u32 = 3;
+const _: () = assert!(PAGES_PER_BLOCK < 1 << PAGES_BITS);
+
+/// A run, and what its block is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    range: PfnRange,
+    migrate_type: u64,
+}
+
+impl Run {
+    const fn packed(self) -> u64 {
+        (self.range.start.0 << PAGES_BITS | self.range.pages()) << TYPE_BITS | self.migrate_type
+    }
+
+    const fn of(entry: u64) -> Self {
+        let pages = entry >> TYPE_BITS & ((1 << PAGES_BITS) - 1);
+        let start = Pfn(entry >> (TYPE_BITS + PAGES_BITS));
+        let range = PfnRange { start, end: start.add(pages) };
+        Self { range, migrate_type: entry & ((1 << TYPE_BITS) - 1) }
+    }
+}
+
+/// See the module documentation.
+pub(super) struct OddRuns {
+    len: AtomicU32,
+    limit_pages: u32,
+    entries: [AtomicU64; MOST],
+}
+
+impl OddRuns {
+    /// None yet, and never more than so many pages in all.
+    pub(super) fn new(limit_pages: u64) -> Self {
+        Self {
+            len: AtomicU32::new(0),
+            limit_pages: u32::try_from(limit_pages).unwrap_or(u32::MAX),
+            entries: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Whether a run is of the kind that is kept here: less than a block, no power of two, and
+    /// aligned as one that was asked for.
+    pub(super) fn takes(range: PfnRange) -> bool {
+        let pages = range.pages();
+        pages < PAGES_PER_BLOCK
+            && !pages.is_power_of_two()
+            && Order::for_pages(pages).is_some_and(|order| range.start.is_aligned(order))
+    }
+
+    fn runs(&self) -> impl Iterator<Item = Run> {
+        let len = self.len.load(Ordering::Relaxed) as usize;
+        self.entries.iter().take(len).map(|entry| Run::of(entry.load(Ordering::Relaxed)))
+    }
+
+    /// The newest run of just so many pages for this type.
+    #[inline]
+    pub(super) fn get(&self, pages: u64, migrate_type: MigrateType) -> Option<Pfn> {
+        let len = self.len.load(Ordering::Relaxed) as usize;
+        let entries = self.entries.get(..len)?;
+        // What is not the first frame is what the request knows.
+        let wanted = pages << TYPE_BITS | migrate_type as u64;
+        let known = (1 << (PAGES_BITS + TYPE_BITS)) - 1;
+        let at = entries.iter().rposition(|e| e.load(Ordering::Relaxed) & known == wanted)?;
+        let found = Run::of(entries[at].load(Ordering::Relaxed));
+        self.remove(at);
+        Some(found.range.start)
+    }
+
+    fn remove(&self, at: usize) {
+        let len = self.len.load(Ordering::Relaxed) as usize;
+        for next in at + 1..len.min(MOST) {
+            self.entries[next - 1]
+                .store(self.entries[next].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.len.store(u32::try_from(len.saturating_sub(1)).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Keeps a run that [`takes`](Self::takes) names, if there is room.
+    pub(super) fn put(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
+        let mut pages = range.pages();
+        for run in self.runs() {
+            if run.range.start == range.start {
+                return Put::DoubleFree;
+            }
+            pages += run.range.pages();
+        }
+        let len = self.len.load(Ordering::Relaxed);
+        match self.entries.get(len as usize) {
+            Some(entry) if pages <= u64::from(self.limit_pages) => {
+                let run = Run { range, migrate_type: migrate_type as u64 };
+                entry.store(run.packed(), Ordering::Relaxed);
+                self.len.store(len + 1, Ordering::Relaxed);
+                Put::Cached
+            }
+            _ => Put::Full,
+        }
+    }
+
+    /// Gives the oldest run away.
+    pub(super) fn give_up(&self) -> Option<PfnRange> {
+        let oldest = self.runs().next()?;
+        self.remove(0);
+        Some(oldest.range)
+    }
+
+    /// The first frame of `range` that is in one of the runs.
+    pub(super) fn find(&self, range: PfnRange) -> Option<Pfn> {
+        let meets = |run: &Run| run.range.start < range.end && range.start < run.range.end;
+        self.runs().find(meets).map(|run| run.range.start.max(range.start))
+    }
+
+    /// Pages of all.
+    pub(super) fn pages(&self) -> u64 {
+        self.runs().map(|run| run.range.pages()).sum()
+    }
+
+    /// The most that there can be.
+    pub(super) fn limit_pages(&self) -> u64 {
+        u64::from(self.limit_pages).min(MOST as u64 * PAGES_PER_BLOCK)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_to_who_wants_just_as_many_pages() {
+        let odd = OddRuns::new(600);
+        let run = |start, pages| PfnRange::new(start, start + pages);
+        for (range, takes) in
+            [(run(8, 3), true), (run(9, 3), false), (run(8, 4), false), (run(1024, 600), false)]
+        {
+            assert_eq!(OddRuns::takes(range), takes, "{range:?}");
+        }
+        let far = (1 << 40) - 512;
+        assert_eq!(odd.put(run(far, 280), MigrateType::Unmovable), Put::Cached);
+        assert_eq!(odd.put(run(8, 3), MigrateType::Movable), Put::Cached);
+        assert_eq!(odd.put(run(8, 3), MigrateType::Movable), Put::DoubleFree);
+        assert_eq!(odd.put(run(512, 511), MigrateType::Movable), Put::Full);
+        assert_eq!((odd.pages(), odd.find(run(9, 100))), (283, Some(Pfn(9))));
+        assert_eq!(odd.get(280, MigrateType::Movable), None);
+        assert_eq!(odd.get(280, MigrateType::Unmovable), Some(Pfn(far)));
+        assert_eq!(odd.put(run(16, 3), MigrateType::Movable), Put::Cached);
+        assert_eq!(odd.give_up(), Some(run(8, 3)));
+        assert_eq!((odd.get(3, MigrateType::Movable), odd.pages()), (Some(Pfn(16)), 0));
+        assert_eq!((odd.give_up(), odd.find(run(0, 1 << 30))), (None, None));
+    }
+
+    #[test]
+    fn runs_are_few() {
+        let odd = OddRuns::new(u64::MAX);
+        let run = |number: u64| PfnRange::new(number * 4, number * 4 + 3);
+        let kept = (0..100).take_while(|&n| odd.put(run(n), MigrateType::Movable) == Put::Cached);
+        assert_eq!(kept.count(), MOST);
+    }
+}
