@@ -118,7 +118,8 @@ fn parts_of_one_run_at_every_order() {
     for of in 1..=18_u8 {
         let blocks = if of > 9 { 1 << (of - 9) } else { 1 };
         explore(300, Shape::new(blocks, 4), move |model| {
-            let whole = model.allocate(&Request::new(order(of))).expect("there is memory");
+            let whole =
+                model.allocate_past_caches(&Request::new(order(of))).expect("there is memory");
             let quarter = whole.pages().div_ceil(4);
             let part = move |number: u64| {
                 let start = (whole.start.0 + number * quarter).min(whole.end.0);

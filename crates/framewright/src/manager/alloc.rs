@@ -93,6 +93,30 @@ impl<P: Platform> Manager<P> {
         None
     }
 
+    /// [`allocate`](Self::allocate) past the caches, for model checkers: what they check of a zone
+    /// would take them too long through a cache.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(any(loom, shuttle))]
+    #[doc(hidden)]
+    pub fn allocate_past_caches(&self, request: &Request) -> Result<PfnRange, AllocateError> {
+        self.allocate_from_zones(request, Location::caller())
+    }
+
+    /// [`free`](Self::free) past the caches, as above.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    #[cfg(any(loom, shuttle))]
+    #[doc(hidden)]
+    pub unsafe fn free_past_caches(&self, range: PfnRange) -> Result<(), FreeError> {
+        self.free_uncached(range, Location::caller())
+    }
+
     /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many.
     /// Fewer only when memory is short, after everything that [`allocate`](Self::allocate) does
     /// then. `request` says where and what for; its size, alignment and boundary are not looked at.

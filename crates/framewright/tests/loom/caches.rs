@@ -208,7 +208,8 @@ fn parts_that_two_caches_keep_merge_for_a_third() {
             let mut held = leave(model, of);
             let whole = take_past(model, of);
             let halves = [0, 1].map(|half| part(whole, of - 1, half));
-            let third = on(model, 2, move || model.allocate(&Request::new(order(of))).ok());
+            let third =
+                on(model, 2, move || model.allocate_past_caches(&Request::new(order(of))).ok());
             let other = on(model, 1, move || give(model, halves[1]));
             give(model, halves[0]);
             model.platform().ring();
@@ -254,7 +255,7 @@ fn memory_that_is_short_comes_out_of_a_cache_that_is_in_use() {
         let mut rest = leave(model, 7);
         rest.extend(take_movable(model, 3));
         assert_eq!((model.totals().free_pages, model.caches().pages()), (0, 120));
-        let other = on(model, 1, move || model.allocate(&Request::pages(1)).ok());
+        let other = on(model, 1, move || model.allocate_past_caches(&Request::pages(1)).ok());
         let mine = take_movable(model, 3);
         let theirs = join(other);
         // The other can miss it: no watermark keeps a refill from taking both words back.
@@ -319,7 +320,7 @@ fn a_full_stack_gives_its_older_half_back_while_another_drains() {
 fn blocks_are_kept_while_another_wants_a_larger_one() {
     explore(blocks(8, 2), None, |model| {
         // A refill takes two blocks at once; draining merges them again.
-        let other = on(model, 1, move || model.allocate(&Request::new(order(11))).ok());
+        let other = on(model, 1, move || model.allocate_past_caches(&Request::new(order(11))).ok());
         let mine = take_movable(model, 9).expect("there is memory");
         assert!(model.caches().pages() <= 512);
         let theirs = join(other);
@@ -327,6 +328,36 @@ fn blocks_are_kept_while_another_wants_a_larger_one() {
         model.drain().expect("only good frames are cached");
         let rest = take_past(model, if theirs.is_some() { 11 } else { 12 });
         theirs.into_iter().chain([rest]).collect()
+    });
+}
+
+#[test]
+fn runs_of_any_size_are_kept_and_cut_while_another_drains() {
+    explore(blocks(1, 2), None, |model| {
+        let other = on(model, 1, move || model.drain().is_ok());
+        // Three pages out of four, of which the fourth stays; twice, so that what was freed is
+        // there unless it was drained.
+        for _ in 0..2 {
+            let odd = model.allocate(&Request::pages(3)).expect("there is memory");
+            model.give_back_any(odd).expect("it is held");
+        }
+        assert!(join(other), "only good frames are cached");
+        model.drain().expect("only good frames are cached");
+        vec![take_past(model, 9)]
+    });
+}
+
+#[test]
+fn what_was_freed_as_a_range_another_gets() {
+    explore(blocks(1, 2), None, |model| {
+        let held = model.allocate(&Request::pages(3)).expect("there is memory");
+        let other = on(model, 1, move || {
+            model.give_back_any(held).expect("it is held");
+            model.allocate(&Request::pages(3)).ok()
+        });
+        let mine = model.allocate(&Request::pages(3)).ok();
+        let theirs = join(other);
+        mine.into_iter().chain(theirs).collect()
     });
 }
 

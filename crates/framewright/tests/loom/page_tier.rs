@@ -42,7 +42,7 @@ fn two_cpus_want_the_last_block_as_one_piece_and_as_pages() {
             take_movable(model, 8)
         });
         turn.fetch_add(1, Ordering::Relaxed);
-        let mine = model.allocate(&Request::new(order(9))).ok();
+        let mine = model.allocate_past_caches(&Request::new(order(9))).ok();
         let theirs = join(other);
         assert!(mine.is_some() != theirs.is_some(), "one of them gets it: {mine:?}, {theirs:?}");
         mine.into_iter().chain(theirs).collect()
@@ -58,7 +58,8 @@ fn halves_that_two_cpus_free_are_whole_again() {
         model.give_back(halves[1]).expect("it is held");
         join(other);
         // Not even a drain is needed.
-        let whole = model.allocate(&Request::new(order(9))).expect("all of the block is free");
+        let whole =
+            model.allocate_past_caches(&Request::new(order(9))).expect("all of the block is free");
         vec![whole]
     });
 }
@@ -66,7 +67,7 @@ fn halves_that_two_cpus_free_are_whole_again() {
 #[test]
 fn blocks_that_two_cpus_free_merge_to_the_largest_order() {
     explore(blocks(4, 2), Some(3), |model| {
-        let all = model.allocate(&Request::new(order(11))).expect("there is memory");
+        let all = model.allocate_past_caches(&Request::new(order(11))).expect("there is memory");
         let part = move |first: u64, blocks: u64| {
             PfnRange::new(all.start.0 + first * 512, all.start.0 + (first + blocks) * 512)
         };
@@ -77,7 +78,7 @@ fn blocks_that_two_cpus_free_merge_to_the_largest_order() {
         model.give_back(part(3, 1)).expect("it is held");
         model.give_back(part(1, 1)).expect("it is held");
         join(other);
-        vec![model.allocate(&Request::new(order(11))).expect("all four merged")]
+        vec![model.allocate_past_caches(&Request::new(order(11))).expect("all four merged")]
     });
 }
 
@@ -95,7 +96,7 @@ fn the_block_that_is_kept_split_is_given_up_when_it_is_the_last() {
             model.give_back(half).expect("it is held");
         }
         join(other);
-        vec![model.allocate(&Request::new(order(10))).expect("both are free")]
+        vec![model.allocate_past_caches(&Request::new(order(10))).expect("both are free")]
     });
 }
 
@@ -157,7 +158,7 @@ fn a_run_freed_twice_at_once_is_taken_back_once() {
 fn parts(of: u8, wanted: u8, preemptions: usize) {
     let blocks_needed = if of > 9 { 1 << (of - 9) } else { 1 };
     explore(blocks(blocks_needed, 3), Some(preemptions), move |model| {
-        let whole = model.allocate(&Request::new(order(of))).expect("there is memory");
+        let whole = model.allocate_past_caches(&Request::new(order(of))).expect("there is memory");
         // Nothing else is left, so that what the third gets comes out of the parts.
         let rest = if of < 9 { take_all(model) } else { Vec::new() };
         let middle = whole.start.add(whole.pages() / 2);
@@ -168,7 +169,11 @@ fn parts(of: u8, wanted: u8, preemptions: usize) {
         join(one);
         join(other);
         let late = if mine.is_none() {
-            Some(model.allocate(&Request::new(order(wanted))).expect("both halves are back"))
+            Some(
+                model
+                    .allocate_past_caches(&Request::new(order(wanted)))
+                    .expect("both halves are back"),
+            )
         } else {
             None
         };

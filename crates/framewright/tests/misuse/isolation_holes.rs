@@ -266,10 +266,14 @@ fn memory_with_errors_is_freed_by_nobody() {
                 "{line}"
             );
         }
-        assert!(
-            manager.give_back(page).is_err()
-                && manager.give_back(PfnRange::new(page.start.0, page.start.0 + 7)).is_err()
-        );
+        for range in [page, PfnRange::new(page.start.0, page.start.0 + 7)] {
+            // A release build may find it only when it leaves the cache.
+            assert!(
+                manager.give_back(range).is_err()
+                    || !cfg!(debug_assertions) && manager.drain().is_err(),
+                "{line}: {range:?}"
+            );
+        }
         assert!(manager.begin_references(page).is_err());
         check(&manager);
         assert!(

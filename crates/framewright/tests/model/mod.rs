@@ -32,8 +32,10 @@ pub type Model = Manager<Machine>;
 
 /// What gives frames back: the same as in the testkit, which is not there for the model checkers.
 pub trait Owner {
-    /// `Manager::free`.
+    /// `Manager::free`, past the caches.
     fn give_back(&self, range: PfnRange) -> Result<(), FreeError>;
+    /// `Manager::free`.
+    fn give_back_any(&self, range: PfnRange) -> Result<(), FreeError>;
     /// `Manager::free_order`.
     fn give_back_order(&self, start: Pfn, order: Order) -> Result<(), FreeError>;
 }
@@ -42,6 +44,11 @@ impl Owner for Model {
     fn give_back(&self, range: PfnRange) -> Result<(), FreeError> {
         // SAFETY: an execution owns all memory of its machine and touches none of it (invariant
         // 42).
+        unsafe { self.free_past_caches(range) }
+    }
+
+    fn give_back_any(&self, range: PfnRange) -> Result<(), FreeError> {
+        // SAFETY: as above (invariant 42).
         unsafe { self.free(range) }
     }
 
@@ -332,7 +339,7 @@ pub fn give(model: &Model, range: PfnRange) {
 pub fn take_all(model: &Model) -> Vec<PfnRange> {
     let mut taken = Vec::new();
     for of in (0..=18).rev() {
-        while let Ok(range) = model.allocate(&Request::new(order(of))) {
+        while let Ok(range) = model.allocate_past_caches(&Request::new(order(of))) {
             taken.push(range);
         }
     }
@@ -341,7 +348,7 @@ pub fn take_all(model: &Model) -> Vec<PfnRange> {
 
 /// A run that comes out of the zone, past the cache.
 pub fn take_past(model: &Model, of: u8) -> PfnRange {
-    model.allocate(&Request::new(order(of))).expect("there is memory")
+    model.allocate_past_caches(&Request::new(order(of))).expect("there is memory")
 }
 
 /// Starts a thread that is CPU `cpu`.
