@@ -19,6 +19,8 @@ use crate::vmemmap_space::BlockNumber;
 
 /// Heads that one search looks at before it lets others have the lock.
 const SEARCH_SLICE: usize = 256;
+/// Words of single frames that are taken under one hold of the lock.
+const WORDS_AT_ONCE: usize = 32;
 
 impl Zone {
     /// Takes 2^`order` pages that end at or below `max`, and says whether they are known to be
@@ -41,12 +43,34 @@ impl Zone {
             return Some((self.allocate_below(platform, order, migrate_type, max)?, false));
         }
         // Deferred merges are done first: else larger blocks would be divided beside their pieces.
-        let mut locked =
-            if order > Order::BLOCK { self.lock_coalesced(platform) } else { self.lock(platform) };
-        let (index, offset) = locked.take(order, migrate_type)?;
-        let is_zero = locked.is_known_zero(index, order);
-        drop(locked);
+        let (index, offset, is_zero) = if order > Order::BLOCK {
+            let mut locked = self.lock_coalesced(platform);
+            let (index, offset) = locked.take(order, migrate_type)?;
+            (index, offset, locked.is_known_zero(index, order))
+        } else {
+            self.search(platform, |locked| {
+                let (index, offset) = locked.take(order, migrate_type)?;
+                Some((index, offset, locked.is_known_zero(index, order)))
+            })?
+        };
         Some((segment::run(self.segments, index, offset, order)?, is_zero))
+    }
+
+    /// Calls `look` under the lock until it finds something or has looked everywhere; in between
+    /// others may have the lock.
+    pub(super) fn search<P: Platform, T>(
+        &self,
+        platform: &P,
+        mut look: impl FnMut(&mut LockedZone) -> Option<T>,
+    ) -> Option<T> {
+        loop {
+            let mut locked = self.lock(platform);
+            locked.vain_looks = 0;
+            let found = look(&mut locked);
+            if found.is_some() || !locked.is_cut_short() {
+                return found;
+            }
+        }
     }
 
     /// Takes single frames until `pages` is full or the zone has no more above `keep` free pages;
@@ -59,20 +83,13 @@ impl Zone {
         pages: &mut [Pfn],
     ) -> usize {
         let mut done = 0;
-        let mut locked = self.lock(platform);
         while done < pages.len() {
-            let spare = locked.free_pages().saturating_sub(keep);
-            let limit = u32::try_from(spare.min((pages.len() - done) as u64)).unwrap_or(u32::MAX);
-            let taken =
-                if limit == 0 { None } else { locked.take_word(Order::PAGE, migrate_type, limit) };
-            let Some(word) = taken else { break };
-            let Some(start) = locked.frame(word.index, word.first) else { break };
-            let mut runs = word.runs;
-            while runs != 0 {
-                pages[done] = start.add(u64::from(runs.trailing_zeros()));
-                done += 1;
-                runs &= runs - 1;
-            }
+            let some = self.search(platform, |locked| {
+                let got = locked.take_singles(migrate_type, keep, &mut pages[done..]);
+                (got != 0).then_some(got)
+            });
+            let Some(got) = some else { break };
+            done += got;
         }
         done
     }
@@ -137,6 +154,27 @@ impl Zone {
 }
 
 impl LockedZone {
+    /// Takes single frames until `pages` is full, there are no more above `keep` free pages, or
+    /// others should have the lock; how many.
+    fn take_singles(&mut self, migrate_type: MigrateType, keep: u64, pages: &mut [Pfn]) -> usize {
+        let mut done = 0;
+        for _ in 0..WORDS_AT_ONCE {
+            let spare = self.free_pages().saturating_sub(keep);
+            let limit = u32::try_from(spare.min((pages.len() - done) as u64)).unwrap_or(u32::MAX);
+            let taken =
+                if limit == 0 { None } else { self.take_word(Order::PAGE, migrate_type, limit) };
+            let Some(word) = taken else { break };
+            let Some(start) = self.frame(word.index, word.first) else { break };
+            let mut runs = word.runs;
+            while runs != 0 {
+                pages[done] = start.add(u64::from(runs.trailing_zeros()));
+                done += 1;
+                runs &= runs - 1;
+            }
+        }
+        done
+    }
+
     /// Takes 2^`order` pages: the block's index and the first frame in it.
     pub(super) fn take(&mut self, order: Order, migrate_type: MigrateType) -> Option<(u32, usize)> {
         if order < Order::BLOCK {

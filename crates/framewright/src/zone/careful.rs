@@ -14,7 +14,7 @@ impl LockedZone {
     /// As `find_split`, with the same corrections.
     #[cold]
     pub(super) fn find_anywhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
-        loop {
+        while !self.is_cut_short() {
             let mut found = self.free_index.smallest(migrate_type, order)?;
             for larger in found + 1..u8::try_from(ORDERS).unwrap_or(0) {
                 if self.free_index.first(migrate_type, larger).is_some()
@@ -36,8 +36,8 @@ impl LockedZone {
             {
                 return Some(Found { index, start });
             }
-            let state = self.buddy.table.state(index);
-            self.change(index, state, state.with_free_order(map.largest_order()));
+            self.looked_in_vain(index);
         }
+        None
     }
 }

@@ -33,6 +33,9 @@ pub(super) const COALESCED_AT_ONCE: u32 = 16;
 /// all the time cannot keep one here for ever.
 pub(super) const MOST_HOLDS: u32 = 1 << 16;
 
+/// Vain looks of one hold of the lock, each of which costs a few cache lines: 50 to 300 ns.
+pub(super) const MOST_VAIN_LOOKS: u32 = 32;
+
 /// Pages between a zone and everybody else since bring-up. Both only grow.
 ///
 /// Frees alone are counted: what somebody has now and what came back make what was handed out. The
@@ -113,6 +116,9 @@ pub(crate) struct LockedZone {
     pub(super) freed_pages: u64,
     /// A split block all of whose frames are free, kept as it is.
     pub(super) spare: u32,
+    /// Split blocks that turned out to have less than the index said, since the lock was taken to
+    /// search.
+    pub(super) vain_looks: u32,
     /// Free blocks.
     pub(super) buddy: Buddy,
     /// Split blocks with free frames.
@@ -136,6 +142,7 @@ impl LockedZone {
         reporting_pages: 0,
         freed_pages: 0,
         spare: NONE,
+        vain_looks: 0,
         buddy: Buddy::EMPTY,
         free_index: FreeIndex::EMPTY,
         in_flight: InFlight::EMPTY,
@@ -159,6 +166,12 @@ impl LockedZone {
     /// `before`.
     pub(super) const fn note_freed_since(&mut self, before: u64) {
         self.freed_pages += self.unused_pages().saturating_sub(before);
+    }
+
+    /// Whether a search that found nothing ended before its time. Each vain look has moved a block
+    /// to where it belongs, so another search, after others had the lock, comes further.
+    pub(super) const fn is_cut_short(&self) -> bool {
+        self.vain_looks >= MOST_VAIN_LOOKS
     }
 
     /// The frame `offset` frames into the block at `index`.

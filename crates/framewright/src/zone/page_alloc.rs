@@ -100,6 +100,9 @@ impl LockedZone {
         let table = self.buddy.table;
         let mut filled = 0;
         while filled < most && limit != 0 {
+            if self.is_cut_short() {
+                break;
+            }
             let found = self.free_index.smallest(migrate_type, order.get());
             if found.is_none()
                 && (spares || filled != 0)
@@ -119,7 +122,7 @@ impl LockedZone {
                 continue;
             };
             let mut used_up = 0;
-            while members != 0 && filled < most && limit != 0 {
+            while members != 0 && filled < most && limit != 0 && !self.is_cut_short() {
                 let index = base + members.trailing_zeros();
                 let soon = (0..AHEAD).fold(members, |members, _| members & members.wrapping_sub(1));
                 if soon != 0 {
@@ -129,7 +132,7 @@ impl LockedZone {
                 let (entry, map) = (table.entry(index), table.free_map(index));
                 let state = entry.state();
                 let Some((first, runs)) = map.take_first_word(order.get(), limit) else {
-                    self.change(index, state, state.with_free_order(map.largest_order()));
+                    self.looked_in_vain(index);
                     members &= members - 1;
                     continue;
                 };
@@ -197,6 +200,10 @@ impl LockedZone {
             self.split_free(index, migrate_type, 0..1 << order);
             return Some(Found { index, start: 0 });
         }
+        if self.is_cut_short() {
+            // Before another type's memory is touched, all of the own is looked at.
+            return None;
+        }
         for &foreign in migrate_type.fallbacks() {
             if let Some(found) = self.find_split(order, foreign) {
                 let index = found.index;
@@ -215,21 +222,30 @@ impl LockedZone {
 
     /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out
     /// to have less moves to a lower set, where only a free brings it up again, so that every
-    /// correction of a block after its first was paid for by a free.
+    /// correction of a block after its first was paid for by a free. After so many in one hold of
+    /// the lock a whole block is used if there is one; else whoever searches does so again
+    /// ([`Zone::search`](super::Zone::search)).
     fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if self.buddy.placement.is_random() {
             return self.find_anywhere(order, migrate_type);
         }
-        loop {
+        while !self.is_cut_short() {
             let found = self.free_index.smallest(migrate_type, order)?;
             let index = self.free_index.first(migrate_type, found)?;
             let map = self.buddy.table.free_map(index);
             if let Some(start) = map.find(order).and_then(|start| u16::try_from(start).ok()) {
                 return Some(Found { index, start });
             }
-            let state = self.buddy.table.state(index);
-            self.change(index, state, state.with_free_order(map.largest_order()));
+            self.looked_in_vain(index);
         }
+        None
+    }
+
+    /// A block has no run of the order that the index named: names the one that it has.
+    pub(super) fn looked_in_vain(&mut self, index: u32) {
+        let (state, map) = (self.buddy.table.state(index), self.buddy.table.free_map(index));
+        self.change(index, state, state.with_free_order(map.largest_order()));
+        self.vain_looks += 1;
     }
 
     /// Takes exactly the run of `order` at frame `start` of a block, if it is free.

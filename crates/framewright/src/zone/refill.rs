@@ -76,34 +76,35 @@ impl Zone {
         // Without the lock: a zone that is full says so at once.
         self.free_pages().checked_sub(wanted.keep_pages + order.pages())?;
         let batch = cache.batch(order, wanted.migrate_type);
-        let mut locked = self.lock(platform);
-        let before = locked.free_pages();
-        let spare = before.saturating_sub(wanted.keep_pages) / order.pages();
-        let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(wanted.most);
         let mut blocks = None;
-        let first = if order.get() < WORDS_BELOW {
-            let wanted = WordsWanted {
-                order,
-                migrate_type: wanted.migrate_type,
-                most: batch + 1,
-                limit,
-                spares: cache.has_freed(order, wanted.migrate_type),
+        let first = self.search(platform, |locked| {
+            let before = locked.free_pages();
+            let spare = before.saturating_sub(wanted.keep_pages) / order.pages();
+            let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(wanted.most);
+            let first = if order.get() < WORDS_BELOW {
+                let wanted = WordsWanted {
+                    order,
+                    migrate_type: wanted.migrate_type,
+                    most: batch + 1,
+                    limit,
+                    spares: cache.has_freed(order, wanted.migrate_type),
+                };
+                locked.refill_words(cache, &wanted)
+            } else if order < Order::BLOCK {
+                let most = batch.min(limit as usize).min(MOST_RUNS);
+                locked.refill_runs(cache, order, wanted.migrate_type, most)
+            } else {
+                let batch = u32::try_from(batch).unwrap_or(0).max(1);
+                blocks = locked.take_blocks(wanted.migrate_type, batch.min(limit));
+                None
             };
-            locked.refill_words(cache, &wanted)
-        } else if order < Order::BLOCK {
-            let most = batch.min(limit as usize).min(MOST_RUNS);
-            locked.refill_runs(cache, order, wanted.migrate_type, most)
-        } else {
-            let batch = u32::try_from(batch).unwrap_or(0).max(1);
-            blocks = locked.take_blocks(wanted.migrate_type, batch.min(limit));
-            None
-        };
-        let events = &mut locked.buddy.events;
-        events.cache_refills += u64::from(first.is_some() || blocks.is_some());
-        let taken = before.saturating_sub(locked.free_pages());
-        locked.buddy.events.cache_refill_pages += taken;
+            let events = &mut locked.buddy.events;
+            events.cache_refills += u64::from(first.is_some() || blocks.is_some());
+            let taken = before.saturating_sub(locked.free_pages());
+            locked.buddy.events.cache_refill_pages += taken;
+            first
+        });
         // Blocks are put into the cache when others may have the lock.
-        drop(locked);
         first.or_else(|| self.stack_blocks(cache, blocks.as_ref()?))
     }
 
