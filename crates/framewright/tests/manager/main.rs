@@ -42,6 +42,7 @@ mod reporting;
 mod reporting_faults;
 mod reporting_model;
 mod reporting_pools;
+mod searches;
 mod shortfall;
 mod shortfall_model;
 mod shuffle;
