@@ -333,7 +333,7 @@ fn blocks_are_kept_while_another_wants_a_larger_one() {
 
 #[test]
 fn runs_of_any_size_are_kept_and_cut_while_another_drains() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let other = on(model, 1, move || model.drain().is_ok());
         // Three pages out of four, of which the fourth stays; twice, so that what was freed is
         // there unless it was drained.
@@ -349,7 +349,7 @@ fn runs_of_any_size_are_kept_and_cut_while_another_drains() {
 
 #[test]
 fn what_was_freed_as_a_range_another_gets() {
-    explore(blocks(1, 2), None, |model| {
+    explore(blocks(1, 2), Some(3), |model| {
         let held = model.allocate(&Request::pages(3)).expect("there is memory");
         let other = on(model, 1, move || {
             model.give_back_any(held).expect("it is held");

@@ -30,7 +30,7 @@ fn half_free(whole: usize) -> (Fake, Vec<PfnRange>) {
     for block in blocks {
         for page in block.start.0..block.end.0 {
             let page = PfnRange::new(page, page + 1);
-            if page.start.0 % 2 == 0 {
+            if page.start.0.is_multiple_of(2) {
                 manager.give_back(page).expect("it is held");
             } else {
                 held.push(page);
