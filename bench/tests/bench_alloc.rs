@@ -55,8 +55,9 @@ fn alloc_measures_every_allocator_in_every_way() {
             number("alloc_ns").is_some_and(|ns| ns >= 0.0) && number("repetitions") == Some(3.0),
             "{row}"
         );
-        let apart =
-            ["bulk", "random", "one-left"].contains(&row["pattern"].as_str().expect("a pattern"));
+        let pattern = row["pattern"].as_str().expect("a pattern");
+        let kind = pattern.rsplit(' ').next().unwrap_or_default();
+        let apart = ["bulk", "random", "one-left"].contains(&kind);
         assert_eq!(row["free_ns"].is_number(), apart, "{row}");
         assert_eq!(number("working_set") > Some(1.0), apart, "{row}");
         // How far CPUs are apart is a matter of several.
@@ -76,6 +77,13 @@ fn alloc_measures_every_allocator_in_every_way() {
         assert!(threads.is_sorted_by(|one, next| one < next), "{threads:?}");
         threads.first() == Some(&1)
     };
+    for (call, orders) in [("request", &[0, 3, 9][..]), ("odd", &[2, 9])] {
+        for &order in orders {
+            for kind in ["bulk", "random", "pair"] {
+                assert!(have(ALLOCATORS[0], 8, order, &format!("{call} {kind}")), "{call} {order}");
+            }
+        }
+    }
     // A request that several CPUs make at once may be refused by mistake, so that a row with more
     // threads may be missing.
     for (allocator, managed) in
