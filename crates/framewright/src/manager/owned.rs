@@ -139,8 +139,12 @@ impl<'m, P: Platform> Frames<'m, P> {
     #[inline]
     #[track_caller]
     fn give_back(&self) -> Result<(), FreeError> {
-        // SAFETY: owned by this value, which ends here (invariant 42).
-        unsafe { self.manager.free(self.range) }
+        match self.range.as_order() {
+            // SAFETY: owned by this value, which ends here (invariant 42).
+            Some(order) => unsafe { self.manager.free_order(self.range.start, order) },
+            // SAFETY: as above (invariant 42).
+            None => unsafe { self.manager.free(self.range) },
+        }
     }
 }
 

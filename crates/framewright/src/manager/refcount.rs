@@ -355,9 +355,14 @@ impl<P: Platform> References<'_, P> {
         if (2..PAGES_PER_BLOCK).contains(&run.pages()) {
             self.clear_run(run);
         }
-        // SAFETY: by the promise of whoever put the last reference or froze the count nobody has
-        // these frames but us (invariants 23 and 42).
-        unsafe { self.manager.free(run) }.map_err(ReferenceError::NotFreed)
+        let freed = match run.as_order() {
+            // SAFETY: by the promise of whoever put the last reference or froze the count nobody
+            // has these frames but us (invariants 23 and 42).
+            Some(order) => unsafe { self.manager.free_order(run.start, order) },
+            // SAFETY: as above (invariants 23 and 42).
+            None => unsafe { self.manager.free(run) },
+        };
+        freed.map_err(ReferenceError::NotFreed)
     }
 
     /// Clears the descriptors of a run of pages, a few at a time.
