@@ -337,10 +337,11 @@ impl<P: Platform> Manager<P> {
     /// are its own allocations like anybody's.
     ///
     /// What requests could have been given and is no more than a block goes into the CPU's cache.
-    /// What is wrong with it is found where [`free_order`](Self::free_order) finds it: here in
-    /// builds with debug assertions and with `page_owner=on`, else when it leaves the cache. All
-    /// other ranges are looked at here in every build, but for what is in a cache because it was
-    /// freed before.
+    /// What its block's state shows to be wrong is found here in every build: that it is free, a
+    /// pool's or the manager's own. All else about it is found where
+    /// [`free_order`](Self::free_order) finds it: here in builds with debug assertions and with
+    /// `page_owner=on`, else when it leaves the cache. All other ranges are looked at here in every
+    /// build, but for what is in a cache because it was freed before.
     ///
     /// # Errors
     /// See [`FreeError`]; nothing of `range` has then changed hands (invariant 13).

@@ -192,7 +192,8 @@ impl<P: Platform> Manager<P> {
         if let Some(start) = cache.get(order, migrate_type) {
             return Some(start);
         }
-        let is_crowded = |base| self.use_of_block(base).is_some_and(|(_, crowded)| crowded);
+        // Asked without the lock: a wrong answer costs little.
+        let is_crowded = |base| self.block_of(base).is_some_and(|(zone, at)| zone.is_crowded(at));
         if cache.reuse_where(order, migrate_type, is_crowded) {
             return cache.get(order, migrate_type);
         }
@@ -446,11 +447,11 @@ impl<P: Platform> Manager<P> {
         found.map_or(Ok(()), |pfn| Err(FreeError::free_already(pfn)))
     }
 
-    /// What the block of this frame is for, and whether it has so little free that it will hardly
-    /// become whole soon. Asked without the lock: a wrong answer costs little.
-    pub(super) fn use_of_block(&self, pfn: Pfn) -> Option<(MigrateType, bool)> {
+    /// The zone of this frame, and its block's index there.
+    #[inline]
+    pub(super) fn block_of(&self, pfn: Pfn) -> Option<(&'static Zone, u32)> {
         let block = BlockNumber::containing(pfn);
         let segment = segment::find(self.directory, block)?;
-        self.zones.get(usize::from(segment.zone))?.use_unlocked(segment.index_of(block))
+        Some((self.zones.get(usize::from(segment.zone))?, segment.index_of(block)))
     }
 }

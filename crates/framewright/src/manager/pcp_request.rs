@@ -105,6 +105,10 @@ impl<P: Platform> Manager<P> {
             debug_assert!(put == Put::Cached, "there is room for what was just taken");
             return None;
         }
+        if order == Order::BLOCK {
+            // Only a zone splits blocks, and gives the pages in them their descriptors.
+            return None;
+        }
         let start =
             cache.get(order, migrate_type).or_else(|| self.fill_for(cache, order, request))?;
         if !self.fits(cache, start, order, request, end) {
@@ -155,7 +159,8 @@ impl<P: Platform> Manager<P> {
 
     /// Keeps a range in the CPU's cache, where the next request for its size finds it. Nothing when
     /// it must go back to its zone: what is larger than a block, what no request would be given,
-    /// what is of another node, and whole blocks that a host is to be told of.
+    /// what is of another node, whole blocks that a host is to be told of, parts of blocks that are
+    /// allocated whole, as a zone must split these first, and what can be seen to be wrong.
     ///
     /// # Errors
     /// As [`free_order`](Self::free_order).
@@ -169,6 +174,8 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK || order == Order::BLOCK && self.reporting.is_registered() {
             return None;
         }
+        let (zone, block) = self.block_of(range.start)?;
+        zone.use_unlocked(block, order)?;
         let put = self.inside(|cache| {
             let is_usual =
                 !self.pressure.epoch.wants_attention() && cache.covers(range.start, order);
@@ -188,8 +195,8 @@ impl<P: Platform> Manager<P> {
             return None;
         }
         // A wrong guess puts a run to a use for which its block is not meant, and nothing else.
-        let (migrate_type, _) =
-            self.use_of_block(range.start).filter(|(of, _)| of.is_mergeable())?;
+        let (zone, block) = self.block_of(range.start)?;
+        let migrate_type = zone.use_unlocked(block, Order::PAGE).filter(|of| of.is_mergeable())?;
         self.inside(|cache| {
             if self.pressure.epoch.wants_attention() || !cache.keeps(range) {
                 return None;

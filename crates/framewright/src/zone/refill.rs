@@ -9,7 +9,7 @@ use super::drain::WORDS_BELOW;
 use super::locked::LockedZone;
 use super::page_alloc::WordsWanted;
 use crate::block::bit_sets::Neighbours;
-use crate::block::{FreeMap, MigrateType, State, segment};
+use crate::block::{BlockState, FreeMap, MigrateType, State, segment};
 use crate::page::{CpuCache, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
@@ -50,18 +50,27 @@ impl BlockGroups {
 }
 
 impl Zone {
-    /// What block `index` is for if somebody has it or a part of it, and whether it is crowded:
-    /// split, for movable memory, and with little free. A guess for those without the lock.
-    pub(crate) fn use_unlocked(&self, index: u32) -> Option<(MigrateType, bool)> {
+    /// What block `index` is for, if a run of `order` may be somebody's there: all of it where it
+    /// is whole, a part where it is split. A guess for those without the lock.
+    #[inline]
+    pub(crate) fn use_unlocked(&self, index: u32, order: Order) -> Option<MigrateType> {
         let state = self.table.is_ready(index).then(|| self.table.state(index))?;
-        let is_split = state.is(State::Split);
-        if !(is_split || state.is(State::Whole)) || state.is_unavailable() {
-            return None;
-        }
-        let migrate_type = state.migrate_type();
-        let is_crowded =
-            is_split && migrate_type == MigrateType::Movable && state.free_pages() <= CROWDED_PAGES;
-        Some((migrate_type, is_crowded))
+        let may_be = if order < Order::BLOCK {
+            state.is(State::Split) && !state.is_unavailable()
+        } else {
+            state.is(State::Whole)
+                && state.order() == order
+                && !state.has(BlockState::KEPT)
+                && !state.has(BlockState::POISONED)
+        };
+        may_be.then(|| state.migrate_type())
+    }
+
+    /// Whether block `index` is split, for movable memory, and has little free. A guess for those
+    /// without the lock.
+    pub(crate) fn is_crowded(&self, index: u32) -> bool {
+        self.use_unlocked(index, Order::PAGE) == Some(MigrateType::Movable)
+            && self.table.state(index).free_pages() <= CROWDED_PAGES
     }
 
     /// Fills a cache whose words or stack for this order are used up and takes one run for the

@@ -2,9 +2,10 @@
 //! where it was wanted, that runs of any size come out once, and that nothing is lost.
 
 use super::HERE;
-use crate::common::{Fake, check, gib, idle_pages, mib, order, settled};
+use crate::common::{Fake, bring_up_with, check, gib, idle_pages, mib, order, settled, with_pages};
 use framewright::Request;
 use framewright::memblock::NodeChoice;
+use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, MigrateType, ZoneKind};
@@ -321,4 +322,34 @@ fn no_page_is_owned_twice() {
     check(&manager);
     assert_eq!(settled(&manager).allocated_pages, 0);
     assert_eq!(idle_pages(&manager), free);
+}
+
+#[test]
+fn pages_in_pieces_have_descriptors_whatever_was_cut_before() {
+    for pages in [Pages::Inside, Pages::None] {
+        let machine = FakeMachine::builder().ram(mib(0, 256)).build();
+        let manager = bring_up_with(machine, &[], &with_pages(pages)).expect("bring-up");
+        for _ in 0..10 {
+            // Parts of blocks that were allocated whole, by way of nothing but `free`.
+            let whole = take(&manager, &Request::pages(512));
+            for (first, end) in [(256, 512), (0, 128), (128, 131), (131, 132), (136, 256)] {
+                let part = PfnRange { start: whole.start.add(first), end: whole.start.add(end) };
+                manager.give_back(part).expect("it is held");
+            }
+            let held: Vec<_> = [256, 280, 3, 1, 8, 120, 128, 100]
+                .map(|pages| take(&manager, &Request::pages(pages)))
+                .into_iter()
+                .collect();
+            for page in held.iter().flat_map(|range| range.start.0..range.end.0) {
+                // SAFETY: the page is ours.
+                let is_described = unsafe { manager.vmemmap().page(Pfn(page)) }.is_some();
+                assert_eq!(is_described, pages == Pages::Inside, "{page:#x} of {held:?}");
+            }
+            held.into_iter().for_each(|range| manager.give_back(range).expect("it is held"));
+            let rest = PfnRange { start: whole.start.add(132), end: whole.start.add(136) };
+            manager.give_back(rest).expect("it is held");
+        }
+        check(&manager);
+        assert_eq!(settled(&manager).allocated_pages, 0);
+    }
 }
