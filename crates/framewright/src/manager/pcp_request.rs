@@ -67,7 +67,7 @@ impl<P: Platform> Manager<P> {
             if self.fits(cache, start, order, request, end) {
                 return Some(start);
             }
-            put_back(cache, start, order);
+            self.put_back(cache, PfnRange { start, end: start.add(order.pages()) }, request);
             None
         });
         let start = start.flatten()?;
@@ -100,9 +100,7 @@ impl<P: Platform> Manager<P> {
             if self.fits(cache, start, order, request, end) {
                 return Some(start);
             }
-            let range = PfnRange { start, end: start.add(pages) };
-            let put = cache.put_odd(range, migrate_type);
-            debug_assert!(put == Put::Cached, "there is room for what was just taken");
+            self.put_back(cache, PfnRange { start, end: start.add(pages) }, request);
             return None;
         }
         if order == Order::BLOCK {
@@ -112,7 +110,7 @@ impl<P: Platform> Manager<P> {
         let start =
             cache.get(order, migrate_type).or_else(|| self.fill_for(cache, order, request))?;
         if !self.fits(cache, start, order, request, end) {
-            put_back(cache, start, order);
+            self.put_back(cache, PfnRange { start, end: start.add(order.pages()) }, request);
             return None;
         }
         let rest = PfnRange { start: start.add(pages), end: start.add(order.pages()) };
@@ -120,6 +118,21 @@ impl<P: Platform> Manager<P> {
         // make room is not this request's affair.
         let _ = self.put_runs(cache, rest);
         Some(start)
+    }
+
+    /// A run that lies elsewhere than where it is wanted stays in the cache that it came from.
+    #[cold]
+    #[inline(never)]
+    fn put_back(&self, cache: &CpuCache, range: PfnRange, request: &Request) {
+        let put = match range.as_order() {
+            Some(order) => cache.put(range.start, order),
+            None => cache.put_odd(range, request.migrate_type),
+        };
+        debug_assert!(put == Put::Cached, "there is room for what was just taken");
+        if put == Put::Full {
+            // Just allocated and nobody else's, so that this cannot fail.
+            let _ = self.return_odd(range);
+        }
     }
 
     /// Keeps the runs of a range each by itself; what is of another node goes to its zone.
@@ -213,12 +226,4 @@ impl<P: Platform> Manager<P> {
         })
         .flatten()
     }
-}
-
-/// A run that lies elsewhere than where it is wanted stays in the cache that it came from.
-#[cold]
-#[inline(never)]
-fn put_back(cache: &CpuCache, start: Pfn, order: Order) {
-    let put = cache.put(start, order);
-    debug_assert!(put == Put::Cached, "there is room for what was just taken");
 }
