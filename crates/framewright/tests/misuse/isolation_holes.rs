@@ -148,7 +148,10 @@ fn claimed_memory_is_like_allocated_memory() {
             let part = PfnRange::new(claimed.start.0 + part.0, claimed.start.0 + part.1);
             manager.give_back(part).unwrap_or_else(|error| panic!("{line}: {error}"));
             check(&manager);
-            assert!(manager.give_back(part).is_err(), "{line}");
+            // A release build may find it only when it leaves the cache.
+            let is_found = manager.give_back(part).is_err()
+                || !cfg!(debug_assertions) && manager.drain().is_err();
+            assert!(is_found, "{line}: {part:?}");
         }
         manager.drain().expect("good frames");
         assert_eq!(crate::common::in_use(&manager), idle, "{line}");
