@@ -15,14 +15,13 @@ use core::iter;
 use core::panic::Location;
 
 impl<P: Platform> Manager<P> {
-    /// Allocates a run of frames: out of the CPU's cache where that has what is wanted, which
-    /// takes little longer than [`allocate_order`](Self::allocate_order), else out of the zones.
-    /// Those are asked from the wanted one down on the wanted node, then on the others by
-    /// distance; all of them first above their low watermark, then above their min watermark
-    /// (Linux: `mm/page_alloc.c`, `__setup_per_zone_wmarks`). When that fails the caches of CPUs
-    /// are drained, then the reclaim hook is asked
-    /// ([`set_reclaim`](super::Pressure::set_reclaim)), then come the reserves, if the request may
-    /// have them.
+    /// Allocates a run of frames: out of the CPU's cache where that has what is wanted, as
+    /// [`allocate_order`](Self::allocate_order) does, else out of the zones. Those are asked from
+    /// the wanted one down on the wanted node, then on the others by distance; all of them first
+    /// above their low watermark, then above their min watermark (Linux: `mm/page_alloc.c`,
+    /// `__setup_per_zone_wmarks`). When that fails the caches of CPUs are drained, then the
+    /// reclaim hook is asked ([`set_reclaim`](super::Pressure::set_reclaim)), then come the
+    /// reserves, if the request may have them.
     ///
     /// # Errors
     /// See [`AllocateError`].
