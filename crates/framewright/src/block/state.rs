@@ -24,7 +24,7 @@
 //! block is *swept* when what is free in it was reported; any free ends that. A free head is
 //! *reported* when each of its blocks is.
 
-use crate::units::{MAX_ORDER, Order, PAGES_PER_BLOCK};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::fmt;
 
@@ -398,6 +398,36 @@ impl BlockState {
     #[must_use]
     pub const fn with_migrate_type(self, migrate_type: MigrateType) -> Self {
         Self(self.0 & !(7 << TYPE_SHIFT) | (migrate_type as u64) << TYPE_SHIFT)
+    }
+
+    /// Whether pages of it may be somebody's and can be handed out again: a split block that is not
+    /// isolated and does not wait for descriptors.
+    #[inline]
+    pub(crate) const fn is_available_split(self) -> bool {
+        self.0 & (STATE_BITS | Self::UNAVAILABLE) == State::Split as u64
+    }
+
+    /// Whether it is one block of 2 MiB that may be somebody's and can be handed out again.
+    #[inline]
+    pub(crate) const fn is_somebodys_block(self) -> bool {
+        const LOOKED_AT: u64 = STATE_BITS
+            | 0x1f << ORDER_SHIFT
+            | BlockState::ISOLATED
+            | BlockState::KEPT
+            | BlockState::POISONED;
+        self.0 & LOOKED_AT == State::Whole as u64 | (BLOCK_ORDER as u64) << ORDER_SHIFT
+    }
+
+    /// The number of the migrate type of a head.
+    #[inline]
+    pub(crate) const fn type_number(self) -> u8 {
+        (self.0 >> TYPE_SHIFT & 7) as u8
+    }
+
+    /// Whether it is of this migrate type.
+    #[inline]
+    pub(crate) const fn is_of(self, migrate_type: MigrateType) -> bool {
+        self.0 >> TYPE_SHIFT & 7 == migrate_type as u64
     }
 
     /// Whether it is a split block with nothing special: managed whole, without descriptors inside,

@@ -154,6 +154,24 @@ impl BlockTable {
         self.ready[(group / 64) as usize].load(Ordering::Acquire) >> (group % 64) & 1 != 0
     }
 
+    /// The state at `index` for those without the lock; nothing where it is part of a larger block
+    /// whose entries were never cleared.
+    #[inline(always)]
+    pub(crate) fn state_if_ready(&self, index: u32) -> Option<BlockState> {
+        let group = index / GROUP;
+        // As in `is_ready`.
+        let ready = self.ready.get((group / 64) as usize)?.load(Ordering::Acquire);
+        if ready >> (group % 64) & 1 == 0 {
+            return None;
+        }
+        let entry = if index.is_multiple_of(GROUP) {
+            self.heads.get(group as usize)?
+        } else {
+            self.entries.get(index as usize)?
+        };
+        Some(entry.state())
+    }
+
     /// The first index from `index` on whose group is ready; past the end of the table when none
     /// is.
     pub(crate) fn next_ready(&self, index: u32) -> u32 {

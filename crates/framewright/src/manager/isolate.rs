@@ -217,7 +217,7 @@ impl<P: Platform> Isolation<'_, P> {
     fn rehome_caches(self) -> bool {
         self.with_caches(&mut |cache| {
             let hull = self.manager.isolations.lock(self.manager.platform).hull;
-            cache.set_pfn_ranges(cache.near.map(|near| kept(near, hull)));
+            cache.keep_only(|near| kept(near, hull));
             // What is wrong in a cache is its user's fault and does not matter here; all else goes
             // back.
             let _ = self.manager.drain_cache(cache);

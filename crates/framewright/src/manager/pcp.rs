@@ -11,9 +11,9 @@ use crate::manager::facets::Caches;
 use crate::manager::request::{AllocateError, Mark, Request, Search};
 use crate::manager::state::Manager;
 use crate::manager::vmemmap::deferred::Growth;
-use crate::page::{CpuCache, Flow, MOST_FREED, Put};
+use crate::page::{CpuCache, Flow, Lot, MOST_WORDS, Put};
 use crate::platform::{Platform, pinned};
-use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
+use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, segment};
 use core::panic::Location;
@@ -192,13 +192,8 @@ impl<P: Platform> Manager<P> {
         if let Some(start) = cache.get(order, migrate_type) {
             return Some(start);
         }
-        // Asked without the lock: a wrong answer costs little.
-        let is_crowded = |base| self.block_of(base).is_some_and(|(zone, at)| zone.is_crowded(at));
-        if cache.reuse_where(order, migrate_type, is_crowded) {
-            return cache.get(order, migrate_type);
-        }
         let home = self.zones.get(cache.zone)?;
-        if order == Order::BLOCK {
+        if order == Order::BLOCK && migrate_type == MigrateType::Movable {
             cache.adapt(Flow::In, self.may_keep_more(home));
         }
         let search = Search::near(home.id().node, migrate_type);
@@ -225,7 +220,7 @@ impl<P: Platform> Manager<P> {
             // Little of zones that it does not keep frames of, which go back one by one.
             let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
             let most = |zone: &Zone| {
-                if cache.keeps(zone.pfn_range()) { u32::MAX } else { little }
+                if cache.covers(zone.pfn_range()) { u32::MAX } else { little }
             };
             let mut marks = [Mark::Low, Mark::Min].into_iter();
             let cached = cache.pages();
@@ -255,21 +250,19 @@ impl<P: Platform> Manager<P> {
 
     /// Gives back what [`allocate_order`](Self::allocate_order) gave, or an aligned part of it.
     ///
-    /// Where what is wrong with it is found depends on the build.
+    /// Every build finds at this call what is not aligned to `order`, and what the state of the
+    /// block shows to be wrong: that it is free, a pool's or the manager's own, or no memory. What
+    /// is wrong with a part of a block that is divided into pages, or with a block that is in a
+    /// cache because it was freed before, is found
     ///
-    /// * Every build finds at this call what is not aligned to `order`; and, of a free that no
-    ///   cache takes, all but that the frame is in a cache. No cache takes orders above 9, nor
-    ///   frames outside of the zones of its node (DMA apart), which includes what is no memory and
-    ///   tables that bring-up placed at an end of one of these zones.
-    /// * With debug assertions also every other frame that is free, was never allocated, is a table
-    ///   or of the vmemmap, or was freed before and is in the cache of this CPU, or in that of
-    ///   another where these can be waited for ([`Platform::can_wait`]). What others do with the
-    ///   same frame at the same moment may hide it.
-    /// * With `page_owner=on`, in every build, whatever that record does not call allocated, in
-    ///   caches and elsewhere.
-    /// * All else is found when the frame leaves the cache for its zone, and is the error of the
-    ///   call that made it leave. A frame that was freed twice is free once then. Until it leaves,
-    ///   the cache may hand it out, even twice.
+    /// * with debug assertions at this call, too, if the frame is in the cache of this CPU, or in
+    ///   that of another where these can be waited for ([`Platform::can_wait`]). What others do
+    ///   with the same frame at the same moment may hide it.
+    /// * with `page_owner=on` at this call, in every build: whatever that record does not call
+    ///   allocated.
+    /// * else when the frame leaves the cache for its zone, as the error of the call that made it
+    ///   leave. A frame that was freed twice is free once then. Until it leaves, the cache may hand
+    ///   it out, even twice.
     ///
     /// # Errors
     /// See [`FreeError`].
@@ -286,17 +279,36 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK {
             return self.free_large(start, order, Location::caller());
         }
-        let put = self.inside(|cache| {
-            let usual = !self.pressure.epoch.wants_attention()
-                && cache.covers(start, order)
-                && start.is_aligned(order);
-            if usual { cache.put(start, order) } else { Put::Full }
-        });
+        let put = self.inside(|cache| self.keep(cache, start, order));
         if put == Some(Put::Cached) {
             Ok(())
         } else {
             self.free_slowly(start, order, put, Location::caller())
         }
+    }
+
+    /// Keeps a run in a cache, if that can be seen to be where it belongs and there is room.
+    #[inline]
+    pub(super) fn keep(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        if self.pressure.epoch.wants_attention() {
+            return Put::Full;
+        }
+        cache.lot(start, order).map_or(Put::Full, |lot| cache.put(start, order, lot))
+    }
+
+    /// Where a run belongs in a cache, wherever it lies.
+    pub(super) fn lot(&self, cache: &CpuCache, start: Pfn, order: Order) -> Option<Lot> {
+        let seen = cache.lot(start, order);
+        if seen.is_some() || order > Order::BLOCK || !start.is_aligned(order) {
+            return seen;
+        }
+        // Its first frame tells: an aligned run lies in one block.
+        let last = Pfn(start.0.saturating_add(order.pages() - 1));
+        if !cache.covers(PfnRange { start, end: Pfn(last.0.saturating_add(1)) }) {
+            return None;
+        }
+        let (zone, index) = self.block_of(start)?;
+        Lot::of(zone.state_unlocked(index)?, order)
     }
 
     /// Makes room in the cache, or frees into the zone; tells those who want to know of every free.
@@ -314,12 +326,7 @@ impl<P: Platform> Manager<P> {
         }
         let mut told = false;
         let kept = self.inside(|cache| {
-            if !(cache.caches(order, MigrateType::Movable)
-                && cache.covers(start, order)
-                && start.is_aligned(order))
-            {
-                return None;
-            }
+            let lot = self.lot(cache, start, order)?;
             if self.pressure.epoch.wants_attention() {
                 self.pressure.epoch.note_free();
                 told = true;
@@ -331,7 +338,7 @@ impl<P: Platform> Manager<P> {
                     return Some(Err(error));
                 }
             }
-            match self.put_making_room(cache, start, order) {
+            match self.put_making_room(cache, start, order, lot) {
                 (Put::Cached, result) => Some(result),
                 (Put::DoubleFree, _) => Some(Err(FreeError::free_already(start))),
                 (Put::Full, _) => None,
@@ -350,28 +357,32 @@ impl<P: Platform> Manager<P> {
         cache: &CpuCache,
         start: Pfn,
         order: Order,
+        lot: Lot,
     ) -> (Put, Result<(), FreeError>) {
-        let mut put = cache.put(start, order);
+        let mut put = cache.put(start, order, lot);
         if put == Put::Full
             && order == Order::BLOCK
+            && lot == Lot::MOVABLE
             && let Some(home) = self.zones.get(cache.zone)
             && cache.adapt(Flow::Out, self.may_keep_more(home))
         {
-            put = cache.put(start, order);
+            put = cache.put(start, order, lot);
         }
         if put != Put::Full {
             return (put, Ok(()));
         }
-        // Of words as many as go back together: of those that stay some may be used again. Of runs
-        // the newer half may be wanted soon, of blocks, which cost most under the lock, a quarter.
-        let waiting = cache.waiting(order);
-        let oldest = match order.get() {
-            0..4 => waiting.min(MOST_FREED),
-            BLOCK_ORDER => waiting - waiting / 4,
-            _ => waiting.div_ceil(2),
+        // Of what only waits as much as goes back together. Of the rest the newer half may be
+        // wanted soon, of blocks, which cost most under the lock, a quarter.
+        let waiting = cache.waiting(order, lot);
+        let oldest = if lot == Lot::BACK {
+            waiting.min(MOST_WORDS)
+        } else if order == Order::BLOCK {
+            waiting - waiting / 4
+        } else {
+            waiting.div_ceil(2)
         };
-        let result = self.return_oldest(cache, order, oldest);
-        (cache.put(start, order), result)
+        let result = self.return_oldest(cache, order, lot, oldest);
+        (cache.put(start, order, lot), result)
     }
 
     /// Frees what no cache keeps.

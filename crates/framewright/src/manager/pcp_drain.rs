@@ -8,46 +8,47 @@
 //! the zone (invariant 17).
 
 use crate::manager::state::Manager;
-use crate::page::{CpuCache, MOST_FREED, MOST_RETURNED, MOST_RUNS, Runs};
+use crate::page::{CpuCache, Lot, MOST_RETURNED, MOST_RUNS, MOST_WORDS, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Zone, segment};
 
 impl<P: Platform> Manager<P> {
-    /// Gives the oldest `count` entries that wait back to their zones.
+    /// Gives the oldest `count` entries of a stack back to their zones.
     pub(super) fn return_oldest(
         &self,
         cache: &CpuCache,
         order: Order,
+        lot: Lot,
         count: usize,
     ) -> Result<(), FreeError> {
         // No larger than what usually goes back: clearing more takes as long as a few frees.
         if order == Order::PAGE {
-            return self.return_some::<MOST_FREED>(cache, order, count);
+            return self.return_some::<MOST_WORDS>(cache, order, lot, count);
         }
         if order == Order::BLOCK {
-            return self.return_some::<MOST_RETURNED>(cache, order, count);
+            return self.return_some::<MOST_RETURNED>(cache, order, lot, count);
         }
-        self.return_some::<MOST_RUNS>(cache, order, count)
+        self.return_some::<MOST_RUNS>(cache, order, lot, count)
     }
 
     fn return_some<const MOST: usize>(
         &self,
         cache: &CpuCache,
         order: Order,
+        lot: Lot,
         count: usize,
     ) -> Result<(), FreeError> {
-        let (mut left, mut result) = (count, Ok(()));
-        while left != 0 {
+        let (mut gone, mut result) = (0, Ok(()));
+        while gone < count {
             let mut batch = [Runs::NONE; MOST];
-            let copied = cache.copy_waiting(order, &mut batch);
-            let some = whole_blocks(&batch[..copied], left.min(copied));
+            let copied = cache.copy_oldest(order, lot, gone, &mut batch);
+            let some = whole_blocks(&batch[..copied], (count - gone).min(copied));
             if some == 0 {
                 break;
             }
-            left = left.saturating_sub(some);
-            cache.forget_oldest(order, some);
+            gone += some;
             if order.get() >= 4 && batch[0].base > batch[some - 1].base {
                 // Runs that were freed downwards go back together as those that were freed upwards
                 // do.
@@ -56,6 +57,8 @@ impl<P: Platform> Manager<P> {
             let returned = self.return_runs(cache, order, &batch[..some]);
             result = result.and(returned);
         }
+        // Moves what stays, so once. Nobody else gets into the cache meanwhile.
+        cache.forget_oldest(order, lot, gone);
         result
     }
 
@@ -184,13 +187,14 @@ impl<P: Platform> Manager<P> {
     pub(super) fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         let pages = cache.pages();
         let mut result = Ok(pages);
-        while let Some((order, word)) = cache.give_up_word() {
-            result = join(result, self.return_runs(cache, order, &[word]).map(|()| 0));
-        }
+        cache.begin_small();
         for order in CpuCache::orders() {
-            let waiting = cache.waiting(order);
-            if waiting != 0 {
-                result = join(result, self.return_oldest(cache, order, waiting).map(|()| 0));
+            for lot in Lot::all() {
+                let waiting = cache.waiting(order, lot);
+                if waiting != 0 {
+                    let returned = self.return_oldest(cache, order, lot, waiting);
+                    result = join(result, returned.map(|()| 0));
+                }
             }
         }
         while let Some(range) = cache.give_up_odd() {
@@ -227,14 +231,16 @@ mod tests {
 
     #[test]
     fn what_goes_back_ends_where_a_block_does_if_that_is_near() {
-        let half = |number: u64| Runs::one(Pfn(number * 256));
+        let order = |order| Order::new(order).expect("small");
+        let half = |number: u64| Runs::one(Pfn(number * 256), order(8));
         let odd: Vec<Runs> = (1..9).map(half).collect();
         assert_eq!(
             [0, 1, 2, 3, 4, 7, 8].map(|count| whole_blocks(&odd, count)),
             [0, 1, 3, 3, 5, 7, 8]
         );
         // The rest of the block would be all that there is.
-        let small: Vec<Runs> = (0..16).map(|number| Runs::one(Pfn(number * 16))).collect();
+        let small: Vec<Runs> =
+            (0..16).map(|number| Runs::one(Pfn(number * 16), order(4))).collect();
         assert_eq!([4, 8, 11, 16].map(|count| whole_blocks(&small, count)), [4, 8, 16, 16]);
         assert_eq!(whole_blocks(&[], 0), 0);
     }

@@ -9,7 +9,7 @@ use crate::frames;
 use crate::manager::request::Request;
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
-use crate::page::{CpuCache, Put};
+use crate::page::{CpuCache, Lot, Put};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};
@@ -89,7 +89,8 @@ impl<P: Platform> Manager<P> {
         end: Pfn,
     ) -> bool {
         start.0 + order.pages() <= end.0
-            && (!matches!(request.node, NodeChoice::Exact(_)) || cache.covers(start, order))
+            && (!matches!(request.node, NodeChoice::Exact(_))
+                || cache.covers(PfnRange { start, end: start.add(order.pages()) }))
     }
 
     /// [`allocate_cached`](Self::allocate_cached) of a number of pages that is no power of two: a
@@ -125,7 +126,10 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn put_back(&self, cache: &CpuCache, range: PfnRange, request: &Request) {
         let put = match range.as_order() {
-            Some(order) => cache.put(range.start, order),
+            Some(order) => match Lot::of_type(request.migrate_type) {
+                Some(lot) => cache.put(range.start, order, lot),
+                None => Put::Full,
+            },
             None => cache.put_odd(range, request.migrate_type),
         };
         debug_assert!(put == Put::Cached, "there is room for what was just taken");
@@ -139,10 +143,9 @@ impl<P: Platform> Manager<P> {
     fn put_runs(&self, cache: &CpuCache, range: PfnRange) -> Result<(), FreeError> {
         let mut result = Ok(());
         for (start, order) in range.runs(Order::BLOCK) {
-            let (put, returned) = if cache.covers(start, order) {
-                self.put_making_room(cache, start, order)
-            } else {
-                (Put::Full, Ok(()))
+            let (put, returned) = match self.lot(cache, start, order) {
+                Some(lot) => self.put_making_room(cache, start, order, lot),
+                None => (Put::Full, Ok(())),
             };
             result = result.and(returned).and(match put {
                 Put::Cached => Ok(()),
@@ -187,13 +190,7 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK || order == Order::BLOCK && self.reporting.is_registered() {
             return None;
         }
-        let (zone, block) = self.block_of(range.start)?;
-        zone.use_unlocked(block, order)?;
-        let put = self.inside(|cache| {
-            let is_usual =
-                !self.pressure.epoch.wants_attention() && cache.covers(range.start, order);
-            if is_usual { cache.put(range.start, order) } else { Put::Full }
-        });
+        let put = self.inside(|cache| self.keep(cache, range.start, order));
         if put == Some(Put::Cached) {
             return Some(Ok(()));
         }
@@ -208,10 +205,12 @@ impl<P: Platform> Manager<P> {
             return None;
         }
         // A wrong guess puts a run to a use for which its block is not meant, and nothing else.
-        let (zone, block) = self.block_of(range.start)?;
-        let migrate_type = zone.use_unlocked(block, Order::PAGE).filter(|of| of.is_mergeable())?;
+        let (zone, index) = self.block_of(range.start)?;
+        let state = zone.state_unlocked(index)?;
+        Lot::of(state, Order::PAGE)?;
+        let migrate_type = Some(state.migrate_type()).filter(|of| of.is_mergeable())?;
         self.inside(|cache| {
-            if self.pressure.epoch.wants_attention() || !cache.keeps(range) {
+            if self.pressure.epoch.wants_attention() || !cache.covers(range) {
                 return None;
             }
             let mut put = cache.put_odd(range, migrate_type);

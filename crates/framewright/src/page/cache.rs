@@ -1,73 +1,95 @@
 //! The frames that a CPU keeps for itself.
 //!
-//! For orders 0 to 3 there is, per migrate type, a *word*: the free runs of one 64-frame word of
-//! some block's free map, taken over whole. Getting a run is finding a bit; freeing one that came
-//! from the word sets it again. When it is used up, movable requests have further words *ready*.
-//! Other frees gather in *freed* until they go back together. What comes out of the zone comes from
-//! its fullest blocks, which keeps others whole, while frames that go from hand to hand pin every
-//! block. So of what was freed only frames of crowded blocks, which will hardly become whole soon,
-//! are handed out again ([`CpuCache::reuse_where`]); all others only when the zone has nothing, or
-//! nothing but reported memory.
+//! For each order up to 9 and migrate type there is a stack. Orders 0 to 3 come out of the zone by
+//! the *word*: the free runs of one 64-frame word of some block's free map, taken over whole, so
+//! that their stacks have a word in each entry; from order 4 on an entry is a run. Getting a run is
+//! finding a bit of the entry on top; freeing one of the same word sets it again, and any other
+//! begins an entry.
 //!
-//! For orders 4 to 9 there is a stack of runs, and for what is no power of two there are a few runs
-//! of any size ([`OddRuns`]). That of order 9, whole blocks, is larger while they
-//! come or go in bulk ([`CpuCache::adapt`]).
+//! ```text
+//!                refill                    get
+//!     zone ---------------> For(type) -------------> caller
+//!       ^  <--------------      ^ block crowded, or      |
+//!       |    oldest half        | not movable            | free looks at the block
+//!       +------- Back <---------+------------------------+
+//!                       block has much free
+//! ```
+//!
+//! What comes out of the zone comes from its fullest blocks, which keeps others whole, while frames
+//! that go from hand to hand pin every block. So of movable frames only those of crowded blocks,
+//! which will hardly become whole soon, are handed out again ([`Lot`]); all others gather until
+//! they go back together, and are used only when the zone has nothing, or nothing but reported
+//! memory. For what is no power of two there are a few runs of any size ([`OddRuns`]). The stack of
+//! movable whole blocks is larger while they come or go in bulk ([`CpuCache::adapt`]).
 //!
 //! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles
 //! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
 //! Release there. A sum over another CPU's cache is a guess.
 
+use super::near::{self, Kept, LOTS, Lot, Near};
 use super::odd::OddRuns;
-use super::words::{NOWHERE, Put, Runs, Stack, Word};
+use super::words::{Put, Runs, Stack, Word};
 use crate::block::MigrateType;
-use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicU32, Ordering};
 use crate::sync::{Exclusive, Ownership};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 
-/// Orders that have words: 0..=3.
-const WORD_ORDERS: usize = 4;
-/// Orders that have a stack of runs: 4..=9.
-const STACK_ORDERS: usize = BLOCK_ORDER as usize + 1 - WORD_ORDERS;
-/// Migrate types that are cached: the mergeable ones, which come first.
-const TYPES: usize = 3;
+/// Orders that come by the word: 0..=3.
+const WORD_ORDERS: usize = super::words::WORD_ORDERS as usize;
+/// Orders that are cached: 0..=9.
+const ORDERS: usize = BLOCK_ORDER as usize + 1;
 /// The model checkers have tiny caches: what a full one does is reached in few steps, and their
 /// machines are so small that a share is all of the zone's part.
 const TINY: bool = cfg!(any(loom, shuttle));
-/// A class of a cache (an order's words, an order's stack) keeps at most this part of what its
-/// CPU's share of the zones is, or what two words hold. All of them together keep at most about a
-/// quarter (Linux: an eighth, `zone_batchsize` and `zone_highsize` in `mm/page_alloc.c`).
-const SHARE: u64 = if TINY { 1 } else { 64 };
-/// Most words of frees, by order. Of order 0 so many that those which may be used again are still
-/// there when they are wanted.
-const FREED: [usize; WORD_ORDERS] = if TINY { [2; WORD_ORDERS] } else { [112, 28, 28, 28] };
-/// Most words that are ready, by order.
-const READY: [usize; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
-/// Most runs in a stack, by order from 4.
-const STACK: [usize; STACK_ORDERS] =
-    if TINY { [4; STACK_ORDERS] } else { [16, 16, 16, 16, MOST_RUNS, MOST_BLOCKS_IN_BULK] };
+/// A stack keeps at most one part in so many of what its CPU's share of the zones is, or what two
+/// words hold; all of them together about an eighth (as Linux: `zone_batchsize` and
+/// `zone_highsize` in `mm/page_alloc.c`). Single pages and whole blocks come and go most.
+const fn parts(order: usize, lot: usize) -> u64 {
+    match (order, lot) {
+        _ if TINY => 1,
+        (0 | BLOCK, MOVABLE) => 32,
+        (HALF, MOVABLE) => 128,
+        (_, MOVABLE | BACK) => 256,
+        _ => 1024,
+    }
+}
+const HALF: usize = BLOCK - 1;
+const BLOCK: usize = BLOCK_ORDER as usize;
+const MOVABLE: usize = Lot::MOVABLE.index();
+const BACK: usize = Lot::BACK.index();
+/// Most entries, by order and lot: unmovable, movable, reclaimable, to go back.
+const MOST: [[usize; LOTS]; ORDERS] = if TINY {
+    let (words, runs) = ([3, 3, 3, 2], [4, 4, 4, 0]);
+    [words, words, words, words, runs, runs, runs, runs, runs, runs]
+} else {
+    let (words, runs) = ([8, 32, 8, 16], [4, 16, 4, 0]);
+    let (single, half, block) =
+        ([16, 384, 16, MOST_WORDS], [4, MOST_RUNS, 4, 0], [4, MOST_BLOCKS_IN_BULK, 4, 0]);
+    [single, words, words, words, runs, runs, runs, runs, half, block]
+};
+/// Most words that a refill brings besides the first, by order.
+const MOST_MORE: [u32; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
 /// Most whole blocks, as long as they neither come nor go in bulk.
 const MOST_BLOCKS: usize = 64;
 /// Most whole blocks when they do.
 const MOST_BLOCKS_IN_BULK: usize = 96;
 /// The most runs that any stack has of less than whole blocks.
 pub(crate) const MOST_RUNS: usize = 32;
-/// The most words of frees that go back together.
-pub(crate) const MOST_FREED: usize = 56;
-/// How many of the words freed last are looked at for frames that may be used again.
-const LOOKED_AT: usize = 16;
+/// The most words that go back together.
+pub(crate) const MOST_WORDS: usize = 56;
 /// The most blocks that go back together: three quarters of a stack, so that some stay for
 /// requests.
 pub(crate) const MOST_RETURNED: usize = MOST_BLOCKS_IN_BULK / 4 * 3;
-const _: () = assert!(MOST_FREED <= MOST_RETURNED && MOST_RUNS <= MOST_RETURNED);
-
-const fn sum(counts: &[usize]) -> usize {
+const _: () = assert!(MOST_WORDS <= MOST_RETURNED && MOST_RUNS <= MOST_RETURNED);
+/// Of all stacks.
+const ENTRIES: usize = {
     let (mut total, mut index) = (0, 0);
-    while index < counts.len() {
-        total += counts[index];
+    while index < ORDERS * LOTS {
+        total += MOST[index / LOTS][index % LOTS];
         index += 1;
     }
     total
-}
+};
 
 /// Which way whole blocks go, many at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,130 +110,109 @@ pub(crate) struct CpuCache {
     batch: AtomicU32,
     /// The [`Flow`] of whole blocks that was last; zero after a drain.
     flow: AtomicU32,
-    /// Whole blocks that it keeps usually, and while they come or go in bulk.
+    /// Movable whole blocks that it keeps usually, and while they come or go in bulk.
     blocks: [u32; 2],
     /// Which of the manager's zones is asked first.
     pub(crate) zone: usize,
-    /// The frames that are kept while nothing is isolated: that zone's, and those of others of its
-    /// node.
-    pub(crate) near: [PfnRange; 2],
-    /// The frames that are kept, from the first to one past the last: those near, or a part of
-    /// them.
-    pfn_ranges: [[AtomicU64; 2]; 2],
-    words: [Word; WORD_ORDERS * TYPES],
-    freed: [Stack; WORD_ORDERS],
-    ready: [Stack; WORD_ORDERS],
-    stacks: [Stack; STACK_ORDERS],
+    /// The frames that are kept: that zone's, and those of its node's other one.
+    kept: [Kept; 2],
+    stacks: [Stack; ORDERS * LOTS],
     odd: OddRuns,
-    /// Of `freed` and `ready`.
-    entries: [Word; sum(&FREED) + sum(&READY)],
-    /// Of `stacks`.
-    starts: [AtomicU64; sum(&STACK)],
+    /// Of `stacks`. None is empty that is in use.
+    entries: [Word; ENTRIES],
 }
 
-/// A run of order 0 to 3, as an index into words and their stacks.
-#[inline]
-const fn word_order(order: Order) -> Option<usize> {
-    let order = order.get() as usize;
-    if order < WORD_ORDERS { Some(order) } else { None }
+/// The stack of movable whole blocks.
+const BLOCKS: usize = BLOCK * LOTS + MOVABLE;
+
+/// The order of a stack.
+const fn order_of(stack: usize) -> usize {
+    stack / LOTS
 }
 
 impl CpuCache {
     /// A cache for frames of `near`, of which `share_pages` are this CPU's share.
-    pub(crate) fn new(zone: usize, near: [PfnRange; 2], share_pages: u64) -> Self {
+    pub(crate) fn new(zone: usize, near: [Near; 2], share_pages: u64) -> Self {
         // Even the smallest zone has a few pages.
-        let share = (share_pages / SHARE).max(8);
-        // Twice as much of whole blocks, which come and go under the zone's lock like single pages.
-        // In bulk once more: half of what Linux allows in all.
-        let blocks = |times: u64, most: usize| {
-            let blocks = (share >> BLOCK_ORDER) * times;
-            u32::try_from(blocks.min(STACK[STACK_ORDERS - 1].min(most) as u64)).unwrap_or(0)
+        let share = |stack: usize| {
+            let (order, lot) = (order_of(stack), stack % LOTS);
+            let pages = (share_pages / parts(order, lot)).max(8);
+            if order < WORD_ORDERS { (pages / 64).max(2) } else { pages >> order }
         };
-        let usual = blocks(2, MOST_BLOCKS);
+        let stacks = Stack::all(MOST.as_flattened(), |stack| {
+            share(stack).min(if stack == BLOCKS { MOST_BLOCKS } else { usize::MAX } as u64)
+        });
+        let in_bulk = (share(BLOCKS) * 3 / 2).min(MOST[BLOCK][MOVABLE] as u64);
         Self {
             ownership: Ownership::new(),
             contents: Exclusive::new(),
             batch: AtomicU32::new(1),
             flow: AtomicU32::new(0),
-            blocks: [usual, blocks(4, MOST_BLOCKS_IN_BULK)],
+            blocks: [stacks[BLOCKS].limit(), u32::try_from(in_bulk).unwrap_or(0)],
             zone,
-            near,
-            pfn_ranges: near.map(|range| [range.start.0, range.end.0].map(AtomicU64::new)),
-            words: core::array::from_fn(|_| Word::empty()),
-            freed: Stack::all(FREED, 0, |_| (share / 64).max(2)),
-            ready: Stack::all(READY, sum(&FREED), |_| share / 64),
-            stacks: Stack::all(STACK, 0, |stack| {
-                if stack + 1 == STACK_ORDERS {
-                    u64::from(usual)
-                } else {
-                    share >> (stack + WORD_ORDERS)
-                }
-            }),
-            odd: OddRuns::new(share),
+            kept: near.map(Kept::new),
+            stacks,
+            odd: OddRuns::new((share_pages / parts(HALF, MOVABLE)).max(8)),
             entries: core::array::from_fn(|_| Word::empty()),
-            starts: core::array::from_fn(|_| AtomicU64::new(NOWHERE)),
         }
     }
 
+    /// Which of the stacks has runs of `order` in `lot`; past the last for orders above 9.
     #[inline]
-    fn stack(&self, order: Order) -> Option<&Stack> {
-        self.stacks.get(usize::from(order.get()).wrapping_sub(WORD_ORDERS))
+    const fn number(order: Order, lot: Lot) -> usize {
+        order.get() as usize * LOTS + lot.index()
+    }
+
+    #[inline]
+    fn stack(&self, order: Order, lot: Lot) -> Option<&Stack> {
+        self.stacks.get(Self::number(order, lot))
+    }
+
+    #[inline]
+    fn top(&self, stack: &Stack) -> Option<&Word> {
+        self.entries.get(stack.top()?)
+    }
+
+    /// Movable whole blocks.
+    fn blocks_stack(&self) -> Option<&Stack> {
+        self.stack(Order::BLOCK, Lot::MOVABLE)
     }
 
     /// Whether runs of `order` of this type are cached.
     pub(crate) fn caches(&self, order: Order, migrate_type: MigrateType) -> bool {
-        match word_order(order) {
-            Some(_) => (migrate_type as usize) < TYPES,
-            None => {
-                migrate_type == MigrateType::Movable
-                    && self.stack(order).is_some_and(|stack| stack.limit() != 0)
-            }
-        }
-    }
-
-    #[inline]
-    fn word(&self, order: usize, migrate_type: MigrateType) -> Option<&Word> {
-        let migrate_type = migrate_type as usize;
-        if migrate_type < TYPES { self.words.get(order * TYPES + migrate_type) } else { None }
+        Lot::of_type(migrate_type)
+            .and_then(|lot| self.stack(order, lot))
+            .is_some_and(|stack| stack.limit() != 0)
     }
 
     /// A run of `order`, if one is available.
     #[inline]
     pub(crate) fn get(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         self.contents.touch();
-        if let Some(index) = word_order(order) {
-            let taken = self.word(index, migrate_type)?.take();
-            return taken.or_else(|| self.get_ready(index, migrate_type));
-        }
-        if migrate_type != MigrateType::Movable {
-            return None;
-        }
-        let stack = self.stack(order)?;
-        let start = self.starts.get(stack.top()?)?.load(Ordering::Relaxed);
-        stack.shrink();
-        Some(Pfn(start))
+        let stack = self.stack(order, Lot::of_type(migrate_type)?)?;
+        let (start, is_last) = self.top(stack)?.take();
+        stack.shrink(u32::from(is_last));
+        Some(start)
     }
 
-    /// Whether frames of this run are kept here, if it is aligned: then its last frame has a
-    /// number, whatever the first is.
+    /// Where a run belongs that is freed: nowhere when no cache keeps it, or the directory must be
+    /// asked for its block.
     #[inline]
-    pub(crate) fn covers(&self, start: Pfn, order: Order) -> bool {
+    pub(crate) fn lot(&self, start: Pfn, order: Order) -> Option<Lot> {
         self.contents.touch();
-        let last = start.0.wrapping_add(order.pages() - 1);
-        let is_in = |[first, end]: &[AtomicU64; 2]| {
-            first.load(Ordering::Relaxed) <= start.0 && last < end.load(Ordering::Relaxed)
-        };
-        let [home, other] = &self.pfn_ranges;
-        is_in(home) || is_in(other)
+        if !start.is_aligned(order) || order > Order::BLOCK {
+            return None;
+        }
+        // An aligned run lies in one block.
+        Lot::of(near::state(&self.kept, start)?, order)
     }
 
     /// Whether all frames of a range are kept here when they are freed.
-    pub(crate) fn keeps(&self, range: PfnRange) -> bool {
+    #[inline]
+    pub(crate) fn covers(&self, range: PfnRange) -> bool {
         self.contents.touch();
-        self.pfn_ranges.iter().any(|[first, end]| {
-            first.load(Ordering::Relaxed) <= range.start.0
-                && range.end.0 <= end.load(Ordering::Relaxed)
-        })
+        let [home, other] = &self.kept;
+        home.covers(range) || other.covers(range)
     }
 
     /// The first frame of `range` that is in the cache, if one is. Exact for whoever has the cache;
@@ -221,74 +222,49 @@ impl CpuCache {
         // Few instructions for each entry, as builds that look do so at each free. No frame has a
         // number near the largest.
         let meets = |start: u64, pages: u64| start < end && first < start + pages;
-        for order in 0..WORD_ORDERS {
-            let words = &self.words[order * TYPES..(order + 1) * TYPES];
-            let freed = self.entries.get(self.freed[order].entries()).unwrap_or(&[]);
-            let ready = self.entries.get(self.ready[order].entries()).unwrap_or(&[]);
-            for entries in [words, freed, ready] {
-                // Read once: its owner may empty it meanwhile.
-                for runs in entries.iter().map(Word::read).filter(|runs| meets(runs.base.0, 64)) {
-                    if let Some(start) = runs.starts().find(|start| meets(start.0, 1 << order)) {
-                        return Some(start.max(range.start));
-                    }
-                }
-            }
-        }
-        for (stack, order) in self.stacks.iter().zip(WORD_ORDERS..) {
-            for start in self.starts.get(stack.entries()).unwrap_or(&[]) {
-                let start = start.load(Ordering::Relaxed);
-                if meets(start, 1 << order) {
-                    return Some(Pfn(start.max(first)));
+        for (number, stack) in self.stacks.iter().enumerate() {
+            let order = order_of(number);
+            let word = if order < WORD_ORDERS { 64 } else { 1 << order };
+            // Read once: its owner may empty it meanwhile.
+            let entries = self.entries.get(stack.entries()).unwrap_or(&[]);
+            for runs in entries.iter().map(Word::read).filter(|runs| meets(runs.base.0, word)) {
+                if let Some(start) = runs.starts().find(|start| meets(start.0, 1 << order)) {
+                    return Some(start.max(range.start));
                 }
             }
         }
         self.odd.find(range)
     }
 
-    /// Changes which frames are kept. For whoever has the cache.
-    pub(crate) fn set_pfn_ranges(&self, pfn_ranges: [PfnRange; 2]) {
+    /// Changes which frames are kept: what is left of those of each zone. For whoever has the
+    /// cache.
+    pub(crate) fn keep_only(&self, left: impl Fn(PfnRange) -> PfnRange) {
         self.contents.touch();
-        for (kept, range) in self.pfn_ranges.iter().zip(pfn_ranges) {
-            kept[0].store(range.start.0, Ordering::Relaxed);
-            kept[1].store(range.end.0, Ordering::Relaxed);
+        for kept in &self.kept {
+            kept.set(left(kept.near().range));
         }
     }
 
     /// Keeps a run, if there is room.
     #[inline]
-    pub(crate) fn put(&self, start: Pfn, order: Order) -> Put {
+    pub(crate) fn put(&self, start: Pfn, order: Order, lot: Lot) -> Put {
         self.contents.touch();
-        let Some(order) = word_order(order) else { return self.put_stacked(start, order) };
-        if let Some(words) = self.words.get(order * TYPES..(order + 1) * TYPES)
-            && let Some(word) = words.iter().find(|word| word.holds(start))
+        let Some(mut stack) = self.stack(order, lot) else { return Put::Full };
+        let runs = Runs::one(start, order);
+        if lot == Lot::BACK
+            && let Some(next) = self.stack(order, Lot::MOVABLE)
+            && self.top(next).is_some_and(|top| top.holds(runs))
         {
-            return word.give(start);
+            // What is handed out next is of this word anyway.
+            stack = next;
         }
-        let freed = &self.freed[order];
-        if let Some(top) = freed.top().and_then(|top| self.entries.get(top))
-            && top.holds(start)
-        {
-            return top.give(start);
+        if let Some(top) = self.top(stack).filter(|top| top.holds(runs)) {
+            return top.give(runs);
         }
-        let Some(entry) = freed.grow().and_then(|entry| self.entries.get(entry)) else {
+        let Some(entry) = stack.grow().and_then(|entry| self.entries.get(entry)) else {
             return Put::Full;
         };
-        entry.set(Runs::one(start));
-        Put::Cached
-    }
-
-    #[inline]
-    fn put_stacked(&self, start: Pfn, order: Order) -> Put {
-        let Some(stack) = self.stack(order) else { return Put::Full };
-        if let Some(top) = stack.top().and_then(|top| self.starts.get(top))
-            && top.load(Ordering::Relaxed) == start.0
-        {
-            return Put::DoubleFree;
-        }
-        let Some(entry) = stack.grow().and_then(|entry| self.starts.get(entry)) else {
-            return Put::Full;
-        };
-        entry.store(start.0, Ordering::Relaxed);
+        entry.set(runs);
         Put::Cached
     }
 
@@ -317,28 +293,30 @@ impl CpuCache {
     }
 
     /// How much a refill should take, in words or runs, besides what the caller wants: more each
-    /// time it is asked.
+    /// time it is asked. Room is left for a put after it.
     pub(crate) fn batch(&self, order: Order, migrate_type: MigrateType) -> usize {
-        let Some(index) = word_order(order) else {
-            // Half a stack, so that a put after it finds room.
-            return self.stack(order).map_or(0, |stack| stack.limit() as usize / 2);
+        let stack = Lot::of_type(migrate_type).and_then(|lot| self.stack(order, lot));
+        let Some(stack) = stack else { return 0 };
+        let Some(&most) = MOST_MORE.get(usize::from(order.get())) else {
+            return stack.limit() as usize / 2;
         };
         if migrate_type != MigrateType::Movable {
             return 0;
         }
-        let batch = self.batch.load(Ordering::Relaxed).min(self.ready[index].limit());
+        let most = most.min(stack.limit().saturating_sub(2));
+        let batch = self.batch.load(Ordering::Relaxed).min(most);
         self.batch.store(batch * 2 + 1, Ordering::Relaxed);
         batch as usize
     }
 
-    /// Told before whole blocks come or go, many at a time. Twice in a row the same way means that
-    /// memory is filled or emptied in bulk: from then on the cache keeps more of them, so that the
-    /// zone's lock is taken less often. That ends with the next drain, or when it may not be any
-    /// more. True when there is more room now.
+    /// Told before movable whole blocks come or go, many at a time. Twice in a row the same way
+    /// means that memory is filled or emptied in bulk: from then on the cache keeps more of them,
+    /// so that the zone's lock is taken less often. That ends with the next drain, or when it may
+    /// not be any more. True when there is more room now.
     pub(crate) fn adapt(&self, flow: Flow, may_keep_more: bool) -> bool {
         self.contents.touch();
         let [usual, most] = self.blocks;
-        let Some(stack) = self.stack(Order::BLOCK) else { return false };
+        let Some(stack) = self.blocks_stack() else { return false };
         let before = stack.limit();
         let again = self.flow.load(Ordering::Relaxed) == flow as u32;
         self.flow.store(flow as u32, Ordering::Relaxed);
@@ -353,166 +331,89 @@ impl CpuCache {
 
     /// How many single pages a refill brings at most, and how many pages fit in all.
     pub(crate) fn limits(&self) -> (u64, u64) {
-        let limits =
-            |stacks: &[Stack]| stacks.iter().map(|stack| u64::from(stack.limit())).sum::<u64>();
-        let words = self.words.len() as u64 + limits(&self.freed) + limits(&self.ready);
-        let stacks = self.stacks.iter().zip(WORD_ORDERS..);
-        let most = |(stack, order): (&Stack, usize)| {
-            u64::from(if order == usize::from(BLOCK_ORDER) {
-                self.blocks[1]
-            } else {
-                stack.limit()
-            }) << order
+        let limit = |stack: &Stack| u64::from(stack.limit());
+        let pages = |(number, stack): (usize, &Stack)| match order_of(number) {
+            order if order < WORD_ORDERS => limit(stack) * 64,
+            order => limit(stack) << order,
         };
-        let most = 64 * words + stacks.map(most).sum::<u64>() + self.odd.limit_pages();
-        (64 * (1 + u64::from(self.ready[0].limit())), most)
+        let in_bulk =
+            u64::from(self.blocks[1]).saturating_sub(self.blocks_stack().map_or(0, limit));
+        let most = self.stacks.iter().enumerate().map(pages).sum::<u64>()
+            + (in_bulk << BLOCK_ORDER)
+            + self.odd.limit_pages();
+        let movable = self.stack(Order::PAGE, Lot::MOVABLE);
+        let more = movable.map_or(0, |stack| limit(stack).saturating_sub(2));
+        (64 * (1 + more.min(u64::from(MOST_MORE[0]))), most)
     }
 
-    /// Takes over a word of runs of `order`: as the one that gets come from, or when that has runs,
-    /// as a further one. False when there is no room.
+    /// Takes over a word of runs of `order`, which may have none left. False when there is no room.
     pub(crate) fn take_over(&self, order: Order, migrate_type: MigrateType, runs: Runs) -> bool {
         self.contents.touch();
-        let Some(index) = word_order(order) else { return false };
-        let Some(word) = self.word(index, migrate_type) else { return false };
-        if word.runs.load(Ordering::Relaxed) == 0 {
-            word.set(runs);
+        if runs.runs == 0 {
             return true;
         }
-        let entry = self.ready[index].grow().and_then(|entry| self.entries.get(entry));
+        let stack = Lot::of_type(migrate_type).and_then(|lot| self.stack(order, lot));
+        let entry = stack.and_then(Stack::grow).and_then(|entry| self.entries.get(entry));
         entry.map(|entry| entry.set(runs)).is_some()
-    }
-
-    /// A run of a word that is ready, when the one before is used up.
-    #[cold]
-    #[inline(never)]
-    fn get_ready(&self, order: usize, migrate_type: MigrateType) -> Option<Pfn> {
-        let ready =
-            migrate_type == MigrateType::Movable && self.turn_to(order, self.ready.get(order)?);
-        if ready { self.word(order, migrate_type)?.take() } else { None }
     }
 
     /// Whether [`reuse`](Self::reuse) would find something.
     pub(crate) fn has_freed(&self, order: Order, migrate_type: MigrateType) -> bool {
-        self.contents.touch();
-        migrate_type == MigrateType::Movable
-            && word_order(order).is_some_and(|index| self.freed[index].len() != 0)
+        migrate_type == MigrateType::Movable && self.waiting(order, Lot::BACK) != 0
     }
 
-    /// Turns to what was freed here last, when the zone has nothing, or nothing but reported
-    /// memory.
+    /// Turns to what was to go back, when the zone has nothing, or nothing but reported memory.
     pub(crate) fn reuse(&self, order: Order, migrate_type: MigrateType) -> bool {
         self.contents.touch();
-        migrate_type == MigrateType::Movable
-            && word_order(order).is_some_and(|index| self.turn_to(index, &self.freed[index]))
-    }
-
-    /// Makes ready what is worth handing out again: of the words freed here last those whose frames
-    /// lie where `pays` says so. False when there is none.
-    pub(crate) fn reuse_where(
-        &self,
-        order: Order,
-        migrate_type: MigrateType,
-        mut pays: impl FnMut(Pfn) -> bool,
-    ) -> bool {
-        self.contents.touch();
-        let Some(index) = word_order(order).filter(|_| migrate_type == MigrateType::Movable) else {
+        if migrate_type != MigrateType::Movable {
+            return false;
+        }
+        let Some(back) = self.stack(order, Lot::BACK) else { return false };
+        let Some(last) = self.top(back).map(Word::read) else {
             return false;
         };
-        let freed = &self.freed[index];
-        let entries = freed.entries();
-        let first = entries.end.saturating_sub(LOOKED_AT).max(entries.start);
-        let mut kept = first;
-        for from in first..entries.end {
-            let runs = self.entries[from].read();
-            if !pays(runs.base) || !self.take_over(order, migrate_type, runs) {
-                self.entries[kept].set(runs);
-                kept += 1;
-            }
-        }
-        freed.set_len(kept - entries.start);
-        kept != entries.end
+        let turned = self.take_over(order, migrate_type, last);
+        back.shrink(u32::from(turned));
+        turned
     }
 
-    fn turn_to(&self, order: usize, place: &Stack) -> bool {
-        let next = place.top().and_then(|top| self.entries.get(top)).map(Word::read);
-        let word = self.word(order, MigrateType::Movable);
-        let (Some(next), Some(word)) = (next, word) else { return false };
-        place.shrink();
-        word.set(next);
-        true
-    }
-
-    /// Entries that wait to go back.
-    pub(crate) fn waiting(&self, order: Order) -> usize {
+    /// Entries of a stack.
+    pub(crate) fn waiting(&self, order: Order, lot: Lot) -> usize {
         self.contents.touch();
-        let place = match word_order(order) {
-            Some(index) => Some(&self.freed[index]),
-            None => self.stack(order),
-        };
-        place.map_or(0, |place| place.len() as usize)
+        self.stack(order, lot).map_or(0, |stack| stack.len() as usize)
     }
 
-    /// The entries that wait to go back, oldest first, into `out`; returns how many.
-    pub(crate) fn copy_waiting(&self, order: Order, out: &mut [Runs]) -> usize {
+    /// The entries of a stack, oldest first, but for `skip`, into `out`; returns how many.
+    pub(crate) fn copy_oldest(
+        &self,
+        order: Order,
+        lot: Lot,
+        skip: usize,
+        out: &mut [Runs],
+    ) -> usize {
         self.contents.touch();
-        match word_order(order) {
-            Some(index) => copy(&self.freed[index], &self.entries, out, Word::read),
-            None => {
-                let Some(stack) = self.stack(order) else { return 0 };
-                copy(stack, &self.starts, out, |start| Runs {
-                    base: Pfn(start.load(Ordering::Relaxed)),
-                    runs: 1,
-                })
-            }
+        let Some(stack) = self.stack(order, lot) else { return 0 };
+        let entries = self.entries.get(stack.entries()).unwrap_or(&[]);
+        let entries = entries.iter().skip(skip);
+        out.iter_mut().zip(entries).map(|(out, entry)| *out = entry.read()).count()
+    }
+
+    /// Forgets the oldest `count` entries of a stack.
+    pub(crate) fn forget_oldest(&self, order: Order, lot: Lot, count: usize) {
+        self.contents.touch();
+        let Some(stack) = self.stack(order, lot) else { return };
+        let all = stack.entries();
+        stack.set_len(all.len().saturating_sub(count));
+        for from in all.skip(count) {
+            self.entries[from - count].set(self.entries[from].read());
         }
     }
 
-    /// Forgets the oldest `count` of what waits to go back.
-    pub(crate) fn forget_oldest(&self, order: Order, count: usize) {
-        self.contents.touch();
-        let left = |stack: &Stack| {
-            let entries = stack.entries();
-            stack.set_len(entries.len().saturating_sub(count));
-            entries.skip(count)
-        };
-        match word_order(order) {
-            Some(index) => {
-                for from in left(&self.freed[index]) {
-                    self.entries[from - count].set(self.entries[from].read());
-                }
-            }
-            None => {
-                for from in self.stack(order).map_or(0..0, |stack| stack.entries()).skip(count) {
-                    self.starts[from - count]
-                        .store(self.starts[from].load(Ordering::Relaxed), Ordering::Relaxed);
-                }
-                let _ = self.stack(order).map(left);
-            }
-        }
-    }
-
-    /// Takes a word out of the cache, of those that gets come from; nothing when all are used up.
-    /// The next refill begins small again.
-    pub(crate) fn give_up_word(&self) -> Option<(Order, Runs)> {
+    /// Told before it is emptied: the next refill begins small again.
+    pub(crate) fn begin_small(&self) {
         self.adapt(Flow::In, false);
         self.flow.store(0, Ordering::Relaxed);
         self.batch.store(1, Ordering::Relaxed);
-        let orders = || (0..WORD_ORDERS).zip((0..).map_while(Order::new));
-        for (index, order) in orders() {
-            for word in &self.words[index * TYPES..(index + 1) * TYPES] {
-                let runs = word.read();
-                word.set(Runs::NONE);
-                if runs.runs != 0 {
-                    return Some((order, runs));
-                }
-            }
-            let ready = &self.ready[index];
-            if let Some(word) = ready.top().and_then(|top| self.entries.get(top)) {
-                ready.shrink();
-                return Some((order, word.read()));
-            }
-        }
-        None
     }
 
     /// Orders that are cached.
@@ -522,24 +423,13 @@ impl CpuCache {
 
     /// Pages in it. Exact when its CPU is not inside.
     pub(crate) fn pages(&self) -> u64 {
-        let runs = |word: &Word| u64::from(word.runs.load(Ordering::Relaxed).count_ones());
-        let mut pages = 0;
-        for order in 0..WORD_ORDERS {
-            let words = &self.words[order * TYPES..(order + 1) * TYPES];
-            let stacks = [&self.freed[order], &self.ready[order]];
-            let stacked = stacks.into_iter().flat_map(|place| &self.entries[place.entries()]);
-            pages += words.iter().chain(stacked).map(runs).sum::<u64>() << order;
-        }
-        let stacks = self.stacks.iter().zip(WORD_ORDERS..);
-        pages
-            + stacks.map(|(stack, order)| u64::from(stack.len()) << order).sum::<u64>()
-            + self.odd.pages()
+        let count = |word: &Word| u64::from(word.read().runs.count_ones());
+        let stacks = self.stacks.iter().enumerate().map(|(number, stack)| {
+            let entries = self.entries.get(stack.entries()).unwrap_or(&[]);
+            entries.iter().map(count).sum::<u64>() << order_of(number)
+        });
+        stacks.sum::<u64>() + self.odd.pages()
     }
 }
 
-fn copy<T>(place: &Stack, entries: &[T], out: &mut [Runs], read: impl Fn(&T) -> Runs) -> usize {
-    let entries = entries.get(place.entries()).unwrap_or(&[]);
-    out.iter_mut().zip(entries).map(|(out, entry)| *out = read(entry)).count()
-}
-
-const _: () = assert!(size_of::<CpuCache>() <= 6144);
+const _: () = assert!(size_of::<CpuCache>() <= 16384);

@@ -11,15 +11,17 @@ mod array;
 mod cache;
 mod fill;
 mod inside;
+mod near;
 mod odd;
 mod partial;
 mod record;
 mod words;
 
 pub(crate) use array::Array;
-pub(crate) use cache::{CpuCache, Flow, MOST_FREED, MOST_RETURNED, MOST_RUNS};
+pub(crate) use cache::{CpuCache, Flow, MOST_RETURNED, MOST_RUNS, MOST_WORDS};
 pub(crate) use fill::Fill;
 pub(crate) use inside::{BlockPages, DESCRIPTOR_FRAMES, DescriptorFrames, Descriptors};
+pub(crate) use near::{Lot, Near};
 pub(crate) use partial::{Partial, first_unmanaged};
 pub use record::{Page, PartOf};
 pub(crate) use words::{Put, Runs};

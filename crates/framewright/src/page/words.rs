@@ -4,9 +4,11 @@
 //! elsewhere is a guess.
 
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::units::Pfn;
+use crate::units::{Order, Pfn};
 use core::ops::Range;
 
+/// Orders that come by the word: 0..=3.
+pub(super) const WORD_ORDERS: u8 = 4;
 /// No frame has this number.
 pub(super) const NOWHERE: u64 = u64::MAX;
 
@@ -32,9 +34,11 @@ pub(crate) struct Runs {
 impl Runs {
     pub(crate) const NONE: Self = Self { base: Pfn(NOWHERE), runs: 0 };
 
-    /// One run.
-    pub(crate) const fn one(start: Pfn) -> Self {
-        Self { base: Pfn(start.0 & !63), runs: 1 << (start.0 & 63) }
+    /// One run: of orders from 4 on an entry has no more.
+    #[inline]
+    pub(crate) const fn one(start: Pfn, order: Order) -> Self {
+        let offset = if order.get() < WORD_ORDERS { start.0 & 63 } else { 0 };
+        Self { base: Pfn(start.0 - offset), runs: 1 << offset }
     }
 
     /// The first frames of the runs.
@@ -52,7 +56,7 @@ impl Runs {
 /// [`Runs`] in place.
 pub(super) struct Word {
     base: AtomicU64,
-    pub(super) runs: AtomicU64,
+    runs: AtomicU64,
 }
 
 impl Word {
@@ -60,29 +64,31 @@ impl Word {
         Self { base: AtomicU64::new(NOWHERE), runs: AtomicU64::new(0) }
     }
 
+    /// Takes the lowest of its runs, of which there is one, and says whether it was the last.
     #[inline]
-    pub(super) fn take(&self) -> Option<Pfn> {
+    pub(super) fn take(&self) -> (Pfn, bool) {
         let runs = self.runs.load(Ordering::Relaxed);
-        if runs == 0 {
-            return None;
-        }
-        self.runs.store(runs & (runs - 1), Ordering::Relaxed);
-        Some(Pfn(self.base.load(Ordering::Relaxed) + u64::from(runs.trailing_zeros())))
+        debug_assert!(runs != 0, "no entry in use is empty");
+        let left = runs & runs.wrapping_sub(1);
+        self.runs.store(left, Ordering::Relaxed);
+        let start = self.base.load(Ordering::Relaxed) + u64::from(runs.trailing_zeros());
+        (Pfn(start), left == 0)
     }
 
+    /// Whether these runs are of this word.
     #[inline]
-    pub(super) fn holds(&self, start: Pfn) -> bool {
-        self.base.load(Ordering::Relaxed) == start.0 & !63
+    pub(super) fn holds(&self, more: Runs) -> bool {
+        self.base.load(Ordering::Relaxed) == more.base.0
     }
 
-    /// Keeps a run of this word.
+    /// Keeps runs of this word.
     #[inline]
-    pub(super) fn give(&self, start: Pfn) -> Put {
-        let (runs, run) = (self.runs.load(Ordering::Relaxed), 1 << (start.0 & 63));
-        if runs & run != 0 {
+    pub(super) fn give(&self, more: Runs) -> Put {
+        let runs = self.runs.load(Ordering::Relaxed);
+        if runs & more.runs != 0 {
             return Put::DoubleFree;
         }
-        self.runs.store(runs | run, Ordering::Relaxed);
+        self.runs.store(runs | more.runs, Ordering::Relaxed);
         Put::Cached
     }
 
@@ -110,10 +116,10 @@ pub(super) struct Stack {
 impl Stack {
     /// Stacks one after the other, each of at most `most` entries, as many as `share` allows.
     pub(super) fn all<const STACKS: usize>(
-        most: [usize; STACKS],
-        mut first: usize,
+        most: &[usize],
         share: impl Fn(usize) -> u64,
     ) -> [Self; STACKS] {
+        let mut first = 0;
         core::array::from_fn(|stack| {
             let limit = u32::try_from(share(stack).min(most[stack] as u64)).unwrap_or(0);
             let new = Self { len: AtomicU32::new(0), limit: AtomicU32::new(limit), first };
@@ -154,8 +160,8 @@ impl Stack {
     }
 
     #[inline]
-    pub(super) fn shrink(&self) {
-        self.len.store(self.len().saturating_sub(1), Ordering::Relaxed);
+    pub(super) fn shrink(&self, entries: u32) {
+        self.len.store(self.len().saturating_sub(entries), Ordering::Relaxed);
     }
 
     /// Where its entries are, oldest first.

@@ -7,12 +7,13 @@
 use super::{Segment, Zone, ZoneKind};
 use crate::block::table::HeadIn;
 use crate::block::{BlockState, FreeMap, State};
+use crate::page::Near;
 use crate::units::{Order, Pfn, PfnRange};
 
-/// The frames that a CPU keeps whose nearest zone with memory is the one at `slot`, and how many of
-/// them are managed: that zone's, and those of its node's other one. DMA is left to those who ask
+/// The zones whose frames a CPU keeps if the nearest with memory is the one at `slot`, and how many
+/// frames of them are managed: that zone, and its node's other one. DMA is left to those who ask
 /// for it.
-pub(crate) fn near_ranges(zones: &[Zone], slot: usize) -> ([PfnRange; 2], u64) {
+pub(crate) fn near_zones(zones: &[Zone], slot: usize) -> ([Near; 2], u64) {
     let home = &zones[slot];
     let other = zones.iter().find(|zone| {
         zone.id().node == home.id().node
@@ -20,16 +21,25 @@ pub(crate) fn near_ranges(zones: &[Zone], slot: usize) -> ([PfnRange; 2], u64) {
             && zone.id().kind != ZoneKind::Dma
             && zone.final_managed_pages() != 0
     });
-    let nothing = (PfnRange::new(0, 0), 0);
-    let (range, pages) =
-        other.map_or(nothing, |zone| (zone.pfn_range(), zone.final_managed_pages()));
-    ([home.pfn_range(), range], home.final_managed_pages() + pages)
+    let (other, pages) =
+        other.map_or((Near::NONE, 0), |zone| (zone.near(), zone.final_managed_pages()));
+    ([home.near(), other], home.final_managed_pages() + pages)
 }
 
 impl Zone {
     /// See the module documentation; as bring-up left the zone.
     pub(crate) const fn pfn_range(&self) -> PfnRange {
         self.pfn_range
+    }
+
+    /// What a CPU's cache knows of the zone.
+    fn near(&self) -> Near {
+        let longest = self.segments.iter().max_by_key(|segment| segment.blocks);
+        Near {
+            range: self.pfn_range,
+            table: self.table,
+            segment: longest.copied().unwrap_or(Segment::EMPTY),
+        }
     }
 
     /// Finds it, at the end of bring-up, while what is free in a block that is managed in part is

@@ -9,16 +9,13 @@ use super::drain::WORDS_BELOW;
 use super::locked::LockedZone;
 use super::page_alloc::WordsWanted;
 use crate::block::bit_sets::Neighbours;
-use crate::block::{BlockState, FreeMap, MigrateType, State, segment};
-use crate::page::{CpuCache, MOST_RUNS, Put, Runs};
+use crate::block::{BlockState, FreeMap, MigrateType, segment};
+use crate::page::{CpuCache, Lot, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
-use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
+use crate::units::{Order, Pfn};
 
 /// Groups of neighbours that a refill of blocks takes at most.
 const MOST_GROUPS: usize = 16;
-/// A block is crowded, and its frames may be used again by the CPU that freed them, while at most
-/// so many of its frames are free.
-const CROWDED_PAGES: u64 = PAGES_PER_BLOCK / 4;
 /// Runs of the smallest order that has no words in a block.
 const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORDS_BELOW;
 
@@ -50,27 +47,10 @@ impl BlockGroups {
 }
 
 impl Zone {
-    /// What block `index` is for, if a run of `order` may be somebody's there: all of it where it
-    /// is whole, a part where it is split. A guess for those without the lock.
-    #[inline]
-    pub(crate) fn use_unlocked(&self, index: u32, order: Order) -> Option<MigrateType> {
-        let state = self.table.is_ready(index).then(|| self.table.state(index))?;
-        let may_be = if order < Order::BLOCK {
-            state.is(State::Split) && !state.is_unavailable()
-        } else {
-            state.is(State::Whole)
-                && state.order() == order
-                && !state.has(BlockState::KEPT)
-                && !state.has(BlockState::POISONED)
-        };
-        may_be.then(|| state.migrate_type())
-    }
-
-    /// Whether block `index` is split, for movable memory, and has little free. A guess for those
-    /// without the lock.
-    pub(crate) fn is_crowded(&self, index: u32) -> bool {
-        self.use_unlocked(index, Order::PAGE) == Some(MigrateType::Movable)
-            && self.table.state(index).free_pages() <= CROWDED_PAGES
+    /// The state of block `index`, as far as it has one of its own. A guess for those without the
+    /// lock.
+    pub(crate) fn state_unlocked(&self, index: u32) -> Option<BlockState> {
+        self.table.state_if_ready(index)
     }
 
     /// Fills a cache whose words or stack for this order are used up and takes one run for the
@@ -114,11 +94,17 @@ impl Zone {
             first
         });
         // Blocks are put into the cache when others may have the lock.
-        first.or_else(|| self.stack_blocks(cache, blocks.as_ref()?))
+        first.or_else(|| self.stack_blocks(cache, wanted.migrate_type, blocks.as_ref()?))
     }
 
     /// Puts blocks into the cache, but for the lowest of those taken first, which is returned.
-    fn stack_blocks(&self, cache: &CpuCache, taken: &BlockGroups) -> Option<Pfn> {
+    fn stack_blocks(
+        &self,
+        cache: &CpuCache,
+        migrate_type: MigrateType,
+        taken: &BlockGroups,
+    ) -> Option<Pfn> {
+        let lot = Lot::of_type(migrate_type)?;
         let mut first = None;
         // The lowest on top, so that addresses ascend.
         for &Neighbours { base, bits } in taken.groups[..taken.len].iter().rev() {
@@ -129,7 +115,7 @@ impl Zone {
                 if let Some(start) = segment::frame(self.segments, base + bit, 0)
                     && let Some(start) = first.replace(start)
                 {
-                    let put = cache.put(start, Order::BLOCK);
+                    let put = cache.put(start, Order::BLOCK, lot);
                     debug_assert!(put == Put::Cached, "no more is taken than there is room for");
                 }
             }
@@ -140,19 +126,25 @@ impl Zone {
 
 impl LockedZone {
     fn refill_words(&mut self, cache: &CpuCache, wanted: &WordsWanted) -> Option<Pfn> {
-        let mut first = None;
+        let mut first: Option<Runs> = None;
         let segments = self.buddy.segments;
+        let take_over = |runs| {
+            let kept = cache.take_over(wanted.order, wanted.migrate_type, runs);
+            debug_assert!(kept, "no more is taken than there is room for");
+        };
         self.take_words(wanted, |word| {
             let Some(base) = segment::frame(segments, word.index, word.first) else { return };
-            let mut runs = word.runs;
+            let more = Runs { base, runs: word.runs };
             if first.is_none() {
-                first = Some(base.add(u64::from(runs.trailing_zeros())));
-                runs &= runs.wrapping_sub(1);
+                first = Some(more);
+            } else {
+                take_over(more);
             }
-            let kept = cache.take_over(wanted.order, wanted.migrate_type, Runs { base, runs });
-            debug_assert!(kept || runs == 0, "no more is taken than there is room for");
         });
-        first
+        // On top, so that a page that is freed next comes again next.
+        let Runs { base, runs } = first?;
+        take_over(Runs { base, runs: runs & runs.wrapping_sub(1) });
+        Some(base.add(u64::from(runs.trailing_zeros())))
     }
 
     fn refill_runs(
@@ -162,6 +154,7 @@ impl LockedZone {
         migrate_type: MigrateType,
         most: usize,
     ) -> Option<Pfn> {
+        let lot = Lot::of_type(migrate_type)?;
         let mut starts = [Pfn(0); MOST_RUNS];
         let mut filled = 0;
         let mut offsets = [0; RUNS_OF_A_BLOCK];
@@ -188,7 +181,7 @@ impl LockedZone {
         let (&first, others) = starts[..filled].split_first()?;
         // The lowest on top, so that addresses ascend.
         for &start in others.iter().rev() {
-            let put = cache.put(start, order);
+            let put = cache.put(start, order, lot);
             debug_assert!(put == Put::Cached, "no more is taken than there is room for");
         }
         Some(first)

@@ -43,11 +43,11 @@ fn attempt(
 fn every_amount_of_memory_up_to_enough() {
     for kept in [Pages::None, Pages::Inside] {
         let machine = FakeMachine::builder()
-            .ram(mib(0, 512))
-            .node(mib(0, 256), 0)
-            .node(mib(256, 512), 1)
+            .ram(mib(0, 4096))
+            .node(mib(0, 2048), 0)
+            .node(mib(2048, 4096), 1)
             .build();
-        let ranges = [mib(64, 128), mib(300, 400)];
+        let ranges = [mib(64, 1900), mib(2100, 3000)];
         let mut steps = Vec::new();
         let mut managed = 0;
         for pages in 0..64 {

@@ -214,6 +214,14 @@ fn scattered(manager: &Stepped, of: u8, count: u64) -> (Vec<Pfn>, Vec<PfnRange>)
     let whole = manager
         .allocate(&Request::new(order(if of < 9 { 13 } else { 16 })))
         .expect("there is memory");
+    for block in (whole.start.0..whole.end.0).step_by(512) {
+        // Pages are kept of blocks that are split, and blocks that are allocated as such.
+        let part = if of < 9 { run_of(Pfn(block), 0) } else { run_of(Pfn(block), 9) };
+        manager.give_back(part).expect("it is held");
+        manager.drain().expect("only good frames are cached");
+        let order = order(if of < 9 { 0 } else { 9 });
+        manager.allocate_at(part.start, order, MigrateType::Movable).expect("just given back");
+    }
     let starts: Vec<Pfn> = (0..count).map(|number| whole.start.add(word * number)).collect();
     let rests =
         starts.iter().map(|start| PfnRange { start: start.add(1 << of), end: start.add(word) });

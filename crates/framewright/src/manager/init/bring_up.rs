@@ -27,16 +27,16 @@ use crate::manager::state::tunables::{Settings, Tunables};
 use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::manager::state::{BringUpTimes, Manager};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Descriptors};
+use crate::page::{CpuCache, Descriptors, Near};
 use crate::parameters::Policy;
 use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
-use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK, PfnRange};
+use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK};
 use crate::vmemmap::{ArrayMemory, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
-use crate::zone::near_ranges;
+use crate::zone::near_zones;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 
 impl<P: Platform> Manager<P> {
@@ -344,14 +344,14 @@ fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     (0..platform.cpus()).for_each(|cpu| sharers[platform.cpu_node(cpu).index()] += 1);
     // Neighbouring CPUs are nearly always on one node; where they are not, finding its zone again
     // is short.
-    let mut last: Option<(NodeId, usize, [PfnRange; 2], u64)> = None;
+    let mut last: Option<(NodeId, usize, [Near; 2], u64)> = None;
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
         let node = platform.cpu_node(cpu);
         let (slot, near, pages) = match last {
             Some((of, slot, near, pages)) if of == node => (slot, near, pages),
             _ => {
                 let Some(slot) = home(node) else { continue };
-                let (near, pages) = near_ranges(zones, slot);
+                let (near, pages) = near_zones(zones, slot);
                 last = Some((node, slot, near, pages));
                 (slot, near, pages)
             }
