@@ -34,6 +34,20 @@ pub trait Owner {
     #[track_caller]
     fn give_back_order(&self, start: Pfn, order: Order) -> Result<(), FreeError>;
 
+    /// `Manager::free_pages`, with its errors.
+    ///
+    /// # Errors
+    /// Those of `Manager::free_pages`.
+    #[track_caller]
+    fn give_back_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError>;
+
+    /// `Manager::free_bulk`, with its errors.
+    ///
+    /// # Errors
+    /// Those of `Manager::free_bulk`.
+    #[track_caller]
+    fn give_back_bulk(&self, pages: &[Pfn]) -> Result<(), FreeError>;
+
     /// `References::put`, with its errors.
     ///
     /// # Errors
@@ -102,6 +116,18 @@ impl<P: Platform> Owner for Manager<P> {
     fn give_back_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         // SAFETY: see the head of this file (invariant 42).
         unsafe { self.free_order(start, order) }
+    }
+
+    #[track_caller]
+    fn give_back_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.free_pages(start, pages) }
+    }
+
+    #[track_caller]
+    fn give_back_bulk(&self, pages: &[Pfn]) -> Result<(), FreeError> {
+        // SAFETY: see the head of this file (invariant 42).
+        unsafe { self.free_bulk(pages) }
     }
 
     #[track_caller]

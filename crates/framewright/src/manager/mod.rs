@@ -26,7 +26,8 @@
 //!   [`Isolation::claim`]): whoever is given a range owns it, and may pass it on to others,
 //!   or forget it, which leaks it;
 //! * every call that takes frames, or a reference to them, away from whoever has them is `unsafe`:
-//!   [`Manager::free`], [`free_order`](Manager::free_order), [`put`](References::put),
+//!   [`Manager::free`], [`free_order`](Manager::free_order), [`free_pages`](Manager::free_pages),
+//!   [`free_bulk`](Manager::free_bulk), [`put`](References::put),
 //!   [`put_testzero`](References::put_testzero), [`free_frozen`](References::free_frozen),
 //!   [`freeze`](References::freeze), [`unfreeze`](References::unfreeze),
 //!   [`References::start`], [`Vmemmap::optimize`],
@@ -48,6 +49,7 @@
 //! millions of frames works with numbers and says why each free is right.
 
 mod alloc;
+mod bulk;
 mod debug;
 mod facets;
 mod hugetlb;
@@ -56,6 +58,7 @@ mod isolate;
 mod misuse;
 mod numa;
 mod owned;
+mod pages;
 mod pcp;
 mod pcp_drain;
 mod pcp_request;

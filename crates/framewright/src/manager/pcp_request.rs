@@ -34,7 +34,7 @@ impl Request {
 
     /// Whether memory anywhere near the caller will do.
     #[inline]
-    fn is_anywhere(&self) -> bool {
+    pub(super) fn is_anywhere(&self) -> bool {
         self.zone == ZoneKind::Normal && self.max_address == u64::MAX
     }
 }

@@ -10,6 +10,7 @@ mod common;
 mod aids;
 mod bad_types;
 mod boot_pages;
+mod bulk;
 mod cached;
 mod cached_requests;
 mod cases;

@@ -1,0 +1,172 @@
+//! Many single frames at a time, which need not be neighbours.
+//!
+//! A few come out of the CPU's cache and go there, which is entered once for many; more come from
+//! the zones, by the word.
+
+use super::alloc::usable_type;
+use crate::frames;
+use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
+use crate::manager::state::Manager;
+use crate::memblock::NodeChoice;
+use crate::page::Put;
+use crate::platform::Platform;
+use crate::units::{Order, Pfn, PfnRange};
+use crate::zone::FreeError;
+use core::panic::Location;
+
+/// Frames that come and go while the CPU is pinned once; so many are wanted at most where the cache
+/// is asked first, as the zones have more at a time.
+const AT_ONCE: usize = 64;
+/// Frames that are freed so. With debug assertions each is looked at before.
+const FREED_AT_ONCE: usize = if cfg!(debug_assertions) { 1 } else { AT_ONCE };
+
+impl<P: Platform> Manager<P> {
+    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many.
+    /// Fewer only when memory is short, after everything that [`allocate`](Self::allocate) does
+    /// then. `request` says where and what for; its size, alignment and boundary are not looked at.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate), when not one frame was found.
+    #[track_caller]
+    pub fn allocate_bulk(
+        &self,
+        request: &Request,
+        pages: &mut [Pfn],
+    ) -> Result<usize, AllocateError> {
+        usable_type(request.migrate_type)?;
+        let cached = self.bulk_from_cache(request, pages);
+        let more = match self.allocate_bulk_bare(request, &mut pages[cached..]) {
+            Err(error) if cached == 0 => return Err(error),
+            found => found.unwrap_or(0),
+        };
+        let done = cached + more;
+        let runs = pages[..done].iter().map(|&page| PfnRange { start: page, end: page.add(1) });
+        if self.pressure.epoch.wants_attention() {
+            self.after_allocation(runs, request.zeroed, Location::caller())?;
+        } else if request.zeroed {
+            runs.for_each(|run| frames::zero(self.platform, run));
+        }
+        Ok(done)
+    }
+
+    /// Frees frames as [`free_order`](Self::free_order) does one by one. All that can be freed are;
+    /// the first that cannot is the error, and remains its owner's.
+    ///
+    /// # Errors
+    /// See [`FreeError`].
+    ///
+    /// # Safety
+    /// As there, for each of them.
+    #[track_caller]
+    pub unsafe fn free_bulk(&self, pages: &[Pfn]) -> Result<(), FreeError> {
+        let (mut rest, mut result) = (pages, Ok(()));
+        while !rest.is_empty() {
+            let some = &rest[..rest.len().min(FREED_AT_ONCE)];
+            let checked = if cfg!(debug_assertions) {
+                let range = PfnRange::new(some[0].0, some[0].0.saturating_add(1));
+                self.check_free(range).map_err(|error| self.explained(error))
+            } else {
+                Ok(())
+            };
+            let kept = if checked.is_ok() { self.keep_some(some) } else { 0 };
+            rest = &rest[kept..];
+            if kept < some.len() {
+                let place = Location::caller();
+                let freed =
+                    checked.and_then(|()| self.free_slowly(rest[0], Order::PAGE, None, place));
+                result = result.and(freed);
+                rest = &rest[1..];
+            }
+        }
+        result
+    }
+
+    /// Puts frames into the cache up to the first that does not just fit; how many.
+    fn keep_some(&self, pages: &[Pfn]) -> usize {
+        let kept = self.inside(|cache| {
+            let kept = |&&page: &&Pfn| self.keep(cache, page, Order::PAGE) == Put::Cached;
+            pages.iter().take_while(kept).count()
+        });
+        kept.unwrap_or(0)
+    }
+
+    /// Takes frames out of the CPU's cache, filling it when it is empty; how many.
+    fn bulk_from_cache(&self, request: &Request, pages: &mut [Pfn]) -> usize {
+        let is_near = request.is_anywhere() && request.node == NodeChoice::Any;
+        if !is_near
+            || request.zeroed
+            || pages.len() > AT_ONCE
+            || self.pressure.epoch.wants_attention()
+        {
+            return 0;
+        }
+        let Request { migrate_type, .. } = *request;
+        let taken = self.inside(|cache| {
+            let found = pages.iter_mut().map_while(|page| {
+                let cached = cache.get(Order::PAGE, migrate_type);
+                *page = cached.or_else(|| self.refill(cache, Order::PAGE, migrate_type))?;
+                Some(())
+            });
+            found.count()
+        });
+        taken.unwrap_or(0)
+    }
+
+    fn allocate_bulk_bare(
+        &self,
+        request: &Request,
+        pages: &mut [Pfn],
+    ) -> Result<usize, AllocateError> {
+        let search = self.search(request)?;
+        let known_to_fail =
+            self.pressure.epoch.wants_attention() && self.is_known_to_fail(&search, Order::PAGE);
+        let mut done = 0;
+        let mut attempt = |marks: &[Mark]| {
+            done += self.fill(&search, marks, &mut pages[done..]);
+            if done == pages.len() { Ok(()) } else { Err((pages.len() - done) as u64) }
+        };
+        if known_to_fail || attempt(ORDINARY).is_err() {
+            // Whether all were found shows in `done`.
+            let _ = self.direct_reclaim(request, &search, Order::PAGE, known_to_fail, &mut attempt);
+        }
+        if done == 0 && !pages.is_empty() {
+            return Err(AllocateError::OutOfMemory { order: Order::PAGE });
+        }
+        Ok(done)
+    }
+
+    /// Single frames from all zones that will do, until `pages` is full; how many.
+    fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
+        let mut done = 0;
+        for &mark in marks {
+            for zone in self.zonelist(search) {
+                if zone.span().end.address() <= search.max_address {
+                    let keep = mark.keeps(zone, search.highest);
+                    loop {
+                        let got = zone.allocate_bulk(
+                            self.platform,
+                            search.migrate_type,
+                            keep,
+                            &mut pages[done..],
+                        );
+                        self.note_node(zone, search, got as u64);
+                        done += got;
+                        let missing = (pages.len() - done) as u64;
+                        if missing == 0 || !self.vmemmap().grow(zone, missing, Pfn(u64::MAX)) {
+                            break;
+                        }
+                    }
+                } else {
+                    // A limit inside the zone: one at a time.
+                    while let Some(page) = pages.get_mut(done)
+                        && let Some(taken) = self.try_zone(zone, search, Order::PAGE, mark)
+                    {
+                        *page = taken.start;
+                        done += 1;
+                    }
+                }
+            }
+        }
+        done
+    }
+}

@@ -1,0 +1,53 @@
+//! Calls that say a size and nothing else.
+
+use crate::manager::request::{AllocateError, Request};
+use crate::manager::state::Manager;
+use crate::platform::Platform;
+use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange};
+use crate::zone::FreeError;
+use core::alloc::Layout;
+
+impl<P: Platform> Manager<P> {
+    /// Allocates `pages` frames in one run, movable, near the caller, at any address, whose first
+    /// is aligned to `align`: [`allocate`](Self::allocate) without a [`Request`] (Linux:
+    /// `alloc_pages_exact` in `mm/page_alloc.c`). Not rounded up: three pages are three pages.
+    ///
+    /// # Errors
+    /// See [`AllocateError`].
+    #[inline]
+    #[track_caller]
+    pub fn allocate_pages(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+        self.allocate(&Request { align, ..Request::pages(pages) })
+    }
+
+    /// Allocates whole pages for a layout: as many as its size takes, one for none, aligned as it
+    /// says or to a page.
+    ///
+    /// # Errors
+    /// [`AllocateError::BadSize`] when size or alignment are above 1 GiB, and as
+    /// [`allocate`](Self::allocate).
+    #[inline]
+    #[track_caller]
+    pub fn allocate_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
+        let pages_of = |bytes: usize| (bytes as u64).div_ceil(PAGE_SIZE).max(1);
+        let align_pages = pages_of(layout.align());
+        let align =
+            Order::for_pages(align_pages).ok_or(AllocateError::BadSize { pages: align_pages })?;
+        self.allocate_pages(pages_of(layout.size()), align)
+    }
+
+    /// Frees `pages` frames from `start` on: [`free`](Self::free) of a start and a size.
+    ///
+    /// # Errors
+    /// See [`FreeError`]; nothing has changed hands then.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    #[track_caller]
+    pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
+        // SAFETY: passed on to the caller (invariant 42).
+        unsafe { self.free(range) }
+    }
+}
