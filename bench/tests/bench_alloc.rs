@@ -235,7 +235,9 @@ fn traffic_has_the_slowest_calls_of_every_allocator_and_of_none() {
         // The control has the same calls, and none of them is refused.
         for allocator in ALLOCATORS.into_iter().chain(["array"]) {
             let calls = of("tail", pattern, full, allocator);
-            assert_eq!(calls.len(), threads.len() * 2 * orders.len(), "{pattern} {allocator}");
+            let done = calls.iter().filter(|row| row["operation"] != "refused").count();
+            assert_eq!(done, threads.len() * 2 * orders.len(), "{pattern} {allocator}");
+            assert!(done == calls.len() || allocator != "array", "{pattern}");
             assert!(calls.iter().all(|row| orders.iter().any(|orders| row["orders"] == *orders)));
             calls.into_iter().for_each(is_a_tail);
         }

@@ -56,9 +56,10 @@ Percent full are of memory that is held besides; in producer/consumer and server
 throughout, in the sizes of mixed. \
 refused is the share of the requests that found no memory; what was refused is not freed. \
 Each call: the same traces again, the clock read around every call, its own cost (clock_ns) \
-subtracted; refused requests are calls, too. A share of calls is left out where fewer calls were \
-made than tell it from the longest; times are exact to 3 %. The rows of the array are the limit: \
-what the host took away from the threads, which max shows, took it away there as well. No frame is \
+subtracted; get has those that were refused, and refused has them once more. A share of calls is \
+left out where fewer calls were made than tell it from the longest; times are exact to 3 %, or to \
+the step of the host's clock. The rows of the array are the limit: what the host took away from \
+the threads, which max shows, it took away there as well. No frame is \
 touched";
 
 /// What the control is called in results.

@@ -3,7 +3,7 @@
 
 use super::control::Control;
 use super::ring::Ends;
-use super::tails::Tails;
+use super::tails::{Call, Tails};
 use super::trace::{Burst, Step, Trace};
 use crate::bench::alloc::crew::Member;
 use crate::bench::alloc::measure::{Effort, Sample, Stopwatch, repeat};
@@ -131,14 +131,17 @@ impl<S: Subject> Player<'_, S> {
                     let (took, run) = stopwatch.lap(|| self.subject.get(order));
                     held.push((run, order));
                     if burst.is_timed {
-                        tails.get(order).count(took);
+                        tails.count(Call::Get, order, took);
+                        if run.is_none() {
+                            tails.count(Call::Refused, order, took);
+                        }
                     }
                 }
                 Step::Put(place) => {
                     if let (Some(run), order) = held.swap_remove(place as usize) {
                         let (took, ()) = stopwatch.lap(|| self.subject.put(run, order));
                         if burst.is_timed {
-                            tails.put(order).count(took);
+                            tails.count(Call::Put, order, took);
                         }
                     }
                 }

@@ -4,14 +4,25 @@ use super::histogram::Histogram;
 use crate::rows::{Measured, Tail};
 use framewright::units::Order;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// Orders that are counted together, and what they are called.
 const CLASSES: [(&str, RangeInclusive<u8>); 4] =
     [("0", 0..=0), ("1-3", 1..=3), ("4-8", 4..=8), ("9", 9..=9)];
 /// What all orders together are called.
 pub const ALL: &str = "all";
-/// What calls are called.
-pub const OPERATIONS: [&str; 2] = ["get", "put"];
+/// What calls are called, by [`Call`].
+pub const OPERATIONS: [&str; 3] = ["get", "put", "refused"];
+
+/// Calls that are counted apart.
+#[derive(Clone, Copy)]
+pub enum Call {
+    /// Also those that are refused.
+    Get,
+    Put,
+    /// Gets that found no memory, once more.
+    Refused,
+}
 
 /// Names of the classes of orders.
 pub fn classes() -> impl Iterator<Item = &'static str> {
@@ -31,16 +42,10 @@ impl Tails {
         Self { histograms: std::array::from_fn(none) }
     }
 
-    /// Allocations of an order.
+    /// Counts a call.
     #[inline]
-    pub fn get(&mut self, order: Order) -> &mut Histogram {
-        &mut self.histograms[0][class(order)]
-    }
-
-    /// Frees of an order.
-    #[inline]
-    pub fn put(&mut self, order: Order) -> &mut Histogram {
-        &mut self.histograms[1][class(order)]
+    pub fn count(&mut self, call: Call, order: Order, took: Duration) {
+        self.histograms[call as usize][class(order)].count(took);
     }
 
     /// Adds what another thread saw.
@@ -88,7 +93,6 @@ fn class(order: Order) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn classes_are_those_that_have_names() {
@@ -101,9 +105,10 @@ mod tests {
     #[test]
     fn rows_are_of_calls_that_there_were() {
         let mut tails = Tails::new();
-        (0..2000).for_each(|ns| tails.get(Order::PAGE).count(Duration::from_nanos(ns)));
+        let ns = Duration::from_nanos;
+        (0..2000).for_each(|time| tails.count(Call::Get, Order::PAGE, ns(time)));
         let mut other = Tails::new();
-        other.get(Order::BLOCK).count(Duration::from_micros(9));
+        other.count(Call::Get, Order::BLOCK, ns(9000));
         tails.add(&other);
         let rows = tails.rows(&Tail { allocator: "a".into(), ..Tail::default() });
         let orders: Vec<_> = rows.iter().map(|row| (&*row.operation, &*row.orders)).collect();

@@ -27,7 +27,10 @@ pub fn section(rows: &Rows) -> Section {
     let mut allocators = texts(known.chain(rows.tail.iter().map(|row| &row.allocator)));
     allocators.sort_by_key(|name| name != OURS);
     allocators.truncate(SIGNS);
-    let operations = operations(&rows.traffic, &allocators);
+    let timed =
+        allocators.iter().filter(|name| rows.traffic.iter().any(|row| row.allocator == **name));
+    let timed: Vec<String> = timed.cloned().collect();
+    let operations = operations(&rows.traffic, &timed);
     let calls = calls(&rows.tail, &allocators);
     Section {
         id: "traffic",
@@ -39,10 +42,16 @@ pub fn section(rows: &Rows) -> Section {
                 .into(),
         benches: &["traffic", "tail"],
         groups: vec![
-            Group::wide(allocators.clone(), operations.into_iter().collect()),
-            Group::new(allocators, calls),
+            Group::wide(short(&timed), operations.into_iter().collect()),
+            Group::new(short(&allocators), calls),
         ],
     }
+}
+
+/// Names for legends, which have little room.
+fn short(allocators: &[String]) -> Vec<String> {
+    let short = |name: &String| name.replace("buddy_system_allocator", "buddy_system");
+    allocators.iter().map(short).collect()
 }
 
 /// The traces by what an operation takes.
@@ -61,7 +70,8 @@ fn operations(rows: &[Traffic], allocators: &[String]) -> Option<Picture> {
         (name, marks)
     });
     let lines = marked(lines.collect());
-    drawn(&Bars { width: WIDE, ..dots("An operation", Unit::Time, allocators, lines) })
+    let plot = dots("An operation", Unit::Time, &short(allocators), lines);
+    drawn(&Bars { width: WIDE, ..plot })
 }
 
 /// Calls of all orders, a plot for each trace and kind of call; of a trace the one with the most
@@ -89,7 +99,7 @@ fn calls(rows: &[Tail], allocators: &[String]) -> Vec<Picture> {
             });
             let lines: Vec<Line> = marked(lines.collect());
             let title = format!("{operation}: {name}, {}", counted(threads, "thread"));
-            plots.extend(drawn(&dots(title, Unit::Time, allocators, lines)));
+            plots.extend(drawn(&dots(title, Unit::Time, &short(allocators), lines)));
         }
     }
     plots
