@@ -7,6 +7,7 @@
 //! goes into histograms.
 
 mod boot;
+mod cases;
 mod control;
 mod histogram;
 mod mixed;
@@ -20,14 +21,13 @@ mod trace;
 
 use super::alloc::crew;
 use super::alloc::measure::{Effort, Stopwatch, spread};
-use super::alloc::thread_counts;
 use super::host;
 use super::section::Section;
 use super::subject::{self, Buddy, Depot, Ours, Subject, Unmovable};
 use crate::progress;
 use crate::rows::{Measured, Tail, Traffic, to_json};
+use cases::{Case, Pattern, cases};
 use control::Control;
-use framewright::units::PAGE_SHIFT;
 use framewright_cli::error::Error;
 use replay::Player;
 use ring::Rings;
@@ -35,7 +35,7 @@ use serde_json::json;
 use std::time::Duration;
 pub use table::tables;
 use tails::Tails;
-use trace::{ALL_SIZES, Length, Trace};
+use trace::{Length, Trace};
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
@@ -110,87 +110,6 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     let clock = u64::try_from(Stopwatch::new().clock().as_nanos()).unwrap_or(u64::MAX);
     section.further.insert("clock_ns".into(), json!(clock));
     Ok(Section { left_out, ..section })
-}
-
-/// What traffic is like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Pattern {
-    Mixed,
-    Pages,
-    AllSizes,
-    Server,
-    Boot,
-}
-
-impl Pattern {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Mixed => "mixed",
-            Self::Pages => "producer/consumer",
-            Self::AllSizes => "producer/consumer, mix",
-            Self::Server => "server",
-            Self::Boot => "boot",
-        }
-    }
-}
-
-/// Traffic of one kind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Case {
-    pattern: Pattern,
-    /// How full memory is kept.
-    percent: u64,
-    threads: usize,
-}
-
-/// All that a host with so many CPUs can show, and what it cannot.
-fn cases(cpus: usize) -> (Vec<Case>, Vec<String>) {
-    let counts = thread_counts(cpus);
-    let (mut cases, mut left_out) = (Vec::new(), Vec::new());
-    let mut add = |pattern, percent, threads: &[usize]| {
-        cases.extend(threads.iter().map(|&threads| Case { pattern, percent, threads }));
-    };
-    for percent in [50, 80, 97] {
-        add(Pattern::Mixed, percent, &counts);
-    }
-    if cpus > 1 {
-        add(Pattern::Pages, 50, &[2]);
-        add(Pattern::AllSizes, 50, &[2]);
-    } else {
-        left_out.push("several threads: the host has 1 CPU".into());
-    }
-    add(Pattern::Server, 80, &counts);
-    add(Pattern::Boot, 0, &[1]);
-    (cases, left_out)
-}
-
-impl Case {
-    /// What each thread does.
-    fn record(self, length: Length) -> Vec<Trace> {
-        let pages = (MANAGED_GIB << 30 >> PAGE_SHIFT) * self.percent / 100 / self.threads as u64;
-        match self.pattern {
-            Pattern::Mixed => {
-                let seeds = 0..self.threads as u64;
-                seeds.map(|seed| mixed::record(seed, pages, length)).collect()
-            }
-            Pattern::Pages => passing::record(&passing::PAGES, pages, length),
-            Pattern::AllSizes => passing::record(&ALL_SIZES, pages, length),
-            Pattern::Server => server::record(self.threads, pages, length),
-            Pattern::Boot => vec![boot::record(length)],
-        }
-    }
-
-    /// A row of calls, without the calls.
-    fn tail(self, allocator: &str) -> Tail {
-        Tail {
-            allocator: allocator.into(),
-            managed_gib: MANAGED_GIB,
-            pattern: self.pattern.name().into(),
-            full: format!("{} %", self.percent),
-            threads: self.threads as u64,
-            ..Tail::default()
-        }
-    }
 }
 
 /// Rows, as they are measured.
@@ -305,13 +224,5 @@ mod tests {
             let numbers = ["p50_ns", "p99_ns", "max_ns"].map(|field| row[field].as_u64());
             assert!(numbers.is_sorted() && numbers[2] > Some(0), "{row}");
         }
-    }
-
-    #[test]
-    fn several_threads_are_for_hosts_with_several_cpus() {
-        let (one, left_out) = cases(1);
-        assert!(one.iter().all(|case| case.threads == 1) && left_out.len() == 1);
-        let (four, left_out) = cases(4);
-        assert!(left_out.is_empty() && four.len() == 3 * 3 + 2 + 3 + 1);
     }
 }
