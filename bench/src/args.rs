@@ -58,8 +58,8 @@ pub enum Bench {
     /// How long allocating and freeing take, by order, pattern, threads and memory, beside two
     /// other allocators
     Alloc(BenchOptions),
-    /// What an operation costs when all sizes come together, memory half and nearly full, beside
-    /// two other allocators
+    /// What operations take in traffic like that of real machines, and how slow the slowest are:
+    /// all sizes, a producer and a consumer, a server, a boot, beside two other allocators
     Traffic(BenchOptions),
     /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two
     /// other allocators

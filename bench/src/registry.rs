@@ -36,7 +36,7 @@ const fn bench(
 const ALL: [Bench; 12] = [
     bench("compare", none, Some(figures::compare::section), targets::guest::TARGETS),
     bench("alloc", alloc::tables, Some(figures::alloc::section), targets::alloc::TARGETS),
-    bench("traffic", traffic::tables, None, &[]),
+    bench("traffic", traffic::tables, Some(figures::traffic::section), targets::traffic::TARGETS),
     bench("fragment", fragment::tables, None, &[]),
     bench("bring-up", bring_up::tables, Some(figures::bring_up::section), targets::init::BRING_UP),
     bench("init", init::tables, Some(figures::init::section), targets::init::MAP),

@@ -1,5 +1,5 @@
-//! `framewright-bench alloc` and `framewright-bench fragment`: rows are complete and plausible.
-//! Speed is not judged here: the build may be a slow one.
+//! `framewright-bench alloc`, `traffic` and `fragment`: rows are complete and plausible. Speed is
+//! not judged here: the build may be a slow one.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -186,4 +186,73 @@ fn fragment_tells_how_much_is_whole() {
         "{}",
         rows[0]
     );
+}
+
+/// Traffic, how full memory is, and the orders that it has.
+const TRAFFIC: [(&str, &str, &[&str]); 7] = [
+    ("mixed", "50 %", &["all", "0", "1-3", "4-8", "9"]),
+    ("mixed", "80 %", &["all", "0", "1-3", "4-8", "9"]),
+    ("mixed", "97 %", &["all", "0", "1-3", "4-8", "9"]),
+    ("producer/consumer", "50 %", &["all", "0"]),
+    ("producer/consumer, mix", "50 %", &["all", "0", "1-3", "4-8", "9"]),
+    ("server", "80 %", &["all", "0", "1-3"]),
+    ("boot", "0 %", &["all", "0", "1-3", "4-8", "9"]),
+];
+
+#[test]
+fn traffic_has_the_slowest_calls_of_every_allocator_and_of_none() {
+    let report = run(&["traffic", "--quick", "--json"]).json();
+    assert!(report["clock_ns"].as_u64().is_some_and(|ns| ns < 1_000_000));
+    let rows = report["rows"].as_array().expect("rows");
+    let of = |bench: &str, pattern: &str, full: &str, allocator: &str| {
+        let is = |row: &&Value| {
+            row["bench"] == bench
+                && row["pattern"] == pattern
+                && row["full"] == full
+                && row["allocator"] == allocator
+        };
+        rows.iter().filter(is).collect::<Vec<&Value>>()
+    };
+    let several = rows.iter().any(|row| row["threads"] == 2);
+    for (pattern, full, orders) in TRAFFIC {
+        if pattern.starts_with("producer") && !several {
+            continue;
+        }
+        let alone = of("traffic", pattern, full, ALLOCATORS[0]);
+        let threads: Vec<_> = alone.iter().map(|row| row["threads"].as_u64()).collect();
+        let first = if pattern.starts_with("producer") { 2 } else { 1 };
+        assert!(threads.first() == Some(&Some(first)) && threads.is_sorted(), "{pattern}");
+        for allocator in ALLOCATORS {
+            let traffic = of("traffic", pattern, full, allocator);
+            assert_eq!(traffic.len(), threads.len(), "{pattern} {full} {allocator}");
+            for row in traffic {
+                let spread = ["operation_ns_min", "operation_ns", "operation_ns_max"]
+                    .map(|name| row[name].as_f64());
+                assert!(spread[0].is_some() && spread.is_sorted(), "{row}");
+                assert!(row["refused_percent"].as_f64().is_some_and(|it| it <= 100.0), "{row}");
+            }
+        }
+        // The control has the same calls, and none of them is refused.
+        for allocator in ALLOCATORS.into_iter().chain(["array"]) {
+            let calls = of("tail", pattern, full, allocator);
+            let done = calls.iter().filter(|row| row["operation"] != "refused").count();
+            assert_eq!(done, threads.len() * 2 * orders.len(), "{pattern} {allocator}");
+            assert!(done == calls.len() || allocator != "array", "{pattern}");
+            assert!(calls.iter().all(|row| orders.iter().any(|orders| row["orders"] == *orders)));
+            calls.into_iter().for_each(is_a_tail);
+        }
+    }
+    let benches = rows.iter().map(|row| row["bench"].as_str());
+    assert!(benches.flatten().is_sorted_by(|one, next| one == next || *next == "tail"));
+}
+
+/// Times of calls, in order; shares of few calls are left out.
+fn is_a_tail(row: &Value) {
+    let calls = row["calls"].as_u64().expect("a number");
+    let times = ["p50_ns", "p99_ns", "p99_9_ns", "p99_99_ns"].map(|name| row[name].as_u64());
+    for (time, least) in times.iter().zip([2, 100, 1000, 10_000]) {
+        assert_eq!(time.is_some(), calls >= least, "{row}");
+    }
+    let known: Vec<u64> = times.into_iter().flatten().chain(row["max_ns"].as_u64()).collect();
+    assert!(known.is_sorted() && row["max_ns"].is_u64(), "{row}");
 }

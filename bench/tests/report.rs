@@ -26,6 +26,7 @@ fn a_page_has_everything_and_nothing_from_elsewhere() {
         "limits",
         "linux",
         "allocation",
+        "traffic",
         "bring-up",
         "memory-map",
         "scaling",

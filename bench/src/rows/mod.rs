@@ -152,6 +152,7 @@ tables! {
     "scaling" scaling: Scaling,
     "series" series: Course,
     "shuffle" shuffle: Shuffle,
+    "tail" tail: Tail,
     "traffic" traffic: Traffic,
 }
 
@@ -242,9 +243,16 @@ fields! {
     }
     /// All free memory shuffled.
     Shuffle { managed_gib: u64, threads: u64, shuffle_ms: Spread, }
-    /// A trace of all sizes.
+    /// How long calls of one kind take in a trace: so many percent of them no longer.
+    Tail {
+        allocator: String, managed_gib: u64, pattern: String, full: String, threads: u64,
+        operation: String, orders: String, calls: Measured<u64>,
+        p50_ns: Measured<u64>, p99_ns: Measured<u64>, p99_9_ns: Measured<u64>,
+        p99_99_ns: Measured<u64>, max_ns: Measured<u64>,
+    }
+    /// A trace.
     Traffic {
-        allocator: String, managed_gib: u64, full: String, threads: u64,
+        allocator: String, managed_gib: u64, pattern: String, full: String, threads: u64,
         repetitions: Measured<u64>, operation_ns: Spread, harness_ns: Spread,
         refused_percent: Measured<f64>,
     }

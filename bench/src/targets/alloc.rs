@@ -5,8 +5,8 @@ use super::sample::{over, samples, threads, words};
 use crate::rows::{Alloc, Rows};
 
 const COMMAND: &str = "alloc";
-const OURS: &str = "framewright";
-const PEERS: [&str; 2] = ["buddy_system_allocator", "frame-alloc"];
+pub(super) const OURS: &str = "framewright";
+pub(super) const PEERS: [&str; 2] = ["buddy_system_allocator", "frame-alloc"];
 const LARGE_GIB: u64 = 1024;
 
 /// What of a row is measured.

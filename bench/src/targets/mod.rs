@@ -39,6 +39,7 @@ pub mod program;
 pub mod reporting;
 mod sample;
 mod table;
+pub mod traffic;
 
 pub use guest::linux_seconds;
 pub use sample::{Sample, page_size, words};
@@ -291,6 +292,8 @@ mod tests {
         // Rows that have nothing of what they should.
         let odd: Vec<Value> = [
             "alloc",
+            "traffic",
+            "tail",
             "init",
             "jobs",
             "hugepages",

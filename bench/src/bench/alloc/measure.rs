@@ -38,26 +38,33 @@ pub struct Sample {
 /// Times from one repetition of one thread to the next, summed over the passes of a repetition.
 pub struct Stopwatch {
     /// What reading the clock costs by itself.
-    clock_ns: f64,
+    clock: Duration,
 }
 
 impl Stopwatch {
     /// A stopwatch that knows its own cost.
     pub fn new() -> Self {
-        let between = |_| {
-            let start = Instant::now();
-            start.elapsed().as_nanos() as f64
-        };
-        let least = (0..1000).map(between).min_by(f64::total_cmp);
-        Self { clock_ns: least.unwrap_or(0.0) }
+        let least = (0..1000).map(|_| Instant::now().elapsed()).min();
+        Self { clock: least.unwrap_or_default() }
+    }
+
+    /// What reading the clock costs by itself: it is subtracted from every time.
+    pub fn clock(&self) -> Duration {
+        self.clock
+    }
+
+    /// How long `work` took, and what it gave.
+    #[inline]
+    pub fn lap<T>(&self, work: impl FnOnce() -> T) -> (Duration, T) {
+        let start = Instant::now();
+        let result = work();
+        (start.elapsed().saturating_sub(self.clock), result)
     }
 
     /// How many nanoseconds `work` took.
     #[inline]
     pub fn time(&self, work: impl FnOnce()) -> f64 {
-        let start = Instant::now();
-        work();
-        (start.elapsed().as_nanos() as f64 - self.clock_ns).max(0.0)
+        self.lap(work).0.as_nanos() as f64
     }
 }
 
@@ -120,7 +127,7 @@ mod tests {
     #[test]
     fn the_clock_is_read_at_some_cost() {
         let stopwatch = Stopwatch::new();
-        assert!(stopwatch.clock_ns < 1e6);
+        assert!(stopwatch.clock() < Duration::from_millis(1));
         assert!(stopwatch.time(|| std::thread::sleep(Duration::from_millis(2))) > 1e6);
     }
 }

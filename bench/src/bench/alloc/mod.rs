@@ -136,7 +136,7 @@ pub fn tables(rows: &crate::rows::Rows) -> Vec<Table> {
 }
 
 /// 1, 2, 4 and so on, and all CPUs.
-fn thread_counts(cpus: usize) -> Vec<usize> {
+pub(super) fn thread_counts(cpus: usize) -> Vec<usize> {
     let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2))
         .take_while(|&threads| threads < cpus);
     doubled.chain([cpus.max(1)]).collect()

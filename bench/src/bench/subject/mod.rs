@@ -8,12 +8,14 @@ mod depot;
 mod interface;
 mod ours;
 mod requests;
+mod unmovable;
 
 pub use buddy::Buddy;
 pub use depot::Depot;
 pub use interface::{Free, Subject};
 pub use ours::Ours;
 pub use requests::Requests;
+pub use unmovable::Unmovable;
 
 /// Names of all subjects, ours first.
 pub const NAMES: [&str; 3] = [Ours::NAME, Buddy::NAME, Depot::NAME];

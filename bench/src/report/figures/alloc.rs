@@ -75,7 +75,7 @@ pub fn section(rows: &Rows) -> Section {
              {least} GiB managed. Logarithmic: a grid line is a factor; \
              thin bars are the spread. The numbers at the right are ours."
         ),
-        benches: &["alloc", "traffic", "fragment"],
+        benches: &["alloc", "fragment"],
         groups,
     }
 }

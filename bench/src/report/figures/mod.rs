@@ -9,6 +9,7 @@ pub mod jobs;
 pub mod model;
 pub mod reporting;
 pub mod scaling;
+pub mod traffic;
 
 use super::svg::{Bars, Mark, Picture, Shape, Unit};
 use crate::rows::{Rows, Spread};
