@@ -4,6 +4,13 @@
 //!   bench  --Row::to_json-->  file of results  --Rows::of-->  tables, limits, figures
 //! ```
 //!
+//! Fields that say what was measured (`policy`, `threads`, `order`, `on`) are words, whole numbers
+//! or booleans. Measured fields end in their unit: `_ns`, `_us`, `_ms`, `_seconds`, `_bytes`,
+//! `_mib`, `_pages`, `_percent`, `_ratio`, `_per_s` (`seconds` alone in `init` and `jobs`, `_s` in
+//! `reporting`). The value is the median; `_min` and `_max` are its spread, `_low` and `_high` an
+//! interval. `null` means that it does not apply. Arrays are series and come in pairs, such as
+//! `at_seconds` and `rss_mib`.
+//!
 //! Whoever measures makes these rows, whoever reads results gets them; the type of a field tells
 //! what it is ([`field`]). Files of earlier versions lack some fields, those of later ones have
 //! more: what is missing is zero, empty or none, and what nobody knows here is left alone.
