@@ -77,12 +77,18 @@ fn alloc_measures_every_allocator_in_every_way() {
         assert!(threads.is_sorted_by(|one, next| one < next), "{threads:?}");
         threads.first() == Some(&1)
     };
-    for (call, orders) in [("request", &[0, 3, 9][..]), ("odd", &[2, 9])] {
+    for (call, orders) in [("request", &[0, 2, 3, 9][..]), ("odd", &[2, 9])] {
         for &order in orders {
             for kind in ["bulk", "random", "pair"] {
                 assert!(have(ALLOCATORS[0], 8, order, &format!("{call} {kind}")), "{call} {order}");
             }
         }
+    }
+    for pattern in ["own node pair", "away pair"] {
+        assert!(
+            [0, 9].into_iter().all(|order| have(ALLOCATORS[0], 8, order, pattern)),
+            "{pattern}"
+        );
     }
     // A request that several CPUs make at once may be refused by mistake, so that a row with more
     // threads may be missing.

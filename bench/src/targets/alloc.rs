@@ -1,13 +1,13 @@
 //! Allocation.
 
 use super::Sample;
-use super::sample::{over, samples, threads, words};
+use super::sample::{over, threads, words};
 use crate::rows::{Alloc, Rows};
 
 const COMMAND: &str = "alloc";
 pub(super) const OURS: &str = "framewright";
 pub(super) const PEERS: [&str; 2] = ["buddy_system_allocator", "frame-alloc"];
-const LARGE_GIB: u64 = 1024;
+const REQUEST: &str = "allocate_order and free_order";
 
 /// What of a row is measured.
 type Half = fn(&Alloc) -> Option<f64>;
@@ -20,62 +20,36 @@ fn put(row: &Alloc) -> Option<f64> {
     row.free_ns.middle
 }
 
-fn gib(row: &Alloc) -> String {
-    format!("{} GiB", row.managed_gib)
-}
-
-fn is(row: &Alloc, (pattern, order, threads): (&str, u64, u64)) -> bool {
-    row.allocator == OURS && row.pattern == pattern && row.order == order && row.threads == threads
-}
-
-/// Nanoseconds of one kind of operation, on machines of all sizes.
-fn ns(rows: &Rows, half: Half, pattern: &str, order: u64, threads: u64) -> Vec<Sample> {
-    samples(rows.alloc.iter().filter(|row| is(row, (pattern, order, threads))), half, gib)
-}
-
-/// Nanoseconds to allocate on a large machine, by one thread.
-fn large(rows: &Rows, pattern: &str, order: u64) -> Vec<Sample> {
-    let is = |row: &&Alloc| row.managed_gib == LARGE_GIB && is(row, (pattern, order, 1));
-    samples(rows.alloc.iter().filter(is), get, gib)
-}
-
+// All are ratios to what was measured in the same run: times alone are those of a machine.
 targets! { TARGETS:
-    Allocation, COMMAND, "order-0-get", "4 KiB: get, in bulk", <= 6.0 "ns", "LLFree 25 ns",
-        |rows| ns(rows, get, "bulk", 0, 1);
-    Allocation, COMMAND, "order-0-put", "4 KiB: put, in bulk", <= 8.0 "ns", "LLFree 24 ns",
-        |rows| ns(rows, put, "bulk", 0, 1);
-    Allocation, COMMAND, "order-0-pair", "4 KiB: get and put at once", <= 8.0 "ns", "LLFree 45 ns",
-        |rows| ns(rows, get, "pair", 0, 1);
-    Allocation, COMMAND, "order-0-random", "4 KiB: put in random order",
-        <= 14.0 "ns", "LLFree 30 ns", |rows| ns(rows, put, "random", 0, 1);
-    Allocation, COMMAND, "order-0-random-2", "4 KiB: put in random order, 2 threads",
-        <= 20.0 "ns", "LLFree 30 ns", |rows| ns(rows, put, "random", 0, 2);
-    Allocation, COMMAND, "one-left", "4 KiB: get when every block has one free page, 1 TiB",
-        <= 25.0 "ns", "LLFree 81..93 ns", |rows| large(rows, "one-left", 0);
-    Allocation, COMMAND, "order-3-get", "32 KiB: get", <= 30.0 "ns", "LLFree 27 ns",
-        |rows| ns(rows, get, "bulk", 3, 1);
-    Allocation, COMMAND, "order-3-pair", "32 KiB: get and put at once", <= 45.0 "ns", "LLFree",
-        |rows| ns(rows, get, "pair", 3, 1);
-    Allocation, COMMAND, "order-8-get", "1 MiB: get", <= 30.0 "ns", "LLFree 82 ns",
-        |rows| ns(rows, get, "bulk", 8, 1);
-    Allocation, COMMAND, "order-8-pair", "1 MiB: get and put at once", <= 45.0 "ns", "LLFree",
-        |rows| ns(rows, get, "pair", 8, 1);
-    Allocation, COMMAND, "order-9-get", "2 MiB: get, 8 GiB to 1 TiB",
-        <= 10.0 "ns", "LLFree 46..1783 ns", |rows| ns(rows, get, "bulk", 9, 1);
-    Allocation, COMMAND, "order-9-put", "2 MiB: put, 8 GiB to 1 TiB", <= 12.0 "ns", "LLFree",
-        |rows| ns(rows, put, "bulk", 9, 1);
-    Allocation, COMMAND, "order-9-random", "2 MiB: put in random order, 8 GiB to 1 TiB",
-        <= 20.0 "ns", "LLFree", |rows| ns(rows, put, "random", 9, 1);
-    Allocation, COMMAND, "order-18", "1 GiB: get", <= 40.0 "ns", "LLFree 2800 ns",
-        |rows| ns(rows, get, "bulk", 18, 1);
-    Allocation, COMMAND, "refused", "A request that is refused, memory full, 1 TiB",
-        <= 200.0 "ns", "an absolute limit",
-        |rows| [0, 9].into_iter().flat_map(|order| large(rows, "full", order)).collect();
-    Allocation, COMMAND, "two-threads", "Cached orders: two threads over one, per operation",
-        <= 1.5 "x", "one thread", two_threads;
     Allocation, COMMAND, "faster-than-peers",
         "Every row: time over that of the faster of two Rust allocators",
-        <= 1.0 "x", "buddy_system_allocator, frame-alloc", over_peers;
+        <= 0.67 "x", "buddy_system_allocator, frame-alloc", over_peers;
+    Allocation, COMMAND, "any-request",
+        "allocate and free, orders 0, 3 and 9: pair over that of the calls for one order",
+        <= 1.3 "x", REQUEST,
+        |rows| pairs(rows, "request pair", &[0, 3, 9], "pair");
+    Allocation, COMMAND, "any-size",
+        "3 and 384 pages, pair over that of a request for 4 and 512",
+        <= 1.5 "x", "the order above", |rows| pairs(rows, "odd pair", &[2, 9], "request pair");
+    Allocation, COMMAND, "own-node-full",
+        "The caller's node is full, orders 0 and 9: pair over that with memory there",
+        <= 1.5 "x", "own node", |rows| pairs(rows, "away pair", &[0, 9], "own node pair");
+    Allocation, COMMAND, "two-threads", "Cached orders: two threads over one, per operation",
+        <= 1.5 "x", "one thread", two_threads;
+}
+
+/// Pairs of one pattern by one thread over those of another.
+fn pairs(rows: &Rows, pattern: &str, orders: &[u64], other: &str) -> Vec<Sample> {
+    let of = |pattern: &str| {
+        let pattern = pattern.to_owned();
+        rows.alloc
+            .iter()
+            .filter(move |row| row.allocator == OURS && row.pattern == pattern && row.threads == 1)
+    };
+    let place = |row: &Alloc| words(&[&row.place(), &row.pattern]);
+    let ours = of(pattern).filter(|row| orders.contains(&row.order));
+    over(ours, of(other), |row| (row.managed_gib, row.order), get, place)
 }
 
 /// What each half of a row is called.
@@ -119,5 +93,37 @@ impl Alloc {
     /// The machine and the order.
     fn place(&self) -> String {
         format!("{} GiB, order {}", self.managed_gib, self.order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn pairs_are_compared_on_the_machine_and_the_order_that_they_are_of() {
+        let row = |pattern: &str, order: u64, threads: u64, ns: f64| {
+            json!({ "bench": "alloc", "allocator": OURS, "managed_gib": 8, "order": order,
+                "pattern": pattern, "threads": threads, "alloc_ns": ns })
+        };
+        let rows: Vec<Value> = vec![
+            row("pair", 0, 1, 10.0),
+            row("pair", 9, 1, 20.0),
+            row("pair", 9, 2, 99.0),
+            row("request pair", 0, 1, 12.0),
+            row("request pair", 2, 1, 10.0),
+            row("request pair", 9, 1, 22.0),
+            row("odd pair", 2, 1, 14.0),
+            row("own node pair", 9, 1, 20.0),
+            row("away pair", 9, 1, 50.0),
+        ];
+        let rows = Rows::of(&rows);
+        let values = |id: &str| -> Vec<f64> {
+            let target = TARGETS.iter().find(|target| target.id == id).expect("there is one");
+            (target.measure)(&rows).iter().map(|sample| sample.value).collect()
+        };
+        assert_eq!(values("any-request"), [1.2, 1.1]);
+        assert_eq!((values("any-size"), values("own-node-full")), (vec![1.4], vec![2.5]));
     }
 }

@@ -1,5 +1,6 @@
 //! `framewright-bench alloc`: what allocating and freeing cost, beside allocators of others.
 
+mod away;
 pub mod crew;
 mod last_pages;
 mod line;
@@ -32,7 +33,9 @@ one-left: single pages, when each block of the working set has one free page and
 is taken, per-CPU caches emptied first; \
 full: a request that is refused, when all memory is taken; \
 request, odd: ours by the calls that serve any request, allocate and free instead of \
-allocate_order and free_order, odd with a quarter less than 2^order pages. \
+allocate_order and free_order, odd with a quarter less than 2^order pages; \
+own node pair, away pair: pair on a machine with two nodes, when the caller's has memory and when \
+all of that is taken. \
 Threads are CPUs of their own, kept on CPUs of the host and started together. bulk, random and \
 pair are measured in rounds, in each all numbers of threads by turns (but for order 18), and a row \
 has \
@@ -81,7 +84,7 @@ const QUICK: Scale = Scale {
 const MANAGED_GIB: [u64; 3] = [8, 64, 1024];
 /// Orders that are measured by the calls for any request, and those that runs of odd sizes are less
 /// than.
-const REQUESTED: [u8; 3] = [0, 3, 9];
+const REQUESTED: [u8; 4] = [0, 2, 3, 9];
 const ODD: [u8; 2] = [2, 9];
 
 /// Measures all allocators.
@@ -116,6 +119,9 @@ pub fn section(quick: bool) -> Result<Section, Error> {
                 })
             })
         })?;
+        if managed_gib == MANAGED_GIB[0] && cpus > 1 {
+            away::measure(&mut rows, managed_gib, scale)?;
+        }
         rows.measure(&Buddy::new(bytes), &[], managed_gib, &threads, scale)?;
         rows.measure(&Depot::new(bytes)?, &[], managed_gib, &threads, scale)?;
     }

@@ -39,13 +39,19 @@ enum Kind {
 
 /// What a row is about.
 #[derive(Clone, Copy)]
-struct Title {
-    allocator: &'static str,
-    managed_gib: u64,
-    order: Order,
-    pattern: &'static str,
-    threads: usize,
-    working_set: u64,
+pub struct Title {
+    /// Whose.
+    pub allocator: &'static str,
+    /// On a machine of so much memory.
+    pub managed_gib: u64,
+    /// Of which runs.
+    pub order: Order,
+    /// How they come and go.
+    pub pattern: &'static str,
+    /// How many threads do it.
+    pub threads: usize,
+    /// Runs that each holds at most.
+    pub working_set: u64,
 }
 
 /// One way to put threads on allocators, and what was measured of it.
@@ -242,7 +248,7 @@ impl Rows {
     }
 
     /// A row, or why there is none.
-    fn add(&mut self, title: Title, samples: Option<Vec<Vec<Sample>>>, line_ns: Vec<f64>) {
+    pub fn add(&mut self, title: Title, samples: Option<Vec<Vec<Sample>>>, line_ns: Vec<f64>) {
         let Title { allocator, managed_gib, order, pattern, threads, working_set } = title;
         let samples = samples.filter(|all| all.iter().all(|samples| !samples.is_empty()));
         let Some(samples) = samples.filter(|all| !all.is_empty()) else {

@@ -32,7 +32,20 @@ impl<'a> Ours<'a> {
         cpus: u32,
         work: impl FnOnce(&Ours<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let machine = Machine::synthetic(memory_bytes, 1, cpus)
+        Self::with_nodes(memory_bytes, 1, cpus, work)
+    }
+
+    /// [`with`](Self::with) several nodes, each with its share of the memory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_nodes<T>(
+        memory_bytes: u64,
+        nodes: u32,
+        cpus: u32,
+        work: impl FnOnce(&Ours<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let machine = Machine::synthetic(memory_bytes, nodes, cpus)
             .map_err(|error| Error::Failed(error.to_string()))?;
         let pass = Session::open(&machine, PARAMETERS)?.bring_up(&mut Silent)?;
         let result = work(&Ours(pass.manager()))?;
