@@ -11,7 +11,7 @@ use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::page::{CpuCache, Lot, Put};
 use crate::platform::Platform;
-use crate::units::{Order, Pfn, PfnRange};
+use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};
 
 impl Request {
@@ -89,8 +89,18 @@ impl<P: Platform> Manager<P> {
         end: Pfn,
     ) -> bool {
         start.0 + order.pages() <= end.0
-            && (!matches!(request.node, NodeChoice::Exact(_))
-                || cache.covers(PfnRange { start, end: start.add(order.pages()) }))
+            && match request.node {
+                NodeChoice::Exact(node) => cache.is_near(start) || self.is_on_node(start, node),
+                NodeChoice::Any | NodeChoice::Preferred(_) => true,
+            }
+    }
+
+    /// Whether a frame that is not known to the cache is of this node: another's memory may lie in
+    /// a hole of it, and a refill brings from anywhere.
+    #[cold]
+    #[inline(never)]
+    fn is_on_node(&self, pfn: Pfn, node: NodeId) -> bool {
+        self.block_of(pfn).is_some_and(|(zone, _)| zone.id().node == node)
     }
 
     /// [`allocate_cached`](Self::allocate_cached) of a number of pages that is no power of two: a

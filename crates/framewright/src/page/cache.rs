@@ -215,6 +215,14 @@ impl CpuCache {
         home.covers(range) || other.covers(range)
     }
 
+    /// Whether a frame is known to be of one of its zones. Not all that are known to the directory
+    /// are.
+    #[inline]
+    pub(crate) fn is_near(&self, pfn: Pfn) -> bool {
+        self.contents.touch();
+        near::is_seen(&self.kept, pfn)
+    }
+
     /// The first frame of `range` that is in the cache, if one is. Exact for whoever has the cache;
     /// from elsewhere it may miss what comes, and find what goes, at that moment.
     pub(crate) fn find(&self, range: PfnRange) -> Option<Pfn> {

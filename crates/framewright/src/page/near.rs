@@ -165,3 +165,9 @@ pub(super) fn state(kept: &[Kept; 2], pfn: Pfn) -> Option<BlockState> {
     let kept = if in_home.is_some() { home } else { other };
     kept.state(in_home.or(in_other)?)
 }
+
+/// Whether a frame lies where the blocks of one of these zones are known.
+#[inline]
+pub(super) fn is_seen(kept: &[Kept; 2], pfn: Pfn) -> bool {
+    kept.iter().any(|kept| kept.offset(pfn).is_some())
+}

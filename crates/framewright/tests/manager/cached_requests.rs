@@ -155,6 +155,33 @@ fn memory_lies_where_it_was_wanted_whatever_the_cache_has() {
 }
 
 #[test]
+fn a_node_in_a_hole_of_another_is_not_taken_for_it() {
+    // Node 1 lies between two parts of node 0.
+    let machine = FakeMachine::builder()
+        .ram(gib(4, 10))
+        .cpus_on(0, 2)
+        .node(gib(4, 6), 0)
+        .node(gib(6, 8), 1)
+        .node(gib(8, 10), 0)
+        .build();
+    let manager = HERE.bring_up(machine);
+    let inner = PfnRange::new(6 << 18, 8 << 18);
+    for pages in [1, 3, 8, 64, 280, 512] {
+        let far = Request { node: NodeChoice::Exact(node(1)), ..Request::pages(pages) };
+        let near = Request { node: NodeChoice::Exact(node(0)), ..far };
+        let some: Vec<_> = (0..20).map(|_| take(&manager, &far)).collect();
+        some.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+        let held: Vec<_> = (0..20).map(|_| take(&manager, &near)).collect();
+        for range in held {
+            assert!(range.intersection(inner).is_empty(), "{range:?} is of node 1");
+            manager.give_back(range).expect("allocated");
+        }
+    }
+    assert_eq!(settled(&manager).allocated_pages, 0);
+    check(&manager);
+}
+
+#[test]
 fn zeros_are_zeros_wherever_they_come_from() {
     let machine = FakeMachine::builder().ram(mib(0, 256)).build();
     let manager = HERE.bring_up(machine);

@@ -1,0 +1,155 @@
+//! Every call that takes or gives frames, by many CPUs at once, on machines whose nodes lie inside
+//! one another, with little memory.
+//!
+//! A byte for each frame says who has it; words in the frame, and in its descriptor where it has
+//! one, say so again, so that what the tables cannot see is found, too: a frame with two owners, a
+//! host or a manager that writes where it must not, memory that is not zero, a frame without its
+//! descriptor. Each run is looked at for what its request asked: node, zone, limit, alignment and
+//! boundary. In the end every page is free.
+//!
+//! `HAMMER_STEPS` and `HAMMER_SEED` in the environment ask for more and for another one.
+#![cfg(not(any(loom, shuttle)))]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod model;
+mod others;
+mod user;
+
+use common::{Fake, bring_up_with, check, gib, idle_pages, mib, parameters, settled};
+use framewright::hugetlb::PoolSize;
+use framewright::reporting::Content;
+use framewright_jobs::NoHelpers;
+use framewright_testkit::reporting::{FakeHost, Traits};
+use framewright_testkit::workload::Random;
+use framewright_testkit::{FakeMachine, FakeVmemmap};
+use model::{Model, Shape};
+use std::sync::atomic::Ordering;
+use std::thread;
+use user::User;
+
+/// CPUs that allocate and free: two of node 0, one of node 1, one of a node without memory. The
+/// first CPU is the test's own.
+const USERS: u32 = 4;
+
+fn of_environment(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
+}
+
+/// Node 1 lies between two parts of node 0; node 2 has a CPU only.
+fn machine() -> &'static FakeMachine {
+    let high = |start: u64, end: u64| mib(4096 + start, 4096 + end);
+    FakeMachine::builder()
+        .ram(mib(1, 48))
+        .ram(high(0, 191))
+        .node(gib(0, 4), 0)
+        .node(high(0, 64), 0)
+        .node(high(64, 128), 1)
+        .node(high(128, 192), 0)
+        .nodes(3)
+        .cpus_on(0, 3)
+        .cpus_on(1, 1)
+        .cpus_on(2, 1)
+        .cpus_on(0, 3)
+        .build()
+}
+
+const PLAIN: Shape =
+    Shape { line: "pages=none", array: false, described: false, clear: false, report: None };
+
+fn hammer(shape: Shape) {
+    let machine = machine();
+    let array = shape.array.then(|| FakeVmemmap::install_with(machine, true, false));
+    let manager = bring_up_with(machine, &[], &parameters(shape.line)).expect("bring-up");
+    manager.vmemmap().initialise_deferred(&NoHelpers);
+    let manager: &'static Fake = Box::leak(Box::new(manager));
+    let (before, of_array) = (idle_pages(manager), settled(manager).allocated_pages);
+    let host = shape
+        .report
+        .filter(|_| !common::is_careful())
+        .map(|content| FakeHost::new(machine, Traits { content, ..Traits::default() }).0);
+    let model = Model::new(manager, shape, host);
+    let (steps, seed) = (of_environment("HAMMER_STEPS", 2500), of_environment("HAMMER_SEED", 1));
+    thread::scope(|scope| {
+        let model = &model;
+        let mut users = Vec::new();
+        for cpu in 1..=USERS {
+            let random = Random::new(seed * 100 + u64::from(cpu));
+            users.push(scope.spawn(move || {
+                let owner = u8::try_from(cpu).expect("few");
+                let mut user = User { model, owner, random, held: Vec::new() };
+                machine.run_on(cpu, || {
+                    (0..steps).for_each(|_| user.step(0));
+                    while !user.held.is_empty() {
+                        user.give_back();
+                    }
+                });
+            }));
+        }
+        let at = |number: u64| Random::new(seed * 100 + 10 + number);
+        scope.spawn(move || machine.run_on(5, || others::isolate(model, at(0))));
+        scope.spawn(move || machine.run_on(6, || others::resize(model, at(1))));
+        scope.spawn(move || machine.run_on(7, || others::report(model, at(2))));
+        let results: Vec<_> = users.into_iter().map(|user| user.join()).collect();
+        model.ended.store(true, Ordering::Relaxed);
+        results.into_iter().for_each(|result| result.expect("a user panicked"));
+    });
+    manager.pool(PoolSize::TwoMib).resize(0, &NoHelpers).expect("nobody else resizes");
+    for cpu in 0..8 {
+        let info = manager.caches().cpu(cpu).expect("it has memory near");
+        assert!(info.pages <= info.most_pages, "CPU {cpu}: {info:?}");
+    }
+    let totals = settled(manager);
+    check(manager);
+    assert_eq!((totals.isolated_pages, totals.reporting_pages), (0, 0));
+    match array {
+        // What of the array was given back and is not restored is free, or holds its tables.
+        Some(array) => assert!(
+            totals.allocated_pages <= of_array + array.counts().frames,
+            "{totals:?}, {of_array} before, {:?}",
+            array.counts()
+        ),
+        None => assert_eq!((totals.allocated_pages, idle_pages(manager)), (0, before)),
+    }
+    // SAFETY: the manager is not used any more.
+    unsafe { machine.retire() };
+}
+
+#[test]
+fn without_descriptors() {
+    hammer(PLAIN);
+}
+
+#[test]
+fn with_descriptors_inside() {
+    hammer(Shape { line: "pages=inside", described: true, clear: true, ..PLAIN });
+}
+
+#[test]
+fn with_an_array_that_is_given_back() {
+    let line = "memmap_init=eager hugetlb_free_vmemmap=on";
+    hammer(Shape { line, array: true, described: true, ..PLAIN });
+}
+
+#[test]
+fn while_free_memory_is_reported() {
+    hammer(Shape { report: Some(Content::Undefined), ..PLAIN });
+}
+
+#[test]
+fn while_free_memory_is_cleared_by_the_host() {
+    let report = Some(Content::Zero);
+    hammer(Shape { line: "pages=inside", described: true, clear: true, report, ..PLAIN });
+}
+
+#[test]
+fn shuffled() {
+    hammer(Shape { line: "pages=none page_alloc.shuffle=on page_alloc.shuffle_seed=7", ..PLAIN });
+}
+
+#[test]
+fn watched() {
+    let line = "pages=inside page_owner=on page_poison=on init_on_alloc=on";
+    hammer(Shape { line, described: true, clear: true, ..PLAIN });
+}

@@ -1,0 +1,74 @@
+//! Those who change what the users use: isolation, a pool, free page reporting.
+
+use crate::model::Model;
+use framewright::hugetlb::{PoolError, PoolSize};
+use framewright::vmemmap_space::BlockRange;
+use framewright_jobs::NoHelpers;
+use framewright_testkit::Owner;
+use framewright_testkit::reporting::Answer;
+use framewright_testkit::workload::Random;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+/// Isolates, claims and puts back.
+pub fn isolate(model: &Model, mut random: Random) {
+    let isolation = model.manager.isolation();
+    while !model.ended.load(Ordering::Relaxed) {
+        let first = u32::try_from(4 * 512 + random.below(94)).expect("small");
+        let blocks = 1 + u32::try_from(random.below(12)).expect("small");
+        let range = BlockRange::new(first, first + blocks);
+        if isolation.isolate(range).is_ok() {
+            model.isolate(range, true);
+            (0..random.below(20)).for_each(|_| thread::yield_now());
+            model.isolate(range, false);
+            match isolation.claim(range) {
+                Ok(pages) => {
+                    model.got(200, pages, u64::MAX, false);
+                    model.gives(200, pages, 0);
+                    model.manager.give_back(pages).expect("ours");
+                }
+                Err(_) => isolation.unisolate(range).expect("isolated"),
+            }
+        }
+        (0..random.below(200)).for_each(|_| thread::yield_now());
+    }
+}
+
+/// Resizes a pool.
+pub fn resize(model: &Model, mut random: Random) {
+    let pool = model.manager.pool(PoolSize::TwoMib);
+    while !model.ended.load(Ordering::Relaxed) {
+        match pool.resize(random.below(12), &NoHelpers) {
+            Ok(_) | Err(PoolError::Busy) => {}
+            Err(error) => panic!("{error}"),
+        }
+        (0..random.below(200)).for_each(|_| thread::yield_now());
+    }
+}
+
+/// Registers a device that reports free memory, for a while, again and again.
+pub fn report(model: &Model, mut random: Random) {
+    let Some(host) = &model.host else { return };
+    let mut now_ns = 1;
+    while !model.ended.load(Ordering::Relaxed) {
+        let registered = model.manager.register_reporting(host.device());
+        let mut reporter = registered.map_err(|(error, _)| error).expect("the only one");
+        for _ in 0..random.below(400) {
+            if random.one_in(20) {
+                let answer = random.choose(&[Answer::After(0), Answer::After(3), Answer::Fails(2)]);
+                host.answer(answer.expect("some"));
+            }
+            now_ns = reporter.poll(now_ns).unwrap_or(now_ns + 1_000_000_000);
+            thread::yield_now();
+        }
+        host.answer(Answer::After(0));
+        loop {
+            match reporter.unregister() {
+                Ok(_) => break,
+                Err(again) => reporter = again,
+            }
+            now_ns = reporter.poll(now_ns).unwrap_or(now_ns + 1_000_000_000);
+        }
+        (0..random.below(400)).for_each(|_| thread::yield_now());
+    }
+}
