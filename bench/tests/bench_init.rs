@@ -5,13 +5,16 @@
 mod common;
 
 use common::run;
+use serde_json::Value;
 
 #[test]
 fn every_policy_is_measured_beside_its_limit() {
     let report = run(&["init", "--quick", "--json"]).json();
     assert_eq!(report["bench"], "init");
     assert!(report["timed"].as_str().is_some_and(|text| text.contains("movnti")));
-    let rows = report["rows"].as_array().expect("rows");
+    let all = report["rows"].as_array().expect("rows");
+    let (rows, stores): (Vec<&Value>, Vec<&Value>) =
+        all.iter().partition(|row| row["bench"] == "init");
     let has = |policy: &str, init: &str, first_touch: bool| {
         rows.iter().any(|row| {
             row["policy"] == policy && row["init"] == init && row["first_touch"] == first_touch
@@ -26,7 +29,7 @@ fn every_policy_is_measured_beside_its_limit() {
         );
     }
     assert!(has("on-demand", "zero", false) && has("growth", "zero", false));
-    for row in rows {
+    for row in &rows {
         let number = |name: &str| row[name].as_f64();
         assert_eq!(number("bytes"), number("pages").map(|pages| pages * 64.0), "{row}");
         assert!(
@@ -43,5 +46,25 @@ fn every_policy_is_measured_beside_its_limit() {
                     .is_some_and(|pages| (2_090_000.0..=2_097_152.0).contains(&pages)),
             "{row}"
         );
+    }
+    every_store_is_there(&stores);
+}
+
+fn every_store_is_there(rows: &[&Value]) {
+    for threads in 1..=std::thread::available_parallelism().map_or(1, usize::from).min(2) {
+        for init in ["zero", "template"] {
+            let is = |row: &&&Value| row["threads"] == threads && row["init"] == init;
+            let of: Vec<&&Value> = rows.iter().filter(is).collect();
+            assert!(of.len() >= 2, "{init} {threads}");
+            assert_eq!(of.iter().filter(|row| row["chosen"] == 1).count(), 1, "{init} {threads}");
+            let best = of.iter().filter(|row| row["best_ratio"].as_f64() == Some(1.0));
+            assert!(best.count() >= 1, "{init} {threads}");
+            let ratio = |row: &Value| row["best_ratio"].as_f64().unwrap_or(0.0);
+            assert!(of.iter().all(|row| (0.0..=1.0).contains(&ratio(row)) && ratio(row) > 0.0));
+            for row in of {
+                assert!(row["seconds_min"].as_f64() <= row["seconds"].as_f64(), "{row}");
+                assert!(row["bytes"].as_u64() == Some(128 << 20), "{row}");
+            }
+        }
     }
 }

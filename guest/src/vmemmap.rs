@@ -6,8 +6,9 @@ use crate::smp::TlbShootdown;
 use crate::storage::Settled;
 use framewright::firmware::MemoryMap;
 use framewright::memblock::MemblockRequest;
+use framewright::stores::Line;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PhysRange};
-use framewright::vmemmap_space::FrameSource;
+use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
 use framewright_arch::vmemmap::{Vmemmap, VmemmapError, VmemmapLayout};
 use framewright_arch::x86_64::registers::page_table_root;
 
@@ -77,7 +78,10 @@ pub fn build(
 /// Logs where it is.
 pub fn report(vmemmap: &Result<&'static GuestVmemmap, VmemmapError>) {
     match vmemmap {
-        Ok(vmemmap) => log!("vmemmap at {:?}", vmemmap.range()),
+        Ok(vmemmap) => {
+            let store = vmemmap.store(&Line::ZERO).name();
+            log!("vmemmap at {:?}, written with {store}", vmemmap.range());
+        }
         Err(error) => log!("{error}; going on without"),
     }
 }

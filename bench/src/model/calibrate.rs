@@ -9,7 +9,7 @@ use super::predict::Maps;
 use crate::bench::common::{failed, median, synthetic};
 use crate::bench::host;
 use crate::bench::init::growth::by_requests;
-use crate::bench::init::limit::{Buffer, Fill, has_clzero};
+use crate::bench::init::limit::{Buffer, Fill};
 use crate::progress;
 use framewright::hugetlb::PoolSize;
 use framewright::units::Order;
@@ -75,10 +75,12 @@ fn timed(threads: usize, work: impl FnOnce() -> Result<f64, Error>) -> Result<f6
 
 /// Plain fills of memory that is there.
 fn bandwidth(costs: &mut Costs, threads: usize) -> Result<(), Error> {
-    let fills = if has_clzero() { &[Fill::Clzero][..] } else { &[Fill::Movnti, Fill::Stosb] };
+    let fills = Fill::of_this_cpu(false);
+    // Nothing comes up to it where it is.
+    let fills = if fills.contains(&Fill::Clzero) { vec![Fill::Clzero] } else { fills };
     costs.write = rate(BUFFER_BYTES, threads, &mut |buffer, threads| {
         let mut best = f64::INFINITY;
-        for &fill in fills {
+        for &fill in &fills {
             buffer.dirty();
             best = best.min(timed(threads, || buffer.fill(fill, threads))?);
         }

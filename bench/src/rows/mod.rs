@@ -159,6 +159,7 @@ tables! {
     "scaling" scaling: Scaling,
     "series" series: Course,
     "shuffle" shuffle: Shuffle,
+    "store" store: Store,
     "tail" tail: Tail,
     "traffic" traffic: Traffic,
 }
@@ -250,6 +251,11 @@ fields! {
     }
     /// All free memory shuffled.
     Shuffle { managed_gib: u64, threads: u64, shuffle_ms: Spread, }
+    /// The memory of the vmemmap, filled plainly by one store of the CPU.
+    Store {
+        store: String, init: String, threads: u64, bytes: u64,
+        seconds: Spread, best_ratio: Measured<f64>, chosen: Measured<u64>,
+    }
     /// How long calls of one kind take in a trace: so many percent of them no longer.
     Tail {
         allocator: String, managed_gib: u64, pattern: String, full: String, threads: u64,

@@ -1,10 +1,10 @@
 //! Bringing memory up, and the memory map.
 
 use super::Sample;
-use super::sample::{samples, threads};
+use super::sample::{samples, threads, words};
 use crate::rows::{BringUp, Init, Rows};
 
-const FILL: &str = "plain fill of the same bytes, same threads";
+const FILL: &str = "best plain fill of the same bytes, same threads";
 const LINUX: &str = "Linux 2020: 768 GiB in 1785.7 ms on one thread, 138 ms on 52";
 
 targets! { BRING_UP:
@@ -20,13 +20,25 @@ targets! { BRING_UP:
 targets! { MAP:
     Map, "init", "init-eager-zero", "Eager, zero: speed of a plain fill", >= 0.9 "x", FILL,
         |rows| limits(rows, "eager", "zero");
-    Map, "init", "init-eager-template", "Eager, template: speed of plain movnti", >= 0.9 "x", FILL,
+    Map, "init", "init-eager-template", "Eager, template: speed of a plain fill", >= 0.9 "x",
+        FILL,
         |rows| limits(rows, "eager", "template");
     Map, "init", "init-deferred-zero", "Deferred, zero, 1 and 2 threads: speed of a plain fill",
         >= 0.9 "x", FILL, |rows| limits(rows, "deferred", "zero");
     Map, "init", "init-deferred-template",
-        "Deferred, template, 1 and 2 threads: speed of plain movnti", >= 0.9 "x", FILL,
+        "Deferred, template, 1 and 2 threads: speed of a plain fill", >= 0.9 "x", FILL,
         |rows| limits(rows, "deferred", "template");
+    Map, "init", "init-one-thread", "One thread: speed of the best plain fill (goal: 0.97)",
+        >= 0.9 "x", FILL, |rows| by_threads(rows, 1);
+    Map, "init", "init-two-threads", "Two threads: speed of the best plain fill (goal: 0.97)",
+        >= 0.9 "x", FILL, |rows| by_threads(rows, 2);
+    Map, "init", "init-store", "The store chosen by CPUID: speed of the best, 1 and 2 threads",
+        >= 0.9 "x", "every store of this CPU", |rows| {
+            let chosen = rows.store.iter().filter(|row| row.chosen.get() == Some(1));
+            samples(chosen, |row| row.best_ratio.get(), |row| {
+                words(&[&row.store, &row.init, &threads(row.threads)])
+            })
+        };
     Map, "init", "init-cpu", "Deferred on one thread: CPU time over eager's", <= 1.03 "x", "eager",
         |rows| {
             let is = |row: &&Init| !row.first_touch && row.threads == 1 && row.policy == "deferred";
@@ -65,4 +77,11 @@ fn limits(rows: &Rows, policy: &str, init: &str) -> Vec<Sample> {
     };
     let ratio = |row: &Init| row.limit.as_ref()?.limit_ratio.middle;
     samples(rows.init.iter().filter(is), ratio, |row| threads(row.threads))
+}
+
+/// All policies and first values, in memory that is backed and dirty.
+fn by_threads(rows: &Rows, threads: u64) -> Vec<Sample> {
+    let is = |row: &&Init| row.threads == threads && !row.first_touch && row.growth.is_none();
+    let ratio = |row: &Init| row.limit.as_ref()?.limit_ratio.middle;
+    samples(rows.init.iter().filter(is), ratio, |row| words(&[&row.policy, &row.init]))
 }

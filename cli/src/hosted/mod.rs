@@ -11,6 +11,7 @@ use framewright::bootlog::{self, BootLog};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryMap, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::platform::Platform;
+use framewright::stores::Line;
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
@@ -105,6 +106,12 @@ impl<'a> Session<'a> {
     /// Whether it has a vmemmap.
     pub fn has_page_array(&self) -> bool {
         self.platform.vmemmap_space().is_some()
+    }
+
+    /// What the vmemmap is written with where descriptors begin as a template, or as zero.
+    pub fn store_name(&self, template: bool) -> Option<&'static str> {
+        let line = Line([0, u64::from(template), 0, 0, 0, 0, 0, 0]);
+        Some(self.platform.vmemmap_space()?.store(&line).name())
     }
 
     /// Brings the machine up from nothing, from intake to the first allocation and on to the last

@@ -95,6 +95,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`platform`], [`vmemmap_space`] | what an adopter implements |
+//! | [`stores`] | how the memory map is written |
 //! | [`firmware`] | intake of memory maps and nodes |
 //! | [`memblock`] | the allocator before the allocator |
 //! | [`parameters`] | the command line |
@@ -126,6 +127,7 @@ pub mod parameters;
 pub mod platform;
 pub mod procfs;
 pub mod reporting;
+pub mod stores;
 mod sync;
 pub mod units;
 mod vmemmap;

@@ -8,6 +8,7 @@
 //! and only a `FrameList` can be freed. So no frame is used again while some CPU may still reach it
 //! through a stale translation (invariant 12).
 
+use crate::stores::{Line, Store};
 use crate::units::{Order, Pfn, PfnRange};
 use core::fmt;
 use core::ptr::NonNull;
@@ -339,6 +340,14 @@ pub unsafe trait VmemmapSpace: Sync {
     /// has to write it.
     fn is_zeroed(&self) -> bool {
         false
+    }
+
+    /// How first values of descriptors, all equal to `descriptor`, are written into the array: a
+    /// store that is made for this content. Asked once, at bring-up; used wherever the manager is
+    /// called, interrupt handlers included. The default is the fastest store of this CPU that needs
+    /// no vector registers.
+    fn store(&self, descriptor: &Line) -> Store {
+        Store::of_this_cpu(descriptor)
     }
 
     /// Makes the parts of absent blocks present, with content undefined, mapped as large as

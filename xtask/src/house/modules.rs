@@ -39,6 +39,7 @@ impl Rules {
 /// The core's modules from the bottom up.
 const CORE: &[&str] = &[
     "units",
+    "stores",
     "vmemmap_space",
     "platform",
     "sync",

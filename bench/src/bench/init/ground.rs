@@ -2,7 +2,7 @@
 //! against, over the very same bytes.
 
 use super::super::host;
-use super::limit::{Fill, write};
+use super::fill::{Fill, write};
 use framewright_cli::error::Error;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -102,7 +102,6 @@ impl Ground {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limit::has_clzero;
     use super::*;
 
     #[repr(C, align(4096))]
@@ -111,12 +110,7 @@ mod tests {
 
     #[test]
     fn every_byte_is_filled() {
-        for (fill, word) in
-            [(Fill::Stosb, 0), (Fill::Memset, 0), (Fill::Clzero, 0), (Fill::Movnti, 7)]
-        {
-            if fill == Fill::Clzero && !has_clzero() {
-                continue;
-            }
+        for fill in Fill::of_this_cpu(false) {
             for threads in [1, 2, 3] {
                 let mut frames = vec![Frame([u64::MAX; 512]); 9];
                 // Two parts with a frame between them; the second is not used to its end.
@@ -129,7 +123,7 @@ mod tests {
                 // SAFETY: the frames are this test's own.
                 assert!(unsafe { ground.fill(fill, threads) }.expect("threads") > 0.0);
                 for (index, frame) in frames.iter().enumerate() {
-                    let expected = if index == 4 || index == 8 { u64::MAX } else { word };
+                    let expected = if index == 4 || index == 8 { u64::MAX } else { fill.word() };
                     assert!(
                         frame.0.iter().all(|&found| found == expected),
                         "{fill:?} {threads} {index}"

@@ -1,35 +1,13 @@
-//! What initialising the memory map is measured against: the best plain fill of as many bytes, by
-//! as many threads, over memory of the same kind.
+//! Memory of its own to fill, by as many threads as wanted: for rates of plain fills where there is
+//! no vmemmap.
 
 use super::super::host;
+pub use super::fill::Fill;
+use super::fill::write;
 use framewright_cli::error::Error;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-
-/// How bytes are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fill {
-    /// Zeros with `rep stosb`.
-    Stosb,
-    /// Zeros with the C library's memset.
-    Memset,
-    /// Zeros with `clzero`, a cache line at a time; only where [`has_clzero`].
-    Clzero,
-    /// 64-byte records with `movnti`.
-    Movnti,
-}
-
-impl Fill {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stosb => "rep stosb",
-            Self::Memset => "memset",
-            Self::Clzero => "clzero",
-            Self::Movnti => "movnti",
-        }
-    }
-}
 
 /// Memory of its own to fill.
 pub struct Buffer {
@@ -146,104 +124,6 @@ impl Drop for Buffer {
     }
 }
 
-/// # Safety
-/// `bytes` bytes from `start` on, aligned to 64 and a multiple of that, are the caller's alone.
-pub(super) unsafe fn write(fill: Fill, start: NonNull<u8>, bytes: usize) {
-    match fill {
-        // SAFETY: passed on.
-        Fill::Memset => unsafe { start.write_bytes(0, bytes) },
-        // SAFETY: passed on.
-        Fill::Stosb => unsafe { stosb(start, bytes) },
-        // SAFETY: passed on.
-        Fill::Clzero => unsafe { clzero(start, bytes / 64) },
-        // SAFETY: passed on.
-        Fill::Movnti => unsafe { movnti(start.cast(), bytes / 8) },
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-unsafe fn stosb(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: the caller has these bytes to itself.
-    unsafe {
-        std::arch::asm!(
-            "rep stosb", inout("rcx") bytes => _, inout("rdi") start.as_ptr() => _, in("al") 0_u8,
-            options(nostack, preserves_flags)
-        );
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn stosb(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: the caller has these bytes to itself.
-    unsafe { start.write_bytes(0, bytes) };
-}
-
-/// Whether the processor has `clzero`.
-pub fn has_clzero() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::__cpuid;
-        __cpuid(0x8000_0000).eax >= 0x8000_0008 && __cpuid(0x8000_0008).ebx & 1 != 0
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
-#[cfg(target_arch = "x86_64")]
-unsafe fn clzero(start: NonNull<u8>, lines: usize) {
-    // SAFETY: the caller has these lines to itself, and the processor has the instruction.
-    unsafe {
-        std::arch::asm!(
-            "2:", "clzero", "add rax, 64", "dec {lines}", "jnz 2b", "sfence",
-            lines = inout(reg) lines => _, inout("rax") start.as_ptr() => _, options(nostack)
-        );
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn clzero(start: NonNull<u8>, lines: usize) {
-    // SAFETY: the caller has these bytes to itself.
-    unsafe { start.write_bytes(0, lines * 64) };
-}
-
-#[cfg(target_arch = "x86_64")]
-unsafe fn movnti(start: NonNull<i64>, words: usize) {
-    // SAFETY: one past the last of the caller's words.
-    let end = unsafe { start.add(words) };
-    // SAFETY: the caller has these bytes to itself; `movnti` and `sfence` are part of x86-64.
-    unsafe {
-        std::arch::asm!(
-            "2:",
-            "movnti qword ptr [{at}], {word}",
-            "movnti qword ptr [{at} + 8], {word}",
-            "movnti qword ptr [{at} + 16], {word}",
-            "movnti qword ptr [{at} + 24], {word}",
-            "movnti qword ptr [{at} + 32], {word}",
-            "movnti qword ptr [{at} + 40], {word}",
-            "movnti qword ptr [{at} + 48], {word}",
-            "movnti qword ptr [{at} + 56], {word}",
-            "add {at}, 64",
-            "cmp {at}, {end}",
-            "jb 2b",
-            "sfence",
-            at = inout(reg) start.as_ptr() => _,
-            end = in(reg) end.as_ptr(),
-            word = in(reg) 7_u64,
-            options(nostack),
-        );
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn movnti(start: NonNull<i64>, words: usize) {
-    for index in 0..words {
-        // SAFETY: inside the caller's part.
-        let word = unsafe { start.add(index) };
-        // SAFETY: the same.
-        unsafe { word.write(7) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,12 +132,7 @@ mod tests {
     fn every_byte_is_filled() {
         let bytes = 5 * 4096;
         let mut buffer = Buffer::new(bytes).expect("memory");
-        for (fill, word) in
-            [(Fill::Stosb, 0), (Fill::Memset, 0), (Fill::Clzero, 0), (Fill::Movnti, 7)]
-        {
-            if fill == Fill::Clzero && !has_clzero() {
-                continue;
-            }
+        for fill in Fill::of_this_cpu(false) {
             for threads in [1, 2, 3] {
                 buffer.dirty();
                 assert!(buffer.fill(fill, threads).expect("threads") > 0.0);
@@ -265,7 +140,7 @@ mod tests {
                     // SAFETY: inside the buffer, which nobody writes now.
                     let place = unsafe { buffer.start.cast::<u64>().add(index) };
                     // SAFETY: the same.
-                    assert_eq!(unsafe { place.read() }, word, "{fill:?} {threads} {index}");
+                    assert_eq!(unsafe { place.read() }, fill.word(), "{fill:?} {threads} {index}");
                 }
             }
         }

@@ -2,8 +2,8 @@
 //! process.
 
 use super::Scale;
+use super::fill::Fill;
 use super::ground::Ground;
-use super::limit::{Fill, has_clzero};
 use crate::bench::common::{failed, synthetic};
 use crate::bench::host;
 use crate::rows::{Init, InitLimit, Measured, Spread};
@@ -50,11 +50,15 @@ pub fn rows(group: Group, scale: Scale) -> Result<Vec<Init>, Error> {
     if group.threads > 1 {
         return on_this_thread(group, scale);
     }
-    // One thread stays on one CPU, so that nothing moves between fill and bring-up; the last has
-    // the least to do with interrupts.
+    on_last_cpu(|| on_this_thread(group, scale))
+}
+
+/// One thread stays on one CPU, so that nothing moves between fill and bring-up; the last has the
+/// least to do with interrupts.
+pub fn on_last_cpu<R: Send>(work: impl FnOnce() -> Result<R, Error> + Send) -> Result<R, Error> {
     let cpu = host::cpus()?.last().copied().unwrap_or(0);
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| host::stay_on(cpu).and_then(|()| on_this_thread(group, scale)));
+        let thread = scope.spawn(|| host::stay_on(cpu).and_then(|()| work()));
         thread.join().unwrap_or_else(|_| Err(failed("the thread that measures panicked")))
     })
 }
@@ -134,14 +138,8 @@ fn fast_fills(
     ground: &mut Ground,
     group: Group,
 ) -> Result<Vec<Fill>, Error> {
-    if group.template {
-        return Ok(vec![Fill::Movnti]);
-    }
     let mut least = Vec::new();
-    for fill in [Fill::Clzero, Fill::Stosb, Fill::Memset, Fill::Movnti] {
-        if fill == Fill::Clzero && !has_clzero() {
-            continue;
-        }
+    for fill in Fill::of_this_cpu(group.template) {
         let mut best = f64::INFINITY;
         for _ in 0..TRIALS {
             if group.first_touch {

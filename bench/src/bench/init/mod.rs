@@ -1,15 +1,17 @@
 //! `framewright-bench init`: how long the memory map takes, by policy, first value and threads,
-//! beside a plain fill of as many bytes.
+//! beside the best plain fill of as many bytes; and how fast each store of the CPU fills them.
 
+mod fill;
 mod ground;
 pub mod growth;
 pub mod limit;
 mod measure;
+mod stores;
 mod table;
 
 use super::host;
 use super::section::{Section, Table};
-use crate::rows::{Init, Rows};
+use crate::rows::{Init, Rows, to_json};
 use framewright::parameters::Policy;
 use framewright_cli::error::Error;
 use measure::Group;
@@ -17,9 +19,10 @@ use measure::Group;
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
 timed by the library on the platform's clock from the beginning of intake to all memory available; \
-the limit is the fastest plain fill (clzero, rep stosb, memset or movnti for zero, \
-movnti for a template) of the array's own bytes by as many threads, in turn with the bring-ups in \
-one process; ratio: limit over time of neighbouring runs, the middle and the quarters around it; \
+the limit is the fastest plain fill of the array's own bytes by as many threads, in turn with the \
+bring-ups in one process: every store of this CPU is tried (clzero, rep stosb and memset for zero, \
+movnti, movdir64b, SSE2, AVX2 and AVX-512 past the caches for all), as the rows of stores show; \
+ratio: limit over time of neighbouring runs, the middle and the quarters around it; \
 memory backed and dirty, or in the rows of first touch never touched; CPU time: of the process \
 meanwhile; deferred over eager in neighbouring runs; \
 growth: one section of 128 MiB brought up by the request that wants it, beside its share of the \
@@ -41,14 +44,15 @@ const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 8 };
 /// A machine that this process cannot stand in for.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
-    let rows = all(scale, host::cpus()?.len())?;
+    let cpus = host::cpus()?.len();
+    let (rows, stores) = (all(scale, cpus)?, stores::rows(scale, cpus)?);
     let timed = format!("{} GiB; {TIMED}", scale.memory_bytes >> 30);
-    Ok(Section::of(scale.repetitions, timed, &rows))
+    Ok(Section::new("init", scale.repetitions, timed, [to_json(&rows), to_json(&stores)].concat()))
 }
 
 /// Rows for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
-    table::rows(&rows.init).into_iter().collect()
+    table::rows(&rows.init).into_iter().chain(stores::table_of(&rows.store)).collect()
 }
 
 /// First touch takes a page fault for every page: a few rounds tell enough.

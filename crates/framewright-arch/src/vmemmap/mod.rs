@@ -38,6 +38,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use counts::{Counters, add};
 use framewright::Platform;
+use framewright::stores::{Line, Store};
 use framewright::units::{Order, PAGE_SHIFT, PAGE_SIZE, PHYSICAL_ADDRESS_BITS, Pfn};
 use framewright::vmemmap_space::{
     BLOCKS_PER_CALL, BlockNumber, BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed,
@@ -116,6 +117,7 @@ pub struct Vmemmap<P: Platform, F> {
     layout: VmemmapLayout,
     sections: u32,
     ranged_flush_pages: u64,
+    store: fn(&Line) -> Store,
 }
 
 impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
@@ -181,13 +183,23 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
                 Entry::table(frame.address()),
             );
         }
-        Ok(Self { shared, tlb, layout, sections, ranged_flush_pages: RANGED_FLUSH_PAGES })
+        let (ranged_flush_pages, store) =
+            (RANGED_FLUSH_PAGES, Store::of_this_cpu as fn(&Line) -> Store);
+        Ok(Self { shared, tlb, layout, sections, ranged_flush_pages, store })
     }
 
     /// Flushes page by page up to this many pages, and everything above.
     #[must_use]
     pub fn with_ranged_flush_pages(mut self, pages: u64) -> Self {
         self.ranged_flush_pages = pages;
+        self
+    }
+
+    /// Writes first values with the store that `store` names for them, instead of the fastest of
+    /// this CPU that needs no vector registers ([`Store::of_this_cpu`]).
+    #[must_use]
+    pub fn with_store(mut self, store: fn(&Line) -> Store) -> Self {
+        self.store = store;
         self
     }
 
@@ -305,6 +317,10 @@ unsafe impl<P: Platform, F: FlushTlb> VmemmapSpace for Vmemmap<P, F> {
     fn base(&self) -> NonNull<u8> {
         let address = usize::try_from(self.layout.base).unwrap_or(0);
         NonNull::new(core::ptr::with_exposed_provenance_mut(address)).unwrap_or(NonNull::dangling())
+    }
+
+    fn store(&self, descriptor: &Line) -> Store {
+        (self.store)(descriptor)
     }
 
     unsafe fn populate(

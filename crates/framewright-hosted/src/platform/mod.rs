@@ -12,6 +12,7 @@ mod layout;
 mod mapping;
 mod own_process;
 mod resident;
+mod stores;
 mod vmemmap;
 
 pub use error::HostedError;

@@ -7,6 +7,8 @@
 
 use super::error::HostedError;
 use super::mapping::Mapping;
+use super::stores;
+use framewright::stores::{Line, Store};
 use framewright::units::{BLOCK_SIZE, PAGE_SIZE};
 use framewright::vmemmap_space::{
     BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed,
@@ -127,6 +129,10 @@ unsafe impl VmemmapSpace for Vmemmap {
 
     fn is_zeroed(&self) -> bool {
         self.is_zeroed
+    }
+
+    fn store(&self, descriptor: &Line) -> Store {
+        stores::fastest(descriptor)
     }
 
     unsafe fn populate(

@@ -54,14 +54,11 @@ impl Array {
     // One copy for what comes up at bring-up and for what comes later, when it costs no new code.
     #[inline(never)]
     pub(crate) fn describe(&self, blocks: Range<u32>, start: Pfn) -> u32 {
-        if self.fill != Fill::KnownZero {
-            let count = blocks.len() as u64 * PAGES_PER_BLOCK;
-            let first = self.at(start).cast();
-            // SAFETY: these descriptors are present and describe memory that nobody has yet, so
-            // that nobody looks at them (invariant 28).
-            unsafe { self.fill.write(first, usize::try_from(count).unwrap_or(0)) };
-            Fill::fence();
-        }
+        let count = blocks.len() as u64 * PAGES_PER_BLOCK;
+        let first = self.at(start).cast();
+        // SAFETY: these descriptors are present and describe memory that nobody has yet, so that
+        // nobody looks at them (invariant 28).
+        unsafe { self.fill.write(first, usize::try_from(count).unwrap_or(0)) };
         let (mut index, mut count) = (blocks.start, 0);
         while index < blocks.end {
             let end = blocks.end.min((index / 64 + 1) * 64);
@@ -103,10 +100,7 @@ impl Array {
 
     /// Whether a descriptor is as it was at first.
     pub(crate) fn is_first_value(&self, page: &Page) -> bool {
-        match self.fill {
-            Fill::Template(words) => page.is_template(&words),
-            Fill::Zero(_) | Fill::KnownZero => false,
-        }
+        page.is_template(self.fill.words())
     }
 
     /// The descriptor of a frame, which may be absent.

@@ -9,6 +9,7 @@ mod room;
 use crate::common::table_memory::Memory;
 use cpus::{Asked, Forgets};
 use fixture::{BASE, BLOCK_BYTES, Fixture, root};
+use framewright::stores::{Line, Store};
 use framewright::units::{Order, Pfn};
 use framewright::vmemmap_space::{BlockRange, Unflushed, VmemmapSpace};
 use framewright_arch::paging::{Entry, Mapping, PageSize, TableMemory, Visitor, walk};
@@ -24,6 +25,20 @@ fn order(order: u8) -> Order {
 
 /// Always everything, as by default, always page by page.
 const LIMITS: [u64; 3] = [0, 32, u64::MAX];
+
+#[test]
+fn a_kernel_may_name_its_own_store() {
+    let vmemmap = Fixture::new(contract_pool(Order::MAX)).vmemmap;
+    for line in [Line::ZERO, Line([0, 1, 2, 3, 4, 5, 6, 7])] {
+        assert_eq!(vmemmap.store(&line).name(), Store::of_this_cpu(&line).name());
+    }
+    let slowest = |line: &Line| {
+        let all = Store::all_of_this_cpu(line);
+        all.last().unwrap_or_else(|| Store::of_this_cpu(line))
+    };
+    let vmemmap = vmemmap.with_store(slowest);
+    assert_eq!(vmemmap.store(&Line::ZERO).name(), slowest(&Line::ZERO).name());
+}
 
 #[test]
 fn the_contract_holds_with_large_frames() {

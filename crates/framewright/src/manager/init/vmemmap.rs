@@ -99,9 +99,8 @@ pub(crate) fn withheld(
 /// What descriptors of the array begin as.
 pub(crate) fn first_value(parameters: &Parameters, space: &dyn VmemmapSpace) -> Fill {
     match parameters.page_template {
-        Some(words) => Fill::Template(words),
-        None if space.is_zeroed() => Fill::KnownZero,
-        None => Fill::zero(),
+        None if space.is_zeroed() => Fill::KNOWN_ZERO,
+        words => Fill::new(words.unwrap_or_default(), |line| space.store(line)),
     }
 }
 
