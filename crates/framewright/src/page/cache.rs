@@ -197,14 +197,14 @@ impl CpuCache {
 
     /// Where a run belongs that is freed: nowhere when no cache keeps it, or the directory must be
     /// asked for its block.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lot(&self, start: Pfn, order: Order) -> Option<Lot> {
         self.contents.touch();
         if !start.is_aligned(order) || order > Order::BLOCK {
             return None;
         }
         // An aligned run lies in one block.
-        Lot::of(near::state(&self.kept, start)?, order)
+        Lot::of(near::state(&self.kept, start, order)?, order)
     }
 
     /// Whether all frames of a range are kept here when they are freed.

@@ -11,9 +11,8 @@
 use super::words::WORD_ORDERS;
 use crate::block::table::BlockTable;
 use crate::block::{BlockState, MigrateType, Segment};
-use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
-use crate::vmemmap_space::BlockNumber;
 
 /// A block is crowded, and its frames may be used again by the CPU that freed them, while at most
 /// so many of its frames are free.
@@ -94,10 +93,11 @@ impl Near {
 /// The frames of a [`Near`] zone that a cache keeps.
 #[repr(C)]
 pub(super) struct Kept {
-    /// Of those that lie in the segment, the first of a whole block, and how many whole blocks'.
+    /// Those that lie in the segment: the first, and how many. Those of a block of which another
+    /// part is not kept are among them: such blocks are the fullest, so that they are used first.
     seen: [AtomicU64; 2],
-    /// The index of the block of the first.
-    index: AtomicU32,
+    /// What a block's number and its index in the table differ by.
+    to_index: u32,
     near: Near,
     /// All that are kept: the first, and one past the last.
     all: [AtomicU64; 2],
@@ -107,7 +107,9 @@ impl Kept {
     /// All of the zone's.
     pub(super) fn new(near: Near) -> Self {
         let new = || core::array::from_fn(|_| AtomicU64::new(0));
-        let kept = Self { seen: new(), index: AtomicU32::new(0), near, all: new() };
+        let segment = &near.segment;
+        let to_index = segment.index.wrapping_sub(segment.start.0);
+        let kept = Self { seen: new(), to_index, near, all: new() };
         kept.set(near.range);
         kept
     }
@@ -122,12 +124,10 @@ impl Kept {
             bound.store(pfn.0, Ordering::Relaxed);
         }
         let segment = &self.near.segment;
-        let first = BlockNumber::containing(Pfn(range.start.0 + PAGES_PER_BLOCK - 1));
-        let first = first.clamp(segment.start, segment.end());
-        let end = BlockNumber::containing(range.end).clamp(first, segment.end());
-        self.index.store(segment.index_of(first), Ordering::Relaxed);
-        let pages = u64::from(end.0 - first.0) * PAGES_PER_BLOCK;
-        for (bound, pages) in self.seen.iter().zip([first.start().0, pages]) {
+        let seen =
+            range.intersection(PfnRange::new(segment.start.start().0, segment.end().start().0));
+        let pages = if seen.is_empty() { 0 } else { seen.pages() };
+        for (bound, pages) in self.seen.iter().zip([seen.start.0, pages]) {
             bound.store(pages, Ordering::Relaxed);
         }
     }
@@ -139,35 +139,66 @@ impl Kept {
         first.load(Ordering::Relaxed) <= range.start.0 && range.end.0 <= end.load(Ordering::Relaxed)
     }
 
-    /// How far into the frames whose blocks are known here this one lies, if it does.
-    #[inline]
-    fn offset(&self, start: Pfn) -> Option<u64> {
-        let [first, pages] = &self.seen;
-        let offset = start.0.wrapping_sub(first.load(Ordering::Relaxed));
-        (offset < pages.load(Ordering::Relaxed)).then_some(offset)
+    /// How far into the frames whose blocks are known here this one lies, and how many there are;
+    /// past the last if it is none of them.
+    #[inline(always)]
+    fn offset(&self, start: Pfn) -> (u64, u64) {
+        let [first, seen] = &self.seen;
+        (start.0.wrapping_sub(first.load(Ordering::Relaxed)), seen.load(Ordering::Relaxed))
     }
 
-    #[inline]
-    fn state(&self, offset: u64) -> Option<BlockState> {
+    /// The state of the block of a frame that lies there.
+    #[inline(always)]
+    fn state(&self, pfn: Pfn) -> Option<BlockState> {
         #[expect(clippy::cast_possible_truncation, reason = "blocks of a segment")]
-        let block = (offset >> BLOCK_ORDER) as u32;
-        self.near.table.state_if_ready(self.index.load(Ordering::Relaxed) + block)
+        let block = (pfn.0 >> BLOCK_ORDER) as u32;
+        self.near.table.state_if_ready(block.wrapping_add(self.to_index))
     }
 }
 
-/// The state of the block of a frame that is kept; nothing when the directory has to be asked, or
-/// the block is part of a larger one.
-#[inline]
-pub(super) fn state(kept: &[Kept; 2], pfn: Pfn) -> Option<BlockState> {
+/// The state of the block of a run of `order` whose frames are kept; nothing when the directory has
+/// to be asked, or the block is part of a larger one.
+#[inline(always)]
+pub(super) fn state(kept: &[Kept; 2], start: Pfn, order: Order) -> Option<BlockState> {
     let [home, other] = kept;
-    let (in_home, in_other) = (home.offset(pfn), other.offset(pfn));
-    // No branch, as nobody could predict it.
-    let kept = if in_home.is_some() { home } else { other };
-    kept.state(in_home.or(in_other)?)
+    let (of_home, of_other) = (home.offset(start), other.offset(start));
+    let in_home = of_home.0 < of_home.1;
+    // No branch on which it is, as nobody could predict it.
+    let kept = if in_home { home } else { other };
+    let (offset, seen) = if in_home { of_home } else { of_other };
+    // The whole run, as other frames of its block may be kept by nobody.
+    if offset < seen.saturating_sub(order.pages() - 1) { kept.state(start) } else { None }
 }
 
 /// Whether a frame lies where the blocks of one of these zones are known.
 #[inline]
 pub(super) fn is_seen(kept: &[Kept; 2], pfn: Pfn) -> bool {
-    kept.iter().any(|kept| kept.offset(pfn).is_some())
+    kept.iter().map(|kept| kept.offset(pfn)).any(|(offset, seen)| offset < seen)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::vmemmap_space::BlockNumber;
+
+    #[test]
+    fn blocks_that_are_kept_in_part_are_known() {
+        let segment = Segment { start: BlockNumber(1), blocks: 3, ..Segment::EMPTY };
+        let near = |start, end| Near { range: PfnRange::new(start, end), segment, ..Near::NONE };
+        let kept = [Kept::new(near(600, 1900)), Kept::new(Near::NONE)];
+        for (pfn, is_known) in
+            [(511, false), (599, false), (600, true), (1899, true), (1900, false)]
+        {
+            assert_eq!(is_seen(&kept, Pfn(pfn)), is_known, "{pfn}");
+        }
+        // What lies before the segment, or is cut off since, is not.
+        let kept = [Kept::new(Near::NONE), Kept::new(near(100, 5000))];
+        for (pfn, is_known) in [(100, false), (512, true), (2047, true), (2048, false)] {
+            assert_eq!(is_seen(&kept, Pfn(pfn)), is_known, "{pfn}");
+        }
+        kept[1].set(PfnRange::new(700, 700));
+        assert!(!is_seen(&kept, Pfn(700)));
+        kept[1].set(PfnRange::new(4000, 5000));
+        assert!(!is_seen(&kept, Pfn(2047)) && !is_seen(&kept, Pfn(4000)));
+    }
 }
