@@ -2,7 +2,7 @@
 
 pub mod crew;
 mod last_pages;
-mod line;
+pub mod line;
 pub mod measure;
 mod patterns;
 mod rows;
