@@ -5,7 +5,7 @@
 //! `traffic` and `fragment` put the manager beside allocators of others, all behind `subject`;
 //! `hugepages` fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop;
 //! `reporting` watches free memory go back to the host; `scaling` has the sources' tables of times
-//! by threads.
+//! by threads; `simulate` says what more CPUs would do than this host has.
 
 mod all;
 pub mod alloc;
@@ -21,6 +21,7 @@ mod random;
 pub mod reporting;
 pub mod scaling;
 pub mod section;
+pub mod simulate;
 mod statistics;
 mod subject;
 pub mod traffic;
@@ -63,6 +64,7 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::Scaling(BenchOn { on, common }) => {
             (scaling::section(*on, common.quick)?, common.json)
         }
+        Bench::Simulate(options) => (simulate::section(options.quick)?, options.json),
         Bench::CheckModel(options) => (model::check(options.quick)?, options.json),
     };
     section.print(json, registry::tables(&section.bench))

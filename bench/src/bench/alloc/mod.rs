@@ -3,7 +3,7 @@
 mod away;
 pub mod crew;
 mod last_pages;
-mod line;
+pub mod line;
 pub mod measure;
 mod patterns;
 mod rows;

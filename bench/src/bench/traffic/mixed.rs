@@ -1,7 +1,7 @@
 //! The pattern `mixed`: requests of all sizes in bursts, then frees of random runs until memory is
 //! as full as before.
 
-use super::trace::{ALL_SIZES, Burst, Length, Recorder, Trace, draw};
+use super::trace::{ALL_SIZES, Burst, Length, Mix, Recorder, Trace, draw};
 use crate::bench::random::Random;
 
 /// Requests of a burst at most.
@@ -9,14 +9,21 @@ const MOST_IN_BURST: usize = 256;
 
 /// Records the trace of a thread that holds some `pages` pages.
 pub fn record(seed: u64, pages: u64, length: Length) -> Trace {
+    record_of(&ALL_SIZES, seed, pages, length)
+}
+
+/// [`record`] of requests of another mix.
+pub fn record_of(mix: &Mix, seed: u64, pages: u64, length: Length) -> Trace {
     let mut random = Random::new(seed);
     let mut recorder = Recorder::default();
-    recorder.fill(&mut random, pages);
+    while recorder.pages() < pages {
+        recorder.get(draw(&mut random, mix));
+    }
     let fill = recorder.end();
     let segments = (0..length.segments).map(|_| {
         while recorder.steps() < length.operations {
             for _ in 0..=random.below(MOST_IN_BURST) {
-                recorder.get(draw(&mut random, &ALL_SIZES));
+                recorder.get(draw(&mut random, mix));
             }
             while recorder.pages() > pages {
                 let run = recorder.any(&mut random);

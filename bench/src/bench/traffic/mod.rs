@@ -8,16 +8,16 @@
 
 mod boot;
 mod cases;
-mod control;
+pub mod control;
 mod histogram;
-mod mixed;
+pub mod mixed;
 mod passing;
 mod replay;
 mod ring;
 mod server;
 mod table;
 mod tails;
-mod trace;
+pub mod trace;
 
 use super::alloc::crew;
 use super::alloc::measure::{Effort, Stopwatch, spread};

@@ -231,7 +231,8 @@ impl<P: Platform> Isolation<'_, P> {
         if self.manager.platform.cpus() == 1 {
             return self.manager.inside(|cache| body(cache)).is_some();
         }
-        self.manager.with_all_caches(body);
+        let platform = self.manager.platform;
+        self.manager.with_all_caches(&mut |cache| cache.ownership.alone(platform, || body(cache)));
         true
     }
 

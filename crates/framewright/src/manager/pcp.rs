@@ -187,9 +187,11 @@ impl<P: Platform> Manager<P> {
         if !cache.caches(order, migrate_type) {
             return None;
         }
-        // An interrupt since the last look may have filled it; a refill finds room only in an empty
-        // one.
-        if let Some(start) = cache.get(order, migrate_type) {
+        // An interrupt since the last look may have filled it, and what lies aside was not unused
+        // after all; a refill finds room only in an empty one.
+        if let Some(start) =
+            cache.get(order, migrate_type).or_else(|| cache.get_aside(order, migrate_type))
+        {
             return Some(start);
         }
         let home = self.zones.get(cache.zone)?;
@@ -382,7 +384,7 @@ impl<P: Platform> Manager<P> {
             waiting.div_ceil(2)
         };
         let result = self.return_oldest(cache, order, lot, oldest);
-        (cache.put(start, order, lot), result)
+        (cache.put(start, order, lot), result.map(|_| ()))
     }
 
     /// Frees what no cache keeps.

@@ -160,7 +160,10 @@ impl<P: Platform> Manager<P> {
             result = result.and(returned).and(match put {
                 Put::Cached => Ok(()),
                 Put::DoubleFree => Err(FreeError::free_already(start)),
-                Put::Full => self.return_odd(PfnRange { start, end: start.add(order.pages()) }),
+                Put::Full => {
+                    let range = PfnRange { start, end: start.add(order.pages()) };
+                    self.return_odd(range).map(|_| ())
+                }
             });
         }
         result

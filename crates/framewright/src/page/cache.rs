@@ -26,6 +26,7 @@
 //! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
 //! Release there. A sum over another CPU's cache is a guess.
 
+use super::limits::{BLOCKS, Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
 use super::near::{self, Kept, LOTS, Lot, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
@@ -34,57 +35,12 @@ use crate::sync::table_atomic::{AtomicU32, Ordering};
 use crate::sync::{Exclusive, Ownership};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 
-/// Orders that come by the word: 0..=3.
-const WORD_ORDERS: usize = super::words::WORD_ORDERS as usize;
-/// Orders that are cached: 0..=9.
-const ORDERS: usize = BLOCK_ORDER as usize + 1;
-/// The model checkers have tiny caches: what a full one does is reached in few steps, and their
-/// machines are so small that a share is all of the zone's part.
-const TINY: bool = cfg!(any(loom, shuttle));
-/// A stack keeps at most one part in so many of what its CPU's share of the zones is, or what two
-/// words hold; all of them together about an eighth (as Linux: `zone_batchsize` and
-/// `zone_highsize` in `mm/page_alloc.c`). Single pages and whole blocks come and go most.
-const fn parts(order: usize, lot: usize) -> u64 {
-    match (order, lot) {
-        _ if TINY => 1,
-        (0 | BLOCK, MOVABLE) => 32,
-        (HALF, MOVABLE) => 128,
-        (_, MOVABLE | BACK) => 256,
-        _ => 1024,
-    }
-}
-const HALF: usize = BLOCK - 1;
-const BLOCK: usize = BLOCK_ORDER as usize;
-const MOVABLE: usize = Lot::MOVABLE.index();
-const BACK: usize = Lot::BACK.index();
-/// Most entries, by order and lot: unmovable, movable, reclaimable, to go back.
-const MOST: [[usize; LOTS]; ORDERS] = if TINY {
-    let (words, runs) = ([3, 3, 3, 2], [4, 4, 4, 0]);
-    [words, words, words, words, runs, runs, runs, runs, runs, runs]
-} else {
-    let (words, runs) = ([8, 32, 8, 16], [4, 16, 4, 0]);
-    let (single, half, block) =
-        ([16, 384, 16, MOST_WORDS], [4, MOST_RUNS, 4, 0], [4, MOST_BLOCKS_IN_BULK, 4, 0]);
-    [single, words, words, words, runs, runs, runs, runs, half, block]
-};
 /// Most words that a refill brings besides the first, by order.
 const MOST_MORE: [u32; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
-/// Most whole blocks, as long as they neither come nor go in bulk.
-const MOST_BLOCKS: usize = 64;
-/// Most whole blocks when they do.
-const MOST_BLOCKS_IN_BULK: usize = 96;
-/// The most runs that any stack has of less than whole blocks.
-pub(crate) const MOST_RUNS: usize = 32;
-/// The most words that go back together.
-pub(crate) const MOST_WORDS: usize = 56;
-/// The most blocks that go back together: three quarters of a stack, so that some stay for
-/// requests.
-pub(crate) const MOST_RETURNED: usize = MOST_BLOCKS_IN_BULK / 4 * 3;
-const _: () = assert!(MOST_WORDS <= MOST_RETURNED && MOST_RUNS <= MOST_RETURNED);
 /// Of all stacks.
 const ENTRIES: usize = {
     let (mut total, mut index) = (0, 0);
-    while index < ORDERS * LOTS {
+    while index < STACKS {
         total += MOST[index / LOTS][index % LOTS];
         index += 1;
     }
@@ -116,43 +72,25 @@ pub(crate) struct CpuCache {
     pub(crate) zone: usize,
     /// The frames that are kept: that zone's, and those of its node's other one.
     kept: [Kept; 2],
-    stacks: [Stack; ORDERS * LOTS],
+    stacks: [Stack; STACKS],
     odd: OddRuns,
     /// Of `stacks`. None is empty that is in use.
     entries: [Word; ENTRIES],
 }
 
-/// The stack of movable whole blocks.
-const BLOCKS: usize = BLOCK * LOTS + MOVABLE;
-
-/// The order of a stack.
-const fn order_of(stack: usize) -> usize {
-    stack / LOTS
-}
-
 impl CpuCache {
-    /// A cache for frames of `near`, of which `share_pages` are this CPU's share.
-    pub(crate) fn new(zone: usize, near: [Near; 2], share_pages: u64) -> Self {
-        // Even the smallest zone has a few pages.
-        let share = |stack: usize| {
-            let (order, lot) = (order_of(stack), stack % LOTS);
-            let pages = (share_pages / parts(order, lot)).max(8);
-            if order < WORD_ORDERS { (pages / 64).max(2) } else { pages >> order }
-        };
-        let stacks = Stack::all(MOST.as_flattened(), |stack| {
-            share(stack).min(if stack == BLOCKS { MOST_BLOCKS } else { usize::MAX } as u64)
-        });
-        let in_bulk = (share(BLOCKS) * 3 / 2).min(MOST[BLOCK][MOVABLE] as u64);
+    /// A cache for frames of `near`.
+    pub(crate) fn new(zone: usize, near: [Near; 2], limits: &Limits) -> Self {
         Self {
             ownership: Ownership::new(),
             contents: Exclusive::new(),
             batch: AtomicU32::new(1),
             flow: AtomicU32::new(0),
-            blocks: [stacks[BLOCKS].limit(), u32::try_from(in_bulk).unwrap_or(0)],
+            blocks: [limits.entries[BLOCKS], limits.blocks_in_bulk],
             zone,
             kept: near.map(Kept::new),
-            stacks,
-            odd: OddRuns::new((share_pages / parts(HALF, MOVABLE)).max(8)),
+            stacks: Stack::all(MOST.as_flattened(), &limits.entries),
+            odd: OddRuns::new(limits.odd_pages),
             entries: core::array::from_fn(|_| Word::empty()),
         }
     }
@@ -193,6 +131,13 @@ impl CpuCache {
         let (start, is_last) = self.top(stack)?.take();
         stack.shrink(u32::from(is_last));
         Some(start)
+    }
+
+    /// [`get`](Self::get) where that found nothing, out of what lies aside.
+    pub(crate) fn get_aside(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
+        self.contents.touch();
+        self.stack(order, Lot::of_type(migrate_type)?)?.take_back();
+        self.get(order, migrate_type)
     }
 
     /// Where a run belongs that is freed: nowhere when no cache keeps it, or the directory must be
@@ -333,7 +278,7 @@ impl CpuCache {
             (true, true) => most,
             (true, false) => before,
         };
-        stack.limit.store(limit, Ordering::Relaxed);
+        stack.set_limit(limit);
         limit > before
     }
 
@@ -377,6 +322,7 @@ impl CpuCache {
             return false;
         }
         let Some(back) = self.stack(order, Lot::BACK) else { return false };
+        back.take_back();
         let Some(last) = self.top(back).map(Word::read) else {
             return false;
         };
@@ -411,10 +357,41 @@ impl CpuCache {
         self.contents.touch();
         let Some(stack) = self.stack(order, lot) else { return };
         let all = stack.entries();
-        stack.set_len(all.len().saturating_sub(count));
+        let count = count.min(all.len());
         for from in all.skip(count) {
             self.entries[from - count].set(self.entries[from].read());
         }
+        stack.forget(u32::try_from(count).unwrap_or(0));
+    }
+
+    /// The next stack of which something lies aside since [`set_aside`](Self::set_aside): its order
+    /// and lot, and how many entries. All come in turn; nothing after the last.
+    pub(crate) fn next_aside(&self, turn: &mut usize) -> Option<(Order, Lot, usize)> {
+        self.contents.touch();
+        let (number, stack) =
+            self.stacks.iter().enumerate().skip(*turn).find(|(_, stack)| stack.aside() != 0)?;
+        *turn = number + 1;
+        let order = u8::try_from(order_of(number)).ok().and_then(Order::new)?;
+        let lot = Lot::all().nth(number % LOTS)?;
+        Some((order, lot, stack.aside() as usize))
+    }
+
+    /// Lays half of what each stack has aside, where nothing does so yet: what is still there when
+    /// this is called again was not wanted meanwhile.
+    pub(crate) fn set_aside(&self) {
+        self.contents.touch();
+        self.stacks.iter().filter(|stack| stack.aside() == 0).for_each(Stack::set_aside);
+    }
+
+    /// The oldest run that is no power of two, if it was here already when this was last asked.
+    pub(crate) fn give_up_old_odd(&self) -> Option<PfnRange> {
+        self.contents.touch();
+        self.odd.give_up_old()
+    }
+
+    /// Whether nothing is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stacks.iter().all(|stack| stack.len() == 0) && self.odd.pages() == 0
     }
 
     /// Told before it is emptied: the next refill begins small again.
@@ -431,7 +408,7 @@ impl CpuCache {
 
     /// Pages in it. Exact when its CPU is not inside.
     pub(crate) fn pages(&self) -> u64 {
-        let count = |word: &Word| u64::from(word.read().runs.count_ones());
+        let count = |word: &Word| word.read().count();
         let stacks = self.stacks.iter().enumerate().map(|(number, stack)| {
             let entries = self.entries.get(stack.entries()).unwrap_or(&[]);
             entries.iter().map(count).sum::<u64>() << order_of(number)

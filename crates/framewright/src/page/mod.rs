@@ -1,6 +1,6 @@
 //! Pages: what a CPU keeps of them for itself, and what is kept of each.
 //!
-//! `cache` is a CPU's own store of free pages, made of `words`, stacks and `odd` runs. `record` is
+//! `cache` is a CPU's own store of free pages, made of `words`, stacks and `odd` runs, as large as its `limits`. `record` is
 //! the descriptor of a page, where the adopter wants that; `array` and `inside` are the two places
 //! it may have, and `fill` is how it begins. `partial` notes which frames of a block are managed
 //! where not all are.
@@ -11,6 +11,7 @@ mod array;
 mod cache;
 mod fill;
 mod inside;
+mod limits;
 mod near;
 mod odd;
 mod partial;
@@ -18,9 +19,10 @@ mod record;
 mod words;
 
 pub(crate) use array::Array;
-pub(crate) use cache::{CpuCache, Flow, MOST_RETURNED, MOST_RUNS, MOST_WORDS};
+pub(crate) use cache::{CpuCache, Flow};
 pub(crate) use fill::Fill;
 pub(crate) use inside::{BlockPages, DESCRIPTOR_FRAMES, DescriptorFrames, Descriptors};
+pub(crate) use limits::{Limits, MOST_RETURNED, MOST_RUNS, MOST_WORDS};
 pub(crate) use near::{Lot, Near};
 pub(crate) use partial::{Partial, first_unmanaged};
 pub use record::{Page, PartOf};

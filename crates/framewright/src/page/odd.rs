@@ -13,6 +13,8 @@ use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 
 /// Most runs, whatever their size.
 const MOST: usize = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
+/// Most pages of all.
+pub(super) const MOST_PAGES: u64 = MOST as u64 * (PAGES_PER_BLOCK - 1);
 /// Bits of an entry below the first frame: for the number of pages, which is less than a block's,
 /// and for the migrate type.
 const PAGES_BITS: u32 = 10;
@@ -42,16 +44,19 @@ impl Run {
 /// See the module documentation.
 pub(super) struct OddRuns {
     len: AtomicU32,
+    /// So many of the oldest were here when this was last asked.
+    old: AtomicU32,
     limit_pages: u32,
     entries: [AtomicU64; MOST],
 }
 
 impl OddRuns {
     /// None yet, and never more than so many pages in all.
-    pub(super) fn new(limit_pages: u64) -> Self {
+    pub(super) fn new(limit_pages: u32) -> Self {
         Self {
             len: AtomicU32::new(0),
-            limit_pages: u32::try_from(limit_pages).unwrap_or(u32::MAX),
+            old: AtomicU32::new(0),
+            limit_pages,
             entries: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -91,6 +96,8 @@ impl OddRuns {
                 .store(self.entries[next].load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.len.store(u32::try_from(len.saturating_sub(1)).unwrap_or(0), Ordering::Relaxed);
+        let old = self.old.load(Ordering::Relaxed);
+        self.old.store(old - u32::from(at < old as usize), Ordering::Relaxed);
     }
 
     /// Keeps a run that [`takes`](Self::takes) names, if there is room.
@@ -121,6 +128,15 @@ impl OddRuns {
         Some(oldest.range)
     }
 
+    /// Gives the oldest run away that was here when nothing came of this the last time.
+    pub(super) fn give_up_old(&self) -> Option<PfnRange> {
+        if self.old.load(Ordering::Relaxed) != 0 {
+            return self.give_up();
+        }
+        self.old.store(self.len.load(Ordering::Relaxed), Ordering::Relaxed);
+        None
+    }
+
     /// The first frame of `range` that is in one of the runs.
     pub(super) fn find(&self, range: PfnRange) -> Option<Pfn> {
         let meets = |run: &Run| run.range.start < range.end && range.start < run.range.end;
@@ -134,7 +150,7 @@ impl OddRuns {
 
     /// The most that there can be.
     pub(super) fn limit_pages(&self) -> u64 {
-        u64::from(self.limit_pages).min(MOST as u64 * PAGES_PER_BLOCK)
+        u64::from(self.limit_pages).min(MOST_PAGES)
     }
 }
 
@@ -166,8 +182,25 @@ mod tests {
     }
 
     #[test]
+    fn what_stays_becomes_old() {
+        let odd = OddRuns::new(600);
+        let [one, two, three] = [8, 16, 24].map(|start| PfnRange::new(start, start + 3));
+        for run in [one, two] {
+            assert_eq!(odd.put(run, MigrateType::Movable), Put::Cached);
+        }
+        assert_eq!(odd.give_up_old(), None);
+        // One is used meanwhile, and another comes.
+        assert_eq!(odd.get(3, MigrateType::Movable), Some(two.start));
+        for run in [two, three] {
+            assert_eq!(odd.put(run, MigrateType::Movable), Put::Cached);
+        }
+        assert_eq!([odd.give_up_old(), odd.give_up_old()], [Some(one), None]);
+        assert_eq!([(); 3].map(|()| odd.give_up_old()), [Some(two), Some(three), None]);
+    }
+
+    #[test]
     fn runs_are_few() {
-        let odd = OddRuns::new(u64::MAX);
+        let odd = OddRuns::new(u32::MAX);
         let run = |number: u64| PfnRange::new(number * 4, number * 4 + 3);
         let kept = (0..100).take_while(|&n| odd.put(run(n), MigrateType::Movable) == Put::Cached);
         assert_eq!(kept.count(), MOST);

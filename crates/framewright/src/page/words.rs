@@ -41,6 +41,11 @@ impl Runs {
         Self { base: Pfn(start.0 - offset), runs: 1 << offset }
     }
 
+    /// How many runs.
+    pub(crate) const fn count(self) -> u64 {
+        self.runs.count_ones() as u64
+    }
+
     /// The first frames of the runs.
     pub(crate) fn starts(self) -> impl Iterator<Item = Pfn> {
         let mut runs = self.runs;
@@ -107,65 +112,118 @@ impl Word {
 }
 
 /// A stack among the entries of a cache.
+///
+/// ```text
+///     base      floor        top            end
+///      |  aside   |  in use   |    unused    |
+/// ```
+///
+/// What lies aside below the floor is not seen by gets and puts. It lies there from one look at
+/// what was not used to the next (`age`), or until what is in use runs out.
 pub(super) struct Stack {
+    /// Entries in use.
     len: AtomicU32,
-    pub(super) limit: AtomicU32,
-    first: usize,
+    /// Where the first of them is.
+    floor: AtomicU32,
+    /// Where entries may not be any more.
+    end: AtomicU32,
+    /// Where the oldest is that lies aside.
+    base: u32,
 }
 
 impl Stack {
-    /// Stacks one after the other, each of at most `most` entries, as many as `share` allows.
+    /// Stacks one after the other, each with room for `most` entries, of which it uses as many as
+    /// its limit allows.
     pub(super) fn all<const STACKS: usize>(
         most: &[usize],
-        share: impl Fn(usize) -> u64,
+        limits: &[u32; STACKS],
     ) -> [Self; STACKS] {
-        let mut first = 0;
+        let mut base = 0;
         core::array::from_fn(|stack| {
-            let limit = u32::try_from(share(stack).min(most[stack] as u64)).unwrap_or(0);
-            let new = Self { len: AtomicU32::new(0), limit: AtomicU32::new(limit), first };
-            first += most[stack];
+            let (len, floor) = (AtomicU32::new(0), AtomicU32::new(base));
+            let new = Self { len, floor, end: AtomicU32::new(base + limits[stack]), base };
+            base += u32::try_from(most[stack]).unwrap_or(0);
             new
         })
     }
 
     #[inline]
-    pub(super) fn len(&self) -> u32 {
+    fn in_use(&self) -> u32 {
         self.len.load(Ordering::Relaxed)
     }
 
     #[inline]
+    fn floor(&self) -> u32 {
+        self.floor.load(Ordering::Relaxed)
+    }
+
+    /// All entries, those that lie aside included.
+    #[inline]
+    pub(super) fn len(&self) -> u32 {
+        self.aside() + self.in_use()
+    }
+
+    /// Most entries.
+    #[inline]
     pub(super) fn limit(&self) -> u32 {
-        self.limit.load(Ordering::Relaxed)
+        self.end.load(Ordering::Relaxed).wrapping_sub(self.base)
+    }
+
+    pub(super) fn set_limit(&self, limit: u32) {
+        self.end.store(self.base + limit, Ordering::Relaxed);
     }
 
     /// Where the entry on top is, if there is one.
     #[inline]
     pub(super) fn top(&self) -> Option<usize> {
-        Some(self.first + self.len().checked_sub(1)? as usize)
+        Some((self.floor() + self.in_use().checked_sub(1)?) as usize)
     }
 
     /// Where the next entry goes, if there is room; it counts then.
     #[inline]
     pub(super) fn grow(&self) -> Option<usize> {
-        let len = self.len();
-        if len >= self.limit() {
+        let len = self.in_use();
+        let next = self.floor() + len;
+        if next >= self.end.load(Ordering::Relaxed) {
             return None;
         }
         self.len.store(len + 1, Ordering::Relaxed);
-        Some(self.first + len as usize)
-    }
-
-    pub(super) fn set_len(&self, len: usize) {
-        self.len.store(u32::try_from(len).unwrap_or(0), Ordering::Relaxed);
+        Some(next as usize)
     }
 
     #[inline]
     pub(super) fn shrink(&self, entries: u32) {
-        self.len.store(self.len().saturating_sub(entries), Ordering::Relaxed);
+        self.len.store(self.in_use().saturating_sub(entries), Ordering::Relaxed);
     }
 
     /// Where its entries are, oldest first.
     pub(super) fn entries(&self) -> Range<usize> {
-        self.first..self.first + self.len() as usize
+        self.base as usize..(self.floor() + self.in_use()) as usize
+    }
+
+    /// How many entries lie aside.
+    #[inline]
+    pub(super) fn aside(&self) -> u32 {
+        self.floor().wrapping_sub(self.base)
+    }
+
+    /// Lays the older half of what is in use aside.
+    pub(super) fn set_aside(&self) {
+        let more = self.in_use().div_ceil(2);
+        self.floor.store(self.floor() + more, Ordering::Relaxed);
+        self.shrink(more);
+    }
+
+    /// Takes what lies aside into use again.
+    pub(super) fn take_back(&self) {
+        self.len.store(self.len(), Ordering::Relaxed);
+        self.floor.store(self.base, Ordering::Relaxed);
+    }
+
+    /// Told when the oldest `count` entries are gone and all others have moved there.
+    pub(super) fn forget(&self, count: u32) {
+        let aside = count.min(self.aside());
+        self.floor.store(self.floor() - aside, Ordering::Relaxed);
+        self.shrink(count - aside);
     }
 }

@@ -354,17 +354,3 @@ fn a_cpu_keeps_frames_of_all_zones_of_its_node() {
         assert_eq!(idle_pages(&manager), free);
     }
 }
-
-#[test]
-fn all_caches_together_keep_no_more_than_a_part_of_memory() {
-    for (mib_of_ram, cpus) in [(64, 1), (256, 2), (2048, 4), (6144, 1), (6144, 32)] {
-        let machine = FakeMachine::builder().ram(mib(0, mib_of_ram)).cpus(cpus).build();
-        let manager = HERE.bring_up(machine);
-        let most_pages: u64 =
-            (0..cpus).map(|cpu| manager.caches().cpu(cpu).expect("it has one").most_pages).sum();
-        let (share, words) = (mib_of_ram * 256 / u64::from(cpus), 12 + 2 * 4);
-        // A quarter of it, but for a few words of 64 pages each that every CPU has.
-        let limit = (share / 4 + 64 * words) * u64::from(cpus);
-        assert!(most_pages <= limit, "{mib_of_ram} MiB, {cpus} CPUs: {most_pages} of {limit}");
-    }
-}

@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ageing;
 mod aids;
 mod bad_types;
 mod boot_pages;

@@ -88,6 +88,10 @@ fn give(manager: &Stepped, start: Pfn, of: u8) {
     assert!(manager.give_back_order(start, order(of)).is_ok(), "{start} is held");
 }
 
+fn age(manager: &Stepped) {
+    assert!(manager.caches().age().is_ok(), "only good frames are cached");
+}
+
 /// What is interrupted.
 #[derive(Clone, Copy)]
 struct Case {
@@ -111,7 +115,7 @@ impl Case {
 #[derive(Clone, Copy, Debug)]
 enum Handler {
     /// Keeps a page, gives one back that was allocated before, and gets and gives of orders with
-    /// words, with stacks, and one that has nothing.
+    /// words, with stacks, and one that has nothing; then the cache ages.
     GetsAndGives,
     /// Empties this CPU's cache as far as it may, takes several pages at once and gives them back
     /// through the cache.
@@ -130,6 +134,7 @@ fn handle(handler: Handler, plenty: bool, manager: &Stepped, held: &mut Held, pa
             }
             held.push(take(manager, 0), 0);
             give(manager, page, 0);
+            age(manager);
         }
         Handler::DrainsAndFills => {
             assert!(manager.drain().is_ok(), "only good frames are cached");
@@ -321,6 +326,35 @@ fn put_among_the_freed_and_make_room_there() {
         };
         interrupt_everywhere(manager, Case::new(name), fill, put(1));
     }
+}
+
+#[test]
+fn age_and_take_back_what_lies_aside() {
+    let manager = bring_up_whole(SMALL, 1);
+    let fill = |manager: &Stepped| {
+        let runs: Vec<Pfn> = (0..4).filter_map(|_| take(manager, 6)).collect();
+        runs.iter().for_each(|&run| give(manager, run, 6));
+        assert!(manager.caches().pages() >= 2 * 64, "some are kept");
+    };
+    let nothing = |manager: &Stepped| {
+        fill(manager);
+        ((), Vec::new())
+    };
+    interrupt_everywhere(manager, Case::new("lay aside"), nothing, |manager, (), _| age(manager));
+    let aside = |manager: &Stepped| {
+        fill(manager);
+        age(manager);
+        ((), Vec::new())
+    };
+    interrupt_everywhere(manager, Case::new("give back"), aside, |manager, (), _| age(manager));
+    let used_up = |manager: &Stepped| {
+        fill(manager);
+        let in_use = manager.caches().pages() / 64 / 2;
+        age(manager);
+        let held = (0..in_use).map(|_| run_of(take(manager, 6).expect("there is memory"), 6));
+        ((), held.collect())
+    };
+    interrupt_everywhere(manager, Case::new("take back what lies aside"), used_up, get(6));
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::manager::state::tunables::{Settings, Tunables};
 use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::manager::state::{BringUpTimes, Manager};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Descriptors, Near};
+use crate::page::{CpuCache, Descriptors, Limits, Near};
 use crate::parameters::Policy;
 use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU64;
@@ -330,33 +330,39 @@ fn any_free<P: Platform>(early: &Memblock<'_, P>, inside: bool) -> bool {
 #[inline(never)]
 fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
-    let home = |node: NodeId| {
-        let node = nodes.get(node.index()).or(nodes.first());
+    let home = |node: usize| {
+        let node = nodes.get(node).or(nodes.first());
         let near = node.into_iter().flat_map(|node| node.fallback).flat_map(|&node| {
             ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()])
         });
         near.map(usize::from)
             .find(|&slot| zones.get(slot).is_some_and(|zone| zone.final_managed_pages() != 0))
     };
-    // CPUs of a node without memory use another's as well, but seldom all of them: they are not
-    // counted.
+    let mut cpus_of_node = [0_u32; MAX_NODES];
+    (0..platform.cpus()).for_each(|cpu| cpus_of_node[platform.cpu_node(cpu).index()] += 1);
+    // CPUs of a node without memory share another's.
     let mut sharers = [0_u32; MAX_NODES];
-    (0..platform.cpus()).for_each(|cpu| sharers[platform.cpu_node(cpu).index()] += 1);
+    for (node, &cpus) in cpus_of_node.iter().enumerate().filter(|&(_, &cpus)| cpus != 0) {
+        if let Some(slot) = home(node) {
+            sharers[zones[slot].id().node.index()] += cpus;
+        }
+    }
     // Neighbouring CPUs are nearly always on one node; where they are not, finding its zone again
     // is short.
-    let mut last: Option<(NodeId, usize, [Near; 2], u64)> = None;
+    let mut last: Option<(NodeId, usize, [Near; 2], Limits)> = None;
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
         let node = platform.cpu_node(cpu);
-        let (slot, near, pages) = match last {
-            Some((of, slot, near, pages)) if of == node => (slot, near, pages),
+        let (slot, near, limits) = match last {
+            Some((of, slot, near, limits)) if of == node => (slot, near, limits),
             _ => {
-                let Some(slot) = home(node) else { continue };
+                let Some(slot) = home(node.index()) else { continue };
                 let (near, pages) = near_zones(zones, slot);
-                last = Some((node, slot, near, pages));
-                (slot, near, pages)
+                let sharers = sharers[zones[slot].id().node.index()].max(1);
+                let limits = Limits::of_share(pages / u64::from(sharers));
+                last = Some((node, slot, near, limits));
+                (slot, near, limits)
             }
         };
-        let sharers = sharers[zones[slot].id().node.index()].max(1);
-        *cache = CpuCache::new(slot, near, pages / u64::from(sharers));
+        *cache = CpuCache::new(slot, near, &limits);
     }
 }

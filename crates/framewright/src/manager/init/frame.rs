@@ -7,7 +7,7 @@ use crate::manager::init::plan::{Plan, for_each_segment};
 use crate::manager::state::pools::Pools;
 use crate::manager::state::{NO_ZONE, Node};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Near, Partial};
+use crate::page::{CpuCache, Limits, Near, Partial};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::sync::Readers;
@@ -99,7 +99,7 @@ impl Frame {
             parts: carver.values(nodes, |_| Part::None),
             pools: Pools::carve(&mut carver, plan.zones.len(), nodes, parameters),
             caches: carver.values(platform.cpus() as usize, |_| {
-                CpuCache::new(usize::MAX, [Near::NONE; 2], 0)
+                CpuCache::new(usize::MAX, [Near::NONE; 2], &Limits::NONE)
             }),
         })
     }

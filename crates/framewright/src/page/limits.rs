@@ -1,0 +1,193 @@
+//! How much a CPU keeps for itself: at most an eighth of its share of the zones that it keeps
+//! frames of, so that all CPUs of a node together keep at most an eighth of the node.
+//!
+//! As Linux does (`zone_highsize` in `mm/page_alloc.c`), the share is what the zones have over the
+//! CPUs that use them: the more CPUs, the less each keeps. Where there is plenty, stacks are as
+//! large as pays ([`MOST`]). Where their sum is above the eighth all shrink alike, and where not
+//! even two words each are left, the orders that come and go most have theirs first, and the others
+//! go past the cache.
+
+use super::near::{LOTS, Lot};
+use super::words::WORD_ORDERS as WORDS;
+use crate::units::BLOCK_ORDER;
+
+/// Orders that come by the word: 0..=3.
+pub(super) const WORD_ORDERS: usize = WORDS as usize;
+/// Orders that are cached: 0..=9.
+pub(super) const ORDERS: usize = BLOCK_ORDER as usize + 1;
+/// Stacks: one for each order and lot, the lots of an order side by side.
+pub(super) const STACKS: usize = ORDERS * LOTS;
+/// The model checkers have tiny caches: what a full one does is reached in few steps, and their
+/// machines are so small that a share is all of the zone's part.
+pub(super) const TINY: bool = cfg!(any(loom, shuttle));
+/// All stacks together keep at most one part in so many of the CPU's share: Linux's
+/// `MIN_PERCPU_PAGELIST_HIGH_FRACTION`.
+const PART_OF_SHARE: u64 = if TINY { 1 } else { 8 };
+/// A stack keeps at most one part in so many of the share. Single pages and whole blocks come and
+/// go most.
+const fn parts(order: usize, lot: usize) -> u64 {
+    match (order, lot) {
+        _ if TINY => 1,
+        (0 | BLOCK, MOVABLE) => 32,
+        (HALF, MOVABLE) => 128,
+        (_, MOVABLE | BACK) => 256,
+        _ => 1024,
+    }
+}
+const HALF: usize = BLOCK - 1;
+pub(super) const BLOCK: usize = BLOCK_ORDER as usize;
+pub(super) const MOVABLE: usize = Lot::MOVABLE.index();
+const BACK: usize = Lot::BACK.index();
+/// The stack of movable whole blocks.
+pub(super) const BLOCKS: usize = BLOCK * LOTS + MOVABLE;
+/// Most entries, by order and lot: unmovable, movable, reclaimable, to go back.
+pub(super) const MOST: [[usize; LOTS]; ORDERS] = if TINY {
+    let (words, runs) = ([3, 3, 3, 2], [4, 4, 4, 0]);
+    [words, words, words, words, runs, runs, runs, runs, runs, runs]
+} else {
+    let (words, runs) = ([8, 32, 8, 16], [4, 16, 4, 0]);
+    let (single, half, block) =
+        ([16, 384, 16, MOST_WORDS], [4, MOST_RUNS, 4, 0], [4, MOST_BLOCKS_IN_BULK, 4, 0]);
+    [single, words, words, words, runs, runs, runs, runs, half, block]
+};
+/// Most whole blocks, as long as they neither come nor go in bulk.
+const MOST_BLOCKS: u64 = 64;
+/// Most whole blocks when they do.
+const MOST_BLOCKS_IN_BULK: usize = 96;
+/// The most runs that any stack has of less than whole blocks.
+pub(crate) const MOST_RUNS: usize = 32;
+/// The most words that go back together.
+pub(crate) const MOST_WORDS: usize = 56;
+/// The most blocks that go back together: three quarters of a stack, so that some stay for
+/// requests.
+pub(crate) const MOST_RETURNED: usize = MOST_BLOCKS_IN_BULK / 4 * 3;
+const _: () = assert!(MOST_WORDS <= MOST_RETURNED && MOST_RUNS <= MOST_RETURNED);
+/// What a stack of words has at least, where the eighth allows it: one to take from, one to put to.
+const LEAST_WORDS: u64 = 2;
+/// Runs that are no power of two: one part in so many, and that many pages at least.
+const ODD_PARTS: u64 = 128;
+const LEAST_ODD_PAGES: u64 = 8;
+
+/// How much a CPU keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// Entries, by stack.
+    pub(super) entries: [u32; STACKS],
+    /// Movable whole blocks while they come or go in bulk.
+    pub(super) blocks_in_bulk: u32,
+    /// Pages of runs that are no power of two.
+    pub(super) odd_pages: u32,
+}
+
+/// The order of a stack.
+pub(super) const fn order_of(stack: usize) -> usize {
+    stack / LOTS
+}
+
+/// Pages of a full entry of a stack.
+const fn entry_pages(stack: usize) -> u64 {
+    match order_of(stack) {
+        order if order < WORD_ORDERS => 64,
+        order => 1 << order,
+    }
+}
+
+impl Limits {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self { entries: [0; STACKS], blocks_in_bulk: 0, odd_pages: 0 };
+
+    /// For a CPU whose share of its zones is so many pages.
+    pub(crate) fn of_share(share_pages: u64) -> Self {
+        let budget = share_pages / PART_OF_SHARE;
+        // What would pay, in pages; of blocks, while they come or go in bulk.
+        let wanted = |stack: usize| {
+            let (order, lot) = (order_of(stack), stack % LOTS);
+            let in_bulk = if stack == BLOCKS { 3 } else { 2 };
+            let pages = share_pages / parts(order, lot) * in_bulk / 2;
+            pages.min(MOST[order][lot] as u64 * entry_pages(stack))
+        };
+        let odd = (share_pages / ODD_PARTS).min(super::odd::MOST_PAGES);
+        let sum = (0..STACKS).map(wanted).sum::<u64>() + odd;
+        // All alike. In 128 bits, as a share may be all memory that there can be.
+        let scaled = |pages: u64| {
+            let part = u128::from(pages) * u128::from(budget) / u128::from(sum.max(1));
+            if TINY || sum <= budget { pages } else { u64::try_from(part).unwrap_or(pages) }
+        };
+        let mut entries: [u64; STACKS] =
+            core::array::from_fn(|stack| scaled(wanted(stack)) / entry_pages(stack));
+        let mut odd = scaled(odd);
+        let used = (0..STACKS).map(|stack| entries[stack] * entry_pages(stack)).sum::<u64>() + odd;
+        // Even the smallest zone has a few pages.
+        let mut left = if TINY { u64::MAX } else { budget.saturating_sub(used) };
+        let words = WORD_ORDERS * LOTS;
+        for (stack, entries) in entries.iter_mut().enumerate().take(words) {
+            let most = MOST[order_of(stack)][stack % LOTS] as u64;
+            let more = LEAST_WORDS.min(most).saturating_sub(*entries).min(left / 64);
+            *entries += more;
+            left -= more * 64;
+        }
+        odd += LEAST_ODD_PAGES.saturating_sub(odd).min(left);
+        let count = |entries: u64| u32::try_from(entries).unwrap_or(u32::MAX);
+        let mut limits = Self {
+            entries: entries.map(count),
+            blocks_in_bulk: count(entries[BLOCKS]),
+            odd_pages: count(odd),
+        };
+        // Usually two thirds.
+        let usual = (entries[BLOCKS] - entries[BLOCKS] / 3).min(MOST_BLOCKS);
+        limits.entries[BLOCKS] = count(usual);
+        limits
+    }
+
+    /// How many pages that is at most.
+    #[cfg(test)]
+    fn pages(&self) -> u64 {
+        let stacks = self.entries.iter().enumerate();
+        let usual: u64 = stacks.map(|(at, &entries)| u64::from(entries) * entry_pages(at)).sum();
+        let in_bulk = u64::from(self.blocks_in_bulk - self.entries[BLOCKS]) << BLOCK_ORDER;
+        usual + in_bulk + u64::from(self.odd_pages)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn no_share_is_exceeded() {
+        let shares = (0..3000).chain((10..44).flat_map(|bits| {
+            let share = 1_u64 << bits;
+            [share - 1, share, share + share / 3]
+        }));
+        for share in shares.chain([u64::MAX]) {
+            let limits = Limits::of_share(share);
+            assert!(limits.pages() <= share / 8, "{share}: {limits:?}");
+            let most = MOST.as_flattened();
+            assert!(limits.entries.iter().zip(most).all(|(&is, &most)| is as usize <= most));
+        }
+    }
+
+    #[test]
+    fn what_comes_and_goes_most_is_kept_first() {
+        // Two words, one, none: of single pages first.
+        let entries = |share| Limits::of_share(share).entries;
+        assert_eq!(entries(8 * 63), [0; STACKS]);
+        assert_eq!(entries(8 * 68)[..4], [1, 0, 0, 0]);
+        let small = entries(8 * 64 * 9);
+        assert_eq!((&small[..4], &small[4..]), (&[2, 2, 2, 2][..], &[0; STACKS - 4][..]));
+        // 128 MiB: two words of orders 0 to 2 each, and a block.
+        let share = entries(32 << 10);
+        assert!(share[..12].iter().all(|&words| words >= 2) && share[BLOCKS] >= 1, "{share:?}");
+    }
+
+    #[test]
+    fn with_plenty_stacks_are_as_large_as_pays() {
+        let limits = Limits::of_share(1 << 30);
+        let most = MOST.as_flattened().iter().map(|&most| u32::try_from(most).expect("few"));
+        let most: Vec<u32> = most.collect();
+        let expected: Vec<u32> =
+            (0..STACKS).map(|at| if at == BLOCKS { 64 } else { most[at] }).collect();
+        assert_eq!((limits.entries.to_vec(), limits.blocks_in_bulk), (expected, 96));
+    }
+}
