@@ -62,7 +62,7 @@ impl<P: Platform> Manager<P> {
 
     /// Whether the zone that a part is of has more free pages than that.
     pub(super) fn is_above(&self, part: &Zone, pages: u64) -> bool {
-        let missing = (pages + 1).saturating_sub(part.free_pages());
+        let missing = pages.saturating_add(1).saturating_sub(part.free_pages());
         missing == 0 || part.parts() != 1 && self.missing_beside(part, missing) == 0
     }
 

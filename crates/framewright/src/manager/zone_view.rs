@@ -236,7 +236,8 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// nothing changed, where the shuffle is off; and where split blocks of the types *high atomic*
     /// or *CMA* have free pages in some part, whose tables the pass works in otherwise.
     pub fn shuffle(&self) -> bool {
-        self.parts.iter().fold(true, |all, part| part.shuffle(self.platform) && all)
+        let shuffled = |part: &&Zone| part.shuffle(self.platform);
+        self.parts.iter().filter(shuffled).count() == self.parts.len()
     }
 
     /// How shuffled its free blocks are.
