@@ -78,13 +78,12 @@ impl Shape {
     pub fn brought_up(machine: &Machine, manager: &Manager<HostedPlatform>) -> Self {
         let cpu_nodes = machine.cpu_nodes();
         let mut nodes: Vec<Node> = Vec::new();
-        for zone in manager.zones() {
+        for zone in manager.views() {
             let id = zone.id();
             // The last zone of a node is the one that is deferred, and zones come in ascending
             // order.
             let runs: Vec<PfnRange> = zone
                 .segments()
-                .iter()
                 .map(|segment| {
                     let block = |number: u32| u64::from(number) * PAGES_PER_BLOCK;
                     PfnRange::new(block(segment.start.0), block(segment.end().0))
@@ -109,7 +108,7 @@ impl Shape {
             name: machine.name.clone(),
             present_bytes: manager.totals().present_pages << PAGE_SHIFT,
             cpus: machine.cpu_count(),
-            zones: u32::try_from(manager.zones().len()).unwrap_or(u32::MAX),
+            zones: u32::try_from(manager.views().count()).unwrap_or(u32::MAX),
             nodes,
         }
     }

@@ -24,6 +24,8 @@ pub struct Shape {
     pub cpu_nodes: &'static [usize],
     /// Ranges that are reserved before bring-up.
     pub reserved: Vec<PhysRange>,
+    /// How many parts its zones have; as the number of CPUs has it otherwise.
+    pub zone_parts: Option<u32>,
 }
 
 impl Shape {
@@ -35,7 +37,9 @@ impl Shape {
     pub fn bring_up(self, threads: u32) -> Manager<FakeMachine> {
         let nodes = self.cpu_nodes.iter().cycle().take(threads as usize + 1);
         let machine = nodes.fold(self.machine, |machine, &node| machine.cpus_on(node, 1)).build();
-        bring_up(machine, &self.reserved)
+        let mut parameters = Parameters::default();
+        parameters.zone_parts = self.zone_parts;
+        bring_up_with(machine, &self.reserved, &parameters)
     }
 }
 
@@ -45,18 +49,31 @@ impl Shape {
 /// When bring-up fails.
 #[must_use]
 pub fn bring_up(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Manager<FakeMachine> {
-    let parameters = Parameters::default();
-    let input = BringUp { parameters: &parameters, started_ns: None };
+    bring_up_with(machine, reserved, &Parameters::default())
+}
+
+fn bring_up_with(
+    machine: &'static FakeMachine,
+    reserved: &[PhysRange],
+    parameters: &Parameters,
+) -> Manager<FakeMachine> {
+    let input = BringUp { parameters, started_ns: None };
     Manager::bring_up(machine.memblock(reserved), &input).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Machines of several shapes, none of more than 2.5 GiB.
+/// Machines of several shapes, none with more than 2.5 GiB.
 #[must_use]
 pub fn shapes() -> Vec<Shape> {
     const ONE_NODE: &[usize] = &[0];
     let mib = |start: u64, end: u64| PhysRange::new(start << 20, end << 20);
     let pages = |start: u64, end: u64| PhysRange::new(start << 12, end << 12);
-    let shape = |name, machine, cpu_nodes| Shape { name, machine, cpu_nodes, reserved: Vec::new() };
+    let shape = |name, machine, cpu_nodes| Shape {
+        name,
+        machine,
+        cpu_nodes,
+        reserved: Vec::new(),
+        zone_parts: None,
+    };
     let mut holes = FakeMachine::builder();
     let mut reserved = Vec::new();
     for piece in 0..24 {
@@ -91,6 +108,10 @@ pub fn shapes() -> Vec<Shape> {
         ),
         shape("islands", islands(), ONE_NODE),
         shape("9 MiB", FakeMachine::builder().ram(mib(16, 25)), ONE_NODE),
+        Shape {
+            zone_parts: Some(4),
+            ..shape("zones in parts on two nodes", borders(), &[0, 1, 0, 0])
+        },
     ]
 }
 
@@ -102,6 +123,19 @@ fn islands() -> Builder {
         let start = island * (150 << 20) + (island % 3) * (2 << 20);
         machine.ram(PhysRange::new(start, start + (1 + island % 3) * (2 << 20)))
     })
+}
+
+/// Memory on both sides of borders of GiBs, where zones are divided, and at one side of some.
+fn borders() -> Builder {
+    let mib = |start: u64, end: u64| PhysRange::new(start << 20, end << 20);
+    let machine = FakeMachine::builder().ram(mib(0, 40)).ram(mib(1024, 1040));
+    (4..12).fold(
+        machine.node(mib(0, 8192 + 4), 0).node(mib(8192 + 4, 1 << 20), 1),
+        |machine, gib| {
+            let border = gib << 10;
+            machine.ram(mib(border - if gib % 3 == 0 { 0 } else { 24 }, border + 40))
+        },
+    )
 }
 
 /// Traffic on one manager.

@@ -81,7 +81,14 @@ fn traffic_of_six_cpus() {
 
 #[test]
 fn traffic_of_four_cpus_on_two_zones() {
-    explore(2000, Shape { blocks: 1, cpus: 4, below: 2 }, |model| traffic(model, 4, 60));
+    let shape = Shape { below: 2, ..Shape::new(1, 4) };
+    explore(2000, shape, |model| traffic(model, 4, 60));
+}
+
+#[test]
+fn traffic_of_four_cpus_on_two_parts_of_a_zone() {
+    let shape = Shape { below: 2, divided: true, ..Shape::new(2, 4) };
+    explore(2000, shape, |model| traffic(model, 4, 60));
 }
 
 #[test]

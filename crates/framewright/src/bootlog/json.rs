@@ -47,9 +47,9 @@ pub fn json<P: Platform>(
     )?;
     for (index, node) in manager.nodes().iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
-        let zones = || manager.zones().iter().filter(|zone| zone.id().node == node.id);
-        let present: u64 = zones().map(crate::zone::Zone::present_pages).sum();
-        let managed: u64 = zones().map(crate::zone::Zone::managed_pages).sum();
+        let zones = || manager.views().filter(|zone| zone.id().node == node.id);
+        let present: u64 = zones().map(|zone| zone.present_pages()).sum();
+        let managed: u64 = zones().map(|zone| zone.managed_pages()).sum();
         write!(
             out,
             "{comma}{{\"node\":{},\"cpus\":{},\"present_pages\":{present},\
@@ -61,7 +61,7 @@ pub fn json<P: Platform>(
         )?;
     }
     out.write_str(r#"],"zones":["#)?;
-    for (index, zone) in manager.zones().iter().enumerate() {
+    for (index, zone) in manager.views().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         let span = zone.span();
         write!(out, r#"{comma}{{"node":{},"zone":"{}""#, zone.id().node, zone.id().kind)?;

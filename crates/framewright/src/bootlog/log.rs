@@ -180,8 +180,8 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
 
 /// What a node has to hand out, if anything.
 fn managed_pages<P: Platform>(manager: &Manager<P>, node: NodeId) -> Option<u64> {
-    let zones = manager.zones().iter().filter(|zone| zone.id().node == node);
-    Some(zones.map(crate::zone::Zone::managed_pages).sum()).filter(|&pages| pages != 0)
+    let zones = manager.views().filter(|zone| zone.id().node == node);
+    Some(zones.map(|zone| zone.managed_pages()).sum()).filter(|&pages| pages != 0)
 }
 
 /// Logs how the memory that was withheld came up: a line for each node, and when all of it was
@@ -274,11 +274,7 @@ fn shuffle(log: &mut dyn BootLog, seed: Option<ShuffleSeed>) {
 fn zone_ranges<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     log.line(format_args!("Zone ranges:"));
     for kind in ZoneKind::ALL {
-        let spans = manager
-            .zones()
-            .iter()
-            .filter(|zone| zone.id().kind == kind)
-            .map(super::super::zone::Zone::span);
+        let spans = manager.views().filter(|zone| zone.id().kind == kind).map(|zone| zone.span());
         let whole =
             spans.reduce(|a, b| PfnRange { start: a.start.min(b.start), end: a.end.max(b.end) });
         match whole {
@@ -319,8 +315,8 @@ fn memblock_node_ranges<P: Platform>(
 /// not memory, by the zone of the block's owner; and present frames that a shared block took from
 /// their zone.
 fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
-    for zone in manager.zones() {
-        let blocks: u64 = zone.segments().iter().map(|segment| u64::from(segment.blocks)).sum();
+    for zone in manager.views() {
+        let blocks: u64 = zone.segments().map(|segment| u64::from(segment.blocks)).sum();
         let covered = blocks * crate::units::PAGES_PER_BLOCK;
         let own = zone.present_pages() - zone.stray_pages();
         let unavailable = covered.saturating_sub(own);

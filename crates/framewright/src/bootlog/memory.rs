@@ -3,11 +3,11 @@
 //! runs by size, and pools.
 
 use crate::block::MigrateType;
-use crate::manager::{Manager, Request};
+use crate::manager::{Manager, Request, ZoneView};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
 use crate::units::PoolSize;
-use crate::zone::{Zone, ZoneKind};
+use crate::zone::ZoneKind;
 use core::fmt;
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
@@ -59,11 +59,11 @@ impl<P: Platform> fmt::Display for ShowMemory<'_, P> {
             "free:{free} free_pcp:{cached} isolated:{isolated} memmap:{}",
             totals.descriptor_pages
         )?;
-        for zone in manager.zones() {
-            state(manager, zone, f)?;
+        for zone in manager.views() {
+            state(manager, &zone, f)?;
         }
-        for zone in manager.zones() {
-            sizes(manager, zone, f)?;
+        for zone in manager.views() {
+            sizes(&zone, f)?;
         }
         for node in manager.nodes() {
             for size in PoolSize::ALL {
@@ -89,7 +89,7 @@ impl<P: Platform> fmt::Display for ShowMemory<'_, P> {
 /// What a zone has, and what it keeps.
 fn state<P: Platform>(
     manager: &Manager<P>,
-    zone: &Zone,
+    zone: &ZoneView<'_, P>,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let marks = zone.watermarks();
@@ -114,12 +114,8 @@ fn state<P: Platform>(
 }
 
 /// A zone's free runs by size.
-fn sizes<P: Platform>(
-    manager: &Manager<P>,
-    zone: &Zone,
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    let areas = zone.free_areas(manager.platform());
+fn sizes<P: Platform>(zone: &ZoneView<'_, P>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let areas = zone.free_areas();
     write!(f, "Node {} {}: ", zone.id().node, zone.id().kind)?;
     for (order, runs) in areas.by_order().into_iter().enumerate() {
         write!(f, "{runs}*{}kB ", KIB_PER_PAGE << order)?;

@@ -2,16 +2,20 @@
 
 use crate::block::PageList;
 use crate::units::PfnRange;
-use crate::zone::ZoneKind;
 
 /// Runs that are told apart.
 const RUNS: usize = 16;
+/// Parts of zones that pages are taken from together. Who wants more takes what there is, and then
+/// again.
+const LISTS: usize = 8;
 
-/// Pages of one size and node that are in no list: a list for each of the node's zones.
+/// Pages of one size and node that are in no list: a list for each of some parts of zones, which
+/// are numbered as the manager has them.
 pub(crate) struct Taken {
-    pub(crate) lists: [PageList; ZoneKind::COUNT],
+    lists: [(usize, PageList); LISTS],
+    lists_used: usize,
     /// Where they are, if that is in few pieces: else one has to follow their chains.
-    runs: [(PfnRange, ZoneKind); RUNS],
+    runs: [(PfnRange, usize); RUNS],
     used: usize,
     /// The runs are not all pages.
     lost: bool,
@@ -19,24 +23,62 @@ pub(crate) struct Taken {
 
 impl Taken {
     pub(crate) const NONE: Self = Self {
-        lists: [PageList::EMPTY; ZoneKind::COUNT],
-        runs: [(PfnRange::new(0, 0), ZoneKind::Dma); RUNS],
+        lists: [(0, PageList::EMPTY); LISTS],
+        lists_used: 0,
+        runs: [(PfnRange::new(0, 0), 0); RUNS],
         used: 0,
         lost: false,
     };
 
     pub(crate) fn pages(&self) -> u64 {
-        self.lists.iter().map(PageList::pages).sum()
+        self.lists().map(|(_, list)| list.pages()).sum()
+    }
+
+    /// What there is, each with the number of its part.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = (usize, PageList)> + '_ {
+        self.lists.iter().take(self.lists_used).copied()
+    }
+
+    /// [`lists`](Self::lists), to take from them.
+    pub(crate) fn lists_mut(&mut self) -> impl Iterator<Item = (usize, &mut PageList)> {
+        self.lists.iter_mut().take(self.lists_used).map(|(part, list)| (*part, list))
+    }
+
+    /// The list of a part; none when there is no room for one more.
+    pub(crate) fn list(&mut self, part: usize) -> Option<&mut PageList> {
+        let known = self.lists().position(|(of, _)| of == part);
+        let place = known.unwrap_or(self.lists_used);
+        let list = self.lists.get_mut(place)?;
+        if known.is_none() {
+            *list = (part, PageList::EMPTY);
+            self.lists_used += 1;
+        }
+        Some(&mut list.1)
+    }
+
+    /// Whether there is room for pages of a part.
+    pub(crate) fn has_room(&self, part: usize) -> bool {
+        !self.is_full() || self.lists().any(|(of, _)| of == part)
+    }
+
+    /// How many further parts there is room for.
+    pub(crate) const fn room(&self) -> usize {
+        LISTS - self.lists_used
+    }
+
+    /// Whether there is no room for pages of a further part.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.room() == 0
     }
 
     /// Records where pages are that join a list. Nothing for pages of which nobody knows.
-    pub(crate) fn note(&mut self, kind: ZoneKind, frames: Option<PfnRange>) {
+    pub(crate) fn note(&mut self, part: usize, frames: Option<PfnRange>) {
         let Some(frames) = frames else {
             self.lost = true;
             return;
         };
         if let Some((last, of)) = self.used.checked_sub(1).and_then(|last| self.runs.get_mut(last))
-            && *of == kind
+            && *of == part
         {
             if last.end == frames.start {
                 last.end = frames.end;
@@ -49,20 +91,17 @@ impl Taken {
         }
         match self.runs.get_mut(self.used) {
             Some(run) => {
-                *run = (frames, kind);
+                *run = (frames, part);
                 self.used += 1;
             }
             None => self.lost = true,
         }
     }
 
-    /// Where the pages of a zone are, in no order; nothing when that is not known.
-    pub(crate) fn runs(
-        &self,
-        kind: ZoneKind,
-    ) -> Option<impl Iterator<Item = PfnRange> + Clone + '_> {
+    /// Where the pages of a part are, in no order; nothing when that is not known.
+    pub(crate) fn runs(&self, part: usize) -> Option<impl Iterator<Item = PfnRange> + Clone + '_> {
         let runs = self.runs.get(..self.used).filter(|_| !self.lost)?;
-        Some(runs.iter().filter(move |(_, of)| *of == kind).map(|&(run, _)| run))
+        Some(runs.iter().filter(move |(_, of)| *of == part).map(|&(run, _)| run))
     }
 }
 
@@ -79,24 +118,24 @@ mod tests {
                 .runs(kind)
                 .map(|runs| runs.map(|run| (run.start.0, run.end.0)).collect::<Vec<_>>())
         };
-        for (start, end, kind) in [
-            (8, 10, ZoneKind::Normal),
-            (10, 12, ZoneKind::Normal),
-            (6, 8, ZoneKind::Normal),
-            (4, 6, ZoneKind::Dma32),
-        ] {
+        for (start, end, kind) in [(8, 10, 2), (10, 12, 2), (6, 8, 2), (4, 6, 1)] {
             taken.note(kind, Some(PfnRange::new(start, end)));
         }
-        assert_eq!(runs(&taken, ZoneKind::Normal), Some(std::vec![(6, 12)]));
-        assert_eq!(runs(&taken, ZoneKind::Dma32), Some(std::vec![(4, 6)]));
+        assert_eq!(runs(&taken, 2), Some(std::vec![(6, 12)]));
+        assert_eq!(runs(&taken, 1), Some(std::vec![(4, 6)]));
         for more in 0..RUNS as u64 - 2 {
-            taken.note(ZoneKind::Normal, Some(PfnRange::new(100 + 2 * more, 101 + 2 * more)));
+            taken.note(2, Some(PfnRange::new(100 + 2 * more, 101 + 2 * more)));
         }
-        assert_eq!(runs(&taken, ZoneKind::Normal).map(|runs| runs.len()), Some(RUNS - 1));
-        taken.note(ZoneKind::Normal, Some(PfnRange::new(1000, 1001)));
-        assert_eq!(runs(&taken, ZoneKind::Normal), None);
+        assert_eq!(runs(&taken, 2).map(|runs| runs.len()), Some(RUNS - 1));
+        taken.note(2, Some(PfnRange::new(1000, 1001)));
+        assert_eq!(runs(&taken, 2), None);
+        for part in 0..LISTS {
+            assert!(taken.has_room(part) && taken.list(part).is_some(), "{part}");
+        }
+        assert!(taken.is_full() && !taken.has_room(LISTS) && taken.list(LISTS).is_none());
+        assert!(taken.has_room(0) && taken.list(0).is_some());
         let mut other = Taken::NONE;
-        other.note(ZoneKind::Normal, None);
-        assert_eq!(runs(&other, ZoneKind::Normal), None);
+        other.note(2, None);
+        assert_eq!(runs(&other, 2), None);
     }
 }

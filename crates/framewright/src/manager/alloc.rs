@@ -10,7 +10,7 @@ use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Segment, Zone, ZoneKind, segment};
+use crate::zone::{FreeError, Segment, Zone, segment};
 use core::iter;
 use core::panic::Location;
 
@@ -144,17 +144,6 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// Zones in the order in which they are asked.
-    pub(super) fn zonelist(&self, search: &Search) -> impl Iterator<Item = &'static Zone> + '_ {
-        let &Search { first, exact, highest, .. } = search;
-        let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
-        let fallback = self.nodes.get(first.index()).map_or(&[][..], |node| node.fallback);
-        let nodes = fallback.iter().filter(move |&&candidate| !exact || candidate == first);
-        nodes.flat_map(move |&candidate| {
-            kinds.clone().filter_map(move |kind| self.zone_of_kind(candidate, kind))
-        })
-    }
-
     pub(super) fn try_zone(
         &self,
         zone: &Zone,
@@ -172,7 +161,7 @@ impl<P: Platform> Manager<P> {
         order: Order,
         mark: Mark,
     ) -> Option<(PfnRange, bool)> {
-        if !mark.allows(zone, search.highest, order) {
+        if !self.allows(mark, zone, search.highest, order) {
             return None;
         }
         let max = Pfn::containing(search.max_address);
@@ -295,20 +284,25 @@ impl<P: Platform> Manager<P> {
 
     /// [`free`](Self::free) without debug hooks, for a range that is not empty.
     pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
-        let (zone, segment) = self.zone_of_range(range)?;
-        zone.free(self.platform, segment, range)?;
+        match self.zone_of_range(range) {
+            Ok((zone, segment)) => zone.free(self.platform, segment, range)?,
+            Err(FreeError::SpansZones(_)) => return self.free_in_pieces(range),
+            Err(error) => return Err(error),
+        }
         self.pressure.epoch.note_free();
         Ok(())
     }
 
     /// [`free_bare`](Self::free_bare) of frames that bring-up may have kept for the vmemmap.
     pub(super) fn free_kept(&self, range: PfnRange) -> Result<(), FreeError> {
-        let (zone, segment) = self.zone_of_range(range)?;
-        zone.end_keeping(self.platform, segment, range);
+        for piece in self.pieces(range)? {
+            piece.zone.end_keeping(self.platform, piece.segment, piece.range);
+        }
         self.free_bare(range)
     }
 
-    /// The zone and the segment that hold all of a range, which is not empty.
+    /// The zone and the segment that hold all of a range, which is not empty. One that lies in
+    /// several parts of a zone spans zones here; [`pieces`](Self::pieces) has these.
     pub(super) fn zone_of_range(
         &self,
         range: PfnRange,

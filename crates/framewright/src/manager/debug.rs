@@ -47,14 +47,14 @@ impl<P: Platform> Debugging<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// What is kept of a range, which lies in one segment, with its pages counted from the
-    /// segment's first block.
+    /// What is kept of a range, which lies in one zone without a gap, with its pages counted from
+    /// where the records begin.
     fn aids_of(&self, range: PfnRange) -> Option<(&'static SegmentAids, Range<usize>)> {
         let block = BlockNumber::containing(range.start);
         let index =
             self.directory.partition_point(|segment| segment.start <= block).checked_sub(1)?;
         let (segment, aids) = (self.directory.get(index)?, self.debug.segments.get(index)?);
-        let first = as_index(range.start.0 - segment.start.start().0);
+        let first = as_index(range.start.0 - aids.start.start().0);
         (block < segment.end()).then(|| (aids, first..first + as_index(range.pages())))
     }
 
@@ -174,9 +174,10 @@ impl<P: Platform> Manager<P> {
         if !self.debug.aids.watch() {
             return Ok(());
         }
-        let (zone, segment) = self.zone_of_range(range)?;
-        zone.check_allocated(self.platform, segment, range)
-            .map_err(|error| self.explained(error))?;
+        self.check_all(range, |piece| {
+            piece.zone.check_allocated(self.platform, piece.segment, piece.range)
+        })
+        .map_err(|error| self.explained(error))?;
         if self.debug.aids.page_owner
             && let Some((segment, pages)) = self.aids_of(range)
         {

@@ -7,6 +7,7 @@
 
 use crate::debug::Place;
 use crate::manager::facets::Isolation;
+use crate::manager::parts::Piece;
 use crate::manager::state::isolations::kept;
 use crate::page::CpuCache;
 use crate::platform::Platform;
@@ -20,7 +21,7 @@ use core::panic::Location;
 /// Blocks that are changed under one hold of a zone lock: 1 GiB.
 const BLOCKS_AT_ONCE: u32 = 512;
 
-impl<P: Platform> Isolation<'_, P> {
+impl<'m, P: Platform> Isolation<'m, P> {
     /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of
     /// them stays. Says what their pages are at that moment; what is in use then can be moved or
     /// freed by whoever has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are
@@ -40,10 +41,10 @@ impl<P: Platform> Isolation<'_, P> {
         if self.manager.platform.cpus() > 1 && !self.manager.platform.can_wait() {
             return Err(IsolateError::CannotWait);
         }
-        let (zone, segment) = self.place_of_blocks(range)?;
-        let indices = indices(segment, range);
-        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        self.bring_up_withheld(zone, pages)?;
+        let pages = self.pages_of_blocks(range)?;
+        for piece in self.pieces(pages) {
+            self.bring_up_withheld(piece.zone, piece.range)?;
+        }
         // Counted first, and as many as it can be: others may put them back as soon as they are
         // isolated, and what is counted must never be less than what is isolated.
         let most = u64::from(range.blocks());
@@ -57,7 +58,7 @@ impl<P: Platform> Isolation<'_, P> {
             };
             isolations.blocks += most;
         }
-        let changed = self.change_blocks(zone, segment, &indices, Change::Isolate, Change::PutBack);
+        let changed = self.change_blocks(pages, Change::Isolate, Change::PutBack);
         let too_many = most - changed.as_ref().map_or(0, |&blocks| blocks);
         if too_many != 0 {
             self.forget(too_many);
@@ -68,7 +69,7 @@ impl<P: Platform> Isolation<'_, P> {
             let _ = self.unisolate(range);
             return Err(IsolateError::CannotWait);
         }
-        Ok(self.survey_blocks(zone, &indices))
+        Ok(self.survey_blocks(pages))
     }
 
     /// Puts isolated blocks back into circulation, what is free of them and what will be. A part of
@@ -77,14 +78,8 @@ impl<P: Platform> Isolation<'_, P> {
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
     pub fn unisolate(self, range: BlockRange) -> Result<(), IsolateError> {
-        let (zone, segment) = self.place_of_blocks(range)?;
-        match self.change_blocks(
-            zone,
-            segment,
-            &indices(segment, range),
-            Change::PutBack,
-            Change::Isolate,
-        ) {
+        let pages = self.pages_of_blocks(range)?;
+        match self.change_blocks(pages, Change::PutBack, Change::Isolate) {
             Ok(blocks) => {
                 self.forget(blocks);
                 Ok(())
@@ -103,8 +98,7 @@ impl<P: Platform> Isolation<'_, P> {
     /// # Errors
     /// [`IsolateError::Empty`], [`IsolateError::Place`].
     pub fn survey(self, range: BlockRange) -> Result<IsolatedPages, IsolateError> {
-        let (zone, segment) = self.place_of_blocks(range)?;
-        Ok(self.survey_blocks(zone, &indices(segment, range)))
+        Ok(self.survey_blocks(self.pages_of_blocks(range)?))
     }
 
     /// Takes isolated blocks, when all of them is free: they are the caller's, as if allocated, in
@@ -114,15 +108,12 @@ impl<P: Platform> Isolation<'_, P> {
     /// See [`IsolateError`]. Nothing has then changed.
     #[track_caller]
     pub fn claim(self, range: BlockRange) -> Result<PfnRange, IsolateError> {
-        let (zone, segment) = self.place_of_blocks(range)?;
-        let indices = indices(segment, range);
-        let blocks = self.change_blocks(zone, segment, &indices, Change::Claim, Change::Unclaim)?;
-        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        let pages = self.pages_of_blocks(range)?;
+        let blocks = self.change_blocks(pages, Change::Claim, Change::Unclaim)?;
         if self.manager.pressure.epoch.wants_attention() {
             let place: Place = Location::caller();
             if let Err(damage) = self.manager.look_at_claimed(pages, place) {
-                let undone =
-                    self.change_blocks(zone, segment, &indices, Change::Unclaim, Change::Claim);
+                let undone = self.change_blocks(pages, Change::Unclaim, Change::Claim);
                 debug_assert!(undone.is_ok(), "nobody else has them");
                 return Err(IsolateError::Damaged(damage));
             }
@@ -153,28 +144,26 @@ impl<P: Platform> Isolation<'_, P> {
     /// Changes all blocks, some at a time; what was changed before one could not is changed back.
     fn change_blocks(
         self,
-        zone: &Zone,
-        segment: &Segment,
-        indices: &Range<u32>,
+        pages: PfnRange,
         change: Change,
         undo: Change,
     ) -> Result<u64, IsolateError> {
+        let platform = self.manager.platform;
         let mut blocks = 0;
         // What was put back may be taken by others at once, so it is looked at before.
-        for slice in slices(indices) {
-            zone.check_change(self.manager.platform, segment, &slice, change)?;
+        for Slice { zone, segment, indices } in self.slices(pages) {
+            zone.check_change(platform, segment, &indices, change)?;
         }
-        for slice in slices(indices) {
-            let start = slice.start;
-            let changed = zone.change(self.manager.platform, segment, slice, change);
+        for (number, Slice { zone, segment, indices }) in self.slices(pages).enumerate() {
+            let changed = zone.change(platform, segment, indices, change);
             // What comes back into circulation is free to those who were refused.
             self.manager.pressure.epoch.note_free();
             match changed {
                 Ok(changed) => blocks += changed,
                 Err(error) => {
-                    for done in slices(&(indices.start..start)) {
+                    for Slice { zone, segment, indices } in self.slices(pages).take(number) {
                         // Fails only where somebody else changes these blocks at the same time.
-                        let _ = zone.change(self.manager.platform, segment, done, undo);
+                        let _ = zone.change(platform, segment, indices, undo);
                     }
                     return Err(error);
                 }
@@ -183,12 +172,12 @@ impl<P: Platform> Isolation<'_, P> {
         Ok(blocks)
     }
 
-    fn survey_blocks(self, zone: &Zone, indices: &Range<u32>) -> IsolatedPages {
-        let mut pages = IsolatedPages::default();
-        for slice in slices(indices) {
-            pages += zone.survey(self.manager.platform, &slice);
+    fn survey_blocks(self, pages: PfnRange) -> IsolatedPages {
+        let mut found = IsolatedPages::default();
+        for Slice { zone, indices, .. } in self.slices(pages) {
+            found += zone.survey(self.manager.platform, &indices);
         }
-        pages
+        found
     }
 
     /// So many blocks less are isolated. With the last, caches keep all of their zone again, if
@@ -236,27 +225,37 @@ impl<P: Platform> Isolation<'_, P> {
         true
     }
 
-    fn place_of_blocks(
-        self,
-        range: BlockRange,
-    ) -> Result<(&'static Zone, &'static Segment), IsolateError> {
+    /// The frames of blocks that are all of one zone.
+    fn pages_of_blocks(self, range: BlockRange) -> Result<PfnRange, IsolateError> {
         if range.blocks() == 0 {
             return Err(IsolateError::Empty(range));
         }
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        self.manager.zone_of_range(pages).map_err(IsolateError::Place)
+        self.manager.pieces(pages).map(|_| pages).map_err(IsolateError::Place)
+    }
+
+    /// What of frames that are all of one zone is in which of its parts.
+    fn pieces(self, pages: PfnRange) -> impl Iterator<Item = Piece> + use<'m, P> {
+        self.manager.pieces(pages).into_iter().flatten()
+    }
+
+    /// As much as is changed under one hold of a lock, one after the other.
+    fn slices(self, pages: PfnRange) -> impl Iterator<Item = Slice> + use<'m, P> {
+        self.pieces(pages).flat_map(|Piece { zone, segment, range }| {
+            let start = segment.index_of(BlockNumber::containing(range.start));
+            let end = segment.index_of(BlockNumber::containing(Pfn(range.end.0 - 1))) + 1;
+            (start..end).step_by(BLOCKS_AT_ONCE as usize).map(move |from| Slice {
+                zone,
+                segment,
+                indices: from..end.min(from + BLOCKS_AT_ONCE),
+            })
+        })
     }
 }
 
-fn indices(segment: &Segment, range: BlockRange) -> Range<u32> {
-    let start = segment.index_of(range.start);
-    start..start + range.blocks()
-}
-
-fn slices(indices: &Range<u32>) -> impl Iterator<Item = Range<u32>> + use<> {
-    let end = indices.end;
-    indices
-        .clone()
-        .step_by(BLOCKS_AT_ONCE as usize)
-        .map(move |start| start..end.min(start + BLOCKS_AT_ONCE))
+/// Blocks of one part of a zone that are changed together.
+struct Slice {
+    zone: &'static Zone,
+    segment: &'static Segment,
+    indices: Range<u32>,
 }

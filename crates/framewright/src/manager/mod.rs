@@ -59,6 +59,7 @@ mod misuse;
 mod numa;
 mod owned;
 mod pages;
+mod parts;
 mod pcp;
 mod pcp_drain;
 mod pcp_request;

@@ -15,7 +15,7 @@ use crate::page::{CpuCache, Flow, Lot, MOST_WORDS, Put};
 use crate::platform::{Platform, pinned};
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, segment};
+use crate::zone::{FreeError, Refill, Zone, ZoneId, segment};
 use core::panic::Location;
 
 /// What a CPU keeps for itself.
@@ -108,7 +108,7 @@ impl<P: Platform> Manager<P> {
 
     /// The zone that the calling CPU's cache keeps frames of.
     #[inline]
-    fn near_zone(&self) -> Option<&'static Zone> {
+    pub(super) fn near_zone(&self) -> Option<&'static Zone> {
         self.pinned(|cpu| {
             self.caches.get(cpu as usize).and_then(|cache| self.zones.get(cache.zone))
         })
@@ -200,7 +200,7 @@ impl<P: Platform> Manager<P> {
         }
         let search = Search::near(home.id().node, migrate_type);
         let from = |zone: &Zone, mark: Mark, runs| {
-            let keep = mark.keeps(zone, ZoneKind::Normal);
+            let keep = self.keeps_of_refill(mark, zone);
             let wanted = Refill { order, migrate_type, most: runs, keep_pages: keep };
             zone.refill(self.platform, cache, &wanted)
         };
@@ -247,7 +247,7 @@ impl<P: Platform> Manager<P> {
     /// Whether a CPU may keep more blocks than usual of a zone: not where memory is short, nor
     /// while free memory is to go back to a hypervisor.
     fn may_keep_more(&self, zone: &Zone) -> bool {
-        zone.free_pages() > zone.watermarks().high_pages && !self.reporting.is_registered()
+        self.is_above(zone, zone.watermarks().high_pages) && !self.reporting.is_registered()
     }
 
     /// Gives back what [`allocate_order`](Self::allocate_order) gave, or an aligned part of it.
@@ -434,8 +434,9 @@ impl<P: Platform> Manager<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn check_free(&self, range: PfnRange) -> Result<(), FreeError> {
-        let (zone, segment) = self.zone_of_range(range)?;
-        zone.check_allocated(self.platform, segment, range)?;
+        self.check_all(range, |piece| {
+            piece.zone.check_allocated(self.platform, piece.segment, piece.range)
+        })?;
         self.check_not_cached(range)
     }
 

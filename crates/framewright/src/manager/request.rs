@@ -4,7 +4,6 @@ use crate::block::MigrateType;
 use crate::debug::Damage;
 use crate::memblock::NodeChoice;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
-use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::{Zone, ZoneKind};
 use core::fmt;
 
@@ -208,29 +207,8 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// Pages that a request for zones up to `highest` leaves free in `zone`. What is withheld there
-    /// counts as left: it comes up when it is wanted.
-    pub(super) fn keeps(self, zone: &Zone, highest: ZoneKind) -> u64 {
-        self.keeps_of_all(zone, highest).saturating_sub(zone.deferred_pages())
-    }
-
-    /// Whether a run of `order` may leave a zone.
-    pub(super) fn allows(self, zone: &Zone, highest: ZoneKind, order: Order) -> bool {
-        // The block that is kept split gives back its descriptors' frames when a whole block is
-        // missing.
-        let of_spare = if order < Order::BLOCK {
-            0
-        } else {
-            zone.descriptor_pages().min(VMEMMAP_PAGES_PER_BLOCK)
-        };
-        // What is withheld comes up when it is wanted. Read first: it may come up meanwhile.
-        let withheld = zone.deferred_pages();
-        let left = (withheld + zone.free_pages() + of_spare).checked_sub(order.pages());
-        left.is_some_and(|left| left >= self.keeps_of_all(zone, highest))
-    }
-
-    /// The pages that must stay free or withheld.
-    fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
+    /// The pages that must stay free or withheld in a zone, of which `zone` may be a part.
+    pub(super) fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
         match self {
             Self::Low => zone.watermark_for(zone.low_pages(), highest),
             Self::Min => zone.watermark_for(zone.min_pages(), highest),

@@ -100,25 +100,32 @@ impl<P: Platform> Manager<P> {
         let (mut all_pages, mut enough, mut largest) = (0, false, None);
         // Of zones with a run that is large enough: free, and kept.
         let mut kept_back = (0, 0);
-        for zone in zones().filter(fits) {
-            if order >= Order::BLOCK {
-                zone.give_up_spare(self.platform);
+        for zone in self.zonelist(&search).filter(|zone| zone.part() == 0) {
+            let (mut zone_pages, mut zone_largest) = (0, None);
+            let parts = self.parts(zone.id()).iter().filter(|part| part.managed_pages() != 0);
+            for part in parts.filter(fits) {
+                if order >= Order::BLOCK {
+                    part.give_up_spare(self.platform);
+                }
+                let is_allowed = self.allows(mark, part, request.zone, order);
+                let areas = part.free_areas_below(self.platform, below);
+                let run = largest_run(&areas, request.migrate_type);
+                if is_allowed && (run >= Some(order) || part.deferred_pages() >= order.pages()) {
+                    return Ok(Shortfall::None);
+                }
+                // What lies above the address is none of what there is; of a whole zone the counter
+                // says it.
+                let is_whole = part.span().end <= below;
+                zone_pages += if is_whole { part.free_pages() } else { free_pages(&areas) };
+                zone_largest = zone_largest.max(run);
             }
-            let is_allowed = mark.allows(zone, request.zone, order);
-            let areas = zone.free_areas_below(self.platform, below);
-            let run = largest_run(&areas, request.migrate_type);
-            if is_allowed && (run >= Some(order) || zone.deferred_pages() >= order.pages()) {
-                return Ok(Shortfall::None);
-            }
-            // What lies above the address is none of what there is; of a whole zone the counter
-            // says it.
-            let free =
-                if zone.span().end <= below { zone.free_pages() } else { free_pages(&areas) };
-            all_pages += free;
-            enough |= free >= order.pages();
-            largest = largest.max(run);
-            if run >= Some(order) {
-                kept_back = (kept_back.0 + free, kept_back.1 + mark.keeps(zone, request.zone));
+            all_pages += zone_pages;
+            enough |= zone_pages >= order.pages();
+            largest = largest.max(zone_largest);
+            if zone_largest >= Some(order) {
+                let withheld: u64 = self.parts(zone.id()).iter().map(Zone::deferred_pages).sum();
+                let kept_pages = mark.keeps_of_all(zone, request.zone).saturating_sub(withheld);
+                kept_back = (kept_back.0 + zone_pages, kept_back.1 + kept_pages);
             }
         }
         Ok(match kept_back {

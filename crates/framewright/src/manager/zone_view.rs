@@ -1,15 +1,17 @@
-//! What takes a zone's lock: reached through the manager, so that it always goes with the zone's
-//! own platform.
+//! Zones as a whole: the sums of what their parts count, and what takes the parts' locks. Reached
+//! through the manager, so that it always goes with the zone's own platform.
 
 use crate::block::BLOCK_ORDERS;
 use crate::manager::state::Manager;
 use crate::platform::Platform;
+use crate::units::PfnRange;
 use crate::zone::{
-    BlockRun, Counts, Fault, FreeAreas, Shuffled, Zone, ZoneEvents, ZoneFlow, ZoneId,
+    BlockRun, Counts, Fault, FreeAreas, Segment, Shuffled, Watermarks, Zone, ZoneEvents, ZoneFlow,
+    ZoneId, ZoneKind,
 };
-use core::ops::Deref;
 
-/// A zone and the platform that its memory is seen through.
+/// A zone of a node as a whole, however many parts it has, and the platform that its memory is seen
+/// through. Counts are in pages, may be read at any time, and are exact when nobody allocates.
 ///
 /// A zone alone does not know its platform, and another one has other memory where its tables lead:
 ///
@@ -26,42 +28,168 @@ use core::ops::Deref;
 /// }
 /// ```
 pub struct ZoneView<'a, P: Platform> {
-    zone: &'a Zone,
+    /// At least one, all of one zone.
+    parts: &'a [Zone],
     platform: &'static P,
 }
 
 impl<P: Platform> Manager<P> {
-    /// All zones with memory, as [`zones`](Self::zones), for what takes a zone's lock.
-    pub fn views(&self) -> impl ExactSizeIterator<Item = ZoneView<'_, P>> + Clone {
-        self.zones.iter().map(|zone| ZoneView { zone, platform: self.platform })
+    /// All zones with memory as a whole: nodes ascending, kinds ascending in each.
+    pub fn views(&self) -> impl Iterator<Item = ZoneView<'static, P>> + Clone + use<P> {
+        let (zones, platform) = (self.zones, self.platform);
+        self.slots
+            .iter()
+            .map(move |slots| slots.of(zones))
+            .filter(|parts| !parts.is_empty())
+            .map(move |parts| ZoneView { parts, platform })
     }
 
-    /// A zone, unless it has no memory, for what takes the zone's lock.
+    /// A zone as a whole, unless it has no memory.
     #[must_use]
-    pub fn view(&self, id: ZoneId) -> Option<ZoneView<'_, P>> {
-        Some(ZoneView { zone: self.zone(id)?, platform: self.platform })
+    pub fn view(&self, id: ZoneId) -> Option<ZoneView<'static, P>> {
+        let parts = Some(self.parts(id)).filter(|parts| !parts.is_empty())?;
+        Some(ZoneView { parts, platform: self.platform })
     }
 }
 
-impl<P: Platform> Deref for ZoneView<'_, P> {
-    type Target = Zone;
-
-    fn deref(&self) -> &Zone {
-        self.zone
+impl<P: Platform> Clone for ZoneView<'_, P> {
+    fn clone(&self) -> Self {
+        *self
     }
 }
 
-impl<P: Platform> ZoneView<'_, P> {
+impl<P: Platform> Copy for ZoneView<'_, P> {}
+
+impl<'a, P: Platform> ZoneView<'a, P> {
+    fn sum(&self, of: fn(&Zone) -> u64) -> u64 {
+        self.parts.iter().map(of).sum()
+    }
+
+    /// Its parts, at least one, ascending by address.
+    #[must_use]
+    pub const fn parts(&self) -> &'a [Zone] {
+        self.parts
+    }
+
+    /// Node and kind.
+    #[must_use]
+    pub const fn id(&self) -> ZoneId {
+        self.parts[0].id()
+    }
+
+    /// [`Zone::span`] of all parts.
+    #[must_use]
+    pub fn span(&self) -> PfnRange {
+        let (first, last) = (&self.parts[0], &self.parts[self.parts.len() - 1]);
+        PfnRange { start: first.span().start, end: last.span().end }
+    }
+
+    /// [`Zone::present_pages`] of all parts.
+    #[must_use]
+    pub fn present_pages(&self) -> u64 {
+        self.sum(Zone::present_pages)
+    }
+
+    /// [`Zone::stray_pages`] of all parts.
+    #[must_use]
+    pub fn stray_pages(&self) -> u64 {
+        self.sum(Zone::stray_pages)
+    }
+
+    /// [`Zone::managed_pages`] of all parts.
+    #[must_use]
+    pub fn managed_pages(&self) -> u64 {
+        self.sum(Zone::managed_pages)
+    }
+
+    /// [`Zone::deferred_pages`] of all parts.
+    #[must_use]
+    pub fn deferred_pages(&self) -> u64 {
+        self.sum(Zone::deferred_pages)
+    }
+
+    /// [`Zone::reserved_pages`] of all parts.
+    #[must_use]
+    pub fn reserved_pages(&self) -> u64 {
+        self.sum(Zone::reserved_pages)
+    }
+
+    /// [`Zone::descriptor_pages`] of all parts.
+    #[must_use]
+    pub fn descriptor_pages(&self) -> u64 {
+        self.sum(Zone::descriptor_pages)
+    }
+
+    /// [`Zone::isolated_pages`] of all parts.
+    #[must_use]
+    pub fn isolated_pages(&self) -> u64 {
+        self.sum(Zone::isolated_pages)
+    }
+
+    /// [`Zone::reporting_pages`] of all parts.
+    #[must_use]
+    pub fn reporting_pages(&self) -> u64 {
+        self.sum(Zone::reporting_pages)
+    }
+
+    /// [`Zone::reported_pages`] of all parts.
+    #[must_use]
+    pub fn reported_pages(&self) -> u64 {
+        self.sum(Zone::reported_pages)
+    }
+
+    /// [`Zone::unreported_pages`] of all parts.
+    #[must_use]
+    pub fn unreported_pages(&self) -> u64 {
+        self.sum(Zone::unreported_pages)
+    }
+
+    /// [`Zone::free_pages`] of all parts.
+    #[must_use]
+    pub fn free_pages(&self) -> u64 {
+        self.sum(Zone::free_pages)
+    }
+
+    /// The free pages at which the zone changes its behaviour.
+    #[must_use]
+    pub fn watermarks(&self) -> Watermarks {
+        self.parts[0].watermarks()
+    }
+
+    /// Pages kept from requests that could use zones up to each kind.
+    #[must_use]
+    pub fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
+        self.parts[0].lowmem_reserve()
+    }
+
+    /// Its runs of blocks, ascending. At the border of a part a run ends.
+    pub fn segments(&self) -> impl Iterator<Item = &'static Segment> + Clone + use<'a, P> {
+        self.parts.iter().flat_map(Zone::segments)
+    }
+
+    /// Bytes of its tables.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.sum(|part| part.table_memory().size())
+    }
+
     /// What the zone did since bring-up, as far as that is counted.
     #[must_use]
     pub fn events(&self) -> ZoneEvents {
-        self.zone.events(self.platform)
+        let mut events = ZoneEvents::default();
+        self.parts.iter().for_each(|part| events += part.events(self.platform));
+        events
     }
 
     /// Free blocks by order, 9 first, over all migrate types.
     #[must_use]
     pub fn free_blocks(&self) -> [u32; BLOCK_ORDERS] {
-        self.zone.free_blocks(self.platform)
+        let mut blocks = [0; BLOCK_ORDERS];
+        for part in self.parts {
+            let more = part.free_blocks(self.platform);
+            blocks.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
+        blocks
     }
 
     /// Frames in free blocks that are whole, without those that are isolated. Unlike
@@ -69,18 +197,20 @@ impl<P: Platform> ZoneView<'_, P> {
     /// whose pages are free does not count.
     #[must_use]
     pub fn free_block_pages(&self) -> u64 {
-        self.zone.free_block_pages(self.platform)
+        self.parts.iter().map(|part| part.free_block_pages(self.platform)).sum()
     }
 
-    /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes
+    /// Free memory by order and type. A lock is held for a few blocks at a time, so that it takes
     /// long only for whoever asks; exact when nobody allocates meanwhile.
     #[must_use]
     pub fn free_areas(&self) -> FreeAreas {
-        self.zone.free_areas(self.platform)
+        let mut areas = FreeAreas::EMPTY;
+        self.parts.iter().for_each(|part| areas += part.free_areas(self.platform));
+        areas
     }
 
     /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a
-    /// gap or an overlap inside a segment; neighbouring runs may be alike. The lock is held for at
+    /// gap or an overlap inside a segment; neighbouring runs may be alike. A lock is held for at
     /// most 128 heads at a time and never while `visit` works, which may be slow.
     ///
     /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one
@@ -88,37 +218,51 @@ impl<P: Platform> ZoneView<'_, P> {
     /// moves from one end of the zone to the other may be seen twice or not at all. When nobody
     /// does anything it is exact. What CPUs have in their caches counts as used, as in all tables.
     pub fn for_each_block_run(&self, visit: &mut dyn FnMut(BlockRun)) {
-        self.zone.for_each_block_run(self.platform, visit);
+        self.parts.iter().for_each(|part| part.for_each_block_run(self.platform, visit));
     }
 
     /// Pages that were handed out and came back. Exact at the zone; what goes to and fro between a
     /// caller and its CPU's cache stays out of it.
     #[must_use]
     pub fn flow(&self) -> ZoneFlow {
-        self.zone.flow(self.platform)
+        let mut flow = ZoneFlow::default();
+        self.parts.iter().for_each(|part| flow += part.flow(self.platform));
+        flow
     }
 
-    /// Shuffles its free blocks once more, where the shuffle is on (`page_alloc.shuffle=1`).
-    /// Bring-up has done so once. Other zones may be shuffled at the same time by other CPUs; on
-    /// this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and nothing changed,
-    /// where the shuffle is off or where split blocks of the types *high atomic* or *CMA* have free
-    /// pages, whose tables the pass works in otherwise.
+    /// Shuffles its free blocks once more, where the shuffle is on (`page_alloc.shuffle=1`), in
+    /// each of its parts. Bring-up has done so once. Other zones may be shuffled at the same time
+    /// by other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and
+    /// nothing changed, where the shuffle is off; and where split blocks of the types *high atomic*
+    /// or *CMA* have free pages in some part, whose tables the pass works in otherwise.
     pub fn shuffle(&self) -> bool {
-        self.zone.shuffle(self.platform)
+        let shuffled = |part: &&Zone| part.shuffle(self.platform);
+        self.parts.iter().filter(shuffled).count() == self.parts.len()
     }
 
     /// How shuffled its free blocks are.
     #[must_use]
     pub fn shuffled(&self) -> Shuffled {
-        self.zone.shuffled(self.platform)
+        let mut all = Shuffled::default();
+        for Shuffled { pairs, neighbours } in
+            self.parts.iter().map(|part| part.shuffled(self.platform))
+        {
+            all.pairs += pairs;
+            all.neighbours += neighbours;
+        }
+        all
     }
 
-    /// Walks all entries and lists with the lock held, recounts, and compares. A debugging aid:
-    /// interrupts stay off meanwhile.
+    /// Walks all entries and lists with the lock held, a part at a time, recounts, and compares. A
+    /// debugging aid: interrupts stay off meanwhile.
     ///
     /// # Errors
     /// The first [`Fault`] found.
     pub fn verify(&self) -> Result<Counts, Fault> {
-        self.zone.verify(self.platform)
+        let mut counts = Counts::default();
+        for part in self.parts {
+            counts += part.verify(self.platform)?;
+        }
+        Ok(counts)
     }
 }

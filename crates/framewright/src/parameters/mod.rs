@@ -59,6 +59,9 @@ pub struct Parameters {
     pub reporting: ReportingParameters,
     /// All that is about huge pages.
     pub huge_pages: HugePageParameters,
+    /// `zone_parts=N`: how many parts each zone has, as far as it has GiBs; by the number of CPUs
+    /// otherwise.
+    pub zone_parts: Option<u32>,
     /// `memmap_init_threads=N`, at least 1.
     pub memmap_init_threads: Option<u32>,
     /// What flags and owner words of a page's descriptor in the array begin as; zero otherwise. Not
@@ -87,6 +90,7 @@ impl Default for Parameters {
             reporting: ReportingParameters::default(),
             pages: Pages::Auto,
             huge_pages: HugePageParameters::default(),
+            zone_parts: None,
             memmap_init_threads: None,
             page_template: None,
             memmap: [None; MAX_MEMMAP],
@@ -167,6 +171,12 @@ impl Parameters {
                 Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
                 _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
             },
+            "zone_parts" => {
+                let parts: u32 = value
+                    .parse()
+                    .map_err(|_| "zone_parts= takes a number, 0 for as many as suit")?;
+                self.zone_parts = Some(parts).filter(|&parts| parts != 0);
+            }
             "page_alloc.shuffle" => {
                 self.shuffle = parse_bool(value).ok_or("page_alloc.shuffle= is on or off")?
             }
@@ -278,7 +288,7 @@ mod tests {
     fn known_parameters_are_set_and_the_last_counts() {
         let (parameters, problems) = parse(
             " numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 \
-             pages=inside",
+             pages=inside zone_parts=4",
         );
         assert_eq!(problems, []);
         assert!(!parameters.numa);
@@ -286,6 +296,8 @@ mod tests {
         assert_eq!(parameters.min_free_kbytes, Some(1024));
         assert_eq!(parameters.watermark_scale_factor, 100);
         assert_eq!(parameters.pages, Pages::Inside);
+        assert_eq!(parameters.zone_parts, Some(4));
+        assert_eq!(parse("zone_parts=4 zone_parts=0").0.zone_parts, None);
     }
 
     #[test]

@@ -42,6 +42,14 @@ impl FreeAreas {
     }
 }
 
+impl core::ops::AddAssign for FreeAreas {
+    fn add_assign(&mut self, other: Self) {
+        let runs = self.runs.as_flattened_mut().iter_mut().zip(other.runs.as_flattened());
+        runs.for_each(|(sum, more)| *sum += more);
+        self.blocks.iter_mut().zip(other.blocks).for_each(|(sum, more)| *sum += more);
+    }
+}
+
 impl Zone {
     /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes
     /// long only for whoever asks; exact when nobody allocates meanwhile.

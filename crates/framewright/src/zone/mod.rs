@@ -61,7 +61,7 @@ pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub use locked::ZoneFlow;
-pub(crate) use pfn_range::near_zones;
+pub(crate) use pfn_range::near;
 pub(crate) use refill::Refill;
 pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
@@ -99,10 +99,13 @@ struct Limits {
     reserve: [AtomicU64; ZoneKind::COUNT],
 }
 
-/// One zone of one node. Counts are in pages and may be read at any time; they are exact when
-/// nobody allocates.
+/// One zone of one node, or a part of one: where many CPUs use a zone, its memory is divided at
+/// multiples of 1 GiB into parts, each with a lock, tables and counters of its own. Counts are in
+/// pages and may be read at any time; they are exact when nobody allocates.
 pub struct Zone {
     id: ZoneId,
+    part: u16,
+    parts: u16,
     span: PfnRange,
     pfn_range: PfnRange,
     present_pages: u64,
@@ -127,10 +130,12 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// A zone without memory.
-    pub(crate) fn new(id: ZoneId) -> Self {
+    /// Part `part` of `parts` of a zone, without memory.
+    pub(crate) fn new(id: ZoneId, part: u16, parts: u16) -> Self {
         Self {
             id,
+            part,
+            parts,
             span: PfnRange::new(0, 0),
             pfn_range: PfnRange::new(0, 0),
             present_pages: 0,
@@ -202,8 +207,20 @@ impl Zone {
         self.id
     }
 
+    /// Which of the zone's parts this is, ascending by address from 0 on.
+    #[must_use]
+    pub const fn part(&self) -> u16 {
+        self.part
+    }
+
+    /// How many parts the zone has.
+    #[must_use]
+    pub const fn parts(&self) -> u16 {
+        self.parts
+    }
+
     /// From its first frame to its last, holes included: the node's frames within the kind's
-    /// limits, as Linux counts them.
+    /// limits, as Linux counts them; of these a part has those between its borders.
     #[must_use]
     pub const fn span(&self) -> PfnRange {
         self.span
@@ -284,7 +301,7 @@ impl Zone {
         self.changing.counters.free_pages.load(Ordering::Relaxed)
     }
 
-    /// The free pages at which it changes its behaviour.
+    /// The free pages at which the zone as a whole changes its behaviour.
     #[must_use]
     pub fn watermarks(&self) -> Watermarks {
         let [min_pages, low_pages, high_pages, promo_pages] =
@@ -302,7 +319,7 @@ impl Zone {
         self.limits.watermarks[0].load(Ordering::Relaxed)
     }
 
-    /// Pages kept from requests that could use zones up to each kind.
+    /// Pages that the zone as a whole keeps from requests that could use zones up to each kind.
     #[must_use]
     pub fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
         [0, 1, 2].map(|kind: usize| self.limits.reserve[kind].load(Ordering::Relaxed))
@@ -328,6 +345,11 @@ impl Zone {
                 |order| ListId::of_order(order).map(|list| locked.buddy.blocks(list)).sum();
             order.map_or(0, blocks)
         })
+    }
+
+    /// A part's share of what the zone as a whole keeps.
+    pub(crate) fn share_of(&self, pages: u64) -> u64 {
+        if self.parts == 1 { pages } else { pages.div_ceil(u64::from(self.parts)) }
     }
 
     /// Pages that requests for zones up to `highest` leave, given a watermark: the zone's reserve

@@ -4,42 +4,33 @@
 //! Tables are often placed at an end of a zone. A cache asks two numbers about a frame that is
 //! freed, whatever they are, so that with these two a free of such tables is refused at no cost.
 
-use super::{Segment, Zone, ZoneKind};
+use super::{Segment, Zone};
 use crate::block::table::HeadIn;
 use crate::block::{BlockState, FreeMap, State};
 use crate::page::Near;
 use crate::units::{Order, Pfn, PfnRange};
 
-/// The zones whose frames a CPU keeps if the nearest with memory is the one at `slot`, and how many
-/// frames of them are managed: that zone, and its node's other one. DMA is left to those who ask
-/// for it.
-pub(crate) fn near_zones(zones: &[Zone], slot: usize) -> ([Near; 2], u64) {
-    let home = &zones[slot];
-    let other = zones.iter().find(|zone| {
-        zone.id().node == home.id().node
-            && zone.id() != home.id()
-            && zone.id().kind != ZoneKind::Dma
-            && zone.final_managed_pages() != 0
+/// What a CPU's cache knows of a zone that has these parts and whose part `turn` is the CPU's: of
+/// its frames those of that part are found at once.
+pub(crate) fn near(parts: &[Zone], turn: usize) -> Near {
+    let Some(home) = parts.get(turn) else { return Near::NONE };
+    let longest = home.segments.iter().max_by_key(|segment| segment.blocks);
+    let ranges = parts.iter().map(|part| part.pfn_range).filter(|range| !range.is_empty());
+    let range = ranges.reduce(|all, range| PfnRange {
+        start: all.start.min(range.start),
+        end: all.end.max(range.end),
     });
-    let (other, pages) =
-        other.map_or((Near::NONE, 0), |zone| (zone.near(), zone.final_managed_pages()));
-    ([home.near(), other], home.final_managed_pages() + pages)
+    Near {
+        range: range.unwrap_or(PfnRange::new(0, 0)),
+        table: home.table,
+        segment: longest.copied().unwrap_or(Segment::EMPTY),
+    }
 }
 
 impl Zone {
     /// See the module documentation; as bring-up left the zone.
     pub(crate) const fn pfn_range(&self) -> PfnRange {
         self.pfn_range
-    }
-
-    /// What a CPU's cache knows of the zone.
-    fn near(&self) -> Near {
-        let longest = self.segments.iter().max_by_key(|segment| segment.blocks);
-        Near {
-            range: self.pfn_range,
-            table: self.table,
-            segment: longest.copied().unwrap_or(Segment::EMPTY),
-        }
     }
 
     /// Finds it, at the end of bring-up, while what is free in a block that is managed in part is

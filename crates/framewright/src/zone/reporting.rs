@@ -84,7 +84,7 @@ pub(crate) struct Goal {
     pub(crate) order: Order,
     pub(crate) most_pieces: usize,
     pub(crate) most_pages: u64,
-    /// What the zone must have above its low watermark.
+    /// What the zone must have above its low watermark, of which a part keeps its share.
     pub(crate) guard_pages: u64,
 }
 
@@ -165,12 +165,12 @@ impl Zone {
         batch: &mut Batch,
     ) -> Collected {
         let watermarks = self.watermarks();
-        if self.free_pages() <= watermarks.low_pages + goal.guard_pages {
+        if self.free_pages() <= self.share_of(watermarks.low_pages) + goal.guard_pages {
             return Collected::Short;
         }
         let mut locked = self.lock_coalesced(platform);
-        let mut collector =
-            Collector { goal, min_pages: watermarks.min_pages, batch, cursor, visited: 0 };
+        let min_pages = self.share_of(watermarks.min_pages);
+        let mut collector = Collector { goal, min_pages, batch, cursor, visited: 0 };
         let collected = collector.collect_blocks(&mut locked);
         if collected == Collected::All && goal.order < Order::BLOCK {
             return collector.collect_runs(&mut locked);
@@ -230,7 +230,7 @@ impl Zone {
 /// A search for what is to be reported next, under one hold of the lock.
 struct Collector<'a> {
     goal: Goal,
-    /// The zone's min watermark, below which nothing is taken.
+    /// Its share of the zone's min watermark, below which nothing is taken.
     min_pages: u64,
     batch: &'a mut Batch,
     cursor: &'a mut Cursor,

@@ -76,6 +76,8 @@ pub enum FaultKind {
     /// A block that is in use is noted as reported or zero, or a head, a list or a count says
     /// something else than the bitmaps.
     BadReported,
+    /// A block lies outside the part of the zone that has it (invariant 44).
+    OutsidePart,
     /// Two free buddies of one type were not merged.
     Unmerged,
     /// A counter is not what the table adds up to (invariant 9).

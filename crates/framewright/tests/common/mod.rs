@@ -16,11 +16,14 @@ use std::collections::BTreeMap;
 /// A manager and a tally of what it must hold.
 pub type Fake = Manager<FakeMachine>;
 
-/// Parameters of a command line, and `careful=` when this run is.
+/// Parameters of a command line, and `careful=` when this run is. `FRAMEWRIGHT_PARTS=4` in the
+/// environment divides zones that the line does not divide; not all known answers hold then.
 pub fn parameters(line: &str) -> Parameters {
     let careful =
         framewright_testkit::careful().map_or(String::new(), |seed| format!(" careful={seed}"));
-    Parameters::parse(&format!("{line}{careful}"), &mut |problem| panic!("{problem}"))
+    let parts = std::env::var("FRAMEWRIGHT_PARTS")
+        .map_or(String::new(), |parts| format!("zone_parts={parts} "));
+    Parameters::parse(&format!("{parts}{line}{careful}"), &mut |problem| panic!("{problem}"))
 }
 
 /// Whether this run is careful.
@@ -71,6 +74,8 @@ pub enum Descriptors {
     Eager,
     /// In an array, written later.
     Deferred,
+    /// Nowhere, in zones of up to four parts.
+    InParts,
 }
 
 impl Descriptors {
@@ -86,7 +91,7 @@ impl Descriptors {
         reserved: &[PhysRange],
     ) -> Result<Fake, BringUpError> {
         let (pages, policy) = match self {
-            Self::None => (Pages::None, Policy::OnDemand),
+            Self::None | Self::InParts => (Pages::None, Policy::OnDemand),
             Self::Inside => (Pages::Inside, Policy::OnDemand),
             Self::Eager => (Pages::Auto, Policy::Eager),
             Self::Deferred => (Pages::Auto, Policy::Deferred),
@@ -97,6 +102,7 @@ impl Descriptors {
         }
         let mut parameters = with_pages(pages);
         parameters.policy = policy;
+        self.divide(&mut parameters);
         let manager = bring_up_with(machine, reserved, &parameters)?;
         manager.vmemmap().initialise_deferred(&framewright_jobs::NoHelpers);
         Ok(manager)
@@ -107,7 +113,15 @@ impl Descriptors {
         if self.has_array() {
             return self.bring_up(machine);
         }
-        bring_up_with(machine, &[], &with_pages(Pages::Inside)).expect("bring-up")
+        let mut parameters = with_pages(Pages::Inside);
+        self.divide(&mut parameters);
+        bring_up_with(machine, &[], &parameters).expect("bring-up")
+    }
+
+    fn divide(self, parameters: &mut Parameters) {
+        if self == Self::InParts {
+            parameters.zone_parts = Some(4);
+        }
     }
 
     /// Whether every page has a descriptor in an array.

@@ -152,7 +152,7 @@ fn what_was_freed_last_is_used_again_where_the_zone_has_nothing() {
 
 #[test]
 fn a_cache_refills_from_another_zone_while_that_is_drained() {
-    explore(Shape { blocks: 1, cpus: 2, below: 1 }, Some(4), |model| {
+    explore(Shape { below: 1, ..blocks(1, 2) }, Some(4), |model| {
         // All of the zone that is near.
         let near = take_past(model, 9);
         assert!(near.start.0 >= START);
@@ -167,6 +167,46 @@ fn a_cache_refills_from_another_zone_while_that_is_drained() {
         give(model, held[0]);
         let [_, kept] = held;
         vec![near, kept]
+    });
+}
+
+/// Two parts of a zone, a block each, of which each of two CPUs asks one first.
+const fn parts() -> Shape {
+    Shape { below: 1, divided: true, ..blocks(1, 2) }
+}
+
+#[test]
+fn a_cpu_whose_part_is_empty_takes_of_another_while_its_cpu_drains() {
+    explore(parts(), Some(3), |model| {
+        // All of the part that is this CPU's.
+        let own = take_past(model, 9);
+        assert_eq!(own.end.0, START + (1 << 18));
+        let other = on(model, 1, move || {
+            let held = take_movable(model, 3);
+            drain(model);
+            held
+        });
+        let mine = take_movable(model, 3);
+        let theirs = join(other);
+        let held = [mine, theirs].map(|held| held.expect("there is memory"));
+        assert!(held.iter().all(|held| held.start >= own.end));
+        // What lies in another part of the zone is kept, and goes back to that part.
+        give(model, held[0]);
+        vec![own, held[1]]
+    });
+}
+
+#[test]
+fn a_range_in_two_parts_is_freed_while_both_are_asked() {
+    explore(parts(), Some(3), |model| {
+        let [low, high] = [take_past(model, 9), take_past(model, 9)];
+        assert_eq!(low.end, high.start);
+        let other = on(model, 1, move || take_movable(model, 9));
+        model.give_back(PfnRange { start: low.start, end: high.end }).expect("it is held");
+        let mine = take_movable(model, 9);
+        let held: Vec<PfnRange> = [mine, join(other)].into_iter().flatten().collect();
+        assert!(!held.is_empty());
+        held
     });
 }
 

@@ -22,6 +22,7 @@ mod eager;
 mod exhaustion;
 mod halves;
 mod hvo;
+mod in_parts;
 mod inside;
 mod isolation;
 mod largest;
@@ -51,7 +52,8 @@ mod shuffle;
 mod threads;
 mod vmemmap;
 mod vmemmap_layouts;
+mod zone_parts;
 
-/// Where the tests of this program have the descriptors of their pages. `deferred`, `eager` and
-/// `inside` run some of them once more with another value.
+/// Where the tests of this program have the descriptors of their pages. `deferred`, `eager`,
+/// `inside` and `in_parts` run some of them once more with another value.
 const HERE: crate::common::Descriptors = crate::common::Descriptors::None;

@@ -60,7 +60,7 @@ fn what_is_asked_for_beyond_memory_is_reached_as_far_as_it_goes() {
             };
             assert!(manager.allocate(&request).is_err());
         }
-        for zone in manager.zones() {
+        for zone in manager.views() {
             assert!(
                 zone.free_pages() >= zone.watermarks().min_pages.min(zone.managed_pages() / 2),
                 "{:?}",

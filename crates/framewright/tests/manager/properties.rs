@@ -132,10 +132,10 @@ fn tally(shape: &Shape) -> BTreeMap<(usize, ZoneKind), ZoneTally> {
 
 fn compare_zones(shape: &Shape, manager: &Fake) {
     let zones = tally(shape);
-    assert_eq!(zones.len(), manager.zones().len());
+    assert_eq!(zones.len(), manager.views().count());
     for ((node, kind), expected) in zones {
         let id = ZoneId { node: NodeId::new(node).expect("a node"), kind };
-        let zone = manager.zone(id).expect("the zone has pages");
+        let zone = manager.view(id).expect("the zone has pages");
         assert_eq!(zone.present_pages(), expected.present, "{id} present");
         assert_eq!(zone.stray_pages(), expected.stray, "{id} stray");
         // The span is the node's, cut by the kind's limits.

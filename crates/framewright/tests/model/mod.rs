@@ -77,20 +77,27 @@ pub struct Shape {
     pub cpus: u32,
     /// Blocks before [`START`], which are a zone of their own.
     pub below: u64,
+    /// All of it lies 1 GiB higher, and those blocks are a part of the same zone.
+    pub divided: bool,
 }
 
 impl Shape {
     /// One zone.
     pub const fn new(blocks: u64, cpus: u32) -> Self {
-        Self { blocks, cpus, below: 0 }
+        Self { blocks, cpus, below: 0, divided: false }
+    }
+
+    /// Where the blocks begin.
+    const fn border(self) -> u64 {
+        if self.divided { START + (1 << 18) } else { START }
     }
 
     const fn start(self) -> u64 {
-        START - self.below * 512
+        self.border() - self.below * 512
     }
 
     const fn end(self) -> u64 {
-        START + self.blocks * 512 + TABLE_PAGES
+        self.border() + self.blocks * 512 + TABLE_PAGES
     }
 }
 
@@ -262,7 +269,8 @@ fn bring_up(platform: &'static Machine) -> Box<Model> {
     for _ in 0..platform.shape.cpus {
         topology.add_cpu(NodeId::ZERO).expect("few CPUs");
     }
-    let parameters = parameters();
+    let mut parameters = parameters();
+    parameters.zone_parts = platform.shape.divided.then_some(2);
     let mut storage = Box::new(MemblockStorage::new());
     // SAFETY: the memory is the model's, and the manager of the execution before is gone.
     let early = unsafe { Memblock::new(platform, &mut storage, map, &topology) }.expect("early");
@@ -280,13 +288,16 @@ fn parameters() -> Box<Parameters> {
 /// Takes what bring-up left of the frames for tables out of the game; returns how many pages are
 /// free then.
 fn set_aside(model: &Model) -> u64 {
-    let end = START + model.platform().shape.blocks * 512;
+    let shape = model.platform().shape;
+    let end = shape.border() + shape.blocks * 512;
     let mut left = [Pfn(0); 64];
-    let managed = end - model.platform().shape.start();
+    let managed = end - shape.start();
     let spare = model.totals().free_pages - managed;
     let spare = usize::try_from(spare).expect("the tables fit behind the blocks");
-    // The fullest block is used first, which is this.
+    // The fullest block is used first, which is this: in the part that the last CPU asks first.
+    CPU.with(|cpu| cpu.set(shape.cpus - 1));
     let taken = model.allocate_bulk(&Request::pages(1), &mut left[..spare]).expect("they are free");
+    CPU.with(|cpu| cpu.set(0));
     assert!(taken == spare && left[..spare].iter().all(|page| page.0 >= end), "{left:?}");
     managed
 }

@@ -215,7 +215,7 @@ impl<P: Platform> Pool<'_, P> {
         let size = self.size;
         let found = self.take_one(nodes).ok_or(PoolError::NoPage(size))?;
         let (node, taken) = found;
-        self.prepare_pages(node, &taken);
+        self.prepare_pages(&taken);
         {
             let mut accounting = self.accounting();
             let left = accounting.counts(size).reserved;
@@ -224,8 +224,8 @@ impl<P: Platform> Pool<'_, P> {
             if allowed && accounting.add_surplus(size, node, 1) == 1 {
                 accounting.use_free(size, node);
                 accounting.counts_mut(size).reserved -= u64::from(reserved);
-                for (_, zone) in self.manager.hugetlb().node_zones(node) {
-                    for chain in taken.lists[zone.id().kind as usize].chains() {
+                for (_, zone, list) in self.lists_of(&taken) {
+                    for chain in list.chains() {
                         if chain.pages == 1 && zone.is_good_in_pool(chain.first) {
                             accounting.count_reused(size, chain.reported);
                             mark(zone, chain.first, if reserved { RESTORE } else { 0 });
@@ -237,7 +237,7 @@ impl<P: Platform> Pool<'_, P> {
                 }
             }
         }
-        self.give_back(node, &taken);
+        self.give_back(&taken);
         Err(if reserved {
             PoolError::NotReserved { pages: 1, reserved: 0 }
         } else {

@@ -60,14 +60,16 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<'m, P: Platform> Hugetlb<'m, P> {
-    /// Zones of a node that have memory, highest first, each with its place among all.
+    /// Parts of the zones of a node that have memory, the highest zone first, each with its place
+    /// among all.
     pub(super) fn node_zones(
         self,
         node: NodeId,
     ) -> impl Iterator<Item = (usize, &'static Zone)> + use<'m, P> {
-        ZoneKind::ALL.into_iter().rev().filter_map(move |kind| {
-            let slot = usize::from(*self.manager.slots.get(ZoneId { node, kind }.index())?);
-            Some((slot, self.manager.zones.get(slot)?))
+        ZoneKind::ALL.into_iter().rev().flat_map(move |kind| {
+            let zone = ZoneId { node, kind };
+            let first = self.manager.slots.get(zone.index()).map_or(0, |slots| slots.first.into());
+            (first..).zip(self.manager.parts(zone))
         })
     }
 

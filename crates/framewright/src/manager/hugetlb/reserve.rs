@@ -109,19 +109,20 @@ impl<P: Platform> Pool<'_, P> {
         if taken.pages() == 0 {
             return 0;
         }
-        self.prepare_pages(node, &taken);
+        self.prepare_pages(&taken);
         let added = {
             let mut accounting = self.accounting();
             let added = accounting.add_surplus(size, node, taken.pages());
             let mut left = added;
-            for (slot, zone) in self.manager.hugetlb().node_zones(node) {
-                let list = taken.lists[zone.id().kind as usize].take(zone.table(), left);
+            for (slot, list) in taken.lists_mut() {
+                let Some(zone) = self.manager.zones.get(slot) else { continue };
+                let list = list.take(zone.table(), left);
                 left -= list.pages();
                 accounting.list(size, slot).append(zone.table(), list);
             }
             added
         };
-        self.give_back(node, &taken);
+        self.give_back(&taken);
         added
     }
 
@@ -151,7 +152,7 @@ impl<P: Platform> Pool<'_, P> {
                     // Somebody has them by now.
                     break;
                 }
-                self.give_back(node, &taken);
+                self.give_back(&taken);
                 left -= pages;
             }
         }
@@ -162,6 +163,7 @@ impl<P: Platform> Pool<'_, P> {
         let size = self.size;
         let mut taken = Taken::NONE;
         let mut accounting = self.accounting();
+        let most = most.min(self.within_reach(&mut accounting, node, &taken));
         let pages = accounting.drop_surplus(size, node, most);
         self.take_off(&mut accounting, node, pages, &mut taken);
         taken

@@ -284,7 +284,7 @@ impl<P: Platform> Pool<'_, P> {
                         // Somebody has them, or somebody reserved them.
                         break;
                     }
-                    self.give_back(node, &taken);
+                    self.give_back(&taken);
                     left -= pages;
                 }
             });
@@ -298,11 +298,11 @@ impl<P: Platform> Pool<'_, P> {
         let mut taken = Taken::NONE;
         while taken.pages() < most.min(PAGES_AT_ONCE) {
             let mut accounting = self.accounting();
-            let wanted = (most - taken.pages()).min(accounting.removable(size, count));
+            let reach = self.within_reach(&mut accounting, node, &taken);
+            let wanted = (most - taken.pages()).min(accounting.removable(size, count)).min(reach);
             // All that a node has comes off at once. A part has to be counted off, link after link
             // and with the lock held; and what is restored sets memory free for the rest.
-            let is_whole = wanted >= accounting.node(size, node).free
-                && !self.is_much_for_vmemmap(Direction::Shrink);
+            let is_whole = wanted >= reach && !self.is_much_for_vmemmap(Direction::Shrink);
             let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
             let pages = accounting.drop_free(size, node, count, most);
             if pages == 0 {
@@ -313,7 +313,28 @@ impl<P: Platform> Pool<'_, P> {
         taken
     }
 
-    /// Takes so many free pages of a node off its lists, which have them.
+    /// How many free pages of a node [`take_off`](Self::take_off) can take.
+    pub(super) fn within_reach(
+        &self,
+        accounting: &mut Accounting,
+        node: NodeId,
+        taken: &Taken,
+    ) -> u64 {
+        let mut room = taken.room();
+        let mut reach = |(slot, _)| {
+            let pages = accounting.list(self.size, slot).pages();
+            let is_known = taken.lists().any(|(of, _)| of == slot);
+            if pages == 0 || !is_known && room == 0 {
+                return 0;
+            }
+            room -= usize::from(!is_known);
+            pages
+        };
+        self.manager.hugetlb().node_zones(node).map(&mut reach).sum()
+    }
+
+    /// Takes so many free pages of a node off its lists, which have them
+    /// [within reach](Self::within_reach).
     pub(super) fn take_off(
         &self,
         accounting: &mut Accounting,
@@ -324,9 +345,13 @@ impl<P: Platform> Pool<'_, P> {
         let size = self.size;
         let mut left = pages;
         for (slot, zone) in self.manager.hugetlb().node_zones(node) {
+            if left == 0 || accounting.list(size, slot).pages() == 0 {
+                continue;
+            }
+            let Some(taken) = taken.list(slot) else { continue };
             let list = accounting.list(size, slot).take(zone.table(), left);
             left -= list.pages();
-            taken.lists[zone.id().kind as usize].append(zone.table(), list);
+            taken.append(zone.table(), list);
         }
     }
 

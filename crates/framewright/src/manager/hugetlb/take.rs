@@ -111,16 +111,17 @@ impl<P: Platform> Pool<'_, P> {
         } else {
             self.take_marked(&mut taken, node, most, ORDINARY);
         }
-        self.count_taken(most, taken.pages());
+        self.count_taken(most, &taken);
         taken
     }
 
-    fn count_taken(&self, wanted: u64, got: u64) {
-        let size = self.size;
+    fn count_taken(&self, wanted: u64, taken: &Taken) {
+        let (size, got) = (self.size, taken.pages());
         if !size.is_gigantic() {
+            let is_short = got < wanted && !taken.is_full();
             // Relaxed: counters, changed once for many pages.
             self.manager.pools.taken_pages.fetch_add(got, Ordering::Relaxed);
-            self.manager.pools.short_takes.fetch_add(u64::from(got < wanted), Ordering::Relaxed);
+            self.manager.pools.short_takes.fetch_add(u64::from(is_short), Ordering::Relaxed);
         }
     }
 
@@ -131,13 +132,12 @@ impl<P: Platform> Pool<'_, P> {
         // Sections that are taken whole give up their map without a page table.
         let least = if self.manager.hugetlb().optimizes_vmemmap() { SECTION } else { size.order() };
         for &mark in marks {
-            for (_, zone) in self.manager.hugetlb().node_zones(node) {
-                while left != 0 {
-                    let kind = zone.id().kind;
-                    let mut note = |run| taken.note(kind, run);
+            for (slot, zone) in self.manager.hugetlb().node_zones(node) {
+                while left != 0 && taken.has_room(slot) {
+                    let mut note = |run| taken.note(slot, run);
                     let (keep, most) = match self.spared_at_boot(mark) {
                         Some(spared) => (0, left.min(spared)),
-                        None => (mark.keeps(zone, ZoneKind::Normal), left),
+                        None => (self.manager.keeps(mark, zone, ZoneKind::Normal), left),
                     };
                     let list = zone.take_for_pool(
                         self.manager.platform,
@@ -154,7 +154,9 @@ impl<P: Platform> Pool<'_, P> {
                         break;
                     }
                     left -= list.pages();
-                    taken.lists[zone.id().kind as usize].append(zone.table(), list);
+                    if let Some(taken) = taken.list(slot).filter(|_| list.pages() != 0) {
+                        taken.append(zone.table(), list);
+                    }
                 }
             }
         }
@@ -170,8 +172,13 @@ impl<P: Platform> Pool<'_, P> {
             return None;
         }
         let free: u64 = self.manager.zones.iter().map(Zone::free_pages).sum();
-        let keep: u64 =
-            self.manager.zones.iter().map(|zone| mark.keeps(zone, ZoneKind::Normal)).sum();
+        let keeps = |zone: &Zone| {
+            let parts = self.manager.parts(zone.id()).iter();
+            let withheld: u64 = parts.map(Zone::deferred_pages).sum();
+            mark.keeps_of_all(zone, ZoneKind::Normal).saturating_sub(withheld)
+        };
+        let firsts = self.manager.zones.iter().filter(|zone| zone.part() == 0);
+        let keep: u64 = firsts.map(keeps).sum();
         Some(free.saturating_sub(keep) / size.frames())
     }
 
@@ -187,7 +194,13 @@ impl<P: Platform> Pool<'_, P> {
         while taken.pages() < most {
             match self.manager.allocate(&request) {
                 Ok(range) => {
-                    let Ok((zone, _)) = self.manager.zone_of_range(range) else { return };
+                    let Ok((zone, segment)) = self.manager.zone_of_range(range) else { return };
+                    let slot = usize::from(segment.zone);
+                    let Some(list) = taken.list(slot) else {
+                        // Allocated just now, and nobody else knows of it.
+                        let _ = self.manager.free_uncached(range, Location::caller());
+                        return;
+                    };
                     let Some(chain) =
                         zone.adopt_for_pool(self.manager.platform, range.start, size.order())
                     else {
@@ -200,9 +213,8 @@ impl<P: Platform> Pool<'_, P> {
                         }
                         continue;
                     };
-                    taken.note(zone.id().kind, Some(range));
-                    taken.lists[zone.id().kind as usize]
-                        .append(zone.table(), PageList::unreported(chain));
+                    list.append(zone.table(), PageList::unreported(chain));
+                    taken.note(slot, Some(range));
                 }
                 Err(AllocateError::Damaged(_)) if damaged < DAMAGED_TRIES => damaged += 1,
                 Err(_) => return,
@@ -225,7 +237,7 @@ impl<P: Platform> Pool<'_, P> {
             } else {
                 self.take_marked(&mut taken, node, left, marks);
             }
-            if taken.pages() == most {
+            if taken.pages() == most || taken.is_full() {
                 Ok(())
             } else {
                 Err((most - taken.pages()).saturating_mul(size.frames()))
@@ -243,14 +255,23 @@ impl<P: Platform> Pool<'_, P> {
                 &mut attempt,
             );
         }
-        self.count_taken(most, taken.pages());
+        self.count_taken(most, &taken);
         taken
     }
 
+    /// What of pages is in which part of which zone.
+    pub(super) fn lists_of<'a>(
+        &self,
+        taken: &'a Taken,
+    ) -> impl Iterator<Item = (usize, &'static Zone, PageList)> + use<'a, P> {
+        let zones = self.manager.zones;
+        taken.lists().filter_map(move |(slot, list)| Some((slot, zones.get(slot)?, list)))
+    }
+
     /// Gives pages back to their zones.
-    pub(super) fn give_back(&self, node: NodeId, taken: &Taken) {
-        for (_, zone) in self.manager.hugetlb().node_zones(node) {
-            self.give_back_list(zone, taken.lists[zone.id().kind as usize]);
+    pub(super) fn give_back(&self, taken: &Taken) {
+        for (_, zone, list) in self.lists_of(taken) {
+            self.give_back_list(zone, list);
         }
     }
 
@@ -303,22 +324,21 @@ impl<P: Platform> Pool<'_, P> {
     /// back.
     pub(super) fn publish_pages(&self, node: NodeId, taken: &Taken) -> u64 {
         let size = self.size;
-        let returned = self.prepare_pages(node, taken);
+        let returned = self.prepare_pages(taken);
         let mut accounting = self.accounting();
         accounting.add_free(size, node, taken.pages());
-        for (slot, zone) in self.manager.hugetlb().node_zones(node) {
-            accounting.list(size, slot).append(zone.table(), taken.lists[zone.id().kind as usize]);
+        for (slot, zone, list) in self.lists_of(taken) {
+            accounting.list(size, slot).append(zone.table(), list);
         }
         returned
     }
 
     /// What is done to pages before anybody sees them.
-    pub(super) fn prepare_pages(&self, node: NodeId, taken: &Taken) -> u64 {
+    pub(super) fn prepare_pages(&self, taken: &Taken) -> u64 {
         let size = self.size;
         let is_ours = !self.manager.pools.has_vmemmap_hook.load(Ordering::Relaxed);
-        let prepare = |(_, zone): (usize, &'static Zone)| {
-            let list = taken.lists[zone.id().kind as usize];
-            let runs = taken.runs(zone.id().kind).filter(|_| is_ours && list.pages() != 0);
+        let prepare = |(slot, zone, list): (usize, &'static Zone, PageList)| {
+            let runs = taken.runs(slot).filter(|_| is_ours && list.pages() != 0);
             debug_assert!(
                 runs.clone()
                     .is_none_or(|runs| runs.map(PfnRange::pages).sum::<u64>()
@@ -337,7 +357,7 @@ impl<P: Platform> Pool<'_, P> {
                     .sum(),
             }
         };
-        self.manager.hugetlb().node_zones(node).map(prepare).sum()
+        self.lists_of(taken).map(prepare).sum()
     }
 
     /// The manager itself cares for the descriptors of pages that nobody sees yet. Returns how many

@@ -11,9 +11,10 @@ use crate::manager::hugetlb::boot::choose_boot_pages;
 use crate::manager::init::check::check;
 use crate::manager::init::error::{BringUpError, BringUpFailed};
 use crate::manager::init::frame::{BringUp, Frame};
+use crate::manager::init::homes::{cpus_by_node, give_caches_homes};
 use crate::manager::init::node_clock::{NodeClock, Work};
 use crate::manager::init::obtained::{Obtained, place_tables};
-use crate::manager::init::plan::{Plan, TableSize, ZoneSet, zone_span};
+use crate::manager::init::plan::{Plan, TableSize, ZoneSet, parts_for, zone_span};
 use crate::manager::init::seed::begin_shuffling;
 use crate::manager::init::vmemmap::{
     VmemmapBitmaps, first_value, node_of_segment, note_absent, withheld,
@@ -27,17 +28,16 @@ use crate::manager::state::tunables::{Settings, Tunables};
 use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::manager::state::{BringUpTimes, Manager};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Descriptors, Limits, Near};
+use crate::page::Descriptors;
 use crate::parameters::Policy;
 use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
-use crate::units::{MAX_NODES, NodeId, Order, PAGES_PER_BLOCK};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use crate::vmemmap::{ArrayMemory, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
-use crate::zone::near_zones;
-use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
+use crate::zone::{Segment, Zone};
 
 impl<P: Platform> Manager<P> {
     /// Brings all memory up that `early` knows, and ends it.
@@ -124,6 +124,7 @@ impl<P: Platform> Manager<P> {
             directory,
             caches,
             sole: same.and_then(|zone| zones.get(zone)),
+            is_divided: zones.iter().any(|zone| zone.parts() != 1),
             pressure: PressureState::new(aids.watch()),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
@@ -193,7 +194,11 @@ fn prepare<P: Platform>(
     }
     place_tables(early, input.parameters);
     let started_ns = input.started_ns.or_else(|| platform.now_ns());
-    let plan = Plan::measure(early.runs());
+    let cpus = cpus_by_node(platform);
+    let wanted = input.parameters.zone_parts;
+    let plan = Plan::measure(early.runs(), &|node| {
+        wanted.unwrap_or_else(|| parts_for(cpus[node.index()]))
+    });
     let mut memory = Obtained::new(early);
     let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;
     frame.fill(memory.early, &plan);
@@ -288,7 +293,13 @@ fn allocate_tables<P: Platform>(
         rest = others;
         let segments: &'static [Segment] = segments;
         let id = frame.zones[slot].id();
-        let span = zone_span(frame.nodes[id.node.index()].span, id);
+        let mut span = zone_span(frame.nodes[id.node.index()].span, id);
+        if frame.zones[slot].part() != 0 {
+            span.start = border(segments, span.start);
+        }
+        if frame.zones[slot].part() + 1 != frame.zones[slot].parts() {
+            span.end = border(rest, span.end);
+        }
         if segments.is_empty() {
             frame.zones[slot].attach(span, segments, ZoneTables::EMPTY);
             continue;
@@ -313,6 +324,12 @@ fn allocate_tables<P: Platform>(
     Ok(())
 }
 
+/// Where the part begins whose first segment is the first of these.
+fn border(segments: &[Segment], otherwise: Pfn) -> Pfn {
+    let start = |first: &Segment| Pfn(first.start.start().0 & !(Order::MAX.pages() - 1));
+    segments.first().map_or(otherwise, start)
+}
+
 /// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with
 /// more free frames than those need.
 fn any_free<P: Platform>(early: &Memblock<'_, P>, inside: bool) -> bool {
@@ -323,46 +340,4 @@ fn any_free<P: Platform>(early: &Memblock<'_, P>, inside: bool) -> bool {
         found |= (border - range.start.0).max((range.end.0 - border).min(PAGES_PER_BLOCK)) >= least;
     });
     found
-}
-
-/// Each CPU keeps frames of the zones of the nearest node with memory, as many as its share of them
-/// allows; the highest is asked first.
-#[inline(never)]
-fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
-    let (nodes, slots, zones) = (&*frame.nodes, &*frame.slots, &*frame.zones);
-    let home = |node: usize| {
-        let node = nodes.get(node).or(nodes.first());
-        let near = node.into_iter().flat_map(|node| node.fallback).flat_map(|&node| {
-            ZoneKind::ALL.into_iter().rev().map(move |kind| slots[ZoneId { node, kind }.index()])
-        });
-        near.map(usize::from)
-            .find(|&slot| zones.get(slot).is_some_and(|zone| zone.final_managed_pages() != 0))
-    };
-    let mut cpus_of_node = [0_u32; MAX_NODES];
-    (0..platform.cpus()).for_each(|cpu| cpus_of_node[platform.cpu_node(cpu).index()] += 1);
-    // CPUs of a node without memory share another's.
-    let mut sharers = [0_u32; MAX_NODES];
-    for (node, &cpus) in cpus_of_node.iter().enumerate().filter(|&(_, &cpus)| cpus != 0) {
-        if let Some(slot) = home(node) {
-            sharers[zones[slot].id().node.index()] += cpus;
-        }
-    }
-    // Neighbouring CPUs are nearly always on one node; where they are not, finding its zone again
-    // is short.
-    let mut last: Option<(NodeId, usize, [Near; 2], Limits)> = None;
-    for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
-        let node = platform.cpu_node(cpu);
-        let (slot, near, limits) = match last {
-            Some((of, slot, near, limits)) if of == node => (slot, near, limits),
-            _ => {
-                let Some(slot) = home(node.index()) else { continue };
-                let (near, pages) = near_zones(zones, slot);
-                let sharers = sharers[zones[slot].id().node.index()].max(1);
-                let limits = Limits::of_share(pages / u64::from(sharers));
-                last = Some((node, slot, near, limits));
-                (slot, near, limits)
-            }
-        };
-        *cache = CpuCache::new(slot, near, &limits);
-    }
 }

@@ -5,7 +5,7 @@ use crate::manager::init::error::BringUpError;
 use crate::manager::init::obtained::Obtained;
 use crate::manager::init::plan::{Plan, for_each_segment};
 use crate::manager::state::pools::Pools;
-use crate::manager::state::{NO_ZONE, Node};
+use crate::manager::state::{Node, ZoneSlots};
 use crate::memblock::Memblock;
 use crate::page::{CpuCache, Limits, Near, Partial};
 use crate::parameters::Parameters;
@@ -13,6 +13,7 @@ use crate::platform::Platform;
 use crate::sync::Readers;
 use crate::units::{MAX_NODES, NodeId, PfnRange};
 use crate::vmemmap::Part;
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::fallback::fallback_order;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 
@@ -29,7 +30,7 @@ pub struct BringUp<'a> {
 /// Everything that is allocated before zones have tables.
 pub(crate) struct Frame {
     pub(crate) zones: &'static mut [Zone],
-    pub(crate) slots: &'static mut [u16],
+    pub(crate) slots: &'static mut [ZoneSlots],
     pub(crate) nodes: &'static mut [Node],
     pub(crate) directory: &'static mut [Segment],
     pub(crate) by_zone: &'static mut [Segment],
@@ -57,11 +58,11 @@ impl Frame {
         // placed now may cut one more run in two.
         let mut free_runs = 0;
         memory.early.for_each_free(&mut |_, _| free_runs += 1);
-        let partials = 2 * (free_runs + plan.zones.len() + nodes + 3);
+        let partials = 2 * (free_runs + plan.parts + nodes + 3);
         // Enough that CPUs seldom meet.
         let readers = platform.cpus() as usize * 4;
-        let bytes = room::<Zone>(plan.zones.len() as u64)
-            + room::<u16>(slots as u64)
+        let bytes = room::<Zone>(plan.parts as u64)
+            + room::<ZoneSlots>(slots as u64)
             + room::<Node>(nodes as u64)
             + 2 * room::<Segment>(plan.segments as u64)
             + room::<NodeId>((nodes * nodes) as u64)
@@ -70,7 +71,7 @@ impl Frame {
             + room::<Partial>(partials as u64)
             + room::<Readers>(readers as u64)
             + room::<Part>(nodes as u64)
-            + Pools::room(plan.zones.len(), nodes, parameters);
+            + Pools::room(plan.parts, nodes, parameters);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one
         // range of the map (invariants 1, 3 and 15).
@@ -87,8 +88,8 @@ impl Frame {
             vmemmap_fallback: None,
         };
         Ok(Self {
-            zones: carver.values(plan.zones.len(), |_| Zone::new(unset)),
-            slots: carver.values(slots, |_| NO_ZONE),
+            zones: carver.values(plan.parts, |_| Zone::new(unset, 0, 1)),
+            slots: carver.values(slots, |_| ZoneSlots::NONE),
             nodes: carver.values(nodes, node),
             directory: carver.values(plan.segments, |_| Segment::EMPTY),
             by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
@@ -97,14 +98,14 @@ impl Frame {
             partials: carver.values(partials, |_| Partial::empty()),
             readers: carver.values(readers, |_| Readers::new()),
             parts: carver.values(nodes, |_| Part::None),
-            pools: Pools::carve(&mut carver, plan.zones.len(), nodes, parameters),
+            pools: Pools::carve(&mut carver, plan.parts, nodes, parameters),
             caches: carver.values(platform.cpus() as usize, |_| {
                 CpuCache::new(usize::MAX, [Near::NONE; 2], &Limits::NONE)
             }),
         })
     }
 
-    /// Numbers the zones, fills both arrays of segments and the nodes.
+    /// Numbers the parts of zones, fills both arrays of segments and the nodes.
     #[inline(never)]
     pub(crate) fn fill<P: Platform>(&mut self, early: &Memblock<'_, P>, plan: &Plan) {
         let mut next = 0;
@@ -112,16 +113,21 @@ impl Frame {
             for kind in ZoneKind::ALL {
                 let id = ZoneId { node, kind };
                 if plan.zones.contains(id) {
-                    self.zones[usize::from(next)] = Zone::new(id);
-                    self.slots[id.index()] = next;
-                    next += 1;
+                    let parts = plan.divisions.parts(id);
+                    self.slots[id.index()] = ZoneSlots { first: next, parts };
+                    for part in 0..parts {
+                        self.zones[usize::from(next)] = Zone::new(id, part, parts);
+                        next += 1;
+                    }
                 }
             }
         }
         let (directory, slots) = (&mut *self.directory, &*self.slots);
         let mut filled = 0;
-        for_each_segment(early.runs(), |zone, start, blocks| {
-            directory[filled] = Segment { start, blocks, index: 0, zone: slots[zone.index()] };
+        for_each_segment(early.runs(), &plan.divisions, |run| {
+            let zone = slots[run.zone.index()].first + run.part;
+            let (start, blocks) = (BlockNumber(run.start), run.end - run.start);
+            directory[filled] = Segment { start, blocks, index: 0, zone };
             filled += 1;
         });
         // By zone, ascending in each: a stable selection, as there are few of both.

@@ -8,6 +8,7 @@ mod bring_up;
 mod check;
 pub(super) mod error;
 mod frame;
+mod homes;
 mod node_clock;
 pub(super) mod obtained;
 mod plan;

@@ -6,42 +6,131 @@ use crate::block::{BlockEntry, FreeMap, deferred_merge, free_index, reported};
 use crate::carve::room;
 use crate::firmware::MemoryRun;
 use crate::sync::table_atomic::AtomicU64;
-use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{BLOCK_ORDER, MAX_NODES, NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::segment::{BRIDGED_BLOCKS, Segment};
-use crate::zone::{ZoneId, ZoneRun, zone_runs};
+use crate::zone::{ZoneId, ZoneKind, ZoneRun, zone_runs};
+use core::ops::Range;
 
 /// The blocks that a run touches.
-pub(crate) fn blocks_of_run(run: &ZoneRun) -> (u32, u32) {
+fn blocks_of_run(run: &ZoneRun) -> Range<u32> {
     let end = Pfn(run.range.end.0.next_multiple_of(PAGES_PER_BLOCK));
-    (BlockNumber::containing(run.range.start).0, BlockNumber::containing(end).0)
+    BlockNumber::containing(run.range.start).0..BlockNumber::containing(end).0
+}
+
+/// Most parts of a zone.
+const MOST_PARTS: u32 = 64;
+/// So many CPUs share a part: their refills keep its lock busy for about half of the time at most
+/// (docs/log/decisions.md, *Zones in parts*).
+const CPUS_OF_A_PART: u32 = 4;
+
+/// How many parts the zones of a node with so many CPUs should have.
+pub(crate) const fn parts_for(cpus: u32) -> u32 {
+    cpus.div_ceil(CPUS_OF_A_PART).next_power_of_two()
+}
+
+/// How a zone is divided: into runs of GiBs, as equal as can be. GiBs without memory do not count.
+#[derive(Clone, Copy, Default)]
+struct Division {
+    gigabytes: u32,
+    parts: u16,
+}
+
+impl Division {
+    /// The part that has the GiB of this number.
+    fn part_of(self, gigabyte: u32) -> u16 {
+        let part = u64::from(gigabyte) * u64::from(self.parts) / u64::from(self.gigabytes.max(1));
+        u16::try_from(part).unwrap_or(0)
+    }
+
+    /// The number of the first GiB of a part.
+    fn first_of(self, part: u16) -> u32 {
+        let first = u64::from(part) * u64::from(self.gigabytes);
+        u32::try_from(first.div_ceil(u64::from(self.parts.max(1)))).unwrap_or(u32::MAX)
+    }
+}
+
+/// Numbers the GiBs with memory of each zone, while its memory is walked in ascending order.
+struct Gigabytes {
+    count: [u32; ZoneId::LIMIT],
+    last: [u32; ZoneId::LIMIT],
+}
+
+impl Gigabytes {
+    const fn new() -> Self {
+        Self { count: [0; ZoneId::LIMIT], last: [0; ZoneId::LIMIT] }
+    }
+
+    /// The zone has memory in these blocks: the number of the first one's GiB.
+    fn number(&mut self, zone: ZoneId, blocks: Range<u32>) -> u32 {
+        let (first, last) = (blocks.start / GROUP, blocks.end.saturating_sub(1) / GROUP);
+        let (count, latest) = (&mut self.count[zone.index()], &mut self.last[zone.index()]);
+        let number = *count - u32::from(*count != 0 && *latest == first);
+        *count = number + (last - first + 1);
+        *latest = last;
+        number
+    }
+}
+
+/// Where zones are divided into parts: at multiples of 1 GiB, where no block crosses.
+pub(crate) struct Divisions([Division; ZoneId::LIMIT]);
+
+impl Divisions {
+    /// How many parts a zone has.
+    pub(crate) fn parts(&self, zone: ZoneId) -> u16 {
+        self.0[zone.index()].parts
+    }
+}
+
+/// A run of blocks of one part of a zone.
+#[derive(Clone, Copy)]
+pub(crate) struct PartRun {
+    pub(crate) zone: ZoneId,
+    pub(crate) part: u16,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
 }
 
 /// Calls `sink` for every segment, ascending.
+#[inline(never)]
 pub(crate) fn for_each_segment(
     memory: impl Iterator<Item = MemoryRun> + Clone,
-    mut sink: impl FnMut(ZoneId, BlockNumber, u32),
+    divisions: &Divisions,
+    mut sink: impl FnMut(PartRun),
 ) {
-    let mut open: Option<(ZoneId, u32, u32)> = None;
+    let mut gigabytes = Gigabytes::new();
+    let mut open: Option<PartRun> = None;
     for run in zone_runs(memory).filter(|run| !run.stray) {
-        let (start, end) = blocks_of_run(&run);
-        match &mut open {
-            // Only neighbours in address order are bridged, so no block of another zone can lie
-            // between.
-            Some((zone, _, open_end))
-                if *zone == run.zone && start <= open_end.saturating_add(BRIDGED_BLOCKS) =>
-            {
-                *open_end = end.max(*open_end);
-            }
-            _ => {
-                if let Some((zone, start, end)) = open.replace((run.zone, start, end)) {
-                    sink(zone, BlockNumber(start), end - start);
+        let Range { mut start, end } = blocks_of_run(&run);
+        let mut number = gigabytes.number(run.zone, start..end);
+        let division = divisions.0[run.zone.index()];
+        while start < end {
+            let part = division.part_of(number);
+            let more = division.first_of(part + 1).saturating_sub(number);
+            let border = (start / GROUP).saturating_add(more).saturating_mul(GROUP);
+            let stop = if more == 0 { end } else { end.min(border) };
+            match &mut open {
+                // Only neighbours in address order are bridged, so no block of another zone can lie
+                // between.
+                Some(open)
+                    if (open.zone, open.part) == (run.zone, part)
+                        && start <= open.end.saturating_add(BRIDGED_BLOCKS) =>
+                {
+                    open.end = stop.max(open.end);
+                }
+                _ => {
+                    let next = PartRun { zone: run.zone, part, start, end: stop };
+                    if let Some(done) = open.replace(next) {
+                        sink(done);
+                    }
                 }
             }
+            number += more;
+            start = stop;
         }
     }
-    if let Some((zone, start, end)) = open {
-        sink(zone, BlockNumber(start), end - start);
+    if let Some(done) = open {
+        sink(done);
     }
 }
 
@@ -57,16 +146,15 @@ impl ZoneSet {
     pub(crate) fn contains(self, zone: ZoneId) -> bool {
         self.0[zone.index() / 64] >> (zone.index() % 64) & 1 != 0
     }
-
-    pub(crate) fn len(self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
-    }
 }
 
 /// What a machine needs.
 pub(crate) struct Plan {
     /// Zones with at least one present frame, strays included.
     pub(crate) zones: ZoneSet,
+    pub(crate) divisions: Divisions,
+    /// Parts of all zones.
+    pub(crate) parts: usize,
     /// Segments of all zones.
     pub(crate) segments: usize,
     /// Present frames.
@@ -74,14 +162,49 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn measure(memory: impl Iterator<Item = MemoryRun> + Clone) -> Self {
-        let mut plan = Self { zones: ZoneSet::default(), segments: 0, present_pages: 0 };
-        for run in zone_runs(memory.clone()) {
-            plan.zones.insert(run.zone);
-            plan.present_pages += run.range.pages();
-        }
-        for_each_segment(memory, |_, _, _| plan.segments += 1);
+    /// `wanted` says into how many parts the zones of a node should be divided.
+    pub(crate) fn measure(
+        memory: impl Iterator<Item = MemoryRun> + Clone,
+        wanted: &dyn Fn(NodeId) -> u32,
+    ) -> Self {
+        let mut plan = Self {
+            zones: ZoneSet::default(),
+            divisions: Divisions([Division::default(); ZoneId::LIMIT]),
+            parts: 0,
+            segments: 0,
+            present_pages: 0,
+        };
+        plan.count(memory.clone(), wanted);
+        for_each_segment(memory, &plan.divisions, |_| plan.segments += 1);
         plan
+    }
+
+    #[inline(never)]
+    fn count(
+        &mut self,
+        memory: impl Iterator<Item = MemoryRun> + Clone,
+        wanted: &dyn Fn(NodeId) -> u32,
+    ) {
+        let mut gigabytes = Gigabytes::new();
+        for run in zone_runs(memory) {
+            self.zones.insert(run.zone);
+            self.present_pages += run.range.pages();
+            if !run.stray {
+                gigabytes.number(run.zone, blocks_of_run(&run));
+            }
+        }
+        for node in (0..MAX_NODES).filter_map(NodeId::new) {
+            for zone in ZoneKind::ALL.map(|kind| ZoneId { node, kind }) {
+                if !self.zones.contains(zone) {
+                    continue;
+                }
+                let gigabytes = gigabytes.count[zone.index()];
+                let most = gigabytes.clamp(1, MOST_PARTS);
+                let parts = u16::try_from(wanted(node).clamp(1, most)).unwrap_or(1);
+                self.divisions.0[zone.index()] = Division { gigabytes, parts };
+                self.parts += usize::from(parts);
+            }
+        }
     }
 }
 

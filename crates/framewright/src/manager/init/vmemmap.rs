@@ -13,6 +13,7 @@ use crate::units::{NodeId, PhysRange};
 use crate::vmemmap::{ArrayMemory, Sections, deferred_sections};
 use crate::vmemmap_space::{BLOCKS_PER_CALL, VmemmapSpace};
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind, zone_runs};
+use core::ops::Range;
 
 /// Bitmaps of blocks that the array describes and of sections that are withheld, for all zones.
 pub(crate) struct VmemmapBitmaps {
@@ -28,7 +29,8 @@ impl VmemmapBitmaps {
     }
 
     fn words(zone: &Zone) -> usize {
-        Array::words(zone.table_entries()) + 2 * Sections::words(section_count(zone))
+        let sections = sections_of(zone);
+        Array::words(zone.table_entries()) + 2 * Sections::words(sections.end - sections.start)
     }
 
     pub(crate) fn allocate<P: Platform>(
@@ -52,15 +54,24 @@ impl VmemmapBitmaps {
         array: &ArrayMemory,
         fill: Fill,
         space: &dyn VmemmapSpace,
-        deferred: &dyn Fn(ZoneId) -> Option<core::ops::Range<u32>>,
+        deferred: &dyn Fn(ZoneId) -> Option<Range<u32>>,
     ) {
         // SAFETY: the range was just reserved for this, below the direct limit, in one range of the
         // map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, self.range) };
+        // The parts of a zone follow one another.
+        let mut last = None;
         for zone in zones.iter_mut().filter(|zone| array.covers(zone.id().node)) {
             let described: &'static [AtomicU64] = carver.any(Array::words(zone.table_entries()));
             zone.set_array(Array::new(space.base(), described, fill));
-            if let Some(sections) = deferred(zone.id()) {
+            let of_zone = match last {
+                Some((id, ref sections)) if id == zone.id() => Option::clone(sections),
+                _ => deferred(zone.id()),
+            };
+            last = Some((zone.id(), of_zone.clone()));
+            let own = sections_of(zone);
+            let own = of_zone.map(|all| all.start.max(own.start)..all.end.min(own.end));
+            if let Some(sections) = own.filter(|own| !own.is_empty()) {
                 let words = Sections::words(sections.end - sections.start);
                 zone.defer(Sections::new(sections, carver.any(words), carver.any(words)));
             }
@@ -69,12 +80,12 @@ impl VmemmapBitmaps {
 }
 
 /// Sections from a zone's first block to its last.
-fn section_count(zone: &Zone) -> u32 {
+fn sections_of(zone: &Zone) -> Range<u32> {
     match (zone.segments().first(), zone.segments().last()) {
         (Some(first), Some(last)) => {
-            last.end().0.div_ceil(BLOCKS_PER_CALL) - first.start.0 / BLOCKS_PER_CALL
+            first.start.0 / BLOCKS_PER_CALL..last.end().0.div_ceil(BLOCKS_PER_CALL)
         }
-        _ => 0,
+        _ => 0..0,
     }
 }
 
@@ -84,7 +95,7 @@ pub(crate) fn withheld(
     memory: impl Iterator<Item = MemoryRun> + Clone,
     has_segments: &dyn Fn(ZoneId) -> bool,
     zone: ZoneId,
-) -> Option<core::ops::Range<u32>> {
+) -> Option<Range<u32>> {
     let last = ZoneKind::ALL
         .into_iter()
         .rev()

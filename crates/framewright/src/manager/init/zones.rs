@@ -3,12 +3,14 @@
 
 use crate::manager::init::frame::Frame;
 use crate::manager::init::node_clock::{NodeClock, Work};
+use crate::manager::state::ZoneSlots;
 use crate::memblock::{Memblock, MemoryRuns};
 use crate::platform::Platform;
 use crate::units::{NodeId, Pfn, PfnRange};
 use crate::vmemmap::{ArrayMemory, BootPages};
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::initialise::InitialUse;
-use crate::zone::{Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, zone_runs};
+use crate::zone::{Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, segment, zone_runs};
 
 /// Zone and end of what was free before any memory.
 const NOTHING: (ZoneId, Pfn) = (ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma }, Pfn(0));
@@ -17,7 +19,7 @@ const NOTHING: (ZoneId, Pfn) = (ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma
 /// once for what is.
 struct Initialiser<'a> {
     zones: &'a mut [Zone],
-    slots: &'a [u16],
+    places: Places<'a>,
     runs: ZoneRuns<MemoryRuns<'a>>,
     run: Option<ZoneRun>,
     /// First frame of `run` that was not walked over.
@@ -30,10 +32,40 @@ struct Initialiser<'a> {
     boot_pages: &'a BootPages,
 }
 
+/// Which part of a zone has which frames.
+#[derive(Clone, Copy)]
+pub(crate) struct Places<'a> {
+    pub(crate) slots: &'a [ZoneSlots],
+    pub(crate) directory: &'a [Segment],
+}
+
+impl Places<'_> {
+    /// Calls `each` with the part of a run's zone that has the first frames of `range`, which are
+    /// the run's, and with these; then with the next. What is managed nowhere is the first part's.
+    #[inline(never)]
+    fn for_each(self, run: &ZoneRun, range: PfnRange, each: &mut dyn FnMut(usize, PfnRange)) {
+        let zone = self.slots[run.zone.index()];
+        if run.stray || zone.parts == 1 {
+            return each(usize::from(zone.first), range);
+        }
+        let mut rest = range;
+        while !rest.is_empty() {
+            let block = BlockNumber::containing(rest.start);
+            // All of a run is in segments.
+            let Some(segment) = segment::find(self.directory, block) else { return };
+            let end = rest.end.min(segment.end().start());
+            each(usize::from(segment.zone), PfnRange { start: rest.start, end });
+            rest.start = end;
+        }
+    }
+}
+
 impl Initialiser<'_> {
     #[inline(never)]
     fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
-        self.zones[usize::from(self.slots[run.zone.index()])].initialise(run, range, initial_use);
+        self.places.for_each(run, range, &mut |part, range| {
+            self.zones[part].initialise(run, range, initial_use);
+        });
     }
 
     #[inline(never)]
@@ -102,17 +134,21 @@ pub(crate) fn initialise_zones<P: Platform>(
     let nodes = &mut *frame.nodes;
     for run in runs.clone() {
         clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
-        frame.zones[usize::from(frame.slots[run.zone.index()])].note_memory(&run);
+        let places = Places { slots: frame.slots, directory: frame.directory };
+        places.for_each(&run, run.range, &mut |part, range| {
+            frame.zones[part].note_memory(&ZoneRun { range, ..run });
+        });
     }
     // From here on the memblock allocator allocates nothing more, so that its own arrays can be
     // handed over with the rest.
     let boot_pages = &frame.pools.boot_pages;
     for takes_free in [false, true] {
         let (zones, runs) = (&mut *frame.zones, runs.clone());
-        let (slots, free_end) = (&*frame.slots, NOTHING);
+        let places = Places { slots: frame.slots, directory: frame.directory };
+        let free_end = NOTHING;
         let mut initialiser = Initialiser {
             zones,
-            slots,
+            places,
             runs,
             run: None,
             position: 0,

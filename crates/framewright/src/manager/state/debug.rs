@@ -8,11 +8,16 @@ use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicPtr, AtomicU32, AtomicU64};
 use crate::units::{NodeId, PAGES_PER_BLOCK};
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::Segment;
 use core::ptr;
 
-/// What is kept of the pages of one segment.
+/// What is kept of the pages of one segment, and of those that adjoin it: parts of a zone are
+/// segments of their own, and a range of frames may lie in several.
+#[derive(Clone, Copy)]
 pub(crate) struct SegmentAids {
+    /// The block of the first page.
+    pub(crate) start: BlockNumber,
     pub(crate) records: &'static [PageRecord],
     pub(crate) filled: Filled,
 }
@@ -91,12 +96,21 @@ impl DebugState {
             carver.any(as_index(size.recorded * PAGES_PER_BLOCK));
         let mut marks: &'static [AtomicU64] =
             carver.any(as_index(size.marked * (PAGES_PER_BLOCK / 64)));
+        let mut joined = SegmentAids { start: BlockNumber(0), records: &[], filled: Filled(&[]) };
         debug.segments = carver.values(directory.len(), |index| {
-            let pages = as_index(u64::from(directory[index].blocks) * PAGES_PER_BLOCK);
+            let adjoins = |index: usize| directory[index].end() == directory[index + 1].start;
+            if index != 0 && adjoins(index - 1) {
+                return joined;
+            }
+            let end = (index..directory.len() - 1).find(|&index| !adjoins(index));
+            let end = directory[end.unwrap_or(directory.len() - 1)].end();
+            let start = directory[index].start;
+            let pages = as_index(u64::from(end.0 - start.0) * PAGES_PER_BLOCK);
             let (mine, others) = records.split_at(pages.min(records.len()));
             let (my_marks, other_marks) = marks.split_at((pages / 64).min(marks.len()));
             (records, marks) = (others, other_marks);
-            SegmentAids { records: mine, filled: Filled(my_marks) }
+            joined = SegmentAids { start, records: mine, filled: Filled(my_marks) };
+            joined
         });
         Ok(debug)
     }

@@ -23,7 +23,7 @@ use crate::sync::SpinLock;
 use crate::units::{NodeId, PfnRange};
 use crate::vmemmap::VmemmapFallback;
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneKind};
+use crate::zone::{Counts, Fault, Segment, Zone, ZoneId};
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -69,9 +69,10 @@ pub struct BringUpTimes {
 /// All memory of a machine.
 pub struct Manager<P: Platform> {
     pub(crate) platform: &'static P,
+    /// The parts of all zones; a zone's follow one another, ascending.
     pub(crate) zones: &'static [Zone],
-    /// Which zone a [`ZoneId`] is; [`NO_ZONE`] when it has no memory.
-    pub(crate) slots: &'static [u16],
+    /// Which of `zones` are the parts of a [`ZoneId`].
+    pub(crate) slots: &'static [ZoneSlots],
     pub(crate) nodes: &'static [Node],
     /// All segments, ascending.
     pub(crate) directory: &'static [Segment],
@@ -79,6 +80,8 @@ pub struct Manager<P: Platform> {
     pub(crate) caches: &'static [CpuCache],
     /// The zone that the caches of all CPUs keep frames of, where there is one.
     pub(crate) sole: Option<&'static Zone>,
+    /// Whether any zone has several parts.
+    pub(crate) is_divided: bool,
     pub(crate) pressure: PressureState,
     pub(crate) debug: DebugState,
     pub(crate) isolations: SpinLock<Isolations>,
@@ -93,7 +96,23 @@ pub struct Manager<P: Platform> {
     pub(crate) times: BringUpTimes,
 }
 
-pub(crate) const NO_ZONE: u16 = u16::MAX;
+/// Which of a manager's zones are the parts of one.
+#[derive(Clone, Copy)]
+pub(crate) struct ZoneSlots {
+    pub(crate) first: u16,
+    pub(crate) parts: u16,
+}
+
+impl ZoneSlots {
+    /// Of a zone without memory.
+    pub(crate) const NONE: Self = Self { first: u16::MAX, parts: 0 };
+
+    /// They, of all.
+    pub(crate) fn of(self, zones: &[Zone]) -> &[Zone] {
+        let first = usize::from(self.first);
+        zones.get(first..first + usize::from(self.parts)).unwrap_or(&[])
+    }
+}
 
 impl<P: Platform> Manager<P> {
     /// The platform under it.
@@ -102,7 +121,9 @@ impl<P: Platform> Manager<P> {
         self.platform
     }
 
-    /// All zones with memory, nodes ascending, kinds ascending in each.
+    /// All zones with memory, each as its parts: nodes ascending, kinds ascending in each, parts
+    /// ascending in each. Most zones have one part. [`views`](Self::views) has each zone as a
+    /// whole.
     #[must_use]
     pub const fn zones(&self) -> &'static [Zone] {
         self.zones
@@ -114,11 +135,9 @@ impl<P: Platform> Manager<P> {
         self.nodes
     }
 
-    /// A zone, unless it has no memory.
-    #[must_use]
-    pub fn zone(&self, id: ZoneId) -> Option<&'static Zone> {
-        let slot = *self.slots.get(id.index())?;
-        self.zones.get(usize::from(slot))
+    /// The parts of a zone; none when it has no memory.
+    pub(crate) fn parts(&self, id: ZoneId) -> &'static [Zone] {
+        self.slots.get(id.index()).map_or(&[], |slots| slots.of(self.zones))
     }
 
     /// Everything that the manager kept after bring-up, in bytes: tables, maps, zones, directory,
@@ -166,8 +185,8 @@ impl<P: Platform> Manager<P> {
         totals
     }
 
-    /// Recounts everything from the tables and checks the invariants 5 to 10, 21, 34, 36
-    /// and 41.
+    /// Recounts everything from the tables and checks the invariants 5 to 10, 21, 34, 36,
+    /// 41 and 44.
     ///
     /// # Errors
     /// The first [`Fault`] found.
@@ -176,6 +195,7 @@ impl<P: Platform> Manager<P> {
         for zone in self.zones {
             counts += zone.verify(self.platform)?;
         }
+        self.verify_borders()?;
         Ok(counts)
     }
 
@@ -204,10 +224,6 @@ impl<P: Platform> Manager<P> {
     /// Memory became free again.
     pub(crate) fn note_free(&self) {
         self.pressure.epoch.note_free();
-    }
-
-    pub(crate) fn zone_of_kind(&self, node: NodeId, kind: ZoneKind) -> Option<&'static Zone> {
-        self.zone(ZoneId { node, kind })
     }
 }
 

@@ -50,23 +50,25 @@ impl Tunables {
         }
     }
 
-    /// Gives each zone its marks and reserves.
+    /// Gives each zone its marks and reserves, and all of its parts the same.
     pub(crate) fn apply(&self, zones: &[Zone]) {
-        let total_pages: u64 = zones.iter().map(Zone::final_managed_pages).sum();
+        let managed = |zones: &[Zone]| zones.iter().map(Zone::final_managed_pages).sum::<u64>();
+        let total_pages = managed(zones);
         for zones in zones.chunk_by(|zone, next| zone.id().node == next.id().node) {
-            let of_kind = |kind| zones.iter().find(|zone| zone.id().kind == kind);
-            let managed =
-                ZoneKind::ALL.map(|kind| of_kind(kind).map_or(0, Zone::final_managed_pages));
-            for zone in zones {
-                let (kind, pages) = (zone.id().kind, zone.final_managed_pages());
+            let of_zones = || zones.chunk_by(|part, next| part.id() == next.id());
+            let of_kind = |kind| of_zones().find(|parts| parts[0].id().kind == kind);
+            let of_kinds = ZoneKind::ALL.map(|kind| of_kind(kind).map_or(0, managed));
+            for parts in of_zones() {
+                let kind = parts[0].id().kind;
                 let marks = watermarks(
-                    pages,
+                    managed(parts),
                     total_pages,
                     self.min_free_kbytes,
                     self.watermark_scale_factor,
                 );
                 let ratio = self.lowmem_reserve_ratio[kind as usize];
-                zone.set_watermarks(marks, lowmem_reserve(kind, managed, ratio));
+                let reserve = lowmem_reserve(kind, of_kinds, ratio);
+                parts.iter().for_each(|part| part.set_watermarks(marks, reserve));
             }
         }
     }

@@ -14,6 +14,8 @@ use crate::vmemmap::SectionState;
 use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber};
 use crate::zone::Zone;
 use core::convert::Infallible;
+use core::iter;
+use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part, Placement};
 
 /// Most zones that can be deferred: one of each node.
@@ -73,24 +75,26 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// [`Platform::can_wait`] says so, once `helpers` can come. Later calls find nothing to do.
     pub fn initialise_deferred<H: Helpers + ?Sized>(self, helpers: &H) {
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
-        let mut slots = [0; MAX_ZONES];
+        let mut zones: [&[Zone]; MAX_ZONES] = [&[]; MAX_ZONES];
         let mut count = 0;
-        for (slot, zone) in self.manager.zones.iter().enumerate() {
-            if count < MAX_ZONES && zone.sections().are_left() {
+        for zone in self.zones() {
+            if count < MAX_ZONES && are_left(zone) {
                 let unit = count as u64;
-                parts[count] = Part { node: number(zone.id().node), range: unit..unit + 1 };
-                slots[count] = slot;
+                parts[count] = Part { node: number(zone[0].id().node), range: unit..unit + 1 };
+                zones[count] = zone;
                 count += 1;
             }
         }
-        let zone_at = |unit: u64| self.manager.zones.get(*slots.get(usize::try_from(unit).ok()?)?);
+        let zone_at = |unit: u64| zones.get(usize::try_from(unit).ok()?).copied();
         let all = Job::of_parts(&parts[..count])
             .min_chunk(1)
             .max_threads(u32::try_from(count).unwrap_or(1).max(1));
         let ended = all.run(helpers, |units, _| {
             for zone in units.filter_map(zone_at) {
                 self.initialise_zone(zone, helpers);
-                zone.shuffle(self.manager.platform);
+                for part in zone {
+                    part.shuffle(self.manager.platform);
+                }
                 if self.manager.vmemmap.threads.is_none() {
                     self.help_other_zones(zone);
                 }
@@ -98,24 +102,29 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
             Ok::<(), Infallible>(())
         });
         debug_assert!(ended.is_ok(), "a plain job without an error");
-        for zone in self.manager.zones {
+        for zone in self.zones() {
             // Whatever the job did: nothing is withheld in the end.
-            self.bring_up(zone, zone.sections().range());
+            self.bring_up(zone, sections(zone));
             self.wait_for_sections(zone);
         }
         self.manager.pressure.epoch.note_free();
         self.note_all_memory();
     }
 
-    fn initialise_zone<H: Helpers + ?Sized>(self, zone: &Zone, helpers: &H) {
+    /// The parts of each zone.
+    fn zones(self) -> impl Iterator<Item = &'static [Zone]> + use<P> {
+        self.manager.zones.chunk_by(|part, next| part.id() == next.id())
+    }
+
+    fn initialise_zone<H: Helpers + ?Sized>(self, zone: &[Zone], helpers: &H) {
         let started = self.manager.platform.now_ns();
-        let node = zone.id().node;
+        let node = zone[0].id().node;
         let most = self.manager.platform.init_threads(node).max(1);
         let threads = self.manager.vmemmap.threads.unwrap_or(most).clamp(1, most);
-        let init = zone.deferred_init();
+        let init = zone[0].deferred_init();
         // From here on others may help.
         init.threads.store(1, Ordering::Relaxed);
-        let sections = zone.sections().range();
+        let sections = sections(zone);
         let mut worked = 1;
         if threads == 1 {
             self.bring_up(zone, sections);
@@ -141,9 +150,13 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 
     /// Brings up those of `sections` that nobody claimed yet; returns how many pages that gave.
     /// Each section is memory that somebody may have failed to get meanwhile.
-    fn bring_up(self, zone: &Zone, sections: impl Iterator<Item = u32>) -> u64 {
+    fn bring_up(self, zone: &[Zone], sections: impl Iterator<Item = u32>) -> u64 {
         let one = |section| {
-            let pages = zone.bring_up_sections(self.manager.platform, core::iter::once(section));
+            // No section lies in two parts.
+            let part = zone.iter().find(|part| part.sections().range().contains(&section));
+            let bring_up =
+                |part: &Zone| part.bring_up_sections(self.manager.platform, iter::once(section));
+            let pages = part.map_or(0, bring_up);
             self.manager.pressure.epoch.note_free();
             pages
         };
@@ -151,14 +164,14 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     }
 
     /// Takes sections of zones that others are at, from their ends, as long as there are any.
-    fn help_other_zones(self, own: &Zone) {
-        for zone in self.manager.zones {
-            let init = zone.deferred_init();
+    fn help_other_zones(self, own: &[Zone]) {
+        for zone in self.zones() {
+            let init = zone[0].deferred_init();
             // A zone that nobody is at waits for its own CPUs, or for a thread that then does all
             // of it.
-            if zone.id() != own.id()
+            if zone[0].id() != own[0].id()
                 && init.threads.load(Ordering::Relaxed) != 0
-                && self.bring_up(zone, zone.sections().range().rev()) != 0
+                && self.bring_up(zone, sections(zone).rev()) != 0
             {
                 init.threads.fetch_add(1, Ordering::Relaxed);
             }
@@ -167,8 +180,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 
     /// Waits until nothing of the zone is withheld. Whoever has a section is pinned, so that this
     /// ends.
-    fn wait_for_sections(self, zone: &Zone) {
-        while zone.sections().are_left() {
+    fn wait_for_sections(self, zone: &[Zone]) {
+        while are_left(zone) {
             self.manager.platform.relax();
         }
     }
@@ -197,16 +210,19 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 
     /// How the memory of each node that was withheld came up.
     pub fn deferred_nodes(self) -> impl Iterator<Item = DeferredNode> + use<'m, P> {
-        self.manager.zones.iter().filter(|zone| zone.deferred_init().pages != 0).map(|zone| {
-            let init = zone.deferred_init();
+        self.zones().filter_map(|zone| {
+            // Time and threads are of the zone as a whole, and stand with its first part.
+            let init = zone[0].deferred_init();
             let elapsed_ns = init.elapsed_ns.load(Ordering::Relaxed);
-            DeferredNode {
-                node: zone.id().node,
-                pages: init.pages,
-                grown_pages: init.grown_pages.load(Ordering::Relaxed),
+            let grown = |part: &Zone| part.deferred_init().grown_pages.load(Ordering::Relaxed);
+            let pages = zone.iter().map(|part| part.deferred_init().pages).sum();
+            (pages != 0).then(|| DeferredNode {
+                node: zone[0].id().node,
+                pages,
+                grown_pages: zone.iter().map(grown).sum(),
                 elapsed_ns: (elapsed_ns != 0).then_some(elapsed_ns),
                 threads: init.threads.load(Ordering::Relaxed),
-            }
+            })
         })
     }
 
@@ -303,6 +319,18 @@ pub(crate) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
 fn sections_of(frames: PfnRange) -> impl Iterator<Item = u32> {
     let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));
     BlockNumber::containing(frames.start).0 / BLOCKS_PER_CALL..last.0 / BLOCKS_PER_CALL + 1
+}
+
+/// Whether sections of some part of a zone are not done.
+fn are_left(zone: &[Zone]) -> bool {
+    zone.iter().any(|part| part.sections().are_left())
+}
+
+/// From the first section of a zone that was withheld to the last.
+fn sections(zone: &[Zone]) -> Range<u32> {
+    let ranges = zone.iter().map(|part| part.sections().range()).filter(|range| !range.is_empty());
+    let all = ranges.reduce(|all, range| all.start.min(range.start)..all.end.max(range.end));
+    all.unwrap_or(0..0)
 }
 
 /// A node as jobs number it.

@@ -141,20 +141,24 @@ impl<P: Platform> Vmemmap<'_, P> {
     ) -> Result<(), VmemmapError> {
         // All are looked at before anything changes.
         for run in runs.iter().filter(|run| !run.is_empty()) {
-            self.manager.zone_of_range(*run).map_err(|_| VmemmapError::NotManaged(run.start))?;
+            let pieces = self.manager.pieces(*run).map(drop);
+            pieces.map_err(|_| VmemmapError::NotManaged(run.start))?;
         }
         for run in runs.iter().filter(|run| !run.is_empty()) {
-            let Ok((zone, _)) = self.manager.zone_of_range(*run) else { continue };
-            let mut next = u32::try_from(run.start.0.div_ceil(PAGES_PER_BLOCK)).unwrap_or(u32::MAX);
-            let end = BlockNumber::containing(run.end).0;
-            while next < end {
-                let stop = end.min((next / BLOCKS_PER_CALL + 1) * BLOCKS_PER_CALL);
-                match find(zone, self.manager.platform, BlockRange::new(next, stop)) {
-                    Some(blocks) => {
-                        next = blocks.end.0;
-                        each(Piece { zone, blocks });
+            for part in self.manager.pieces(*run).into_iter().flatten() {
+                let (zone, run) = (part.zone, part.range);
+                let next = run.start.0.div_ceil(PAGES_PER_BLOCK);
+                let mut next = u32::try_from(next).unwrap_or(u32::MAX);
+                let end = BlockNumber::containing(run.end).0;
+                while next < end {
+                    let stop = end.min((next / BLOCKS_PER_CALL + 1) * BLOCKS_PER_CALL);
+                    match find(zone, self.manager.platform, BlockRange::new(next, stop)) {
+                        Some(blocks) => {
+                            next = blocks.end.0;
+                            each(Piece { zone, blocks });
+                        }
+                        None => next = stop,
                     }
-                    None => next = stop,
                 }
             }
         }

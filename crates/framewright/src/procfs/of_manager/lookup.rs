@@ -1,9 +1,8 @@
 //! What the numbers in a path name.
 
-use crate::manager::{Manager, Node};
+use crate::manager::{Manager, Node, ZoneView};
 use crate::platform::Platform;
 use crate::units::NodeId;
-use crate::zone::Zone;
 
 /// The node that a file's number names.
 pub(super) fn node<'a, P: Platform>(manager: &'a Manager<P>, numbers: &[u64]) -> Option<&'a Node> {
@@ -14,6 +13,6 @@ pub(super) fn node<'a, P: Platform>(manager: &'a Manager<P>, numbers: &[u64]) ->
 pub(super) fn zones_of<P: Platform>(
     manager: &Manager<P>,
     node: NodeId,
-) -> impl Iterator<Item = &'static Zone> + Clone + use<P> {
-    manager.zones().iter().filter(move |zone| zone.id().node == node)
+) -> impl Iterator<Item = ZoneView<'static, P>> + Clone + use<P> {
+    manager.views().filter(move |zone| zone.id().node == node)
 }

@@ -2,10 +2,9 @@
 
 use super::super::{FileError, write_kib};
 use super::lookup::{node, zones_of};
-use crate::manager::Manager;
+use crate::manager::{Manager, ZoneView};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
-use crate::zone::Zone;
 use core::fmt::Write;
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
@@ -17,7 +16,7 @@ pub(super) fn meminfo<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let totals = manager.totals();
-    let kept: u64 = manager.zones().iter().map(kept_pages).sum();
+    let kept: u64 = manager.views().map(kept_pages).sum();
     let available = (totals.free_pages + manager.caches().pages()).saturating_sub(kept);
     let mut line = |name, pages: u64| write_kib(out, format_args!(""), name, pages * KIB_PER_PAGE);
     line("MemTotal", totals.managed_pages)?;
@@ -33,7 +32,7 @@ pub(super) fn meminfo<P: Platform>(
 
 /// Pages that ordinary requests leave, as Linux reckons what is available: the high mark and the
 /// largest reserve.
-fn kept_pages(zone: &Zone) -> u64 {
+fn kept_pages<P: Platform>(zone: ZoneView<'_, P>) -> u64 {
     let reserve = zone.lowmem_reserve().into_iter().max().unwrap_or(0);
     zone.watermarks().high_pages.saturating_add(reserve).min(zone.managed_pages())
 }
@@ -45,13 +44,15 @@ pub(super) fn of_node<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
-    let sum = |of: fn(&Zone) -> u64| zones_of(manager, id).map(of).sum::<u64>();
-    let (managed, free) = (sum(Zone::managed_pages), sum(Zone::free_pages));
+    let sum = |of: fn(&ZoneView<'static, P>) -> u64| {
+        zones_of(manager, id).map(|zone| of(&zone)).sum::<u64>()
+    };
+    let (managed, free) = (sum(ZoneView::managed_pages), sum(ZoneView::free_pages));
     let mut line =
         |name, pages: u64| write_kib(out, format_args!("Node {id} "), name, pages * KIB_PER_PAGE);
     line("MemTotal", managed)?;
     line("MemFree", free)?;
     line("MemUsed", managed.saturating_sub(free))?;
-    line("Isolated", sum(Zone::isolated_pages))?;
-    line("MemMap", sum(Zone::descriptor_pages))
+    line("Isolated", sum(ZoneView::isolated_pages))?;
+    line("MemMap", sum(ZoneView::descriptor_pages))
 }

@@ -237,12 +237,12 @@ pub(super) fn memory<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    let segments = manager.zones().iter().flat_map(|zone| zone.segments());
+    let segments = manager.views().flat_map(|zone| zone.segments());
     let blocks: u64 = segments.map(|segment| u64::from(segment.blocks)).sum();
     let cell_blocks =
         u32::try_from(blocks.div_ceil(MOST_CELLS).next_power_of_two()).unwrap_or(1 << 31);
     writeln!(out, "framewright memory 1 blocks {blocks} cell {cell_blocks}")?;
-    for zone in manager.zones() {
+    for zone in manager.views() {
         let (id, free) = (zone.id(), zone.free_pages());
         let (present, managed) = (zone.present_pages(), zone.managed_pages());
         writeln!(
@@ -259,7 +259,7 @@ pub(super) fn memory<P: Platform>(
             line: None,
             result: Ok(()),
         };
-        zone.for_each_block_run(manager.platform(), &mut |run| cells.take(run));
+        zone.for_each_block_run(&mut |run| cells.take(run));
         cells.finish()?;
     }
     Ok(writeln!(out, "end")?)

@@ -19,8 +19,8 @@ pub(super) fn buddyinfo<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    for zone in manager.zones() {
-        let runs = zone.free_areas(manager.platform()).by_order();
+    for zone in manager.views() {
+        let runs = zone.free_areas().by_order();
         write!(out, "Node {}, zone {:>8} ", zone.id().node, zone.id().kind)?;
         for runs in runs {
             write!(out, "{runs:6} ")?;
@@ -47,7 +47,7 @@ pub(super) fn pagetypeinfo<P: Platform>(
         }
         writeln!(out)?;
         for zone in zones_of(manager, node.id) {
-            let areas = zone.free_areas(manager.platform());
+            let areas = zone.free_areas();
             for (kind, runs) in MigrateType::ALL.iter().zip(areas.runs) {
                 write!(
                     out,
@@ -70,7 +70,7 @@ pub(super) fn pagetypeinfo<P: Platform>(
         writeln!(out)?;
         for zone in zones_of(manager, node.id) {
             write!(out, "Node {}, zone {:>8} ", node.id, zone.id().kind)?;
-            for blocks in zone.free_areas(manager.platform()).blocks {
+            for blocks in zone.free_areas().blocks {
                 write!(out, "{blocks:12} ")?;
             }
             writeln!(out)?;

@@ -2,11 +2,10 @@
 //! beside it.
 
 use super::super::{FileError, parse_bool, parse_number};
-use crate::manager::Manager;
+use crate::manager::{Manager, ZoneView};
 use crate::platform::Platform;
 use crate::reporting::Pace;
 use crate::units::Order;
-use crate::zone::Zone;
 use core::fmt::Write;
 
 type Shown = Result<(), FileError>;
@@ -76,7 +75,7 @@ pub(super) fn shuffle<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dy
 
 /// All counters, for `/proc/vmstat`.
 pub(super) fn counters<P: Platform>(manager: &Manager<P>, out: &mut dyn Write) -> Shown {
-    let unreported: u64 = manager.zones().iter().map(Zone::unreported_pages).sum();
+    let unreported: u64 = manager.zones().iter().map(|zone| zone.unreported_pages()).sum();
     writeln!(out, "nr_free_unreported {unreported}")?;
     manager
         .reporting_counters()
@@ -87,12 +86,8 @@ pub(super) fn counters<P: Platform>(manager: &Manager<P>, out: &mut dyn Write) -
 }
 
 /// How shuffled a zone is, for `/proc/zoneinfo`.
-pub(super) fn shuffled<P: Platform>(
-    manager: &Manager<P>,
-    zone: &Zone,
-    out: &mut dyn Write,
-) -> Shown {
-    let shuffled = zone.shuffled(manager.platform());
+pub(super) fn shuffled<P: Platform>(zone: &ZoneView<'_, P>, out: &mut dyn Write) -> Shown {
+    let shuffled = zone.shuffled();
     write!(out, "\n  shuffle")?;
     for (name, count) in [("pairs:", shuffled.pairs), ("neighbours:", shuffled.neighbours)] {
         write!(out, "\n              {name:<11} {count}")?;

@@ -11,10 +11,10 @@
 use super::super::FileError;
 use super::lookup::{node, zones_of};
 use super::reporting;
-use crate::manager::{Manager, NumaCounts};
+use crate::manager::{Manager, NumaCounts, ZoneView};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
-use crate::zone::{Zone, ZoneEvents, ZoneKind};
+use crate::zone::{ZoneEvents, ZoneKind};
 use core::fmt::Write;
 
 pub(super) const FREE_PAGES: &str = "nr_free_pages";
@@ -40,7 +40,7 @@ pub(super) fn vmstat<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
-    pages(manager, manager.zones().iter(), line)?;
+    pages(manager.views(), line)?;
     line(ARRAY_PAGES, manager.vmemmap().pages())?;
     line("nr_pcp_pages", manager.caches().pages())?;
     let pressure = manager.pressure().events();
@@ -53,14 +53,11 @@ pub(super) fn vmstat<P: Platform>(
     line("reclaim_hook_pages", pressure.reclaim_pages)?;
     line("pcp_drain", pressure.drains)?;
     for kind in ZoneKind::ALL {
-        let zones = manager.zones().iter().filter(|zone| zone.id().kind == kind);
-        let pages = zones.map(|zone| zone.flow(manager.platform()).allocated_pages).sum();
+        let zones = manager.views().filter(|zone| zone.id().kind == kind);
+        let pages = zones.map(|zone| zone.flow().allocated_pages).sum();
         line(["pgalloc_dma", "pgalloc_dma32", "pgalloc_normal"][kind as usize], pages)?;
     }
-    line(
-        "pgfree",
-        manager.zones().iter().map(|zone| zone.flow(manager.platform()).freed_pages).sum(),
-    )?;
+    line("pgfree", manager.views().map(|zone| zone.flow().freed_pages).sum())?;
     let (taken, short) = manager.hugetlb().takes();
     line("htlb_buddy_alloc_success", taken)?;
     line("htlb_buddy_alloc_fail", short)?;
@@ -74,7 +71,7 @@ pub(super) fn vmstat<P: Platform>(
         numa.other += counts.other;
     }
     numa_lines(&numa, line)?;
-    events(manager, manager.zones().iter(), line)?;
+    events(manager.views(), line)?;
     reporting::counters(manager, out)
 }
 
@@ -86,9 +83,9 @@ pub(super) fn of_node<P: Platform>(
 ) -> Result<(), FileError> {
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
     let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
-    pages(manager, zones_of(manager, id), line)?;
+    pages(zones_of(manager, id), line)?;
     numa_lines(&manager.numa().counts(id), line)?;
-    events(manager, zones_of(manager, id), line)
+    events(zones_of(manager, id), line)
 }
 
 /// A node's `numastat`.
@@ -119,32 +116,27 @@ fn numa_lines(counts: &NumaCounts, line: &mut Line<'_>) -> core::fmt::Result {
 /// Takes a name and a number.
 type Line<'a> = dyn FnMut(&str, u64) -> core::fmt::Result + 'a;
 
-fn pages<'a, P: Platform>(
-    manager: &Manager<P>,
-    zones: impl Iterator<Item = &'a Zone> + Clone,
+fn pages<P: Platform>(
+    zones: impl Iterator<Item = ZoneView<'static, P>> + Clone,
     line: &mut Line<'_>,
 ) -> Result<(), FileError> {
-    let sum = |of: fn(&Zone) -> u64| zones.clone().map(of).sum();
-    line(FREE_PAGES, sum(Zone::free_pages))?;
-    line(
-        FREE_BLOCK_PAGES,
-        zones.clone().map(|zone| zone.free_block_pages(manager.platform())).sum(),
-    )?;
-    line(ISOLATED_PAGES, sum(Zone::isolated_pages))?;
-    line(DEFERRED_PAGES, sum(Zone::deferred_pages))?;
-    line(MAP_PAGES, sum(Zone::descriptor_pages))?;
-    line(TABLE_PAGES, sum(|zone| zone.table_memory().size() / PAGE_SIZE))?;
+    let sum = |of: fn(&ZoneView<'static, P>) -> u64| zones.clone().map(|zone| of(&zone)).sum();
+    line(FREE_PAGES, sum(ZoneView::free_pages))?;
+    line(FREE_BLOCK_PAGES, sum(ZoneView::free_block_pages))?;
+    line(ISOLATED_PAGES, sum(ZoneView::isolated_pages))?;
+    line(DEFERRED_PAGES, sum(ZoneView::deferred_pages))?;
+    line(MAP_PAGES, sum(ZoneView::descriptor_pages))?;
+    line(TABLE_PAGES, sum(|zone| zone.table_bytes() / PAGE_SIZE))?;
     Ok(())
 }
 
-fn events<'a, P: Platform>(
-    manager: &Manager<P>,
-    zones: impl Iterator<Item = &'a Zone>,
+fn events<P: Platform>(
+    zones: impl Iterator<Item = ZoneView<'static, P>>,
     line: &mut Line<'_>,
 ) -> Result<(), FileError> {
     let mut events = ZoneEvents::default();
     for zone in zones {
-        events += zone.events(manager.platform());
+        events += zone.events();
     }
     for (name, count) in [
         ("pcp_refill", events.cache_refills),

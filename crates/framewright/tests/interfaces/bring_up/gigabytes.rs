@@ -82,7 +82,7 @@ fn tables_stay_near_unless_each_gib_counts() {
     let node_of =
         |manager: &Fake, range: PhysRange| manager.platform().topology().owner(range.start).node;
     let all_near = |manager: &Fake| {
-        let tables = manager.views().filter(|zone| !zone.table_memory().is_empty());
+        let tables = manager.zones().iter().filter(|zone| !zone.table_memory().is_empty());
         tables
             .map(|zone| (zone.id().node, zone.table_memory()))
             .all(|(node, range)| node_of(manager, range) == node)

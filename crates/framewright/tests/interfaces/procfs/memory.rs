@@ -115,8 +115,8 @@ fn every_block_is_what_the_table_says() {
     }
     let (cell, zones) = parse(&read(&manager));
     assert_eq!(cell, 1);
-    assert_eq!(zones.len(), manager.zones().len());
-    for ((name, lines), zone) in zones.iter().zip(manager.zones()) {
+    assert_eq!(zones.len(), manager.views().count());
+    for ((name, lines), zone) in zones.iter().zip(manager.views()) {
         assert_eq!(*name, format!("{} {}", zone.id().node, zone.id().kind));
         let mut seen = Vec::new();
         for line in lines {
@@ -125,11 +125,8 @@ fn every_block_is_what_the_table_says() {
                 seen.push((line.first + block * PAGES_PER_BLOCK, line.uses[0].0.as_str()));
             }
         }
-        let blocks = zone
-            .segments()
-            .iter()
-            .flat_map(|segment| segment.start.0..segment.end().0)
-            .map(BlockNumber);
+        let blocks =
+            zone.segments().flat_map(|segment| segment.start.0..segment.end().0).map(BlockNumber);
         let all: Vec<_> = blocks.map(|block| (block, manager.block_state(block))).collect();
         assert_eq!(seen.len(), all.len());
         for ((first, name), (block, state)) in seen.into_iter().zip(all) {
@@ -215,8 +212,7 @@ fn while_others_allocate_no_block_is_left_out_or_seen_twice() {
         }
         for _ in 0..50 {
             for zone in manager.views() {
-                let mut next =
-                    zone.segments().iter().flat_map(|segment| segment.start.0..segment.end().0);
+                let mut next = zone.segments().flat_map(|segment| segment.start.0..segment.end().0);
                 zone.for_each_block_run(&mut |run| {
                     assert!(run.blocks != 0 && run.what != BlockUse::Unknown);
                     for block in run.start.0..run.start.0 + run.blocks {

@@ -1,0 +1,100 @@
+//! Which part of which zone each CPU's cache keeps frames of first.
+
+use crate::manager::init::frame::Frame;
+use crate::manager::state::{Node, ZoneSlots};
+use crate::page::{CpuCache, Limits};
+use crate::platform::Platform;
+use crate::units::{MAX_NODES, NodeId};
+use crate::zone::{Zone, ZoneId, ZoneKind, near};
+
+/// How many CPUs each node has.
+pub(crate) fn cpus_by_node<P: Platform>(platform: &P) -> [u32; MAX_NODES] {
+    let mut cpus = [0; MAX_NODES];
+    (0..platform.cpus()).for_each(|cpu| cpus[platform.cpu_node(cpu).index()] += 1);
+    cpus
+}
+
+/// Where the CPUs of a node find memory.
+struct NodeHome {
+    /// The node that has it, the nearest.
+    node: NodeId,
+    /// Its zones that caches keep frames of.
+    zones: [ZoneSlots; 2],
+    /// What these zones manage.
+    pages: u64,
+}
+
+/// Zones by what bring-up knows of them.
+struct Homes<'a> {
+    nodes: &'a [Node],
+    slots: &'a [ZoneSlots],
+    zones: &'a [Zone],
+}
+
+impl<'a> Homes<'a> {
+    fn parts(&self, zone: ZoneSlots) -> &'a [Zone] {
+        zone.of(self.zones)
+    }
+
+    fn managed_pages(&self, zone: ZoneSlots) -> u64 {
+        self.parts(zone).iter().map(Zone::final_managed_pages).sum()
+    }
+
+    /// The node's zone that is asked first, which is the highest with memory, and its other one.
+    /// DMA is left to those who ask for it, unless there is nothing else.
+    fn of_node(&self, node: NodeId) -> Option<NodeHome> {
+        let place = |kind| self.slots[ZoneId { node, kind }.index()];
+        let has_memory = |&kind: &ZoneKind| self.managed_pages(place(kind)) != 0;
+        let mut kinds = ZoneKind::ALL.into_iter().rev().filter(has_memory);
+        let first = place(kinds.next()?);
+        let other = kinds.next().filter(|&kind| kind != ZoneKind::Dma);
+        let zones = [first, other.map_or(ZoneSlots::NONE, place)];
+        let pages = zones.map(|zone| self.managed_pages(zone)).iter().sum();
+        Some(NodeHome { node, zones, pages })
+    }
+
+    fn near_node(&self, node: NodeId) -> Option<NodeHome> {
+        let node = self.nodes.get(node.index()).or(self.nodes.first())?;
+        node.fallback.iter().find_map(|&node| self.of_node(node))
+    }
+}
+
+/// Each CPU keeps frames of the zones of the nearest node with memory, as many as its share of them
+/// allows; the highest is asked first. Where that has parts, neighbouring CPUs share one.
+#[inline(never)]
+pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
+    let homes = Homes { nodes: &*frame.nodes, slots: &*frame.slots, zones: &*frame.zones };
+    let cpus = cpus_by_node(platform);
+    // CPUs of a node without memory share another's.
+    let mut sharers = [0_u32; MAX_NODES];
+    for (node, &cpus) in cpus.iter().enumerate().filter(|&(_, &cpus)| cpus != 0) {
+        if let Some(home) = NodeId::new(node).and_then(|node| homes.near_node(node)) {
+            sharers[home.node.index()] += cpus;
+        }
+    }
+    let mut met = [0_u32; MAX_NODES];
+    // Neighbouring CPUs are nearly always on one node; where they are not, finding its zones again
+    // is short.
+    let mut last: Option<(NodeId, NodeHome)> = None;
+    for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
+        let node = platform.cpu_node(cpu);
+        let number = met[node.index()];
+        met[node.index()] += 1;
+        if last.as_ref().is_none_or(|(of, _)| *of != node) {
+            last = homes.near_node(node).map(|home| (node, home));
+        }
+        let Some((_, home)) = &last else { continue };
+        let parts = home.zones.map(|zone| homes.parts(zone));
+        let turn = number as usize * parts[0].len() / cpus[node.index()].max(1) as usize;
+        // A part may be all reserved.
+        let turn = (turn..parts[0].len())
+            .chain(0..turn)
+            .find(|&part| parts[0][part].final_managed_pages() != 0)
+            .unwrap_or(turn);
+        let near = parts.map(|parts| near(parts, turn % parts.len().max(1)));
+        let sharers = sharers[home.node.index()].max(1);
+        let slot = usize::from(home.zones[0].first) + turn;
+        let limits = Limits::of_share(home.pages / u64::from(sharers));
+        *cache = CpuCache::new(slot, near, &limits);
+    }
+}

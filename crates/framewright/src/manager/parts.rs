@@ -1,0 +1,211 @@
+//! What the parts of a zone have in common: watermarks, which are the zone's as a whole, the order
+//! in which they are asked, and ranges of frames that lie in several.
+//!
+//! ```text
+//!   directory ──> part ──> lock, tables, lists, counters           a refill, a drain
+//!                  part ──> ..
+//!   ZoneId ──> slots ──> all of a zone's parts                     marks, views
+//! ```
+//!
+//! A part that has more free than all of the zone must keep proves by itself that the zone keeps
+//! it. Where it has less, the free pages of the others are added until they suffice, the next one's
+//! first: so marks are as exact as those of a zone without parts, and while memory is plenty nobody
+//! reads what other parts' CPUs write.
+
+use crate::block::segment;
+use crate::manager::request::{Mark, Search};
+use crate::manager::state::Manager;
+use crate::platform::Platform;
+use crate::units::{Order, PfnRange};
+use crate::vmemmap_space::{BlockNumber, VMEMMAP_PAGES_PER_BLOCK};
+use crate::zone::{Fault, FaultKind, FreeError, Segment, Zone, ZoneId, ZoneKind};
+use core::iter;
+
+/// No refill takes more.
+const MOST_REFILL_PAGES: u64 = 1 << 16;
+
+/// What of a range lies in one part of a zone.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) zone: &'static Zone,
+    pub(crate) segment: &'static Segment,
+    pub(crate) range: PfnRange,
+}
+
+/// Those from `first` on, then those before it.
+fn in_turn(parts: &[Zone], first: usize) -> impl Iterator<Item = &Zone> {
+    let (before, from) = parts.split_at(first.checked_rem(parts.len()).unwrap_or(0));
+    from.iter().chain(before)
+}
+
+impl<P: Platform> Manager<P> {
+    /// The other parts of a part's zone, the next one first.
+    fn others(&self, part: &Zone) -> impl Iterator<Item = &'static Zone> + use<P> {
+        let number = usize::from(part.part());
+        in_turn(self.parts(part.id()), number).skip(1)
+    }
+
+    /// What is still `missing` with all that the other parts have: free, or withheld, which comes
+    /// up when it is wanted.
+    fn missing_beside(&self, part: &Zone, missing: u64) -> u64 {
+        let mut missing = missing;
+        for other in self.others(part) {
+            if missing == 0 {
+                break;
+            }
+            // Read first: it may come up meanwhile.
+            let withheld = other.deferred_pages();
+            missing = missing.saturating_sub(withheld + other.free_pages());
+        }
+        missing
+    }
+
+    /// Whether the zone that a part is of has more free pages than that.
+    pub(super) fn is_above(&self, part: &Zone, pages: u64) -> bool {
+        let missing = pages.saturating_add(1).saturating_sub(part.free_pages());
+        missing == 0 || part.parts() != 1 && self.missing_beside(part, missing) == 0
+    }
+
+    /// Pages that a request for zones up to `highest` leaves free in a part. What is withheld there
+    /// counts as left: it comes up when it is wanted.
+    pub(super) fn keeps(&self, mark: Mark, part: &Zone, highest: ZoneKind) -> u64 {
+        let all = mark.keeps_of_all(part, highest).saturating_sub(part.deferred_pages());
+        if part.parts() == 1 { all } else { self.missing_beside(part, all) }
+    }
+
+    /// [`keeps`](Self::keeps) for a refill; more where that makes no difference to one.
+    #[inline]
+    pub(super) fn keeps_of_refill(&self, mark: Mark, part: &Zone) -> u64 {
+        let all = mark.keeps_of_all(part, ZoneKind::Normal);
+        if part.parts() != 1 && part.free_pages() >= all.saturating_add(MOST_REFILL_PAGES) {
+            return all;
+        }
+        self.keeps(mark, part, ZoneKind::Normal)
+    }
+
+    /// Whether a run of `order` may leave a part.
+    pub(super) fn allows(&self, mark: Mark, part: &Zone, highest: ZoneKind, order: Order) -> bool {
+        // The block that is kept split gives back its descriptors' frames when a whole block is
+        // missing.
+        let of_spare = if order < Order::BLOCK {
+            0
+        } else {
+            part.descriptor_pages().min(VMEMMAP_PAGES_PER_BLOCK)
+        };
+        // What is withheld comes up when it is wanted. Read first: it may come up meanwhile.
+        let withheld = part.deferred_pages();
+        let left = (withheld + part.free_pages() + of_spare).checked_sub(order.pages());
+        let Some(left) = left else { return false };
+        let missing = mark.keeps_of_all(part, highest).saturating_sub(left);
+        missing == 0 || part.parts() != 1 && self.missing_beside(part, missing) == 0
+    }
+
+    /// Parts of zones in the order in which they are asked: zones from the wanted one down on the
+    /// wanted node, then on the others by distance; of each the calling CPU's part first.
+    pub(super) fn zonelist(&self, search: &Search) -> impl Iterator<Item = &'static Zone> + '_ {
+        let &Search { first, exact, highest, .. } = search;
+        let turn = if self.is_divided { self.home_part() } else { 0 };
+        let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
+        let fallback = self.nodes.get(first.index()).map_or(&[][..], |node| node.fallback);
+        let nodes = fallback.iter().filter(move |&&candidate| !exact || candidate == first);
+        nodes.flat_map(move |&node| {
+            kinds.clone().flat_map(move |kind| in_turn(self.parts(ZoneId { node, kind }), turn))
+        })
+    }
+
+    /// Which part of its zone the calling CPU asks first.
+    #[inline(never)]
+    fn home_part(&self) -> usize {
+        let zone = self.near_zone();
+        zone.map_or(0, |zone| usize::from(zone.part()))
+    }
+
+    /// What of a range, which is not empty, lies in which part of one zone: all of it, ascending.
+    pub(super) fn pieces(
+        &self,
+        range: PfnRange,
+    ) -> Result<impl Iterator<Item = Piece> + Clone + '_, FreeError> {
+        let mut of: Option<ZoneId> = None;
+        let mut rest = range;
+        while !rest.is_empty() {
+            let piece = self.first_piece(rest)?;
+            if of.is_some_and(|of| of != piece.zone.id()) {
+                return Err(FreeError::SpansZones(range));
+            }
+            of = Some(piece.zone.id());
+            rest.start = piece.range.end;
+        }
+        let mut rest = range;
+        Ok(iter::from_fn(move || {
+            let piece = Some(rest).filter(|rest| !rest.is_empty())?;
+            let piece = self.first_piece(piece).ok()?;
+            rest.start = piece.range.end;
+            Some(piece)
+        }))
+    }
+
+    /// The first piece of a range that is not empty.
+    fn first_piece(&self, range: PfnRange) -> Result<Piece, FreeError> {
+        let first = PfnRange { start: range.start, end: range.start.add(1) };
+        let (zone, segment) = self.zone_of_range(first)?;
+        let end = range.end.min(segment.end().start());
+        Ok(Piece { zone, segment, range: PfnRange { start: range.start, end } })
+    }
+
+    /// Calls `check` for all pieces of a range before `change` is called for any.
+    pub(super) fn check_all(
+        &self,
+        range: PfnRange,
+        check: impl Fn(&Piece) -> Result<(), FreeError>,
+    ) -> Result<(), FreeError> {
+        match self.zone_of_range(range) {
+            Ok((zone, segment)) => check(&Piece { zone, segment, range }),
+            Err(FreeError::SpansZones(_)) => {
+                self.pieces(range)?.try_for_each(|piece| check(&piece))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Frees what lies in several parts of one zone: all is checked before any is freed.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_in_pieces(&self, range: PfnRange) -> Result<(), FreeError> {
+        let pieces = self.pieces(range)?;
+        for piece in pieces.clone() {
+            piece.zone.check_allocated(self.platform, piece.segment, piece.range)?;
+        }
+        for piece in pieces {
+            // Fails only where somebody else frees it at the same time.
+            piece.zone.free(self.platform, piece.segment, piece.range)?;
+            self.pressure.epoch.note_free();
+        }
+        Ok(())
+    }
+
+    /// No two parts of a zone share a GiB, and they ascend (invariant 44).
+    pub(super) fn verify_borders(&self) -> Result<(), Fault> {
+        const GIB: u32 = 1 << (Order::MAX.get() - Order::BLOCK.get());
+        for (index, part) in self.zones.iter().enumerate() {
+            let fault = |block: BlockNumber| Fault {
+                zone: part.id(),
+                pfn: Some(block.start()),
+                kind: FaultKind::OutsidePart,
+            };
+            let mut from = BlockNumber(0);
+            if let Some(before) = index.checked_sub(1).and_then(|before| self.zones.get(before))
+                && before.id() == part.id()
+                && let Some(last) = before.segments().last()
+            {
+                from = BlockNumber(last.end().0.next_multiple_of(GIB));
+            }
+            for segment in part.segments() {
+                let found = segment::find(self.directory, segment.start);
+                if segment.start < from || found != Some(segment) {
+                    return Err(fault(segment.start));
+                }
+            }
+        }
+        Ok(())
+    }
+}

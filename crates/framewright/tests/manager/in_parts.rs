@@ -1,0 +1,15 @@
+//! Tests of other files once more, with zones in four parts.
+#![expect(clippy::duplicate_mod, reason = "each copy has its own value of `HERE`")]
+
+use crate::common::Descriptors;
+
+#[path = "cached.rs"]
+mod cached;
+#[path = "cpus.rs"]
+mod cpus;
+#[path = "references.rs"]
+mod references;
+#[path = "threads.rs"]
+mod threads;
+
+const HERE: Descriptors = Descriptors::InParts;
