@@ -5,7 +5,9 @@
 //! is run is in the command line alone, as each has its own options.
 
 use crate::bench::section::Tables;
-use crate::bench::{alloc, bring_up, fragment, hugepages, init, jobs, reporting, scaling, traffic};
+use crate::bench::{
+    alloc, bring_up, fragment, hugepages, init, jobs, longest, reporting, scaling, traffic,
+};
 use crate::model;
 use crate::report::figures::{self, Make, Section};
 use crate::rows::Rows;
@@ -33,10 +35,11 @@ const fn bench(
 }
 
 /// All of them, in the order of the page.
-const ALL: [Bench; 12] = [
+const ALL: [Bench; 13] = [
     bench("compare", none, Some(figures::compare::section), targets::guest::TARGETS),
     bench("alloc", alloc::tables, Some(figures::alloc::section), targets::alloc::TARGETS),
     bench("traffic", traffic::tables, Some(figures::traffic::section), targets::traffic::TARGETS),
+    bench("longest", longest::tables, None, &[]),
     bench("fragment", fragment::tables, None, &[]),
     bench("bring-up", bring_up::tables, Some(figures::bring_up::section), targets::init::BRING_UP),
     bench("init", init::tables, Some(figures::init::section), targets::init::MAP),

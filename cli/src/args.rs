@@ -332,7 +332,7 @@ fn chosen(mut matches: ArgMatches) -> Command {
 }
 
 /// Commands of the other program, by which its users still ask this one.
-pub const OF_BENCH: [&str; 14] = [
+pub const OF_BENCH: [&str; 15] = [
     "all",
     "alloc",
     "bench",
@@ -343,6 +343,7 @@ pub const OF_BENCH: [&str; 14] = [
     "hugepages",
     "init",
     "jobs",
+    "longest",
     "model",
     "reporting",
     "scaling",

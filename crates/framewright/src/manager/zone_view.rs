@@ -99,10 +99,8 @@ impl<P: Platform> ZoneView<'_, P> {
     }
 
     /// Shuffles its free blocks once more, where the shuffle is on (`page_alloc.shuffle=1`).
-    /// Bring-up has done so once. Other zones may be shuffled at the same time by other CPUs; on
-    /// this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and nothing changed,
-    /// where the shuffle is off or where split blocks of the types *high atomic* or *CMA* have free
-    /// pages, whose tables the pass works in otherwise.
+    /// Bring-up has done so once. Each exchanges places with another that chance chooses, 16 under
+    /// each hold of the zone's lock. False, and nothing changed, where the shuffle is off.
     pub fn shuffle(&self) -> bool {
         self.zone.shuffle(self.platform)
     }

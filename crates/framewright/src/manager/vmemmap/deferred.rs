@@ -90,7 +90,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         let ended = all.run(helpers, |units, _| {
             for zone in units.filter_map(zone_at) {
                 self.initialise_zone(zone, helpers);
-                zone.shuffle(self.manager.platform);
+                zone.shuffle_at_boot(self.manager.platform);
                 if self.manager.vmemmap.threads.is_none() {
                     self.help_other_zones(zone);
                 }
