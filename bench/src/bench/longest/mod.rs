@@ -89,7 +89,7 @@ fn once(gib: u64, state: State) -> Result<Operations, Error> {
         let below = Request { max_address: gib << 29, ..request(of)? };
         pair(&manager, &format!("order {of} below"), below, &mut took);
     }
-    let (_, areas) = watch(|| manager.views().map(|zone| zone.free_areas()).count());
+    let (_, areas) = watch(|| manager.views().map(|zone| zone.free_areas().pages()).sum::<u64>());
     took.push(("free areas".into(), 1, areas));
     let start = BlockNumber::containing(Pfn((gib << 18) / 2));
     let range = BlockRange { start, end: BlockNumber(start.0 + 512) };

@@ -29,10 +29,12 @@ const ONE: [u64; BLOCK_ORDERS] = ones();
 const fn ones() -> [u64; BLOCK_ORDERS] {
     let mut ones = [0; BLOCK_ORDERS];
     let (mut shift, mut slot) = (0, 0);
+    // As many bits as the number of heads takes that fill a group.
+    let mut bits = GROUP.ilog2() + 1;
     while slot < BLOCK_ORDERS - 1 {
         ones[slot] = 1 << shift;
-        // As many bits as the number of heads takes that fill a group.
-        shift += GROUP.ilog2() + 1 - slot as u32;
+        shift += bits;
+        bits -= 1;
         slot += 1;
     }
     assert!(shift <= u64::BITS);
