@@ -61,6 +61,9 @@ pub enum Bench {
     /// What operations take in traffic like that of real machines, and how slow the slowest are:
     /// all sizes, a producer and a consumer, a server, a boot, beside two other allocators
     Traffic(BenchOptions),
+    /// How long the longest call takes, and how long it has interrupts off, in states of memory
+    /// that searches fear
+    Longest(BenchOptions),
     /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two
     /// other allocators
     Fragment(BenchOptions),

@@ -343,6 +343,7 @@ pub const OF_BENCH: [&str; 15] = [
     "hugepages",
     "init",
     "jobs",
+    "longest",
     "model",
     "reporting",
     "scaling",

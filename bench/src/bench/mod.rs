@@ -3,6 +3,7 @@
 //! `all` runs the others, each in a process of its own, and keeps what they find; every one of them
 //! makes a `section`, which is shown in one way. `bring_up` times the library's bring-up; `alloc`,
 //! `traffic` and `fragment` put the manager beside allocators of others, all behind `subject`;
+//! `longest` looks for the longest call;
 //! `hugepages` fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop;
 //! `reporting` watches free memory go back to the host; `scaling` has the sources' tables of times
 //! by threads; `simulate` says what more CPUs would do than this host has.
@@ -16,6 +17,7 @@ pub mod host;
 pub mod hugepages;
 pub mod init;
 pub mod jobs;
+pub mod longest;
 mod page_set;
 mod random;
 pub mod reporting;
@@ -48,6 +50,7 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         }
         Bench::BringUp(options) => (bring_up::section(options.quick)?, options.json),
         Bench::Alloc(options) => (alloc::section(options.quick)?, options.json),
+        Bench::Longest(options) => (longest::section(options.quick)?, options.json),
         Bench::Fragment(options) => (fragment::section(options.quick)?, options.json),
         Bench::Traffic(options) => (traffic::section(options.quick)?, options.json),
         Bench::Init(BenchInit { table: true, common }) => {

@@ -153,6 +153,7 @@ tables! {
     "hugepages" hugepages: Hugepages,
     "init" init: Init,
     "jobs" jobs: Jobs,
+    "longest" longest: Longest,
     "model" model: Model,
     "reporting" reporting: Reporting,
     "run" run: Run,
@@ -220,6 +221,11 @@ fields! {
         case: String, engine: String, units: u64, unit_ns: u64,
         threads: Measured<u64>, repetitions: Measured<u64>,
         seconds: Spread, serial_ratio: Interval, framewright_ratio: Interval,
+    }
+    /// The longest call of an operation.
+    Longest {
+        managed_gib: u64, state: String, operation: String, calls: Measured<u64>,
+        call_us: Measured<f64>, hold_us: Measured<f64>,
     }
     /// A prediction.
     Model {

@@ -47,5 +47,5 @@ pub use model::{BlockModel, PageModel};
 pub use owner::{Owner, PoolOwner};
 pub use paging::{AccessFault, FakePaging, PagingCounts};
 pub use reporting::{Answer, FakeHost, FakeReportDevice};
-pub use stepped::{SteppedMachine, count_instructions};
+pub use stepped::{SteppedMachine, Steps, count_instructions, count_steps};
 pub use traffic::{Shape, Traffic, bring_up, shapes};

@@ -31,11 +31,30 @@ thread_local! {
     static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
     /// Instructions so far, while they are counted.
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+    /// Of these, when interrupts went off last, and the most until they were on again.
+    static HOLD: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// Instructions of an operation, without those of the machine's methods.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Steps {
+    /// All.
+    pub all: u64,
+    /// The most between interrupts going off and on again.
+    pub longest_hold: u64,
+}
+
+/// Counts the instructions of an operation on a [`SteppedMachine`] in this thread, and those of its
+/// longest part with interrupts off: measures that do not depend on the load of the host.
+pub fn count_steps<R>(operation: impl FnOnce() -> R) -> (R, Steps) {
+    HOLD.set((0, 0));
+    let (result, all) = count_instructions(operation);
+    (result, Steps { all, longest_hold: HOLD.get().1 })
 }
 
 /// Counts the instructions of an operation in this thread, also with interrupts off: a measure of
-/// its length that does not depend on the load of the host. `operation` must not use a
-/// [`SteppedMachine`].
+/// its length that does not depend on the load of the host. Those of the methods of a
+/// [`SteppedMachine`] are not counted.
 pub fn count_instructions<R>(operation: impl FnOnce() -> R) -> (R, u64) {
     install();
     COUNT.set(Some(0));
@@ -98,6 +117,12 @@ impl SteppedMachine {
     /// Runs a method of the machine without stopping, then goes on as before; with interrupts off
     /// nothing stops.
     fn call<R>(&self, method: impl FnOnce(&'static FakeMachine) -> R) -> R {
+        if COUNT.get().is_some() {
+            set_trap_flag(false);
+            let result = method(self.inner);
+            set_trap_flag(true);
+            return result;
+        }
         if PENDING.get().is_none() {
             return method(self.inner);
         }
@@ -195,12 +220,24 @@ unsafe impl Platform for SteppedMachine {
     }
 
     fn irq_save(&self) -> IrqState {
-        self.call(Platform::irq_save)
+        self.call(|machine| {
+            if machine.can_wait() {
+                HOLD.set((COUNT.get().unwrap_or(0), HOLD.get().1));
+            }
+            machine.irq_save()
+        })
     }
 
     unsafe fn irq_restore(&self, state: IrqState) {
-        // SAFETY: passed on to the caller.
-        self.call(|machine| unsafe { machine.irq_restore(state) });
+        self.call(|machine| {
+            // SAFETY: passed on to the caller.
+            unsafe { machine.irq_restore(state) };
+            let (since, longest) = HOLD.get();
+            if machine.can_wait() {
+                let hold = COUNT.get().unwrap_or(0).saturating_sub(since);
+                HOLD.set((since, longest.max(hold)));
+            }
+        });
     }
 
     fn direct_limit(&self) -> u64 {

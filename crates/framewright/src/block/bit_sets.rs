@@ -118,6 +118,35 @@ impl<const SETS: usize> BitSets<SETS> {
         u32::try_from(index).ok()
     }
 
+    /// The lowest member from `from` on of a set that is not empty.
+    pub(crate) fn next(&self, set: usize, from: u32) -> Option<u32> {
+        let from = from as usize;
+        // Where to turn off upwards, as low as possible: a level and a place in it.
+        let mut turn = None;
+        for level in (0..self.depth).rev() {
+            let place = from >> (6 * level);
+            if place / 64 >= self.levels[level].1 {
+                break;
+            }
+            let above = self.word(set, level, place / 64).load(Ordering::Relaxed) >> (place % 64);
+            if level == 0 && above != 0 {
+                return u32::try_from(place + above.trailing_zeros() as usize).ok();
+            }
+            if above & !1 != 0 {
+                turn = Some((level, place + (above & !1).trailing_zeros() as usize));
+            }
+            if above & 1 == 0 {
+                break;
+            }
+        }
+        let (level, place) = turn?;
+        let lowest = (0..level).rev().fold(place, |place, level| {
+            let word = self.word(set, level, place).load(Ordering::Relaxed);
+            place * 64 + word.trailing_zeros() as usize
+        });
+        u32::try_from(lowest).ok()
+    }
+
     /// The 64 indices that the lowest member of a set that is not empty is among: the first of
     /// them, and a bit for each that is a member.
     #[inline]
@@ -269,6 +298,10 @@ mod tests {
                 }
                 if let Some(&lowest) = model.first() {
                     assert_eq!(sets.lowest_members(1).map(|found| found.base), Some(lowest & !63));
+                }
+                if !model.is_empty() {
+                    let from = u32::try_from((seed >> 13) % (blocks as u64 + 70)).expect("small");
+                    assert_eq!(sets.next(1, from), model.range(from..).next().copied());
                 }
                 assert_eq!(sets.count(1), model.len() as u64);
                 assert_eq!(sets.count(0), 0);

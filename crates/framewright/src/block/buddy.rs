@@ -88,6 +88,10 @@ pub(crate) struct Buddy {
     occupied: [[u16; MigrateType::COUNT]; 2],
     /// Nothing merges beyond this order: the largest there is, unless blocks are shuffled.
     pub(crate) largest: Order,
+    /// Those who coalesce at this moment, because of whom no merge is deferred.
+    pub(super) coalescing: u32,
+    /// Blocks of 2 MiB by migrate type, whatever they are used for.
+    blocks_of_type: [u32; MigrateType::COUNT],
     /// The entries of the zone's blocks.
     pub(crate) table: BlockTable,
     /// Runs of blocks, ascending. No block merges over the end of one.
@@ -111,6 +115,8 @@ impl Buddy {
         placement: Placement::USUAL,
         occupied: [[0; MigrateType::COUNT]; 2],
         largest: Order::MAX,
+        coalescing: 0,
+        blocks_of_type: [0; MigrateType::COUNT],
         table: BlockTable::EMPTY,
         segments: &[],
         events: ZoneEvents::NONE,
@@ -169,9 +175,31 @@ impl Buddy {
         self.list(list).blocks
     }
 
+    /// Blocks of 2 MiB by migrate type, those of no memory left out.
+    pub(crate) const fn blocks_of_type(&self) -> [u32; MigrateType::COUNT] {
+        self.blocks_of_type
+    }
+
+    /// There are so many blocks more, all movable, as at bring-up all are.
+    pub(crate) const fn count_new(&mut self, blocks: u32) {
+        self.blocks_of_type[MigrateType::Movable as usize] += blocks;
+    }
+
+    /// So many blocks changed their type.
+    #[inline]
+    pub(crate) const fn retype(&mut self, from: MigrateType, to: MigrateType, blocks: u32) {
+        self.blocks_of_type[from as usize] -= blocks;
+        self.blocks_of_type[to as usize] += blocks;
+    }
+
     /// First block of a list, [`NONE`] when it is empty.
     pub(crate) fn first(&self, list: ListId) -> u32 {
         self.list(list).first
+    }
+
+    /// Last block of a list, [`NONE`] when it is empty.
+    pub(super) fn last(&self, list: ListId) -> u32 {
+        self.list(list).last
     }
 
     /// The block that would be handed out last of those of at least `order` that have something to
@@ -263,6 +291,7 @@ impl Buddy {
             Position::Tail => list.link_last(|other| self.table.entry(other), entry, index),
         }
         self.occupied[usize::from(reported)][migrate_type as usize] |= 1 << slot(order);
+        self.table.free_heads.add(index, order);
         self.pages += order.pages();
     }
 
@@ -333,17 +362,18 @@ impl Buddy {
         let list = &mut self.lists[0][MigrateType::Movable as usize][slot];
         list.link_last(|other| self.table.cold_entry(other), entry, index);
         self.occupied[0][MigrateType::Movable as usize] |= 1 << slot;
+        self.table.free_heads.add(index, order);
         self.pages += order.pages();
     }
 
     /// Unlinks a free head and leaves its entry inner.
     pub(super) fn remove(&mut self, index: u32) {
-        self.remove_entry(self.table.entry(index));
+        self.remove_entry(self.table.entry(index), index);
     }
 
     /// [`remove`](Self::remove) for a caller that has the entry.
     #[inline]
-    pub(super) fn remove_entry(&mut self, entry: &BlockEntry) {
+    pub(super) fn remove_entry(&mut self, entry: &BlockEntry, index: u32) {
         let state = entry.state();
         let (order, migrate_type) = (state.order(), state.migrate_type());
         let reported = usize::from(state.has(BlockState::REPORTED));
@@ -361,6 +391,7 @@ impl Buddy {
         if list.blocks == 0 {
             self.occupied[reported][migrate_type as usize] &= !(1 << slot(order));
         }
+        self.table.free_heads.remove(index, order);
         self.pages -= order.pages();
         entry.clear();
     }

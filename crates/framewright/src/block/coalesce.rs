@@ -15,10 +15,20 @@ use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 
 impl Buddy {
     /// Whether merges are deferred: not while blocks are shuffled, as their order would not be
-    /// random.
+    /// random, and not while somebody coalesces, who would never come to an end.
     #[inline]
     pub(super) fn defers_merges(&mut self) -> bool {
-        self.largest == Order::MAX && !self.placement.coin()
+        self.largest == Order::MAX && self.coalescing == 0 && !self.placement.coin()
+    }
+
+    /// No merge is deferred until [`end_coalescing`](Self::end_coalescing).
+    pub(crate) const fn begin_coalescing(&mut self) {
+        self.coalescing += 1;
+    }
+
+    /// Somebody has coalesced all.
+    pub(crate) const fn end_coalescing(&mut self) {
+        self.coalescing -= 1;
     }
 
     /// Whether no merge is deferred.
@@ -54,8 +64,8 @@ impl Buddy {
         }
         let members = Neighbours::new(index, blocks);
         let deferred = self.deferred.insert(members);
-        if deferred == Some(u64::MAX) {
-            self.coalesce_64(members.base);
+        if deferred == Some(u64::MAX) || self.deferred.is_full() {
+            self.coalesce_near(members.base);
         }
         deferred.is_some()
     }
@@ -67,34 +77,36 @@ impl Buddy {
             return false;
         }
         let deferred = self.deferred.insert_one(index);
-        if deferred == Some(u64::MAX) {
-            self.coalesce_64(index & !63);
+        if deferred == Some(u64::MAX) || self.deferred.is_full() {
+            self.coalesce_near(index & !63);
         }
         deferred.is_some()
     }
 
-    /// 64 neighbours become one block, unless a segment ends among them.
+    /// All of 64 neighbours become one block, or so many merges are deferred that those of the 64
+    /// no longer are.
     #[inline(never)]
-    fn coalesce_64(&mut self, base: u32) {
-        let segment = self.segment_of(base);
-        if segment.start <= base && base + 64 <= segment.end {
-            let all = Neighbours { base, bits: u64::MAX };
-            self.deferred.remove(all);
-            self.free_neighbours(all);
-        }
+    fn coalesce_near(&mut self, base: u32) {
+        let Some(near) = self.deferred.take_near(base) else { return };
+        self.free_by_segment(near);
     }
 
     /// Merges the blocks of up to `most` words of the set and puts them into the lists, the lowest
     /// first.
     pub(crate) fn coalesce(&mut self, most: u32) {
         for _ in 0..most {
-            let Some(Neighbours { base, mut bits }) = self.deferred.take(64) else { return };
-            while bits != 0 {
-                let end = self.segment_of(base + bits.trailing_zeros()).end;
-                let own = bits & (u64::MAX >> (64 - (end.min(base + 64) - base)));
-                self.free_neighbours(Neighbours { base, bits: own });
-                bits &= !own;
-            }
+            let Some(near) = self.deferred.take(64) else { return };
+            self.free_by_segment(near);
+        }
+    }
+
+    fn free_by_segment(&mut self, freed: Neighbours) {
+        let Neighbours { base, mut bits } = freed;
+        while bits != 0 {
+            let end = self.segment_of(base + bits.trailing_zeros()).end;
+            let own = bits & (u64::MAX >> (64 - (end.min(base + 64) - base)));
+            self.free_neighbours(Neighbours { base, bits: own });
+            bits &= !own;
         }
     }
 

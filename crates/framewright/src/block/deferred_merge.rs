@@ -5,8 +5,8 @@
 //! and nothing else: its entry goes on saying that it is allocated, as if a CPU had it in its
 //! cache, and it counts as free. Requests for one block take the lowest bit. 64 neighbours in the
 //! set are one free block of 128 MiB at once; the others are *coalesced*, which is merged and put
-//! into the lists, when somebody wants more than one block or looks at what is free
-//! (`Zone::lock_coalesced`).
+//! into the lists, when there are too many, or when somebody wants more than one block or looks at
+//! what is free (`Zone::lock_coalesced`).
 
 use super::bit_sets::{BitSets, Neighbours};
 use super::state::{BlockState, MigrateType, State};
@@ -16,6 +16,10 @@ use crate::units::{Order, PAGES_PER_BLOCK};
 /// What the entry of each such block says, so that nobody has to write it there.
 pub(crate) const MERGE_DEFERRED: BlockState =
     BlockState::head(State::Whole, Order::BLOCK, MigrateType::Movable);
+
+/// Blocks whose merge is deferred at most, 8 GiB: whoever wants them merged waits for no more. From
+/// then on a block that is freed is merged at once, with those near it.
+const MOST: u32 = 4096;
 
 /// See the module documentation. Changed under the zone lock only.
 pub(crate) struct DeferredMerges {
@@ -39,6 +43,22 @@ impl DeferredMerges {
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.blocks == 0
+    }
+
+    /// Whether there are as many as there may be.
+    #[inline]
+    pub(super) const fn is_full(&self) -> bool {
+        self.blocks > MOST
+    }
+
+    /// Takes those of the 64 blocks from `base` on that are in the set.
+    pub(super) fn take_near(&mut self, base: u32) -> Option<Neighbours> {
+        let bits = if self.blocks == 0 { 0 } else { self.set.members(0, base) };
+        let near = Neighbours { base, bits };
+        if bits != 0 {
+            self.remove(near);
+        }
+        (bits != 0).then_some(near)
     }
 
     /// Their frames.

@@ -98,6 +98,25 @@ impl FreeIndex {
         })
     }
 
+    /// The first of the 64 blocks that the lowest block from `from` on with a free run is among.
+    pub(crate) fn next_near(&self, from: u32) -> Option<u32> {
+        let sets = MigrateType::ALL.into_iter().flat_map(|kind| self.sets_of(kind));
+        sets.filter_map(|set| self.sets.next(set, from)).min().map(|lowest| lowest & !63)
+    }
+
+    /// Which of the 64 blocks from `base` on have free runs and are of a type.
+    pub(crate) fn members_near(&self, migrate_type: MigrateType, base: u32) -> u64 {
+        self.sets_of(migrate_type).fold(0, |all, set| all | self.sets.members(set, base))
+    }
+
+    /// The sets of a type that are not empty.
+    fn sets_of(&self, migrate_type: MigrateType) -> impl Iterator<Item = usize> {
+        let occupied = self.occupied[migrate_type as usize];
+        (0..16_u8)
+            .filter(move |order| occupied >> order & 1 != 0)
+            .map(move |order| set_of(migrate_type, order))
+    }
+
     pub(crate) fn insert(&mut self, migrate_type: MigrateType, order: u8, block: u32) {
         self.sets.insert_members(set_of(migrate_type, order), Neighbours::new(block, 1));
         self.occupied[migrate_type as usize] |= 1 << order;

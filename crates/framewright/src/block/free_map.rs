@@ -248,14 +248,34 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     /// have none.
     #[must_use]
     pub fn largest_runs(&self) -> [u32; 10] {
+        const { assert!(WORDS < 16, "sums of so many words fit into four bits") }
         let mut aligned = [0_u32; 11];
         let mut full = [false; WORDS];
+        // Words are added up in fields of eight or four bits, as counting the bits of each is most
+        // of the work where the processor is not known to do it.
+        let mut sums = [0_u64; 6];
         for (word, full) in self.words.iter().zip(&mut full) {
-            let word = word.load(Ordering::Relaxed);
-            for (order, count) in (0..6).zip(&mut aligned) {
-                *count += runs(word, order).count_ones();
-            }
-            *full = word == u64::MAX;
+            let frames = word.load(Ordering::Relaxed);
+            let pairs = frames & frames >> 1 & 0x5555_5555_5555_5555;
+            let fours = pairs & pairs >> 2 & 0x1111_1111_1111_1111;
+            let eights = fours & fours >> 4 & 0x0101_0101_0101_0101;
+            let sixteens = eights & eights >> 8 & 0x0001_0001_0001_0001;
+            let halves = sixteens & sixteens >> 16 & 0x1_0000_0001;
+            let of_two = frames - (frames >> 1 & 0x5555_5555_5555_5555);
+            let counts = [of_two, pairs].map(|of_two| {
+                let of_four =
+                    (of_two & 0x3333_3333_3333_3333) + (of_two >> 2 & 0x3333_3333_3333_3333);
+                (of_four + (of_four >> 4)) & 0x0f0f_0f0f_0f0f_0f0f
+            });
+            let fields = [counts[0], counts[1], fours, eights, sixteens, halves];
+            sums.iter_mut().zip(fields).for_each(|(sum, fields)| *sum += fields);
+            *full = frames == u64::MAX;
+        }
+        sums[2] = (sums[2] & 0x0f0f_0f0f_0f0f_0f0f) + (sums[2] >> 4 & 0x0f0f_0f0f_0f0f_0f0f);
+        for (sum, count) in sums.into_iter().zip(&mut aligned) {
+            let of_sixteen = (sum & 0x00ff_00ff_00ff_00ff) + (sum >> 8 & 0x00ff_00ff_00ff_00ff);
+            *count =
+                u32::try_from(of_sixteen.wrapping_mul(0x0001_0001_0001_0001) >> 48).unwrap_or(0);
         }
         for (order, count) in aligned.iter_mut().enumerate().skip(6).take(4) {
             let runs =

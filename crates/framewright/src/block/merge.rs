@@ -42,8 +42,9 @@ impl Buddy {
                 if !mergeable || state != BlockState::head(State::Free, order, other) {
                     break;
                 }
+                self.retype(other, migrate_type, size);
             }
-            self.remove_entry(entry);
+            self.remove_entry(entry, buddy);
             if buddy < index {
                 self.table.set_inner(index);
                 index = buddy;

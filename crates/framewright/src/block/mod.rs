@@ -5,7 +5,8 @@
 //! over them: `list` its lists, `split` takes from them, `merge` gives back, `deferred_merge` notes
 //! blocks that are merged later and `coalesce` merges them, `shuffle` puts the lists into a
 //! `random` order, and `placement` chooses at random where `careful=` asks for it. `reported` knows
-//! which free blocks were reported to the hypervisor, `in_flight` what it has at this moment, and
+//! which free blocks were reported to the hypervisor, `free_heads` where in memory free blocks are,
+//! `in_flight` what it has at this moment, and
 //! `page_list` has the free pages of a pool as `chain`s. Of blocks that are split into pages
 //! `free_map` has the free frames, and `free_index` finds one with a run of an order.
 //!
@@ -17,6 +18,7 @@ pub(crate) mod buddy;
 mod chain;
 mod coalesce;
 pub(crate) mod deferred_merge;
+pub(crate) mod free_heads;
 pub(crate) mod free_index;
 mod free_map;
 pub(crate) mod in_flight;

@@ -192,6 +192,7 @@ impl FreeList {
 mod tests {
     use super::super::chain::{first_link, steps};
     use super::*;
+    use crate::block::free_heads::FreeHeads;
     use crate::block::list::NONE;
     use crate::block::{BlockEntry, FreeMap};
     use crate::sync::table_atomic::AtomicU64;
@@ -204,7 +205,8 @@ mod tests {
         let maps: Vec<FreeMap> = (0..blocks).map(|_| FreeMap::new()).collect();
         let ready: Vec<AtomicU64> =
             (0..blocks.div_ceil(512 * 64)).map(|_| AtomicU64::new(u64::MAX)).collect();
-        BlockTable::new(entries(blocks.div_ceil(512)), entries(blocks), maps.leak(), ready.leak())
+        let heads = entries(blocks.div_ceil(512));
+        BlockTable::new(heads, entries(blocks), maps.leak(), ready.leak(), FreeHeads::EMPTY)
     }
 
     /// All pages of both chains, whose links fit.

@@ -2,10 +2,11 @@
 //! out in an order that nobody can guess.
 //!
 //! While it is on nothing merges beyond that order, larger pieces are gathered from neighbours
-//! (`gather`), and a coin decides which end of its list a block joins when it is freed. The pass
-//! puts a whole list into a random order, each equally likely as far as the generator goes: Fisher
-//! and Yates' algorithm over the numbers of its blocks, in memory of the zone's tables that means
-//! nothing at the moment, and then the links are written anew.
+//! (`gather`), and a coin decides which end of its list a block joins when it is freed. The pass at
+//! boot puts a whole list into a random order, each equally likely as far as the generator goes:
+//! Fisher and Yates' algorithm over the numbers of its blocks, in memory of the zone's tables that
+//! means nothing at the moment, and then the links are written anew. Later passes exchange one
+//! block after the other with another, so that the lock can be let go in between.
 //!
 //! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by whoever has
 //! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
@@ -49,6 +50,16 @@ impl Scratch<'_> {
 
 /// How many blocks ahead of the one that is linked memory is asked for.
 const AHEAD: usize = 16;
+/// How often a partner is looked for (`SHUFFLE_RETRY` in Linux's `mm/shuffle.c`).
+const TRIES: u32 = 10;
+
+/// Why a piece could not be gathered.
+pub(crate) struct InTheWay {
+    /// Heads that were looked at.
+    pub(crate) heads: u32,
+    /// No piece that begins before this index can be gathered.
+    pub(crate) after: u32,
+}
 
 impl Buddy {
     /// Puts one list of blocks of [`SHUFFLE_ORDER`] into a random order. Without enough `scratch`,
@@ -96,9 +107,65 @@ impl Buddy {
         true
     }
 
+    /// Lets one block of [`SHUFFLE_ORDER`], if it is free, change places in its list with another
+    /// that chance chooses, as Linux shuffles (`__shuffle_zone` in `mm/shuffle.c`): not every order
+    /// comes out equally often, but a step is short.
+    pub(crate) fn shuffle_one(&mut self, index: u32) {
+        let table = self.table;
+        if !table.is_ready(index) {
+            return;
+        }
+        let state = table.state(index);
+        let plain = state.without(BlockState::REPORTED);
+        if plain != BlockState::head(State::Free, SHUFFLE_ORDER, state.migrate_type()) {
+            return;
+        }
+        for _ in 0..TRIES {
+            let other = self.random.below(table.len().div_ceil(STEP)) * STEP;
+            if other != index && table.is_ready(other) && table.state(other) == state {
+                return self.swap(index, other, state);
+            }
+        }
+    }
+
+    /// Exchanges two blocks of one list.
+    fn swap(&mut self, one: u32, other: u32, state: BlockState) {
+        let table = self.table;
+        let list = ListId {
+            migrate_type: state.migrate_type(),
+            order: SHUFFLE_ORDER,
+            reported: state.has(BlockState::REPORTED),
+        };
+        let (mut first, mut last) = (self.first(list), self.last(list));
+        // Those beside a block, with the other's name where they are neighbours.
+        let new_links = |mine: u32, theirs: u32| {
+            let (previous, next) = table.links(theirs);
+            let named = |link: u32| if link == mine { theirs } else { link };
+            (named(previous), named(next))
+        };
+        let links = [(one, new_links(one, other)), (other, new_links(other, one))];
+        for (index, (previous, next)) in links {
+            table.entry(index).set_links(previous, next);
+            match previous {
+                NONE => first = index,
+                previous => table.set_next(previous, index),
+            }
+            match next {
+                NONE => last = index,
+                next => table.set_previous(next, index),
+            }
+        }
+        self.replace_ends(list, first, last);
+    }
+
     /// Takes the free blocks that make an aligned piece of `order`, above [`SHUFFLE_ORDER`], from
     /// `index` on, if all of it is free and may be had for `migrate_type`.
-    pub(crate) fn gather(&mut self, index: u32, order: Order, migrate_type: MigrateType) -> bool {
+    pub(crate) fn gather(
+        &mut self,
+        index: u32,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<(), InTheWay> {
         let end = index + blocks_of(order);
         let is_wanted = |found: &HeadIn| {
             let own = found.state.migrate_type();
@@ -106,27 +173,35 @@ impl Buddy {
                 && found.state.is(State::Free)
                 && (own == migrate_type || migrate_type.fallbacks().contains(&own))
         };
-        let mut next = index;
-        for found in self.table.heads(index..end).take_while(is_wanted) {
+        let (mut next, mut heads) = (index, 0);
+        for found in self.table.heads(index..end) {
+            heads += 1;
             if found.index != next {
-                return false;
+                return Err(InTheWay { heads, after: found.index });
             }
             next = found.end();
+            if !is_wanted(&found) {
+                return Err(InTheWay { heads, after: next });
+            }
         }
         if next != end {
-            return false;
+            return Err(InTheWay { heads, after: end });
         }
-        self.table.heads(index..end).for_each(|found| self.remove(found.head));
+        for found in self.table.heads(index..end) {
+            self.remove(found.head);
+            self.retype(found.state.migrate_type(), migrate_type, found.end() - found.head);
+        }
         let early = self.unreported_pages() != 0;
         self.end_reported(index, order, early);
         self.table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
-        true
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::free_heads::FreeHeads;
     use crate::block::list::Position;
     use crate::block::random::Random;
     use crate::block::table::BlockTable;
@@ -142,7 +217,9 @@ mod tests {
         let maps: Vec<FreeMap> = (0..blocks).map(|_| FreeMap::new()).collect();
         let ready: Vec<AtomicU64> =
             (0..groups.div_ceil(64)).map(|_| AtomicU64::new(u64::MAX)).collect();
-        BlockTable::new(heads.leak(), entries.leak(), maps.leak(), ready.leak())
+        let words: Vec<AtomicU64> = (0..groups).map(|_| AtomicU64::new(0)).collect();
+        let free_heads = FreeHeads::new(words.leak());
+        BlockTable::new(heads.leak(), entries.leak(), maps.leak(), ready.leak(), free_heads)
     }
 
     const MOVABLE: ListId =

@@ -152,6 +152,7 @@ impl Buddy {
             // usually claimed is free.
             let index = self.take_deferred()?;
             self.table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
+            self.retype(MigrateType::Movable, migrate_type, 1);
             self.events.fallback_claims += 1;
             return Some(index);
         }
@@ -224,6 +225,11 @@ impl Buddy {
         let mut have = state.order();
         let mut start = head;
         self.remove(head);
+        if state.migrate_type() != migrate_type {
+            let mergeable = state.migrate_type().is_mergeable();
+            let changed = if mergeable { have.min(claimed) } else { order };
+            self.retype(state.migrate_type(), migrate_type, blocks_of(changed));
+        }
         while have > order {
             if have == Order::MAX {
                 // The group is about to be used in pieces. Its first entry was just made inner.

@@ -9,6 +9,7 @@
 //! free or allocated by the GiB touches 16 bytes a GiB side by side, rather than a cache line and a
 //! page each.
 
+use super::free_heads::FreeHeads;
 use super::free_map::FreeMap;
 use super::state::{BlockState, State};
 use crate::sync::prefetch;
@@ -89,10 +90,13 @@ pub(crate) struct BlockTable {
     entries: &'static [BlockEntry],
     free_maps: &'static [FreeMap],
     ready: &'static [AtomicU64],
+    /// Free heads of each group.
+    pub(super) free_heads: FreeHeads,
 }
 
 impl BlockTable {
-    pub(crate) const EMPTY: Self = Self { heads: &[], entries: &[], free_maps: &[], ready: &[] };
+    pub(crate) const EMPTY: Self =
+        Self { heads: &[], entries: &[], free_maps: &[], ready: &[], free_heads: FreeHeads::EMPTY };
 
     /// A table over memory of any content, except that `ready` is zero. There are as many free maps
     /// as entries; a head and a ready bit for every group.
@@ -101,8 +105,9 @@ impl BlockTable {
         entries: &'static [BlockEntry],
         free_maps: &'static [FreeMap],
         ready: &'static [AtomicU64],
+        free_heads: FreeHeads,
     ) -> Self {
-        Self { heads, entries, free_maps, ready }
+        Self { heads, entries, free_maps, ready, free_heads }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -204,6 +209,7 @@ impl BlockTable {
         for entry in &self.entries[start + 1..end] {
             entry.clear();
         }
+        self.free_heads.clear(group);
         let word = &self.ready[(group / 64) as usize];
         word.store(word.load(Ordering::Relaxed) | 1 << (group % 64), Ordering::Release);
     }
@@ -310,10 +316,53 @@ impl BlockTable {
         }
         None
     }
+
+    /// The first group from that of `index` on, of those that begin before `end`, that has a free
+    /// head of at least `order`: its first index. `most` groups are looked at.
+    pub(crate) fn group_with_free(
+        &self,
+        range: Range<u32>,
+        order: Order,
+        most: u32,
+    ) -> GroupSearch {
+        let first = range.start / GROUP;
+        let end = range.end.div_ceil(GROUP);
+        let largest = |group: u32| {
+            let state = self.heads[group as usize].state();
+            state.is(State::Free) && state.order() == Order::MAX
+        };
+        for group in first..end.min(first.saturating_add(most)) {
+            let start = group * GROUP;
+            if largest(group) || self.is_ready(start) && self.free_heads.has(group, order) {
+                return GroupSearch::Found(start);
+            }
+        }
+        if end - first > most {
+            GroupSearch::From((first + most) * GROUP)
+        } else {
+            GroupSearch::None
+        }
+    }
+
+    /// The counts of free heads of each group, for verification.
+    pub(crate) const fn free_heads(&self) -> FreeHeads {
+        self.free_heads
+    }
+
     /// The heads that have a part in `range`, ascending.
     pub(crate) const fn heads(&self, range: Range<u32>) -> Heads {
         Heads { table: *self, rest: range }
     }
+}
+
+/// Where a search for a group ended.
+pub(crate) enum GroupSearch {
+    /// The first index of the group.
+    Found(u32),
+    /// There may be one from this index on.
+    From(u32),
+    /// There is none.
+    None,
 }
 
 /// A head that has a part in a range of indices.

@@ -18,8 +18,8 @@ use crate::zone::{Change, IsolateError, IsolatedPages, Segment, Zone};
 use core::ops::Range;
 use core::panic::Location;
 
-/// Blocks that are changed under one hold of a zone lock: 1 GiB.
-const BLOCKS_AT_ONCE: u32 = 512;
+/// Blocks that are changed under one hold of a zone lock: 256 MiB, 50 to 100 ns each.
+const BLOCKS_AT_ONCE: u32 = 128;
 
 impl<'m, P: Platform> Isolation<'m, P> {
     /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of

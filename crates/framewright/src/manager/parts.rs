@@ -183,7 +183,7 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// No two parts of a zone share a GiB, and they ascend (invariant 44).
+    /// No two parts of a zone share a GiB, and they ascend (invariant 45).
     pub(super) fn verify_borders(&self) -> Result<(), Fault> {
         const GIB: u32 = 1 << (Order::MAX.get() - Order::BLOCK.get());
         for (index, part) in self.zones.iter().enumerate() {

@@ -231,10 +231,9 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     }
 
     /// Shuffles its free blocks once more, where the shuffle is on (`page_alloc.shuffle=1`), in
-    /// each of its parts. Bring-up has done so once. Other zones may be shuffled at the same time
-    /// by other CPUs; on this one interrupts are off meanwhile, for up to 50 ms a TiB. False, and
-    /// nothing changed, where the shuffle is off; and where split blocks of the types *high atomic*
-    /// or *CMA* have free pages in some part, whose tables the pass works in otherwise.
+    /// each of its parts. Bring-up has done so once. Each exchanges places with another that chance
+    /// chooses, 16 under each hold of a part's lock. False, and nothing changed, where the shuffle
+    /// is off.
     pub fn shuffle(&self) -> bool {
         let shuffled = |part: &&Zone| part.shuffle(self.platform);
         self.parts.iter().filter(shuffled).count() == self.parts.len()

@@ -4,7 +4,7 @@
 //!
 //! 1. a block of 1 GiB: [`Zone::take_largest`], which the manager tries before;
 //! 2. more than the 4 MiB that are shuffled: [`Zone::allocate_gathered`];
-//! 3. a limit inside the zone: [`Zone::allocate_below`], a search from its lower end;
+//! 3. a limit inside the zone: [`Zone::allocate_below`], a search by address (`below`);
 //! 4. pages: [`LockedZone::take_pages`], out of the fullest block that has a run;
 //! 5. blocks: `Buddy::take`, those whose merge is deferred first.
 
@@ -17,8 +17,6 @@ use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 
-/// Heads that one search looks at before it lets others have the lock.
-const SEARCH_SLICE: usize = 256;
 /// Words of single frames that are taken under one hold of the lock.
 const WORDS_AT_ONCE: usize = 32;
 
@@ -94,36 +92,6 @@ impl Zone {
         done
     }
 
-    /// The slow way, for limits inside the zone: heads in ascending order, a slice of them at a
-    /// time.
-    fn allocate_below<P: Platform>(
-        &self,
-        platform: &P,
-        order: Order,
-        migrate_type: MigrateType,
-        max: Pfn,
-    ) -> Option<PfnRange> {
-        for segment in self.segments {
-            let end = segment.indices().end;
-            let mut index = segment.index;
-            while index < end && segment.block_of(index).start() < max {
-                let mut locked = self.lock_coalesced(platform);
-                if order >= Order::BLOCK {
-                    locked.release_spare();
-                }
-                let mut next = end;
-                for found in self.table.heads(index..end).take(SEARCH_SLICE) {
-                    if let Some(taken) = locked.take_below(found.head, order, migrate_type, max) {
-                        return Some(taken);
-                    }
-                    next = found.end();
-                }
-                index = next;
-            }
-        }
-        None
-    }
-
     /// Takes the frames of `order` that begin at `start`, if all of them are free.
     pub(crate) fn allocate_at<P: Platform>(
         &self,
@@ -188,45 +156,11 @@ impl LockedZone {
         self.buddy.take(order, migrate_type).map(|index| (index, 0))
     }
 
-    /// Takes the lowest run of `order` in what `head` heads, if it is free and ends at or below
-    /// `max`.
-    fn take_below(
-        &mut self,
-        head: u32,
-        order: Order,
-        migrate_type: MigrateType,
-        max: Pfn,
-    ) -> Option<PfnRange> {
-        let state = self.buddy.table.state(head);
-        if state.migrate_type() != migrate_type
-            && !migrate_type.fallbacks().contains(&state.migrate_type())
-        {
-            return None;
-        }
-        let run = |locked: &Self, offset: usize| {
-            locked.run(head, offset, order).filter(|run| run.end <= max)
-        };
-        if state.is(State::Free) && state.order() >= order {
-            let taken = run(self, 0)?;
-            if order >= Order::BLOCK {
-                self.buddy.take_from(head, head, order, migrate_type);
-                return Some(taken);
-            }
-            return self.take_at(head, 0, order).then_some(taken);
-        }
-        if state.is(State::Split) && order < Order::BLOCK {
-            let offset = self.buddy.table.free_map(head).find(order.get())?;
-            let taken = run(self, offset)?;
-            return self.take_at(head, offset, order).then_some(taken);
-        }
-        None
-    }
-
     /// Takes the blocks of `order` that begin at `index`, if all of them are free.
     fn take_block_at(&mut self, index: u32, order: Order, migrate_type: MigrateType) -> bool {
         if order > self.buddy.largest {
             let inside = self.buddy.segment_of(index).end - index >= blocks_of(order);
-            return inside && self.buddy.gather(index, order, migrate_type);
+            return inside && self.buddy.gather(index, order, migrate_type).is_ok();
         }
         let Some((head, state)) = self.buddy.table.head_of(index) else { return false };
         // Free neighbours of one type are merged, so an aligned piece is free only if one free

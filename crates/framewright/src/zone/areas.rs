@@ -1,6 +1,12 @@
-//! Free memory by order and migrate type, counted from the tables when somebody asks.
+//! Free memory by order and migrate type.
+//!
+//! Whole blocks are counted where they are kept, in lists. Of split blocks only those with free
+//! pages are looked at when somebody asks, through the free index, as counting at each change of a
+//! free map would cost the fast paths: 64 maps under a hold of the lock. While blocks are isolated,
+//! and below a limit, all heads are looked at instead.
 
 use super::Zone;
+use crate::block::list::ListId;
 use crate::block::table::blocks_of;
 use crate::block::{FreeMap, MigrateType, State};
 use crate::platform::Platform;
@@ -8,8 +14,10 @@ use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 
 /// Orders that free memory has: 0..=18.
 pub const ORDERS: usize = MAX_ORDER as usize + 1;
-/// Heads that are looked at before others may have the lock.
-const SLICE: u32 = 128;
+/// Heads or free maps that are looked at before others may have the lock.
+const SLICE: u32 = 64;
+/// Words of the free index that are looked at in that time.
+const WORDS: u32 = 8;
 
 /// What is free in a zone as a buddy allocator would keep it: each frame in the largest aligned run
 /// that is free around it. Blocks of 2 MiB and more are those of the free lists; smaller runs are
@@ -52,21 +60,73 @@ impl core::ops::AddAssign for FreeAreas {
 
 impl Zone {
     /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes
-    /// long only for whoever asks; exact when nobody allocates meanwhile.
+    /// long only for whoever asks, and only where many split blocks have free pages; exact when
+    /// nobody allocates meanwhile.
     pub(crate) fn free_areas<P: Platform>(&self, platform: &P) -> FreeAreas {
-        self.free_areas_below(platform, Pfn(u64::MAX))
+        let mut areas = FreeAreas::EMPTY;
+        {
+            let locked = self.read_coalesced(platform);
+            if locked.isolated_blocks.iter().any(|&blocks| blocks != 0) {
+                drop(locked);
+                return self.free_areas_below(platform, Pfn(u64::MAX));
+            }
+            areas.blocks = locked.buddy.blocks_of_type().map(u64::from);
+            for order in (BLOCK_ORDER..=MAX_ORDER).filter_map(Order::new) {
+                for list in ListId::of_order(order) {
+                    areas.runs[list.migrate_type as usize][usize::from(order.get())] +=
+                        u64::from(locked.buddy.blocks(list));
+                }
+            }
+        }
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.count_split(platform, from, &mut areas);
+        }
+        areas
+    }
+
+    /// Counts what is free in some split blocks, from `from` on; says where to go on.
+    fn count_split<P: Platform>(
+        &self,
+        platform: &P,
+        from: u32,
+        areas: &mut FreeAreas,
+    ) -> Option<u32> {
+        let locked = self.read(platform);
+        let (mut from, mut looked_at) = (from, 0);
+        for _ in 0..WORDS {
+            let base = locked.free_index.next_near(from)?;
+            for kind in MigrateType::ALL {
+                let mut members = locked.free_index.members_near(kind, base);
+                looked_at += members.count_ones();
+                while members != 0 {
+                    let free = self.table.free_map(base + members.trailing_zeros());
+                    members &= members - 1;
+                    let runs = areas.runs[kind as usize].iter_mut().zip(free.largest_runs());
+                    runs.for_each(|(sum, runs)| *sum += u64::from(runs));
+                }
+            }
+            from = base + 64;
+            if looked_at >= SLICE {
+                break;
+            }
+        }
+        Some(from)
     }
 
     /// [`free_areas`](Self::free_areas) of what lies below `limit` alone; a run across it counts as
-    /// what it has below.
+    /// what it has below, and blocks that begin above it count for nothing.
     pub(crate) fn free_areas_below<P: Platform>(&self, platform: &P, limit: Pfn) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
         for segment in self.segments {
             let mut index = segment.index;
-            while index < segment.indices().end {
+            let below = |index: u32| {
+                index < segment.indices().end && segment.block_of(index).start() < limit
+            };
+            while below(index) {
                 let _locked = self.read_coalesced(platform);
                 for _ in 0..SLICE {
-                    if index >= segment.indices().end {
+                    if !below(index) {
                         break;
                     }
                     let inside = limit.0.saturating_sub(segment.block_of(index).start().0);
@@ -87,7 +147,7 @@ impl Zone {
         let end = (head + blocks_of(order)).max(index + 1);
         areas.blocks[kind] += u64::from(end - index);
         // Where a block grew downwards meanwhile, its beginning was counted as it was before.
-        if head == index && inside != 0 {
+        if head == index {
             let runs = &mut areas.runs[kind];
             match state.state() {
                 Some(State::Free | State::Isolated) if inside >= order.pages() => {

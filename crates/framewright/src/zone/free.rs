@@ -11,7 +11,7 @@
 //!
 //! Whatever fails has changed nothing: all is checked before anything is freed (invariant 13).
 
-use super::locked::LockedZone;
+use super::locked::{LockedZone, ZoneGuard};
 use super::page_free::Refused;
 use super::{FreeError, Zone};
 use crate::block::deferred_merge::MERGE_DEFERRED;
@@ -25,6 +25,8 @@ use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
 const FRAMES: usize = FreeMap::<8>::PAGES;
+/// Heads that are looked at and freed under one hold of the lock.
+const HEADS: usize = 64;
 
 impl Zone {
     /// Gives frames back, all of which must be allocated and lie in `segment`; they need not be
@@ -38,11 +40,7 @@ impl Zone {
         if let Some(order) = range.as_order() {
             return self.free_order(platform, segment, range.start, order);
         }
-        let mut locked = self.lock(platform);
-        locked.check(segment, range)?;
-        locked.free_checked(segment, range);
-        locked.freed_pages += range.pages();
-        Ok(())
+        self.free_heads(platform, self.lock(platform), segment, range)
     }
 
     /// [`free`](Self::free) of 2^`order` frames.
@@ -57,10 +55,42 @@ impl Zone {
         let index = segment.index_of(BlockNumber::containing(start));
         if !locked.free_exactly(index, start, order) {
             let range = PfnRange { start, end: start.add(order.pages()) };
-            locked.check(segment, range)?;
-            locked.free_checked(segment, range);
+            return self.free_heads(platform, locked, segment, range);
         }
         locked.freed_pages += order.pages();
+        Ok(())
+    }
+
+    /// The general way. What has more than some heads is looked at and then freed in several holds
+    /// of the lock: as all of it is the caller's (invariant 42), nothing of it changes in between,
+    /// and where it does all the same, because two free the same, each looks again at what it is
+    /// about to free.
+    fn free_heads<P: Platform>(
+        &self,
+        platform: &P,
+        mut locked: ZoneGuard<'_, P>,
+        segment: &Segment,
+        range: PfnRange,
+    ) -> Result<(), FreeError> {
+        let mut checked = locked.check(segment, range)?;
+        if checked == range.end {
+            locked.free_checked(segment, range);
+            locked.freed_pages += range.pages();
+            return Ok(());
+        }
+        drop(locked);
+        while checked < range.end {
+            checked = self.read(platform).check(segment, PfnRange { start: checked, ..range })?;
+        }
+        let mut start = range.start;
+        while start < range.end {
+            let mut locked = self.lock(platform);
+            let end = locked.check(segment, PfnRange { start, ..range })?;
+            let some = PfnRange { start, end };
+            locked.free_checked(segment, some);
+            locked.freed_pages += some.pages();
+            start = end;
+        }
         Ok(())
     }
 
@@ -71,7 +101,11 @@ impl Zone {
         segment: &Segment,
         range: PfnRange,
     ) -> Result<(), FreeError> {
-        self.read(platform).check(segment, range)
+        let mut start = range.start;
+        while start < range.end {
+            start = self.read(platform).check(segment, PfnRange { start, ..range })?;
+        }
+        Ok(())
     }
 
     /// Frames of the vmemmap are about to be freed: the manager keeps the blocks they lie in no
@@ -180,10 +214,14 @@ impl LockedZone {
         self.buddy.table.set_state(index, isolated);
     }
 
-    /// Whether all frames of `range` are allocated (invariant 13).
-    fn check(&self, segment: &Segment, range: PfnRange) -> Result<(), FreeError> {
+    /// Whether all frames of `range` are allocated (invariant 13), up to where it returns that it
+    /// got: some heads further.
+    fn check(&self, segment: &Segment, range: PfnRange) -> Result<Pfn, FreeError> {
         let mut position = range.start;
-        while position < range.end {
+        for _ in 0..HEADS {
+            if position >= range.end {
+                break;
+            }
             let block = BlockNumber::containing(position);
             let index = segment.index_of(block);
             let (part, next) = part_of_block(position, range.end);
@@ -204,7 +242,7 @@ impl LockedZone {
                 _ => next,
             };
         }
-        Ok(())
+        Ok(position.min(range.end))
     }
 
     /// Frees frames all of which [`check`](Self::check) found allocated.

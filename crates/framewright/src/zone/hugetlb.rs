@@ -10,11 +10,15 @@ use crate::block::{Chain, PageList, first_link};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use core::ops::RangeInclusive;
+use core::ops::{Range, RangeInclusive};
 
 /// Free blocks that are taken under one hold of the lock, and runs that are given back: what is
 /// neighbouring counts once.
 const RUNS_AT_ONCE: u32 = 32;
+/// Blocks of 2 MiB in all of them, of those that have entries of their own.
+const BLOCKS_AT_ONCE: u32 = 128;
+/// Heads that are counted before others may have the lock.
+const SLICE: usize = 512;
 /// Types whose free blocks a pool may have, in this order.
 const TYPES: [MigrateType; 3] =
     [MigrateType::Movable, MigrateType::Reclaimable, MigrateType::Unmovable];
@@ -145,11 +149,13 @@ impl Zone {
         while index != NONE {
             let mut locked = self.lock(platform);
             let before = locked.unused_pages();
+            let mut blocks = 0;
             for _ in 0..RUNS_AT_ONCE {
-                if index == NONE {
+                if index == NONE || blocks >= BLOCKS_AT_ONCE {
                     break;
                 }
-                index = locked.release_run(order, chain.reported, index, &mut leaked);
+                let run = locked.release_run(order, chain.reported, index, &mut leaked);
+                (index, blocks) = (run.next, blocks + run.blocks);
             }
             locked.note_freed_since(before);
         }
@@ -181,12 +187,15 @@ impl Zone {
     ) -> Option<Chain> {
         let block = BlockNumber::containing(start);
         let index = segment::find(self.segments, block)?.index_of(block);
-        let _locked = self.read(platform);
+        let mut locked = self.lock(platform);
         let (head, state) = self.table.head_of(index)?;
         // Its count, if it ever had one, ended before it was allocated. What is isolated no pool
         // gets: freed it stays so.
         let plain = BlockState::head(State::Whole, order, state.migrate_type());
-        (head == index && state == plain).then(|| self.make_pool(index, order, order, false))
+        (head == index && state == plain).then(|| {
+            locked.buddy.retype(state.migrate_type(), MigrateType::Movable, blocks_of(order));
+            self.make_pool(index, order, order, false)
+        })
     }
 
     /// Makes the blocks in `frames` that were kept for it, and are not smaller than `order`, into
@@ -263,16 +272,38 @@ impl Zone {
         !self.table.state(index).has(BlockState::ISOLATED | BlockState::POISONED)
     }
 
-    /// Pages of pools by order, 9 first, counted from the table.
+    /// Pages of pools by order, 9 first, counted from the table, some heads under each hold of the
+    /// lock; exact while no pool changes.
     pub(crate) fn count_pool_pages<P: Platform>(&self, platform: &P) -> [u64; BLOCK_ORDERS] {
-        let _locked = self.read(platform);
         let mut counts = [0; BLOCK_ORDERS];
-        let heads = self.segments.iter().flat_map(|segment| self.table.heads(segment.indices()));
-        for state in heads.map(|found| found.state).filter(|state| state.is(State::Pool)) {
-            counts[usize::from(state.order().max(Order::BLOCK).get() - Order::BLOCK.get())] += 1;
+        for segment in self.segments {
+            let Range { start: mut index, end } = segment.indices();
+            while index < end {
+                let _locked = self.read(platform);
+                let from = index;
+                index = end;
+                for (number, found) in self.table.heads(from..end).enumerate() {
+                    if number == SLICE {
+                        index = found.index;
+                        break;
+                    }
+                    if found.state.is(State::Pool) {
+                        let order = found.state.order().max(Order::BLOCK);
+                        counts[usize::from(order.get() - Order::BLOCK.get())] += 1;
+                    }
+                }
+            }
         }
         counts
     }
+}
+
+/// What was given back.
+struct Released {
+    /// The next of the chain.
+    next: u32,
+    /// Blocks whose entries were written.
+    blocks: u32,
 }
 
 impl LockedZone {
@@ -291,7 +322,13 @@ impl LockedZone {
 
     /// Gives the page at `first` back with those that follow it in the chain and in memory; returns
     /// the next of the chain.
-    fn release_run(&mut self, order: Order, reported: bool, first: u32, leaked: &mut u64) -> u32 {
+    fn release_run(
+        &mut self,
+        order: Order,
+        reported: bool,
+        first: u32,
+        leaked: &mut u64,
+    ) -> Released {
         let table = self.buddy.table;
         let state = table.state(first);
         let next = table.links(first).1;
@@ -299,17 +336,17 @@ impl LockedZone {
         let plain = BlockState::head(State::Pool, order, migrate_type);
         if state != plain {
             self.release_marked(first, leaked);
-            return next;
+            return Released { next, blocks: 1 };
         }
         if order > Order::BLOCK {
             if reported {
                 self.buddy.reported.report(first, order, false);
             }
             self.buddy.free(first, order, migrate_type, Position::Head);
-            return next;
+            return Released { next, blocks: 1 };
         }
-        // At most a GiB, which one hold of the lock may take.
-        let limit = self.buddy.segment_of(first).end.min((first & !(GROUP - 1)) + GROUP);
+        let limit = (first & !(BLOCKS_AT_ONCE - 1)) + BLOCKS_AT_ONCE;
+        let limit = self.buddy.segment_of(first).end.min(limit);
         let (mut end, mut next) = (first + 1, next);
         while next == end && end < limit && table.state(end) == plain {
             next = table.links(end).1;
@@ -324,7 +361,7 @@ impl LockedZone {
             self.buddy.free_divided(position, piece, migrate_type);
             position += blocks_of(piece);
         }
-        next
+        Released { next, blocks: end - first }
     }
 
     /// One that is isolated, or has a memory error.

@@ -188,11 +188,12 @@ impl Zone {
     /// The entry of a block that is managed in part, made so when it is not: then nothing of it is
     /// free or managed, and `present_pages` are memory.
     #[inline(never)]
-    fn partial(&self, index: u32, present_pages: u64) -> &BlockEntry {
+    fn partial(&mut self, index: u32, present_pages: u64) -> &'static BlockEntry {
         self.table.make_ready(index, false);
         let entry = self.table.cold_entry(index);
         if !entry.state().is(State::Split) {
             self.table.free_map(index).clear();
+            self.changing.locked.get_mut().buddy.count_new(1);
             entry.set_state(BlockState::split(MigrateType::Movable).with_pages(
                 0,
                 0,
@@ -234,6 +235,7 @@ impl Zone {
         touching: bool,
     ) {
         let locked = self.changing.locked.get_mut();
+        locked.buddy.count_new(blocks.end - blocks.start);
         // Pieces of one range are no buddies of one another.
         let merges = touching || locked.buddy.largest < Order::MAX;
         let mut block = blocks.start;

@@ -233,6 +233,16 @@ impl LockedZone {
     /// Changes the block that begins at `index`, cut out of what it is a part of, before `end`;
     /// says how many blocks of 2 MiB that are.
     fn change_one(&mut self, index: u32, end: u32, state: BlockState, change: Change) -> u32 {
+        let blocks = self.change_head(index, end, state, change);
+        let isolated = &mut self.isolated_blocks[state.migrate_type() as usize];
+        match change {
+            Change::Isolate | Change::Unclaim => *isolated += blocks,
+            Change::PutBack | Change::Claim => *isolated -= blocks,
+        }
+        blocks
+    }
+
+    fn change_head(&mut self, index: u32, end: u32, state: BlockState, change: Change) -> u32 {
         if state.is(State::Split) {
             match change {
                 Change::Isolate => self.isolate(index),

@@ -14,6 +14,7 @@
 //! Orders of memory: Relaxed: counters are written under the lock, and whoever reads them without
 //! it takes them for what they were at some moment.
 
+use crate::block::MigrateType;
 use crate::block::buddy::Buddy;
 use crate::block::free_index::FreeIndex;
 use crate::block::in_flight::InFlight;
@@ -29,9 +30,6 @@ use core::ops::{AddAssign, Deref, DerefMut};
 /// Words of 64 blocks that are coalesced under one hold of the lock: each takes a microsecond at
 /// most.
 pub(super) const COALESCED_AT_ONCE: u32 = 16;
-/// Holds of the lock after which the rest is coalesced whatever that takes, so that others who free
-/// all the time cannot keep one here for ever.
-pub(super) const MOST_HOLDS: u32 = 1 << 16;
 
 /// Vain looks of one hold of the lock, each of which costs a few cache lines: 50 to 300 ns.
 pub(super) const MOST_VAIN_LOOKS: u32 = 32;
@@ -110,6 +108,8 @@ pub(crate) struct LockedZone {
     pub(super) descriptor_pages: u64,
     /// Free frames in isolated blocks, which are in no list and are not counted as free.
     pub(super) isolated_pages: u64,
+    /// Isolated blocks by migrate type, whatever they are used for.
+    pub(super) isolated_blocks: [u32; MigrateType::COUNT],
     /// Free frames that are with the hypervisor, which are in no list and are not counted as free.
     pub(super) reporting_pages: u64,
     /// All that came back since bring-up.
@@ -139,6 +139,7 @@ impl LockedZone {
         split_pages: 0,
         descriptor_pages: 0,
         isolated_pages: 0,
+        isolated_blocks: [0; MigrateType::COUNT],
         reporting_pages: 0,
         freed_pages: 0,
         spare: NONE,

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!          one request     a CPU's cache     blocks of 1 GiB
-//!   out    alloc           refill            largest
+//!   out    alloc, below    refill            largest
 //!   in     free            drain             largest
 //!              \             /
 //!     page_alloc, page_free, halves, split;  block::buddy
@@ -22,6 +22,7 @@
 
 mod alloc;
 mod areas;
+mod below;
 mod blocks;
 mod careful;
 mod deferred;
@@ -81,7 +82,7 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::sync::{SpinGuard, SpinLock};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 use crate::vmemmap::{DeferredInit, Sections};
-use locked::{COALESCED_AT_ONCE, Counters, LockedZone, MOST_HOLDS, ReadGuard, ZoneGuard};
+use locked::{COALESCED_AT_ONCE, Counters, LockedZone, ReadGuard, ZoneGuard};
 
 /// What CPUs change, on cache lines of its own, so that what they only read stays in all their
 /// caches.
@@ -188,16 +189,19 @@ impl Zone {
     /// Coalescing changes no counter.
     fn coalesced<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, LockedZone, P> {
         let mut locked = self.changing.locked.lock(platform);
-        for _ in 0..MOST_HOLDS {
-            if locked.buddy.is_coalesced() {
-                return locked;
-            }
+        if locked.buddy.is_coalesced() {
+            return locked;
+        }
+        // Nobody defers a merge meanwhile, so that others who free all the time cannot keep one
+        // here for ever.
+        locked.buddy.begin_coalescing();
+        while !locked.buddy.is_coalesced() {
             locked.buddy.coalesce(COALESCED_AT_ONCE);
             // What the caller does has a hold of its own.
             drop(locked);
             locked = self.changing.locked.lock(platform);
         }
-        locked.buddy.coalesce(u32::MAX);
+        locked.buddy.end_coalescing();
         locked
     }
 

@@ -210,6 +210,7 @@ impl LockedZone {
                 let state = self.buddy.table.state(index);
                 if state.free_pages() >= PAGES_PER_BLOCK / 2 {
                     self.change(index, state, state.with_migrate_type(migrate_type));
+                    self.buddy.retype(foreign, migrate_type, 1);
                     self.buddy.events.fallback_claims += 1;
                 } else {
                     self.buddy.events.fallback_steals += 1;

@@ -9,8 +9,10 @@ use crate::block::table::blocks_of;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 
-/// Places that one search looks at before it lets others have the lock.
+/// Heads that one search looks at before it lets others have the lock.
 const SEARCH_SLICE: u32 = 256;
+/// Blocks that are exchanged with another under one hold of the lock, some cache misses each.
+const SHUFFLED_AT_ONCE: u32 = 16;
 /// Types whose sets of split blocks are nearly always empty, and give the pass its memory.
 const SELDOM: &[MigrateType] = &[MigrateType::HighAtomic, MigrateType::Cma, MigrateType::Isolate];
 /// Pairs of neighbours in a list that the statistic looks at.
@@ -37,8 +39,8 @@ impl Zone {
     }
 
     /// Puts the free blocks of 4 MiB into a random order, where the shuffle is on. The lock is held
-    /// meanwhile. False where it could not.
-    pub(crate) fn shuffle<P: Platform>(&self, platform: &P) -> bool {
+    /// meanwhile, for up to 50 ms a TiB, so that this is for a boot. False where it could not.
+    pub(crate) fn shuffle_at_boot<P: Platform>(&self, platform: &P) -> bool {
         if !self.shuffles {
             return false;
         }
@@ -51,6 +53,29 @@ impl Zone {
         }
         locked.free_index.end_scratch(scratch);
         done
+    }
+
+    /// Shuffles the free blocks of 4 MiB again, where the shuffle is on, a few under each hold of
+    /// the lock. False where it is off.
+    pub(crate) fn shuffle<P: Platform>(&self, platform: &P) -> bool {
+        if !self.shuffles {
+            return false;
+        }
+        let step = blocks_of(SHUFFLE_ORDER);
+        for segment in self.segments {
+            let mut index = segment.index.next_multiple_of(step);
+            while index < segment.indices().end {
+                // The order of the lists changes, and no count.
+                let mut locked = self.lock(platform);
+                for _ in 0..SHUFFLED_AT_ONCE {
+                    if index < segment.indices().end {
+                        locked.buddy.shuffle_one(index);
+                        index += step;
+                    }
+                }
+            }
+        }
+        true
     }
 
     /// How shuffled its free blocks are.
@@ -77,7 +102,7 @@ impl Zone {
     }
 
     /// Takes 2^`order` pages, above the order that is shuffled, that end at or below `max`: the
-    /// lowest that are free, some places at a time.
+    /// lowest that are free, some heads at a time, each of which is looked at once.
     #[cold]
     pub(super) fn allocate_gathered<P: Platform>(
         &self,
@@ -96,15 +121,19 @@ impl Zone {
                 if !core::mem::replace(&mut released, true) {
                     locked.release_spare();
                 }
-                for _ in 0..SEARCH_SLICE {
+                let mut looked_at = 0;
+                while looked_at < SEARCH_SLICE {
                     let start = segment.block_of(index).start();
                     if start.add(order.pages()) > max {
                         return None;
                     }
-                    if locked.buddy.gather(index, order, migrate_type) {
-                        return Some(PfnRange { start, end: start.add(order.pages()) });
+                    match locked.buddy.gather(index, order, migrate_type) {
+                        Ok(()) => return Some(PfnRange { start, end: start.add(order.pages()) }),
+                        Err(in_the_way) => {
+                            looked_at += in_the_way.heads.max(1);
+                            index = in_the_way.after.next_multiple_of(blocks).max(index + blocks);
+                        }
                     }
-                    index += blocks;
                     if index >= indices.end || indices.end - index < blocks {
                         break;
                     }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod holds;
 mod interrupts;
 mod life;
 mod lives;

@@ -2,6 +2,7 @@
 
 use crate::block::BlockEntry;
 use crate::block::deferred_merge::DeferredMerges;
+use crate::block::free_heads::FreeHeads;
 use crate::block::free_index::FreeIndex;
 use crate::block::reported::ReportedBitmap;
 use crate::block::table::BlockTable;
@@ -106,7 +107,7 @@ impl<P: Platform> Manager<P> {
                 .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
         }
         for zone in frame.zones.iter() {
-            zone.shuffle(platform);
+            zone.shuffle_at_boot(platform);
         }
         give_caches_homes(&mut frame, platform);
         let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
@@ -312,12 +313,14 @@ fn allocate_tables<P: Platform>(
         // What is touched lies together, before the arrays that an idle machine never reads.
         let ready = carver.values(size.ready_words, |_| AtomicU64::new(0));
         let heads: &'static [BlockEntry] = carver.any(size.groups);
+        let free_heads = carver.any(size.free_heads_words);
         let free_index = FreeIndex::new(carver.any(size.free_index_words), size.entries);
         let deferred = DeferredMerges::new(carver.any(size.deferred_words), size.entries);
         let reported = ReportedBitmap::new(carver.any(size.reported_words));
         let entries: &'static [BlockEntry] = carver.any(size.entries);
         let free_maps = carver.any(size.entries);
-        let table = BlockTable::new(heads, entries, free_maps, ready);
+        let free_heads = FreeHeads::new(free_heads);
+        let table = BlockTable::new(heads, entries, free_maps, ready, free_heads);
         let tables = ZoneTables { table, free_index, deferred, reported };
         frame.zones[slot].attach(span, segments, tables);
     }

@@ -214,6 +214,7 @@ pub(crate) struct TableSize {
     pub(crate) entries: usize,
     pub(crate) groups: usize,
     pub(crate) ready_words: usize,
+    pub(crate) free_heads_words: usize,
     pub(crate) free_index_words: usize,
     pub(crate) reported_words: usize,
     pub(crate) deferred_words: usize,
@@ -228,6 +229,7 @@ impl TableSize {
             entries: entries as usize,
             groups: groups as usize,
             ready_words: groups.div_ceil(64) as usize,
+            free_heads_words: groups as usize,
             free_index_words: free_index::words_for(entries as usize),
             reported_words: reported::words_for(entries as usize),
             deferred_words: deferred_merge::words_for(entries as usize),
@@ -239,6 +241,7 @@ impl TableSize {
         let (entries, groups) = (self.entries as u64, self.groups as u64);
         let bytes = room::<AtomicU64>((self.ready_words + self.free_index_words) as u64)
             + room::<AtomicU64>((self.reported_words + self.deferred_words) as u64)
+            + room::<AtomicU64>(self.free_heads_words as u64)
             + room::<BlockEntry>(groups)
             + room::<BlockEntry>(entries)
             + room::<FreeMap>(entries);

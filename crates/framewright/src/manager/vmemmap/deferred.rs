@@ -93,7 +93,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
             for zone in units.filter_map(zone_at) {
                 self.initialise_zone(zone, helpers);
                 for part in zone {
-                    part.shuffle(self.manager.platform);
+                    part.shuffle_at_boot(self.manager.platform);
                 }
                 if self.manager.vmemmap.threads.is_none() {
                     self.help_other_zones(zone);

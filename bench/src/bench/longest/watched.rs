@@ -1,0 +1,168 @@
+//! A machine in this process that notes how long interrupts were off.
+
+use crate::bench::common::{failed, synthetic};
+use crate::bench::host;
+use framewright::firmware::{MapBuilder, Topology};
+use framewright::memblock::{Memblock, MemblockStorage};
+use framewright::platform::{IrqState, PinnedCpu, Platform};
+use framewright::units::NodeId;
+use framewright::{BringUp, Manager, Parameters};
+use framewright_cli::error::Error;
+use framewright_hosted::{CpuToken, HostedPlatform};
+use std::cell::Cell;
+use std::num::NonZeroU64;
+use std::ptr::NonNull;
+
+/// Small marks, so that a filled machine is nearly full.
+const PARAMETERS: &str = "min_free_kbytes=128 watermark_scale_factor=1 pages=none";
+
+thread_local! {
+    /// When interrupts went off, in seconds that CPUs spent on this thread.
+    static OFF_SINCE: Cell<f64> = const { Cell::new(0.0) };
+    static LONGEST: Cell<f64> = const { Cell::new(0.0) };
+}
+
+/// The platform of such a machine.
+pub struct Watched(&'static HostedPlatform);
+
+/// What one call took, in seconds that CPUs spent on it: what the host did meanwhile is not
+/// counted.
+#[derive(Clone, Copy, Default)]
+pub struct Took {
+    pub call: f64,
+    /// The longest time in it with interrupts off.
+    pub hold: f64,
+}
+
+impl Took {
+    /// The longer of each.
+    pub fn max(self, other: Self) -> Self {
+        Self { call: self.call.max(other.call), hold: self.hold.max(other.hold) }
+    }
+
+    /// The shorter of each.
+    pub fn min(self, other: Self) -> Self {
+        Self { call: self.call.min(other.call), hold: self.hold.min(other.hold) }
+    }
+}
+
+/// Does something and says what it took.
+pub fn watch<T>(work: impl FnOnce() -> T) -> (T, Took) {
+    LONGEST.set(0.0);
+    let started = host::thread_cpu_seconds();
+    let result = work();
+    let call = host::thread_cpu_seconds() - started;
+    (result, Took { call, hold: LONGEST.get() })
+}
+
+impl Watched {
+    /// A machine of one node with so much memory, and its manager, which live as long as the
+    /// process.
+    ///
+    /// # Errors
+    /// A machine that this process cannot stand in for.
+    pub fn bring_up(memory_bytes: u64) -> Result<Manager<Self>, Error> {
+        let machine = synthetic(memory_bytes, 1, 1)?;
+        let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
+        let (mut map, mut topology) = (MapBuilder::new(&mut ranges), Topology::new(&mut claims));
+        machine.load(&mut map, &mut topology).map_err(failed)?;
+        let parameters = Parameters::parse(PARAMETERS, &mut |_| {});
+        parameters.apply(&mut map).map_err(failed)?;
+        let map = map.finish().map_err(failed)?;
+        let inner = HostedPlatform::new(map, 1).map_err(failed)?;
+        let platform: &'static Self = Box::leak(Box::new(Self(inner)));
+        let mut regions = MemblockStorage::new();
+        // SAFETY: the machine was just made, so that its memory holds nothing, and it has this one
+        // manager (invariant 1).
+        let early = unsafe { Memblock::new(platform, &mut regions, map, &topology) }
+            .map_err(|error| failed(format!("the memblock allocator cannot start: {error}")))?;
+        Manager::bring_up(early, &BringUp { parameters: &parameters, started_ns: None })
+            .map_err(|error| failed(format!("memory cannot be brought up: {error}")))
+    }
+
+    /// Makes this thread its CPU.
+    ///
+    /// # Errors
+    /// Another thread is.
+    pub fn enter(&self) -> Result<CpuToken<'_>, Error> {
+        self.0.enter_cpu(0).map_err(failed)
+    }
+}
+
+// SAFETY: as the platform in it, to which all is passed on; between, only a clock is read.
+unsafe impl Platform for Watched {
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        self.0.direct(pa)
+    }
+
+    fn pin(&self) -> PinnedCpu {
+        self.0.pin()
+    }
+
+    unsafe fn unpin(&self, cpu: PinnedCpu) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.0.unpin(cpu) };
+    }
+
+    fn irq_save(&self) -> IrqState {
+        let were_on = self.0.can_wait();
+        let state = self.0.irq_save();
+        if were_on {
+            OFF_SINCE.set(host::thread_cpu_seconds());
+        }
+        state
+    }
+
+    unsafe fn irq_restore(&self, state: IrqState) {
+        let now = host::thread_cpu_seconds();
+        // SAFETY: passed on to the caller.
+        unsafe { self.0.irq_restore(state) };
+        if self.0.can_wait() {
+            LONGEST.set(LONGEST.get().max(now - OFF_SINCE.get()));
+        }
+    }
+
+    fn direct_limit(&self) -> u64 {
+        self.0.direct_limit()
+    }
+
+    fn cpus(&self) -> u32 {
+        self.0.cpus()
+    }
+
+    fn cpu_node(&self, cpu: u32) -> NodeId {
+        self.0.cpu_node(cpu)
+    }
+
+    fn init_threads(&self, node: NodeId) -> u32 {
+        self.0.init_threads(node)
+    }
+
+    fn can_wait(&self) -> bool {
+        self.0.can_wait()
+    }
+
+    fn current_task(&self) -> Option<NonZeroU64> {
+        self.0.current_task()
+    }
+
+    fn cpu_barrier(&self) {
+        self.0.cpu_barrier();
+    }
+
+    fn now_ns(&self) -> Option<u64> {
+        self.0.now_ns()
+    }
+
+    fn entropy(&self) -> Option<u64> {
+        self.0.entropy()
+    }
+
+    fn relax(&self) {
+        self.0.relax();
+    }
+
+    fn yield_now(&self) {
+        self.0.yield_now();
+    }
+}
