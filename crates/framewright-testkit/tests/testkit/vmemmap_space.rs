@@ -184,7 +184,7 @@ fn a_frame_freed_before_its_flush_is_reported() {
     // When the frame is used again, the translation is still stale, for reads and for writes.
     let again = (&fixture.inner.pool).take(Order::BLOCK).expect("frames");
     assert_eq!(again, first);
-    let fault = fixture.store(1, address, 1).expect_err("stale");
+    let fault = VmemmapSpaceFixture::store(&fixture, 1, address, 1).expect_err("stale");
     assert_eq!(fault, AccessFault::Stale { cpu: 1, address, frame });
     assert!(
         fault.to_string().contains("CPU 1 reached 0xffff800000230000 through frame"),
