@@ -102,7 +102,7 @@ mod vectors {
         let start = start.cast::<__m512i>();
         for index in 0..lines {
             // SAFETY: the caller has these lines to himself (invariant 28).
-            unsafe { _mm512_stream_si512(start.add(index).as_ptr(), vector) };
+            unsafe { _mm512_stream_si512(start.as_ptr().wrapping_add(index), vector) };
         }
     }
 
@@ -114,7 +114,7 @@ mod vectors {
     unsafe fn avx2(start: NonNull<u8>, lines: usize, line: &Line) {
         let halves = std::ptr::from_ref(line).cast::<__m256i>();
         // SAFETY: a line is 64 bytes and aligned to that.
-        let vectors = [0, 1].map(|half| unsafe { _mm256_load_si256(halves.add(half)) });
+        let vectors = [0, 1].map(|half| unsafe { _mm256_load_si256(halves.wrapping_add(half)) });
         let start = start.cast::<[__m256i; 2]>();
         for index in 0..lines {
             // SAFETY: the caller has these lines to himself (invariant 28).
@@ -122,7 +122,7 @@ mod vectors {
             // SAFETY: as above.
             unsafe { _mm256_stream_si256(place, vectors[0]) };
             // SAFETY: as above.
-            unsafe { _mm256_stream_si256(place.add(1), vectors[1]) };
+            unsafe { _mm256_stream_si256(place.wrapping_add(1), vectors[1]) };
         }
     }
 
@@ -133,14 +133,15 @@ mod vectors {
     unsafe fn sse2(start: NonNull<u8>, lines: usize, line: &Line) {
         let quarters = std::ptr::from_ref(line).cast::<__m128i>();
         // SAFETY: a line is 64 bytes and aligned to that.
-        let vectors = [0, 1, 2, 3].map(|part| unsafe { _mm_load_si128(quarters.add(part)) });
+        let vectors =
+            [0, 1, 2, 3].map(|part| unsafe { _mm_load_si128(quarters.wrapping_add(part)) });
         let start = start.cast::<[__m128i; 4]>();
         for index in 0..lines {
             // SAFETY: the caller has these lines to himself (invariant 28).
             let place = unsafe { start.add(index) }.as_ptr().cast::<__m128i>();
             for (part, &vector) in vectors.iter().enumerate() {
                 // SAFETY: as above.
-                unsafe { _mm_stream_si128(place.add(part), vector) };
+                unsafe { _mm_stream_si128(place.wrapping_add(part), vector) };
             }
         }
     }
