@@ -87,19 +87,21 @@ impl Fill {
 /// this CPU has what `fill` needs ([`Fill::of_this_cpu`]).
 pub unsafe fn write(fill: Fill, start: NonNull<u8>, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: passed on.
-    unsafe {
-        match fill {
-            Fill::Memset => start.write_bytes(0, bytes),
-            Fill::Stosb => x86::stosb(start, bytes),
-            Fill::Clzero => x86::clzero(start, bytes / 64),
-            Fill::Movnti => x86::movnti(start, bytes / 64),
-            Fill::Movdir64b => x86::movdir64b(start, bytes / 64),
-            Fill::Sse2 => x86::sse2(start, bytes / 64),
-            Fill::Avx2 => x86::avx2(start, bytes / 64),
-            Fill::Avx512 => x86::avx512(start, bytes / 64),
-        }
-        std::arch::x86_64::_mm_sfence();
+    {
+        let lines: unsafe fn(NonNull<u8>, usize) = match fill {
+            Fill::Memset => x86::memset,
+            Fill::Stosb => x86::stosb,
+            Fill::Clzero => x86::clzero,
+            Fill::Movnti => x86::movnti,
+            Fill::Movdir64b => x86::movdir64b,
+            Fill::Sse2 => x86::sse2,
+            Fill::Avx2 => x86::avx2,
+            Fill::Avx512 => x86::avx512,
+        };
+        // SAFETY: passed on.
+        unsafe { lines(start, bytes / 64) };
+        // SAFETY: part of x86-64; it changes nothing.
+        unsafe { std::arch::x86_64::_mm_sfence() };
     }
     #[cfg(not(target_arch = "x86_64"))]
     for index in 0..bytes / 8 {
@@ -120,11 +122,16 @@ mod x86 {
     };
     use std::ptr::NonNull;
 
-    pub(super) unsafe fn stosb(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller has these bytes to itself.
+    pub(super) unsafe fn memset(start: NonNull<u8>, lines: usize) {
+        // SAFETY: the caller has these lines to itself.
+        unsafe { start.write_bytes(0, lines * 64) };
+    }
+
+    pub(super) unsafe fn stosb(start: NonNull<u8>, lines: usize) {
+        // SAFETY: the caller has these lines to itself.
         unsafe {
             asm!(
-                "rep stosb", inout("rcx") bytes => _, inout("rdi") start.as_ptr() => _,
+                "rep stosb", inout("rcx") lines * 64 => _, inout("rdi") start.as_ptr() => _,
                 in("al") 0_u8, options(nostack, preserves_flags)
             );
         }

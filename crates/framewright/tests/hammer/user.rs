@@ -329,7 +329,7 @@ impl User<'_> {
             *cut = range.start.0 + self.random.below(range.pages() + 1);
         }
         if self.random.one_in(3) {
-            cuts.iter_mut().for_each(|cut| *cut = *cut & !7);
+            cuts.iter_mut().for_each(|cut| *cut &= !7);
             cuts.iter_mut().for_each(|cut| *cut = (*cut).max(range.start.0));
         }
         cuts.sort_unstable();
