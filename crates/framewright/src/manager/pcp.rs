@@ -253,9 +253,9 @@ impl<P: Platform> Manager<P> {
     /// Gives back what [`allocate_order`](Self::allocate_order) gave, or an aligned part of it.
     ///
     /// Every build finds at this call what is not aligned to `order`, and what the state of the
-    /// block shows to be wrong: that it is free, a pool's or the manager's own, or no memory. What
-    /// is wrong with a part of a block that is divided into pages, or with a block that is in a
-    /// cache because it was freed before, is found
+    /// block shows to be wrong: that it is free (unless it waits to be merged with its neighbours),
+    /// a pool's or the manager's own, or no memory. What is wrong with a part of a block that is
+    /// divided into pages, or with a block that is in a cache because it was freed before, is found
     ///
     /// * with debug assertions at this call, too, if the frame is in the cache of this CPU, or in
     ///   that of another where these can be waited for ([`Platform::can_wait`]). What others do
