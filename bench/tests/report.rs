@@ -53,7 +53,7 @@ fn a_page_has_everything_and_nothing_from_elsewhere() {
     let outcome = run(&["report", "--text", &words(&results)]);
     assert!(
         outcome.code == Some(0)
-            && outcome.stdout.contains("4 KiB: get, in bulk")
+            && outcome.stdout.contains("Every row: time over that of the faster")
             && outcome.stdout.contains("not measured")
     );
 }

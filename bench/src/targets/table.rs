@@ -71,7 +71,7 @@ mod tests {
         assert!(
             line("two empty units").contains(" missed ") && line("two empty units").contains("2x")
         );
-        assert!(line("1 GiB: get").contains("not measured"));
+        assert!(line("Mixed traffic, 50 % full").contains("not measured"));
         assert!(lines.last().is_some_and(|line| line.starts_with("2 met, 1 missed, ")));
     }
 }

@@ -224,7 +224,10 @@ mod tests {
             row.and_then(|row| row.speedup_ratio.get()).expect("there is such a row")
         };
         assert!((of(NOTHING, 256) - 256.0).abs() < 1.0 && of(ONE_LOCK, 256) < 3.0);
-        assert!(of(BY_RULE, 256) > 100.0 && of(BY_RULE, 256) < 192.0);
+        // Four CPUs have more work for the lock of their part than it can do: a slow call and a
+        // transfer, 64 of them at a time, against one CPU's 99 calls and a slow one.
+        let most = 64.0 * (99.0 * 10.0 + 1000.0) / (1000.0 + 500.0);
+        assert!((0.9 * most..=1.01 * most).contains(&of(BY_RULE, 256)), "{}", of(BY_RULE, 256));
         assert!((of(REAL, 2) - 2.0).abs() < 1e-9);
         let over: Vec<f64> = rows.iter().filter_map(|row| row.over_real_ratio.get()).collect();
         assert!((over[0] - 1.0).abs() < 0.01 && over[1] < 1.0, "{over:?}");
