@@ -38,7 +38,6 @@ pub mod jobs;
 pub mod program;
 pub mod reporting;
 mod sample;
-pub mod simulate;
 mod table;
 pub mod traffic;
 
@@ -294,7 +293,6 @@ mod tests {
         let odd: Vec<Value> = [
             "alloc",
             "traffic",
-            "simulate",
             "tail",
             "init",
             "jobs",

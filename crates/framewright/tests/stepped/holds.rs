@@ -2,11 +2,11 @@
 //! are counted in instructions, on a machine and on one four times as large, in states that
 //! searches fear.
 
-use crate::common::{gib, mib, order, parameters};
+use crate::common::{gib, mib, order};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::MigrateType;
-use framewright::{BringUp, Manager, Request};
+use framewright::{BringUp, Manager, Parameters, Request};
 use framewright_testkit::{FakeMachine, Owner, SteppedMachine, Steps, count_steps, memblock_of};
 
 type Stepped = Manager<SteppedMachine>;
@@ -19,7 +19,8 @@ fn bring_up(ram: PhysRange, line: &str) -> &'static Stepped {
     let machine = SteppedMachine::new(FakeMachine::builder().ram(ram).build());
     let inner = machine.inner();
     let early = memblock_of(machine, inner.map(), inner.topology(), &[]).expect("early");
-    let parameters = parameters(line);
+    // Never careful: debug aids look at each page, however many there are.
+    let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
     let input = BringUp { parameters: &parameters, started_ns: None };
     Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))
 }
