@@ -239,13 +239,23 @@ impl<P: Platform> Manager<P> {
                 }
             }
         }
-        while left != 0
-            && let Some(range) = cache.give_up_odd()
+        join(drained, self.return_some_odd(&mut left, || cache.give_up_odd()))
+    }
+
+    /// Gives back what `next` brings, at most `left` runs, which it counts down.
+    fn return_some_odd(
+        &self,
+        left: &mut usize,
+        mut next: impl FnMut() -> Option<PfnRange>,
+    ) -> Result<u64, FreeError> {
+        let mut returned = Ok(0);
+        while *left != 0
+            && let Some(range) = next()
         {
-            drained = join(drained, self.return_odd(range));
-            left -= 1;
+            returned = join(returned, self.return_odd(range));
+            *left -= 1;
         }
-        drained
+        returned
     }
 
     /// See [`Caches::age`].
@@ -258,12 +268,7 @@ impl<P: Platform> Manager<P> {
             gone = join(gone, self.return_oldest(cache, order, lot, some));
             left -= some;
         }
-        while left != 0
-            && let Some(range) = cache.give_up_old_odd()
-        {
-            gone = join(gone, self.return_odd(range));
-            left -= 1;
-        }
+        gone = join(gone, self.return_some_odd(&mut left, || cache.give_up_old_odd()));
         if cache.is_empty() {
             cache.begin_small();
         } else if left != 0 {
