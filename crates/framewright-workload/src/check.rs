@@ -14,9 +14,13 @@ pub(crate) fn is_as_asked<P: Platform>(
     let Some(order) = Order::for_pages(request.pages) else { return false };
     let last = range.end.0.saturating_sub(1);
     let on_node = match request.node {
-        NodeChoice::Exact(node) => manager.nodes().get(node.index()).is_some_and(|node| {
-            !node.span.is_empty() && node.span.start <= range.start && range.end <= node.span.end
-        }),
+        // By its segments: another node's memory may lie in a hole of its span.
+        NodeChoice::Exact(node) => {
+            let of_node = manager.zones().iter().filter(|zone| zone.id().node == node);
+            of_node.flat_map(|zone| zone.segments()).any(|segment| {
+                segment.start.start() <= range.start && range.end <= segment.end().start()
+            })
+        }
         NodeChoice::Any | NodeChoice::Preferred(_) => true,
     };
     range.pages() == request.pages
