@@ -224,7 +224,7 @@ fields! {
     /// The longest call of an operation.
     Longest {
         managed_gib: u64, state: String, operation: String, calls: Measured<u64>,
-        call_us: Measured<f64>, hold_us: Measured<f64>,
+        call_us: Spread, hold_us: Spread,
     }
     /// A prediction.
     Model {

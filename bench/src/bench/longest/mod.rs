@@ -10,7 +10,7 @@ mod watched;
 use super::common::failed;
 use super::section::{Column, Section, Table, shown, table};
 use crate::progress;
-use crate::rows::{Longest, Measured, Rows};
+use crate::rows::{Longest, Measured, Rows, Spread};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::{Manager, Request};
@@ -24,7 +24,7 @@ const TIMED: &str = "\
 time that a CPU spent on the calling thread, so that what the host did meanwhile does not count, \
 read around each call and where interrupts go off and on, which adds up to half a microsecond to \
 each. Of each repetition, on a machine that nothing was done to before, the longest of the calls \
-counts, and of the repetitions the shortest. get and put are allocations by general request and \
+counts; the table has the shortest of the repetitions. get and put are allocations by general request and \
 their frees; below is under the middle of memory, refused where that is in use; free areas is what \
 /proc/buddyinfo shows; isolate takes 1 GiB out of use, unisolate puts it back. One node, \
 no page descriptors";
@@ -61,16 +61,18 @@ fn of_state(gib: u64, state: State, repetitions: usize) -> Result<Vec<Longest>, 
     let runs: Vec<Operations> =
         (0..repetitions).map(|_| once(gib, state)).collect::<Result<_, _>>()?;
     let Some(first) = runs.first() else { return Ok(Vec::new()) };
-    let row = |(number, (operation, calls, took)): (usize, &(String, usize, Took))| {
-        let each = runs.iter().filter_map(|run| run.get(number));
-        let least = each.fold(*took, |least, (_, _, took)| least.min(*took));
+    let row = |(number, (operation, calls, _)): (usize, &(String, usize, Took))| {
+        let us = |part: fn(&Took) -> f64| {
+            let each = runs.iter().filter_map(|run| run.get(number));
+            Spread::of(each.map(|(_, _, took)| part(took) * 1e6))
+        };
         Longest {
             managed_gib: gib,
             state: state.name().into(),
             operation: operation.clone(),
             calls: Measured(Some(*calls as u64)),
-            call_us: Measured(Some(least.call * 1e6)),
-            hold_us: Measured(Some(least.hold * 1e6)),
+            call_us: us(|took| took.call),
+            hold_us: us(|took| took.hold),
         }
     };
     Ok(first.iter().enumerate().map(row).collect())
@@ -135,8 +137,8 @@ const COLUMNS: [Column<Longest>; 6] = [
     ("<state", |row| row.state.clone()),
     ("<operation", |row| row.operation.clone()),
     (">calls", |row| shown(row.calls.get(), |calls| calls.to_string())),
-    (">longest", |row| shown(row.call_us.get(), microseconds)),
-    (">interrupts off", |row| shown(row.hold_us.get(), microseconds)),
+    (">longest", |row| shown(row.call_us.least, microseconds)),
+    (">interrupts off", |row| shown(row.hold_us.least, microseconds)),
 ];
 
 /// Rows for people.

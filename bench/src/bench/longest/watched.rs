@@ -39,11 +39,6 @@ impl Took {
     pub fn max(self, other: Self) -> Self {
         Self { call: self.call.max(other.call), hold: self.hold.max(other.hold) }
     }
-
-    /// The shorter of each.
-    pub fn min(self, other: Self) -> Self {
-        Self { call: self.call.min(other.call), hold: self.hold.min(other.hold) }
-    }
 }
 
 /// Does something and says what it took.
