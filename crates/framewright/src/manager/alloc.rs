@@ -7,6 +7,7 @@ use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
 use crate::manager::vmemmap::deferred::is_withheld;
 use crate::memblock::NodeChoice;
+use crate::page::Put;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
@@ -29,11 +30,22 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         if !self.pressure.epoch.wants_attention()
+            && let Some(taken) = self.allocate_plain(request)
+        {
+            return Ok(taken);
+        }
+        self.allocate_any(request, Location::caller())
+    }
+
+    /// [`allocate`](Self::allocate) of anything but what most requests are for and find.
+    #[inline(never)]
+    fn allocate_any(&self, request: &Request, place: Place) -> Result<PfnRange, AllocateError> {
+        if !self.pressure.epoch.wants_attention()
             && let Some(taken) = self.allocate_cached(request)
         {
             return Ok(taken);
         }
-        self.allocate_from_zones(request, Location::caller())
+        self.allocate_from_zones(request, place)
     }
 
     /// [`allocate`](Self::allocate) where no cache can serve.
@@ -260,18 +272,31 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub unsafe fn free(&self, range: PfnRange) -> Result<(), FreeError> {
+        if cfg!(debug_assertions) && !range.is_empty() {
+            self.check_free(range).map_err(|error| self.explained(error))?;
+        }
+        match self.free_plain(range) {
+            Some(Put::Cached) => Ok(()),
+            put => self.free_any(range, put, Location::caller()),
+        }
+    }
+
+    /// [`free`](Self::free) of what the cache has not just taken, for which `put` may be the
+    /// reason.
+    #[inline(never)]
+    fn free_any(&self, range: PfnRange, put: Option<Put>, place: Place) -> Result<(), FreeError> {
         if range.is_empty() {
             return Err(FreeError::Empty(range));
         }
-        if cfg!(debug_assertions) {
-            self.check_free(range).map_err(|error| self.explained(error))?;
+        if put == Some(Put::DoubleFree) {
+            return Err(FreeError::free_already(range.start));
         }
         if !self.pressure.epoch.wants_attention()
-            && let Some(freed) = self.free_cached(range, Location::caller())
+            && let Some(freed) = self.free_cached(range, put, place)
         {
             return freed;
         }
-        self.free_uncached(range, Location::caller())
+        self.free_uncached(range, place)
     }
 
     /// [`free`](Self::free) where it is to be in its zone afterwards.

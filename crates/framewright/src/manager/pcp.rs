@@ -10,12 +10,13 @@ use crate::manager::alloc::usable_type;
 use crate::manager::facets::Caches;
 use crate::manager::request::{AllocateError, Mark, Request, Search};
 use crate::manager::state::Manager;
+use crate::manager::state::isolations::kept;
 use crate::manager::vmemmap::deferred::Growth;
 use crate::page::{CpuCache, Flow, Lot, MOST_WORDS, Put};
 use crate::platform::{Platform, pinned};
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Refill, Zone, ZoneId, segment};
+use crate::zone::{FreeError, Refill, Zone, ZoneId, range_of, segment};
 use core::panic::Location;
 
 /// What a CPU keeps for itself.
@@ -205,6 +206,9 @@ impl<P: Platform> Manager<P> {
             zone.refill(self.platform, cache, &wanted)
         };
         let mut start = from(home, Mark::Low, u32::MAX);
+        if start.is_some() && cache.is_away() {
+            cache.keep_away(PfnRange::new(0, 0));
+        }
         // What this CPU has freed is free to it, whatever the marks say, and the host backs it,
         // unlike reported memory.
         if start.is_none() && cache.reuse(order, migrate_type) {
@@ -219,7 +223,7 @@ impl<P: Platform> Manager<P> {
             }
         }
         if start.is_none() {
-            // Little of zones that it does not keep frames of, which go back one by one.
+            // Little of zones that it does not keep frames of (yet), which go back one by one.
             let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
             let most = |zone: &Zone| {
                 if cache.covers(zone.pfn_range()) { u32::MAX } else { little }
@@ -229,6 +233,9 @@ impl<P: Platform> Manager<P> {
             start = marks.find_map(|mark| {
                 self.zonelist(&search).find_map(|zone| {
                     let start = from(zone, mark, most(zone))?;
+                    if zone.id().node != home.id().node {
+                        self.keep_of_other_node(cache, home, zone);
+                    }
                     self.note_node(
                         zone,
                         &search,
@@ -242,6 +249,25 @@ impl<P: Platform> Manager<P> {
             self.pressure.epoch.note_free();
         }
         start
+    }
+
+    /// A node has no memory left: from now on its CPU keeps frames of the zone that served instead,
+    /// unless all that the node's CPUs may keep were more than an eighth of that zone. What is next
+    /// to isolated blocks stays out, as of its own zones.
+    #[cold]
+    #[inline(never)]
+    fn keep_of_other_node(&self, cache: &CpuCache, home: &Zone, zone: &Zone) {
+        let parts = self.parts(zone.id());
+        let range = range_of(parts);
+        if cache.covers(range) {
+            return;
+        }
+        let managed_pages: u64 = parts.iter().map(Zone::managed_pages).sum();
+        let cpus = self.nodes.get(home.id().node.index()).map_or(1, |node| node.cpus.max(1));
+        if cache.limits().1.saturating_mul(u64::from(cpus)) <= managed_pages / 8 {
+            let hull = self.isolations.lock(self.platform).hull;
+            cache.keep_away(kept(range, hull));
+        }
     }
 
     /// Whether a CPU may keep more blocks than usual of a zone: not where memory is short, nor
@@ -295,7 +321,16 @@ impl<P: Platform> Manager<P> {
         if self.pressure.epoch.wants_attention() {
             return Put::Full;
         }
-        cache.lot(start, order).map_or(Put::Full, |lot| cache.put(start, order, lot))
+        match cache.lot(start, order) {
+            Some(lot) => cache.put(start, order, lot),
+            None => self.keep_elsewhere(cache, start, order),
+        }
+    }
+
+    /// [`keep`](Self::keep) of a run whose block the directory knows.
+    #[inline(never)]
+    fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        self.lot(cache, start, order).map_or(Put::Full, |lot| cache.put(start, order, lot))
     }
 
     /// Where a run belongs in a cache, wherever it lies.

@@ -15,6 +15,21 @@ use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};
 
 impl Request {
+    /// Its order if it is what most are: a power of two of pages, anywhere near the caller, with
+    /// any content. Few instructions, as all such requests execute them.
+    #[inline(always)]
+    fn plain_order(&self) -> Option<Order> {
+        let order = PfnRange::new(0, self.pages).plain_order()?;
+        // No branch on each.
+        let is_plain = (self.align <= order)
+            & (self.boundary_pages == 0)
+            & (self.max_address == u64::MAX)
+            & (self.zone == ZoneKind::Normal)
+            & !self.zeroed
+            & (self.node == NodeChoice::Any);
+        is_plain.then_some(order)
+    }
+
     /// The order whose runs a cache has for it: not for more than a block, nor for a place coarser
     /// than its size. Runs are aligned to their order, so they cross no boundary that may be named
     /// for so many pages.
@@ -39,10 +54,42 @@ impl Request {
     }
 }
 
+impl PfnRange {
+    /// Its order if it is a run that caches keep. Few instructions, as all frees execute them.
+    #[inline(always)]
+    fn plain_order(self) -> Option<Order> {
+        let pages = self.end.0.wrapping_sub(self.start.0);
+        let is_order = pages.is_power_of_two()
+            && pages <= Order::BLOCK.pages()
+            && self.start.0 & (pages - 1) == 0;
+        #[expect(clippy::cast_possible_truncation, reason = "at most 9")]
+        let order = pages.trailing_zeros() as u8;
+        Order::new(order).filter(|_| is_order)
+    }
+}
+
 impl<P: Platform> Manager<P> {
+    /// [`allocate`](Self::allocate) of what most requests are for, if the CPU's cache has it.
+    #[inline(always)]
+    pub(super) fn allocate_plain(&self, request: &Request) -> Option<PfnRange> {
+        let order = request.plain_order()?;
+        let start = self.inside(|cache| cache.get(order, request.migrate_type)).flatten()?;
+        Some(PfnRange { start, end: start.add(order.pages()) })
+    }
+
+    /// [`free`](Self::free) into the CPU's cache, if that just takes it. Else what there is to say,
+    /// if anything.
+    #[inline(always)]
+    pub(super) fn free_plain(&self, range: PfnRange) -> Option<Put> {
+        let Some(order) = range.plain_order() else { return self.free_odd(range) };
+        if order == Order::BLOCK && self.reporting.is_registered() {
+            return None;
+        }
+        self.inside(|cache| self.keep(cache, range.start, order))
+    }
+
     /// Takes what a request wants out of the CPU's cache, filling that when it is empty. Nothing
     /// when the zones must be asked.
-    #[inline]
     pub(super) fn allocate_cached(&self, request: &Request) -> Option<PfnRange> {
         let order = request.cached_order()?;
         let mut end = request.end();
@@ -105,6 +152,7 @@ impl<P: Platform> Manager<P> {
 
     /// [`allocate_cached`](Self::allocate_cached) of a number of pages that is no power of two: a
     /// run that somebody freed as it is, or a larger one, of which the rest stays in the cache.
+    #[inline(never)]
     fn get_odd(&self, cache: &CpuCache, order: Order, request: &Request, end: Pfn) -> Option<Pfn> {
         let Request { pages, migrate_type, .. } = *request;
         if let Some(start) = cache.get_odd(pages, migrate_type) {
@@ -186,7 +234,8 @@ impl<P: Platform> Manager<P> {
         if request.is_anywhere() { self.refill(cache, order, request.migrate_type) } else { None }
     }
 
-    /// Keeps a range in the CPU's cache, where the next request for its size finds it. Nothing when
+    /// Keeps a range in the CPU's cache, where the next request for its size finds it, once
+    /// [`free_plain`](Self::free_plain) has not and `put` may be the reason. Nothing when
     /// it must go back to its zone: what is larger than a block, what no request would be given,
     /// what is of another node, whole blocks that a host is to be told of, parts of blocks that are
     /// allocated whole, as a zone must split these first, and what can be seen to be wrong.
@@ -197,44 +246,57 @@ impl<P: Platform> Manager<P> {
     pub(super) fn free_cached(
         &self,
         range: PfnRange,
+        put: Option<Put>,
         place: Place,
     ) -> Option<Result<(), FreeError>> {
-        let Some(order) = range.as_order() else { return self.free_odd(range) };
+        let Some(order) = range.as_order() else {
+            return put.and_then(|_| self.free_odd_making_room(range));
+        };
         if order > Order::BLOCK || order == Order::BLOCK && self.reporting.is_registered() {
             return None;
-        }
-        let put = self.inside(|cache| self.keep(cache, range.start, order));
-        if put == Some(Put::Cached) {
-            return Some(Ok(()));
         }
         Some(self.free_slowly(range.start, order, put, place))
     }
 
-    /// [`free_cached`](Self::free_cached) of what is no power of two. When there are too many such
-    /// runs the oldest is cut, so that any request can have it.
+    /// [`free_plain`](Self::free_plain) of what is no power of two.
     #[inline(never)]
-    fn free_odd(&self, range: PfnRange) -> Option<Result<(), FreeError>> {
+    fn free_odd(&self, range: PfnRange) -> Option<Put> {
         if !CpuCache::is_odd(range) {
             return None;
         }
-        // A wrong guess puts a run to a use for which its block is not meant, and nothing else.
-        let (zone, index) = self.block_of(range.start)?;
-        let state = zone.state_unlocked(index)?;
-        Lot::of(state, Order::PAGE)?;
-        let migrate_type = Some(state.migrate_type()).filter(|of| of.is_mergeable())?;
+        self.inside(|cache| self.keep_odd(cache, range)).flatten()
+    }
+
+    /// Keeps a run of a number of pages that is no power of two, if there is room; nothing when it
+    /// belongs elsewhere.
+    #[inline]
+    fn keep_odd(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
+        if self.pressure.epoch.wants_attention() || !cache.covers(range) {
+            return None;
+        }
+        // Half of it tells, as its block is split. A wrong guess puts it to a use for which that is
+        // not meant, and nothing else.
+        let lot = self.lot(cache, range.start, Order::for_pages(range.pages() / 2)?)?;
+        Some(cache.put_odd(range, lot.migrate_type()))
+    }
+
+    /// [`free_odd`](Self::free_odd) where there are too many such runs: the oldest is cut, so that
+    /// any request can have it.
+    #[cold]
+    #[inline(never)]
+    fn free_odd_making_room(&self, range: PfnRange) -> Option<Result<(), FreeError>> {
         self.inside(|cache| {
-            if self.pressure.epoch.wants_attention() || !cache.covers(range) {
-                return None;
-            }
-            let mut put = cache.put_odd(range, migrate_type);
             let mut result = Ok(());
-            while put == Put::Full {
-                // Nothing is left to be cut when it is larger than all that may be kept.
-                result = result.and(self.put_runs(cache, cache.give_up_odd()?));
-                put = cache.put_odd(range, migrate_type);
+            loop {
+                match self.keep_odd(cache, range)? {
+                    Put::Cached => return Some(result),
+                    Put::DoubleFree => return Some(Err(FreeError::free_already(range.start))),
+                    // Nothing is left to be cut when it is larger than all that may be kept.
+                    Put::Full => {
+                        result = result.and(self.put_runs(cache, cache.give_up_odd()?));
+                    }
+                }
             }
-            let is_free = put == Put::DoubleFree;
-            Some(if is_free { Err(FreeError::free_already(range.start)) } else { result })
         })
         .flatten()
     }

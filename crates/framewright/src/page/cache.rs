@@ -26,6 +26,7 @@
 //! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
 //! Release there. A sum over another CPU's cache is a guess.
 
+use super::away::Away;
 use super::limits::{BLOCKS, Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
 use super::near::{self, Kept, LOTS, Lot, Near};
 use super::odd::OddRuns;
@@ -72,6 +73,8 @@ pub(crate) struct CpuCache {
     pub(crate) zone: usize,
     /// The frames that are kept: that zone's, and those of its node's other one.
     kept: [Kept; 2],
+    /// While that node has no memory left, frames of another.
+    away: Away,
     stacks: [Stack; STACKS],
     odd: OddRuns,
     /// Of `stacks`. None is empty that is in use.
@@ -89,6 +92,7 @@ impl CpuCache {
             blocks: [limits.entries[BLOCKS], limits.blocks_in_bulk],
             zone,
             kept: near.map(Kept::new),
+            away: Away::none(),
             stacks: Stack::all(MOST.as_flattened(), &limits.entries),
             odd: OddRuns::new(limits.odd_pages),
             entries: core::array::from_fn(|_| Word::empty()),
@@ -157,7 +161,19 @@ impl CpuCache {
     pub(crate) fn covers(&self, range: PfnRange) -> bool {
         self.contents.touch();
         let [home, other] = &self.kept;
-        home.covers(range) || other.covers(range)
+        home.covers(range) || other.covers(range) || self.away.covers(range)
+    }
+
+    /// Keeps frames of a zone of another node, too, until it is told of no frames.
+    pub(crate) fn keep_away(&self, range: PfnRange) {
+        self.contents.touch();
+        self.away.set(range);
+    }
+
+    /// Whether it keeps frames of another node.
+    pub(crate) fn is_away(&self) -> bool {
+        self.contents.touch();
+        !self.away.is_none()
     }
 
     /// Whether a frame is known to be of one of its zones. Not all that are known to the directory
@@ -189,13 +205,14 @@ impl CpuCache {
         self.odd.find(range)
     }
 
-    /// Changes which frames are kept: what is left of those of each zone. For whoever has the
-    /// cache.
+    /// Changes which frames are kept: what is left of those of each zone of its own node. For
+    /// whoever has the cache.
     pub(crate) fn keep_only(&self, left: impl Fn(PfnRange) -> PfnRange) {
         self.contents.touch();
         for kept in &self.kept {
             kept.set(left(kept.near().range));
         }
+        self.away.set(PfnRange::new(0, 0));
     }
 
     /// Keeps a run, if there is room.
@@ -394,8 +411,9 @@ impl CpuCache {
         self.stacks.iter().all(|stack| stack.len() == 0) && self.odd.pages() == 0
     }
 
-    /// Told before it is emptied: the next refill begins small again.
+    /// Told before it is emptied: the next refill begins small again, and at its own node.
     pub(crate) fn begin_small(&self) {
+        self.away.set(PfnRange::new(0, 0));
         self.adapt(Flow::In, false);
         self.flow.store(0, Ordering::Relaxed);
         self.batch.store(1, Ordering::Relaxed);

@@ -41,6 +41,15 @@ impl Lot {
         if number < TYPES { Some(Self(number)) } else { None }
     }
 
+    /// What runs in it are for.
+    pub(crate) const fn migrate_type(self) -> MigrateType {
+        match self.0 {
+            0 => MigrateType::Unmovable,
+            2 => MigrateType::Reclaimable,
+            _ => MigrateType::Movable,
+        }
+    }
+
     /// All.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..=TYPES).map(Self)

@@ -65,7 +65,7 @@ impl OddRuns {
     /// aligned as one that was asked for.
     pub(super) fn takes(range: PfnRange) -> bool {
         let pages = range.pages();
-        pages < PAGES_PER_BLOCK
+        (1..PAGES_PER_BLOCK).contains(&pages)
             && !pages.is_power_of_two()
             && Order::for_pages(pages).is_some_and(|order| range.start.is_aligned(order))
     }

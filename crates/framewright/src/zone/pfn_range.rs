@@ -15,16 +15,21 @@ use crate::units::{Order, Pfn, PfnRange};
 pub(crate) fn near(parts: &[Zone], turn: usize) -> Near {
     let Some(home) = parts.get(turn) else { return Near::NONE };
     let longest = home.segments.iter().max_by_key(|segment| segment.blocks);
-    let ranges = parts.iter().map(|part| part.pfn_range).filter(|range| !range.is_empty());
-    let range = ranges.reduce(|all, range| PfnRange {
-        start: all.start.min(range.start),
-        end: all.end.max(range.end),
-    });
     Near {
-        range: range.unwrap_or(PfnRange::new(0, 0)),
+        range: range_of(parts),
         table: home.table,
         segment: longest.copied().unwrap_or(Segment::EMPTY),
     }
+}
+
+/// The frames of a zone that has these parts.
+pub(crate) fn range_of(parts: &[Zone]) -> PfnRange {
+    let ranges = parts.iter().map(|part| part.pfn_range).filter(|range| !range.is_empty());
+    let all = ranges.reduce(|all, range| PfnRange {
+        start: all.start.min(range.start),
+        end: all.end.max(range.end),
+    });
+    all.unwrap_or(PfnRange::new(0, 0))
 }
 
 impl Zone {
