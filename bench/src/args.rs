@@ -81,6 +81,8 @@ pub enum Bench {
     /// Boot and initialisation by threads as a share of a node's CPUs, for deferred memory and for
     /// pools
     Scaling(BenchOn),
+    /// What 1 to 256 CPUs on one node would do, simulated from what calls and locks take here
+    Simulate(BenchOptions),
     /// How far the model's predictions are from what is measured here and from what others
     /// published
     CheckModel(BenchOptions),

@@ -5,9 +5,8 @@
 //! is run is in the command line alone, as each has its own options.
 
 use crate::bench::section::Tables;
-use crate::bench::{
-    alloc, bring_up, fragment, hugepages, init, jobs, longest, reporting, scaling, traffic,
-};
+use crate::bench::{alloc, bring_up, fragment, hugepages, init, jobs, longest, reporting, scaling};
+use crate::bench::{simulate, traffic};
 use crate::model;
 use crate::report::figures::{self, Make, Section};
 use crate::rows::Rows;
@@ -35,10 +34,11 @@ const fn bench(
 }
 
 /// All of them, in the order of the page.
-const ALL: [Bench; 13] = [
+const ALL: [Bench; 14] = [
     bench("compare", none, Some(figures::compare::section), targets::guest::TARGETS),
     bench("alloc", alloc::tables, Some(figures::alloc::section), targets::alloc::TARGETS),
     bench("traffic", traffic::tables, Some(figures::traffic::section), targets::traffic::TARGETS),
+    bench("simulate", simulate::tables, None, targets::simulate::TARGETS),
     bench("longest", longest::tables, None, &[]),
     bench("fragment", fragment::tables, None, &[]),
     bench("bring-up", bring_up::tables, Some(figures::bring_up::section), targets::init::BRING_UP),

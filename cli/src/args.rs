@@ -332,7 +332,7 @@ fn chosen(mut matches: ArgMatches) -> Command {
 }
 
 /// Commands of the other program, by which its users still ask this one.
-pub const OF_BENCH: [&str; 15] = [
+pub const OF_BENCH: [&str; 16] = [
     "all",
     "alloc",
     "bench",
@@ -347,6 +347,7 @@ pub const OF_BENCH: [&str; 15] = [
     "model",
     "reporting",
     "scaling",
+    "simulate",
     "traffic",
 ];
 

@@ -3,9 +3,10 @@
 //! `all` runs the others, each in a process of its own, and keeps what they find; every one of them
 //! makes a `section`, which is shown in one way. `bring_up` times the library's bring-up; `alloc`,
 //! `traffic` and `fragment` put the manager beside allocators of others, all behind `subject`;
-//! `longest` looks for the longest call; `hugepages` fills and empties pools; `jobs` puts parallel
-//! jobs beside other ways to run a loop; `reporting` watches free memory go back to the host;
-//! `scaling` has the sources' tables of times by threads.
+//! `longest` looks for the longest call;
+//! `hugepages` fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop;
+//! `reporting` watches free memory go back to the host; `scaling` has the sources' tables of times
+//! by threads; `simulate` says what more CPUs would do than this host has.
 
 mod all;
 pub mod alloc;
@@ -22,6 +23,7 @@ mod random;
 pub mod reporting;
 pub mod scaling;
 pub mod section;
+pub mod simulate;
 mod statistics;
 mod subject;
 pub mod traffic;
@@ -65,6 +67,7 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::Scaling(BenchOn { on, common }) => {
             (scaling::section(*on, common.quick)?, common.json)
         }
+        Bench::Simulate(options) => (simulate::section(options.quick)?, options.json),
         Bench::CheckModel(options) => (model::check(options.quick)?, options.json),
     };
     section.print(json, registry::tables(&section.bench))

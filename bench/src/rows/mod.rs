@@ -163,6 +163,7 @@ tables! {
     "store" store: Store,
     "tail" tail: Tail,
     "traffic" traffic: Traffic,
+    "simulate" simulate: Simulate,
 }
 
 fields! {
@@ -274,6 +275,12 @@ fields! {
         allocator: String, managed_gib: u64, pattern: String, full: String, threads: u64,
         repetitions: Measured<u64>, operation_ns: Spread, harness_ns: Spread,
         refused_percent: Measured<f64>,
+    }
+    /// So many CPUs, simulated or real.
+    Simulate {
+        pattern: String, layout: String, cpus: u64, parts: u64,
+        calls_per_us: Measured<f64>, speedup_ratio: Measured<f64>, waiting_percent: Measured<f64>,
+        busiest_percent: Measured<f64>, over_real_ratio: Measured<f64>,
     }
     /// One thing done by Linux and by the guest.
     Compare {

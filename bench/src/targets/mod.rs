@@ -38,6 +38,7 @@ pub mod jobs;
 pub mod program;
 pub mod reporting;
 mod sample;
+pub mod simulate;
 mod table;
 pub mod traffic;
 
@@ -293,6 +294,7 @@ mod tests {
         let odd: Vec<Value> = [
             "alloc",
             "traffic",
+            "simulate",
             "tail",
             "init",
             "jobs",

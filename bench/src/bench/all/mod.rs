@@ -54,10 +54,11 @@ impl Part {
 }
 
 /// All of them, what belongs to the processor and its memory first, what boots machines last.
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 15] = [
     Part::new("bring-up"),
     Part::new("alloc"),
     Part::new("traffic"),
+    Part::new("simulate"),
     Part::new("longest"),
     Part::new("fragment"),
     Part::new("init"),

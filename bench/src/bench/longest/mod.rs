@@ -5,7 +5,7 @@
 //! on (`watched`); then each operation is called some times.
 
 mod states;
-mod watched;
+pub mod watched;
 
 use super::common::failed;
 use super::section::{Column, Section, Table, shown, table};

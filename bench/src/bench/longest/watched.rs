@@ -12,42 +12,61 @@ use framewright_hosted::{CpuToken, HostedPlatform};
 use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
+use std::time::Instant;
 
 /// Small marks, so that a filled machine is nearly full.
 const PARAMETERS: &str = "min_free_kbytes=128 watermark_scale_factor=1 pages=none";
 
 thread_local! {
-    /// When interrupts went off, in seconds that CPUs spent on this thread.
+    static CLOCK: Cell<fn() -> f64> = const { Cell::new(host::thread_cpu_seconds) };
+    /// When interrupts went off, in seconds by that clock.
     static OFF_SINCE: Cell<f64> = const { Cell::new(0.0) };
     static LONGEST: Cell<f64> = const { Cell::new(0.0) };
+    static TOTAL: Cell<f64> = const { Cell::new(0.0) };
 }
 
 /// The platform of such a machine.
 pub struct Watched(&'static HostedPlatform);
 
-/// What one call took, in seconds that CPUs spent on it: what the host did meanwhile is not
-/// counted.
+/// What one call took, in seconds. By the usual clock these are those that CPUs spent on it: what
+/// the host did meanwhile is not counted.
 #[derive(Clone, Copy, Default)]
 pub struct Took {
     pub call: f64,
     /// The longest time in it with interrupts off.
     pub hold: f64,
+    /// All time in it with interrupts off.
+    pub held: f64,
 }
 
 impl Took {
     /// The longer of each.
     pub fn max(self, other: Self) -> Self {
-        Self { call: self.call.max(other.call), hold: self.hold.max(other.hold) }
+        let Self { call, hold, held } = other;
+        Self { call: self.call.max(call), hold: self.hold.max(hold), held: self.held.max(held) }
     }
 }
 
 /// Does something and says what it took.
 pub fn watch<T>(work: impl FnOnce() -> T) -> (T, Took) {
     LONGEST.set(0.0);
-    let started = host::thread_cpu_seconds();
+    TOTAL.set(0.0);
+    let clock = CLOCK.get();
+    let started = clock();
     let result = work();
-    let call = host::thread_cpu_seconds() - started;
-    (result, Took { call, hold: LONGEST.get() })
+    let call = clock() - started;
+    (result, Took { call, hold: LONGEST.get(), held: TOTAL.get() })
+}
+
+/// Has this thread's times told by the clock on the wall, which is read sooner.
+pub fn use_wall_clock() {
+    fn seconds() -> f64 {
+        thread_local! {
+            static EPOCH: Instant = Instant::now();
+        }
+        EPOCH.with(Instant::elapsed).as_secs_f64()
+    }
+    CLOCK.set(seconds);
 }
 
 impl Watched {
@@ -103,17 +122,19 @@ unsafe impl Platform for Watched {
         let were_on = self.0.can_wait();
         let state = self.0.irq_save();
         if were_on {
-            OFF_SINCE.set(host::thread_cpu_seconds());
+            OFF_SINCE.set(CLOCK.get()());
         }
         state
     }
 
     unsafe fn irq_restore(&self, state: IrqState) {
-        let now = host::thread_cpu_seconds();
+        let now = CLOCK.get()();
         // SAFETY: passed on to the caller.
         unsafe { self.0.irq_restore(state) };
         if self.0.can_wait() {
-            LONGEST.set(LONGEST.get().max(now - OFF_SINCE.get()));
+            let hold = now - OFF_SINCE.get();
+            LONGEST.set(LONGEST.get().max(hold));
+            TOTAL.set(TOTAL.get() + hold);
         }
     }
 

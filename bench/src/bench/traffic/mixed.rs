@@ -5,15 +5,20 @@ use super::trace::{ALL_SIZES, Burst, Length, Mix, Recorder, Trace, draw};
 use crate::bench::random::Random;
 
 /// Requests of a burst at most.
-const MOST_IN_BURST: usize = 256;
+pub const MOST_IN_BURST: usize = 256;
 
 /// Records the trace of a thread that holds some `pages` pages.
 pub fn record(seed: u64, pages: u64, length: Length) -> Trace {
-    record_of(&ALL_SIZES, seed, pages, length)
+    record_of((&ALL_SIZES, MOST_IN_BURST), seed, pages, length)
 }
 
-/// [`record`] of requests of another mix.
-pub fn record_of(mix: &Mix, seed: u64, pages: u64, length: Length) -> Trace {
+/// [`record`] of requests of another mix, so many in a burst at most.
+pub fn record_of(
+    (mix, most_in_burst): (&Mix, usize),
+    seed: u64,
+    pages: u64,
+    length: Length,
+) -> Trace {
     let mut random = Random::new(seed);
     let mut recorder = Recorder::default();
     while recorder.pages() < pages {
@@ -22,7 +27,7 @@ pub fn record_of(mix: &Mix, seed: u64, pages: u64, length: Length) -> Trace {
     let fill = recorder.end();
     let segments = (0..length.segments).map(|_| {
         while recorder.steps() < length.operations {
-            for _ in 0..=random.below(MOST_IN_BURST) {
+            for _ in 0..=random.below(most_in_burst) {
                 recorder.get(draw(&mut random, mix));
             }
             while recorder.pages() > pages {

@@ -93,8 +93,11 @@ fn parts_are_of_whole_gibs_and_alike() {
 
 #[test]
 fn there_are_as_many_parts_as_suit_the_cpus() {
-    for (cpus, parts) in [(1, 1), (4, 1), (5, 2), (8, 2), (9, 4), (16, 4), (17, 4)] {
-        let manager = divided(FakeMachine::builder().ram(gib(0, 8)).cpus(cpus).build(), "");
+    let little = [(1, 1), (4, 1), (5, 2), (8, 2), (9, 4), (16, 4), (17, 4)];
+    let plenty = [(2, 1), (3, 3), (4, 4), (5, 5), (8, 8), (12, 12), (17, 12)];
+    let cases = little.map(|case| (8, case)).into_iter().chain(plenty.map(|case| (52, case)));
+    for (gibs, (cpus, parts)) in cases {
+        let manager = divided(FakeMachine::builder().ram(gib(0, gibs)).cpus(cpus).build(), "");
         let normal = manager.view(normal(0)).expect("it has memory");
         assert_eq!(normal.parts().len(), parts, "{cpus} CPUs");
         // Each part is some CPU's, and none has more than four.

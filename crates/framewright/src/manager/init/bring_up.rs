@@ -197,8 +197,8 @@ fn prepare<P: Platform>(
     let started_ns = input.started_ns.or_else(|| platform.now_ns());
     let cpus = cpus_by_node(platform);
     let wanted = input.parameters.zone_parts;
-    let plan = Plan::measure(early.runs(), &|node| {
-        wanted.unwrap_or_else(|| parts_for(cpus[node.index()]))
+    let plan = Plan::measure(early.runs(), &|node, gigabytes| {
+        wanted.unwrap_or_else(|| parts_for(cpus[node.index()], gigabytes))
     });
     let mut memory = Obtained::new(early);
     let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;

@@ -19,14 +19,19 @@ fn blocks_of_run(run: &ZoneRun) -> Range<u32> {
 }
 
 /// Most parts of a zone.
-const MOST_PARTS: u32 = 64;
-/// So many CPUs share a part: their refills keep its lock busy for about half of the time at most
-/// (docs/log/decisions.md, *Zones in parts*).
+const MOST_PARTS: u32 = 256;
+/// Up to so many CPUs share a zone (docs/log/decisions.md, *Zones in parts*).
+const FEW_CPUS: u32 = 2;
+/// Where memory is little so many share a part.
 const CPUS_OF_A_PART: u32 = 4;
+/// What a part has at least for each CPU to have its own, so that few run empty.
+const LEAST_GIB: u32 = 4;
 
-/// How many parts the zones of a node with so many CPUs should have.
-pub(crate) const fn parts_for(cpus: u32) -> u32 {
-    cpus.div_ceil(CPUS_OF_A_PART).next_power_of_two()
+/// How many parts a zone with so many GiBs should have on a node with so many CPUs.
+pub(crate) const fn parts_for(cpus: u32, gigabytes: u32) -> u32 {
+    let shared = cpus.div_ceil(CPUS_OF_A_PART).next_power_of_two();
+    let own = if cpus < gigabytes / LEAST_GIB { cpus } else { gigabytes / LEAST_GIB };
+    if cpus > FEW_CPUS && own > shared { own } else { shared }
 }
 
 /// How a zone is divided: into runs of GiBs, as equal as can be. GiBs without memory do not count.
@@ -162,10 +167,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// `wanted` says into how many parts the zones of a node should be divided.
+    /// `wanted` says into how many parts a zone with so many GiBs of a node should be divided.
     pub(crate) fn measure(
         memory: impl Iterator<Item = MemoryRun> + Clone,
-        wanted: &dyn Fn(NodeId) -> u32,
+        wanted: &dyn Fn(NodeId, u32) -> u32,
     ) -> Self {
         let mut plan = Self {
             zones: ZoneSet::default(),
@@ -183,7 +188,7 @@ impl Plan {
     fn count(
         &mut self,
         memory: impl Iterator<Item = MemoryRun> + Clone,
-        wanted: &dyn Fn(NodeId) -> u32,
+        wanted: &dyn Fn(NodeId, u32) -> u32,
     ) {
         let mut gigabytes = Gigabytes::new();
         for run in zone_runs(memory) {
@@ -200,7 +205,7 @@ impl Plan {
                 }
                 let gigabytes = gigabytes.count[zone.index()];
                 let most = gigabytes.clamp(1, MOST_PARTS);
-                let parts = u16::try_from(wanted(node).clamp(1, most)).unwrap_or(1);
+                let parts = u16::try_from(wanted(node, gigabytes).clamp(1, most)).unwrap_or(1);
                 self.divisions.0[zone.index()] = Division { gigabytes, parts };
                 self.parts += usize::from(parts);
             }

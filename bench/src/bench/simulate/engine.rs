@@ -1,0 +1,391 @@
+//! A discrete-event simulation of CPUs that work in caches of their own and now and then need a
+//! lock: the next event of each CPU is in a queue, and time goes from one to the next.
+//!
+//! ```text
+//!   work --(a call that its cache cannot serve)--> Tries --(lock is open)--> Holds --> work
+//!                                                  |   ^
+//!                                            taken |   '------------- opens -------.
+//!                                                  v                               |
+//!                                               BacksOff --(over, still taken)--> LooksOn
+//! ```
+//!
+//! Waiting is what `framewright`'s `sync/spin.rs` does: a CPU that finds the lock taken waits 1, 2,
+//! 4 .. 256 turns without a look, then looks on until it is open and tries again. Of those that
+//! look on when it opens any one gets it, and the others wait longer. A lock and what it guards are
+//! in the caches of whoever had it last: whoever else takes it pays for the transfer.
+//!
+//! Times are in nanoseconds. Nothing here is measured.
+
+use crate::bench::random::Random;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Most turns of one wait, as in `sync/spin.rs`.
+const BACKOFF_LIMIT: u32 = 256;
+
+/// What a CPU does between two needs of a lock, and with it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Turn {
+    /// Calls that its cache serves, and the one that it cannot.
+    pub calls: u32,
+    /// How long the former take.
+    pub think_ns: f64,
+    /// How long the lock is held if what it guards is in the CPU's own caches.
+    pub hold_ns: f64,
+    /// Whether frames go back, which may belong to another part.
+    pub is_drain: bool,
+}
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct Model<'a> {
+    pub cpus: usize,
+    /// Parts, each with a lock. None: CPUs share nothing.
+    pub parts: usize,
+    /// What each CPU does, over and over, each from another place on.
+    pub turns: &'a [Turn],
+    /// One turn of a busy wait.
+    pub relax_ns: f64,
+    /// What a cache line takes from one CPU to another.
+    pub line_ns: f64,
+    /// What a hold takes longer if another CPU had the lock before.
+    pub transfer_ns: f64,
+    /// Of 1000 drains, how many go to another part than the CPU's own.
+    pub foreign_permille: usize,
+    /// Whether each hold ends by writing a counter that all parts have in common.
+    pub common_counter: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Outcome {
+    /// Calls in a nanosecond, of all CPUs.
+    pub calls_per_ns: f64,
+    /// Share of the CPUs' time that went into waiting.
+    pub waiting: f64,
+    /// Share of the time in which the busiest lock was held.
+    pub busiest: f64,
+}
+
+/// What a CPU is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// It works, or saw the lock open, and tries to get it next.
+    Tries,
+    /// It waits without a look.
+    BacksOff,
+    /// It looks at the lock until that is open.
+    LooksOn,
+    /// It has the lock.
+    Holds,
+}
+
+struct Cpu {
+    state: State,
+    next_turn: usize,
+    /// Whose lock it wants or has.
+    part: usize,
+    /// When it first wanted it.
+    since_ns: f64,
+    /// Turns of its next wait.
+    backoff: u32,
+    calls: u64,
+    waited_ns: f64,
+}
+
+struct Part {
+    holder: Option<usize>,
+    last: usize,
+    looking_on: Vec<usize>,
+    held_ns: f64,
+}
+
+/// A time as a key: times are not negative, whose bits are ordered as they are.
+fn key(ns: f64) -> u64 {
+    ns.max(0.0).to_bits()
+}
+
+struct Simulation<'a> {
+    model: Model<'a>,
+    random: Random,
+    events: BinaryHeap<Reverse<(u64, usize)>>,
+    cpus: Vec<Cpu>,
+    parts: Vec<Part>,
+    /// When the common counter is free again, and who wrote it last.
+    counter_free_ns: f64,
+    counter_last: usize,
+    /// Before this nothing is counted, nor after the other.
+    from_ns: f64,
+    until_ns: f64,
+}
+
+/// Simulates so many nanoseconds, of which the first quarter is not counted.
+pub fn run(model: Model<'_>, ns: f64) -> Outcome {
+    if model.turns.is_empty() || model.cpus == 0 {
+        return Outcome { calls_per_ns: 0.0, waiting: 0.0, busiest: 0.0 };
+    }
+    let mut random = Random::new(1);
+    let cpu = |_| Cpu {
+        state: State::Tries,
+        next_turn: random.below(model.turns.len()),
+        part: 0,
+        since_ns: 0.0,
+        backoff: 1,
+        calls: 0,
+        waited_ns: 0.0,
+    };
+    let cpus = (0..model.cpus).map(cpu).collect();
+    let part = |_| Part { holder: None, last: usize::MAX, looking_on: Vec::new(), held_ns: 0.0 };
+    let mut simulation = Simulation {
+        model,
+        random,
+        events: BinaryHeap::new(),
+        cpus,
+        parts: (0..model.parts.max(1)).map(part).collect(),
+        counter_free_ns: 0.0,
+        counter_last: usize::MAX,
+        from_ns: ns / 4.0,
+        until_ns: ns,
+    };
+    simulation.run()
+}
+
+impl Simulation<'_> {
+    fn run(&mut self) -> Outcome {
+        let ns = self.until_ns;
+        for cpu in 0..self.cpus.len() {
+            self.work(cpu, 0.0);
+        }
+        while let Some(Reverse((time, cpu))) = self.events.pop() {
+            let now = f64::from_bits(time);
+            if now > ns {
+                break;
+            }
+            match self.cpus[cpu].state {
+                State::Holds => self.release(cpu, now),
+                _ => self.look(cpu, now),
+            }
+        }
+        for cpu in &mut self.cpus {
+            if cpu.state != State::Holds {
+                cpu.waited_ns += ns - cpu.since_ns.clamp(self.from_ns, ns);
+            }
+        }
+        let counted_ns = ns - self.from_ns;
+        let calls: u64 = self.cpus.iter().map(|cpu| cpu.calls).sum();
+        let waited_ns: f64 = self.cpus.iter().map(|cpu| cpu.waited_ns).sum();
+        let held_ns = self.parts.iter().map(|part| part.held_ns).fold(0.0, f64::max);
+        Outcome {
+            calls_per_ns: calls as f64 / counted_ns,
+            waiting: waited_ns / counted_ns / self.cpus.len() as f64,
+            busiest: held_ns / counted_ns,
+        }
+    }
+
+    fn at(&mut self, ns: f64, cpu: usize) {
+        self.events.push(Reverse((key(ns), cpu)));
+    }
+
+    fn turn(&self, cpu: usize) -> Turn {
+        self.model.turns[self.cpus[cpu].next_turn]
+    }
+
+    /// Serves calls out of the cache until one needs a lock: of the home part, which a CPU has in
+    /// common with its neighbours.
+    fn work(&mut self, cpu: usize, now: f64) {
+        let (turn, parts) = (self.turn(cpu), self.parts.len());
+        let home = cpu * parts / self.cpus.len();
+        let goes_away =
+            turn.is_drain && parts > 1 && self.random.below(1000) < self.model.foreign_permille;
+        let other = if goes_away { 1 + self.random.below(parts - 1) } else { 0 };
+        let since_ns = now + turn.think_ns;
+        let part = (home + other) % parts;
+        let this = &mut self.cpus[cpu];
+        *this = Cpu { state: State::Tries, part, since_ns, backoff: 1, ..*this };
+        self.at(since_ns, cpu);
+    }
+
+    /// Takes the lock if it is open.
+    fn look(&mut self, cpu: usize, now: f64) {
+        let this = &mut self.cpus[cpu];
+        let part = &mut self.parts[this.part];
+        if self.model.parts == 0 || part.holder.is_none() {
+            return self.hold(cpu, now);
+        }
+        if this.state == State::BacksOff {
+            this.state = State::LooksOn;
+            part.looking_on.push(cpu);
+            return;
+        }
+        let wait_ns = f64::from(this.backoff) * self.model.relax_ns;
+        this.backoff = (this.backoff * 2).min(BACKOFF_LIMIT);
+        this.state = State::BacksOff;
+        self.at(now + wait_ns, cpu);
+    }
+
+    fn hold(&mut self, cpu: usize, now: f64) {
+        let (model, turn) = (self.model, self.turn(cpu));
+        let this = &mut self.cpus[cpu];
+        let mut end = now + turn.hold_ns;
+        if model.parts != 0 {
+            let part = &mut self.parts[this.part];
+            if part.last != cpu && part.last != usize::MAX {
+                end += model.transfer_ns;
+            }
+            (part.holder, part.last) = (Some(cpu), cpu);
+        }
+        if model.common_counter {
+            let moves = if self.counter_last == cpu { 0.0 } else { model.line_ns };
+            end = end.max(self.counter_free_ns) + moves;
+            (self.counter_free_ns, self.counter_last) = (end, cpu);
+        }
+        let until_ns = self.until_ns;
+        let counted = |from: f64, to: f64| (to.min(until_ns) - from.max(self.from_ns)).max(0.0);
+        this.waited_ns += counted(this.since_ns, now);
+        this.state = State::Holds;
+        self.parts[this.part].held_ns += counted(now, end);
+        self.at(end, cpu);
+    }
+
+    fn release(&mut self, cpu: usize, now: f64) {
+        let calls = u64::from(self.turn(cpu).calls);
+        let this = &mut self.cpus[cpu];
+        this.next_turn = (this.next_turn + 1) % self.model.turns.len();
+        if now > self.from_ns {
+            this.calls += calls;
+        }
+        let part = &mut self.parts[this.part];
+        part.holder = None;
+        let mut looking_on = std::mem::take(&mut part.looking_on);
+        self.work(cpu, now);
+        // They see it when the line has come to them. Any of them is first; the others find it
+        // taken again.
+        self.random.shuffle(&mut looking_on);
+        let mut seen_ns = now + self.model.line_ns;
+        for other in looking_on {
+            self.cpus[other].state = State::Tries;
+            self.at(seen_ns, other);
+            seen_ns = f64::from_bits(key(seen_ns) + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THINK: f64 = 900.0;
+    const HOLD: f64 = 100.0;
+    const LONG: f64 = 4e5;
+
+    fn turn(think_ns: f64, hold_ns: f64) -> Turn {
+        Turn { calls: 1, think_ns, hold_ns, is_drain: false }
+    }
+
+    fn model(turns: &[Turn], cpus: usize, parts: usize) -> Model<'_> {
+        Model {
+            cpus,
+            parts,
+            turns,
+            relax_ns: 0.0,
+            line_ns: 0.0,
+            transfer_ns: 0.0,
+            foreign_permille: 0,
+            common_counter: false,
+        }
+    }
+
+    fn is_about(measured: f64, expected: f64, share: f64) {
+        assert!((measured / expected - 1.0).abs() < share, "{measured} for {expected}");
+    }
+
+    #[test]
+    fn one_lock_is_saturated_where_it_must_be() {
+        // D/D/1 with N customers: min(N / (think + hold), 1 / hold).
+        let turns = [turn(THINK, HOLD)];
+        for cpus in [1, 2, 5, 9, 10, 11, 20, 256] {
+            let outcome = run(model(&turns, cpus, 1), LONG);
+            let expected = (cpus as f64 / (THINK + HOLD)).min(1.0 / HOLD);
+            is_about(outcome.calls_per_ns, expected, 0.005);
+            is_about(outcome.busiest, (cpus as f64 / 10.0).min(1.0), 0.001);
+            // What is left of the CPUs' time is waited.
+            let waiting = 1.0 - expected * (THINK + HOLD) / cpus as f64;
+            assert!((outcome.waiting - waiting).abs() < 0.01, "{cpus}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn parts_and_nothing_shared_are_so_many_locks() {
+        let turns = [turn(THINK, HOLD)];
+        for (cpus, parts, expected) in
+            [(64, 4, 4.0 / HOLD), (64, 8, 0.064), (64, 0, 0.064), (256, 0, 0.256)]
+        {
+            is_about(run(model(&turns, cpus, parts), LONG).calls_per_ns, expected, 0.001);
+        }
+    }
+
+    #[test]
+    fn random_times_wait_as_queueing_theory_says() {
+        // M/M/1 with N customers (the machine repairman): 1 - p0 of the time the lock is held.
+        let mut random = Random::new(7);
+        let mut drawn = |mean: f64| {
+            let share = (random.below(1 << 30) + 1) as f64 / f64::from(1 << 30);
+            -share.ln() * mean
+        };
+        let turns: Vec<Turn> = (0..1 << 16).map(|_| turn(drawn(THINK), drawn(HOLD))).collect();
+        for cpus in [2, 8, 12] {
+            let mut term = 1.0;
+            let terms = (0..cpus).map(|busy| {
+                term *= (cpus - busy) as f64 * HOLD / THINK;
+                term
+            });
+            let busy = 1.0 - 1.0 / (1.0 + terms.sum::<f64>());
+            let outcome = run(model(&turns, cpus, 1), 2e7);
+            is_about(outcome.calls_per_ns, busy / HOLD, 0.02);
+        }
+    }
+
+    #[test]
+    fn changing_hands_costs_a_line_and_what_it_guards() {
+        let turns = [turn(0.0, HOLD)];
+        let costly = Model { line_ns: 30.0, transfer_ns: 70.0, ..model(&turns, 1, 1) };
+        is_about(run(costly, LONG).calls_per_ns, 1.0 / HOLD, 0.001);
+        // Nobody has it twice in a row: who gives it back finds others looking on.
+        let turns = [turn(40.0, HOLD)];
+        let two = Model { cpus: 2, turns: &turns, ..costly };
+        is_about(run(two, LONG).calls_per_ns, 1.0 / 200.0, 0.001);
+    }
+
+    #[test]
+    fn who_backs_off_leaves_the_lock_to_others() {
+        let turns = [turn(30.0, HOLD)];
+        let costly = Model { line_ns: 20.0, transfer_ns: HOLD, ..model(&turns, 8, 1) };
+        let [patient, hasty] = [40.0, 0.0].map(|relax_ns| Model { relax_ns, ..costly });
+        let [patient, hasty] = [patient, hasty].map(|model| run(model, LONG).calls_per_ns);
+        assert!(hasty < patient && patient <= 1.0 / HOLD, "{hasty} {patient}");
+    }
+
+    #[test]
+    fn a_common_counter_is_one_more_lock() {
+        let turns = [turn(THINK, HOLD)];
+        let model = Model { line_ns: 50.0, common_counter: true, ..model(&turns, 256, 64) };
+        let limit = 1.0 / 50.0;
+        is_about(run(model, LONG).calls_per_ns, limit, 0.02);
+    }
+
+    #[test]
+    fn drains_may_go_elsewhere() {
+        let turns = [Turn { is_drain: true, ..turn(THINK, HOLD) }];
+        let away = Model { foreign_permille: 1000, transfer_ns: 500.0, ..model(&turns, 8, 8) };
+        let home = Model { foreign_permille: 0, ..away };
+        let [away, home] = [away, home].map(|model| run(model, LONG).calls_per_ns);
+        is_about(home, 8.0 / (THINK + HOLD), 0.001);
+        assert!(away < home * 0.75, "{away} {home}");
+    }
+
+    #[test]
+    fn nothing_to_do_is_nothing_done() {
+        assert_eq!(run(model(&[], 4, 1), LONG).calls_per_ns, 0.0);
+        assert_eq!(run(model(&[turn(1.0, 1.0)], 0, 1), LONG).calls_per_ns, 0.0);
+    }
+}
