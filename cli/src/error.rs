@@ -1,5 +1,6 @@
 //! How the program fails: one line that says what was wrong, and an exit status.
 
+use crate::hosted;
 use std::io;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -48,6 +49,16 @@ impl From<io::Error> for Error {
             Self::NobodyReads
         } else {
             Self::Failed(format!("cannot write: {error}"))
+        }
+    }
+}
+
+/// Errors of machines in this process.
+impl From<hosted::Error> for Error {
+    fn from(error: hosted::Error) -> Self {
+        match error {
+            hosted::Error::Usage(message) => Self::Usage(message),
+            hosted::Error::Failed(message) => Self::Failed(message),
         }
     }
 }

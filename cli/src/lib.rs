@@ -11,7 +11,6 @@ pub mod boot;
 pub mod error;
 pub mod file;
 pub mod grid;
-pub mod hosted;
 pub mod interrupt;
 pub mod output;
 pub mod page;
@@ -22,3 +21,5 @@ pub mod snapshot;
 pub mod target;
 mod terminal;
 pub mod top;
+
+pub use framewright_session as hosted;

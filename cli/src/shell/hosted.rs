@@ -144,7 +144,8 @@ fn with_shell<T>(
     // there is no window (invariant 42).
     let mut shell = unsafe { Shell::new(manager, files, &host, &mut room) };
     with_watchers(&|path, out| read(files, path, out), || {
-        with_reports(manager, target.reporting.map(Into::into), &error::note, || used(&mut shell))
+        let advice = target.reporting.map(Into::into);
+        Ok(with_reports(manager, advice, &error::note, || used(&mut shell))?)
     })
 }
 

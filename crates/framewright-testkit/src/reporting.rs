@@ -163,7 +163,9 @@ impl FakeHost {
     /// Pages that the host may discard at this moment.
     #[must_use]
     pub fn out_pages(&self) -> u64 {
-        self.state().frames.iter().filter(|&&frame| frame == IN_FLIGHT).count() as u64
+        let state = self.state();
+        let submitted = state.in_flight.iter().flat_map(|range| frames(range.whole_frames()));
+        submitted.filter(|&frame| state.frames[frame] == IN_FLIGHT).count() as u64
     }
 
     /// Pages that it has discarded and that were not in use since.

@@ -61,7 +61,7 @@ const CORE: &[&str] = &[
     "adapters",
 ];
 
-const CRATES: [Rules; 12] = [
+const CRATES: [Rules; 13] = [
     Rules { order: CORE, ..Rules::of("crates/framewright/src") },
     Rules::of("crates/framewright-jobs/src"),
     Rules::of("crates/framewright-balloon/src"),
@@ -69,6 +69,7 @@ const CRATES: [Rules; 12] = [
     Rules::of("crates/framewright-arch/src"),
     Rules::of("crates/framewright-workload/src"),
     Rules::of("crates/framewright-shell/src"),
+    Rules::of("crates/framewright-session/src"),
     Rules::of("crates/framewright-testkit/src"),
     Rules::of("guest/src"),
     Rules::of("cli/src"),

@@ -1,12 +1,7 @@
-//! A machine in this process, brought up any number of times.
-
-mod log;
-mod reporting;
-
-pub use log::{Lines, Silent};
-pub use reporting::with_reports;
+//! One machine and its passes: memory that this process has reserved becomes a manager and back.
 
 use crate::error::Error;
+use crate::log::Silent;
 use framewright::bootlog::{self, BootLog};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryMap, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};

@@ -1,0 +1,21 @@
+//! Why a machine in this process does not work.
+
+use std::fmt;
+
+/// What went wrong, as a line for the user.
+#[derive(Debug)]
+pub enum Error {
+    /// The user asked for something that cannot be.
+    Usage(String),
+    /// It should have worked and did not.
+    Failed(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Usage(message) | Self::Failed(message)) = self;
+        f.write_str(message)
+    }
+}
+
+impl std::error::Error for Error {}
