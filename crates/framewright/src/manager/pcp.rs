@@ -206,8 +206,8 @@ impl<P: Platform> Manager<P> {
             zone.refill(self.platform, cache, &wanted)
         };
         let mut start = from(home, Mark::Low, u32::MAX);
-        if start.is_some() && cache.is_away() {
-            cache.keep_away(PfnRange::new(0, 0));
+        if start.is_some() {
+            cache.come_home();
         }
         // What this CPU has freed is free to it, whatever the marks say, and the host backs it,
         // unlike reported memory.
@@ -233,8 +233,10 @@ impl<P: Platform> Manager<P> {
             start = marks.find_map(|mark| {
                 self.zonelist(&search).find_map(|zone| {
                     let start = from(zone, mark, most(zone))?;
-                    if zone.id().node != home.id().node {
-                        self.keep_of_other_node(cache, home, zone);
+                    if zone.id().node == home.id().node {
+                        cache.come_home();
+                    } else {
+                        self.keep_of_other_node(cache, zone);
                     }
                     self.note_node(
                         zone,
@@ -252,21 +254,34 @@ impl<P: Platform> Manager<P> {
     }
 
     /// A node has no memory left: from now on its CPU keeps frames of the zone that served instead,
-    /// unless all that the node's CPUs may keep were more than an eighth of that zone. What is next
-    /// to isolated blocks stays out, as of its own zones.
+    /// unless all that those who keep frames of the node may keep, CPUs of nodes without memory
+    /// among them, were more than an eighth of that zone. What is next to isolated blocks stays
+    /// out, as of its own zones.
     #[cold]
     #[inline(never)]
-    fn keep_of_other_node(&self, cache: &CpuCache, home: &Zone, zone: &Zone) {
+    fn keep_of_other_node(&self, cache: &CpuCache, zone: &Zone) {
         let parts = self.parts(zone.id());
         let range = range_of(parts);
         if cache.covers(range) {
             return;
         }
         let managed_pages: u64 = parts.iter().map(Zone::managed_pages).sum();
-        let cpus = self.nodes.get(home.id().node.index()).map_or(1, |node| node.cpus.max(1));
-        if cache.limits().1.saturating_mul(u64::from(cpus)) <= managed_pages / 8 {
+        let most = cache.limits().1.saturating_mul(u64::from(cache.sharers));
+        if most <= managed_pages / 8 {
             let hull = self.isolations.lock(self.platform).hull;
             cache.keep_away(kept(range, hull));
+        }
+    }
+
+    /// Asked when frames come back that may be another node's: who frees as many as it takes never
+    /// refills, and would be given the other node's for ever. Above the high mark, so that a node
+    /// that is nearly full is not left and come back to all the time.
+    pub(super) fn come_home_if_possible(&self, cache: &CpuCache) {
+        if cache.is_away()
+            && let Some(home) = self.zones.get(cache.zone)
+            && self.is_above(home, home.watermarks().high_pages)
+        {
+            cache.come_home();
         }
     }
 
@@ -330,6 +345,7 @@ impl<P: Platform> Manager<P> {
     /// [`keep`](Self::keep) of a run whose block the directory knows.
     #[inline(never)]
     fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        self.come_home_if_possible(cache);
         self.lot(cache, start, order).map_or(Put::Full, |lot| cache.put(start, order, lot))
     }
 

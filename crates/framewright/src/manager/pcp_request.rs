@@ -271,6 +271,7 @@ impl<P: Platform> Manager<P> {
     /// belongs elsewhere.
     #[inline]
     fn keep_odd(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
+        self.come_home_if_possible(cache);
         if self.pressure.epoch.wants_attention() || !cache.covers(range) {
             return None;
         }

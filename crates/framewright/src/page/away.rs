@@ -5,8 +5,10 @@
 //!     none ----------------------------------> frames of one zone
 //!       ^                                        |
 //!       +----------------------------------------+
-//!          own node serves again, or any block is isolated
+//!          own node serves or has memory again, a drain, any block is isolated
 //! ```
+//!
+//! What is in the cache then is used up, or goes back when it leaves.
 //!
 //! They are only told from others here. Where their blocks are the directory knows, as they are too
 //! seldom kept for a table of their own among what every free looks at.

@@ -71,6 +71,8 @@ pub(crate) struct CpuCache {
     blocks: [u32; 2],
     /// Which of the manager's zones is asked first.
     pub(crate) zone: usize,
+    /// So many CPUs keep frames of that zone's node, this one included.
+    pub(crate) sharers: u32,
     /// The frames that are kept: that zone's, and those of its node's other one.
     kept: [Kept; 2],
     /// While that node has no memory left, frames of another.
@@ -91,6 +93,7 @@ impl CpuCache {
             flow: AtomicU32::new(0),
             blocks: [limits.entries[BLOCKS], limits.blocks_in_bulk],
             zone,
+            sharers: 1,
             kept: near.map(Kept::new),
             away: Away::none(),
             stacks: Stack::all(MOST.as_flattened(), &limits.entries),
@@ -164,7 +167,7 @@ impl CpuCache {
         home.covers(range) || other.covers(range) || self.away.covers(range)
     }
 
-    /// Keeps frames of a zone of another node, too, until it is told of no frames.
+    /// Keeps frames of a zone of another node, too, until it [comes home](Self::come_home).
     pub(crate) fn keep_away(&self, range: PfnRange) {
         self.contents.touch();
         self.away.set(range);
@@ -174,6 +177,14 @@ impl CpuCache {
     pub(crate) fn is_away(&self) -> bool {
         self.contents.touch();
         !self.away.is_none()
+    }
+
+    /// Told when its own node has memory: it keeps no frames of another any more.
+    pub(crate) fn come_home(&self) {
+        self.contents.touch();
+        if !self.away.is_none() {
+            self.away.set(PfnRange::new(0, 0));
+        }
     }
 
     /// Whether a frame is known to be of one of its zones. Not all that are known to the directory

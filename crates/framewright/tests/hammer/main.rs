@@ -17,14 +17,14 @@ mod model;
 mod others;
 mod user;
 
-use common::{Fake, bring_up_with, check, gib, idle_pages, mib, parameters, settled};
+use common::{Fake, bring_up_with, check, gib, idle_pages, parameters, settled};
 use framewright::hugetlb::PoolSize;
 use framewright::reporting::Content;
 use framewright_jobs::NoHelpers;
 use framewright_testkit::reporting::{FakeHost, Traits};
 use framewright_testkit::workload::Random;
 use framewright_testkit::{FakeMachine, FakeVmemmap};
-use model::{Model, Shape};
+use model::{Memory, Model, Shape};
 use std::sync::atomic::Ordering;
 use std::thread;
 use user::User;
@@ -37,29 +37,48 @@ fn of_environment(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
 }
 
-/// Node 1 lies between two parts of node 0; node 2 has a CPU only.
-fn machine() -> &'static FakeMachine {
-    let high = |start: u64, end: u64| mib(4096 + start, 4096 + end);
-    FakeMachine::builder()
-        .ram(mib(1, 48))
-        .ram(high(0, 191))
-        .node(gib(0, 4), 0)
-        .node(high(0, 64), 0)
-        .node(high(64, 128), 1)
-        .node(high(128, 192), 0)
-        .nodes(3)
-        .cpus_on(0, 3)
-        .cpus_on(1, 1)
-        .cpus_on(2, 1)
-        .cpus_on(0, 3)
-        .build()
+/// Node 1 lies between two parts of node 0.
+const ALIKE: &[Memory] = &[
+    Memory::new(1, 48, 0),
+    Memory::new(4096, 4160, 0),
+    Memory::new(4160, 4224, 1),
+    Memory::new(4224, 4287, 0),
+];
+/// Node 1 is so much larger that all CPUs of node 0 may keep frames of it, and may have parts. One
+/// of node 0's parts lies in it.
+const LARGER: &[Memory] = &[
+    Memory::new(1, 48, 0),
+    Memory::new(4096, 4160, 0),
+    Memory::new(4160, 4288, 1),
+    Memory::new(5120, 5184, 1),
+    Memory::new(6144, 6172, 0),
+    Memory::new(7168, 7231, 1),
+];
+
+/// Node 2 has a CPU only.
+fn machine(memory: &'static [Memory]) -> &'static FakeMachine {
+    let mut builder = FakeMachine::builder().node(gib(0, 4), 0);
+    for memory in memory {
+        builder = builder.ram(memory.range());
+        if memory.start_mib >= 4096 {
+            builder = builder.node(memory.range(), memory.node);
+        }
+    }
+    builder.nodes(3).cpus_on(0, 3).cpus_on(1, 1).cpus_on(2, 1).cpus_on(0, 4).build()
 }
 
-const PLAIN: Shape =
-    Shape { line: "pages=none", array: false, described: false, clear: false, report: None };
+const PLAIN: Shape = Shape {
+    line: "pages=none",
+    memory: ALIKE,
+    fills: false,
+    array: false,
+    described: false,
+    clear: false,
+    report: None,
+};
 
 fn hammer(shape: Shape) {
-    let machine = machine();
+    let machine = machine(shape.memory);
     let array = shape.array.then(|| FakeVmemmap::install_with(machine, true, false));
     let manager = bring_up_with(machine, &[], &parameters(shape.line)).expect("bring-up");
     manager.vmemmap().initialise_deferred(&NoHelpers);
@@ -91,12 +110,13 @@ fn hammer(shape: Shape) {
         scope.spawn(move || machine.run_on(5, || others::isolate(model, at(0))));
         scope.spawn(move || machine.run_on(6, || others::resize(model, at(1))));
         scope.spawn(move || machine.run_on(7, || others::report(model, at(2))));
+        scope.spawn(move || machine.run_on(8, || others::fill(model, at(3))));
         let results: Vec<_> = users.into_iter().map(|user| user.join()).collect();
         model.ended.store(true, Ordering::Relaxed);
         results.into_iter().for_each(|result| result.expect("a user panicked"));
     });
     manager.pool(PoolSize::TwoMib).resize(0, &NoHelpers).expect("nobody else resizes");
-    for cpu in 0..8 {
+    for cpu in 0..9 {
         let info = manager.caches().cpu(cpu).expect("it has memory near");
         assert!(info.pages <= info.most_pages, "CPU {cpu}: {info:?}");
     }
@@ -152,4 +172,28 @@ fn shuffled() {
 fn watched() {
     let line = "pages=inside page_owner=on page_poison=on init_on_alloc=on";
     hammer(Shape { line, described: true, clear: true, ..PLAIN });
+}
+
+#[test]
+fn while_nodes_are_filled() {
+    hammer(Shape { fills: true, ..PLAIN });
+}
+
+#[test]
+fn while_nodes_with_parts_are_filled() {
+    hammer(Shape { line: "pages=none zone_parts=4", memory: LARGER, fills: true, ..PLAIN });
+}
+
+#[test]
+fn while_described_nodes_are_filled_and_reported() {
+    let report = Some(Content::Zero);
+    hammer(Shape {
+        line: "pages=inside",
+        memory: LARGER,
+        fills: true,
+        described: true,
+        clear: true,
+        report,
+        ..PLAIN
+    });
 }

@@ -3,29 +3,46 @@
 use crate::common::{Fake, mib};
 use framewright::PartOf;
 use framewright::reporting::Content;
-use framewright::units::{PAGE_SIZE, Pfn, PfnRange};
+use framewright::units::{PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright_testkit::FakeMachine;
 use framewright_testkit::reporting::FakeHost;
+use framewright_testkit::workload::Random;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// One past the last frame of all machines here.
-pub const END: u64 = (4 << 18) + (192 << 8);
+pub const END: u64 = (8 << 18) + (64 << 8);
 /// Words of a frame that are written and looked at.
 pub const WORDS: [u64; 3] = [0, 1999 / 8 * 8, PAGE_SIZE - 8];
 /// From so many pages on a run may be of a block that has no room for descriptors.
 pub const UNDESCRIBED: u64 = 504;
 
-pub fn node_of(pfn: Pfn) -> usize {
-    let high = mib(4096 + 64, 4096 + 128).whole_frames();
-    usize::from(high.contains(pfn))
+/// Memory of a node.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    pub start_mib: u64,
+    pub end_mib: u64,
+    pub node: usize,
+}
+
+impl Memory {
+    pub const fn new(start_mib: u64, end_mib: u64, node: usize) -> Self {
+        Self { start_mib, end_mib, node }
+    }
+
+    pub fn range(&self) -> PhysRange {
+        mib(self.start_mib, self.end_mib)
+    }
 }
 
 /// How a machine is run.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub line: &'static str,
+    pub memory: &'static [Memory],
+    /// Whether somebody takes all of a node now and then.
+    pub fills: bool,
     pub array: bool,
     /// Whether every page of a block in pieces has a descriptor, and whether a free one is zero.
     pub described: bool,
@@ -59,6 +76,17 @@ impl Model {
             now: AtomicU64::new(1),
             ended: AtomicBool::new(false),
         }
+    }
+
+    pub fn node_of(&self, pfn: Pfn) -> usize {
+        let memory = self.shape.memory.iter();
+        let mut of = memory.filter(|memory| memory.range().whole_frames().contains(pfn));
+        of.next().unwrap_or_else(|| panic!("{pfn:?} is no memory")).node
+    }
+
+    /// A place in the upper memory: the first frame, and how many there are from there on.
+    pub fn somewhere(&self, random: &mut Random) -> PfnRange {
+        random.choose(&self.shape.memory[1..]).expect("some").range().whole_frames()
     }
 
     pub fn machine(&self) -> &'static FakeMachine {

@@ -1,7 +1,10 @@
 //! Those who change what the users use: isolation, a pool, free page reporting.
 
 use crate::model::Model;
+use framewright::Request;
 use framewright::hugetlb::{PoolError, PoolSize};
+use framewright::memblock::NodeChoice;
+use framewright::units::{NodeId, Order};
 use framewright::vmemmap_space::BlockRange;
 use framewright_jobs::NoHelpers;
 use framewright_testkit::Owner;
@@ -14,7 +17,9 @@ use std::thread;
 pub fn isolate(model: &Model, mut random: Random) {
     let isolation = model.manager.isolation();
     while !model.ended.load(Ordering::Relaxed) {
-        let first = u32::try_from(4 * 512 + random.below(94)).expect("small");
+        let memory = model.somewhere(&mut random);
+        let (start, most) = (memory.start.0 / 512, memory.pages() / 512);
+        let first = u32::try_from(start + random.below(most)).expect("small");
         let blocks = 1 + u32::try_from(random.below(12)).expect("small");
         let range = BlockRange::new(first, first + blocks);
         if isolation.isolate(range).is_ok() {
@@ -70,5 +75,38 @@ pub fn report(model: &Model, mut random: Random) {
             now_ns = reporter.poll(now_ns).unwrap_or(now_ns + 1_000_000_000);
         }
         (0..random.below(400)).for_each(|_| thread::yield_now());
+    }
+}
+
+/// Takes all of a node, and gives it back after a while.
+pub fn fill(model: &Model, mut random: Random) {
+    while model.shape.fills && !model.ended.load(Ordering::Relaxed) {
+        let node = NodeId::new(random.index(2)).expect("a node");
+        let mut held = Vec::new();
+        for order in [10, 9, 6, 3, 1, 0].map(|order| Order::new(order).expect("an order")) {
+            let request = Request {
+                node: NodeChoice::Exact(node),
+                fail_fast: random.one_in(3),
+                ..Request::new(order)
+            };
+            let mut asked = model.now.load(Ordering::SeqCst);
+            while let Ok(range) = model.manager.allocate(&request) {
+                model.got(100, range, asked, false);
+                assert_eq!(model.node_of(range.start), node.index(), "{range:?}");
+                held.push(range);
+                asked = model.now.load(Ordering::SeqCst);
+            }
+        }
+        (0..random.below(2000)).for_each(|_| thread::yield_now());
+        while !held.is_empty() {
+            let range = held.swap_remove(random.index(held.len()));
+            model.gives(100, range, 0);
+            model.manager.give_back(range).expect("ours");
+        }
+        if random.one_in(4) {
+            model.manager.drain().expect("good frames");
+        }
+        model.manager.caches().age().expect("good frames");
+        (0..random.below(2000)).for_each(|_| thread::yield_now());
     }
 }

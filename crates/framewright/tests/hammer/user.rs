@@ -1,7 +1,7 @@
 //! A CPU that allocates and frees.
 
 use crate::common::Fake;
-use crate::model::{END, Model, node_of};
+use crate::model::{END, Model};
 use framewright::hugetlb::PoolSize;
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn, PfnRange};
@@ -55,7 +55,7 @@ impl User<'_> {
         let Request { pages, align, boundary_pages, node, zone, max_address, .. } = *request;
         let last = Pfn(range.end.0 - 1);
         let order = Order::for_pages(pages).expect("granted").max(align);
-        let nodes = [node_of(range.start), node_of(last)];
+        let nodes = [range.start, last].map(|pfn| self.model.node_of(pfn));
         let on_node = match node {
             NodeChoice::Exact(node) => nodes == [node.index(); 2],
             _ => nodes[0] == nodes[1],
@@ -195,7 +195,10 @@ impl User<'_> {
         let near = self.held.get(self.random.index(self.held.len().max(1)));
         let frame = match near {
             Some(held) if self.random.one_in(2) => held.range.end.0,
-            _ => (4 << 18) + self.random.below(191 << 8),
+            _ => {
+                let memory = self.model.somewhere(&mut self.random);
+                memory.start.0 + self.random.below(memory.pages())
+            }
         };
         let start = Pfn(frame & !(order.pages() - 1));
         let (kind, asked) = (self.migrate_type(), self.now());

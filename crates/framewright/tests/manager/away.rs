@@ -156,3 +156,108 @@ fn isolated_frames_of_another_node_are_not_kept() {
     assert_eq!(settled(&manager).allocated_pages, 0);
     check(&manager);
 }
+
+#[test]
+fn who_frees_as_many_as_it_takes_comes_home() {
+    if is_careful() {
+        return;
+    }
+    let machine = machine(1024);
+    let manager = HERE.bring_up(machine);
+    let taken = machine.run_on(0, || {
+        let taken = fill_own(&manager);
+        for pages in [1, 16, 24, 512] {
+            assert!(frees_are_cached(&manager, pages), "{pages} pages");
+        }
+        taken
+    });
+    // Not through the cache of the CPU that is away.
+    machine.run_on(1, || {
+        taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+    });
+    machine.run_on(0, || {
+        for pages in [1, 16, 24, 512] {
+            let is_far = |_: &u32| {
+                let range = manager.allocate(&Request::pages(pages)).expect("there is memory");
+                manager.give_back(range).expect("allocated");
+                is_of_other(range)
+            };
+            // At most what a cache had of it.
+            let far = (0..10_000).filter(is_far).count();
+            assert!(far < 5000, "{far} times {pages} pages of the other node");
+        }
+    });
+    check(&manager);
+}
+
+#[test]
+fn the_other_zone_of_the_own_node_ends_it_too() {
+    if is_careful() {
+        return;
+    }
+    let builder = FakeMachine::builder().ram(mib(16, 512)).ram(mib(4096, 4608));
+    let machine = builder
+        .ram(mib(8192, 9216))
+        .cpus_on(0, 1)
+        .cpus_on(1, 1)
+        .node(mib(0, 5120), 0)
+        .node(mib(8192, 9216), 1)
+        .build();
+    let manager = HERE.bring_up(machine);
+    machine.run_on(0, || {
+        let taken = fill_own(&manager);
+        let take = || -> Vec<_> {
+            let take = |_| manager.allocate_order(Order::BLOCK, MigrateType::Movable);
+            (0..64).map(take).map(|block| block.expect("there is memory")).collect()
+        };
+        let other = take();
+        assert!(other.iter().all(|block| block.address() >= 8 << 30));
+        // More than a block each, so that no cache is asked.
+        let low = |range: &&PfnRange| range.pages() > 512 && range.end.address() < 4 << 30;
+        for &range in taken.iter().filter(low) {
+            manager.give_back(range).expect("allocated");
+        }
+        take();
+        assert!(take().iter().all(|block| block.address() < 4 << 30), "of the own node");
+        let cached = manager.caches().pages();
+        for block in other {
+            manager.give_back_order(block, Order::BLOCK).expect("allocated");
+        }
+        assert_eq!(manager.caches().pages(), cached, "none is kept");
+    });
+    check(&manager);
+}
+
+#[test]
+fn cpus_of_a_node_without_memory_count() {
+    if is_careful() {
+        return;
+    }
+    // 32 CPUs have node 0 as the nearest with memory, of which it has one.
+    let machine = FakeMachine::builder()
+        .ram(mib(0, 2048))
+        .ram(mib(4096, 4160))
+        .cpus_on(0, 1)
+        .cpus_on(2, 31)
+        .node(mib(0, 2048), 0)
+        .node(mib(4096, 4160), 1)
+        .distance(2, 0, 15)
+        .build();
+    let manager = HERE.bring_up(machine);
+    machine.run_on(0, || fill_own(&manager));
+    let managed_pages = free_there(&manager);
+    for cpu in 0..32 {
+        machine.run_on(cpu, || {
+            for order in (0..=9).rev().filter_map(Order::new) {
+                let request = Request { fail_fast: true, ..Request::new(order) };
+                let some: Vec<_> =
+                    (0..400).map_while(|_| manager.allocate(&request).ok()).collect();
+                some.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+            }
+        });
+    }
+    // What a refill of another node's zone brings stays until it is used: a word of each order.
+    let cached = manager.caches().pages();
+    assert!(cached <= managed_pages / 4, "{cached} of {managed_pages} are kept");
+    check(&manager);
+}
