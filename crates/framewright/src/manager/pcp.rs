@@ -16,7 +16,7 @@ use crate::page::{CpuCache, Flow, Lot, MOST_WORDS, Put};
 use crate::platform::{Platform, pinned};
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Refill, Zone, ZoneId, range_of, segment};
+use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, range_of, segment};
 use core::panic::Location;
 
 /// What a CPU keeps for itself.
@@ -262,7 +262,8 @@ impl<P: Platform> Manager<P> {
     fn keep_of_other_node(&self, cache: &CpuCache, zone: &Zone) {
         let parts = self.parts(zone.id());
         let range = range_of(parts);
-        if cache.covers(range) {
+        // DMA is left to those who ask for it, as on its own node.
+        if zone.id().kind == ZoneKind::Dma || cache.covers(range) {
             return;
         }
         let managed_pages: u64 = parts.iter().map(Zone::managed_pages).sum();
