@@ -2,7 +2,7 @@
 
 use super::Sample;
 use super::sample::samples;
-use crate::bench::simulate::{BY_RULE, MIXED, PAGES};
+use crate::bench::simulate::{FOREIGN, MIXED, PAGES};
 use crate::rows::{Rows, Simulate};
 
 const COMMAND: &str = "simulate";
@@ -10,21 +10,21 @@ const AGAINST: &str = "one CPU, simulated";
 
 targets! { TARGETS:
     Allocation, COMMAND, "simulate-64-pages",
-        "64 CPUs on one node, single pages, parts by the rule: throughput over that of one CPU",
+        "64 CPUs on one node, single pages, one drain in four away: throughput over one CPU's",
         >= 48.0 "x", AGAINST, |rows| speedup(rows, PAGES, 64);
     Allocation, COMMAND, "simulate-64-mixed",
-        "64 CPUs on one node, all sizes, parts by the rule: throughput over that of one CPU",
+        "64 CPUs on one node, all sizes, one drain in four away: throughput over one CPU's",
         >= 48.0 "x", AGAINST, |rows| speedup(rows, MIXED, 64);
     Allocation, COMMAND, "simulate-256-pages",
-        "256 CPUs on one node, single pages, parts by the rule: throughput over that of one CPU",
+        "256 CPUs on one node, single pages, one drain in four away: throughput over one CPU's",
         >= 160.0 "x", AGAINST, |rows| speedup(rows, PAGES, 256);
     Allocation, COMMAND, "simulate-256-mixed",
-        "256 CPUs on one node, all sizes, parts by the rule: throughput over that of one CPU",
+        "256 CPUs on one node, all sizes, one drain in four away: throughput over one CPU's",
         >= 160.0 "x", AGAINST, |rows| speedup(rows, MIXED, 256);
 }
 
 fn speedup(rows: &Rows, pattern: &str, cpus: u64) -> Vec<Sample> {
-    let of = |row: &&Simulate| (&*row.pattern, &*row.layout, row.cpus) == (pattern, BY_RULE, cpus);
+    let of = |row: &&Simulate| (&*row.pattern, &*row.layout, row.cpus) == (pattern, FOREIGN, cpus);
     samples(
         rows.simulate.iter().filter(of),
         |row| row.speedup_ratio.get(),
@@ -34,7 +34,7 @@ fn speedup(rows: &Rows, pattern: &str, cpus: u64) -> Vec<Sample> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BY_RULE, MIXED, PAGES};
+    use super::{FOREIGN, MIXED, PAGES};
     use crate::registry::evaluate;
     use crate::rows::Rows;
     use crate::targets::Verdict;
@@ -47,9 +47,9 @@ mod tests {
                 "parts": 16, "speedup_ratio": speedup })
         };
         let rows = Rows::of(&[
-            row(PAGES, BY_RULE, 64, 48.0),
+            row(PAGES, FOREIGN, 64, 48.0),
             row(PAGES, "one lock", 64, 3.0),
-            row(MIXED, BY_RULE, 256, 159.0),
+            row(MIXED, FOREIGN, 256, 159.0),
         ]);
         let verdicts: Vec<(&str, Verdict)> = evaluate(&rows)
             .iter()

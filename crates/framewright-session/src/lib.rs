@@ -2,7 +2,7 @@
 //!
 //! The manager is generic over its platform, so it is compiled where it is used. What the program
 //! `framewright` times is brought up here, in a crate that is fully optimised; the program itself
-//! is not, which saves a third of the time to build it (`profile.release` in `Cargo.toml`).
+//! is not, which saves nearly a third of the time to build it (`profile.release` in `Cargo.toml`).
 
 mod error;
 mod log;

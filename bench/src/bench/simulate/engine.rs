@@ -100,7 +100,7 @@ struct Part {
     held_ns: f64,
 }
 
-/// A time as a key: times are not negative, whose bits are ordered as they are.
+/// A time as a key: times are not negative, so their bits sort as they do.
 fn key(ns: f64) -> u64 {
     ns.max(0.0).to_bits()
 }

@@ -207,7 +207,7 @@ struct Part {
     slow: Vec<Slow>,
 }
 
-/// The array as a stack, which has no zone.
+/// The control, an array used as a stack: it has no zone.
 struct ControlSubject<'a>(&'a Control);
 
 /// What a trace is played on.
@@ -365,14 +365,15 @@ impl<'a, P: Place> Player<'a, P> {
         let mut slow: Vec<Slow> =
             std::iter::from_fn(|| self.next_slow(&mut steps, &stopwatch)).collect();
         self.end();
-        // The first fill an empty cache. Of the longest the host had taken the CPU away.
+        // The first fill an empty cache. During the longest the host had taken the
+        // CPU away.
         slow.drain(..slow.len() / 10);
         let most = trimmed(&slow) * 50.0;
         slow.retain(|slow| slow.call_ns < most);
         Part { slow, ..Part::default() }
     }
 
-    /// Two threads, each until a call of its goes to the zone.
+    /// Two threads by turns, each until one of its calls goes to the zone.
     fn by_turns(&mut self, member: &Member<'_>, turn: &(AtomicUsize, AtomicBool)) -> Part {
         use_wall_clock();
         let stopwatch = Stopwatch::new();

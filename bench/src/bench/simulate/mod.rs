@@ -31,7 +31,8 @@ pub const BY_RULE: &str = "parts by the rule";
 const ONE_LOCK: &str = "one lock";
 const QUARTER: &str = "one for 4 CPUs";
 const COUNTER: &str = "parts, one counter";
-const FOREIGN: &str = "parts, 1 free in 4 away";
+/// So many parts, where not all frees are at home.
+pub const FOREIGN: &str = "parts, 1 free in 4 away";
 const NOTHING: &str = "nothing shared";
 /// Real threads, and the simulation of just these.
 const REAL: &str = "real threads";
@@ -39,8 +40,8 @@ const OF_REAL: &str = "one lock, as real";
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
-a simulation of CPUs on one node with 4 GiB for each, half of it in use: every CPU does what one \
-thread did here, call after call: all sizes in bursts as those of `traffic`, single pages in \
+a simulation of CPUs on one node with 4 GiB for each: every CPU does what one thread did here \
+that held 2 GiB of 8, call after call: all sizes in bursts as those of `traffic`, single pages in \
 bursts of up to 4096, as small ones never leave the cache; a call that its cache cannot serve \
 holds the lock of its part for as long as that call had interrupts off here, and longer by what \
 it took longer when another CPU had made the last such call. Waits are those of the library's \

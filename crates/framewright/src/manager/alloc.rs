@@ -37,7 +37,7 @@ impl<P: Platform> Manager<P> {
         self.allocate_any(request, Location::caller())
     }
 
-    /// [`allocate`](Self::allocate) of anything but what most requests are for and find.
+    /// [`allocate`](Self::allocate) where the short way has not served.
     #[inline(never)]
     fn allocate_any(&self, request: &Request, place: Place) -> Result<PfnRange, AllocateError> {
         if !self.pressure.epoch.wants_attention()
@@ -281,8 +281,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`free`](Self::free) of what the cache has not just taken, for which `put` may be the
-    /// reason.
+    /// [`free`](Self::free) of what the cache did not take; `put` may say why.
     #[inline(never)]
     fn free_any(&self, range: PfnRange, put: Option<Put>, place: Place) -> Result<(), FreeError> {
         if range.is_empty() {

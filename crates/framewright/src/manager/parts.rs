@@ -9,8 +9,8 @@
 //!
 //! A part that has more free than all of the zone must keep proves by itself that the zone keeps
 //! it. Where it has less, the free pages of the others are added until they suffice, the next one's
-//! first: so marks are as exact as those of a zone without parts, and while memory is plenty nobody
-//! reads what other parts' CPUs write.
+//! first: so marks are as exact as those of a zone without parts, and while a part has that much
+//! nobody reads what other parts' CPUs write.
 
 use crate::block::segment;
 use crate::manager::request::{Mark, Search};

@@ -201,6 +201,10 @@ impl<P: Platform> Manager<P> {
         }
         let search = Search::near(home.id().node, migrate_type);
         let from = |zone: &Zone, mark: Mark, runs| {
+            // First, as marks of a zone in parts are looked for in all of them.
+            if zone.free_pages() + zone.descriptor_pages() < order.pages() {
+                return None;
+            }
             let keep = self.keeps_of_refill(mark, zone);
             let wanted = Refill { order, migrate_type, most: runs, keep_pages: keep };
             zone.refill(self.platform, cache, &wanted)
@@ -216,7 +220,12 @@ impl<P: Platform> Manager<P> {
         }
         if start.is_none() {
             match self.vmemmap().grow_inside(home, order.pages()) {
-                Growth::Grown => start = from(home, Mark::Low, u32::MAX),
+                Growth::Grown => {
+                    start = from(home, Mark::Low, u32::MAX);
+                    if start.is_some() {
+                        cache.come_home();
+                    }
+                }
                 // Outside of the cache it can be waited for, and is nearer than another zone.
                 Growth::Busy => return None,
                 Growth::NothingLeft => {}
@@ -254,33 +263,35 @@ impl<P: Platform> Manager<P> {
     }
 
     /// A node has no memory left: from now on its CPU keeps frames of the zone that served instead,
-    /// unless all that those who keep frames of the node may keep, CPUs of nodes without memory
-    /// among them, were more than an eighth of that zone. What is next to isolated blocks stays
-    /// out, as of its own zones.
+    /// unless all CPUs that keep the node's frames, those of nodes without memory included, could
+    /// together keep more than an eighth of that zone. What is next to isolated blocks stays out,
+    /// as of its own zones.
     #[cold]
     #[inline(never)]
     fn keep_of_other_node(&self, cache: &CpuCache, zone: &Zone) {
-        let parts = self.parts(zone.id());
-        let range = range_of(parts);
         // DMA is left to those who ask for it, as on its own node.
-        if zone.id().kind == ZoneKind::Dma || cache.covers(range) {
+        if zone.id().kind == ZoneKind::Dma || cache.covers(zone.pfn_range()) {
             return;
         }
+        let parts = self.parts(zone.id());
         let managed_pages: u64 = parts.iter().map(Zone::managed_pages).sum();
         let most = cache.limits().1.saturating_mul(u64::from(cache.sharers));
         if most <= managed_pages / 8 {
             let hull = self.isolations.lock(self.platform).hull;
-            cache.keep_away(kept(range, hull));
+            cache.keep_away(kept(range_of(parts), hull));
         }
     }
 
-    /// Asked when frames come back that may be another node's: who frees as many as it takes never
-    /// refills, and would be given the other node's for ever. Above the high mark, so that a node
-    /// that is nearly full is not left and come back to all the time.
+    /// Asked when frames come back that may be another node's: a CPU that frees as many as it takes
+    /// never refills, and would get the other node's frames for ever. Above the high mark, so that
+    /// a node that is nearly full is not left and come back to all the time.
     pub(super) fn come_home_if_possible(&self, cache: &CpuCache) {
         if cache.is_away()
             && let Some(home) = self.zones.get(cache.zone)
-            && self.is_above(home, home.watermarks().high_pages)
+            && let high_pages = home.watermarks().high_pages
+            // Its share first: while the node is full no other part's counters are read.
+            && home.free_pages() > high_pages / u64::from(home.parts())
+            && self.is_above(home, high_pages)
         {
             cache.come_home();
         }

@@ -77,8 +77,8 @@ impl<P: Platform> Manager<P> {
         Some(PfnRange { start, end: start.add(order.pages()) })
     }
 
-    /// [`free`](Self::free) into the CPU's cache, if that just takes it. Else what there is to say,
-    /// if anything.
+    /// [`free`](Self::free) into the CPU's cache, if that takes it at once; else why not, if that
+    /// is known.
     #[inline(always)]
     pub(super) fn free_plain(&self, range: PfnRange) -> Option<Put> {
         let Some(order) = range.plain_order() else { return self.free_odd(range) };
@@ -275,8 +275,8 @@ impl<P: Platform> Manager<P> {
         if self.pressure.epoch.wants_attention() || !cache.covers(range) {
             return None;
         }
-        // Half of it tells, as its block is split. A wrong guess puts it to a use for which that is
-        // not meant, and nothing else.
+        // Its first half tells, as its block is split. A wrong guess puts it to a use for which
+        // that is not meant, and nothing else.
         let lot = self.lot(cache, range.start, Order::for_pages(range.pages() / 2)?)?;
         Some(cache.put_odd(range, lot.migrate_type()))
     }

@@ -5,13 +5,13 @@
 //!     none ----------------------------------> frames of one zone
 //!       ^                                        |
 //!       +----------------------------------------+
-//!          own node serves or has memory again, a drain, any block is isolated
+//!          own node serves or has memory again; a drain; what is isolated changes
 //! ```
 //!
 //! What is in the cache then is used up, or goes back when it leaves.
 //!
-//! They are only told from others here. Where their blocks are the directory knows, as they are too
-//! seldom kept for a table of their own among what every free looks at.
+//! They are only told from others here. Where their blocks are the directory knows, as they are
+//! kept too seldom to earn a table that every free looks at.
 //!
 //! Orders of memory: Relaxed: whoever has the cache touches them (invariant 16).
 

@@ -54,8 +54,5 @@ pub const KNOWN: &[(&str, &str)] = &[
          array; `none`: nothing",
     ),
     ("watermark_scale_factor=N", "distance between watermarks in 1/10000 of a zone, 1 to 3000"),
-    (
-        "zone_parts=N",
-        "parts of each zone, with a lock each; otherwise one for four CPUs of its node",
-    ),
+    ("zone_parts=N", "parts of each zone, with a lock each; otherwise as CPUs and memory suit"),
 ];

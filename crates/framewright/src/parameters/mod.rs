@@ -59,7 +59,7 @@ pub struct Parameters {
     pub reporting: ReportingParameters,
     /// All that is about huge pages.
     pub huge_pages: HugePageParameters,
-    /// `zone_parts=N`: how many parts each zone has, as far as it has GiBs; by the number of CPUs
+    /// `zone_parts=N`: how many parts each zone has, as far as it has GiBs; by CPUs and memory
     /// otherwise.
     pub zone_parts: Option<u32>,
     /// `memmap_init_threads=N`, at least 1.

@@ -100,7 +100,7 @@ struct Limits {
     reserve: [AtomicU64; ZoneKind::COUNT],
 }
 
-/// One zone of one node, or a part of one: where many CPUs use a zone, its memory is divided at
+/// One zone of one node, or a part of one: where several CPUs use a zone, its memory is divided at
 /// multiples of 1 GiB into parts, each with a lock, tables and counters of its own. Counts are in
 /// pages and may be read at any time; they are exact when nobody allocates.
 pub struct Zone {

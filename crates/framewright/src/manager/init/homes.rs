@@ -60,7 +60,8 @@ impl<'a> Homes<'a> {
 }
 
 /// Each CPU keeps frames of the zones of the nearest node with memory, as many as its share of them
-/// allows; the highest is asked first. Where that has parts, neighbouring CPUs share one.
+/// allows; the highest is asked first. Where that has parts, each has one or shares it with
+/// neighbours.
 #[inline(never)]
 pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     let homes = Homes { nodes: &*frame.nodes, slots: &*frame.slots, zones: &*frame.zones };

@@ -20,11 +20,12 @@ fn blocks_of_run(run: &ZoneRun) -> Range<u32> {
 
 /// Most parts of a zone.
 const MOST_PARTS: u32 = 256;
+const _: () = assert!(MOST_PARTS as usize * ZoneId::LIMIT < u16::MAX as usize);
 /// Up to so many CPUs share a zone (docs/log/decisions.md, *Zones in parts*).
 const FEW_CPUS: u32 = 2;
-/// Where memory is little so many share a part.
+/// Where memory is scarce, so many CPUs share a part.
 const CPUS_OF_A_PART: u32 = 4;
-/// What a part has at least for each CPU to have its own, so that few run empty.
+/// What a part must have before each CPU gets its own, so that few run empty.
 const LEAST_GIB: u32 = 4;
 
 /// How many parts a zone with so many GiBs should have on a node with so many CPUs.
