@@ -3,10 +3,10 @@
 //! `all` runs the others, each in a process of its own, and keeps what they find; every one of them
 //! makes a `section`, which is shown in one way. `bring_up` times the library's bring-up; `alloc`,
 //! `traffic` and `fragment` put the manager beside allocators of others, all behind `subject`;
-//! `longest` looks for the longest call;
-//! `hugepages` fills and empties pools; `jobs` puts parallel jobs beside other ways to run a loop;
-//! `reporting` watches free memory go back to the host; `scaling` has the sources' tables of times
-//! by threads; `simulate` says what more CPUs would do than this host has.
+//! `longest` looks for the longest call, on a machine that is `watched`; `hugepages` fills and
+//! empties pools; `jobs` puts parallel jobs beside other ways to run a loop; `reporting` watches
+//! free memory go back to the host; `scaling` has the sources' tables of times by threads;
+//! `simulate` says what more CPUs would do than this host has.
 
 mod all;
 pub mod alloc;
@@ -27,6 +27,7 @@ pub mod simulate;
 mod statistics;
 mod subject;
 pub mod traffic;
+mod watched;
 
 pub use common::wrapped;
 

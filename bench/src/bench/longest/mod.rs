@@ -5,10 +5,10 @@
 //! on (`watched`); then each operation is called some times.
 
 mod states;
-pub mod watched;
 
 use super::common::failed;
 use super::section::{Column, Section, Table, shown, table};
+use super::watched::{Took, Watched, watch};
 use crate::progress;
 use crate::rows::{Longest, Measured, Rows, Spread};
 use framewright::units::{Order, Pfn, PfnRange};
@@ -17,7 +17,6 @@ use framewright::{Manager, Request};
 use framewright_cli::error::Error;
 use framewright_cli::grid::microseconds;
 use states::{State, give_back};
-use watched::{Took, Watched, watch};
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\

@@ -1,7 +1,7 @@
 //! States that memory can get into and that searches fear.
 
-use super::watched::Watched;
 use crate::bench::random::Random;
+use crate::bench::watched::Watched;
 use framewright::Manager;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::zone::MigrateType;

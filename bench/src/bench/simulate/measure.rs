@@ -11,11 +11,11 @@
 
 use crate::bench::alloc::crew::{self, Member};
 use crate::bench::alloc::measure::Stopwatch;
-use crate::bench::longest::watched::{Watched, use_wall_clock, watch};
 use crate::bench::subject::{Ours, Subject};
 use crate::bench::traffic::control::Control;
 use crate::bench::traffic::mixed;
 use crate::bench::traffic::trace::{ALL_SIZES, Length, Mix, Step, Trace};
+use crate::bench::watched::{Watched, use_wall_clock, watch};
 use framewright::Manager;
 use framewright::units::{Order, Pfn};
 use framewright::zone::MigrateType;

@@ -13,6 +13,7 @@ mod table;
 use super::alloc::line;
 use super::host;
 use super::section::Section;
+use super::subject::Ours;
 use super::traffic::trace::Length;
 use crate::progress;
 use crate::rows::{Measured, Simulate};
@@ -67,13 +68,13 @@ const QUICK: Scale = Scale {
 /// How long is simulated, in nanoseconds.
 const SIMULATED: [f64; 2] = [2e6, 1e7];
 
-/// How many parts a zone has with so many CPUs and 4 GiB or more for each.
-const fn parts(cpus: usize) -> usize {
-    match cpus {
-        0..=2 => 1,
-        3..=256 => cpus,
-        _ => 256,
-    }
+/// How many parts the highest zone has on a node with so many CPUs and 4 GiB for each there: what
+/// the library makes of such a machine.
+fn parts(cpus: usize) -> Result<usize, Error> {
+    let gib = 4 * cpus as u64 + 4;
+    Ours::with(gib << 30, u32::try_from(cpus).unwrap_or(u32::MAX), |ours| {
+        Ok(ours.manager().views().last().map_or(1, |zone| zone.parts().len()))
+    })
 }
 
 /// Measures and simulates.
@@ -86,6 +87,8 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     let cpus = host::cpus()?.len();
     let line_ns = line::nanoseconds()?;
     let relax_ns = relax_ns();
+    let machines: Vec<(usize, usize)> =
+        CPUS.into_iter().map(|cpus| Ok((cpus, parts(cpus)?))).collect::<Result<_, Error>>()?;
     let mut rows = Vec::new();
     let mut section = Section::of(scale.length.segments - 1, TIMED, &rows);
     for pattern in Pattern::ALL {
@@ -93,7 +96,7 @@ pub fn section(quick: bool) -> Result<Section, Error> {
         let costs = measure(pattern, cpus, scale)?;
         let lines = Lines { relax_ns, line_ns: line_ns.unwrap_or(0.0) };
         section.further.insert(pattern.name().into(), json!(words(&costs, lines)));
-        rows.extend(simulate(pattern, &costs, lines, ns));
+        rows.extend(simulate(pattern, &costs, lines, &machines, ns));
     }
     if line_ns.is_none() {
         let why = "what it costs that a lock changes hands, and real threads: the host has 1 CPU";
@@ -142,7 +145,14 @@ fn turns(costs: &Costs, besides_ns: f64) -> Vec<Turn> {
     costs.slow.iter().map(turn).collect()
 }
 
-fn simulate(pattern: Pattern, costs: &Costs, lines: Lines, ns: f64) -> Vec<Simulate> {
+/// All layouts on nodes with so many CPUs, whose zone has so many parts by the rule.
+fn simulate(
+    pattern: Pattern,
+    costs: &Costs,
+    lines: Lines,
+    machines: &[(usize, usize)],
+    ns: f64,
+) -> Vec<Simulate> {
     let (bare, with_harness) = (turns(costs, 0.0), turns(costs, costs.harness_ns));
     let model = |cpus, parts| Model {
         cpus,
@@ -170,8 +180,8 @@ fn simulate(pattern: Pattern, costs: &Costs, lines: Lines, ns: f64) -> Vec<Simul
     };
     let one = engine::run(model(1, 1), ns).calls_per_ns;
     let mut rows = Vec::new();
-    for cpus in CPUS {
-        let by_rule = model(cpus, parts(cpus));
+    for &(cpus, parts) in machines {
+        let by_rule = model(cpus, parts);
         rows.push(row(ONE_LOCK, model(cpus, 1), one));
         rows.push(row(QUARTER, model(cpus, cpus.div_ceil(4)), one));
         rows.push(row(BY_RULE, by_rule, one));
@@ -206,8 +216,8 @@ mod tests {
 
     #[test]
     fn parts_follow_the_rule() {
-        let all = [1, 2, 3, 8, 16, 33, 64, 256, 4096].map(parts);
-        assert_eq!(all, [1, 1, 3, 8, 16, 33, 64, 256, 256]);
+        let all = [1, 2, 3, 8, 33, 256].map(|cpus| parts(cpus).expect("such a machine"));
+        assert_eq!(all, [1, 1, 3, 8, 33, 256]);
     }
 
     #[test]
@@ -222,7 +232,8 @@ mod tests {
             ..Costs::default()
         };
         let lines = Lines { relax_ns: 40.0, line_ns: 50.0 };
-        let rows = simulate(Pattern::Pages, &costs, lines, 1e6);
+        let machines = CPUS.map(|cpus| (cpus, cpus));
+        let rows = simulate(Pattern::Pages, &costs, lines, &machines, 1e6);
         assert_eq!(rows.len(), CPUS.len() * 6 + 4);
         let of = |layout: &str, cpus: u64| {
             let row = rows.iter().find(|row| row.layout == layout && row.cpus == cpus);

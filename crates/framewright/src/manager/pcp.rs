@@ -210,9 +210,6 @@ impl<P: Platform> Manager<P> {
             zone.refill(self.platform, cache, &wanted)
         };
         let mut start = from(home, Mark::Low, u32::MAX);
-        if start.is_some() {
-            cache.come_home();
-        }
         // What this CPU has freed is free to it, whatever the marks say, and the host backs it,
         // unlike reported memory.
         if start.is_none() && cache.reuse(order, migrate_type) {
@@ -220,17 +217,13 @@ impl<P: Platform> Manager<P> {
         }
         if start.is_none() {
             match self.vmemmap().grow_inside(home, order.pages()) {
-                Growth::Grown => {
-                    start = from(home, Mark::Low, u32::MAX);
-                    if start.is_some() {
-                        cache.come_home();
-                    }
-                }
+                Growth::Grown => start = from(home, Mark::Low, u32::MAX),
                 // Outside of the cache it can be waited for, and is nearer than another zone.
                 Growth::Busy => return None,
                 Growth::NothingLeft => {}
             }
         }
+        let mut served = home;
         if start.is_none() {
             // Little of zones that it does not keep frames of (yet), which go back one by one.
             let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
@@ -242,11 +235,7 @@ impl<P: Platform> Manager<P> {
             start = marks.find_map(|mark| {
                 self.zonelist(&search).find_map(|zone| {
                     let start = from(zone, mark, most(zone))?;
-                    if zone.id().node == home.id().node {
-                        cache.come_home();
-                    } else {
-                        self.keep_of_other_node(cache, zone);
-                    }
+                    served = zone;
                     self.note_node(
                         zone,
                         &search,
@@ -257,6 +246,11 @@ impl<P: Platform> Manager<P> {
             });
         }
         if start.is_some() {
+            if served.id().node == home.id().node {
+                cache.come_home();
+            } else {
+                self.keep_of_other_node(cache, served);
+            }
             self.pressure.epoch.note_free();
         }
         start

@@ -13,34 +13,29 @@
 //! They are only told from others here. Where their blocks are the directory knows, as they are
 //! kept too seldom to earn a table that every free looks at.
 //!
-//! Orders of memory: Relaxed: whoever has the cache touches them (invariant 16).
+//! Whoever has the cache changes it (invariant 16).
 
-use crate::sync::table_atomic::{AtomicU64, Ordering};
+use super::cache::CpuCache;
 use crate::units::PfnRange;
 
-/// See the module documentation: the first frame, and one past the last.
-pub(super) struct Away([AtomicU64; 2]);
-
-impl Away {
-    /// No frames.
-    pub(super) fn none() -> Self {
-        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+impl CpuCache {
+    /// Keeps frames of a zone of another node, too, until it [comes home](Self::come_home).
+    pub(crate) fn keep_away(&self, range: PfnRange) {
+        self.contents.touch();
+        self.away.set(range);
     }
 
-    pub(super) fn set(&self, range: PfnRange) {
-        let [first, end] = &self.0;
-        first.store(range.start.0, Ordering::Relaxed);
-        end.store(range.end.0, Ordering::Relaxed);
+    /// Whether it keeps frames of another node.
+    pub(crate) fn is_away(&self) -> bool {
+        self.contents.touch();
+        !self.away.is_none()
     }
 
-    pub(super) fn is_none(&self) -> bool {
-        let [_, end] = &self.0;
-        end.load(Ordering::Relaxed) == 0
-    }
-
-    /// Whether all frames of a range, which is not empty, are among them.
-    pub(super) fn covers(&self, range: PfnRange) -> bool {
-        let [first, end] = &self.0;
-        first.load(Ordering::Relaxed) <= range.start.0 && range.end.0 <= end.load(Ordering::Relaxed)
+    /// Told when its own node has memory, and before what is kept changes: it keeps no frames of
+    /// another any more.
+    pub(crate) fn come_home(&self) {
+        if self.is_away() {
+            self.away.set(PfnRange::new(0, 0));
+        }
     }
 }

@@ -26,9 +26,8 @@
 //! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
 //! Release there. A sum over another CPU's cache is a guess.
 
-use super::away::Away;
 use super::limits::{BLOCKS, Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
-use super::near::{self, Kept, LOTS, Lot, Near};
+use super::near::{self, Bounds, Kept, LOTS, Lot, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
 use crate::block::MigrateType;
@@ -62,7 +61,7 @@ pub(crate) enum Flow {
 pub(crate) struct CpuCache {
     pub(crate) ownership: Ownership,
     /// Stands for all words below.
-    contents: Exclusive,
+    pub(super) contents: Exclusive,
     /// Words that a refill takes: more each time, one after a drain.
     batch: AtomicU32,
     /// The [`Flow`] of whole blocks that was last; zero after a drain.
@@ -75,8 +74,8 @@ pub(crate) struct CpuCache {
     pub(crate) sharers: u32,
     /// The frames that are kept: that zone's, and those of its node's other one.
     kept: [Kept; 2],
-    /// While that node has no memory left, frames of another.
-    away: Away,
+    /// While that node has no memory left, frames of another (`away`).
+    pub(super) away: Bounds,
     stacks: [Stack; STACKS],
     odd: OddRuns,
     /// Of `stacks`. None is empty that is in use.
@@ -84,8 +83,9 @@ pub(crate) struct CpuCache {
 }
 
 impl CpuCache {
-    /// A cache for frames of `near`.
-    pub(crate) fn new(zone: usize, near: [Near; 2], limits: &Limits) -> Self {
+    /// A cache for frames of `near`, the zone of that number first, of whose node `sharers` CPUs
+    /// keep frames.
+    pub(crate) fn new(zone: usize, near: [Near; 2], sharers: u32, limits: &Limits) -> Self {
         Self {
             ownership: Ownership::new(),
             contents: Exclusive::new(),
@@ -93,9 +93,9 @@ impl CpuCache {
             flow: AtomicU32::new(0),
             blocks: [limits.entries[BLOCKS], limits.blocks_in_bulk],
             zone,
-            sharers: 1,
+            sharers,
             kept: near.map(Kept::new),
-            away: Away::none(),
+            away: Bounds::none(),
             stacks: Stack::all(MOST.as_flattened(), &limits.entries),
             odd: OddRuns::new(limits.odd_pages),
             entries: core::array::from_fn(|_| Word::empty()),
@@ -167,26 +167,6 @@ impl CpuCache {
         home.covers(range) || other.covers(range) || self.away.covers(range)
     }
 
-    /// Keeps frames of a zone of another node, too, until it [comes home](Self::come_home).
-    pub(crate) fn keep_away(&self, range: PfnRange) {
-        self.contents.touch();
-        self.away.set(range);
-    }
-
-    /// Whether it keeps frames of another node.
-    pub(crate) fn is_away(&self) -> bool {
-        self.contents.touch();
-        !self.away.is_none()
-    }
-
-    /// Told when its own node has memory: it keeps no frames of another any more.
-    pub(crate) fn come_home(&self) {
-        self.contents.touch();
-        if !self.away.is_none() {
-            self.away.set(PfnRange::new(0, 0));
-        }
-    }
-
     /// Whether a frame is known to be of one of its zones. Not all that are known to the directory
     /// are.
     #[inline]
@@ -223,7 +203,7 @@ impl CpuCache {
         for kept in &self.kept {
             kept.set(left(kept.near().range));
         }
-        self.away.set(PfnRange::new(0, 0));
+        self.come_home();
     }
 
     /// Keeps a run, if there is room.
@@ -424,7 +404,7 @@ impl CpuCache {
 
     /// Told before it is emptied: the next refill begins small again, and at its own node.
     pub(crate) fn begin_small(&self) {
-        self.away.set(PfnRange::new(0, 0));
+        self.come_home();
         self.adapt(Flow::In, false);
         self.flow.store(0, Ordering::Relaxed);
         self.batch.store(1, Ordering::Relaxed);

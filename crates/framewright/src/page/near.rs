@@ -43,9 +43,12 @@ impl Lot {
 
     /// What runs in it are for.
     pub(crate) const fn migrate_type(self) -> MigrateType {
+        const UNMOVABLE: u8 = MigrateType::Unmovable as u8;
+        const RECLAIMABLE: u8 = MigrateType::Reclaimable as u8;
         match self.0 {
-            0 => MigrateType::Unmovable,
-            2 => MigrateType::Reclaimable,
+            UNMOVABLE => MigrateType::Unmovable,
+            RECLAIMABLE => MigrateType::Reclaimable,
+            // What goes back is movable, too.
             _ => MigrateType::Movable,
         }
     }
@@ -99,6 +102,32 @@ impl Near {
         Self { range: PfnRange::new(0, 0), table: BlockTable::EMPTY, segment: Segment::EMPTY };
 }
 
+/// Frames from one to another, which change: the first, and one past the last.
+pub(super) struct Bounds([AtomicU64; 2]);
+
+impl Bounds {
+    pub(super) fn none() -> Self {
+        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    pub(super) fn set(&self, range: PfnRange) {
+        for (bound, pfn) in self.0.iter().zip([range.start, range.end]) {
+            bound.store(pfn.0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        self.0[1].load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether all frames of a range, which is not empty, are among them.
+    #[inline]
+    pub(super) fn covers(&self, range: PfnRange) -> bool {
+        let [first, end] = &self.0;
+        first.load(Ordering::Relaxed) <= range.start.0 && range.end.0 <= end.load(Ordering::Relaxed)
+    }
+}
+
 /// The frames of a [`Near`] zone that a cache keeps.
 #[repr(C)]
 pub(super) struct Kept {
@@ -108,17 +137,17 @@ pub(super) struct Kept {
     /// What a block's number and its index in the table differ by.
     to_index: u32,
     near: Near,
-    /// All that are kept: the first, and one past the last.
-    all: [AtomicU64; 2],
+    /// All that are kept.
+    all: Bounds,
 }
 
 impl Kept {
     /// All of the zone's.
     pub(super) fn new(near: Near) -> Self {
-        let new = || core::array::from_fn(|_| AtomicU64::new(0));
+        let seen = core::array::from_fn(|_| AtomicU64::new(0));
         let segment = &near.segment;
         let to_index = segment.index.wrapping_sub(segment.start.0);
-        let kept = Self { seen: new(), to_index, near, all: new() };
+        let kept = Self { seen, to_index, near, all: Bounds::none() };
         kept.set(near.range);
         kept
     }
@@ -129,9 +158,7 @@ impl Kept {
 
     /// Changes which frames are kept.
     pub(super) fn set(&self, range: PfnRange) {
-        for (bound, pfn) in self.all.iter().zip([range.start, range.end]) {
-            bound.store(pfn.0, Ordering::Relaxed);
-        }
+        self.all.set(range);
         let segment = &self.near.segment;
         let seen =
             range.intersection(PfnRange::new(segment.start.start().0, segment.end().start().0));
@@ -144,8 +171,7 @@ impl Kept {
     /// Whether all frames of a range are kept.
     #[inline]
     pub(super) fn covers(&self, range: PfnRange) -> bool {
-        let [first, end] = &self.all;
-        first.load(Ordering::Relaxed) <= range.start.0 && range.end.0 <= end.load(Ordering::Relaxed)
+        self.all.covers(range)
     }
 
     /// How far into the frames whose blocks are known here this one lies, and how many there are;

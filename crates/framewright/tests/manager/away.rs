@@ -42,6 +42,10 @@ fn fill_own(manager: &Fake) -> Vec<PfnRange> {
     taken
 }
 
+fn give_all(manager: &Fake, ranges: impl IntoIterator<Item = PfnRange>) {
+    ranges.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+}
+
 /// Free pages of node 1's zones, which what a cache keeps is none of.
 fn free_there(manager: &Fake) -> u64 {
     let zones = manager.zones().iter().filter(|zone| zone.id().node == node(1));
@@ -80,10 +84,10 @@ fn frames_of_another_node_are_kept_while_the_own_is_full() {
         // No more than an eighth of that node, whatever comes and goes.
         let all: Vec<_> =
             core::iter::from_fn(|| manager.allocate(&Request::pages(4)).ok()).collect();
-        all.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+        give_all(&manager, all);
         let cached = manager.caches().pages();
         assert!(cached <= 1024 * 256 / 8, "{cached} pages are kept");
-        taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+        give_all(&manager, taken);
         check(&manager);
     });
     assert_eq!(settled(&manager).allocated_pages, 0);
@@ -102,7 +106,7 @@ fn frames_of_another_node_go_back_once_the_own_has_memory() {
             .map(|_| manager.allocate_order(Order::BLOCK, MigrateType::Movable))
             .map(|block| block.expect("the other node has some"))
             .collect();
-        taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+        give_all(&manager, taken);
         manager.drain().expect("only good frames are cached");
         manager.allocate(&Request::pages(1)).expect("the own node has some");
         let free = free_there(&manager);
@@ -122,7 +126,7 @@ fn frames_of_a_node_that_is_too_small_are_not_kept() {
     manager.platform().run_on(0, || {
         let taken = fill_own(&manager);
         assert!(!frees_are_cached(&manager, 512), "three CPUs could keep all of it");
-        taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+        give_all(&manager, taken);
     });
     assert_eq!(settled(&manager).allocated_pages, 0);
     check(&manager);
@@ -141,9 +145,7 @@ fn isolated_frames_of_another_node_are_not_kept() {
         assert_eq!(manager.caches().pages(), 0, "what a cache had might have been of the block");
         // Those that it takes now tell the cache of that node again.
         let more: Vec<_> = (0..8).map(|_| take()).collect();
-        for range in held.into_iter().chain(more) {
-            manager.give_back(range).expect("allocated");
-        }
+        give_all(&manager, held.into_iter().chain(more));
         let many: Vec<_> = (0..400).map(|_| take()).collect();
         for range in many {
             assert!(is_of_other(range), "{range:?}");
@@ -151,7 +153,7 @@ fn isolated_frames_of_another_node_are_not_kept() {
             manager.give_back(range).expect("allocated");
         }
         manager.isolation().unisolate(blocks).expect("it is isolated");
-        taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+        give_all(&manager, taken);
     });
     assert_eq!(settled(&manager).allocated_pages, 0);
     check(&manager);
@@ -172,9 +174,7 @@ fn who_frees_as_many_as_it_takes_comes_home() {
         taken
     });
     // Not through the cache of the CPU that is away.
-    machine.run_on(1, || {
-        taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
-    });
+    machine.run_on(1, || give_all(&manager, taken));
     machine.run_on(0, || {
         for pages in [1, 16, 24, 512] {
             let is_far = |_: &u32| {
@@ -252,7 +252,7 @@ fn cpus_of_a_node_without_memory_count() {
                 let request = Request { fail_fast: true, ..Request::new(order) };
                 let some: Vec<_> =
                     (0..400).map_while(|_| manager.allocate(&request).ok()).collect();
-                some.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+                give_all(&manager, some);
             }
         });
     }

@@ -100,7 +100,7 @@ impl Frame {
             parts: carver.values(nodes, |_| Part::None),
             pools: Pools::carve(&mut carver, plan.parts, nodes, parameters),
             caches: carver.values(platform.cpus() as usize, |_| {
-                CpuCache::new(usize::MAX, [Near::NONE; 2], &Limits::NONE)
+                CpuCache::new(usize::MAX, [Near::NONE; 2], 1, &Limits::NONE)
             }),
         })
     }

@@ -96,7 +96,6 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         let sharers = sharers[home.node.index()].max(1);
         let slot = usize::from(home.zones[0].first) + turn;
         let limits = Limits::of_share(home.pages / u64::from(sharers));
-        *cache = CpuCache::new(slot, near, &limits);
-        cache.sharers = sharers;
+        *cache = CpuCache::new(slot, near, sharers, &limits);
     }
 }
