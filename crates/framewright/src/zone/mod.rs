@@ -13,7 +13,8 @@
 //! ```
 //!
 //! `hugetlb` moves blocks to and from the pools, `reporting` lends free memory to the hypervisor,
-//! `isolate` takes blocks out of circulation, `unpublish` their descriptors, `shuffle` puts free
+//! `isolate` takes blocks out of circulation, `occupied` says
+//! what is in them, `unpublish` their descriptors, `shuffle` puts free
 //! blocks into random order. `areas`, `blocks` and `verify` look at everything.
 //!
 //! Orders of memory: Relaxed: counters are written under the zone lock, watermarks by whoever
@@ -38,6 +39,7 @@ mod isolate;
 mod kind;
 mod largest;
 mod locked;
+mod occupied;
 mod page_alloc;
 mod page_free;
 mod pfn_range;
@@ -62,6 +64,7 @@ pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub use locked::ZoneFlow;
+pub(crate) use occupied::{FrameBits, Fullness, Held, Occupied, UsedFrames};
 pub(crate) use pfn_range::{near, range_of};
 pub(crate) use refill::Refill;
 pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
