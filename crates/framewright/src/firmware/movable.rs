@@ -87,6 +87,27 @@ impl MovableStarts {
 /// is the first frame of the highest kind of zone that the machine has memory in (4 GiB where any
 /// lies above, else 16 MiB): with a size, none below it is movable. With
 /// [`movable_node`](MovableSetting::movable_node) it may begin anywhere.
+///
+/// ```
+/// use framewright::Parameters;
+/// use framewright::firmware::{MapBuilder, MapRange, MemoryKind, MemoryRun, Topology};
+/// use framewright::firmware::{movable_starts, node_ranges};
+/// use framewright::units::{NodeId, Pfn};
+///
+/// let mut ranges = [MapRange::EMPTY; 8];
+/// let mut builder = MapBuilder::new(&mut ranges);
+/// builder.add(0x1000, 0x9_e000, MemoryKind::Conventional)?;
+/// builder.add(0x10_0000, (2 << 30) - 0x10_0000, MemoryKind::Conventional)?;
+/// let (map, topology) = (builder.finish()?, Topology::new(&mut []));
+///
+/// let parameters = Parameters::parse("kernelcore=512M", &mut |_| ());
+/// let setting = parameters.core.setting(parameters.movable_node);
+/// let memory = node_ranges(map, &topology).map(MemoryRun::from);
+/// // All of it is below 4 GiB, so the highest zone begins at 16 MiB.
+/// let starts = movable_starts(memory, Pfn(0x1000), &setting);
+/// assert_eq!(starts.on_node(NodeId::ZERO), Some(Pfn(0x2_0400)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub fn movable_starts(
     memory: impl Iterator<Item = MemoryRun> + Clone,

@@ -13,9 +13,9 @@ use super::areas::ORDERS;
 use crate::units::Order;
 
 /// `extfrag_threshold` unless somebody says otherwise.
-pub const EXTFRAG_THRESHOLD: u32 = 500;
+pub const EXTFRAG_THRESHOLD: u64 = 500;
 /// `compaction_proactiveness` unless somebody says otherwise.
-pub const COMPACTION_PROACTIVENESS: u32 = 20;
+pub const COMPACTION_PROACTIVENESS: u64 = 20;
 /// The fragmentation index where a request of the order does not fail.
 const FITS: i64 = -1000;
 /// Requests up to this order are compacted for whatever the fragmentation index says, as Linux does
@@ -107,12 +107,13 @@ pub enum Suitability {
 /// Twice the request must be free above `mark_pages`, a mark and the reserve that goes with it. For
 /// requests above order 3 the fragmentation index must be above `threshold`, or below 0.
 #[must_use]
-pub fn suitability(info: &ContigInfo, mark_pages: u64, threshold: u32) -> Suitability {
+pub fn suitability(info: &ContigInfo, mark_pages: u64, threshold: u64) -> Suitability {
     if info.free_pages <= mark_pages.saturating_add(2 * info.order.pages()) {
         return Suitability::TooLittleFree;
     }
     let index = info.fragmentation_index();
-    if info.order.get() > CHEAP_ORDER && (0..=i64::from(threshold)).contains(&index) {
+    if info.order.get() > CHEAP_ORDER && u64::try_from(index).is_ok_and(|index| index <= threshold)
+    {
         return Suitability::NotFragmented;
     }
     Suitability::Suitable
@@ -131,8 +132,8 @@ pub struct ProactiveMarks {
 impl ProactiveMarks {
     /// For a `compaction_proactiveness` of 0 to 100; none for 0, which means never.
     #[must_use]
-    pub fn of(proactiveness: u32) -> Option<Self> {
-        let low = 100_u64.saturating_sub(proactiveness.into()).max(5);
+    pub fn of(proactiveness: u64) -> Option<Self> {
+        let low = 100_u64.saturating_sub(proactiveness).max(5);
         (proactiveness != 0).then_some(Self { low, high: (low + 10).min(100) })
     }
 
@@ -243,7 +244,7 @@ mod tests {
             (94, Some((6, 16))),
             (95, Some((5, 15))),
             (100, Some((5, 15))),
-            (u32::MAX, Some((5, 15))),
+            (u64::MAX, Some((5, 15))),
         ] {
             assert_eq!(marks(proactiveness), expected, "{proactiveness}");
         }
@@ -296,7 +297,7 @@ mod tests {
             runs in proptest::array::uniform19(any::<u64>()),
             of in 0_u8..=18,
             mark in any::<u64>(),
-            threshold in any::<u32>(),
+            threshold in any::<u64>(),
         ) {
             let info = ContigInfo::of(&runs, order(of));
             let _ = (info.fragmentation_index(), info.unusable_index(), info.score());
