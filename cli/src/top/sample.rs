@@ -197,7 +197,7 @@ fn add_types(zones: &mut [Zone], text: &str) {
     for line in text.lines() {
         if let Some((
             zone,
-            kind @ ("Unmovable" | "Movable" | "Reclaimable" | "HighAtomic" | "CMA" | "Isolate"),
+            kind @ ("Unmovable" | "Movable" | "Reclaimable" | "MovableOnly" | "CMA" | "Isolate"),
             pages,
         )) = orders(zones, line)
         {

@@ -74,11 +74,16 @@ impl core::ops::AddAssign for ZoneEvents {
     }
 }
 
+/// Types that are grades.
+pub(crate) const GRADES: usize = 2;
+
 /// See the module documentation.
 #[repr(C)]
 pub(crate) struct Buddy {
     /// Frames in all lists.
     pages: u64,
+    /// Of these, those of blocks with a grade.
+    graded_pages: [u64; GRADES],
     /// Free blocks that are in no list yet.
     pub(super) deferred: DeferredMerges,
     /// Which of equally good blocks is taken.
@@ -111,6 +116,7 @@ impl Buddy {
     /// No block.
     pub(crate) const EMPTY: Self = Self {
         pages: 0,
+        graded_pages: [0; GRADES],
         deferred: DeferredMerges::EMPTY,
         placement: Placement::USUAL,
         occupied: [[0; MigrateType::COUNT]; 2],
@@ -158,6 +164,11 @@ impl Buddy {
     /// Free frames that were not reported to the hypervisor.
     pub(crate) const fn unreported_pages(&self) -> u64 {
         self.free_pages().saturating_sub(self.reported.reported_pages())
+    }
+
+    /// Free frames in the lists of each grade.
+    pub(crate) const fn graded_pages(&self) -> [u64; GRADES] {
+        self.graded_pages
     }
 
     #[inline]
@@ -293,6 +304,9 @@ impl Buddy {
         self.occupied[usize::from(reported)][migrate_type as usize] |= 1 << slot(order);
         self.table.free_heads.add(index, order);
         self.pages += order.pages();
+        if let Some(grade) = migrate_type.grade_index() {
+            self.graded_pages[grade] += order.pages();
+        }
     }
 
     /// Takes the first block of the largest order and makes it an allocated one. Nothing when there
@@ -319,6 +333,9 @@ impl Buddy {
             self.table.group(next).set_previous(NONE);
         }
         self.pages -= Order::MAX.pages();
+        if let Some(grade) = migrate_type.grade_index() {
+            self.graded_pages[grade] -= Order::MAX.pages();
+        }
         // Its links mean nothing until it is counted, which begins with clearing them.
         entry.set_state(BlockState::head(State::Whole, Order::MAX, migrate_type));
         Some(index)
@@ -393,6 +410,9 @@ impl Buddy {
         }
         self.table.free_heads.remove(index, order);
         self.pages -= order.pages();
+        if let Some(grade) = migrate_type.grade_index() {
+            self.graded_pages[grade] -= order.pages();
+        }
         entry.clear();
     }
 }

@@ -171,7 +171,8 @@ impl Buddy {
             let own = found.state.migrate_type();
             found.head == found.index
                 && found.state.is(State::Free)
-                && (own == migrate_type || migrate_type.fallbacks().contains(&own))
+                && (own == migrate_type
+                    || !own.is_grade() && migrate_type.fallbacks().contains(&own))
         };
         let (mut next, mut heads) = (index, 0);
         for found in self.table.heads(index..end) {

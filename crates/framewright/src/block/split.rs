@@ -142,8 +142,9 @@ impl Buddy {
             return Some(index);
         }
         for &foreign in migrate_type.fallbacks() {
-            if let Some((index, _)) = self.take_of(order..=order, foreign, migrate_type) {
-                self.events.fallback_claims += 1;
+            let to = foreign.taken_for(migrate_type);
+            if let Some((index, _)) = self.take_of(order..=order, foreign, to) {
+                self.events.fallback_claims += u64::from(!foreign.is_grade());
                 return Some(index);
             }
         }
@@ -219,8 +220,9 @@ impl Buddy {
         index
     }
 
-    fn cut(&mut self, head: u32, index: u32, order: Order, migrate_type: MigrateType) -> u32 {
+    fn cut(&mut self, head: u32, index: u32, order: Order, wanted: MigrateType) -> u32 {
         let state = self.table.state(head);
+        let migrate_type = state.migrate_type().taken_for(wanted);
         let claimed = Order::new(CLAIM_ORDER).map_or(order, |claim| claim.max(order));
         let mut have = state.order();
         let mut start = head;

@@ -88,13 +88,17 @@ pub enum MigrateType {
     Movable = 1,
     /// Can be dropped.
     Reclaimable = 2,
-    /// Kept for high-order allocations that may not wait.
-    HighAtomic = 3,
-    /// Lent out as movable memory, to come back as one piece.
-    Cma = 4,
-    /// Being taken out; not allocated from.
-    Isolate = 5,
+    /// Being taken out; not allocated from. Free memory is counted so; no block is of this type.
+    Isolate = 3,
+    /// For what can be moved and nothing else: [`Grade::MovableOnly`](crate::zone::Grade).
+    MovableOnly = 4,
+    /// Lent out as movable memory, to come back as one piece:
+    /// [`Grade::Removable`](crate::zone::Grade).
+    Cma = 5,
 }
+
+/// The first type that is a grade: its blocks keep it, whatever takes of them.
+const FIRST_GRADE: u64 = MigrateType::MovableOnly as u64;
 
 impl MigrateType {
     /// How many there are.
@@ -104,9 +108,9 @@ impl MigrateType {
         Self::Unmovable,
         Self::Movable,
         Self::Reclaimable,
-        Self::HighAtomic,
-        Self::Cma,
         Self::Isolate,
+        Self::MovableOnly,
+        Self::Cma,
     ];
 
     /// Linux's name, as `/proc/pagetypeinfo` prints it.
@@ -116,9 +120,9 @@ impl MigrateType {
             Self::Unmovable => "Unmovable",
             Self::Movable => "Movable",
             Self::Reclaimable => "Reclaimable",
-            Self::HighAtomic => "HighAtomic",
-            Self::Cma => "CMA",
             Self::Isolate => "Isolate",
+            Self::MovableOnly => "MovableOnly",
+            Self::Cma => "CMA",
         }
     }
 
@@ -128,14 +132,34 @@ impl MigrateType {
         matches!(self, Self::Unmovable | Self::Movable | Self::Reclaimable)
     }
 
+    /// Whether blocks of this type keep it, whatever takes of them: for contents that move alone.
+    #[must_use]
+    pub const fn is_grade(self) -> bool {
+        self as u64 >= FIRST_GRADE
+    }
+
+    /// Which of the grades it is.
+    pub(crate) const fn grade_index(self) -> Option<usize> {
+        match self {
+            Self::MovableOnly => Some(0),
+            Self::Cma => Some(1),
+            _ => None,
+        }
+    }
+
+    /// The type of a block of this type once a request of `wanted` has taken all of it.
+    pub(crate) const fn taken_for(self, wanted: Self) -> Self {
+        if self.is_grade() { self } else { wanted }
+    }
+
     /// Whose blocks to take, in this order, when there is none of the own type.
     #[must_use]
     pub const fn fallbacks(self) -> &'static [Self] {
         match self {
             Self::Unmovable => &[Self::Reclaimable, Self::Movable],
-            Self::Movable => &[Self::Reclaimable, Self::Unmovable],
+            Self::Movable => &[Self::MovableOnly, Self::Cma, Self::Reclaimable, Self::Unmovable],
             Self::Reclaimable => &[Self::Unmovable, Self::Movable],
-            Self::HighAtomic | Self::Cma | Self::Isolate => &[],
+            Self::Isolate | Self::MovableOnly | Self::Cma => &[],
         }
     }
 
@@ -143,9 +167,9 @@ impl MigrateType {
         match bits {
             0 => Self::Unmovable,
             2 => Self::Reclaimable,
-            3 => Self::HighAtomic,
-            4 => Self::Cma,
-            5 => Self::Isolate,
+            3 => Self::Isolate,
+            4 => Self::MovableOnly,
+            5 => Self::Cma,
             _ => Self::Movable,
         }
     }
@@ -167,6 +191,8 @@ pub enum DescriptorForm {
 const STATE_BITS: u64 = 0xf;
 const ORDER_SHIFT: u32 = 4;
 const TYPE_SHIFT: u32 = 9;
+/// Of the type, the bit that grades have and other types have not.
+const GRADE_BIT: u64 = FIRST_GRADE << TYPE_SHIFT;
 const FORM_SHIFT: u32 = 12;
 const FREE_SHIFT: u32 = 19;
 const MANAGED_SHIFT: u32 = 29;
@@ -430,14 +456,21 @@ impl BlockState {
         self.0 >> TYPE_SHIFT & 7 == migrate_type as u64
     }
 
+    /// Whether it is of a type that is a grade.
+    #[inline]
+    pub(crate) const fn is_graded(self) -> bool {
+        self.0 & GRADE_BIT != 0
+    }
+
     /// Whether it is a split block with nothing special: managed whole, without descriptors inside,
-    /// nothing unavailable or with the hypervisor.
+    /// of no grade, nothing unavailable or with the hypervisor.
     #[inline]
     #[must_use]
     pub const fn is_plain(self) -> bool {
         const LOOKED_AT: u64 = STATE_BITS
             | 3 << FORM_SHIFT
             | COUNT_BITS << MANAGED_SHIFT
+            | GRADE_BIT
             | BlockState::UNAVAILABLE
             | BlockState::REPORTING;
         self.0 & LOOKED_AT == State::Split as u64 | PAGES_PER_BLOCK << MANAGED_SHIFT

@@ -290,6 +290,12 @@ fn memblock_node_ranges<P: Platform>(
     manager: &Manager<P>,
 ) {
     log.line(format_args!("Movable zone start for each node"));
+    let starts = manager.moving().starts();
+    for node in manager.nodes() {
+        if let Some(start) = starts.on_node(node.id) {
+            log.line(format_args!("  Node {}: {:#018x}", node.id, start.address()));
+        }
+    }
     log.line(format_args!("Early memory node ranges"));
     for run in node_ranges(input.map, input.topology) {
         let kind = if run.kind == MemoryKind::Conventional { "" } else { run.kind.name() };

@@ -138,7 +138,7 @@ const fn letter(kind: MigrateType) -> &'static str {
         MigrateType::Unmovable => "U",
         MigrateType::Movable => "M",
         MigrateType::Reclaimable => "E",
-        MigrateType::HighAtomic => "H",
+        MigrateType::MovableOnly => "O",
         MigrateType::Cma => "C",
         MigrateType::Isolate => "I",
     }

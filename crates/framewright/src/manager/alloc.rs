@@ -173,7 +173,7 @@ impl<P: Platform> Manager<P> {
         order: Order,
         mark: Mark,
     ) -> Option<(PfnRange, bool)> {
-        if !self.allows(mark, zone, search.highest, order) {
+        if !self.allows(mark, zone, search, order) {
             return None;
         }
         let max = Pfn::containing(search.max_address);

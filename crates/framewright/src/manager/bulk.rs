@@ -141,7 +141,7 @@ impl<P: Platform> Manager<P> {
         for &mark in marks {
             for zone in self.zonelist(search) {
                 if zone.span().end.address() <= search.max_address {
-                    let keep = self.keeps(mark, zone, search.highest);
+                    let keep = self.keeps(mark, zone, (search.highest, search.migrate_type));
                     loop {
                         let got = zone.allocate_bulk(
                             self.platform,

@@ -14,7 +14,7 @@ use crate::platform::Platform;
 use crate::units::{Pfn, PfnRange};
 use crate::vmemmap::SectionState;
 use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange};
-use crate::zone::{Change, IsolateError, IsolatedPages, Segment, Zone};
+use crate::zone::{Change, Grade, IsolateError, IsolatedPages, Segment, Zone};
 use core::ops::Range;
 use core::panic::Location;
 
@@ -120,6 +120,23 @@ impl<'m, P: Platform> Isolation<'m, P> {
         }
         self.forget(blocks);
         Ok(pages)
+    }
+
+    /// Gives isolated blocks a grade, if nothing in them is known not to move; else says which
+    /// block is in the way.
+    pub(super) fn regrade(self, range: BlockRange, grade: Grade) -> Result<(), Pfn> {
+        let platform = self.manager.platform;
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        for Slice { zone, segment, indices } in self.slices(pages) {
+            if grade != Grade::Any {
+                zone.check_regrade(platform, indices)
+                    .map_err(|index| segment.block_of(index).start())?;
+            }
+        }
+        for Slice { zone, indices, .. } in self.slices(pages) {
+            zone.regrade(platform, indices, grade);
+        }
+        Ok(())
     }
 
     /// Brings up what is withheld among `pages`. What others are busy with is waited for.

@@ -12,7 +12,7 @@
 //! first: so marks are as exact as those of a zone without parts, and while a part has that much
 //! nobody reads what other parts' CPUs write.
 
-use crate::block::segment;
+use crate::block::{MigrateType, segment};
 use crate::manager::request::{Mark, Search};
 use crate::manager::state::Manager;
 use crate::platform::Platform;
@@ -60,6 +60,18 @@ impl<P: Platform> Manager<P> {
         missing
     }
 
+    /// Free frames of a part's zone that a request of this type may not have.
+    #[inline]
+    fn out_of_reach(&self, part: &Zone, migrate_type: MigrateType) -> u64 {
+        if migrate_type == MigrateType::Movable {
+            return 0;
+        }
+        if part.parts() == 1 {
+            return part.out_of_reach(migrate_type);
+        }
+        self.parts(part.id()).iter().map(|part| part.out_of_reach(migrate_type)).sum()
+    }
+
     /// Whether the zone that a part is of has more free pages than that.
     pub(super) fn is_above(&self, part: &Zone, pages: u64) -> bool {
         let missing = pages.saturating_add(1).saturating_sub(part.free_pages());
@@ -68,23 +80,34 @@ impl<P: Platform> Manager<P> {
 
     /// Pages that a request for zones up to `highest` leaves free in a part. What is withheld there
     /// counts as left: it comes up when it is wanted.
-    pub(super) fn keeps(&self, mark: Mark, part: &Zone, highest: ZoneKind) -> u64 {
-        let all = mark.keeps_of_all(part, highest).saturating_sub(part.deferred_pages());
+    pub(super) fn keeps(
+        &self,
+        mark: Mark,
+        part: &Zone,
+        (highest, migrate_type): (ZoneKind, MigrateType),
+    ) -> u64 {
+        let all = mark.keeps_of_all(part, highest) + self.out_of_reach(part, migrate_type);
+        let all = all.saturating_sub(part.deferred_pages());
         if part.parts() == 1 { all } else { self.missing_beside(part, all) }
     }
 
     /// [`keeps`](Self::keeps) for a refill; more where that makes no difference to one.
     #[inline]
-    pub(super) fn keeps_of_refill(&self, mark: Mark, part: &Zone) -> u64 {
-        let all = mark.keeps_of_all(part, ZoneKind::Normal);
+    pub(super) fn keeps_of_refill(
+        &self,
+        mark: Mark,
+        part: &Zone,
+        migrate_type: MigrateType,
+    ) -> u64 {
+        let all = mark.keeps_of_all(part, ZoneKind::Normal) + self.out_of_reach(part, migrate_type);
         if part.parts() != 1 && part.free_pages() >= all.saturating_add(MOST_REFILL_PAGES) {
             return all;
         }
-        self.keeps(mark, part, ZoneKind::Normal)
+        self.keeps(mark, part, (ZoneKind::Normal, migrate_type))
     }
 
     /// Whether a run of `order` may leave a part.
-    pub(super) fn allows(&self, mark: Mark, part: &Zone, highest: ZoneKind, order: Order) -> bool {
+    pub(super) fn allows(&self, mark: Mark, part: &Zone, search: &Search, order: Order) -> bool {
         // The block that is kept split gives back its descriptors' frames when a whole block is
         // missing.
         let of_spare = if order < Order::BLOCK {
@@ -96,7 +119,9 @@ impl<P: Platform> Manager<P> {
         let withheld = part.deferred_pages();
         let left = (withheld + part.free_pages() + of_spare).checked_sub(order.pages());
         let Some(left) = left else { return false };
-        let missing = mark.keeps_of_all(part, highest).saturating_sub(left);
+        let keeps =
+            mark.keeps_of_all(part, search.highest) + self.out_of_reach(part, search.migrate_type);
+        let missing = keeps.saturating_sub(left);
         missing == 0 || part.parts() != 1 && self.missing_beside(part, missing) == 0
     }
 

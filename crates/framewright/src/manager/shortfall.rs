@@ -107,7 +107,7 @@ impl<P: Platform> Manager<P> {
                 if order >= Order::BLOCK {
                     part.give_up_spare(self.platform);
                 }
-                let is_allowed = self.allows(mark, part, request.zone, order);
+                let is_allowed = self.allows(mark, part, &search, order);
                 let areas = part.free_areas_below(self.platform, below);
                 let run = largest_run(&areas, request.migrate_type);
                 if is_allowed && (run >= Some(order) || part.deferred_pages() >= order.pages()) {

@@ -83,7 +83,8 @@ impl Lot {
             return Some(Self::BACK);
         }
         let number = state.type_number();
-        if number < TYPES { Some(Self(number)) } else { None }
+        // What only movable requests may have is theirs.
+        Some(if number < TYPES { Self(number) } else { Self::MOVABLE })
     }
 }
 

@@ -9,7 +9,6 @@ use crate::firmware::{CoreSize, KernelCore, MovableSetting};
 use crate::units::{MAX_NODES, NodeId, NodeMask, PHYSICAL_ADDRESS_END, PhysRange};
 
 /// Said of what is read but has no effect so far.
-const NO_MOVABLE: &str = "it is read but not supported, no memory is kept for movable pages alone";
 const NO_AREAS: &str = "it is read but not supported, no memory is set aside for areas";
 
 /// How much memory a command line wants set aside, in all or on nodes.
@@ -167,7 +166,7 @@ impl CoreParameters {
                 Some(CoreSize::Percent(101..)) => Err(OVER),
                 Some(size) => {
                     self.kernelcore = Some(KernelCore::Size(size));
-                    said(NO_MOVABLE, is_nothing(size))
+                    Ok(())
                 }
                 None => Err("kernelcore= takes a size such as 4G, a part such as 25%, or mirror"),
             },
@@ -175,7 +174,7 @@ impl CoreParameters {
                 Some(CoreSize::Percent(101..)) => Err(OVER),
                 Some(size) => {
                     self.movablecore = Some(size);
-                    said(NO_MOVABLE, is_nothing(size))
+                    Ok(())
                 }
                 None => Err("movablecore= takes a size such as 4G or a part such as 25%"),
             },
@@ -187,10 +186,6 @@ impl CoreParameters {
 /// What has no effect is read and said, unless nothing was asked for.
 const fn said(reason: &'static str, is_nothing: bool) -> Result<(), &'static str> {
     if is_nothing { Ok(()) } else { Err(reason) }
-}
-
-const fn is_nothing(size: CoreSize) -> bool {
-    matches!(size, CoreSize::Bytes(0) | CoreSize::Percent(0))
 }
 
 /// A size or a part.
@@ -242,7 +237,7 @@ mod tests {
     fn parse(line: &str) -> (Parameters, Vec<String>) {
         let mut problems = Vec::new();
         let parameters = Parameters::parse(line, &mut |problem| match problem.reason {
-            Some(NO_MOVABLE | NO_AREAS) => {}
+            Some(NO_AREAS) => {}
             _ => problems.push(std::format!("{problem}")),
         });
         (parameters, problems)
@@ -419,7 +414,7 @@ mod tests {
             reasons
         };
         let core = reasons("kernelcore=1G movablecore=10%");
-        assert_eq!(core, [Some(NO_MOVABLE); 2]);
+        assert!(core.is_empty());
         let areas = reasons("cma=1M cma_pernuma=1M numa_cma=0:1M");
         assert_eq!(areas, [Some(NO_AREAS); 3]);
         let nothing = "kernelcore=0 movablecore=0% cma=0 cma_pernuma=0 numa_cma=0:0";

@@ -33,6 +33,19 @@ impl Zone {
         if self.span.start >= max {
             return None;
         }
+        self.preferred(migrate_type)
+            .and_then(|grade| self.allocate_of(platform, order, grade, max))
+            .or_else(|| self.allocate_of(platform, order, migrate_type, max))
+    }
+
+    /// [`allocate`](Self::allocate) whatever the type would have first.
+    fn allocate_of<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        migrate_type: MigrateType,
+        max: Pfn,
+    ) -> Option<(PfnRange, bool)> {
         if self.gathers(order) {
             let taken = self.allocate_gathered(platform, order, migrate_type, max)?;
             return Some((taken, false));
@@ -82,11 +95,14 @@ impl Zone {
     ) -> usize {
         let mut done = 0;
         while done < pages.len() {
-            let some = self.search(platform, |locked| {
-                let got = locked.take_singles(migrate_type, keep, &mut pages[done..]);
-                (got != 0).then_some(got)
-            });
-            let Some(got) = some else { break };
+            let mut some = |from| {
+                self.search(platform, |locked| {
+                    let got = locked.take_singles(from, keep, &mut pages[done..]);
+                    (got != 0).then_some(got)
+                })
+            };
+            let got = self.preferred(migrate_type).and_then(&mut some);
+            let Some(got) = got.or_else(|| some(migrate_type)) else { break };
             done += got;
         }
         done

@@ -15,7 +15,7 @@
 //! it takes them for what they were at some moment.
 
 use crate::block::MigrateType;
-use crate::block::buddy::Buddy;
+use crate::block::buddy::{Buddy, GRADES};
 use crate::block::free_index::FreeIndex;
 use crate::block::in_flight::InFlight;
 use crate::block::list::NONE;
@@ -64,6 +64,7 @@ pub(super) struct Counters {
     pub(super) reporting_pages: AtomicU64,
     pub(super) reported_pages: AtomicU64,
     pub(super) unreported_pages: AtomicU64,
+    pub(super) graded_pages: [AtomicU64; GRADES],
 }
 
 impl Counters {
@@ -76,6 +77,7 @@ impl Counters {
             reporting_pages: zero(),
             reported_pages: zero(),
             unreported_pages: zero(),
+            graded_pages: core::array::from_fn(|_| zero()),
         }
     }
 
@@ -85,14 +87,20 @@ impl Counters {
         self.free_pages.store(locked.free_pages(), Ordering::Relaxed);
         self.descriptor_pages.store(locked.descriptor_pages, Ordering::Relaxed);
         self.isolated_pages.store(locked.isolated_pages, Ordering::Relaxed);
-        if locked.buddy.reported.is_tracked() {
-            self.publish_reported(locked);
+        if locked.is_unusual {
+            self.publish_unusual(locked);
         }
     }
 
     #[cold]
-    fn publish_reported(&self, locked: &LockedZone) {
+    fn publish_unusual(&self, locked: &LockedZone) {
         let buddy = &locked.buddy;
+        for (counter, pages) in self.graded_pages.iter().zip(locked.graded_pages()) {
+            counter.store(pages, Ordering::Relaxed);
+        }
+        if !buddy.reported.is_tracked() {
+            return;
+        }
         self.reporting_pages.store(locked.reporting_pages, Ordering::Relaxed);
         self.reported_pages.store(buddy.reported.reported_pages(), Ordering::Relaxed);
         self.unreported_pages.store(buddy.unreported_pages(), Ordering::Relaxed);
@@ -104,6 +112,8 @@ impl Counters {
 pub(crate) struct LockedZone {
     /// Free frames in split blocks, which are in no list.
     pub(super) split_pages: u64,
+    /// Free frames in split blocks of each grade.
+    pub(super) graded_split_pages: [u64; GRADES],
     /// Frames that hold descriptors.
     pub(super) descriptor_pages: u64,
     /// Free frames in isolated blocks, which are in no list and are not counted as free.
@@ -114,6 +124,8 @@ pub(crate) struct LockedZone {
     pub(super) reporting_pages: u64,
     /// All that came back since bring-up.
     pub(super) freed_pages: u64,
+    /// There is something to publish that most zones have not: grades, reports.
+    pub(super) is_unusual: bool,
     /// A split block all of whose frames are free, kept as it is.
     pub(super) spare: u32,
     /// Split blocks that turned out to have less than the index said, since the lock was taken to
@@ -137,11 +149,13 @@ impl LockedZone {
     /// A zone without memory.
     pub(super) const EMPTY: Self = Self {
         split_pages: 0,
+        graded_split_pages: [0; GRADES],
         descriptor_pages: 0,
         isolated_pages: 0,
         isolated_blocks: [0; MigrateType::COUNT],
         reporting_pages: 0,
         freed_pages: 0,
+        is_unusual: false,
         spare: NONE,
         vain_looks: 0,
         buddy: Buddy::EMPTY,
@@ -155,7 +169,14 @@ impl LockedZone {
     /// Free frames.
     #[inline]
     pub(super) const fn free_pages(&self) -> u64 {
-        self.buddy.free_pages() + self.split_pages
+        let [movable_only, cma] = self.graded_split_pages;
+        self.buddy.free_pages() + self.split_pages + movable_only + cma
+    }
+
+    /// Free frames of each grade.
+    pub(super) fn graded_pages(&self) -> [u64; GRADES] {
+        let listed = self.buddy.graded_pages();
+        core::array::from_fn(|grade| listed[grade] + self.graded_split_pages[grade])
     }
 
     /// Managed frames that nobody has.

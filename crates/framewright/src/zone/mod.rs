@@ -35,6 +35,7 @@ mod drain;
 mod error;
 pub(crate) mod fallback;
 mod free;
+mod grade;
 mod halves;
 mod hugetlb;
 pub(crate) mod initialise;
@@ -68,6 +69,7 @@ pub use compaction_index::{
 pub use defer::Defer;
 pub(crate) use describe::Counted;
 pub use error::FreeError;
+pub use grade::Grade;
 pub(crate) use hugetlb::ForPool;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};

@@ -14,7 +14,7 @@
 use super::locked::LockedZone;
 use crate::block::bit_sets::Neighbours;
 use crate::block::list::NONE;
-use crate::block::{BlockState, FreeMap, MigrateType, State};
+use crate::block::{FreeMap, MigrateType, State};
 use crate::page::Descriptors;
 use crate::units::{Order, PAGES_PER_BLOCK};
 
@@ -142,7 +142,7 @@ impl LockedZone {
                 limit -= count;
                 let pages = u64::from(count) << order.get();
                 if state.free_pages() == pages {
-                    self.split_pages -= pages;
+                    *self.split_counter(state) -= pages;
                     if self.spare == index {
                         self.spare = NONE;
                     }
@@ -174,7 +174,7 @@ impl LockedZone {
             && self.free_index.smallest(migrate_type, order.get()).is_none();
         if all && let Some(index) = self.buddy.take(Order::BLOCK, migrate_type) {
             // All of a block that was whole: nothing of it is ever free.
-            self.split_allocated(index, BlockState::head(State::Whole, Order::BLOCK, migrate_type));
+            self.split_allocated(index, self.buddy.table.state(index));
             let starts = (0..FRAMES).step_by(1 << order.get());
             let taken = out.iter_mut().zip(starts).map(|(out, start)| *out = start).count();
             return Some((index, taken));
@@ -197,6 +197,8 @@ impl LockedZone {
     #[cold]
     fn find_elsewhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if let Some(index) = self.buddy.take(Order::BLOCK, migrate_type) {
+            // A block with a grade keeps it.
+            let migrate_type = self.buddy.table.state(index).migrate_type();
             self.split_free(index, migrate_type, 0..1 << order);
             return Some(Found { index, start: 0 });
         }
@@ -208,6 +210,9 @@ impl LockedZone {
             if let Some(found) = self.find_split(order, foreign) {
                 let index = found.index;
                 let state = self.buddy.table.state(index);
+                if foreign.is_grade() {
+                    return Some(found);
+                }
                 if state.free_pages() >= PAGES_PER_BLOCK / 2 {
                     self.change(index, state, state.with_migrate_type(migrate_type));
                     self.buddy.retype(foreign, migrate_type, 1);
@@ -274,7 +279,7 @@ impl LockedZone {
     pub(super) fn taken(&mut self, index: u32, pages: u64) {
         let state = self.buddy.table.state(index);
         let free = state.free_pages() - pages;
-        self.split_pages -= pages;
+        *self.split_counter(state) -= pages;
         if self.spare == index {
             self.spare = NONE;
         }

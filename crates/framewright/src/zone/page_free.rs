@@ -226,7 +226,7 @@ impl LockedZone {
             self.buddy.table.set_state(index, new);
             return self.freed_unavailable(index, free - before.free_pages());
         }
-        self.split_pages += free - before.free_pages();
+        *self.split_counter(before) += free - before.free_pages();
         if free + before.descriptor_pages() == PAGES_PER_BLOCK {
             self.buddy.table.set_state(index, new);
             return self.complete(index);

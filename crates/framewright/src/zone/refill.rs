@@ -64,6 +64,21 @@ impl Zone {
         let order = wanted.order;
         // Without the lock: a zone that is full says so at once.
         self.free_pages().checked_sub(wanted.keep_pages + order.pages())?;
+        self.preferred(wanted.migrate_type)
+            .and_then(|grade| self.refill_from(platform, cache, wanted, grade))
+            .or_else(|| self.refill_from(platform, cache, wanted, wanted.migrate_type))
+    }
+
+    /// [`refill`](Self::refill) from blocks of one type and those that it falls back on.
+    #[inline]
+    fn refill_from<P: Platform>(
+        &self,
+        platform: &P,
+        cache: &CpuCache,
+        wanted: &Refill,
+        from: MigrateType,
+    ) -> Option<Pfn> {
+        let order = wanted.order;
         let batch = cache.batch(order, wanted.migrate_type);
         let mut blocks = None;
         let first = self.search(platform, |locked| {
@@ -71,20 +86,20 @@ impl Zone {
             let spare = before.saturating_sub(wanted.keep_pages) / order.pages();
             let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(wanted.most);
             let first = if order.get() < WORDS_BELOW {
-                let wanted = WordsWanted {
+                let words = WordsWanted {
                     order,
-                    migrate_type: wanted.migrate_type,
+                    migrate_type: from,
                     most: batch + 1,
                     limit,
                     spares: cache.has_freed(order, wanted.migrate_type),
                 };
-                locked.refill_words(cache, &wanted)
+                locked.refill_words(cache, &words, wanted.migrate_type)
             } else if order < Order::BLOCK {
                 let most = batch.min(limit as usize).min(MOST_RUNS);
-                locked.refill_runs(cache, order, wanted.migrate_type, most)
+                locked.refill_runs(cache, wanted, from, most)
             } else {
                 let batch = u32::try_from(batch).unwrap_or(0).max(1);
-                blocks = locked.take_blocks(wanted.migrate_type, batch.min(limit));
+                blocks = locked.take_blocks(from, batch.min(limit));
                 None
             };
             let events = &mut locked.buddy.events;
@@ -125,11 +140,16 @@ impl Zone {
 }
 
 impl LockedZone {
-    fn refill_words(&mut self, cache: &CpuCache, wanted: &WordsWanted) -> Option<Pfn> {
+    fn refill_words(
+        &mut self,
+        cache: &CpuCache,
+        wanted: &WordsWanted,
+        migrate_type: MigrateType,
+    ) -> Option<Pfn> {
         let mut first: Option<Runs> = None;
         let segments = self.buddy.segments;
         let take_over = |runs| {
-            let kept = cache.take_over(wanted.order, wanted.migrate_type, runs);
+            let kept = cache.take_over(wanted.order, migrate_type, runs);
             debug_assert!(kept, "no more is taken than there is room for");
         };
         self.take_words(wanted, |word| {
@@ -150,11 +170,12 @@ impl LockedZone {
     fn refill_runs(
         &mut self,
         cache: &CpuCache,
-        order: Order,
+        wanted: &Refill,
         migrate_type: MigrateType,
         most: usize,
     ) -> Option<Pfn> {
-        let lot = Lot::of_type(migrate_type)?;
+        let order = wanted.order;
+        let lot = Lot::of_type(wanted.migrate_type)?;
         let mut starts = [Pfn(0); MOST_RUNS];
         let mut filled = 0;
         let mut offsets = [0; RUNS_OF_A_BLOCK];

@@ -134,6 +134,7 @@ impl Zone {
         let mut locked = self.lock(platform);
         let unreported_pages = locked.buddy.unreported_pages();
         locked.buddy.reported.track(unreported_pages);
+        locked.is_unusual = true;
     }
 
     /// The least that was free in blocks and not reported since the last call, in pages.

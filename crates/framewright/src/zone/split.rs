@@ -51,7 +51,7 @@ impl LockedZone {
             self.buddy.reported.set_zero(index, self.buddy.last_taken.zero);
         }
         self.buddy.table.set_state(index, state);
-        self.split_pages += PAGES_PER_BLOCK;
+        *self.split_counter(state) += PAGES_PER_BLOCK;
         match self.form(index) {
             DescriptorForm::None => {}
             DescriptorForm::Array => self.buddy.table.set_state(index, state.with_array()),
@@ -138,7 +138,7 @@ impl LockedZone {
         self.set_free_order(index, None);
         let state = self.buddy.table.state(index);
         let migrate_type = state.migrate_type();
-        self.split_pages -= state.free_pages();
+        *self.split_counter(state) -= state.free_pages();
         self.buddy.reported.set_zero(index, false);
         self.take_descriptors(index);
         migrate_type
@@ -156,7 +156,17 @@ impl LockedZone {
     /// Where a block's free frames are counted.
     pub(super) fn free_counter(&mut self, state: BlockState) -> &mut u64 {
         let isolated = state.has(BlockState::ISOLATED);
-        if isolated { &mut self.isolated_pages } else { &mut self.split_pages }
+        if isolated { &mut self.isolated_pages } else { self.split_counter(state) }
+    }
+
+    /// Where the free frames of a split block are counted that is not isolated.
+    #[inline]
+    pub(super) fn split_counter(&mut self, state: BlockState) -> &mut u64 {
+        if !state.is_graded() {
+            return &mut self.split_pages;
+        }
+        let grade = state.migrate_type().grade_index().unwrap_or(0);
+        &mut self.graded_split_pages[grade]
     }
 
     /// Goes on where frames of a block became free that is isolated or undescribed.

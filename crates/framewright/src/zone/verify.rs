@@ -5,7 +5,7 @@ use super::{Zone, ZoneId};
 use crate::block::free_heads::FreeHeads;
 use crate::block::free_index::ORDERS;
 use crate::block::list::{ListId, NONE};
-use crate::block::table::{GROUP, blocks_of};
+use crate::block::table::{GROUP, HeadIn, blocks_of};
 use crate::block::{BlockState, FreeMap, MigrateType, State};
 use crate::page::{DescriptorFrames, first_unmanaged};
 use crate::platform::Platform;
@@ -446,6 +446,7 @@ impl Zone {
     }
 
     fn verify_counts(&self, locked: &LockedZone, counts: Counts) -> Result<(), Fault> {
+        let counted_graded = self.count_graded();
         let (deferred_merges, counted_merges) = locked.buddy.deferred_pages();
         let pairs = [
             ("present", self.present_pages, counts.present_pages),
@@ -456,6 +457,8 @@ impl Zone {
             ("deferred merges", counted_merges, deferred_merges),
             ("free (lists)", locked.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),
+            ("free (grades)", self.graded_pages(), counted_graded),
+            ("free (grades, lists)", locked.graded_pages().into_iter().sum(), counted_graded),
             ("descriptors", self.descriptor_pages(), counts.descriptor_pages),
             ("isolated", self.isolated_pages(), counts.isolated_pages),
             ("reporting", self.reporting_pages(), counts.reporting_pages),
@@ -468,5 +471,18 @@ impl Zone {
             }
         }
         Ok(())
+    }
+
+    /// Free frames of blocks with a grade, from the tables.
+    fn count_graded(&self) -> u64 {
+        let free = |found: HeadIn| match found.state.state() {
+            Some(State::Free) => found.state.order().pages(),
+            Some(State::Split) if !found.state.has(BlockState::ISOLATED) => {
+                found.state.free_pages()
+            }
+            _ => 0,
+        };
+        let heads = self.segments.iter().flat_map(|segment| self.table.heads(segment.indices()));
+        heads.filter(|found| found.state.is_graded()).map(free).sum()
     }
 }

@@ -15,7 +15,7 @@ fn a_refused_request_brings_no_withheld_memory_up() {
         bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
     let before = manager.totals();
     assert_ne!(before.deferred_pages, 0);
-    for kind in [MigrateType::Isolate, MigrateType::Cma, MigrateType::HighAtomic] {
+    for kind in [MigrateType::Isolate, MigrateType::Cma, MigrateType::MovableOnly] {
         let refused = AllocateError::BadType(kind);
         for order in (0..=18).map(order) {
             let request = Request { migrate_type: kind, ..Request::new(order) };

@@ -384,7 +384,7 @@ fn types_claim_from_one_another_and_stay_together() {
         manager.give_back_to_zone(range).expect("allocated");
     }
     check(&manager);
-    for kind in [MigrateType::Cma, MigrateType::HighAtomic, MigrateType::Isolate] {
+    for kind in [MigrateType::Cma, MigrateType::MovableOnly, MigrateType::Isolate] {
         let refused = Err(AllocateError::BadType(kind));
         assert_eq!(manager.allocate_at(Pfn(4 << 18), Order::MAX, kind), refused);
         let highest = manager.allocate(&Request { migrate_type: kind, ..emergency(9) });

@@ -21,6 +21,7 @@ mod deferred;
 mod deferred_merge;
 mod eager;
 mod exhaustion;
+mod grades;
 mod halves;
 mod hvo;
 mod in_parts;

@@ -346,7 +346,7 @@ fn zeros_are_written_only_where_the_direct_map_reaches() {
 fn types_without_memory_are_refused() {
     let manager = up(FakeMachine::builder().ram(gib(0, 6)), "");
     let before = manager.totals();
-    for kind in [MigrateType::HighAtomic, MigrateType::Cma, MigrateType::Isolate] {
+    for kind in [MigrateType::MovableOnly, MigrateType::Cma, MigrateType::Isolate] {
         let refused = AllocateError::BadType(kind);
         for of in (0..=18).map(order) {
             assert_eq!(manager.allocate_order(of, kind), Err(refused), "{of:?}");

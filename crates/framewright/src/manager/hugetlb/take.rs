@@ -3,7 +3,7 @@
 //! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else
 //! whole runs are taken and given back under one hold of a zone's lock.
 
-use crate::block::{Chain, PageList};
+use crate::block::{Chain, MigrateType, PageList};
 use crate::hugetlb::Taken;
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::pool::Pool;
@@ -137,7 +137,14 @@ impl<P: Platform> Pool<'_, P> {
                     let mut note = |run| taken.note(slot, run);
                     let (keep, most) = match self.spared_at_boot(mark) {
                         Some(spared) => (0, left.min(spared)),
-                        None => (self.manager.keeps(mark, zone, ZoneKind::Normal), left),
+                        None => (
+                            {
+                                // Pools have no memory with a grade.
+                                let of = (ZoneKind::Normal, MigrateType::Unmovable);
+                                self.manager.keeps(mark, zone, of)
+                            },
+                            left,
+                        ),
                     };
                     let list = zone.take_for_pool(
                         self.manager.platform,

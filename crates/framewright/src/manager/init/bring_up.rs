@@ -8,6 +8,7 @@ use crate::block::reported::ReportedBitmap;
 use crate::block::table::BlockTable;
 use crate::carve::Carver;
 use crate::debug::Aids;
+use crate::firmware::{MovableSetting, MovableStarts, movable_starts};
 use crate::manager::hugetlb::boot::choose_boot_pages;
 use crate::manager::init::check::check;
 use crate::manager::init::error::{BringUpError, BringUpFailed};
@@ -80,6 +81,7 @@ impl<P: Platform> Manager<P> {
         let vmemmap_bytes = array.bytes();
         let metadata_bytes = bytes + vmemmap_bytes + size_of::<Self>() as u64;
         let tables_ns = since();
+        let movable = where_movable(early, input, frame.zones);
 
         let shuffle_seed = begin_shuffling(frame.zones, input.parameters, platform);
         let mut clock = NodeClock::new(platform);
@@ -150,6 +152,10 @@ impl<P: Platform> Manager<P> {
         if manager.prove_first_allocation() {
             manager.times.first_alloc_ns = since();
         }
+        manager.moving.starts = movable;
+        if !movable.is_empty() {
+            manager.grade_at_boot(&movable);
+        }
         manager.times.bring_up_ns = since();
         if manager.zones.iter().all(|zone| !zone.sections().are_left()) {
             manager.times.all_memory_ns = manager.times.bring_up_ns;
@@ -171,6 +177,21 @@ impl<P: Platform> Manager<P> {
             taken.is_some_and(|(range, _)| self.free_bare(range).is_ok())
         })
     }
+}
+
+/// Where memory for what can be moved alone begins, as the command line has it.
+fn where_movable<P: Platform>(
+    early: &Memblock<'_, P>,
+    input: &BringUp<'_>,
+    zones: &[Zone],
+) -> MovableStarts {
+    let setting = input.parameters.core.setting(input.parameters.movable_node);
+    if setting == MovableSetting::default() {
+        return MovableStarts::NONE;
+    }
+    let highest = zones.iter().map(|zone| zone.id().kind).max();
+    let lowest = highest.map_or(Pfn(0), |kind| kind.frames().start);
+    movable_starts(early.runs(), lowest, &setting)
 }
 
 /// What bring-up obtains before it can go on to the end.

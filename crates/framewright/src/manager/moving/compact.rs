@@ -35,7 +35,8 @@ const _: () = assert!(COUNTS as u64 == PAGES_PER_BLOCK + 1);
 /// Single frames that are taken for targets under one hold of the lock.
 const TARGETS_AT_ONCE: usize = 64;
 /// Types whose contents move.
-const MOVABLE: [MigrateType; 1] = [MigrateType::Movable];
+const MOVABLE: [MigrateType; 3] =
+    [MigrateType::Movable, MigrateType::MovableOnly, MigrateType::Cma];
 
 /// What compaction did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

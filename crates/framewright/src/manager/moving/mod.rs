@@ -19,6 +19,7 @@
 
 mod compact;
 mod contiguous;
+mod grade;
 mod range;
 mod runs;
 mod vacate;
@@ -28,5 +29,6 @@ pub use crate::manager::state::moving::{
 };
 pub use compact::{CompactError, Compacted};
 pub use contiguous::{ContiguousError, ContiguousRequest};
+pub use grade::GradeError;
 pub use range::RangeError;
 pub use vacate::{Budget, Obstacle, ObstacleKind, Obstacles, VacateError, Vacated};

@@ -3,6 +3,7 @@
 //! Orders of memory: Relaxed everywhere: counters, and the mover's flag, whose mover is read under
 //! its lock.
 
+use crate::firmware::MovableStarts;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
@@ -127,6 +128,8 @@ pub(crate) struct MovingState {
     mover: SpinLock<Option<&'static dyn Mover>>,
     has_mover: AtomicBool,
     pub(crate) counters: MovingCounters,
+    /// Where memory for what can be moved alone began at bring-up.
+    pub(crate) starts: MovableStarts,
 }
 
 impl MovingState {
@@ -135,6 +138,7 @@ impl MovingState {
             mover: SpinLock::new(None),
             has_mover: AtomicBool::new(false),
             counters: MovingCounters::default(),
+            starts: MovableStarts::NONE,
         }
     }
 

@@ -1,0 +1,106 @@
+//! Changing the grade of blocks, at boot and while the machine runs.
+
+use crate::firmware::MovableStarts;
+use crate::manager::facets::Moving;
+use crate::manager::state::Manager;
+use crate::platform::Platform;
+use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::{Grade, IsolateError};
+use core::fmt;
+
+/// Why blocks do not get another grade. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GradeError {
+    /// They could not be isolated for it.
+    Isolate(IsolateError),
+    /// In the block at this frame is what cannot be moved, or was allocated as such.
+    InUse(Pfn),
+}
+
+impl fmt::Display for GradeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Isolate(error) => error.fmt(f),
+            Self::InUse(pfn) => {
+                write!(f, "the block at pfn {pfn} is in use for what cannot be moved")
+            }
+        }
+    }
+}
+
+impl core::error::Error for GradeError {}
+
+impl<P: Platform> Moving<'_, P> {
+    /// Says who may have blocks from now on. What is in them stays: they are free, or what is in
+    /// them was allocated as movable. Withheld memory among them comes up.
+    ///
+    /// # Errors
+    /// [`GradeError`]; nothing has changed.
+    pub fn set_grade(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
+        let isolation = self.manager.isolation();
+        isolation.isolate(range).map_err(GradeError::Isolate)?;
+        let set = isolation.regrade(range, grade).map_err(GradeError::InUse);
+        // What was isolated by this call is so still.
+        let _ = isolation.unisolate(range);
+        set
+    }
+
+    /// Where memory for what can be moved alone began on each node at bring-up.
+    #[must_use]
+    pub const fn starts(self) -> MovableStarts {
+        self.manager.moving.starts
+    }
+
+    /// Who may have the block of a frame; nothing where there is no memory.
+    #[must_use]
+    pub fn grade_of(self, pfn: Pfn) -> Option<Grade> {
+        let range = PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) };
+        let (zone, _) = self.manager.zone_of_range(range).ok()?;
+        zone.grade_of(self.manager.platform, pfn)
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Keeps for what can be moved alone what `starts` says of each node: all blocks from there on.
+    /// What the manager has reserved there stays. Returns the frames of these blocks.
+    pub(in crate::manager) fn grade_at_boot(&self, starts: &MovableStarts) -> u64 {
+        let mut pages = 0;
+        for zone in self.zones {
+            let Some(start) = starts.on_node(zone.id().node) else { continue };
+            for segment in zone.segments() {
+                let end = segment.end();
+                let first = BlockNumber(segment.start.0.max(first_block_from(start).0));
+                pages += self.grade_blocks(BlockRange { start: first.min(end), end });
+            }
+        }
+        pages
+    }
+
+    /// Keeps blocks for what can be moved alone, but for those with what the manager reserved.
+    fn grade_blocks(&self, range: BlockRange) -> u64 {
+        let (mut rest, mut pages) = (range, 0);
+        while rest.start < rest.end {
+            let (upto, next) = match self.moving().set_grade(rest, Grade::MovableOnly) {
+                Ok(()) => return pages + u64::from(rest.blocks()) * PAGES_PER_BLOCK,
+                Err(GradeError::InUse(pfn)) => {
+                    let block = BlockNumber::containing(pfn);
+                    (block, BlockNumber(block.0 + 1))
+                }
+                Err(GradeError::Isolate(_)) => return pages,
+            };
+            let before = BlockRange { end: upto, ..rest };
+            if before.start < before.end
+                && self.moving().set_grade(before, Grade::MovableOnly).is_ok()
+            {
+                pages += u64::from(before.blocks()) * PAGES_PER_BLOCK;
+            }
+            rest.start = next;
+        }
+        pages
+    }
+}
+
+fn first_block_from(pfn: Pfn) -> BlockNumber {
+    BlockNumber::containing(Pfn(pfn.0.saturating_add(PAGES_PER_BLOCK - 1)))
+}

@@ -1,0 +1,167 @@
+//! Grades of blocks: who may have them.
+//!
+//! Linux divides memory at boot into a zone for what can be moved and the rest. Here a block has a
+//! grade, which may change at any time: metadata follows use, and no border has to be guessed.
+//!
+//! ```text
+//!   Any          ──> movable, unmovable, reclaimable: whoever asks (the type follows the use)
+//!   MovableOnly  ──> movable requests alone, which take it first     (Linux: ZONE_MOVABLE)
+//!   Removable    ──> movable requests alone, by the half rule        (Linux: MIGRATE_CMA)
+//! ```
+//!
+//! A grade is a migrate type that blocks keep whatever takes of them and that merges with no other.
+//! What is free of a grade is counted by itself: others do not see it above their watermarks.
+
+use super::Zone;
+use super::reserve::takes_reserve_first;
+use crate::block::buddy::GRADES;
+use crate::block::split::divide_whole;
+use crate::block::table::{HeadIn, blocks_of};
+use crate::block::{BlockState, MigrateType, State};
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{Order, Pfn};
+use core::ops::Range;
+
+/// Who may have the memory of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Grade {
+    /// Everybody.
+    #[default]
+    Any,
+    /// Only what can be moved, which takes it first.
+    MovableOnly,
+    /// Only what can be moved, which takes it when more than half of what is free is such memory,
+    /// or nothing else is left: memory that is to be had back as one piece, or to be removed.
+    Removable,
+}
+
+impl Grade {
+    /// The grade of blocks of a migrate type.
+    #[must_use]
+    pub const fn of(migrate_type: MigrateType) -> Self {
+        match migrate_type {
+            MigrateType::MovableOnly => Self::MovableOnly,
+            MigrateType::Cma => Self::Removable,
+            _ => Self::Any,
+        }
+    }
+
+    /// The migrate type of free blocks of this grade.
+    #[must_use]
+    pub const fn migrate_type(self) -> MigrateType {
+        match self {
+            Self::Any => MigrateType::Movable,
+            Self::MovableOnly => MigrateType::MovableOnly,
+            Self::Removable => MigrateType::Cma,
+        }
+    }
+}
+
+impl Zone {
+    /// Free frames of blocks with a grade: those that only movable requests may have.
+    #[must_use]
+    pub fn graded_pages(&self) -> u64 {
+        let [movable_only, removable] = self.free_by_grade();
+        movable_only + removable
+    }
+
+    /// Free frames of one grade.
+    #[must_use]
+    pub fn free_pages_of(&self, grade: Grade) -> u64 {
+        let [movable_only, removable] = self.free_by_grade();
+        match grade {
+            Grade::Any => self.free_pages().saturating_sub(movable_only + removable),
+            Grade::MovableOnly => movable_only,
+            Grade::Removable => removable,
+        }
+    }
+
+    fn free_by_grade(&self) -> [u64; GRADES] {
+        let counters = &self.changing.counters.graded_pages;
+        core::array::from_fn(|grade| counters[grade].load(Ordering::Relaxed))
+    }
+
+    /// Free frames that a request of this type may not have.
+    #[inline]
+    pub(crate) fn out_of_reach(&self, migrate_type: MigrateType) -> u64 {
+        if migrate_type == MigrateType::Movable { 0 } else { self.graded_pages() }
+    }
+
+    /// The grade that a request is served from before all else, if any.
+    #[inline]
+    pub(crate) fn preferred(&self, migrate_type: MigrateType) -> Option<MigrateType> {
+        if migrate_type != MigrateType::Movable {
+            return None;
+        }
+        match self.free_by_grade() {
+            [0, 0] => None,
+            [0, removable] => {
+                takes_reserve_first(self.free_pages(), removable).then_some(MigrateType::Cma)
+            }
+            _ => Some(MigrateType::MovableOnly),
+        }
+    }
+
+    /// Whether all blocks at `range`, isolated, may get a grade: nothing in them is known not to
+    /// move. Else where the first is that may not.
+    pub(crate) fn check_regrade<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+    ) -> Result<(), u32> {
+        let locked = self.read_coalesced(platform);
+        let movable = |found: &HeadIn| {
+            let state = found.state;
+            let mine = !state.migrate_type().is_mergeable()
+                || state.migrate_type() == MigrateType::Movable;
+            state.is(State::Isolated)
+                || mine && state.is(State::Split)
+                || mine && state.is(State::Whole) && !state.is_nobodys()
+                || state.is(State::Split) && state.managed_pages() == 0
+        };
+        match locked.buddy.table.heads(range).find(|found| !movable(found)) {
+            Some(found) => Err(found.index),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives isolated blocks the type of a grade. Of heads that reach over the ends of `range` the
+    /// part in it is cut out. `range` is short enough for one hold of the lock.
+    pub(crate) fn regrade<P: Platform>(&self, platform: &P, range: Range<u32>, grade: Grade) {
+        let mut locked = self.lock_coalesced(platform);
+        let to = grade.migrate_type();
+        locked.is_unusual = true;
+        let table = locked.buddy.table;
+        let mut index = range.start;
+        while let Some(HeadIn { index: at, state, .. }) = table.heads(index..range.end).next() {
+            index = at;
+            let order = if state.is(State::Split) {
+                Order::BLOCK
+            } else {
+                match divide_whole(&table, index, range.end) {
+                    Some(order) => order,
+                    // Checked before; nothing is changed where it is not so.
+                    None => state.order().max(Order::BLOCK),
+                }
+            };
+            let state = table.state(index);
+            if state.is_isolated() {
+                let from = state.migrate_type();
+                let blocks = blocks_of(order);
+                table.set_state(index, state.with_migrate_type(to));
+                locked.buddy.retype(from, to, blocks);
+                locked.isolated_blocks[from as usize] -= blocks;
+                locked.isolated_blocks[to as usize] += blocks;
+            }
+            index += blocks_of(order);
+        }
+    }
+
+    /// The grade of the block at a frame of the zone, as it was at some moment.
+    pub(crate) fn grade_of<P: Platform>(&self, platform: &P, pfn: Pfn) -> Option<Grade> {
+        let state: BlockState =
+            self.state_of(platform, crate::vmemmap_space::BlockNumber::containing(pfn))?;
+        Some(Grade::of(state.migrate_type()))
+    }
+}

@@ -1,0 +1,187 @@
+//! Grades of blocks: memory that only what can be moved may have, by the block and at any time.
+
+use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled, with_pages};
+use framewright::manager::{Budget, GradeError};
+use framewright::parameters::Pages;
+use framewright::units::{NodeId, Order, Pfn, PfnRange};
+use framewright::vmemmap_space::BlockRange;
+use framewright::zone::{Grade, MigrateType};
+use framewright::{AllocateError, Request};
+use framewright_testkit::workload::Handles;
+use framewright_testkit::{FakeMachine, Owner};
+
+fn machine(size_mib: u64, pages: Pages) -> Fake {
+    let machine = FakeMachine::builder().ram(mib(0, size_mib)).build();
+    bring_up_with(machine, &[], &with_pages(pages)).expect("bring-up")
+}
+
+fn blocks(start: u32, count: u32) -> BlockRange {
+    BlockRange::new(start, start + count)
+}
+
+fn graded(manager: &Fake) -> u64 {
+    manager.zones().iter().map(framewright::zone::Zone::graded_pages).sum()
+}
+
+fn unmovable(order: Order) -> Request {
+    Request { migrate_type: MigrateType::Unmovable, ..Request::new(order) }
+}
+
+fn is_in(range: BlockRange, run: PfnRange) -> bool {
+    let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+    !run.intersection(pages).is_empty()
+}
+
+#[test]
+fn movable_requests_take_it_first_and_others_never() {
+    for pages in [Pages::None, Pages::Inside] {
+        for of in [0, 2, 5, 9] {
+            let manager = machine(64, pages);
+            let range = blocks(16, 4);
+            manager.moving().set_grade(range, Grade::MovableOnly).expect("free");
+            check(&manager);
+            assert_eq!(graded(&manager), 4 * 512);
+            let first = manager.allocate(&Request::new(order(of))).expect("memory");
+            assert!(is_in(range, first), "{first:?}");
+            let mut held = vec![first];
+            loop {
+                match manager.allocate(&unmovable(order(of))) {
+                    Ok(run) => {
+                        assert!(!is_in(range, run), "{run:?}");
+                        held.push(run);
+                    }
+                    Err(AllocateError::OutOfMemory { .. }) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(graded(&manager) >= 3 * 512, "what they cannot have is left");
+            check(&manager);
+            // Movable requests go on.
+            held.push(manager.allocate(&Request::new(order(of))).expect("memory is left"));
+            held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+            assert_eq!((settled(&manager).allocated_pages, graded(&manager)), (0, 4 * 512));
+            check(&manager);
+            manager.moving().set_grade(range, Grade::Any).expect("free");
+            assert_eq!(graded(&manager), 0);
+            check(&manager);
+        }
+    }
+}
+
+/// Movable requests take it exactly when more than half of what is free is such memory.
+#[test]
+fn removable_memory_is_lent_by_the_half_rule() {
+    let manager = machine(64, Pages::None);
+    // 24 MiB of 46 or so.
+    let range = blocks(16, 12);
+    manager.moving().set_grade(range, Grade::Removable).expect("free");
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        let zone = manager.zones().last().expect("one");
+        let first = zone.free_pages_of(Grade::Removable) * 2 > zone.free_pages();
+        let Ok(run) = manager.allocate(&Request::new(Order::BLOCK)) else { break };
+        // A cache may have kept some of an earlier choice.
+        if run.pages() == 512 && manager.caches().pages() == 0 {
+            assert_eq!(is_in(range, run), first, "{run:?}");
+        }
+        held.push(run);
+    }
+    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    assert_eq!(settled(&manager).allocated_pages, 0);
+    check(&manager);
+}
+
+#[test]
+fn what_is_movable_and_in_use_may_get_a_grade_and_what_is_not_may_not() {
+    for pages in [Pages::None, Pages::Inside] {
+        let manager = machine(64, pages);
+        let movable = manager.allocate(&Request::new(Order::PAGE)).expect("memory");
+        settled(&manager);
+        let block = u32::try_from(movable.start.0 / 512).expect("small");
+        // The manager's tables lie in the last block, which may be this one.
+        let set = manager.moving().set_grade(blocks(block, 1), Grade::MovableOnly);
+        if set.is_ok() {
+            assert_eq!(manager.moving().grade_of(movable.start), Some(Grade::MovableOnly));
+        }
+        check(&manager);
+        let fixed = manager.allocate(&unmovable(order(3))).expect("memory");
+        settled(&manager);
+        let block = u32::try_from(fixed.start.0 / 512).expect("small");
+        let error = manager.moving().set_grade(blocks(block, 1), Grade::Removable);
+        assert!(matches!(error, Err(GradeError::InUse(_))), "{error:?}");
+        assert_eq!(manager.totals().isolated_pages, 0);
+        check(&manager);
+        for run in [movable, fixed] {
+            manager.give_back(run).expect("ours");
+        }
+        assert_eq!(settled(&manager).allocated_pages, 0);
+        check(&manager);
+    }
+}
+
+#[test]
+fn graded_blocks_are_vacated_compacted_and_taken_as_a_range() {
+    let manager = machine(128, Pages::None);
+    let range = blocks(20, 16);
+    manager.moving().set_grade(range, Grade::MovableOnly).expect("free");
+    let handles = Handles::new(&manager, 1 << 15).expect("memory");
+    for _ in 0..16 * 512 {
+        handles.allocate(Order::PAGE).expect("memory");
+    }
+    let all: Vec<_> = handles.held().collect();
+    for handle in all.iter().step_by(2) {
+        handles.free(*handle).expect("held");
+    }
+    settled(&manager);
+    check(&manager);
+    let moving = manager.moving().by(&handles);
+    let made = moving.compact(None, u64::MAX, Budget::UNLIMITED).expect("a mover");
+    assert!(made.blocks >= 6, "{made:?}");
+    check(&manager);
+    let wanted = PfnRange::new(20 * 512 + 9, 30 * 512 + 77);
+    moving.allocate_range(wanted, Budget::UNLIMITED).expect("all of it moves");
+    check(&manager);
+    manager.give_back_to_zone(wanted).expect("ours");
+    assert_eq!(manager.moving().grade_of(wanted.start), Some(Grade::MovableOnly));
+    for handle in handles.held() {
+        handles.check(handle).expect("intact");
+    }
+    drop(handles);
+    assert_eq!((settled(&manager).allocated_pages, graded(&manager)), (0, 16 * 512));
+    check(&manager);
+}
+
+/// `kernelcore=4G` on two nodes (Linux: `find_zone_movable_pfns_for_nodes`).
+#[test]
+fn the_command_line_keeps_the_upper_part_of_each_node() {
+    let build = || {
+        FakeMachine::builder()
+            .ram(framewright::units::PhysRange::new(0x1000, 0x9f000))
+            .ram(framewright::units::PhysRange::new(0x10_0000, 3 << 30))
+            .ram(gib(4, 9))
+            .ram(gib(9, 17))
+            .node(gib(0, 9), 0)
+            .node(gib(9, 17), 1)
+            .build()
+    };
+    for line in ["kernelcore=4G", "kernelcore=25%"] {
+        let manager = bring_up_with(build(), &[], &parameters(line)).expect("bring-up");
+        let start = |node| manager.moving().starts().on_node(NodeId::new(node).expect("one"));
+        assert_eq!((start(0), start(1)), (Some(Pfn(0x12_0400)), Some(Pfn(0x26_0400))), "{line}");
+        check(&manager);
+        let grade = |pfn| manager.moving().grade_of(Pfn(pfn));
+        assert_eq!(grade(0x12_0400), Some(Grade::MovableOnly));
+        assert_eq!((grade(0x12_03ff), grade(0x26_03ff)), (Some(Grade::Any), Some(Grade::Any)));
+        // All but what the manager has reserved for itself.
+        let movable = graded(&manager);
+        assert!(movable > (12 << 18) - 64 * 512 && movable <= 12 << 18, "{movable}");
+        let fixed = manager.allocate(&unmovable(Order::MAX)).expect("memory");
+        assert_eq!(grade(fixed.start.0), Some(Grade::Any));
+        let moves = manager.allocate(&Request::new(Order::BLOCK)).expect("memory");
+        assert_eq!(grade(moves.start.0), Some(Grade::MovableOnly));
+        manager.give_back(fixed).expect("ours");
+        manager.give_back(moves).expect("ours");
+        assert_eq!(settled(&manager).allocated_pages, 0);
+        check(&manager);
+    }
+}
