@@ -8,7 +8,8 @@ use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
 use crate::manager::state::Manager;
 use crate::platform::Platform;
-use crate::units::{Order, Pfn, PfnRange};
+use crate::sync::table_atomic::AtomicU64;
+use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use crate::zone::FreeError;
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -111,6 +112,19 @@ impl<'m, P: Platform> Frames<'m, P> {
         let rest = PfnRange { start: middle, end: self.range.end };
         self.range.end = middle;
         Some(Self { manager: self.manager, range: rest })
+    }
+
+    /// Gives the frames away for ever, as words of zero. Asked for zeroed, so that they can be
+    /// reached.
+    pub(super) fn into_words(self) -> &'static [AtomicU64] {
+        let platform = self.manager.platform;
+        let range = self.into_range();
+        let words = usize::try_from(range.pages() * (PAGE_SIZE / 8)).unwrap_or(0);
+        let first = platform.direct(range.start.address());
+        // SAFETY: nobody else has these frames, nobody frees them any more, and they are memory
+        // without a hole below the direct limit, aligned to a page; any content is a value
+        // (invariants 1, 4, 15 and 42).
+        unsafe { core::slice::from_raw_parts(first.as_ptr().cast(), words) }
     }
 
     /// Gives up ownership by name: the frames stay allocated and the caller owns them by number.

@@ -8,9 +8,6 @@ use super::parse::{parse_number, parse_size};
 use crate::firmware::{CoreSize, KernelCore, MovableSetting};
 use crate::units::{MAX_NODES, NodeId, NodeMask, PHYSICAL_ADDRESS_END, PhysRange};
 
-/// Said of what is read but has no effect so far.
-const NO_AREAS: &str = "it is read but not supported, no memory is set aside for areas";
-
 /// How much memory a command line wants set aside, in all or on nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AreaSizes {
@@ -112,19 +109,19 @@ impl AreaParameters {
         Some(match name {
             "cma" => cma_area(value).and_then(|area| {
                 self.cma = Some(area);
-                said(NO_AREAS, area.bytes == 0)
+                Ok(())
             }),
             "cma_pernuma" => match parse_size(value) {
                 Ok(bytes) => {
                     self.cma_pernuma_bytes = bytes;
-                    said(NO_AREAS, bytes == 0)
+                    Ok(())
                 }
                 Err(_) => Err("cma_pernuma= takes a size for each node, such as 64M"),
             },
             "numa_cma" => match AreaSizes::parse_nodes(value) {
                 Some(sizes) => {
                     self.numa_cma = sizes;
-                    said(NO_AREAS, sizes.total_bytes == 0)
+                    Ok(())
                 }
                 None => Err(
                     "numa_cma= takes node:size[,node:size...], with nodes from 0 to 63 and sizes \
@@ -183,11 +180,6 @@ impl CoreParameters {
     }
 }
 
-/// What has no effect is read and said, unless nothing was asked for.
-const fn said(reason: &'static str, is_nothing: bool) -> Result<(), &'static str> {
-    if is_nothing { Ok(()) } else { Err(reason) }
-}
-
 /// A size or a part.
 fn core_size(value: &str) -> Option<CoreSize> {
     match value.strip_suffix('%') {
@@ -233,13 +225,11 @@ mod tests {
     use std::string::String;
     use std::vec::Vec;
 
-    /// What is said of a line, without what is only not supported.
+    /// What is said of a line.
     fn parse(line: &str) -> (Parameters, Vec<String>) {
         let mut problems = Vec::new();
-        let parameters = Parameters::parse(line, &mut |problem| match problem.reason {
-            Some(NO_AREAS) => {}
-            _ => problems.push(std::format!("{problem}")),
-        });
+        let parameters =
+            Parameters::parse(line, &mut |problem| problems.push(std::format!("{problem}")));
         (parameters, problems)
     }
 
@@ -407,16 +397,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_said_once_for_each_word() {
+    fn what_is_taken_is_not_answered() {
         let reasons = |line| {
             let mut reasons = Vec::new();
             Parameters::parse(line, &mut |problem| reasons.push(problem.reason));
             reasons
         };
-        let core = reasons("kernelcore=1G movablecore=10%");
-        assert!(core.is_empty());
-        let areas = reasons("cma=1M cma_pernuma=1M numa_cma=0:1M");
-        assert_eq!(areas, [Some(NO_AREAS); 3]);
+        assert_eq!(reasons("kernelcore=1G movablecore=10%"), []);
+        assert_eq!(reasons("cma=1M cma_pernuma=1M numa_cma=0:1M"), []);
         let nothing = "kernelcore=0 movablecore=0% cma=0 cma_pernuma=0 numa_cma=0:0";
         assert_eq!(reasons(nothing), []);
     }

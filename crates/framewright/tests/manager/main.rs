@@ -9,6 +9,7 @@ mod common;
 
 mod ageing;
 mod aids;
+mod areas;
 mod away;
 mod bad_types;
 mod boot_pages;

@@ -156,6 +156,7 @@ impl<P: Platform> Manager<P> {
         if !movable.is_empty() {
             manager.grade_at_boot(&movable);
         }
+        manager.moving.failed_area_bytes = manager.make_areas(&input.parameters.areas);
         manager.times.bring_up_ns = since();
         if manager.zones.iter().all(|zone| !zone.sections().are_left()) {
             manager.times.all_memory_ns = manager.times.bring_up_ns;

@@ -17,6 +17,7 @@
 //! Counts of blocks and maps of 512 bits take the place of Linux's scanners. No call to the mover
 //! is made under a lock, pinned, or from a free.
 
+mod area;
 mod compact;
 mod contiguous;
 mod grade;
@@ -24,9 +25,11 @@ mod range;
 mod runs;
 mod vacate;
 
+pub use crate::manager::state::areas::{AreaCounts, AreaName, MOST_AREAS};
 pub use crate::manager::state::moving::{
     MoveFailed, MoveToken, Mover, MovingEvents, NotNow, Occupant,
 };
+pub use area::AreaError;
 pub use compact::{CompactError, Compacted};
 pub use contiguous::{ContiguousError, ContiguousRequest};
 pub use grade::GradeError;

@@ -1,5 +1,6 @@
 //! Everything that a manager keeps, in parts that know nothing of it.
 
+pub(crate) mod areas;
 pub(crate) mod debug;
 pub(crate) mod isolations;
 pub(crate) mod moving;

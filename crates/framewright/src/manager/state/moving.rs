@@ -4,6 +4,7 @@
 //! its lock.
 
 use crate::firmware::MovableStarts;
+use crate::manager::state::areas::{Area, MOST_AREAS};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
@@ -130,6 +131,11 @@ pub(crate) struct MovingState {
     pub(crate) counters: MovingCounters,
     /// Where memory for what can be moved alone began at bring-up.
     pub(crate) starts: MovableStarts,
+    pub(crate) areas: [SpinLock<Option<Area>>; MOST_AREAS],
+    /// Frames of all areas.
+    pub(crate) area_pages: AtomicU64,
+    /// Bytes that the command line wanted set aside and that could not be.
+    pub(crate) failed_area_bytes: u64,
 }
 
 impl MovingState {
@@ -139,6 +145,9 @@ impl MovingState {
             has_mover: AtomicBool::new(false),
             counters: MovingCounters::default(),
             starts: MovableStarts::NONE,
+            areas: core::array::from_fn(|_| SpinLock::new(None)),
+            area_pages: AtomicU64::new(0),
+            failed_area_bytes: 0,
         }
     }
 

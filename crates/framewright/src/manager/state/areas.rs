@@ -1,0 +1,213 @@
+//! Reserve areas: their names, and which of their frames were handed out.
+//!
+//! Each area is under a lock of its own, which is held for a look at its bitmap: a bit for each
+//! frame, set from before the frame is vacated until it is released.
+
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{Order, Pfn, PfnRange};
+
+/// How many areas there can be.
+pub const MOST_AREAS: usize = 16;
+/// Bytes of a name.
+const NAME_BYTES: usize = 16;
+
+/// The name of an area: up to 16 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AreaName {
+    bytes: [u8; NAME_BYTES],
+    len: usize,
+}
+
+impl AreaName {
+    /// One of at most 16 bytes of printable ASCII without a slash; nothing for others.
+    #[must_use]
+    pub fn new(name: &str) -> Option<Self> {
+        let fits = name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+        let mut bytes = [0; NAME_BYTES];
+        bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        (fits && !name.is_empty()).then_some(Self { bytes, len: name.len() })
+    }
+
+    /// A name and a number.
+    pub(crate) fn numbered(name: &str, number: usize) -> Option<Self> {
+        let mut numbered = Self::new(name)?;
+        let (tens, ones) = (number / 10 % 10, number % 10);
+        for digit in [tens, ones].into_iter().skip(usize::from(number < 10)) {
+            *numbered.bytes.get_mut(numbered.len)? = b'0' + u8::try_from(digit).ok()?;
+            numbered.len += 1;
+        }
+        Some(numbered)
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("")
+    }
+}
+
+/// What an area did, and what is left of it (Linux: `/sys/kernel/mm/cma/`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AreaCounts {
+    /// Frames of it.
+    pub total_pages: u64,
+    /// Of these, those that nobody was given by the area; movable memory may be in them.
+    pub available_pages: u64,
+    /// Frames that were asked for and given.
+    pub success_pages: u64,
+    /// Frames that were asked for in vain.
+    pub fail_pages: u64,
+    /// Frames that came back.
+    pub released_pages: u64,
+}
+
+/// One area, under its lock.
+pub(crate) struct Area {
+    pub(crate) name: AreaName,
+    pub(crate) pages: PfnRange,
+    /// A bit for each frame: handed out, or about to be.
+    bits: &'static [AtomicU64],
+    pub(crate) counts: AreaCounts,
+}
+
+impl Area {
+    /// One whose frames are all available. `bits` are zero.
+    pub(crate) fn new(name: AreaName, pages: PfnRange, bits: &'static [AtomicU64]) -> Self {
+        let counts = AreaCounts {
+            total_pages: pages.pages(),
+            available_pages: pages.pages(),
+            ..AreaCounts::default()
+        };
+        Self { name, pages, bits, counts }
+    }
+
+    /// Calls `change` for each word that has a part of `run`, with the bits of that part.
+    fn words(&self, run: PfnRange, mut change: impl FnMut(&AtomicU64, u64) -> bool) -> bool {
+        let (mut bit, end) = (run.start.0 - self.pages.start.0, run.end.0 - self.pages.start.0);
+        while bit < end {
+            let Some(word) = usize::try_from(bit / 64).ok().and_then(|word| self.bits.get(word))
+            else {
+                return false;
+            };
+            let upto = (bit / 64 * 64 + 64).min(end);
+            let mask = (u64::MAX >> (64 - (upto - bit))) << (bit % 64);
+            if !change(word, mask) {
+                return false;
+            }
+            bit = upto;
+        }
+        true
+    }
+
+    /// The lowest aligned run at or above `from` of which nothing was handed out.
+    pub(crate) fn find(&self, from: Pfn, pages: u64, align: Order) -> Option<PfnRange> {
+        let mut start = from.max(self.pages.start);
+        loop {
+            start = Pfn(start.0.checked_next_multiple_of(align.pages())?);
+            let end = Pfn(start.0.checked_add(pages)?);
+            if end > self.pages.end {
+                return None;
+            }
+            let run = PfnRange { start, end };
+            let mut taken = None;
+            let mut at = start.0;
+            self.words(run, |word, mask| {
+                let set = word.load(Ordering::Relaxed) & mask;
+                if set != 0 {
+                    let base = (at - self.pages.start.0) / 64 * 64 + self.pages.start.0;
+                    taken = Some(base + u64::from(63 - set.leading_zeros()));
+                }
+                at += u64::from(mask.count_ones());
+                set == 0
+            });
+            match taken {
+                None => return Some(run),
+                Some(last) => start = Pfn(last + 1),
+            }
+        }
+    }
+
+    /// Marks a run as handed out, or as available again.
+    pub(crate) fn mark(&mut self, run: PfnRange, out: bool) {
+        self.words(run, |word, mask| {
+            let old = word.load(Ordering::Relaxed);
+            word.store(if out { old | mask } else { old & !mask }, Ordering::Relaxed);
+            true
+        });
+        if out {
+            self.counts.available_pages -= run.pages();
+        } else {
+            self.counts.available_pages += run.pages();
+        }
+    }
+
+    /// Whether all of a run was handed out.
+    pub(crate) fn is_out(&self, run: PfnRange) -> bool {
+        !run.is_empty()
+            && run.start >= self.pages.start
+            && run.end <= self.pages.end
+            && self.words(run, |word, mask| word.load(Ordering::Relaxed) & mask == mask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn area(pages: PfnRange) -> Area {
+        let words = pages.pages().div_ceil(64);
+        let bits: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Area::new(AreaName::new("one").expect("a name"), pages, bits.leak())
+    }
+
+    #[test]
+    fn runs_are_found_as_a_model_finds_them() {
+        let pages = PfnRange::new(512, 512 + 700);
+        let mut area = area(pages);
+        let mut model = [false; 700];
+        let mut seed = 3_u64;
+        for _ in 0..4000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (size, of) = (1 + (seed >> 40) % 90, u8::try_from(seed >> 60).expect("small") % 7);
+            let align = Order::new(of).expect("small");
+            let free = |start: u64| (start..start + size).all(|at| !model[(at - 512) as usize]);
+            let expected = (512..=1212 - size)
+                .find(|&start| start.is_multiple_of(align.pages()) && free(start))
+                .map(|start| PfnRange::new(start, start + size));
+            assert_eq!(area.find(Pfn(0), size, align), expected);
+            let run = match expected {
+                Some(run) if seed >> 33 & 3 != 0 => run,
+                _ => {
+                    // What is given back, if all of it is out.
+                    let start = 512 + (seed >> 20) % 600;
+                    let run = PfnRange::new(start, start + 1 + (seed >> 50) % 100);
+                    let inside = run.end.0 <= 1212;
+                    let out =
+                        inside && (run.start.0..run.end.0).all(|at| model[(at - 512) as usize]);
+                    assert_eq!(area.is_out(run), out);
+                    if out {
+                        area.mark(run, false);
+                        (run.start.0..run.end.0).for_each(|at| model[(at - 512) as usize] = false);
+                    }
+                    continue;
+                }
+            };
+            area.mark(run, true);
+            (run.start.0..run.end.0).for_each(|at| model[(at - 512) as usize] = true);
+            let left = model.iter().filter(|&&out| !out).count() as u64;
+            assert_eq!(area.counts.available_pages, left);
+        }
+    }
+
+    #[test]
+    fn names_are_short_and_have_no_slash() {
+        assert!(AreaName::new("").is_none() && AreaName::new("a/b").is_none());
+        assert!(AreaName::new("12345678901234567").is_none());
+        let name = AreaName::numbered("pernuma", 63).expect("short");
+        assert_eq!(
+            (name.as_str(), AreaName::numbered("numa", 7).expect("short").as_str()),
+            ("pernuma63", "numa7")
+        );
+    }
+}

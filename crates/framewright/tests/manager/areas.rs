@@ -1,0 +1,156 @@
+//! Reserve areas: lent to what can be moved, had back as one piece.
+
+use crate::common::{Fake, bring_up_with, check, mib, parameters, settled};
+use framewright::manager::{AreaError, AreaName, Budget};
+use framewright::units::{Order, Pfn, PfnRange};
+use framewright::vmemmap_space::BlockRange;
+use framewright::zone::{Grade, MigrateType};
+use framewright::{AllocateError, Request};
+use framewright_testkit::workload::Handles;
+use framewright_testkit::{FakeMachine, Owner};
+
+const MIB: u64 = 256;
+
+fn machine(size_mib: u64, line: &str) -> Fake {
+    let machine = FakeMachine::builder().ram(mib(0, size_mib)).build();
+    bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
+}
+
+fn name(text: &str) -> AreaName {
+    AreaName::new(text).expect("a name")
+}
+
+/// 64 MiB with a pinned page in the second 16: requests of 16 MiB get the others, then none.
+#[test]
+fn a_pinned_page_costs_one_place_and_is_counted() {
+    let manager = machine(192, "");
+    let area = BlockRange::new(40, 72);
+    let moving = manager.moving();
+    let number = moving.create_area(name("camera"), area).expect("free");
+    check(&manager);
+    let handles = Handles::new(&manager, 1 << 15).expect("memory");
+    let base = area.start.start().0;
+    // Lent, until some of it lies in the second place.
+    let second = PfnRange::new(base + 16 * MIB, base + 32 * MIB);
+    let pinned = loop {
+        let handle = handles.allocate(Order::PAGE).expect("memory");
+        if handles.range(handle).is_some_and(|run| second.contains(run.start)) {
+            break handle;
+        }
+    };
+    handles.pin(pinned, true).expect("held");
+    let moving = moving.by(&handles);
+    let mut get = || moving.allocate_in_area(number, 16 * MIB, Order::PAGE, Budget::UNLIMITED);
+    let mut places = Vec::new();
+    let pin = handles.range(pinned).expect("held").start;
+    while let Ok(run) = get() {
+        assert!(!run.contains(pin));
+        places.push(run.start.0 - base);
+        check(&manager);
+    }
+    // After what is pinned the next place is one alignment, here a page, after the last attempt.
+    assert_eq!((places.len(), places[0]), (3, 0));
+    assert_eq!(get(), Err(AreaError::NoRun { pages: 16 * MIB }));
+    let (_, _, counts) = moving.area(number).expect("there");
+    assert_eq!(counts.success_pages, 3 * 16 * MIB);
+    assert_eq!(counts.fail_pages, 2 * 16 * MIB);
+    assert_eq!(counts.available_pages, 16 * MIB);
+    for handle in handles.held() {
+        handles.check(handle).expect("intact");
+    }
+    for place in places {
+        let run = PfnRange::new(base + place, base + place + 16 * MIB);
+        // SAFETY: the area gave it to this test, which uses it no more.
+        unsafe { moving.release_to_area(number, run) }.expect("ours");
+        // SAFETY: it is refused.
+        let again = unsafe { moving.release_to_area(number, run) };
+        assert_eq!(again, Err(AreaError::NotOut(run)));
+    }
+    let (_, _, counts) = moving.area(number).expect("there");
+    assert_eq!((counts.released_pages, counts.available_pages), (3 * 16 * MIB, 64 * MIB));
+    drop(handles);
+    check(&manager);
+}
+
+/// Places that are aligned to 16 MiB: the first, the third, the fourth.
+#[test]
+fn aligned_requests_get_the_places_that_linux_gives() {
+    let manager = machine(192, "");
+    let area = BlockRange::new(40, 72);
+    let moving = manager.moving();
+    let number = moving.create_area(name("camera"), area).expect("free");
+    let pin = manager
+        .allocate_at(Pfn(area.start.start().0 + 20 * MIB), Order::PAGE, MigrateType::Movable)
+        .expect("free");
+    let align = Order::new(12).expect("16 MiB");
+    let mut places = Vec::new();
+    for _ in 0..4 {
+        match moving.allocate_in_area(number, 16 * MIB, align, Budget::UNLIMITED) {
+            Ok(run) => places.push((run.start.0 - area.start.start().0) / MIB),
+            Err(error) => assert_eq!(error, AreaError::NoRun { pages: 16 * MIB }),
+        }
+    }
+    assert_eq!(places, [0, 32, 48]);
+    let (_, _, counts) = moving.area(number).expect("there");
+    assert_eq!((counts.success_pages, counts.fail_pages), (12288, 4096));
+    manager.give_back(pin).expect("ours");
+    check(&manager);
+}
+
+#[test]
+fn the_command_line_sets_areas_aside() {
+    let manager = machine(256, "cma=32M");
+    let moving = manager.moving();
+    let (own, pages, _) = moving.area(0).expect("made at bring-up");
+    assert_eq!(
+        (own.as_str(), pages.pages(), moving.area_pages()),
+        ("reserved", 32 * MIB, 32 * MIB)
+    );
+    assert_eq!(moving.grade_of(pages.start), Some(Grade::Removable));
+    check(&manager);
+    let placed = machine(256, "cma=32M@128M");
+    assert_eq!(placed.moving().area(0).expect("made").1.start, Pfn(128 * MIB));
+    let window = machine(256, "cma=32M@127M-200M");
+    assert_eq!(window.moving().area(0).expect("made").1.start, Pfn(128 * MIB));
+    let too_much = machine(64, "cma=1G");
+    assert!(too_much.moving().area(0).is_none());
+    assert_eq!(too_much.totals().isolated_pages, 0);
+    check(&too_much);
+    let per_node = machine(256, "cma_pernuma=16M numa_cma=0:8M");
+    let names: Vec<String> = (0..16)
+        .filter_map(|number| per_node.moving().area(number))
+        .map(|(name, _, _)| name.as_str().to_owned())
+        .collect();
+    assert_eq!(names, ["pernuma0", "numa0"]);
+    check(&per_node);
+}
+
+#[test]
+fn wrong_calls_change_nothing() {
+    let manager = machine(128, "");
+    let moving = manager.moving();
+    let no_area = moving.allocate_in_area(3, 1, Order::PAGE, Budget::UNLIMITED);
+    assert_eq!(no_area, Err(AreaError::NoArea(3)));
+    let far = moving.allocate_in_area(999, 1, Order::PAGE, Budget::UNLIMITED);
+    assert_eq!(far, Err(AreaError::NoArea(999)));
+    let fixed = Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::PAGE) };
+    let fixed = manager.allocate(&fixed).expect("memory");
+    settled(&manager);
+    let block = u32::try_from(fixed.start.0 / 512).expect("small");
+    let before = settled(&manager);
+    let error = moving.create_area(name("x"), BlockRange::new(block, block + 1));
+    assert!(matches!(error, Err(AreaError::Grade(_))), "{error:?}");
+    assert_eq!(settled(&manager), before);
+    let one = moving.create_area(name("x"), BlockRange::new(20, 24)).expect("free");
+    let twice = moving.create_area(name("x"), BlockRange::new(24, 26));
+    assert_eq!(twice, Err(AreaError::Exists(name("x"))));
+    let none = moving.allocate_in_area(one, 0, Order::PAGE, Budget::UNLIMITED);
+    assert_eq!(none, Err(AreaError::Memory(AllocateError::BadSize { pages: 0 })));
+    let much = moving.allocate_in_area(one, u64::MAX, Order::MAX, Budget::UNLIMITED);
+    assert_eq!(much, Err(AreaError::NoRun { pages: u64::MAX }));
+    let over = moving.allocate_in_area(one, 512, Order::PAGE, Budget::until(0));
+    // Nothing has to be moved.
+    assert!(over.is_ok());
+    manager.give_back(fixed).expect("ours");
+    check(&manager);
+}
