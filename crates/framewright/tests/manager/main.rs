@@ -31,6 +31,8 @@ mod owned;
 mod pages;
 mod parts;
 mod platform;
+mod policies;
+mod policies_model;
 mod pool_errors;
 mod pool_fill;
 mod pool_maps;

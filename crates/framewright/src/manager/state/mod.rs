@@ -13,6 +13,7 @@ use crate::manager::init::seed::ShuffleSeed;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;
+use crate::manager::state::numa::NumaSettings;
 use crate::manager::state::pools::Pools;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
@@ -83,6 +84,7 @@ pub struct Manager<P: Platform> {
     /// Whether any zone has several parts.
     pub(crate) is_divided: bool,
     pub(crate) pressure: PressureState,
+    pub(crate) numa: NumaSettings,
     pub(crate) debug: DebugState,
     pub(crate) isolations: SpinLock<Isolations>,
     pub(crate) tunables: SpinLock<Tunables>,

@@ -2,6 +2,7 @@
 //! asked for.
 
 use crate::parameters::{Pages, Parameters};
+use crate::units::MAX_NODES;
 use crate::zone::{
     LOWMEM_RESERVE_RATIO, Zone, ZoneKind, default_min_free_kbytes, lowmem_reserve, watermarks,
 };
@@ -38,6 +39,8 @@ pub(crate) struct Tunables {
     pub(crate) min_free_kbytes: u64,
     pub(crate) watermark_scale_factor: u64,
     pub(crate) lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
+    /// What each node can move in a second; 0 where it is not known.
+    pub(crate) bandwidths: [u64; MAX_NODES],
 }
 
 impl Tunables {
@@ -47,6 +50,7 @@ impl Tunables {
             min_free_kbytes: parameters.min_free_kbytes.unwrap_or_else(default),
             watermark_scale_factor: parameters.watermark_scale_factor,
             lowmem_reserve_ratio: LOWMEM_RESERVE_RATIO,
+            bandwidths: [0; MAX_NODES],
         }
     }
 
