@@ -53,6 +53,7 @@ mod shortfall;
 mod shortfall_model;
 mod shuffle;
 mod threads;
+mod tiers;
 mod vmemmap;
 mod vmemmap_layouts;
 mod zone_parts;

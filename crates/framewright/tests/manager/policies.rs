@@ -1,10 +1,10 @@
 //! NUMA policies: which node serves, what is refused, what is counted, and what the control files
-//! of weights and tiers say. The vectors are Linux's (`mm/mempolicy.c`, `mm/memory-tiers.c`).
+//! of weights say. The vectors are Linux's (`mm/mempolicy.c`).
 
 use super::HERE;
 use crate::common::{Fake, bring_up_with, check, is_careful, order, parameters, settled};
 use framewright::manager::{
-    InterleaveCursor, NumaPolicy, Placed, PolicyError, PolicyMode, Weights, tier,
+    InterleaveCursor, NumaPolicy, Placed, PolicyError, PolicyMode, Weights,
 };
 use framewright::memblock::NodeChoice;
 use framewright::procfs::{FileError, FileSystem};
@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const RUN: u8 = 10;
 const RUN_PAGES: u64 = 1 << RUN;
 
-fn node(index: usize) -> NodeId {
+pub(crate) fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
 }
 
-fn nodes(list: &str) -> NodeMask {
+pub(crate) fn nodes(list: &str) -> NodeMask {
     list.parse().expect("a list of nodes")
 }
 
@@ -34,7 +34,7 @@ fn place(index: usize, mib: u64) -> PhysRange {
 }
 
 /// Nodes of so many MiB each, none of 0; one CPU on each of the first two, in one zone each.
-fn machine(sizes: &[u64]) -> Builder {
+pub(crate) fn machine(sizes: &[u64]) -> Builder {
     let start = FakeMachine::builder().nodes(sizes.len()).cpus_on(0, 1).cpus_on(1, 1);
     sizes.iter().enumerate().fold(start, |machine, (index, &size)| {
         let range = place(index, size.max(1));
@@ -61,7 +61,7 @@ fn fill(manager: &Fake, index: usize) -> Vec<PfnRange> {
     taken
 }
 
-fn read(manager: &Fake, path: &str) -> Result<String, FileError> {
+pub(crate) fn read(manager: &Fake, path: &str) -> Result<String, FileError> {
     let (mut text, table) = (String::new(), manager.files());
     FileSystem::new(&[&table]).read(path, &mut text).map(|()| text)
 }
@@ -491,6 +491,49 @@ fn wrong_requests_are_refused_and_change_nothing() {
     assert_eq!(settled(manager).allocated_pages, 0);
 }
 
+/// Settings change while requests read them one by one: every page comes from where it may, and
+/// nothing is lost.
+#[test]
+fn settings_may_change_under_requests() {
+    let machine = machine(&[128, 128, 128]).cpus_on(2, 1).build();
+    let manager = &HERE.bring_up(machine);
+    let numa = manager.numa();
+    let request = Request { fail_fast: true, ..Request::new(Order::PAGE) };
+    let work = |cpu: usize| {
+        let (mut cursor, mut pages) = (InterleaveCursor::START, [Pfn(0); 100]);
+        for round in 0..300 {
+            let policy = match round % 3 {
+                0 => NumaPolicy::weighted_interleave(nodes("0-2")),
+                1 => NumaPolicy::bind(nodes("1-2")),
+                _ => NumaPolicy::preferred_many(NodeMask::only(node(cpu))),
+            };
+            let some = &mut pages[..1 + round % 100];
+            let placed = numa.allocate_bulk(&request, &policy, &mut cursor, some);
+            let placed = placed.expect("there is memory");
+            assert_eq!(placed.pages, some.len());
+            let on = |index| placed.on(node(index));
+            assert_eq!(on(0) + on(1) + on(2), placed.pages);
+            assert!(round % 3 != 1 || on(0) == 0, "bound to the others");
+            let one = numa.allocate(&request, &policy, &mut cursor).expect("there is memory");
+            manager.give_back(one.range).expect("allocated");
+            manager.give_back_bulk(some).expect("allocated");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| machine.run_on(1, || work(1)));
+        let change = |round: u64| {
+            let of = node(usize::try_from(round % 3).expect("small"));
+            numa.set_bandwidth(of, round % 7 * 100).expect("a node");
+            numa.set_weights_auto(true);
+            numa.set_weight(of, 1 + round % 255).expect("a weight");
+        };
+        scope.spawn(move || machine.run_on(2, || (0..3000).for_each(change)));
+        work(0);
+    });
+    check(manager);
+    assert_eq!(settled(manager).allocated_pages, 0);
+}
+
 #[test]
 fn weights_are_files_and_follow_bandwidths_until_somebody_sets_one() {
     let manager = up(&[128, 128, 128, 0]);
@@ -530,62 +573,4 @@ fn weights_are_files_and_follow_bandwidths_until_somebody_sets_one() {
     assert_eq!(numa.set_weight(node(9), 3), Err(PolicyError::NoNode(node(9))));
     assert_eq!(numa.set_bandwidth(node(9), 3), Err(PolicyError::NoNode(node(9))));
     assert_eq!(all(), [8, 2, 21]);
-}
-
-/// Two sockets, and a CXL node near each: 2 to 0, 3 to 1.
-fn sockets(cxl_of_first_mib: u64) -> Fake {
-    let machine = machine(&[128, 128, cxl_of_first_mib, 128]);
-    let machine = machine.distance(0, 1, 21).distance(0, 2, 14).distance(1, 3, 14);
-    let manager = HERE.bring_up(machine.distance(0, 3, 24).distance(1, 2, 24).build());
-    let slow = tier::tier_of(tier::UNKNOWN_DEVICE_DISTANCE);
-    for index in [2, 3] {
-        manager.numa().set_tier(node(index), slow).expect("a node");
-    }
-    manager
-}
-
-#[test]
-fn pages_are_demoted_to_the_nearest_of_the_next_tier() {
-    let manager = sockets(128);
-    let numa = manager.numa();
-    let targets = |numa: framewright::manager::Numa<'_, FakeMachine>| {
-        [0, 1, 2, 3].map(|index| numa.demotion_targets(node(index)).to_string())
-    };
-    assert_eq!(targets(numa), ["2", "3", "", ""]);
-    assert_eq!(numa.demotion_allowed(node(0)), nodes("2-3"));
-    // A node without memory is no target.
-    let other = sockets(0);
-    assert_eq!(targets(other.numa()), ["3", "3", "", ""]);
-    // A tier between: it comes next, and all below it are allowed.
-    numa.set_tier(node(1), 9).expect("a node");
-    assert_eq!(targets(numa), ["1", "3", "", ""]);
-    assert_eq!(numa.demotion_allowed(node(0)), nodes("1-3"));
-    assert_eq!(numa.demotion_allowed(node(1)), nodes("2-3"));
-    assert_eq!(numa.demotion_allowed(node(3)), NodeMask::EMPTY);
-    // All that are equally near.
-    let machine = machine(&[128, 128, 128, 128]);
-    let alike = HERE.bring_up(machine.distance(0, 2, 14).distance(0, 3, 14).build());
-    for index in [2, 3] {
-        alike.numa().set_tier(node(index), 22).expect("a node");
-    }
-    assert_eq!(alike.numa().demotion_targets(node(0)), nodes("2-3"));
-    assert_eq!(alike.numa().set_tier(node(4), 1), Err(PolicyError::NoNode(node(4))));
-    assert_eq!(alike.numa().demotion_targets(node(63)), NodeMask::EMPTY);
-}
-
-#[test]
-fn tiers_are_files() {
-    let manager = sockets(128);
-    let list = |of: u32| {
-        read(&manager, &format!("/sys/devices/virtual/memory_tiering/memory_tier{of}/nodelist"))
-    };
-    assert_eq!((list(4).as_deref(), list(22).as_deref()), (Ok("0-1\n"), Ok("2-3\n")));
-    assert_eq!((list(5), list(256)), (Err(FileError::NotFound), Err(FileError::NotFound)));
-    manager.numa().set_tier(node(3), 5).expect("a node");
-    assert_eq!((list(5).as_deref(), list(22).as_deref()), (Ok("3\n"), Ok("2\n")));
-    let (table, mut names) = (manager.files(), Vec::new());
-    FileSystem::new(&[&table])
-        .list("/sys/devices/virtual/memory_tiering", &mut |name, _| names.push(name.to_owned()))
-        .expect("a folder");
-    assert_eq!(names, ["memory_tier22", "memory_tier4", "memory_tier5"]);
 }
