@@ -9,8 +9,9 @@
 //! makes a worker for each CPU, and decides when to stop. A failure is returned and leaves
 //! everything as it was then.
 //!
-//! A [`Pile`] holds any number of runs without memory for a list, and can be accessed through a
-//! [`Window`]. [`vmemmap_space`] is a suite for the page tables of the vmemmap.
+//! [`Handles`] are memory that can be moved while it is used. A [`Pile`] holds any number of runs
+//! without memory for a list, and can be accessed through a [`Window`]. [`vmemmap_space`] is a
+//! suite for the page tables of the vmemmap.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
@@ -31,6 +32,7 @@
 
 mod check;
 mod failure;
+mod handles;
 mod pile;
 mod random;
 mod shared;
@@ -41,6 +43,7 @@ mod window;
 mod worker;
 
 pub use failure::Failure;
+pub use handles::{Habits, Handle, HandleError, Handles};
 pub use pile::{Pile, PileError};
 pub use random::Random;
 pub use shared::Shared;

@@ -136,8 +136,8 @@ pub mod zone;
 
 pub use block::MigrateType;
 pub use manager::{
-    AllocateError, BringUp, BringUpError, BringUpFailed, Frames, Manager, Reclaim, ReferenceError,
-    Request, Shortage,
+    AllocateError, BringUp, BringUpError, BringUpFailed, Frames, Manager, MoveFailed, MoveToken,
+    Mover, NotNow, Occupant, Reclaim, ReferenceError, Request, Shortage,
 };
 pub use page::{Page, PartOf};
 pub use parameters::Parameters;

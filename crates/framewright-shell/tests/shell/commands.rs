@@ -69,12 +69,13 @@ fn files_are_read_written_and_listed() {
         "5000\n"
     );
     assert_eq!(bench.says("ls"), "proc/\nsys/\n");
-    let vm = "compact_memory\nlowmem_reserve_ratio\nmin_free_kbytes\nwatermark_scale_factor\n";
+    let vm = "compact_memory\ncompaction_proactiveness\nextfrag_threshold\nlowmem_reserve_ratio\n\
+              min_free_kbytes\nwatermark_scale_factor\n";
     assert_eq!(bench.says("ls /proc/sys/vm"), vm);
     assert!(
         bench
             .says("ls -l /proc/sys/vm")
-            .starts_with("--w------- compact_memory\n-rw-r--r-- lowmem")
+            .starts_with("--w------- compact_memory\n-rw-r--r-- compaction")
     );
     assert!(bench.says("cat /proc/buddyinfo").starts_with("Node 0, zone      DMA "));
     assert_eq!(bench.says("cat /proc/sys/vm/min_free_kbytes > /proc/sys/vm/min_free_kbytes"), "");

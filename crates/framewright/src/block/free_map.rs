@@ -32,6 +32,18 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         }
     }
 
+    /// Its words: a bit for each frame that is free.
+    pub(crate) fn words(&self) -> [u64; WORDS] {
+        core::array::from_fn(|word| self.words[word].load(Ordering::Relaxed))
+    }
+
+    /// Makes the frames of these bits free.
+    pub(crate) fn add_words(&self, frames: &[u64; WORDS]) {
+        for (word, frames) in self.words.iter().zip(frames) {
+            word.store(word.load(Ordering::Relaxed) | frames, Ordering::Relaxed);
+        }
+    }
+
     /// Makes every frame not free.
     pub fn clear(&self) {
         for word in &self.words {

@@ -177,6 +177,26 @@ impl BlockTable {
         Some(entry.state())
     }
 
+    /// [`head_of`](Self::head_of) for those without the lock: a guess, as blocks may be merged and
+    /// divided meanwhile.
+    pub(crate) fn head_unlocked(&self, index: u32) -> Option<(u32, BlockState)> {
+        let first = index & !(GROUP - 1);
+        if index >= self.len() {
+            return None;
+        }
+        let Some(state) = self.state_if_ready(index) else {
+            return Some((first, self.heads.get((index / GROUP) as usize)?.state()));
+        };
+        if !state.is(State::Inner) {
+            return Some((index, state));
+        }
+        (1..=GROUP.trailing_zeros()).find_map(|level| {
+            let candidate = index & !((1 << level) - 1);
+            let state = self.state_if_ready(candidate)?;
+            (!state.is(State::Inner)).then_some((candidate, state))
+        })
+    }
+
     /// The first index from `index` on whose group is ready; past the end of the table when none
     /// is.
     pub(crate) fn next_ready(&self, index: u32) -> u32 {

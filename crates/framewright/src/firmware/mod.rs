@@ -7,12 +7,14 @@
 mod kind;
 mod map;
 mod merge;
+mod movable;
 mod overlay;
 mod steps;
 mod topology;
 
 pub use kind::MemoryKind;
 pub use map::{MapBuilder, MapError, MapRange, MemoryMap};
+pub use movable::{CoreSize, KernelCore, MovableSetting, MovableStarts, movable_starts};
 pub use overlay::{MemoryRun, NodeRange, NodeRanges, node_ranges};
 pub use topology::{
     LOCAL_DISTANCE, MemoryAffinity, Owner, REMOTE_DISTANCE, Topology, TopologyError,

@@ -5,6 +5,7 @@
 //! `manager.vmemmap().bytes()`. Each borrows the manager and has no state.
 
 use crate::manager::state::Manager;
+use crate::manager::state::moving::Mover;
 use crate::platform::Platform;
 
 macro_rules! facets {
@@ -56,4 +57,36 @@ facets! {
     numa -> Numa;
     /// What debug aids found.
     debug -> Debugging;
+}
+
+/// Moving what is in memory: vacating, ranges at a given place, compaction.
+pub struct Moving<'m, P: Platform> {
+    pub(crate) manager: &'m Manager<P>,
+    /// Who moves contents, where it is not the one that is registered.
+    pub(crate) by: Option<&'m dyn Mover>,
+}
+
+impl<P: Platform> Clone for Moving<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Moving<'_, P> {}
+
+impl<P: Platform> Manager<P> {
+    /// Moving what is in memory: vacating, ranges at a given place, compaction.
+    #[must_use]
+    pub const fn moving(&self) -> Moving<'_, P> {
+        Moving { manager: self, by: None }
+    }
+}
+
+impl<'m, P: Platform> Moving<'m, P> {
+    /// Lets `mover` move contents in the calls on what this returns, and not the mover that is
+    /// registered.
+    #[must_use]
+    pub const fn by(self, mover: &'m dyn Mover) -> Self {
+        Self { by: Some(mover), ..self }
+    }
 }

@@ -5,8 +5,9 @@
 //! across zones and nodes, and `reclaim` those that find too little. The `facets` lead to
 //! everything else: `hugetlb` keeps pools of huge pages, `vmemmap` brings up withheld memory and
 //! gives the descriptors of huge pages back (HVO), `refcount` counts references, `isolate` takes
-//! blocks out of circulation, `policy` says which nodes may serve and `tier` how slow they are,
-//! `reporting` is what a reporter shares with everybody. What they share is in `state`.
+//! blocks out of circulation, `moving` vacates and compacts, `policy` says which nodes may serve
+//! and `tier` how slow they are, `reporting` is what a reporter shares with everybody. What they
+//! share is in `state`.
 //!
 //! ```text
 //!   allocate_order, free_order ──> pcp ──refill, drain──> zone
@@ -56,6 +57,7 @@ mod hugetlb;
 mod init;
 mod isolate;
 mod misuse;
+mod moving;
 mod numa;
 mod owned;
 mod pages;
@@ -77,11 +79,16 @@ mod zone_view;
 
 pub use crate::vmemmap::VmemmapFallback;
 pub use facets::{
-    Caches, Debugging, Hugetlb, Isolation, Numa, Pressure, References, Sysctl, Vmemmap,
+    Caches, Debugging, Hugetlb, Isolation, Moving, Numa, Pressure, References, Sysctl, Vmemmap,
 };
 pub(crate) use hugetlb::Loan;
 pub use hugetlb::{BootFill, BootPool, Poisoned, Pool, Resized};
 pub use init::{BringUp, BringUpError, BringUpFailed, PlatformFault, ShuffleSeed};
+pub use moving::{
+    Budget, CompactError, Compacted, ContiguousError, ContiguousRequest, MoveFailed, MoveToken,
+    Mover, MovingEvents, NotNow, Obstacle, ObstacleKind, Obstacles, Occupant, RangeError,
+    VacateError, Vacated,
+};
 pub use owned::Frames;
 pub use pcp::CpuCacheInfo;
 pub use policy::{

@@ -3,7 +3,8 @@
 
 use crate::manager::facets::Sysctl;
 use crate::manager::state::tunables::{
-    MOST_MIN_FREE_KBYTES, SCALE_FACTORS, SettingsError, Tunables,
+    MOST_EXTFRAG_THRESHOLD, MOST_MIN_FREE_KBYTES, MOST_PROACTIVENESS, SCALE_FACTORS, SettingsError,
+    Tunables,
 };
 use crate::platform::Platform;
 use crate::zone::ZoneKind;
@@ -67,5 +68,45 @@ impl<P: Platform> Sysctl<'_, P> {
     /// Changes them, and with them every zone's reserves.
     pub fn set_lowmem_reserve_ratio(self, ratio: [u64; ZoneKind::COUNT]) {
         self.change(|tunables| tunables.lowmem_reserve_ratio = ratio);
+    }
+
+    /// The fragmentation index up to which a request fails for want of memory rather than for
+    /// fragmentation, so that compaction is no help (Linux: `mm/compaction.c`,
+    /// `compaction_suitable`); see [`suitability`](crate::zone::suitability).
+    #[must_use]
+    pub fn extfrag_threshold(self) -> u64 {
+        self.manager.tunables.lock(self.manager.platform).extfrag_threshold
+    }
+
+    /// Changes it.
+    ///
+    /// # Errors
+    /// [`SettingsError::BadExtfragThreshold`]; nothing was changed.
+    pub fn set_extfrag_threshold(self, threshold: u64) -> Result<(), SettingsError> {
+        if threshold > MOST_EXTFRAG_THRESHOLD {
+            return Err(SettingsError::BadExtfragThreshold { threshold });
+        }
+        self.manager.tunables.lock(self.manager.platform).extfrag_threshold = threshold;
+        Ok(())
+    }
+
+    /// How eagerly free memory is to be compacted before anybody asks, 0 for not at all (Linux:
+    /// `mm/compaction.c`, `sysctl_compaction_proactiveness`); see
+    /// [`ProactiveMarks`](crate::zone::ProactiveMarks).
+    #[must_use]
+    pub fn compaction_proactiveness(self) -> u64 {
+        self.manager.tunables.lock(self.manager.platform).compaction_proactiveness
+    }
+
+    /// Changes it.
+    ///
+    /// # Errors
+    /// [`SettingsError::BadProactiveness`]; nothing was changed.
+    pub fn set_compaction_proactiveness(self, proactiveness: u64) -> Result<(), SettingsError> {
+        if proactiveness > MOST_PROACTIVENESS {
+            return Err(SettingsError::BadProactiveness { proactiveness });
+        }
+        self.manager.tunables.lock(self.manager.platform).compaction_proactiveness = proactiveness;
+        Ok(())
     }
 }

@@ -38,6 +38,11 @@ pub(crate) fn first_unmanaged(
     start: usize,
     end: usize,
 ) -> Option<usize> {
+    managed_frames(partials, index)?.first_taken(start, end)
+}
+
+/// The frames of a block that are managed, if it is among `partials`, which are ascending.
+pub(crate) fn managed_frames(partials: &[Partial], index: u32) -> Option<&FreeMap> {
     let place = partials.binary_search_by_key(&index, |partial| partial.index).ok()?;
-    partials[place].managed.first_taken(start, end)
+    partials.get(place).map(|partial| &partial.managed)
 }

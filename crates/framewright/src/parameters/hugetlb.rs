@@ -4,6 +4,7 @@
 //! What a word means depends on those before it: a size holds for the count that follows. So words
 //! are read in order, and what contradicts an earlier one is ignored and said.
 
+use super::movable::AreaSizes;
 use super::parse::{parse_bool, parse_size};
 use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
 
@@ -53,6 +54,11 @@ pub struct HugePageParameters {
     /// `hugetlb_free_vmemmap=`: whether pages in pools give up their descriptors where these are in
     /// the vmemmap.
     pub free_vmemmap: bool,
+    /// `hugetlb_cma=`: areas that 1 GiB pages come from, in all or on nodes. Each is at least one
+    /// page; [`AreaSizes::shares`] rounds up.
+    pub cma: AreaSizes,
+    /// `hugetlb_cma_only=`: 1 GiB pages come from areas alone.
+    pub cma_only: bool,
     requested: [Requested; PoolSize::COUNT],
     /// A count that was given before any size.
     implicit: Requested,
@@ -71,6 +77,8 @@ impl Default for HugePageParameters {
         Self {
             alloc_threads: None,
             free_vmemmap: false,
+            cma: AreaSizes::NONE,
+            cma_only: false,
             requested: [Requested::NONE; PoolSize::COUNT],
             implicit: Requested::NONE,
             default_size: None,
@@ -127,23 +135,39 @@ impl HugePageParameters {
                 }
                 None => Err("it is on or off"),
             },
-            "hugetlb_cma" => match parse_size(value) {
-                Ok(0) => Ok(()),
-                Ok(_) => Err(
-                    "hugetlb_cma= is not supported, 1 GiB pages are taken at boot as without it",
-                ),
-                Err(_) => Err("hugetlb_cma= takes a size such as 4G, and only 0 is supported"),
-            },
+            "hugetlb_cma" => self.set_cma(value),
             "hugetlb_cma_only" => match parse_bool(value) {
-                Some(false) => Ok(()),
-                Some(true) => Err(
-                    "hugetlb_cma_only= is not supported, 1 GiB pages are taken at boot as without \
-                     it",
-                ),
-                None => Err("hugetlb_cma_only= is on or off, and only off is supported"),
+                Some(false) => {
+                    self.cma_only = false;
+                    Ok(())
+                }
+                Some(true) => {
+                    self.cma_only = true;
+                    Err("hugetlb_cma_only= is not supported, 1 GiB pages are taken at boot as \
+                         without it")
+                }
+                None => Err("hugetlb_cma_only= is on or off"),
             },
             _ => return None,
         })
+    }
+
+    /// What is asked for is kept for whoever makes areas; as nobody does so far, it is said.
+    fn set_cma(&mut self, value: &str) -> Result<(), &'static str> {
+        let Some(sizes) = AreaSizes::parse(value) else {
+            return Err("hugetlb_cma= takes a size such as 4G, or node:size[,node:size...]");
+        };
+        let page_bytes = PoolSize::OneGib.kbytes() << 10;
+        let too_small = |bytes: u64| (1..page_bytes).contains(&bytes);
+        let on_nodes = || sizes.nodes().nodes().filter_map(|node| sizes.on_node(node));
+        if too_small(sizes.total_bytes) || on_nodes().any(too_small) {
+            return Err("hugetlb_cma= is less than one of the pages that it is for, which is 1G");
+        }
+        self.cma = sizes;
+        if sizes.total_bytes == 0 {
+            return Ok(());
+        }
+        Err("hugetlb_cma= is not supported, 1 GiB pages are taken at boot as without it")
     }
 
     fn set_size(&mut self, value: &str) -> Result<(), &'static str> {
@@ -387,5 +411,31 @@ mod tests {
         let line = "Malformed parameter \"hugetlb_cma=1G\", ignored: hugetlb_cma= is not supported";
         assert!(said.iter().all(|text| text.starts_with(line)) && said.len() == 1, "{said:?}");
         assert!(!parameters("hugetlb_free_vmemmap=on hugetlb_optimize_vmemmap=off").0.free_vmemmap);
+    }
+
+    #[test]
+    fn areas_have_a_size_in_all_or_on_nodes() {
+        let parameters = |line: &str| Parameters::parse(line, &mut |_| ()).huge_pages;
+        let plain = parameters("hugetlb_cma=3G hugetlb_cma_only=on");
+        assert_eq!((plain.cma.total_bytes, plain.cma_only), (3 << 30, true));
+        assert!(plain.cma.nodes().is_empty());
+        let nodes = parameters("hugetlb_cma=3G hugetlb_cma=0:1G,2:1536M").cma;
+        assert_eq!((nodes.total_bytes, nodes.nodes().nodes().count()), (2560 << 20, 2));
+        assert_eq!(parameters("hugetlb_cma=3G hugetlb_cma=0").cma, AreaSizes::parse("0").unwrap());
+        assert!(!parameters("hugetlb_cma_only=on hugetlb_cma_only=off").cma_only);
+        for (bad, reason) in [
+            ("", "takes a size such as 4G"),
+            ("0:1G,", "takes a size such as 4G"),
+            ("64:1G", "takes a size such as 4G"),
+            ("1G,0:1G", "takes a size such as 4G"),
+            ("1023M", "is less than one of the pages"),
+            ("0:1G,1:512M", "is less than one of the pages"),
+        ] {
+            let line = std::format!("hugetlb_cma=7G hugetlb_cma={bad}");
+            let mut reasons = Vec::new();
+            let read = Parameters::parse(&line, &mut |problem| reasons.extend(problem.reason));
+            assert_eq!(read.huge_pages.cma.total_bytes, 7 << 30, "{bad}");
+            assert!(reasons.len() == 2 && reasons[1].contains(reason), "{bad}: {reasons:?}");
+        }
     }
 }

@@ -3,12 +3,14 @@
 
 mod hugetlb;
 mod known;
+mod movable;
 mod parse;
 mod policy;
 mod reporting;
 
 pub use hugetlb::{HugePageParameters, Requested};
 pub use known::KNOWN;
+pub use movable::{AreaParameters, AreaSizes, CmaArea, CoreParameters};
 pub(crate) use parse::parse_bool;
 pub use parse::{SizeError, parse_size};
 pub use policy::{Pages, Policy};
@@ -28,6 +30,10 @@ pub const MAX_MEMMAP: usize = 32;
 pub struct Parameters {
     /// `movable_node`.
     pub movable_node: bool,
+    /// `kernelcore=` and `movablecore=`.
+    pub core: CoreParameters,
+    /// `cma=`, `cma_pernuma=` and `numa_cma=`.
+    pub areas: AreaParameters,
     /// False with `numa=off`: everything is in one node.
     pub numa: bool,
     /// `mem=SIZE`: memory at and above this address is not used.
@@ -75,6 +81,8 @@ impl Default for Parameters {
     fn default() -> Self {
         Self {
             movable_node: false,
+            core: CoreParameters::default(),
+            areas: AreaParameters::default(),
             numa: true,
             memory_limit: None,
             min_free_kbytes: None,
@@ -235,6 +243,8 @@ impl Parameters {
                 return self
                     .huge_pages
                     .set(name, value)
+                    .or_else(|| self.core.set(name, value))
+                    .or_else(|| self.areas.set(name, value))
                     .map_or(Ok(false), |read| read.map(|()| true));
             }
         }

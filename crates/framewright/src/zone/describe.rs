@@ -273,7 +273,8 @@ impl LockedZone {
             .any(|frame| frame >= start && frame < start + 64 && pages >> (frame - start) & 1 != 0)
     }
 
-    fn descriptor_frames_of(&self, index: u32) -> Option<DescriptorFrames> {
+    /// Which frames of a split block hold its descriptors, where they are inside.
+    pub(super) fn descriptor_frames_of(&self, index: u32) -> Option<DescriptorFrames> {
         self.descriptors.as_ref()?.locked(&self.buddy, index)?.frames()
     }
 }

@@ -13,8 +13,10 @@
 //! ```
 //!
 //! `hugetlb` moves blocks to and from the pools, `reporting` lends free memory to the hypervisor,
-//! `isolate` takes blocks out of circulation, `unpublish` their descriptors, `shuffle` puts free
-//! blocks into random order. `areas`, `blocks` and `verify` look at everything.
+//! `isolate` takes blocks out of circulation, `occupied` says what is in them, `grade` says who may
+//! have them, `unpublish` takes their descriptors, `shuffle` puts free blocks into random order.
+//! `areas`, `blocks` and `verify` look at everything. Rules of compaction and of reserves are in
+//! `compaction_index`, `defer` and `reserve`.
 //!
 //! Orders of memory: Relaxed: counters are written under the zone lock, watermarks by whoever
 //! changes a parameter. Read without it they are what they were at some moment. What is withheld is
@@ -25,6 +27,8 @@ mod areas;
 mod below;
 mod blocks;
 mod careful;
+mod compaction_index;
+mod defer;
 mod deferred;
 mod describe;
 mod drain;
@@ -38,11 +42,13 @@ mod isolate;
 mod kind;
 mod largest;
 mod locked;
+mod occupied;
 mod page_alloc;
 mod page_free;
 mod pfn_range;
 mod refill;
 mod reporting;
+mod reserve;
 mod runs;
 mod shuffle;
 mod split;
@@ -55,6 +61,11 @@ pub(crate) use crate::block::segment;
 pub use crate::block::{BlockState, DescriptorForm, MigrateType, Segment, State};
 pub use areas::{FreeAreas, ORDERS};
 pub use blocks::{BlockRun, BlockUse};
+pub use compaction_index::{
+    COMPACTION_PROACTIVENESS, ContigInfo, EXTFRAG_THRESHOLD, ProactiveMarks, Suitability,
+    suitability, weighted_score,
+};
+pub use defer::Defer;
 pub(crate) use describe::Counted;
 pub use error::FreeError;
 pub(crate) use hugetlb::ForPool;
@@ -62,9 +73,11 @@ pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub use locked::ZoneFlow;
+pub(crate) use occupied::{FrameBits, Fullness, Held, Occupied, UsedFrames};
 pub(crate) use pfn_range::{near, range_of};
 pub(crate) use refill::Refill;
 pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
+pub use reserve::{free_without_reserve, takes_reserve_first};
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use shuffle::Shuffled;
 pub use verify::{Counts, Fault, FaultKind};

@@ -220,7 +220,7 @@ impl LockedZone {
     }
 
     /// Counts frames that were set in the map: `free` are free now.
-    fn freed(&mut self, index: u32, before: BlockState, free: u64) {
+    pub(super) fn freed(&mut self, index: u32, before: BlockState, free: u64) {
         let new = before.freed_to(free);
         if before.is_unavailable() {
             self.buddy.table.set_state(index, new);

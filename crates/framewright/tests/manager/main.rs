@@ -27,6 +27,7 @@ mod in_parts;
 mod inside;
 mod isolation;
 mod largest;
+mod moving;
 mod owned;
 mod pages;
 mod parts;

@@ -24,6 +24,7 @@ use crate::manager::init::zones::initialise_zones;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;
+use crate::manager::state::moving::MovingState;
 use crate::manager::state::numa::NumaSettings;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
@@ -132,6 +133,7 @@ impl<P: Platform> Manager<P> {
             numa: NumaSettings::new(DRAM_TIER),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
+            moving: MovingState::new(),
             pools,
             tunables: SpinLock::new(tunables),
             settings: Settings::of(input.parameters),

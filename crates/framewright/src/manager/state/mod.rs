@@ -2,6 +2,7 @@
 
 pub(crate) mod debug;
 pub(crate) mod isolations;
+pub(crate) mod moving;
 pub(crate) mod numa;
 pub(crate) mod pools;
 pub(crate) mod pressure;
@@ -13,6 +14,7 @@ use crate::manager::init::seed::ShuffleSeed;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;
+use crate::manager::state::moving::MovingState;
 use crate::manager::state::numa::NumaSettings;
 use crate::manager::state::pools::Pools;
 use crate::manager::state::pressure::PressureState;
@@ -87,6 +89,7 @@ pub struct Manager<P: Platform> {
     pub(crate) numa: NumaSettings,
     pub(crate) debug: DebugState,
     pub(crate) isolations: SpinLock<Isolations>,
+    pub(crate) moving: MovingState,
     pub(crate) tunables: SpinLock<Tunables>,
     pub(crate) settings: Settings,
     pub(crate) reporting: Reporting,

@@ -4,7 +4,8 @@
 use crate::parameters::{Pages, Parameters};
 use crate::units::MAX_NODES;
 use crate::zone::{
-    LOWMEM_RESERVE_RATIO, Zone, ZoneKind, default_min_free_kbytes, lowmem_reserve, watermarks,
+    COMPACTION_PROACTIVENESS, EXTFRAG_THRESHOLD, LOWMEM_RESERVE_RATIO, Zone, ZoneKind,
+    default_min_free_kbytes, lowmem_reserve, watermarks,
 };
 use core::fmt;
 
@@ -12,6 +13,10 @@ use core::fmt;
 pub(crate) const MOST_MIN_FREE_KBYTES: u64 = i32::MAX as u64;
 /// What `watermark_scale_factor` can be.
 pub(crate) const SCALE_FACTORS: core::ops::RangeInclusive<u64> = 1..=3000;
+/// What `extfrag_threshold` can be at most.
+pub(crate) const MOST_EXTFRAG_THRESHOLD: u64 = 1000;
+/// What `compaction_proactiveness` can be at most.
+pub(crate) const MOST_PROACTIVENESS: u64 = 100;
 
 /// What stays as it was at boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +44,8 @@ pub(crate) struct Tunables {
     pub(crate) min_free_kbytes: u64,
     pub(crate) watermark_scale_factor: u64,
     pub(crate) lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
+    pub(crate) extfrag_threshold: u64,
+    pub(crate) compaction_proactiveness: u64,
     /// What each node can move in a second; 0 where it is not known.
     pub(crate) bandwidths: [u64; MAX_NODES],
 }
@@ -50,6 +57,8 @@ impl Tunables {
             min_free_kbytes: parameters.min_free_kbytes.unwrap_or_else(default),
             watermark_scale_factor: parameters.watermark_scale_factor,
             lowmem_reserve_ratio: LOWMEM_RESERVE_RATIO,
+            extfrag_threshold: EXTFRAG_THRESHOLD,
+            compaction_proactiveness: COMPACTION_PROACTIVENESS,
             bandwidths: [0; MAX_NODES],
         }
     }
@@ -91,6 +100,16 @@ pub enum SettingsError {
         /// As given.
         factor: u64,
     },
+    /// `extfrag_threshold` is 0 to 1000.
+    BadExtfragThreshold {
+        /// As given.
+        threshold: u64,
+    },
+    /// `compaction_proactiveness` is 0 to 100.
+    BadProactiveness {
+        /// As given.
+        proactiveness: u64,
+    },
 }
 
 impl fmt::Display for SettingsError {
@@ -103,6 +122,13 @@ impl fmt::Display for SettingsError {
                 let (least, most) = SCALE_FACTORS.into_inner();
                 write!(f, "watermark_scale_factor cannot be {factor}: {least} to {most}")
             }
+            Self::BadExtfragThreshold { threshold } => {
+                write!(f, "extfrag_threshold cannot be {threshold}: 0 to {MOST_EXTFRAG_THRESHOLD}")
+            }
+            Self::BadProactiveness { proactiveness } => write!(
+                f,
+                "compaction_proactiveness cannot be {proactiveness}: 0 to {MOST_PROACTIVENESS}"
+            ),
         }
     }
 }

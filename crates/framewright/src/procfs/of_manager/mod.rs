@@ -1,5 +1,6 @@
 //! The manager's own files.
 
+mod extfrag;
 mod lookup;
 mod meminfo;
 mod memory;
@@ -23,6 +24,16 @@ impl<P: Platform> Manager<P> {
         File::read_only("/proc/meminfo", meminfo::meminfo),
         File::read_only("/proc/pagetypeinfo", pages::pagetypeinfo),
         File::write_only("/proc/sys/vm/compact_memory", settings::compact_memory),
+        File::read_write(
+            "/proc/sys/vm/compaction_proactiveness",
+            settings::compaction_proactiveness,
+            settings::set_compaction_proactiveness,
+        ),
+        File::read_write(
+            "/proc/sys/vm/extfrag_threshold",
+            settings::extfrag_threshold,
+            settings::set_extfrag_threshold,
+        ),
         File::read_write(
             "/proc/sys/vm/lowmem_reserve_ratio",
             settings::lowmem_reserve_ratio,
@@ -60,6 +71,8 @@ impl<P: Platform> Manager<P> {
             policies::tier_nodelist,
         )
         .numbered(policies::tiers),
+        File::read_only("/sys/kernel/debug/extfrag/extfrag_index", extfrag::extfrag_index),
+        File::read_only("/sys/kernel/debug/extfrag/unusable_index", extfrag::unusable_index),
         File::read_only("/sys/kernel/debug/framewright/memory", memory::memory),
         File::read_write(
             "/sys/kernel/mm/mempolicy/weighted_interleave/auto",

@@ -70,6 +70,39 @@ pub(super) fn set_lowmem_reserve_ratio<P: Platform>(
     Ok(())
 }
 
+pub(super) fn extfrag_threshold<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    show(out, manager.sysctl().extfrag_threshold())
+}
+
+pub(super) fn set_extfrag_threshold<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    text: &str,
+) -> Shown {
+    manager.sysctl().set_extfrag_threshold(parse_number(text)?).map_err(|_| FileError::Invalid)
+}
+
+pub(super) fn compaction_proactiveness<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    show(out, manager.sysctl().compaction_proactiveness())
+}
+
+pub(super) fn set_compaction_proactiveness<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    text: &str,
+) -> Shown {
+    let proactiveness = parse_number(text)?;
+    manager.sysctl().set_compaction_proactiveness(proactiveness).map_err(|_| FileError::Invalid)
+}
+
 /// 1 empties the caches of all CPUs, so that what they keep merges: all the compaction that there
 /// is without moving anything.
 pub(super) fn compact_memory<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {

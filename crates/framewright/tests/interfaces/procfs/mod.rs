@@ -1,6 +1,7 @@
 //! Control files.
 
 mod counters;
+mod extfrag;
 mod formats;
 mod memory;
 mod pools;

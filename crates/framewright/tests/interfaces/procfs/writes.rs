@@ -234,6 +234,8 @@ proptest! {
             Just("/proc/sys/vm/watermark_scale_factor"),
             Just("/proc/sys/vm/lowmem_reserve_ratio"),
             Just("/proc/sys/vm/compact_memory"),
+            Just("/proc/sys/vm/compaction_proactiveness"),
+            Just("/proc/sys/vm/extfrag_threshold"),
         ],
         text in prop_oneof![
             "\\PC{0,40}",

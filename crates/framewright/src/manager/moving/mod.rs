@@ -1,0 +1,32 @@
+//! Memory that can move: vacating blocks, taking a range at a given place, finding the place with
+//! the least to move, and compaction.
+//!
+//! The manager knows which frames are in use, not what is in them. Whoever owns contents registers
+//! a [`Mover`](crate::Mover), which is asked about each run and moves it; without one only free
+//! memory can be had. Blocks are isolated while they are vacated, so that nobody gets what becomes
+//! free in them, and come back into circulation when that fails.
+//!
+//! ```text
+//!   vacate ──────────> isolate ──> one run after the other ──> all free, isolated
+//!   allocate_range ──> vacate, then take exactly the frames     (Linux: alloc_contig_range)
+//!   find_contiguous ─> least to move, by the counts of blocks   (Linux: alloc_contig_pages)
+//!   compact ─────────> emptiest split blocks into the fullest   (Linux: mm/compaction.c)
+//!        each run:  occupant? ──> begin ──> allocate ──> relocate ──> free the old one
+//! ```
+//!
+//! Counts of blocks and maps of 512 bits take the place of Linux's scanners. No call to the mover
+//! is made under a lock, pinned, or from a free.
+
+mod compact;
+mod contiguous;
+mod range;
+mod runs;
+mod vacate;
+
+pub use crate::manager::state::moving::{
+    MoveFailed, MoveToken, Mover, MovingEvents, NotNow, Occupant,
+};
+pub use compact::{CompactError, Compacted};
+pub use contiguous::{ContiguousError, ContiguousRequest};
+pub use range::RangeError;
+pub use vacate::{Budget, Obstacle, ObstacleKind, Obstacles, VacateError, Vacated};

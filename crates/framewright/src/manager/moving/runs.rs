@@ -1,0 +1,368 @@
+//! Moving run after run: what every kind of vacating and compacting has in common.
+
+use super::vacate::{Budget, Naming, Obstacle, ObstacleKind, Obstacles, Vacated};
+use crate::debug::{POISON, fill, first_other};
+use crate::manager::facets::Moving;
+use crate::manager::parts::Piece;
+use crate::manager::request::Request;
+use crate::manager::state::Manager;
+use crate::manager::state::moving::{Mover, Occupant};
+use crate::manager::state::pressure::count;
+use crate::memblock::NodeChoice;
+use crate::platform::Platform;
+use crate::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
+use crate::zone::{FrameBits, FreeError, Occupied, UsedFrames};
+use core::panic::Location;
+
+/// Where runs are moved to.
+pub(super) trait Targets<P: Platform> {
+    /// Memory for a run, as [`Mover`] promises it.
+    fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<PfnRange>;
+}
+
+/// Anywhere on a node, as the allocator sees fit.
+pub(super) struct Anywhere(pub(super) NodeId);
+
+impl<P: Platform> Targets<P> for Anywhere {
+    fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<PfnRange> {
+        let request = Request {
+            align: alignment_of(run),
+            node: NodeChoice::Exact(self.0),
+            fail_fast: true,
+            ..Request::pages(run.pages())
+        };
+        manager.allocate(&request).ok()
+    }
+}
+
+/// The largest order by which a run's first frame and its length can be divided.
+pub(super) fn alignment_of(run: PfnRange) -> Order {
+    let level = (run.start.0 | run.pages()).trailing_zeros().min(u32::from(Order::MAX.get()));
+    u8::try_from(level).ok().and_then(Order::new).unwrap_or(Order::PAGE)
+}
+
+/// What is done next.
+pub(super) enum Next {
+    /// Everything before this frame is done.
+    From(Pfn),
+    /// The budget is used up.
+    Stop,
+}
+
+/// One call's moves, within its budget.
+pub(super) struct Mission<'m, P: Platform> {
+    manager: &'m Manager<P>,
+    mover: Option<&'m dyn Mover>,
+    budget: Budget,
+    begun: u64,
+    moved: Vacated,
+    naming: Naming<'m>,
+}
+
+/// Frames of one block that were moved and are freed together.
+#[derive(Default)]
+pub(super) struct Moved {
+    bits: FrameBits,
+}
+
+impl Moved {
+    fn add(&mut self, offset: usize, pages: u64) {
+        for frame in offset..offset + usize::try_from(pages).unwrap_or(0) {
+            if let Some(word) = self.bits.get_mut(frame / 64) {
+                *word |= 1 << (frame % 64);
+            }
+        }
+    }
+}
+
+impl<'m, P: Platform> Mission<'m, P> {
+    pub(super) fn new(
+        moving: Moving<'m, P>,
+        budget: Budget,
+        name: &'m mut dyn FnMut(Obstacle),
+    ) -> Self {
+        let Moving { manager, by } = moving;
+        Self {
+            manager,
+            mover: by.or_else(|| manager.moving.mover(manager.platform)),
+            budget,
+            begun: 0,
+            moved: Vacated::default(),
+            naming: Naming::new(name),
+        }
+    }
+
+    pub(super) const fn manager(&self) -> &'m Manager<P> {
+        self.manager
+    }
+
+    /// What was moved and what was not.
+    pub(super) fn end(self) -> (Vacated, Option<Obstacles>) {
+        count(&self.manager.moving.counters.begun_runs, self.begun);
+        (self.moved, self.naming.end())
+    }
+
+    /// Moves everything in isolated frames elsewhere on their node. False when the budget was used
+    /// up first.
+    pub(super) fn vacate(&mut self, pages: PfnRange) -> Result<bool, FreeError> {
+        for Piece { zone, segment, range } in self.manager.pieces(pages)? {
+            let mut targets = Anywhere(zone.id().node);
+            let mut at = range.start;
+            while at < range.end {
+                let block = BlockNumber::containing(at);
+                let end = Pfn(block.start().0 + PAGES_PER_BLOCK).min(range.end);
+                let part = PfnRange { start: at, end };
+                let index = segment.index_of(block);
+                let next = match zone.occupied(self.manager.platform, segment, index) {
+                    Occupied::Nothing => Next::From(end),
+                    Occupied::Held(held) => {
+                        self.refuse(part, ObstacleKind::of_held(held));
+                        Next::From(end)
+                    }
+                    Occupied::Whole(whole) => self.move_whole(at, whole, &mut targets),
+                    Occupied::Frames(frames) => {
+                        self.name_unmovable(&frames, part);
+                        let within = Block { piece: Piece { zone, segment, range }, index, part };
+                        self.move_frames(&within, &frames.in_use, &mut targets)
+                    }
+                };
+                match next {
+                    Next::From(next) => at = next.max(at.add(1)),
+                    Next::Stop => return Ok(false),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn refuse(&mut self, run: PfnRange, kind: ObstacleKind) {
+        self.naming.add(run, kind);
+        self.count_refusal(run, kind);
+    }
+
+    fn refuse_frame(&mut self, pfn: Pfn, kind: ObstacleKind) {
+        if self.naming.add_frame(pfn, kind) {
+            self.count_refusal(PfnRange { start: pfn, end: pfn.add(1) }, kind);
+        }
+    }
+
+    fn count_refusal(&self, run: PfnRange, kind: ObstacleKind) {
+        let counters = &self.manager.moving.counters;
+        count(&counters.obstacles[kind as usize], 1);
+        count(&counters.failed_pages, run.pages());
+    }
+
+    /// Names what of a part of a split block nobody can move.
+    fn name_unmovable(&mut self, frames: &UsedFrames, part: PfnRange) {
+        let is_whole = part.pages() == PAGES_PER_BLOCK;
+        let kinds = [
+            (&frames.reserved, ObstacleKind::Reserved),
+            (&frames.reporting, ObstacleKind::Reporting),
+            (&frames.descriptors, ObstacleKind::Descriptors),
+        ];
+        for (bits, kind) in kinds {
+            // The descriptors of a block that becomes free as a whole go by themselves.
+            if kind == ObstacleKind::Descriptors && is_whole {
+                continue;
+            }
+            for offset in offsets(bits, part) {
+                self.refuse_frame(Pfn(part.start.0 & !(PAGES_PER_BLOCK - 1)).add(offset), kind);
+            }
+        }
+    }
+
+    /// Moves what a block was allocated as, or the part of it that has one owner.
+    fn move_whole(&mut self, at: Pfn, whole: PfnRange, targets: &mut dyn Targets<P>) -> Next {
+        count(&self.manager.moving.counters.scanned_pages, whole.end.0 - at.0);
+        match self.occupant(at) {
+            Occupant::Movable(run) if is_plausible(run, at) => {
+                match self.move_run(run, targets) {
+                    Ok(true) => self.free(run),
+                    Ok(false) => {}
+                    Err(Stopped::Budget) => return Next::Stop,
+                    Err(Stopped::Refused(kind)) => self.refuse(run, kind),
+                }
+                Next::From(run.end)
+            }
+            Occupant::Free => Next::From(whole.end),
+            other => {
+                self.refuse(PfnRange { start: at, end: whole.end }, kind_of(other));
+                Next::From(whole.end)
+            }
+        }
+    }
+
+    /// Moves frames of a split block, those of `bits` in its part, and frees them together.
+    pub(super) fn move_frames(
+        &mut self,
+        block: &Block,
+        bits: &FrameBits,
+        targets: &mut dyn Targets<P>,
+    ) -> Next {
+        let base = Pfn(block.part.start.0 & !(PAGES_PER_BLOCK - 1));
+        let mut moved = Moved::default();
+        let mut done = block.part.start;
+        let mut scanned = 0;
+        let mut next = Next::From(block.part.end);
+        for offset in offsets(bits, block.part) {
+            let pfn = base.add(offset);
+            if pfn < done {
+                continue;
+            }
+            scanned += 1;
+            match self.occupant(pfn) {
+                Occupant::Movable(run) if is_plausible(run, pfn) => {
+                    match self.move_run(run, targets) {
+                        Ok(true) if run.start >= base && run.end.0 <= base.0 + PAGES_PER_BLOCK => {
+                            let offset = usize::try_from(run.start.0 - base.0).unwrap_or(0);
+                            moved.add(offset, run.pages());
+                        }
+                        Ok(true) => self.free(run),
+                        Ok(false) => {}
+                        Err(Stopped::Budget) => {
+                            next = Next::Stop;
+                            break;
+                        }
+                        Err(Stopped::Refused(kind)) => self.refuse(run, kind),
+                    }
+                    done = run.end;
+                }
+                Occupant::Free => {}
+                other => self.refuse_frame(pfn, kind_of(other)),
+            }
+        }
+        count(&self.manager.moving.counters.scanned_pages, scanned);
+        self.free_moved(block, base, &moved);
+        match next {
+            Next::From(end) => Next::From(end.max(done)),
+            Next::Stop => Next::Stop,
+        }
+    }
+
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn))
+    }
+
+    /// Moves one run; the caller frees what it was. False when it is gone.
+    fn move_run(&mut self, run: PfnRange, targets: &mut dyn Targets<P>) -> Result<bool, Stopped> {
+        let Some(mover) = self.mover else {
+            return Err(Stopped::Refused(ObstacleKind::Unknown));
+        };
+        if !self.budget.allows(self.manager.platform, self.begun) {
+            return Err(Stopped::Budget);
+        }
+        self.begun += 1;
+        let token = match mover.begin(run) {
+            Ok(token) => token,
+            Err(refusal) => {
+                return ObstacleKind::of_refusal(refusal)
+                    .map_or(Ok(false), |kind| Err(Stopped::Refused(kind)));
+            }
+        };
+        let Some(to) = targets.take(self.manager, run) else {
+            mover.abort(token, run);
+            return Err(Stopped::Refused(ObstacleKind::NoMemory));
+        };
+        let looks = self.manager.debug.aids.page_poison && self.is_reachable(run, to);
+        if looks {
+            fill(self.manager.platform, to, POISON);
+        }
+        if mover.relocate(token, run, to).is_err() {
+            self.free(to);
+            return Err(Stopped::Refused(ObstacleKind::Failed));
+        }
+        let is_poison = |frames| first_other(self.manager.platform, frames, POISON).is_none();
+        if looks && is_poison(to) && !is_poison(run) {
+            return Err(Stopped::Refused(ObstacleKind::NotMoved));
+        }
+        self.moved.moved_runs += 1;
+        self.moved.moved_pages += run.pages();
+        count(&self.manager.moving.counters.moved_pages, run.pages());
+        Ok(true)
+    }
+
+    fn is_reachable(&self, run: PfnRange, to: PfnRange) -> bool {
+        run.end.max(to.end).address() <= self.manager.platform.direct_limit()
+    }
+
+    /// Frees what nobody uses any more: what was moved, or was to be moved to.
+    fn free(&mut self, run: PfnRange) {
+        if self.manager.free_uncached(run, Location::caller()).is_err() {
+            // The mover freed it, or never owned it.
+            self.refuse(run, ObstacleKind::Failed);
+        }
+    }
+
+    /// Frees what was moved out of a block: under one hold of the lock where nobody has to look at
+    /// it first.
+    fn free_moved(&mut self, block: &Block, base: Pfn, moved: &Moved) {
+        let all = PfnRange { start: base, end: base.add(PAGES_PER_BLOCK) };
+        if moved.bits == FrameBits::default() {
+            return;
+        }
+        if !self.manager.pressure.epoch.wants_attention()
+            && block.piece.zone.free_frames(self.manager.platform, block.index, &moved.bits)
+        {
+            return self.manager.pressure.epoch.note_free();
+        }
+        let mut run: Option<PfnRange> = None;
+        for offset in offsets(&moved.bits, all) {
+            let pfn = base.add(offset);
+            run = match run {
+                Some(run) if run.end == pfn => Some(PfnRange { end: pfn.add(1), ..run }),
+                other => {
+                    other.into_iter().for_each(|run| self.free(run));
+                    Some(PfnRange { start: pfn, end: pfn.add(1) })
+                }
+            };
+        }
+        run.into_iter().for_each(|run| self.free(run));
+    }
+}
+
+/// A part of a split block.
+pub(super) struct Block {
+    pub(super) piece: Piece,
+    pub(super) index: u32,
+    pub(super) part: PfnRange,
+}
+
+/// Why a run stays where it is.
+enum Stopped {
+    Budget,
+    Refused(ObstacleKind),
+}
+
+/// Whether what a mover says of a frame can be.
+fn is_plausible(run: PfnRange, pfn: Pfn) -> bool {
+    run.start <= pfn && pfn < run.end && run.pages() <= Order::MAX.pages()
+}
+
+const fn kind_of(occupant: Occupant) -> ObstacleKind {
+    match occupant {
+        Occupant::Pinned => ObstacleKind::Pinned,
+        Occupant::Fixed => ObstacleKind::Fixed,
+        Occupant::Unknown => ObstacleKind::Unknown,
+        // What it says cannot be.
+        Occupant::Movable(_) | Occupant::Free => ObstacleKind::Failed,
+    }
+}
+
+/// The set bits of a block's map in a part of the block, as offsets in the block.
+fn offsets(bits: &FrameBits, part: PfnRange) -> impl Iterator<Item = u64> + '_ {
+    let base = part.start.0 & !(PAGES_PER_BLOCK - 1);
+    let (start, end) = (part.start.0 - base, part.end.0 - base);
+    (0..)
+        .step_by(64)
+        .zip(bits)
+        .flat_map(move |(first, &word)| {
+            let mut rest = word;
+            core::iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+                rest &= rest - 1;
+                Some(first + u64::from(bit))
+            })
+        })
+        .filter(move |offset| (start..end).contains(offset))
+}

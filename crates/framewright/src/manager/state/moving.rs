@@ -1,0 +1,179 @@
+//! The interface to whoever owns the contents of memory, and what is remembered of moves.
+//!
+//! Orders of memory: Relaxed everywhere: counters, and the mover's flag, whose mover is read under
+//! its lock.
+
+use crate::platform::Platform;
+use crate::sync::SpinLock;
+use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::units::{Pfn, PfnRange};
+
+/// What the adopter makes of a move that has begun, such as the number of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MoveToken(pub u64);
+
+/// Who has a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Occupant {
+    /// Nobody any more: it is being freed, or was.
+    Free,
+    /// It is a part of these frames, which can be moved, all of them at once. At most 1 GiB.
+    Movable(PfnRange),
+    /// A device or somebody else relies on where it is, for now.
+    Pinned,
+    /// It cannot be moved.
+    Fixed,
+    /// It is not known here.
+    Unknown,
+}
+
+/// Why a move does not begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotNow {
+    /// Somebody relies on where the run is.
+    Pinned,
+    /// It is being used; a later attempt may succeed.
+    Busy,
+    /// It was freed meanwhile.
+    Gone,
+}
+
+/// A move that has begun did not take place: the run is where it was, whole and in use, and its
+/// users go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MoveFailed;
+
+/// Somebody who can move the contents of memory: the adopter's page tables, page cache, heap of
+/// handles. Optional ([`Moving::set_mover`](crate::manager::Moving::set_mover)).
+///
+/// The manager calls it with no lock held, not pinned and interrupts on, where
+/// [`Platform::can_wait`](crate::Platform::can_wait) is true, on the thread of whoever vacates or
+/// compacts. Several of these may run at once; each run is in at most one move, and is not begun
+/// again in one call after it was refused. A target has as many frames as the run and begins at a
+/// multiple of the largest power of two by which the run's first frame and length can be divided;
+/// it lies on the run's node and outside everything that is isolated. After a refusal or a failure
+/// the run is as it was.
+///
+/// It may allocate and free. What it does takes place inside the caller's budget, which is looked
+/// at between runs only.
+///
+/// # Safety
+/// The manager frees the frames of a run that was moved. So the implementer promises: a run that it
+/// calls movable is the whole of one or several allocations of this manager that it owns
+/// (invariant 42), and after [`relocate`](Self::relocate) has succeeded nobody uses the old frames:
+/// no reference, no translation that any CPU remembers, no device. Neither it nor anybody else
+/// frees them, then or between [`begin`](Self::begin) and the end of the move.
+pub unsafe trait Mover: Sync {
+    /// Who has `pfn`. Cheap; allocates nothing; often asked of frames of others.
+    fn occupant(&self, pfn: Pfn) -> Occupant;
+
+    /// A move of a run that [`occupant`](Self::occupant) named begins: its users are stopped from
+    /// writing to it, or it is refused.
+    ///
+    /// # Errors
+    /// [`NotNow`]; nothing has changed.
+    fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow>;
+
+    /// Copies the contents to `to`, which nobody uses, makes all users use that, and ends the move.
+    ///
+    /// # Errors
+    /// [`MoveFailed`]: the move has ended, the run is in use where it was, and `to` is used by
+    /// nobody.
+    fn relocate(&self, token: MoveToken, run: PfnRange, to: PfnRange) -> Result<(), MoveFailed>;
+
+    /// Ends a move that has begun and will not take place, as there is no memory for it.
+    fn abort(&self, token: MoveToken, run: PfnRange);
+}
+
+/// What was moved and what was not, since bring-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MovingEvents {
+    /// Frames that were moved (Linux: `pgmigrate_success`).
+    pub moved_pages: u64,
+    /// Frames whose move was refused, failed, or had no memory to go to (Linux: `pgmigrate_fail`).
+    pub failed_pages: u64,
+    /// Frames in use that were looked at as something to move (Linux: `compact_migrate_scanned`).
+    pub scanned_pages: u64,
+    /// Runs that were begun (Linux: `compact_isolated`).
+    pub begun_runs: u64,
+    /// Runs that were in the way, by [`ObstacleKind`](crate::manager::ObstacleKind).
+    pub obstacles: [u64; KINDS],
+    /// Requests that waited for compaction (Linux: `compact_stall`).
+    pub compact_stalls: u64,
+    /// Of these, those that then found what they wanted (Linux: `compact_success`).
+    pub compact_successes: u64,
+    /// Blocks that compaction made whole.
+    pub compacted_blocks: u64,
+}
+
+/// Kinds of obstacles.
+pub(crate) const KINDS: usize = 13;
+
+/// The counters behind [`MovingEvents`].
+#[derive(Default)]
+pub(crate) struct MovingCounters {
+    pub(crate) moved_pages: AtomicU64,
+    pub(crate) failed_pages: AtomicU64,
+    pub(crate) scanned_pages: AtomicU64,
+    pub(crate) begun_runs: AtomicU64,
+    pub(crate) obstacles: [AtomicU64; KINDS],
+    pub(crate) compact_stalls: AtomicU64,
+    pub(crate) compact_successes: AtomicU64,
+    pub(crate) compacted_blocks: AtomicU64,
+}
+
+/// Who moves contents, and what came of it.
+pub(crate) struct MovingState {
+    mover: SpinLock<Option<&'static dyn Mover>>,
+    has_mover: AtomicBool,
+    pub(crate) counters: MovingCounters,
+}
+
+impl MovingState {
+    pub(crate) fn new() -> Self {
+        Self {
+            mover: SpinLock::new(None),
+            has_mover: AtomicBool::new(false),
+            counters: MovingCounters::default(),
+        }
+    }
+
+    pub(crate) fn set_mover<P: Platform>(&self, platform: &P, mover: Option<&'static dyn Mover>) {
+        let mut current = self.mover.lock(platform);
+        *current = mover;
+        self.has_mover.store(mover.is_some(), Ordering::Relaxed);
+    }
+
+    /// Whether somebody moves contents.
+    pub(crate) fn has_mover(&self) -> bool {
+        self.has_mover.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn mover<P: Platform>(&self, platform: &P) -> Option<&'static dyn Mover> {
+        if self.has_mover() { *self.mover.lock(platform) } else { None }
+    }
+
+    pub(crate) fn events(&self) -> MovingEvents {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let MovingCounters {
+            moved_pages,
+            failed_pages,
+            scanned_pages,
+            begun_runs,
+            obstacles,
+            compact_stalls,
+            compact_successes,
+            compacted_blocks,
+        } = &self.counters;
+        MovingEvents {
+            moved_pages: read(moved_pages),
+            failed_pages: read(failed_pages),
+            scanned_pages: read(scanned_pages),
+            begun_runs: read(begun_runs),
+            obstacles: core::array::from_fn(|kind| read(&obstacles[kind])),
+            compact_stalls: read(compact_stalls),
+            compact_successes: read(compact_successes),
+            compacted_blocks: read(compacted_blocks),
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! Boot parameters of memory that can move: how much of it there is (Linux: `mm/mm_init.c`,
+//! `cmdline_parse_core`), and areas that are set aside for contiguous requests and lent to movable
+//! ones (Linux: `kernel/dma/contiguous.c` and `mm/hugetlb_cma.c`).
+//!
+//! Each word is taken as a whole or not at all, and of a word that is given twice the last counts.
+
+use super::parse::{parse_number, parse_size};
+use crate::firmware::{CoreSize, KernelCore, MovableSetting};
+use crate::units::{MAX_NODES, NodeId, NodeMask, PHYSICAL_ADDRESS_END, PhysRange};
+
+/// Said of what is read but has no effect so far.
+const NO_MOVABLE: &str = "it is read but not supported, no memory is kept for movable pages alone";
+const NO_AREAS: &str = "it is read but not supported, no memory is set aside for areas";
+
+/// How much memory a command line wants set aside, in all or on nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AreaSizes {
+    /// In all, in bytes.
+    pub total_bytes: u64,
+    /// On which nodes, in the form `0:1G,1:2G`.
+    nodes: Option<[u64; MAX_NODES]>,
+}
+
+impl AreaSizes {
+    /// Nothing.
+    pub const NONE: Self = Self { total_bytes: 0, nodes: None };
+
+    /// Bytes on one node, in the node form; nothing in the plain one.
+    #[must_use]
+    pub fn on_node(&self, node: NodeId) -> Option<u64> {
+        self.nodes.map(|nodes| nodes[node.index()])
+    }
+
+    /// The nodes that are named with more than nothing.
+    #[must_use]
+    pub fn nodes(&self) -> NodeMask {
+        let has = |node: &NodeId| self.on_node(*node).is_some_and(|bytes| bytes != 0);
+        NodeMask::ALL.nodes().filter(has).fold(NodeMask::EMPTY, NodeMask::with)
+    }
+
+    /// Bytes for each of `nodes`, which are those that there are, in multiples of `unit_bytes`
+    /// (Linux: `mm/hugetlb_cma.c`, `hugetlb_cma_reserve`). In the plain form each node ascending
+    /// gets an equal share, rounded up, until there is enough: 3 GiB on four nodes are one each on
+    /// the first three. What is for other nodes is for nobody.
+    #[must_use]
+    pub fn shares(&self, nodes: NodeMask, unit_bytes: u64) -> [u64; MAX_NODES] {
+        let mut shares = [0_u64; MAX_NODES];
+        let unit_bytes = unit_bytes.max(1);
+        let count: u64 = nodes.nodes().map(|_| 1).sum();
+        let (share, mut given) = (self.total_bytes.div_ceil(count.max(1)), 0_u64);
+        for node in nodes.nodes() {
+            let left = self.total_bytes.saturating_sub(given);
+            let bytes = self.on_node(node).unwrap_or(share.min(left));
+            // What cannot be rounded up is more than there can be.
+            let bytes = bytes.checked_next_multiple_of(unit_bytes).unwrap_or(bytes);
+            shares[node.index()] = bytes;
+            given = given.saturating_add(bytes);
+        }
+        shares
+    }
+
+    /// The form `node:size[,node:size...]`.
+    pub(super) fn parse_nodes(value: &str) -> Option<Self> {
+        let mut nodes = [0; MAX_NODES];
+        for pair in value.split(',') {
+            let (node, size) = pair.split_once(':')?;
+            let node = NodeId::new(usize::try_from(parse_number(node)?).ok()?)?;
+            nodes[node.index()] = parse_size(size).ok()?;
+        }
+        let total_bytes = nodes.iter().fold(0_u64, |sum, &bytes| sum.saturating_add(bytes));
+        Some(Self { total_bytes, nodes: Some(nodes) })
+    }
+
+    /// Either form.
+    pub(super) fn parse(value: &str) -> Option<Self> {
+        if value.contains(':') {
+            return Self::parse_nodes(value);
+        }
+        Some(Self { total_bytes: parse_size(value).ok()?, nodes: None })
+    }
+}
+
+/// The area that `cma=` asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CmaArea {
+    /// How large it is, in bytes; 0 for none.
+    pub bytes: u64,
+    /// Addresses inside which it is to be; anywhere if unset. Where they are no more than
+    /// [`bytes`](Self::bytes), as with `cma=64M@1G`, this is the place.
+    pub within: Option<PhysRange>,
+}
+
+/// What the command line says of areas that do not belong to huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AreaParameters {
+    /// `cma=`: the area for all who have none of their own.
+    pub cma: Option<CmaArea>,
+    /// `cma_pernuma=`: bytes of an area on each node; 0 for none.
+    pub cma_pernuma_bytes: u64,
+    /// `numa_cma=`: areas on some nodes, always in the node form.
+    pub numa_cma: AreaSizes,
+}
+
+impl Default for AreaParameters {
+    fn default() -> Self {
+        Self { cma: None, cma_pernuma_bytes: 0, numa_cma: AreaSizes::NONE }
+    }
+}
+
+impl AreaParameters {
+    /// Reads one word; nothing when it is not about areas.
+    pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
+        Some(match name {
+            "cma" => cma_area(value).and_then(|area| {
+                self.cma = Some(area);
+                said(NO_AREAS, area.bytes == 0)
+            }),
+            "cma_pernuma" => match parse_size(value) {
+                Ok(bytes) => {
+                    self.cma_pernuma_bytes = bytes;
+                    said(NO_AREAS, bytes == 0)
+                }
+                Err(_) => Err("cma_pernuma= takes a size for each node, such as 64M"),
+            },
+            "numa_cma" => match AreaSizes::parse_nodes(value) {
+                Some(sizes) => {
+                    self.numa_cma = sizes;
+                    said(NO_AREAS, sizes.total_bytes == 0)
+                }
+                None => Err(
+                    "numa_cma= takes node:size[,node:size...], with nodes from 0 to 63 and sizes \
+                     such as 64M",
+                ),
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// How much memory is movable, and how much is not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CoreParameters {
+    /// `kernelcore=`: how much is not movable at least.
+    pub kernelcore: Option<KernelCore>,
+    /// `movablecore=`: how much is movable at least.
+    pub movablecore: Option<CoreSize>,
+}
+
+impl CoreParameters {
+    /// Both, together with `movable_node`, as [`movable_starts`](crate::firmware::movable_starts)
+    /// takes them.
+    #[must_use]
+    pub const fn setting(&self, movable_node: bool) -> MovableSetting {
+        let Self { kernelcore, movablecore } = *self;
+        MovableSetting { movable_node, kernelcore, movablecore }
+    }
+
+    /// Reads one word; nothing when it is another one.
+    pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
+        const OVER: &str = "more than 100% of memory";
+        Some(match (name, value) {
+            ("kernelcore", "mirror") => {
+                self.kernelcore = Some(KernelCore::Mirror);
+                Err("no memory is known to be mirrored")
+            }
+            ("kernelcore", _) => match core_size(value) {
+                Some(CoreSize::Percent(101..)) => Err(OVER),
+                Some(size) => {
+                    self.kernelcore = Some(KernelCore::Size(size));
+                    said(NO_MOVABLE, is_nothing(size))
+                }
+                None => Err("kernelcore= takes a size such as 4G, a part such as 25%, or mirror"),
+            },
+            ("movablecore", _) => match core_size(value) {
+                Some(CoreSize::Percent(101..)) => Err(OVER),
+                Some(size) => {
+                    self.movablecore = Some(size);
+                    said(NO_MOVABLE, is_nothing(size))
+                }
+                None => Err("movablecore= takes a size such as 4G or a part such as 25%"),
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// What has no effect is read and said, unless nothing was asked for.
+const fn said(reason: &'static str, is_nothing: bool) -> Result<(), &'static str> {
+    if is_nothing { Ok(()) } else { Err(reason) }
+}
+
+const fn is_nothing(size: CoreSize) -> bool {
+    matches!(size, CoreSize::Bytes(0) | CoreSize::Percent(0))
+}
+
+/// A size or a part.
+fn core_size(value: &str) -> Option<CoreSize> {
+    match value.strip_suffix('%') {
+        // What does not fit is over 100 as well.
+        Some(percent) => {
+            parse_number(percent).map(|part| CoreSize::Percent(part.try_into().unwrap_or(u8::MAX)))
+        }
+        None => parse_size(value).ok().map(CoreSize::Bytes),
+    }
+}
+
+/// The forms of `cma=`.
+fn cma_area(value: &str) -> Result<CmaArea, &'static str> {
+    const FORM: &str =
+        "cma= takes SIZE, SIZE@BASE or SIZE@BASE-LIMIT, with sizes such as 64M or 0x10000000";
+    let size = |text| parse_size(text).map_err(|_| FORM);
+    let Some((bytes, place)) = value.split_once('@') else {
+        return Ok(CmaArea { bytes: size(value)?, within: None });
+    };
+    let bytes = size(bytes)?;
+    let (base, limit) = match place.split_once('-') {
+        Some((base, limit)) => (size(base)?, size(limit)?),
+        None => {
+            let base = size(place)?;
+            (base, base.saturating_add(bytes))
+        }
+    };
+    if limit > PHYSICAL_ADDRESS_END {
+        return Err("the area's place ends above the last physical address");
+    }
+    if limit < base || limit - base < bytes {
+        return Err("the area does not fit between its base and its limit");
+    }
+    Ok(CmaArea { bytes, within: Some(PhysRange::new(base, limit)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameters::Parameters;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::string::String;
+    use std::vec::Vec;
+
+    /// What is said of a line, without what is only not supported.
+    fn parse(line: &str) -> (Parameters, Vec<String>) {
+        let mut problems = Vec::new();
+        let parameters = Parameters::parse(line, &mut |problem| match problem.reason {
+            Some(NO_MOVABLE | NO_AREAS) => {}
+            _ => problems.push(std::format!("{problem}")),
+        });
+        (parameters, problems)
+    }
+
+    fn node(node: usize) -> NodeId {
+        NodeId::new(node).expect("a node")
+    }
+
+    #[test]
+    fn core_sizes_are_bytes_or_parts() {
+        for (text, size) in [
+            ("4G", CoreSize::Bytes(4 << 30)),
+            ("512m", CoreSize::Bytes(512 << 20)),
+            ("0x1000", CoreSize::Bytes(4096)),
+            ("1P", CoreSize::Bytes(1 << 50)),
+            ("15E", CoreSize::Bytes(15 << 60)),
+            ("0", CoreSize::Bytes(0)),
+            ("25%", CoreSize::Percent(25)),
+            ("0%", CoreSize::Percent(0)),
+            ("100%", CoreSize::Percent(100)),
+        ] {
+            let (parameters, problems) =
+                parse(&std::format!("kernelcore={text} movablecore={text}"));
+            assert!(problems.is_empty(), "{problems:?}");
+            let expected = CoreParameters {
+                kernelcore: Some(KernelCore::Size(size)),
+                movablecore: Some(size),
+            };
+            assert_eq!(parameters.core, expected, "{text}");
+        }
+        for text in [
+            "",
+            "%",
+            "101%",
+            "256%",
+            "99999999999%",
+            "-1%",
+            "25%%",
+            "2.5%",
+            "4Q",
+            "lots",
+            "16E",
+            "mirrors",
+            "Mirror",
+            "25%G",
+            "25G%",
+        ] {
+            for name in ["kernelcore", "movablecore"] {
+                let line = std::format!("{name}=1G {name}={text}");
+                let (parameters, problems) = parse(&line);
+                let unchanged = parse(&std::format!("{name}=1G")).0.core;
+                assert_eq!(parameters.core, unchanged, "{line}");
+                assert!(!problems.is_empty(), "{line}");
+            }
+        }
+        assert!(parse("movablecore=101%").1[0].ends_with("ignored: more than 100% of memory"));
+        assert!(parse("kernelcore=x").1[0].contains("kernelcore= takes a size such as 4G"));
+        assert!(parse("movablecore").1[0].contains("movablecore= takes a size such as 4G"));
+    }
+
+    #[test]
+    fn the_last_core_size_counts_and_mirror_is_said() {
+        let last = parse("kernelcore=1G kernelcore=20% movablecore=5% movablecore=2G").0;
+        let setting = last.core.setting(last.movable_node);
+        assert_eq!(setting.kernelcore, Some(KernelCore::Size(CoreSize::Percent(20))));
+        assert_eq!(setting.movablecore, Some(CoreSize::Bytes(2 << 30)));
+        assert!(!setting.movable_node);
+        let (mirror, problems) = parse("kernelcore=mirror movablecore=1G movable_node");
+        assert_eq!(mirror.core.kernelcore, Some(KernelCore::Mirror));
+        assert!(mirror.core.setting(mirror.movable_node).movable_node);
+        assert_eq!(
+            problems,
+            ["Malformed parameter \"kernelcore=mirror\", ignored: no memory is known to be \
+              mirrored"]
+        );
+        assert_eq!(parse("movablecore=mirror").0.core, CoreParameters::default());
+        assert_eq!(parse("").0.core.setting(false), MovableSetting::default());
+    }
+
+    #[test]
+    fn cma_has_a_size_and_perhaps_a_place() {
+        let area = |bytes, start, end| CmaArea { bytes, within: Some(PhysRange::new(start, end)) };
+        for (text, expected) in [
+            ("64M", CmaArea { bytes: 64 << 20, within: None }),
+            ("0", CmaArea { bytes: 0, within: None }),
+            ("64M@1G", area(64 << 20, 1 << 30, (1 << 30) + (64 << 20))),
+            ("64M@0-4G", area(64 << 20, 0, 4 << 30)),
+            ("0x1000@0x10000-0x20000", area(0x1000, 0x1_0000, 0x2_0000)),
+            ("64M@1G-1088M", area(64 << 20, 1 << 30, 1088 << 20)),
+        ] {
+            let (parameters, problems) = parse(&std::format!("cma=1M cma={text}"));
+            assert_eq!((parameters.areas.cma, problems.len()), (Some(expected), 0), "{text}");
+        }
+        let before = Some(CmaArea { bytes: 1 << 20, within: None });
+        let form = "cma= takes SIZE, SIZE@BASE or SIZE@BASE-LIMIT";
+        let no_room = "does not fit between its base and its limit";
+        let too_high = "ends above the last physical address";
+        for (text, reason) in [
+            ("", form),
+            ("much", form),
+            ("64M@", form),
+            ("@1G", form),
+            ("64M@1G-", form),
+            ("64M@-2G", form),
+            ("64M-2G", form),
+            ("64M@1G-2G-3G", form),
+            ("64M@1G@2G", form),
+            ("64M@1G-1087M", no_room),
+            ("64M@2G-1G", no_room),
+            ("15E", ""),
+            ("64M@15E", too_high),
+            ("15E@15E", too_high),
+            ("64M@4P", too_high),
+        ] {
+            let (parameters, problems) = parse(&std::format!("cma=1M cma={text}"));
+            if reason.is_empty() {
+                // Larger than any memory: that it does not fit is found where it is made.
+                assert_eq!(problems.len(), 0, "{text}");
+                continue;
+            }
+            assert_eq!(parameters.areas.cma, before, "{text}");
+            assert!(problems.len() == 1 && problems[0].contains(reason), "{text}: {problems:?}");
+        }
+        assert_eq!(parse("").0.areas, AreaParameters::default());
+    }
+
+    #[test]
+    fn areas_on_nodes() {
+        let (parameters, problems) =
+            parse("cma_pernuma=16M numa_cma=0:64M,3:1G,63:4k numa_cma=0:64M,3:1G,63:8k");
+        assert_eq!(problems.len(), 0, "{problems:?}");
+        let AreaParameters { cma_pernuma_bytes, numa_cma, .. } = parameters.areas;
+        assert_eq!(cma_pernuma_bytes, 16 << 20);
+        assert_eq!(numa_cma.total_bytes, (64 << 20) + (1 << 30) + (8 << 10));
+        let nodes: Vec<_> = numa_cma.nodes().nodes().map(NodeId::index).collect();
+        assert_eq!(nodes, [0, 3, 63]);
+        assert_eq!(numa_cma.on_node(node(3)), Some(1 << 30));
+        assert_eq!(numa_cma.on_node(node(1)), Some(0));
+        // Of a node that is named twice the last counts.
+        assert_eq!(parse("numa_cma=1:1G,1:2G").0.areas.numa_cma.total_bytes, 2 << 30);
+        for text in [
+            "",
+            "64M",
+            "64:1M",
+            "0:",
+            ":1M",
+            "0:1M,",
+            ",0:1M",
+            "0:1M,1",
+            "0:1M;1:1M",
+            "x:1M",
+            "-1:1M",
+            "0:1Q",
+            "0:1:2",
+            "4294967296:1M",
+        ] {
+            let (parameters, problems) = parse(&std::format!("numa_cma=1:1G numa_cma={text}"));
+            assert_eq!(parameters.areas.numa_cma.total_bytes, 1 << 30, "{text}");
+            assert!(problems.len() == 1 && problems[0].contains("numa_cma= takes node:size"));
+        }
+        for text in ["", "0:1M", "much", "-1"] {
+            let (parameters, problems) = parse(&std::format!("cma_pernuma=1M cma_pernuma={text}"));
+            assert_eq!(parameters.areas.cma_pernuma_bytes, 1 << 20, "{text}");
+            assert!(problems.len() == 1 && problems[0].contains("cma_pernuma= takes a size"));
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said_once_for_each_word() {
+        let reasons = |line| {
+            let mut reasons = Vec::new();
+            Parameters::parse(line, &mut |problem| reasons.push(problem.reason));
+            reasons
+        };
+        let core = reasons("kernelcore=1G movablecore=10%");
+        assert_eq!(core, [Some(NO_MOVABLE); 2]);
+        let areas = reasons("cma=1M cma_pernuma=1M numa_cma=0:1M");
+        assert_eq!(areas, [Some(NO_AREAS); 3]);
+        let nothing = "kernelcore=0 movablecore=0% cma=0 cma_pernuma=0 numa_cma=0:0";
+        assert_eq!(reasons(nothing), []);
+    }
+
+    #[test]
+    fn sizes_are_shared_out_in_whole_pages() {
+        let unit = 1 << 30;
+        let four = (0..4).map(node).fold(NodeMask::EMPTY, NodeMask::with);
+        let gibs = |text, nodes| {
+            let shares = AreaSizes::parse(text).expect("sizes").shares(nodes, unit);
+            [0, 1, 2, 3].map(|node: usize| shares[node] >> 30)
+        };
+        assert_eq!(gibs("3G", four), [1, 1, 1, 0]);
+        assert_eq!(gibs("8G", four), [2, 2, 2, 2]);
+        assert_eq!(gibs("5G", four), [2, 2, 1, 0]);
+        assert_eq!(gibs("1G", four), [1, 0, 0, 0]);
+        assert_eq!(gibs("0", four), [0; 4]);
+        assert_eq!(gibs("3G", NodeMask::only(node(2))), [0, 0, 3, 0]);
+        assert_eq!(gibs("3G", NodeMask::EMPTY), [0; 4]);
+        assert_eq!(gibs("1:1536M,3:1G,9:7G", four), [0, 2, 0, 1]);
+    }
+
+    fn words() -> impl Strategy<Value = String> {
+        let name = "(kernelcore|movablecore|movable_node|cma|cma_pernuma|numa_cma|hugetlb_cma|\
+                    hugetlb_cma_only)";
+        let value = prop_oneof![
+            "[0-9xKMGTPEkg%@:,-]{0,24}",
+            "[0-9]{1,20}[KMGTPE]?(@[0-9]{1,5}[KMGTPE]?(-[0-9]{1,5}[KMGTPE]?)?)?",
+            "([0-9]{1,2}:[0-9]{1,5}[KMG]?,?){1,5}",
+            "[0-9]{1,4}%",
+            "\\PC{0,20}",
+        ];
+        (name, value).prop_map(|(name, value)| std::format!("{name}={value}"))
+    }
+
+    proptest! {
+        #[test]
+        fn anything_is_read_or_refused_as_a_whole(line in vec(words(), 0..4)) {
+            let line = line.join(" ");
+            let (parameters, _) = parse(&line);
+            let sizes = [parameters.areas.numa_cma, parameters.huge_pages.cma];
+            for sizes in sizes {
+                let on_nodes = sizes.nodes().nodes().filter_map(|node| sizes.on_node(node));
+                let sum = on_nodes.fold(0_u64, u64::saturating_add);
+                prop_assert!(sum == sizes.total_bytes || sizes.nodes.is_none(), "{line}");
+                let shares = sizes.shares(NodeMask::ALL, 1 << 30);
+                prop_assert!(
+                    shares.iter().fold(0_u64, |sum, &share| sum.saturating_add(share))
+                        >= sizes.total_bytes
+                );
+            }
+            if let Some(CmaArea { bytes, within: Some(within) }) = parameters.areas.cma {
+                prop_assert!(bytes <= within.size() && within.end <= PHYSICAL_ADDRESS_END);
+            }
+            let percents = [
+                parameters.core.movablecore,
+                match parameters.core.kernelcore {
+                    Some(KernelCore::Size(size)) => Some(size),
+                    _ => None,
+                },
+            ];
+            for size in percents.into_iter().flatten() {
+                prop_assert!(!matches!(size, CoreSize::Percent(101..)));
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `/sys/kernel/debug/extfrag` (Linux: `mm/vmstat.c`): for each zone and order, whether a request
+//! would fail and why, and how much of free memory it could not use. Columns are orders, as in
+//! `/proc/buddyinfo`, whose numbers the indices are made of.
+//!
+//! An index between -1 and 0 is written as `-0.500`, where Linux writes ` 0.-500`.
+
+use super::super::FileError;
+use crate::manager::Manager;
+use crate::platform::Platform;
+use crate::units::{MAX_ORDER, Order};
+use crate::zone::ContigInfo;
+use core::fmt::{self, Write};
+
+/// A line for each zone; `index` is written for each order.
+fn lines<P: Platform>(
+    manager: &Manager<P>,
+    out: &mut dyn Write,
+    index: fn(&ContigInfo, &mut dyn Write) -> fmt::Result,
+) -> Result<(), FileError> {
+    for zone in manager.views() {
+        let runs = zone.free_areas().by_order();
+        write!(out, "Node {}, zone {:>8} ", zone.id().node, zone.id().kind)?;
+        for order in (0..=MAX_ORDER).filter_map(Order::new) {
+            index(&ContigInfo::of(&runs, order), out)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// Fragmentation indices: towards 0 where memory is short, towards 1 where it is in pieces, -1
+/// where a request does not fail.
+pub(super) fn extfrag_index<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    lines(manager, out, |info, out| {
+        let index = info.fragmentation_index();
+        let (sign, size) = (if index < 0 { '-' } else { ' ' }, index.unsigned_abs());
+        write!(out, "{sign}{}.{:03} ", size / 1000, size % 1000)
+    })
+}
+
+/// Parts of free memory that requests cannot use.
+pub(super) fn unusable_index<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Result<(), FileError> {
+    lines(manager, out, |info, out| {
+        let index = info.unusable_index();
+        write!(out, "{}.{:03} ", index / 1000, index % 1000)
+    })
+}

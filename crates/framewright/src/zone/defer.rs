@@ -1,0 +1,190 @@
+//! How long compaction is left alone after it failed (`defer_compaction`, `compaction_deferred` and
+//! `compaction_defer_reset` in Linux's `mm/compaction.c`).
+//!
+//! Each failure doubles the number of requests until the next try, from 2 to 64. Requests of a
+//! smaller order than any that failed are not affected. A success ends it.
+//!
+//! ```
+//! use framewright::units::Order;
+//! use framewright::zone::Defer;
+//!
+//! let mut defer = Defer::new();
+//! assert!(!defer.skips(Order::BLOCK));
+//! defer.failed(Order::BLOCK);
+//! assert!(defer.skips(Order::BLOCK)); // The first of two,
+//! assert!(!defer.skips(Order::BLOCK)); // and the second is tried.
+//! ```
+
+use crate::units::{MAX_ORDER, Order};
+
+/// At most one in 2^6 requests is tried.
+const MOST_SHIFT: u8 = 6;
+/// No order.
+const NONE: u8 = MAX_ORDER + 1;
+
+/// What is known of failures in a zone. Whoever has it keeps it to one caller at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Defer {
+    /// Requests since the last failure that could have been tried.
+    considered: u8,
+    /// One in 2^`shift` is.
+    shift: u8,
+    /// Requests of this order and above fail.
+    failed_order: u8,
+}
+
+impl Default for Defer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Defer {
+    /// Nothing has failed yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { considered: 0, shift: 0, failed_order: NONE }
+    }
+
+    /// The smallest order that failed, if any did.
+    #[must_use]
+    pub const fn failed_order(&self) -> Option<Order> {
+        Order::new(self.failed_order)
+    }
+
+    /// Whether compaction for a request of `order` is to be skipped. This counts the request.
+    pub const fn skips(&mut self, order: Order) -> bool {
+        if order.get() < self.failed_order {
+            return false;
+        }
+        let limit = 1 << self.shift;
+        if self.considered < limit {
+            self.considered += 1;
+        }
+        self.considered < limit
+    }
+
+    /// Compaction for a request of `order` failed.
+    pub const fn failed(&mut self, order: Order) {
+        self.considered = 0;
+        if self.shift < MOST_SHIFT {
+            self.shift += 1;
+        }
+        if order.get() < self.failed_order {
+            self.failed_order = order.get();
+        }
+    }
+
+    /// Compaction made room for a request of `order`, which may not have got it yet: others took
+    /// it, or nobody asked.
+    pub const fn made_room(&mut self, order: Order) {
+        // Only what failed is raised: where nothing did there is nothing above it.
+        if order.get() >= self.failed_order {
+            self.failed_order = order.get() + 1;
+        }
+    }
+
+    /// A request of `order` got its memory after compaction.
+    pub const fn succeeded(&mut self, order: Order) {
+        self.considered = 0;
+        self.shift = 0;
+        self.made_room(order);
+    }
+
+    /// Whether the longest wait is over, so that the next try looks at everything again (Linux:
+    /// `compaction_restarting`).
+    #[must_use]
+    pub const fn restarts(&self, order: Order) -> bool {
+        order.get() >= self.failed_order
+            && self.shift == MOST_SHIFT
+            && self.considered >= 1 << self.shift
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn order(order: u8) -> Order {
+        Order::new(order).expect("an order")
+    }
+
+    /// How many requests it takes until one is tried.
+    fn requests(defer: &mut Defer, order: Order) -> u32 {
+        (1..1000).find(|_| !defer.skips(order)).expect("tried some time")
+    }
+
+    #[test]
+    fn tries_become_rare_and_a_success_ends_that() {
+        let mut defer = Defer::new();
+        assert_eq!((defer.failed_order(), requests(&mut defer, Order::BLOCK)), (None, 1));
+        for expected in [2, 4, 8, 16, 32, 64, 64, 64] {
+            defer.failed(Order::BLOCK);
+            assert!(!defer.restarts(Order::BLOCK));
+            assert_eq!(requests(&mut defer, Order::BLOCK), expected);
+            assert_eq!(defer.restarts(Order::BLOCK), expected == 64);
+            assert!(!defer.skips(order(3)), "a smaller order");
+        }
+        assert!(!defer.restarts(order(3)));
+        assert_eq!(defer.failed_order(), Some(Order::BLOCK));
+        // Until the try has an end all others are tried, too.
+        assert_eq!(requests(&mut defer, Order::BLOCK), 1);
+        defer.succeeded(Order::BLOCK);
+        assert_eq!((defer.failed_order(), requests(&mut defer, Order::MAX)), (Order::new(10), 1));
+        defer.failed(Order::BLOCK);
+        assert_eq!(requests(&mut defer, Order::BLOCK), 2);
+    }
+
+    #[test]
+    fn the_smallest_order_that_failed_counts() {
+        let mut defer = Defer::new();
+        defer.failed(Order::BLOCK);
+        defer.failed(order(4));
+        assert_eq!(defer.failed_order(), Order::new(4));
+        assert!(defer.skips(order(4)) && defer.skips(Order::MAX) && !defer.skips(order(3)));
+        // Room for more than that says that smaller ones have it, too; and of the wait nothing.
+        defer.made_room(order(5));
+        assert_eq!(defer.failed_order(), Order::new(6));
+        assert!(!defer.skips(order(5)) && defer.skips(order(6)));
+        defer.made_room(order(3));
+        assert_eq!(defer.failed_order(), Order::new(6));
+        defer.succeeded(Order::MAX);
+        assert_eq!(defer, Defer::new());
+    }
+
+    proptest! {
+        /// As a history: requests since the last failure, and failures since the last success.
+        #[test]
+        fn it_is_as_its_history_says(calls in vec((0_u8..4, 0_u8..=18), 0..400)) {
+            let mut defer = Defer::new();
+            let (mut failures, mut since, mut smallest) = (0_u32, 0_u32, 19);
+            for (call, of) in calls {
+                match call {
+                    0 => {
+                        defer.failed(order(of));
+                        failures += 1;
+                        since = 0;
+                        smallest = of.min(smallest);
+                    }
+                    1 => {
+                        defer.succeeded(order(of));
+                        (failures, since) = (0, 0);
+                        if of >= smallest {
+                            smallest = of + 1;
+                        }
+                    }
+                    _ => {
+                        let skips = of >= smallest && {
+                            since += 1;
+                            since < 1 << failures.min(6)
+                        };
+                        prop_assert_eq!(defer.skips(order(of)), skips);
+                    }
+                }
+                prop_assert_eq!(defer.failed_order(), Order::new(smallest));
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Which frames of a block somebody has, for whoever moves contents; taking frames at a place that
+//! was made free, and giving back many frames of one block.
+//!
+//! Nothing here decides whether contents can be moved: that is up to those who own them
+//! (`manager::moving`). What the tables know by themselves is said as [`Held`].
+
+use super::Zone;
+use super::locked::LockedZone;
+use crate::block::segment::Segment;
+use crate::block::{BlockState, FreeMap, MigrateType, State};
+use crate::page::managed_frames;
+use crate::platform::Platform;
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use core::ops::Range;
+
+/// A bit for each frame of a block.
+pub(crate) type FrameBits = [u64; FreeMap::<8>::PAGES / 64];
+
+/// What no owner of contents can move away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// No memory, or memory that the manager was not given.
+    Reserved,
+    /// The manager's own.
+    Manager,
+    /// A pool's.
+    Pool,
+    /// It has a memory error.
+    Poisoned,
+    /// The hypervisor's at this moment.
+    Reporting,
+}
+
+/// The frames of a split block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct UsedFrames {
+    /// Somebody has them, or a CPU's cache.
+    pub(crate) in_use: FrameBits,
+    /// They hold descriptors of others of the block.
+    pub(crate) descriptors: FrameBits,
+    /// They are holes or reserved.
+    pub(crate) reserved: FrameBits,
+    /// They are with the hypervisor.
+    pub(crate) reporting: FrameBits,
+}
+
+/// What there is to move in a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is no heap to put it into")]
+pub(crate) enum Occupied {
+    /// All of it is free.
+    Nothing,
+    /// A split block.
+    Frames(UsedFrames),
+    /// It is a part of what was allocated as these frames.
+    Whole(PfnRange),
+    /// Nobody can move it.
+    Held(Held),
+}
+
+fn set(bits: &mut FrameBits, frame: usize) {
+    if let Some(word) = bits.get_mut(frame / 64) {
+        *word |= 1 << (frame % 64);
+    }
+}
+
+/// How full a split block is.
+#[derive(Clone, Copy)]
+pub(crate) struct Fullness {
+    pub(crate) index: u32,
+    /// Frames that somebody has, or a CPU's cache.
+    pub(crate) in_use: u64,
+    pub(crate) free: u64,
+}
+
+impl Fullness {
+    /// Of a block whose frames can be moved into others and others' into it, of a type.
+    fn of(index: u32, state: BlockState, migrate_type: MigrateType) -> Option<Self> {
+        let plain = state.is(State::Split)
+            && state.migrate_type() == migrate_type
+            && state.managed_pages() == PAGES_PER_BLOCK
+            && !state.is_unavailable()
+            && !state.has(BlockState::REPORTING);
+        plain.then(|| {
+            let free = state.free_pages();
+            Self { index, in_use: PAGES_PER_BLOCK - free - state.descriptor_pages(), free }
+        })
+    }
+}
+
+impl Zone {
+    /// What there is to move in the block at `index`, which lies in `segment`.
+    pub(crate) fn occupied<P: Platform>(
+        &self,
+        platform: &P,
+        segment: &Segment,
+        index: u32,
+    ) -> Occupied {
+        let locked = self.read(platform);
+        let Some((head, state)) = locked.buddy.table.head_of(index) else {
+            return Occupied::Held(Held::Reserved);
+        };
+        match state.state() {
+            Some(State::Free | State::Isolated) => Occupied::Nothing,
+            Some(State::Whole) if state.has(BlockState::KEPT) => Occupied::Held(Held::Manager),
+            Some(State::Whole) if state.has(BlockState::POISONED) => Occupied::Held(Held::Poisoned),
+            Some(State::Whole) if locked.buddy.is_deferred(index) => Occupied::Nothing,
+            Some(State::Whole) => {
+                let start = segment.block_of(head).start();
+                Occupied::Whole(PfnRange { start, end: start.add(state.order().pages()) })
+            }
+            Some(State::Split) => Occupied::Frames(locked.frames_of(index, state)),
+            Some(State::Pool) => Occupied::Held(Held::Pool),
+            Some(State::Reporting) => Occupied::Held(Held::Reporting),
+            _ => Occupied::Held(Held::Reserved),
+        }
+    }
+
+    /// Takes frames of a block that is split and isolated, if all of them are free and none has to
+    /// wait for its descriptor.
+    pub(crate) fn take_isolated<P: Platform>(
+        &self,
+        platform: &P,
+        index: u32,
+        frames: Range<usize>,
+    ) -> bool {
+        let mut locked = self.lock(platform);
+        let table = locked.buddy.table;
+        if !table.is_ready(index) {
+            return false;
+        }
+        let (state, map) = (table.state(index), table.free_map(index));
+        if !state.is(State::Split)
+            || !state.has(BlockState::ISOLATED)
+            || state.has(BlockState::UNDESCRIBED)
+            || frames.is_empty()
+            || map.first_taken(frames.start, frames.end).is_some()
+        {
+            return false;
+        }
+        let pages = (frames.end - frames.start) as u64;
+        map.set_run(frames, false);
+        *locked.free_counter(state) -= pages;
+        table.set_state(index, state.with_free_pages(state.free_pages() - pages));
+        true
+    }
+
+    /// Takes runs of `order`, below 9, out of one split block of a type, as many as `out` has room
+    /// for; returns how many. None where it is not one from which frames are handed out.
+    pub(crate) fn take_in_block<P: Platform>(
+        &self,
+        platform: &P,
+        block: (&Segment, u32),
+        of: (Order, MigrateType),
+        out: &mut [Pfn],
+    ) -> usize {
+        let ((segment, index), (order, migrate_type)) = (block, of);
+        let mut locked = self.lock(platform);
+        let table = locked.buddy.table;
+        if !table.is_ready(index)
+            || Fullness::of(index, table.state(index), migrate_type).is_none()
+            || order >= Order::BLOCK
+        {
+            return 0;
+        }
+        let map = table.free_map(index);
+        let Some(first) = map.find(order.get()) else { return 0 };
+        let mut starts = [0; RUNS_AT_ONCE];
+        let most = out.len().min(RUNS_AT_ONCE);
+        let taken = map.take_runs(first, order.get(), &mut starts[..most]);
+        locked.taken(index, (taken as u64) << order.get());
+        let start = segment.block_of(index).start();
+        for (out, &offset) in out.iter_mut().zip(&starts[..taken]) {
+            *out = start.add(offset as u64);
+        }
+        taken
+    }
+
+    /// Frees frames of one split block that is managed whole, all or none.
+    pub(crate) fn free_frames<P: Platform>(
+        &self,
+        platform: &P,
+        index: u32,
+        frames: &FrameBits,
+    ) -> bool {
+        let mut locked = self.lock(platform);
+        let table = locked.buddy.table;
+        if !table.is_ready(index) {
+            return false;
+        }
+        let (state, map) = (table.state(index), table.free_map(index));
+        let words = map.words();
+        let pages = frames.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        let descriptors = locked.frames_of(index, state).descriptors;
+        let allocated = state.is(State::Split)
+            && state.managed_pages() == PAGES_PER_BLOCK
+            && !state.has(BlockState::REPORTING)
+            && words.iter().zip(frames).all(|(free, frames)| free & frames == 0)
+            && descriptors.iter().zip(frames).all(|(held, frames)| held & frames == 0);
+        if !allocated || pages == 0 {
+            return false;
+        }
+        map.add_words(frames);
+        locked.freed(index, state, state.free_pages() + pages);
+        locked.freed_pages += pages;
+        true
+    }
+
+    /// Calls `visit` for split blocks of a type among `indices` whose contents may be moved or
+    /// added to, without the lock: what it says was so at some moment. Returns false when `visit`
+    /// did.
+    pub(crate) fn for_each_split(
+        &self,
+        indices: Range<u32>,
+        migrate_type: MigrateType,
+        visit: &mut dyn FnMut(Fullness) -> bool,
+    ) -> bool {
+        let mut index = indices.start;
+        while index < indices.end {
+            let Some(state) = self.table.state_if_ready(index) else {
+                index = self.table.next_ready(index);
+                continue;
+            };
+            if let Some(fullness) = Fullness::of(index, state, migrate_type)
+                && !visit(fullness)
+            {
+                return false;
+            }
+            index += 1;
+        }
+        true
+    }
+
+    /// [`Fullness`] of one block of a type, without the lock.
+    pub(crate) fn fullness(&self, index: u32, migrate_type: MigrateType) -> Option<Fullness> {
+        Fullness::of(index, self.table.state_if_ready(index)?, migrate_type)
+    }
+
+    /// What has to be moved to have the blocks of the head that covers `index`: where they end, and
+    /// how many frames of each somebody has. Nothing where they cannot be had. Without the lock.
+    pub(crate) fn to_move(&self, index: u32) -> (u32, Option<u64>) {
+        let Some((head, state)) = self.table.head_unlocked(index) else { return (index + 1, None) };
+        let end = crate::block::table::blocks_of(state.order().max(Order::BLOCK)) + head;
+        let movable = matches!(state.migrate_type(), MigrateType::Movable)
+            || !state.migrate_type().is_mergeable();
+        let each = match state.state() {
+            _ if state.is_isolated() => None,
+            Some(State::Free) => Some(0),
+            Some(State::Whole) if movable && !state.is_nobodys() => Some(PAGES_PER_BLOCK),
+            Some(State::Split) if movable && state.managed_pages() == PAGES_PER_BLOCK => {
+                Some(PAGES_PER_BLOCK - state.free_pages() - state.descriptor_pages())
+            }
+            _ => None,
+        };
+        (end.max(index + 1), each)
+    }
+}
+
+/// Runs that are taken under one hold of the lock.
+const RUNS_AT_ONCE: usize = 64;
+
+impl LockedZone {
+    fn frames_of(&self, index: u32, state: BlockState) -> UsedFrames {
+        let free = self.buddy.table.free_map(index).words();
+        let mut frames =
+            UsedFrames { in_use: [0; 8], descriptors: [0; 8], reserved: [0; 8], reporting: [0; 8] };
+        if state.managed_pages() != PAGES_PER_BLOCK {
+            // Of a block that could not be noted, what is not free may be anything.
+            frames.reserved = managed_frames(self.partials, index)
+                .map_or(free, |managed| managed.words())
+                .map(|managed| !managed);
+        }
+        if let Some(held) = self.descriptor_frames_of(index) {
+            held.iter().for_each(|frame| set(&mut frames.descriptors, frame));
+        }
+        if state.has(BlockState::REPORTING) {
+            let is_out =
+                |&frame: &usize| self.in_flight.first_in(index, &(frame..frame + 1)).is_some();
+            (0..FreeMap::<8>::PAGES)
+                .filter(is_out)
+                .for_each(|frame| set(&mut frames.reporting, frame));
+        }
+        frames.in_use = core::array::from_fn(|word| {
+            !(free[word]
+                | frames.reserved[word]
+                | frames.descriptors[word]
+                | frames.reporting[word])
+        });
+        frames
+    }
+}
