@@ -1,7 +1,7 @@
 //! What the shell has allocated: handles, each with a number of runs.
 
 use crate::owned::give_back;
-use framewright::units::{Pfn, PfnRange};
+use framewright::units::{MAX_NODES, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{Manager, Platform};
 
@@ -61,12 +61,13 @@ impl<'a> Held<'a> {
     /// Adds a run to a handle.
     pub fn add(&mut self, handle: u32, range: PfnRange) -> Result<(), Full> {
         let pages = range.pages();
-        if let Some(last) = self.used.checked_sub(1).and_then(|last| self.room.get_mut(last))
-            && last.handle == handle
-            && last.pages == pages
-            && last.range().end == range.start
-        {
-            last.runs += 1;
+        let continues = |run: &&mut Run| {
+            run.handle == handle && run.pages == pages && run.range().end == range.start
+        };
+        // Nodes may take turns, each of which goes on where it was.
+        let last = self.room.get_mut(self.used.saturating_sub(MAX_NODES)..self.used);
+        if let Some(run) = last.and_then(|last| last.iter_mut().rev().find(continues)) {
+            run.runs += 1;
             return Ok(());
         }
         *self.room.get_mut(self.used).ok_or(Full)? =

@@ -158,7 +158,12 @@ pub(super) fn explain<P: Platform, H: Host>(
     }
 }
 
-fn failed(io: &mut Io<'_>, index: u64, count: u64, why: core::fmt::Arguments<'_>) -> Failed {
+pub(super) fn failed(
+    io: &mut Io<'_>,
+    index: u64,
+    count: u64,
+    why: core::fmt::Arguments<'_>,
+) -> Failed {
     if count == 1 {
         io.fail(why)
     } else {

@@ -6,6 +6,7 @@ mod faults;
 mod files;
 mod hugetlb;
 mod memory;
+mod numa;
 mod reporting;
 mod show;
 mod workload;
@@ -33,6 +34,7 @@ pub(crate) enum Builtin {
     Hugetlb,
     Ls,
     Memhog,
+    Numa,
     PageFault1,
     PageFault2,
     Reporting,
@@ -100,6 +102,13 @@ const ALL: &[Entry] = &[
         "allocate SIZE, in the largest runs there are, write to it unless untouched, free it",
     ),
     (
+        Builtin::Numa,
+        "numa",
+        "[default|local|preferred NODE|bind NODES|preferred-many NODES|interleave NODES|weighted \
+         NODES [weights=N,N,...]] [count=N] [order=N|pages=N] [type=NAME]",
+        "allocate under a policy, keep under a handle, and show which nodes served; or show nodes",
+    ),
+    (
         Builtin::PageFault1,
         "page_fault1",
         "SECONDS [cpus N]",
@@ -157,6 +166,7 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Hugetlb => hugetlb::hugetlb(shell, arguments, io),
         Builtin::Ls => files::ls(shell, arguments, io),
         Builtin::Memhog => workload::memhog(shell, arguments, io),
+        Builtin::Numa => numa::numa(shell, arguments, io),
         Builtin::PageFault1 => faults::page_fault(shell, Order::BLOCK, arguments, io),
         Builtin::PageFault2 => faults::page_fault(shell, Order::PAGE, arguments, io),
         Builtin::Reporting => reporting::reporting(shell, arguments, io),

@@ -224,6 +224,50 @@ fn what_somebody_else_freed_is_told_and_forgotten() {
 }
 
 #[test]
+fn policies_choose_nodes() {
+    let mut bench = bench("");
+    // Each text begins with handle 1.
+    for (text, expected) in [
+        ("numa local", "1: 1 x 1 page, 4 KiB: 1 of node 0\n"),
+        ("numa preferred 1 count=3", "1: 3 x 1 page, 12 KiB: 3 of node 1\n"),
+        ("numa bind 1 order=9", "1: 1 x 512 pages, 2 MiB: 1 of node 1\n"),
+        ("numa interleave 0-1 count=5", "1: 5 x 1 page, 20 KiB: 3 of node 0, 2 of node 1\n"),
+        (
+            "numa weighted 0-1 weights=5,2 count=20",
+            "1: 20 x 1 page, 80 KiB: 15 of node 0, 5 of node 1\n",
+        ),
+    ] {
+        assert_eq!(bench.says(text), expected, "{text}");
+    }
+    for (text, status, expected) in [
+        ("numa nowhere", 2, "nowhere: no such policy"),
+        ("numa bind", 2, "the policy bind needs nodes"),
+        ("numa local 1", 2, "the policy local takes no nodes"),
+        ("numa bind 1-x", 2, "a list of nodes is like 0-2,5"),
+        ("numa bind 64", 2, "node 64 is beyond the limit"),
+        ("numa bind 0 1", 2, "1: nodes come first"),
+        ("numa bind 0 sort=1", 2, "sort= is not known"),
+        ("numa bind 0 count=0", 2, "count is at least 1"),
+        ("numa bind 7", 1, "no node of 7 has memory"),
+        ("numa bind 0 pages=0", 1, "cannot allocate 0 pages"),
+        ("numa bind 0 order=18 count=2", 1, "after 0 of 2, all given back: out of memory"),
+        ("numa weighted 0-1 weights=0", 2, "a weight is 1 to 255, not 0"),
+        ("numa weighted 0-1 weights=256", 2, "a weight is 1 to 255, not 256"),
+        ("numa weighted 0-1 weights=1,", 2, "a weight is a number"),
+    ] {
+        let (found, errors) = bench.complains(text);
+        assert!(found == status && errors.contains(expected), "{text}: {found}, {errors}");
+    }
+    let shown = bench.says("echo 7 > /sys/kernel/mm/mempolicy/weighted_interleave/node1; numa");
+    let lines: Vec<Vec<&str>> =
+        shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines.len(), 3, "{shown}");
+    // Two and three, and fifteen and five, were turns.
+    let of = |line: &[&str]| [line[0], line[1], line[2], line[3], line[7], line[8]].join(" ");
+    assert_eq!([of(&lines[1]), of(&lines[2])], ["0 1 4 - 18 1", "1 7 4 - 7 0"]);
+}
+
+#[test]
 fn workloads_run() {
     let mut bench = bench("");
     assert_eq!(
@@ -266,6 +310,7 @@ fn an_interrupt_ends_a_command_and_those_behind_it() {
         "stress 1000; echo never",
         "memhog 900M; echo never",
         "alloc 0 5000 below=0x20000000; echo never",
+        "numa interleave 0-1 count=5000; echo never",
     ] {
         bench.host.patience.store(1, Ordering::Relaxed);
         let (status, out, errors) = bench.run(text);
@@ -295,8 +340,8 @@ fn the_machine_is_shown() {
     assert!(bench.says("verify").starts_with("verified: "));
     let help = bench.says("help");
     for name in [
-        "alloc", "cat", "cpus", "echo", "dmesg", "exit", "free", "help", "ls", "memhog", "sleep",
-        "stat", "stress",
+        "alloc", "cat", "cpus", "echo", "dmesg", "exit", "free", "help", "ls", "memhog", "numa",
+        "sleep", "stat", "stress",
     ] {
         assert!(help.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}: {help}");
         assert!(bench.says(&format!("help {name}")).starts_with(name));
@@ -398,6 +443,13 @@ fn word() -> impl Strategy<Value = String> {
         "below=0x4000000",
         "align=10",
         "zeroed",
+        "numa",
+        "bind",
+        "interleave",
+        "weighted",
+        "0-1",
+        "weights=5,2",
+        "count=100",
         "untouched",
         "0",
         "1",

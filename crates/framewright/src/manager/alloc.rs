@@ -9,7 +9,7 @@ use crate::manager::vmemmap::deferred::is_withheld;
 use crate::memblock::NodeChoice;
 use crate::page::Put;
 use crate::platform::Platform;
-use crate::units::{NodeId, Order, Pfn, PfnRange};
+use crate::units::{NodeId, NodeMask, Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Segment, Zone, segment};
 use core::iter;
@@ -39,7 +39,11 @@ impl<P: Platform> Manager<P> {
 
     /// [`allocate`](Self::allocate) where the short way has not served.
     #[inline(never)]
-    fn allocate_any(&self, request: &Request, place: Place) -> Result<PfnRange, AllocateError> {
+    pub(super) fn allocate_any(
+        &self,
+        request: &Request,
+        place: Place,
+    ) -> Result<PfnRange, AllocateError> {
         if !self.pressure.epoch.wants_attention()
             && let Some(taken) = self.allocate_cached(request)
         {
@@ -56,7 +60,16 @@ impl<P: Platform> Manager<P> {
         place: Place,
     ) -> Result<PfnRange, AllocateError> {
         let (taken, is_zero) = self.allocate_known(request)?;
-        let clear = request.zeroed && !is_zero;
+        self.hand_out(taken, request.zeroed && !is_zero, place)
+    }
+
+    /// Clears what was just allocated, and tells those who want to know.
+    pub(super) fn hand_out(
+        &self,
+        taken: PfnRange,
+        clear: bool,
+        place: Place,
+    ) -> Result<PfnRange, AllocateError> {
         if self.pressure.epoch.wants_attention() {
             self.after_allocation(iter::once(taken), clear, place)?;
         } else if clear {
@@ -73,24 +86,50 @@ impl<P: Platform> Manager<P> {
 
     /// [`allocate_bare`](Self::allocate_bare), and whether the memory is known to be zero.
     fn allocate_known(&self, request: &Request) -> Result<(PfnRange, bool), AllocateError> {
-        let order = request.order()?;
+        request.order()?;
         let search = self.search(request)?;
+        self.allocate_where(request, &search)
+    }
+
+    /// [`allocate_known`](Self::allocate_known) where `search` says, which is what the request does
+    /// or less.
+    pub(super) fn allocate_where(
+        &self,
+        request: &Request,
+        search: &Search,
+    ) -> Result<(PfnRange, bool), AllocateError> {
+        let order = request.order()?;
         let known_to_fail =
-            self.pressure.epoch.wants_attention() && self.is_known_to_fail(&search, order);
-        let mut found = if known_to_fail { None } else { self.find(&search, order, ORDINARY) };
+            self.pressure.epoch.wants_attention() && self.is_known_to_fail(search, order);
+        let mut found = if known_to_fail { None } else { self.find(search, order, ORDINARY) };
         if found.is_none() {
-            let mut attempt =
-                |marks: &[Mark]| self.find(&search, order, marks).ok_or(order.pages());
-            found = self.direct_reclaim(request, &search, order, known_to_fail, &mut attempt);
+            let mut attempt = |marks: &[Mark]| self.find(search, order, marks).ok_or(order.pages());
+            found = self.direct_reclaim(request, search, order, known_to_fail, &mut attempt);
         }
-        let (mut taken, is_zero) = found.ok_or(AllocateError::OutOfMemory { order })?;
-        let end = taken.start.add(request.pages);
+        let (taken, is_zero) = found.ok_or(AllocateError::OutOfMemory { order })?;
+        Ok((self.cut(taken, request.pages), is_zero))
+    }
+
+    /// Gives back what is too much of what was just allocated.
+    fn cut(&self, mut taken: PfnRange, pages: u64) -> PfnRange {
+        let end = taken.start.add(pages);
         if end < taken.end {
             // Just allocated and nobody else's, so that this cannot fail.
             let _ = self.free_bare(PfnRange { start: end, end: taken.end });
             taken.end = end;
         }
-        Ok((taken, is_zero))
+        taken
+    }
+
+    /// [`allocate_where`](Self::allocate_where) above the ordinary marks or not at all: nothing is
+    /// drained and nobody is asked.
+    pub(super) fn allocate_at_once(
+        &self,
+        request: &Request,
+        search: &Search,
+    ) -> Result<Option<(PfnRange, bool)>, AllocateError> {
+        let found = self.find(search, request.order()?, ORDINARY);
+        Ok(found.map(|(taken, is_zero)| (self.cut(taken, request.pages), is_zero)))
     }
 
     fn find(&self, search: &Search, order: Order, marks: &[Mark]) -> Option<(PfnRange, bool)> {
@@ -148,8 +187,9 @@ impl<P: Platform> Manager<P> {
         };
         Ok(Search {
             first,
+            wanted: first,
             is_named: request.node != NodeChoice::Any,
-            exact,
+            allowed: if exact { NodeMask::only(first) } else { NodeMask::ALL },
             highest,
             max_address,
             migrate_type,
@@ -194,9 +234,9 @@ impl<P: Platform> Manager<P> {
     #[inline]
     pub(super) fn note_node(&self, zone: &Zone, search: &Search, pages: u64) {
         let node = zone.id().node;
-        if (search.is_named || node != search.first) && pages != 0 {
-            let local = if search.is_named { self.local_node() } else { search.first };
-            self.pressure.numa.note(node, search.first, local, pages);
+        if (search.is_named || node != search.wanted) && pages != 0 {
+            let local = if search.is_named { self.local_node() } else { search.wanted };
+            self.pressure.numa.note(node, search.wanted, local, pages);
         }
     }
 

@@ -4,6 +4,7 @@
 //! the zones, by the word.
 
 use super::alloc::usable_type;
+use crate::debug::Place;
 use crate::frames;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
@@ -40,13 +41,24 @@ impl<P: Platform> Manager<P> {
             found => found.unwrap_or(0),
         };
         let done = cached + more;
-        let runs = pages[..done].iter().map(|&page| PfnRange { start: page, end: page.add(1) });
+        self.hand_out_bulk(&pages[..done], request.zeroed, Location::caller())?;
+        Ok(done)
+    }
+
+    /// Clears single frames that were just allocated, and tells those who want to know.
+    pub(super) fn hand_out_bulk(
+        &self,
+        pages: &[Pfn],
+        zeroed: bool,
+        place: Place,
+    ) -> Result<(), AllocateError> {
+        let runs = pages.iter().map(|&page| PfnRange { start: page, end: page.add(1) });
         if self.pressure.epoch.wants_attention() {
-            self.after_allocation(runs, request.zeroed, Location::caller())?;
-        } else if request.zeroed {
+            self.after_allocation(runs, zeroed, place)?;
+        } else if zeroed {
             runs.for_each(|run| frames::zero(self.platform, run));
         }
-        Ok(done)
+        Ok(())
     }
 
     /// Frees frames as [`free_order`](Self::free_order) does one by one. All that can be freed are;
@@ -118,16 +130,26 @@ impl<P: Platform> Manager<P> {
         pages: &mut [Pfn],
     ) -> Result<usize, AllocateError> {
         let search = self.search(request)?;
+        self.allocate_bulk_where(request, &search, pages)
+    }
+
+    /// Single frames where `search` says, which is what the request does or less; how many.
+    pub(super) fn allocate_bulk_where(
+        &self,
+        request: &Request,
+        search: &Search,
+        pages: &mut [Pfn],
+    ) -> Result<usize, AllocateError> {
         let known_to_fail =
-            self.pressure.epoch.wants_attention() && self.is_known_to_fail(&search, Order::PAGE);
+            self.pressure.epoch.wants_attention() && self.is_known_to_fail(search, Order::PAGE);
         let mut done = 0;
         let mut attempt = |marks: &[Mark]| {
-            done += self.fill(&search, marks, &mut pages[done..]);
+            done += self.fill(search, marks, &mut pages[done..]);
             if done == pages.len() { Ok(()) } else { Err((pages.len() - done) as u64) }
         };
         if known_to_fail || attempt(ORDINARY).is_err() {
             // Whether all were found shows in `done`.
-            let _ = self.direct_reclaim(request, &search, Order::PAGE, known_to_fail, &mut attempt);
+            let _ = self.direct_reclaim(request, search, Order::PAGE, known_to_fail, &mut attempt);
         }
         if done == 0 && !pages.is_empty() {
             return Err(AllocateError::OutOfMemory { order: Order::PAGE });
@@ -136,7 +158,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Single frames from all zones that will do, until `pages` is full; how many.
-    fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
+    pub(super) fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
         let mut done = 0;
         for &mark in marks {
             for zone in self.zonelist(search) {

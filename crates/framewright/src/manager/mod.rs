@@ -5,8 +5,9 @@
 //! across zones and nodes, and `reclaim` those that find too little. The `facets` lead to
 //! everything else: `hugetlb` keeps pools of huge pages, `vmemmap` brings up withheld memory and
 //! gives the descriptors of huge pages back (HVO), `refcount` counts references, `isolate` takes
-//! blocks out of circulation, `moving` vacates and compacts, `reporting` is what a reporter shares
-//! with everybody. What they share is in `state`.
+//! blocks out of circulation, `moving` vacates and compacts, `policy` says which nodes may serve
+//! and `tier` how slow they are, `reporting` is what a reporter shares with everybody. What they
+//! share is in `state`.
 //!
 //! ```text
 //!   allocate_order, free_order ──> pcp ──refill, drain──> zone
@@ -64,6 +65,7 @@ mod parts;
 mod pcp;
 mod pcp_drain;
 mod pcp_request;
+mod policy;
 mod reclaim;
 mod refcount;
 mod reporting;
@@ -71,6 +73,7 @@ mod request;
 mod shortfall;
 mod state;
 mod sysctl;
+pub mod tier;
 mod vmemmap;
 mod zone_view;
 
@@ -88,6 +91,9 @@ pub use moving::{
 };
 pub use owned::Frames;
 pub use pcp::CpuCacheInfo;
+pub use policy::{
+    InterleaveCursor, NumaPolicy, Placed, PlacedBulk, PolicyError, PolicyMode, Weights,
+};
 pub use refcount::ReferenceError;
 pub(crate) use reporting::add;
 pub use reporting::{Reporting, ReportingCounters};

@@ -22,7 +22,7 @@ impl<P: Platform> Numa<'_, P> {
 
     /// A node's counters of `numastat`; zero for a node that there is not.
     pub fn counts(self, node: NodeId) -> NumaCounts {
-        let rare = &self.manager.pressure.numa.0[node.index()];
+        let rare = self.manager.pressure.numa.of(node);
         // Relaxed: each counter is what it was at some moment.
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // Read before what they are a part of.
@@ -34,6 +34,14 @@ impl<P: Platform> Numa<'_, P> {
             foreign,
             local: all.saturating_sub(other),
             other,
+            interleave: load(&rare.interleave),
+            refused: load(&rare.refused),
         }
+    }
+
+    /// Requests under a policy none of whose nodes has memory that they may have.
+    #[must_use]
+    pub fn without_memory(self) -> u64 {
+        self.manager.pressure.numa.without_memory()
     }
 }

@@ -128,11 +128,11 @@ impl<P: Platform> Manager<P> {
     /// Parts of zones in the order in which they are asked: zones from the wanted one down on the
     /// wanted node, then on the others by distance; of each the calling CPU's part first.
     pub(super) fn zonelist(&self, search: &Search) -> impl Iterator<Item = &'static Zone> + '_ {
-        let &Search { first, exact, highest, .. } = search;
+        let &Search { first, allowed, highest, .. } = search;
         let turn = if self.is_divided { self.home_part() } else { 0 };
         let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
         let fallback = self.nodes.get(first.index()).map_or(&[][..], |node| node.fallback);
-        let nodes = fallback.iter().filter(move |&&candidate| !exact || candidate == first);
+        let nodes = fallback.iter().filter(move |&&candidate| allowed.contains(candidate));
         nodes.flat_map(move |&node| {
             kinds.clone().flat_map(move |kind| in_turn(self.parts(ZoneId { node, kind }), turn))
         })

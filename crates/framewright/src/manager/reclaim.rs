@@ -82,7 +82,8 @@ impl<P: Platform> Manager<P> {
                         self.pressure.note_failure(self.platform, epoch, key(false));
                     }
                 }
-                if let Some(found) = self.reclaim(request, order, missing, attempt) {
+                let wanted = shortage(request, search, order, missing);
+                if let Some(found) = self.reclaim(wanted, attempt) {
                     break 'ways Some(found);
                 }
             }
@@ -109,9 +110,7 @@ impl<P: Platform> Manager<P> {
     /// Asks the hook as long as it frees something that does not suffice.
     fn reclaim<T>(
         &self,
-        request: &Request,
-        order: Order,
-        mut missing: u64,
+        mut wanted: Shortage,
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
         if !self.pressure.has_hook.load(Ordering::Relaxed) || !self.platform.can_wait() {
@@ -121,15 +120,8 @@ impl<P: Platform> Manager<P> {
         let task = self.platform.current_task().map(core::num::NonZeroU64::get);
         let _inside = self.pressure.enter_hook(task)?;
         for round in 0..RECLAIM_ROUNDS {
-            let freed = hook.reclaim(&Shortage {
-                order,
-                pages: missing,
-                node: request.node,
-                zone: request.zone,
-                max_address: request.max_address,
-                migrate_type: request.migrate_type,
-                round,
-            });
+            wanted.round = round;
+            let freed = hook.reclaim(&wanted);
             count(&self.pressure.counters.reclaim_calls, 1);
             count(&self.pressure.counters.reclaim_pages, freed);
             // Others may have freed meanwhile, whatever the hook says; and what it freed may be in
@@ -140,7 +132,7 @@ impl<P: Platform> Manager<P> {
                 }
                 match attempt(ORDINARY) {
                     Ok(found) => return Some(found),
-                    Err(pages) => missing = pages,
+                    Err(pages) => wanted.pages = pages,
                 }
             }
             if freed == 0 {
@@ -158,5 +150,19 @@ impl<P: Platform> Manager<P> {
         }
         let own = self.platform.cpus() == 1 || !self.platform.can_wait();
         let _ = if own { self.drain_own() } else { self.drain_all() };
+    }
+}
+
+/// What a request lacks that has not asked the hook yet.
+fn shortage(request: &Request, search: &Search, order: Order, pages: u64) -> Shortage {
+    Shortage {
+        order,
+        pages,
+        node: request.node,
+        nodes: search.allowed,
+        zone: request.zone,
+        max_address: request.max_address,
+        migrate_type: request.migrate_type,
+        round: 0,
     }
 }

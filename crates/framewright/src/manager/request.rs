@@ -3,7 +3,7 @@
 use crate::block::MigrateType;
 use crate::debug::Damage;
 use crate::memblock::NodeChoice;
-use crate::units::{NodeId, Order, Pfn, PfnRange};
+use crate::units::{NodeId, NodeMask, Order, Pfn, PfnRange};
 use crate::zone::{Zone, ZoneKind};
 use core::fmt;
 
@@ -81,10 +81,14 @@ impl Request {
 /// Where a request looks for memory and for what, once its node is known.
 #[derive(Clone, Copy)]
 pub(crate) struct Search {
+    /// The others are asked by how far they are from this one.
     pub(super) first: NodeId,
+    /// Whose memory is wanted; another's is counted as a miss.
+    pub(super) wanted: NodeId,
     /// The node was named, and may not be the caller's.
     pub(super) is_named: bool,
-    pub(super) exact: bool,
+    /// No other nodes will do.
+    pub(super) allowed: NodeMask,
     pub(super) highest: ZoneKind,
     pub(super) max_address: u64,
     pub(super) migrate_type: MigrateType,
@@ -94,7 +98,7 @@ pub(crate) struct Search {
 impl PartialEq for Search {
     fn eq(&self, other: &Self) -> bool {
         let key = |search: &Self| {
-            (search.first, search.exact, search.highest, search.max_address, search.migrate_type)
+            (search.first, search.allowed, search.highest, search.max_address, search.migrate_type)
         };
         key(self) == key(other)
     }
@@ -105,8 +109,15 @@ impl Eq for Search {}
 impl Search {
     /// Anything of a type, near a node.
     pub(super) const fn near(first: NodeId, migrate_type: MigrateType) -> Self {
-        let (highest, max_address) = (ZoneKind::Normal, u64::MAX);
-        Self { first, is_named: false, exact: false, highest, max_address, migrate_type }
+        Self {
+            first,
+            wanted: first,
+            is_named: false,
+            allowed: NodeMask::ALL,
+            highest: ZoneKind::Normal,
+            max_address: u64::MAX,
+            migrate_type,
+        }
     }
 
     pub(super) const fn first(&self) -> NodeId {

@@ -5,12 +5,14 @@
 //! silently.
 
 mod node;
+mod node_list;
 mod order;
 mod pool_size;
 mod range;
 mod sizes;
 
 pub use node::{NodeId, NodeMask};
+pub use node_list::NodeListError;
 pub use order::Order;
 pub use pool_size::PoolSize;
 pub use range::{Pfn, PfnRange, PhysRange};

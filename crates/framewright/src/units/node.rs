@@ -1,4 +1,4 @@
-//! Nodes and sets of them.
+//! Nodes and sets of them. How a set is written is in `node_list`.
 
 use super::sizes::MAX_NODES;
 use core::fmt;
@@ -81,6 +81,39 @@ impl NodeMask {
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// Those that are in both sets.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// The first of them, if there is any.
+    #[must_use]
+    pub const fn first(self) -> Option<NodeId> {
+        NodeId::new(self.0.trailing_zeros() as usize)
+    }
+
+    /// The next of them after `node`, which need not be one; after the last comes the first again
+    /// (Linux: `next_node_in` in `include/linux/nodemask.h`). Nothing when there is none.
+    #[must_use]
+    pub const fn next_after(self, node: NodeId) -> Option<NodeId> {
+        // Two shifts, as one by all bits is none.
+        let behind = Self(self.0 & (u64::MAX << node.index() << 1));
+        if behind.is_empty() { self.first() } else { behind.first() }
+    }
+
+    /// Number `index` of them, counted from 0, ascending; nothing when they are fewer.
+    #[must_use]
+    pub fn nth(self, index: usize) -> Option<NodeId> {
+        self.nodes().nth(index)
     }
 
     /// Its nodes, ascending.

@@ -26,10 +26,12 @@ use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;
 use crate::manager::state::moving::MovingState;
+use crate::manager::state::numa::NumaSettings;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
 use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::manager::state::{BringUpTimes, Manager};
+use crate::manager::tier::DRAM_TIER;
 use crate::memblock::Memblock;
 use crate::page::Descriptors;
 use crate::parameters::Policy;
@@ -130,6 +132,7 @@ impl<P: Platform> Manager<P> {
             sole: same.and_then(|zone| zones.get(zone)),
             is_divided: zones.iter().any(|zone| zone.parts() != 1),
             pressure: PressureState::new(aids.watch()),
+            numa: NumaSettings::new(DRAM_TIER),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
             moving: MovingState::new(),

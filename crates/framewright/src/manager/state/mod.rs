@@ -16,6 +16,7 @@ use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;
 use crate::manager::state::moving::MovingState;
+use crate::manager::state::numa::NumaSettings;
 use crate::manager::state::pools::Pools;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
@@ -86,6 +87,7 @@ pub struct Manager<P: Platform> {
     /// Whether any zone has several parts.
     pub(crate) is_divided: bool,
     pub(crate) pressure: PressureState,
+    pub(crate) numa: NumaSettings,
     pub(crate) debug: DebugState,
     pub(crate) isolations: SpinLock<Isolations>,
     pub(crate) moving: MovingState,

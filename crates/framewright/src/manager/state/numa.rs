@@ -1,9 +1,15 @@
 //! Whose memory a request got: what `numastat` tells.
 //!
 //! Only what is rare is counted: pages of another node than the wanted one, or than the caller's.
-//! All others are the rest of what the node's zones handed out.
+//! All others are the rest of what the node's zones handed out. Of requests under a policy that
+//! deals out over nodes, pages that came from the node whose turn it was are counted, too.
+//!
+//! Beside it what can be set for nodes: weights of interleaves, and tiers.
+//!
+//! Orders of memory: Relaxed everywhere: counters, and settings each of which says all that is to
+//! be said by itself. Who changes several settings together holds the lock of the parameters.
 
-use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId};
 
 /// Pages of one node by whom they were for, since bring-up. As Linux counts them, with what CPUs'
@@ -20,6 +26,13 @@ pub struct NumaCounts {
     pub local: u64,
     /// Got from this node by a CPU of another.
     pub other: u64,
+    /// Got from this node when it was its turn in an interleave; `numa_interleave` of `vmstat`.
+    pub interleave: u64,
+    /// Requests that found too little within their nodes ([`PolicyMode::Bind`]), of which this was
+    /// the nearest, whatever other nodes had. Many pages wanted together are one.
+    ///
+    /// [`PolicyMode::Bind`]: crate::manager::PolicyMode::Bind
+    pub refused: u64,
 }
 
 /// What is counted of one node.
@@ -28,14 +41,44 @@ pub(crate) struct Rare {
     pub(crate) miss: AtomicU64,
     pub(crate) foreign: AtomicU64,
     pub(crate) other: AtomicU64,
+    pub(crate) interleave: AtomicU64,
+    pub(crate) refused: AtomicU64,
 }
 
 /// See the module documentation.
-pub(crate) struct NumaMisses(pub(crate) [Rare; MAX_NODES]);
+pub(crate) struct NumaMisses {
+    nodes: [Rare; MAX_NODES],
+    /// Requests whose nodes have no memory for them.
+    without_memory: AtomicU64,
+}
 
 impl NumaMisses {
     pub(crate) fn new() -> Self {
-        Self(core::array::from_fn(|_| Rare::default()))
+        let nodes = core::array::from_fn(|_| Rare::default());
+        Self { nodes, without_memory: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn of(&self, node: NodeId) -> &Rare {
+        &self.nodes[node.index()]
+    }
+
+    /// Pages came from the node whose turn it was.
+    pub(crate) fn note_interleave(&self, node: NodeId, pages: u64) {
+        self.of(node).interleave.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// A request found too little within its nodes, of which `nearest` is the nearest.
+    pub(crate) fn note_refused(&self, nearest: NodeId) {
+        self.of(nearest).refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request's nodes have no memory for it.
+    pub(crate) fn note_without_memory(&self) {
+        self.without_memory.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn without_memory(&self) -> u64 {
+        self.without_memory.load(Ordering::Relaxed)
     }
 
     /// Pages of `node` went to a caller on `local` who wanted them from `wanted`.
@@ -44,11 +87,54 @@ impl NumaMisses {
     pub(crate) fn note(&self, node: NodeId, wanted: NodeId, local: NodeId, pages: u64) {
         // Relaxed: counters.
         if node != wanted {
-            self.0[node.index()].miss.fetch_add(pages, Ordering::Relaxed);
-            self.0[wanted.index()].foreign.fetch_add(pages, Ordering::Relaxed);
+            self.of(node).miss.fetch_add(pages, Ordering::Relaxed);
+            self.of(wanted).foreign.fetch_add(pages, Ordering::Relaxed);
         }
         if node != local {
-            self.0[node.index()].other.fetch_add(pages, Ordering::Relaxed);
+            self.of(node).other.fetch_add(pages, Ordering::Relaxed);
         }
+    }
+}
+
+/// What is set for each node.
+pub(crate) struct NumaSettings {
+    weights: [AtomicU8; MAX_NODES],
+    /// Whether weights follow bandwidths.
+    auto: AtomicBool,
+    tiers: [AtomicU8; MAX_NODES],
+}
+
+impl NumaSettings {
+    /// All nodes alike, and of this tier.
+    pub(crate) fn new(tier: u8) -> Self {
+        Self {
+            weights: core::array::from_fn(|_| AtomicU8::new(1)),
+            auto: AtomicBool::new(true),
+            tiers: core::array::from_fn(|_| AtomicU8::new(tier)),
+        }
+    }
+
+    pub(crate) fn weight(&self, node: NodeId) -> u8 {
+        self.weights[node.index()].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_weight(&self, node: NodeId, weight: u8) {
+        self.weights[node.index()].store(weight, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_auto(&self) -> bool {
+        self.auto.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_auto(&self, auto: bool) {
+        self.auto.store(auto, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tier(&self, node: NodeId) -> u8 {
+        self.tiers[node.index()].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_tier(&self, node: NodeId, tier: u8) {
+        self.tiers[node.index()].store(tier, Ordering::Relaxed);
     }
 }

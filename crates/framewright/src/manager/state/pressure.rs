@@ -7,7 +7,7 @@ use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{DrainEpoch, SpinLock};
-use crate::units::Order;
+use crate::units::{NodeMask, Order};
 use crate::zone::ZoneKind;
 
 /// Tasks that can be in the hook at once; others go on without it.
@@ -28,6 +28,8 @@ pub struct Shortage {
     pub pages: u64,
     /// Where memory is wanted.
     pub node: NodeChoice,
+    /// The nodes that will do: what is freed elsewhere does not help. Some may not exist.
+    pub nodes: NodeMask,
     /// The highest zone that will do.
     pub zone: ZoneKind,
     /// One past the highest address that will do.

@@ -2,6 +2,7 @@
 //! asked for.
 
 use crate::parameters::{Pages, Parameters};
+use crate::units::MAX_NODES;
 use crate::zone::{
     COMPACTION_PROACTIVENESS, EXTFRAG_THRESHOLD, LOWMEM_RESERVE_RATIO, Zone, ZoneKind,
     default_min_free_kbytes, lowmem_reserve, watermarks,
@@ -45,6 +46,8 @@ pub(crate) struct Tunables {
     pub(crate) lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
     pub(crate) extfrag_threshold: u64,
     pub(crate) compaction_proactiveness: u64,
+    /// What each node can move in a second; 0 where it is not known.
+    pub(crate) bandwidths: [u64; MAX_NODES],
 }
 
 impl Tunables {
@@ -56,6 +59,7 @@ impl Tunables {
             lowmem_reserve_ratio: LOWMEM_RESERVE_RATIO,
             extfrag_threshold: EXTFRAG_THRESHOLD,
             compaction_proactiveness: COMPACTION_PROACTIVENESS,
+            bandwidths: [0; MAX_NODES],
         }
     }
 

@@ -6,6 +6,7 @@ mod meminfo;
 mod memory;
 mod nodes;
 mod pages;
+mod policies;
 mod reporting;
 mod settings;
 mod vmstat;
@@ -65,9 +66,25 @@ impl<P: Platform> Manager<P> {
             .numbered(nodes::numbers),
         File::read_only("/sys/devices/system/node/node*/vmstat", vmstat::of_node)
             .numbered(nodes::numbers),
+        File::read_only(
+            "/sys/devices/virtual/memory_tiering/memory_tier*/nodelist",
+            policies::tier_nodelist,
+        )
+        .numbered(policies::tiers),
         File::read_only("/sys/kernel/debug/extfrag/extfrag_index", extfrag::extfrag_index),
         File::read_only("/sys/kernel/debug/extfrag/unusable_index", extfrag::unusable_index),
         File::read_only("/sys/kernel/debug/framewright/memory", memory::memory),
+        File::read_write(
+            "/sys/kernel/mm/mempolicy/weighted_interleave/auto",
+            policies::auto,
+            policies::set_auto,
+        ),
+        File::read_write(
+            "/sys/kernel/mm/mempolicy/weighted_interleave/node*",
+            policies::weight,
+            policies::set_weight,
+        )
+        .numbered(policies::nodes),
         File::read_only("/sys/module/framewright/parameters/careful", settings::careful),
         File::read_only(
             "/sys/module/framewright/parameters/init_on_alloc",

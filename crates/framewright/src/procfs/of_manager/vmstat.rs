@@ -5,8 +5,9 @@
 //! `pgalloc_` and `pgfree` are the pages that left zones and came back, exactly, with refills of
 //! caches and what came back from them: a page that a cache hands out again before it goes back is
 //! in neither. `pgalloc` less `pgfree` is what callers, pools and caches have, and `nr_pcp_pages`
-//! of it is in caches. `numa_` names count pages, as Linux's documentation says of them. `pcp_`
-//! names tell of the caches.
+//! of it is in caches. `numa_` names count pages, as Linux's documentation says of them, but for
+//! `numa_mask_`, which count requests that found nothing within their nodes, or nodes without
+//! memory. `pcp_` names tell of the caches.
 
 use super::super::FileError;
 use super::lookup::{node, zones_of};
@@ -69,8 +70,11 @@ pub(super) fn vmstat<P: Platform>(
         numa.foreign += counts.foreign;
         numa.local += counts.local;
         numa.other += counts.other;
+        numa.interleave += counts.interleave;
+        numa.refused += counts.refused;
     }
     numa_lines(&numa, line)?;
+    line("numa_mask_empty", manager.numa().without_memory())?;
     events(manager.views(), line)?;
     reporting::counters(manager, out)
 }
@@ -95,22 +99,22 @@ pub(super) fn numastat<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
-    let NumaCounts { hit, miss, foreign, local, other } = manager.numa().counts(id);
+    let NumaCounts { hit, miss, foreign, local, other, interleave, .. } = manager.numa().counts(id);
     writeln!(out, "numa_hit {hit}\nnuma_miss {miss}\nnuma_foreign {foreign}")?;
-    // No request is dealt out over nodes in turn.
-    writeln!(out, "interleave_hit 0\nlocal_node {local}\nother_node {other}")?;
+    writeln!(out, "interleave_hit {interleave}\nlocal_node {local}\nother_node {other}")?;
     Ok(())
 }
 
 /// The names that these counters have in `vmstat`.
 fn numa_lines(counts: &NumaCounts, line: &mut Line<'_>) -> core::fmt::Result {
-    let &NumaCounts { hit, miss, foreign, local, other } = counts;
+    let &NumaCounts { hit, miss, foreign, local, other, interleave, refused } = counts;
     line("numa_hit", hit)?;
     line("numa_miss", miss)?;
     line("numa_foreign", foreign)?;
-    line("numa_interleave", 0)?;
+    line("numa_interleave", interleave)?;
     line("numa_local", local)?;
-    line("numa_other", other)
+    line("numa_other", other)?;
+    line("numa_mask_refused", refused)
 }
 
 /// Takes a name and a number.

@@ -1,0 +1,167 @@
+//! `numa`: nodes, and allocations under a policy.
+
+use super::arguments;
+use super::memory::{failed, give_up};
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::owned::give_back;
+use crate::shell::Shell;
+use crate::size::{Counted, Size};
+use framewright::manager::{InterleaveCursor, NumaPolicy, PolicyMode, Weights};
+use framewright::units::{MAX_NODES, NodeMask, Order};
+use framewright::{Platform, Request};
+
+/// Runs between two checks for an interrupt.
+const CHECK_EVERY: u64 = 1024;
+
+/// What a mode is called here.
+const MODES: [(&str, PolicyMode); 7] = [
+    ("default", PolicyMode::Default),
+    ("preferred", PolicyMode::Preferred),
+    ("bind", PolicyMode::Bind),
+    ("interleave", PolicyMode::Interleave),
+    ("local", PolicyMode::Local),
+    ("preferred-many", PolicyMode::PreferredMany),
+    ("weighted", PolicyMode::WeightedInterleave),
+];
+
+/// What is to be allocated, and where.
+struct Wanted {
+    request: Request,
+    count: u64,
+    mode: PolicyMode,
+    nodes: NodeMask,
+    weights: Option<Weights>,
+}
+
+impl Wanted {
+    fn parse(mode: &str, arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
+        let found = MODES.into_iter().find(|(name, _)| *name == mode);
+        let (_, mode) = found.ok_or_else(|| {
+            io.wrong(format_args!("{mode}: no such policy; `help numa` shows which there are"))
+        })?;
+        let request = Request::new(Order::PAGE);
+        let (nodes, weights) = (NodeMask::EMPTY, None);
+        let mut wanted = Self { request, count: 1, mode, nodes, weights };
+        for (index, &argument) in arguments.iter().enumerate() {
+            match argument.split_once('=') {
+                Some((name, value)) => wanted.set(name, value, io)?,
+                None if index == 0 => {
+                    wanted.nodes =
+                        argument.parse().map_err(|error| io.wrong(format_args!("{error}")))?;
+                }
+                None => return Err(io.wrong(format_args!("{argument}: nodes come first"))),
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn set(&mut self, name: &str, value: &str, io: &mut Io<'_>) -> Result<(), Failed> {
+        match name {
+            "order" => self.request.pages = arguments::order(name, value, io)?.pages(),
+            "pages" => self.request.pages = arguments::number(name, value, io)?,
+            "count" => self.count = arguments::number(name, value, io)?,
+            "type" => self.request.migrate_type = arguments::migrate_type(value, io)?,
+            "weights" => self.weights = Some(weights(value, io)?),
+            _ => {
+                return Err(
+                    io.wrong(format_args!("{name}= is not known; `help numa` shows what is"))
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Weights of the first nodes, ascending.
+fn weights(text: &str, io: &mut Io<'_>) -> Result<Weights, Failed> {
+    let mut all = [1; MAX_NODES];
+    for (index, part) in text.split(',').enumerate() {
+        let weight = arguments::number("a weight", part, io)?;
+        let weight = u8::try_from(weight)
+            .map_err(|_| io.wrong(format_args!("a weight is 1 to 255, not {weight}")))?;
+        *all.get_mut(index)
+            .ok_or_else(|| io.wrong(format_args!("at most {MAX_NODES} weights")))? = weight;
+    }
+    Weights::new(&all).map_err(|error| io.wrong(format_args!("{error}")))
+}
+
+pub(super) fn numa<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let Some((mode, rest)) = arguments.split_first() else { return show(shell, io) };
+    let wanted = Wanted::parse(mode, rest, io)?;
+    if wanted.count == 0 {
+        return Err(io.wrong(format_args!("count is at least 1")));
+    }
+    let policy = NumaPolicy::new(wanted.mode, wanted.nodes);
+    let mut policy = policy.map_err(|error| io.wrong(format_args!("{error}")))?;
+    if let Some(weights) = &wanted.weights {
+        policy = policy.with_weights(weights);
+    }
+    let handle = shell.held.open();
+    let (mut cursor, mut runs) = (InterleaveCursor::START, [0_u64; MAX_NODES]);
+    for index in 0..wanted.count {
+        if index % CHECK_EVERY == CHECK_EVERY - 1 && shell.host.is_interrupted() {
+            give_up(shell, handle);
+            return Err(io.interrupted());
+        }
+        let placed = match shell.manager.numa().allocate(&wanted.request, &policy, &mut cursor) {
+            Ok(placed) => placed,
+            Err(error) => {
+                give_up(shell, handle);
+                return Err(failed(io, index, wanted.count, format_args!("{error}")));
+            }
+        };
+        if shell.held.add(handle, placed.range).is_err() {
+            // It was just allocated, so freeing it cannot fail.
+            let _ = give_back(shell.manager, placed.range);
+            give_up(shell, handle);
+            let why = format_args!("the shell has no room to note more");
+            return Err(failed(io, index, wanted.count, why));
+        }
+        if let Some(runs) = runs.get_mut(placed.node().index()) {
+            *runs += 1;
+        }
+    }
+    let pages = wanted.request.pages;
+    let size = Size::of_pages(wanted.count.saturating_mul(pages));
+    write!(io.out, "{handle}: {} x {}, {size}:", wanted.count, Counted(pages, "page"))?;
+    let mut comma = "";
+    for (node, runs) in runs.into_iter().enumerate().filter(|&(_, runs)| runs != 0) {
+        write!(io.out, "{comma} {runs} of node {node}")?;
+        comma = ",";
+    }
+    Ok(writeln!(io.out)?)
+}
+
+/// What there is to know of nodes, and what came of policies.
+fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
+    let numa = shell.manager.numa();
+    writeln!(
+        io.out,
+        "node weight tier demotes-to        hit       miss    foreign interleave refused"
+    )?;
+    for node in numa.with_memory().nodes() {
+        let (counts, targets) = (numa.counts(node), numa.demotion_targets(node));
+        let mut text = crate::io::Text::<200>::new();
+        // The longest list is shorter.
+        let _ = core::fmt::write(&mut text, format_args!("{targets}"));
+        let targets = if targets.is_empty() { "-" } else { text.as_str() };
+        writeln!(
+            io.out,
+            "{:>4} {:>6} {:>4} {targets:>10} {:>10} {:>10} {:>10} {:>10} {:>7}",
+            node.index(),
+            numa.weight(node),
+            numa.tier(node),
+            counts.hit,
+            counts.miss,
+            counts.foreign,
+            counts.interleave,
+            counts.refused
+        )?;
+    }
+    Ok(())
+}

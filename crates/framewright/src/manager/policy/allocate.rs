@@ -1,0 +1,281 @@
+//! A request under a policy, and where its memory came from.
+
+use super::{InterleaveCursor, NumaPolicy, PolicyError, PolicyMode};
+use crate::debug::Place;
+use crate::manager::facets::Numa;
+use crate::manager::request::{AllocateError, Request, Search};
+use crate::manager::state::Manager;
+use crate::memblock::NodeChoice;
+use crate::platform::Platform;
+use crate::units::{NodeId, NodeMask, Pfn, PfnRange};
+use crate::zone::{Zone, ZoneId};
+use core::panic::Location;
+
+/// Memory that a request got under a policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// The frames, which are the caller's.
+    pub range: PfnRange,
+    /// The node and the zone that they are of.
+    pub zone: ZoneId,
+    /// The node that was asked first: the nearest of the policy's, or the one whose turn it was.
+    pub wanted: NodeId,
+}
+
+impl Placed {
+    /// The node that the frames are of.
+    #[must_use]
+    pub const fn node(&self) -> NodeId {
+        self.zone.node
+    }
+
+    /// Whether they are of the node that was asked first.
+    #[must_use]
+    pub fn is_hit(&self) -> bool {
+        self.zone.node == self.wanted
+    }
+}
+
+impl<P: Platform> Numa<'_, P> {
+    /// Allocates a run of frames as [`Manager::allocate`] does, where `policy` says (Linux:
+    /// `mm/mempolicy.c`, `alloc_pages_mpol`). Near is what is near the calling CPU, or the node
+    /// that the request prefers ([`NodeChoice::Preferred`]) as if the caller were there.
+    ///
+    /// `cursor` says whose turn it is where nodes take turns; other modes do not look at it. It
+    /// moves when memory was found, wherever.
+    ///
+    /// * *bind*: caches are drained and the reclaim hook is asked for what lacks on the policy's
+    ///   nodes ([`Shortage::nodes`](crate::Shortage::nodes)). What is free elsewhere does not help.
+    /// * *preferred-many*: neither is done for the policy's nodes. Once they have nothing above
+    ///   their marks, all nodes are asked by all means.
+    /// * *interleave* and *weighted interleave*: when the node whose turn it is has nothing, the
+    ///   others serve by their distance from it.
+    ///
+    /// # Errors
+    /// See [`PolicyError`]; neither memory nor `cursor` has changed.
+    #[track_caller]
+    pub fn allocate(
+        self,
+        request: &Request,
+        policy: &NumaPolicy<'_>,
+        cursor: &mut InterleaveCursor,
+    ) -> Result<Placed, PolicyError> {
+        let place = Location::caller();
+        if !policy.mode.is_interleaved() {
+            return self.allocate_by(request, policy, place);
+        }
+        self.home(request)?;
+        let mut next = *cursor;
+        let node = match policy.mode {
+            PolicyMode::Interleave => {
+                next = next.without_rest();
+                next.advance(self.usable(policy)?, |_| 1)
+            }
+            _ => next.advance(self.usable(policy)?, |node| self.weight_of(policy, node)),
+        };
+        let node = node.ok_or(PolicyError::NoMemory(policy.nodes))?;
+        let placed = self.allocate_in_turn(request, node, place)?;
+        *cursor = next;
+        Ok(placed)
+    }
+
+    /// [`allocate`](Self::allocate) of page number `offset` of something shared: where nodes take
+    /// turns, the offset says whose it is, so that it does not matter who comes first (Linux:
+    /// `mm/mempolicy.c`, `interleave_nid` and `weighted_interleave_nid`). Other modes do not look
+    /// at it.
+    ///
+    /// # Errors
+    /// As there.
+    #[track_caller]
+    pub fn allocate_at_offset(
+        self,
+        request: &Request,
+        policy: &NumaPolicy<'_>,
+        offset: u64,
+    ) -> Result<Placed, PolicyError> {
+        let place = Location::caller();
+        if !policy.mode.is_interleaved() {
+            return self.allocate_by(request, policy, place);
+        }
+        self.home(request)?;
+        let nodes = self.usable(policy)?;
+        let weights = self.weights_of(policy);
+        let weight = |node: NodeId| u64::from(weights.of(node));
+        let round: u64 = nodes.nodes().map(weight).sum();
+        let mut rest = offset.checked_rem(round).unwrap_or(0);
+        let node = nodes.nodes().find(|&node| {
+            let is_its_turn = rest < weight(node);
+            rest = rest.saturating_sub(weight(node));
+            is_its_turn
+        });
+        let node = node.ok_or(PolicyError::NoMemory(policy.nodes))?;
+        self.allocate_in_turn(request, node, place)
+    }
+
+    /// The zone that a frame is of; nothing when it is of none.
+    #[must_use]
+    pub fn zone_of(self, pfn: Pfn) -> Option<ZoneId> {
+        self.manager.block_of(pfn).map(|(zone, _)| zone.id())
+    }
+
+    /// A request whose turn it is nobody's.
+    fn allocate_by(
+        self,
+        request: &Request,
+        policy: &NumaPolicy<'_>,
+        place: Place,
+    ) -> Result<Placed, PolicyError> {
+        let home = self.home(request)?;
+        match policy.mode {
+            PolicyMode::Preferred => {
+                let node = policy.nodes.first().unwrap_or(home);
+                let near = Request { node: NodeChoice::Preferred(node), ..*request };
+                self.placed(self.manager.allocate_any(&near, place)?, node)
+            }
+            PolicyMode::Bind | PolicyMode::PreferredMany => {
+                let search = self.search(request, policy, home)?;
+                let range = if policy.mode == PolicyMode::Bind {
+                    self.manager
+                        .allocate_within(request, &search, place)
+                        .map_err(|error| self.refused(error, &search))
+                } else {
+                    self.manager.allocate_rather_within(request, &search, place).map_err(Into::into)
+                };
+                self.placed(range?, search.wanted)
+            }
+            _ => self.placed(self.manager.allocate_any(request, place)?, home),
+        }
+    }
+
+    /// A request for the node whose turn it is.
+    fn allocate_in_turn(
+        self,
+        request: &Request,
+        node: NodeId,
+        place: Place,
+    ) -> Result<Placed, PolicyError> {
+        let near = Request { node: NodeChoice::Preferred(node), ..*request };
+        let placed = self.placed(self.manager.allocate_any(&near, place)?, node)?;
+        if placed.is_hit() {
+            self.manager.pressure.numa.note_interleave(node, request.pages);
+        }
+        Ok(placed)
+    }
+
+    fn placed(self, range: PfnRange, wanted: NodeId) -> Result<Placed, PolicyError> {
+        // What was just allocated is of a zone.
+        let zone = self.zone_of(range.start);
+        let zone = zone.ok_or(PolicyError::Request(AllocateError::NotFree(range)))?;
+        Ok(Placed { range, zone, wanted })
+    }
+
+    /// From where the nearness of nodes is measured.
+    pub(super) fn home(self, request: &Request) -> Result<NodeId, PolicyError> {
+        match request.node {
+            NodeChoice::Any => Ok(self.manager.local_node()),
+            NodeChoice::Preferred(node) => self.known(node).map(|()| node),
+            NodeChoice::Exact(node) => Err(PolicyError::NodeNamed(node)),
+        }
+    }
+
+    /// The nodes of a policy that have memory.
+    pub(super) fn usable(self, policy: &NumaPolicy<'_>) -> Result<NodeMask, PolicyError> {
+        if policy.nodes.is_empty() {
+            return Err(PolicyError::NoNodes(policy.mode));
+        }
+        let nodes = policy.nodes.and(self.with_memory());
+        if nodes.is_empty() {
+            self.manager.pressure.numa.note_without_memory();
+            return Err(PolicyError::NoMemory(policy.nodes));
+        }
+        Ok(nodes)
+    }
+
+    /// Where a request looks that is bound to a policy's nodes, or prefers them.
+    pub(super) fn search(
+        self,
+        request: &Request,
+        policy: &NumaPolicy<'_>,
+        home: NodeId,
+    ) -> Result<Search, PolicyError> {
+        request.order()?;
+        let near = Request { node: NodeChoice::Preferred(home), ..*request };
+        let allowed = self.usable(policy)?;
+        let mut search = Search { allowed, ..self.manager.search(&near)? };
+        let below = Pfn::containing(search.max_address);
+        let fits = |zone: &&Zone| zone.final_managed_pages() != 0 && zone.span().start < below;
+        let nearest = self.manager.zonelist(&search).find(fits).map(|zone| zone.id().node);
+        search.wanted = match nearest {
+            Some(node) => node,
+            None if policy.mode == PolicyMode::Bind => {
+                self.manager.pressure.numa.note_without_memory();
+                return Err(PolicyError::NoMemory(policy.nodes));
+            }
+            None => allowed.first().unwrap_or(home),
+        };
+        Ok(search)
+    }
+
+    /// Counts and names what its nodes refused a request that may have no others.
+    pub(super) fn refused(self, error: AllocateError, search: &Search) -> PolicyError {
+        match error {
+            AllocateError::OutOfMemory { order } => {
+                self.manager.pressure.numa.note_refused(search.wanted);
+                PolicyError::OutOfMemory { order, nodes: search.allowed }
+            }
+            error => PolicyError::Request(error),
+        }
+    }
+
+    fn weight_of(self, policy: &NumaPolicy<'_>, node: NodeId) -> u8 {
+        policy.weights.map_or_else(|| self.weight(node), |weights| weights.of(node))
+    }
+}
+
+impl<P: Platform> Manager<P> {
+    /// Memory of the nodes that a search allows, by all means.
+    fn allocate_within(
+        &self,
+        request: &Request,
+        search: &Search,
+        place: Place,
+    ) -> Result<PfnRange, AllocateError> {
+        if let Some(taken) = self.cached_of(search.wanted, request) {
+            return Ok(taken);
+        }
+        let (taken, is_zero) = self.allocate_where(request, search)?;
+        self.hand_out(taken, request.zeroed && !is_zero, place)
+    }
+
+    /// Memory of the nodes that a search allows if they have some above their marks, else of any.
+    fn allocate_rather_within(
+        &self,
+        request: &Request,
+        search: &Search,
+        place: Place,
+    ) -> Result<PfnRange, AllocateError> {
+        if let Some(taken) = self.cached_of(search.wanted, request) {
+            return Ok(taken);
+        }
+        let (taken, is_zero) = match self.allocate_at_once(request, search)? {
+            Some(found) => found,
+            None => self.allocate_where(request, &search.anywhere())?,
+        };
+        self.hand_out(taken, request.zeroed && !is_zero, place)
+    }
+
+    /// What the CPU's cache has of a node, if that is the one whose frames it keeps.
+    fn cached_of(&self, node: NodeId, request: &Request) -> Option<PfnRange> {
+        if self.pressure.epoch.wants_attention() {
+            return None;
+        }
+        self.allocate_cached(&Request { node: NodeChoice::Exact(node), ..*request })
+    }
+}
+
+impl Search {
+    /// The search on all nodes; whose memory is wanted stays.
+    pub(super) const fn anywhere(self) -> Self {
+        Self { allowed: NodeMask::ALL, ..self }
+    }
+}

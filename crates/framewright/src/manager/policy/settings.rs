@@ -1,0 +1,109 @@
+//! The weights that interleaves have unless their policy has some of its own, and how fast nodes
+//! are (Linux: `mm/mempolicy.c`, `/sys/kernel/mm/mempolicy/weighted_interleave`).
+//!
+//! Weights are the machine's own at first: from bandwidths where these were told, else 1. Whoever
+//! sets one takes all of them over; nothing changes the others then.
+
+use super::PolicyError;
+use super::weights::{Weights, checked};
+use crate::manager::facets::Numa;
+use crate::platform::Platform;
+use crate::units::{NodeId, NodeMask};
+use crate::zone::{ZoneId, ZoneKind};
+
+impl<P: Platform> Numa<'_, P> {
+    /// The weights of all nodes.
+    #[must_use]
+    pub fn weights(self) -> Weights {
+        let mut weights = Weights::EVEN;
+        for node in self.nodes().nodes() {
+            // What is kept is a weight.
+            let _ = weights.set(node, self.weight(node).into());
+        }
+        weights
+    }
+
+    /// A node's weight.
+    #[must_use]
+    pub fn weight(self, node: NodeId) -> u8 {
+        self.manager.numa.weight(node)
+    }
+
+    /// Gives a node a weight. From then on weights do not follow bandwidths any more.
+    ///
+    /// # Errors
+    /// [`PolicyError::BadWeight`], [`PolicyError::NoNode`]; nothing was changed.
+    pub fn set_weight(self, node: NodeId, weight: u64) -> Result<(), PolicyError> {
+        let weight = checked(weight)?;
+        self.known(node)?;
+        let _writer = self.manager.tunables.lock(self.manager.platform);
+        self.manager.numa.set_auto(false);
+        self.manager.numa.set_weight(node, weight);
+        Ok(())
+    }
+
+    /// Whether weights follow bandwidths.
+    #[must_use]
+    pub fn weights_are_auto(self) -> bool {
+        self.manager.numa.is_auto()
+    }
+
+    /// Lets weights follow bandwidths, from now on and with those that are known; or stay as they
+    /// are.
+    pub fn set_weights_auto(self, auto: bool) {
+        let tunables = self.manager.tunables.lock(self.manager.platform);
+        self.manager.numa.set_auto(auto);
+        if auto {
+            self.apply_bandwidths(&tunables.bandwidths);
+        }
+    }
+
+    /// Says how much a node can move in a second, in one unit for all nodes (Linux: MB, from the
+    /// table HMAT); 0 where it is not known. Weights follow at once unless somebody has set one.
+    ///
+    /// # Errors
+    /// [`PolicyError::NoNode`]; nothing was changed.
+    pub fn set_bandwidth(self, node: NodeId, bandwidth: u64) -> Result<(), PolicyError> {
+        self.known(node)?;
+        let mut tunables = self.manager.tunables.lock(self.manager.platform);
+        tunables.bandwidths[node.index()] = bandwidth;
+        if self.manager.numa.is_auto() {
+            self.apply_bandwidths(&tunables.bandwidths);
+        }
+        Ok(())
+    }
+
+    /// Computes all weights from what is known, for the nodes that have memory. The lock of the
+    /// parameters is held.
+    fn apply_bandwidths(self, bandwidths: &[u64]) {
+        let weights = Weights::from_bandwidth(self.with_memory(), bandwidths);
+        for node in self.nodes().nodes() {
+            self.manager.numa.set_weight(node, weights.of(node));
+        }
+    }
+
+    /// All nodes that there are.
+    pub(crate) fn nodes(self) -> NodeMask {
+        self.manager.nodes.iter().map(|node| node.id).fold(NodeMask::EMPTY, NodeMask::with)
+    }
+
+    /// All nodes that have memory, withheld memory included.
+    #[must_use]
+    pub fn with_memory(self) -> NodeMask {
+        // Each node lists all that have a place for memory.
+        let nodes = self.manager.nodes.first().map_or(&[][..], |node| node.fallback);
+        let has_memory = |node: NodeId| {
+            let parts = |kind| self.manager.parts(ZoneId { node, kind }).iter();
+            ZoneKind::ALL
+                .into_iter()
+                .rev()
+                .flat_map(parts)
+                .any(|part| part.final_managed_pages() != 0)
+        };
+        nodes.iter().copied().filter(|&node| has_memory(node)).fold(NodeMask::EMPTY, NodeMask::with)
+    }
+
+    pub(crate) fn known(self, node: NodeId) -> Result<(), PolicyError> {
+        if self.nodes().contains(node) { Ok(()) } else { Err(PolicyError::NoNode(node)) }
+    }
+}
