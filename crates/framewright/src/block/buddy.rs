@@ -17,11 +17,12 @@
 
 use super::deferred_merge::DeferredMerges;
 use super::list::{BLOCK_ORDERS, List, ListId, NONE, Position, slot};
+use super::migrate_type::MigrateType;
 use super::placement::Placement;
 use super::random::Random;
 use super::reported::{ReportedBitmap, ReportedBits, WasReported};
 use super::segment::{self, Segment};
-use super::state::{BlockState, MigrateType, State};
+use super::state::{BlockState, State};
 use super::table::{BlockEntry, BlockTable};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 use core::ops::Range;

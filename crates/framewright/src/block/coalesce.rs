@@ -9,7 +9,7 @@
 
 use super::bit_sets::Neighbours;
 use super::buddy::Buddy;
-use super::state::MigrateType;
+use super::migrate_type::MigrateType;
 use super::table::blocks_of;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 

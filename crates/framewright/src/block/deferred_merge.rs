@@ -9,7 +9,8 @@
 //! what is free (`Zone::lock_coalesced`).
 
 use super::bit_sets::{BitSets, Neighbours};
-use super::state::{BlockState, MigrateType, State};
+use super::migrate_type::MigrateType;
+use super::state::{BlockState, State};
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{Order, PAGES_PER_BLOCK};
 

@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn there_is_scratch_memory_only_where_no_block_of_the_types_has_room() {
         const SELDOM: &[MigrateType] =
-            &[MigrateType::MovableOnly, MigrateType::Cma, MigrateType::Isolate];
+            &[MigrateType::Isolate, MigrateType::MovableOnly, MigrateType::Cma];
         for blocks in [64, 4097] {
             let mut index = free_index(blocks);
             assert!(!index.scratch(SELDOM).is_empty());

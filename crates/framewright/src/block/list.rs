@@ -3,7 +3,8 @@
 //! Of a block in a list the links are the indices before and behind it, [`NONE`] at the ends
 //! (invariant 8). Which end a block joins decides when it is handed out: the first is next.
 
-use super::state::{BlockState, MigrateType, State};
+use super::migrate_type::MigrateType;
+use super::state::{BlockState, State};
 use super::table::BlockEntry;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 

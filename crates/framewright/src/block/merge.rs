@@ -5,7 +5,8 @@
 
 use super::buddy::Buddy;
 use super::list::Position;
-use super::state::{BlockState, MigrateType, State};
+use super::migrate_type::MigrateType;
+use super::state::{BlockState, State};
 use super::table::blocks_of;
 use crate::units::Order;
 

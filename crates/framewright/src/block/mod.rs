@@ -6,8 +6,8 @@
 //! blocks that are merged later and `coalesce` merges them, `shuffle` puts the lists into a
 //! `random` order, and `placement` chooses at random where `careful=` asks for it. `reported` knows
 //! which free blocks were reported to the hypervisor, `free_heads` where in memory free blocks are,
-//! `in_flight` what it has at this moment, and
-//! `page_list` has the free pages of a pool as `chain`s. Of blocks that are split into pages
+//! `in_flight` what it has at this moment, `migrate_type` says for whom blocks are, and `page_list`
+//! has the free pages of a pool as `chain`s. Of blocks that are split into pages
 //! `free_map` has the free frames, and `free_index` finds one with a run of an order.
 //!
 //! All is safe code over tables whose memory `carve` obtains, and nearly all of it runs under the
@@ -24,6 +24,7 @@ mod free_map;
 pub(crate) mod in_flight;
 pub(crate) mod list;
 mod merge;
+mod migrate_type;
 mod page_list;
 pub(crate) mod placement;
 pub(crate) mod random;
@@ -37,7 +38,8 @@ pub(crate) mod table;
 pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, first_link, is_in_use};
 pub use free_map::FreeMap;
 pub use list::BLOCK_ORDERS;
+pub use migrate_type::MigrateType;
 pub(crate) use page_list::{FreeList, PageList, Search};
 pub use segment::Segment;
-pub use state::{BlockState, DescriptorForm, MigrateType, State};
+pub use state::{BlockState, DescriptorForm, State};
 pub use table::BlockEntry;

@@ -14,7 +14,8 @@
 
 use super::buddy::Buddy;
 use super::list::{ListId, NONE};
-use super::state::{BlockState, MigrateType, State};
+use super::migrate_type::MigrateType;
+use super::state::{BlockState, State};
 use super::table::{HeadIn, blocks_of};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order};

@@ -8,8 +8,9 @@
 use super::bit_sets::Neighbours;
 use super::buddy::Buddy;
 use super::list::{ListId, Position};
+use super::migrate_type::MigrateType;
 use super::reported::ReportedBits;
-use super::state::{BlockState, MigrateType, State};
+use super::state::{BlockState, State};
 use super::table::{BlockTable, blocks_of};
 use crate::units::{BLOCK_ORDER, Order};
 use core::ops::RangeInclusive;

@@ -134,6 +134,7 @@ impl<P: Platform> Manager<P> {
 
     fn find(&self, search: &Search, order: Order, marks: &[Mark]) -> Option<(PfnRange, bool)> {
         for &mark in marks {
+            self.wake_if_low(mark, search);
             for zone in self.zonelist(search) {
                 if let Some(taken) = self.try_zone_known(zone, search, order, mark) {
                     return Some(taken);

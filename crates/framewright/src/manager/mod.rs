@@ -50,6 +50,7 @@
 //! millions of frames works with numbers and says why each free is right.
 
 mod alloc;
+mod background;
 mod bulk;
 mod debug;
 mod facets;
@@ -78,6 +79,7 @@ mod vmemmap;
 mod zone_view;
 
 pub use crate::vmemmap::VmemmapFallback;
+pub use background::BackgroundShortage;
 pub use facets::{
     Caches, Debugging, Hugetlb, Isolation, Moving, Numa, Pressure, References, Sysctl, Vmemmap,
 };

@@ -233,6 +233,7 @@ impl<P: Platform> Manager<P> {
             let mut marks = [Mark::Low, Mark::Min].into_iter();
             let cached = cache.pages();
             start = marks.find_map(|mark| {
+                self.wake_if_low(mark, &search);
                 self.zonelist(&search).find_map(|zone| {
                     let start = from(zone, mark, most(zone))?;
                     served = zone;

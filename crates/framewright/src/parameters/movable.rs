@@ -107,10 +107,7 @@ impl AreaParameters {
     /// Reads one word; nothing when it is not about areas.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
         Some(match name {
-            "cma" => cma_area(value).and_then(|area| {
-                self.cma = Some(area);
-                Ok(())
-            }),
+            "cma" => cma_area(value).map(|area| self.cma = Some(area)),
             "cma_pernuma" => match parse_size(value) {
                 Ok(bytes) => {
                     self.cma_pernuma_bytes = bytes;

@@ -11,6 +11,9 @@
 //!
 //! A grade is a migrate type that blocks keep whatever takes of them and that merges with no other.
 //! What is free of a grade is counted by itself: others do not see it above their watermarks.
+//!
+//! Orders of memory: Relaxed: counters are written under the zone lock; read without it they are
+//! what they were at some moment.
 
 use super::Zone;
 use super::reserve::takes_reserve_first;

@@ -64,7 +64,9 @@ impl LockedZone {
     ///
     /// Split blocks of the own type come first, fullest first and lowest first among equals; then a
     /// whole block is split, of the own type or of one that it may take from; last, a split block
-    /// of another type gives up a run, and with it its type if half of it is free.
+    /// of another type gives up a run, and with it its type if half of it is free and the request
+    /// is not movable (Linux's rule, `try_to_claim_block` in `mm/page_alloc.c`, counts which pages
+    /// move; here none that do not end up in a movable block).
     pub(super) fn take_pages(
         &mut self,
         order: Order,
@@ -213,7 +215,10 @@ impl LockedZone {
                 if foreign.is_grade() {
                     return Some(found);
                 }
-                if state.free_pages() >= PAGES_PER_BLOCK / 2 {
+                // What is in a block tells whether it can be made free as a whole: one with pages
+                // that cannot be moved does not become a movable one.
+                let claims = migrate_type != MigrateType::Movable;
+                if claims && state.free_pages() >= PAGES_PER_BLOCK / 2 {
                     self.change(index, state, state.with_migrate_type(migrate_type));
                     self.buddy.retype(foreign, migrate_type, 1);
                     self.buddy.events.fallback_claims += 1;

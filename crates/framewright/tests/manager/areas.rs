@@ -40,7 +40,7 @@ fn a_pinned_page_costs_one_place_and_is_counted() {
     };
     handles.pin(pinned, true).expect("held");
     let moving = moving.by(&handles);
-    let mut get = || moving.allocate_in_area(number, 16 * MIB, Order::PAGE, Budget::UNLIMITED);
+    let get = || moving.allocate_in_area(number, 16 * MIB, Order::PAGE, Budget::UNLIMITED);
     let mut places = Vec::new();
     let pin = handles.range(pinned).expect("held").start;
     while let Ok(run) = get() {

@@ -508,3 +508,31 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
     let all = take_all(manager, &Request { reserves: true, ..one() });
     assert_eq!(all.len() as u64, manager.totals().managed_pages);
 }
+
+/// Reclaim in the background begins below the low watermark and ends above the high one.
+#[test]
+fn background_reclaim_begins_below_the_low_mark_and_ends_above_the_high_one() {
+    let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
+    assert_eq!(manager.pressure().background(), None);
+    let mut held = Vec::new();
+    while manager.pressure().background().is_none() {
+        held.push(manager.allocate(&Request::new(Order::PAGE)).expect("memory"));
+        assert!(held.len() < 1 << 15);
+    }
+    let views = || manager.views().map(|zone| (zone.free_pages(), zone.watermarks()));
+    let is_short =
+        |(free, marks): &(u64, framewright::zone::Watermarks)| *free <= marks.low_pages + 1024;
+    assert!(views().all(|zone| is_short(&zone)), "all zones are short");
+    let missing =
+        || views().map(|(free, marks)| marks.high_pages.saturating_sub(free)).sum::<u64>();
+    while let Some(shortage) = manager.pressure().background() {
+        assert_eq!(shortage.pages, missing());
+        manager.give_back(held.pop().expect("more than that is held")).expect("ours");
+        manager.drain().expect("only good frames are cached");
+    }
+    assert_eq!(missing(), 0);
+    // It stays so until requests find too little again.
+    assert_eq!(manager.pressure().background(), None);
+    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    check(&manager);
+}

@@ -4,6 +4,8 @@
 //! An area is a name, a bitmap, and blocks of the grade *removable*. Who asks for a run of it gets
 //! the lowest place that can be vacated: what was lent there is moved, what does not move is passed
 //! by.
+//!
+//! Orders of memory: Relaxed: a sum that stands alone.
 
 use super::range::RangeError;
 use super::vacate::{Budget, VacateError};

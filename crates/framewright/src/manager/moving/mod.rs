@@ -21,6 +21,7 @@ mod area;
 mod compact;
 mod contiguous;
 mod grade;
+mod pin;
 mod range;
 mod runs;
 mod vacate;

@@ -240,6 +240,27 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
     }
 
+    /// Moves one run that the caller names, and frees what it was.
+    pub(super) fn move_one(
+        &mut self,
+        run: PfnRange,
+        targets: &mut dyn Targets<P>,
+    ) -> Result<(), ObstacleKind> {
+        match self.move_run(run, targets) {
+            Ok(true) => {
+                self.free(run);
+                Ok(())
+            }
+            // It was freed meanwhile.
+            Ok(false) => Err(ObstacleKind::Unknown),
+            Err(Stopped::Budget) => Err(ObstacleKind::Busy),
+            Err(Stopped::Refused(kind)) => {
+                self.refuse(run, kind);
+                Err(kind)
+            }
+        }
+    }
+
     fn occupant(&self, pfn: Pfn) -> Occupant {
         self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn))
     }

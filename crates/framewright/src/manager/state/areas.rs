@@ -2,6 +2,8 @@
 //!
 //! Each area is under a lock of its own, which is held for a look at its bitmap: a bit for each
 //! frame, set from before the frame is vacated until it is released.
+//!
+//! Orders of memory: Relaxed: the bitmap is under the lock.
 
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Order, Pfn, PfnRange};
@@ -161,6 +163,10 @@ mod tests {
         Area::new(AreaName::new("one").expect("a name"), pages, bits.leak())
     }
 
+    fn place(pfn: u64) -> usize {
+        usize::try_from(pfn - 512).expect("small")
+    }
+
     #[test]
     fn runs_are_found_as_a_model_finds_them() {
         let pages = PfnRange::new(512, 512 + 700);
@@ -171,7 +177,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let (size, of) = (1 + (seed >> 40) % 90, u8::try_from(seed >> 60).expect("small") % 7);
             let align = Order::new(of).expect("small");
-            let free = |start: u64| (start..start + size).all(|at| !model[(at - 512) as usize]);
+            let free = |start: u64| (start..start + size).all(|at| !model[place(at)]);
             let expected = (512..=1212 - size)
                 .find(|&start| start.is_multiple_of(align.pages()) && free(start))
                 .map(|start| PfnRange::new(start, start + size));
@@ -183,18 +189,17 @@ mod tests {
                     let start = 512 + (seed >> 20) % 600;
                     let run = PfnRange::new(start, start + 1 + (seed >> 50) % 100);
                     let inside = run.end.0 <= 1212;
-                    let out =
-                        inside && (run.start.0..run.end.0).all(|at| model[(at - 512) as usize]);
+                    let out = inside && (run.start.0..run.end.0).all(|at| model[place(at)]);
                     assert_eq!(area.is_out(run), out);
                     if out {
                         area.mark(run, false);
-                        (run.start.0..run.end.0).for_each(|at| model[(at - 512) as usize] = false);
+                        (run.start.0..run.end.0).for_each(|at| model[place(at)] = false);
                     }
                     continue;
                 }
             };
             area.mark(run, true);
-            (run.start.0..run.end.0).for_each(|at| model[(at - 512) as usize] = true);
+            (run.start.0..run.end.0).for_each(|at| model[place(at)] = true);
             let left = model.iter().filter(|&&out| !out).count() as u64;
             assert_eq!(area.counts.available_pages, left);
         }

@@ -137,6 +137,8 @@ pub(crate) struct PressureState {
     pub(crate) hook: SpinLock<Option<&'static dyn Reclaim>>,
     /// Whether there is a hook, for whoever would fail at once without one.
     pub(crate) has_hook: AtomicBool,
+    /// Nodes that reclaim in the background should look after, a bit each.
+    pub(crate) background: AtomicU64,
     /// Who is in the hook; 0 is nobody.
     pub(crate) tasks: [AtomicU64; RECLAIM_TASKS],
 }
@@ -151,6 +153,7 @@ impl PressureState {
             usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
             hook: SpinLock::new(None),
             has_hook: AtomicBool::new(false),
+            background: AtomicU64::new(0),
             tasks: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }

@@ -1,0 +1,77 @@
+//! Reclaim in the background: it begins when a request finds a node below its low watermark and
+//! ends above the high one, so that requests seldom have to wait for it.
+//!
+//! There is no thread here: a request leaves a bit, and whoever reclaims asks for what is missing
+//! (Linux: `kswapd` in `mm/vmscan.c`).
+//!
+//! ```text
+//!   free pages   high ─────────── enough: the bit is cleared
+//!                low  ─────────── a request fails above it: the bit is set
+//!                min  ─────────── requests wait (`reclaim`)
+//! ```
+//!
+//! Orders of memory: Relaxed: a bit stands alone; who misses one that was just set finds it when it
+//! asks next.
+
+use crate::manager::facets::Pressure;
+use crate::manager::request::{Mark, Search};
+use crate::manager::state::Manager;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::NodeId;
+
+/// What a node lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackgroundShortage {
+    /// Which.
+    pub node: NodeId,
+    /// How many pages are missing until all of its zones are above their high watermarks.
+    pub pages: u64,
+}
+
+impl<P: Platform> Manager<P> {
+    /// A request goes on to what this mark leaves: below the low one all nodes that it may have are
+    /// short.
+    #[inline]
+    pub(super) fn wake_if_low(&self, mark: Mark, search: &Search) {
+        if !matches!(mark, Mark::Low) {
+            self.wake_background(search);
+        }
+    }
+
+    #[cold]
+    fn wake_background(&self, search: &Search) {
+        let woken = &self.pressure.background;
+        if woken.load(Ordering::Relaxed) >> search.first().index() & 1 == 0 {
+            let bits =
+                self.zonelist(search).fold(0, |bits, zone| bits | 1 << zone.id().node.index());
+            woken.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<P: Platform> Pressure<'_, P> {
+    /// The node that reclaim in the background should free memory of, if there is one: to be asked
+    /// now and then, and again after something was freed, until there is none. It is one of those
+    /// that requests found below their low watermarks since all of their zones were above the high
+    /// ones.
+    #[must_use]
+    pub fn background(self) -> Option<BackgroundShortage> {
+        let woken = &self.manager.pressure.background;
+        loop {
+            let nodes = woken.load(Ordering::Relaxed);
+            let node = NodeId::new(nodes.checked_ilog2()?.try_into().ok()?)?;
+            let zones = self.manager.views().filter(|zone| zone.id().node == node);
+            let pages: u64 = zones
+                .map(|zone| {
+                    let high = zone.watermarks().high_pages;
+                    high.saturating_sub(zone.free_pages() + zone.deferred_pages())
+                })
+                .sum();
+            if pages != 0 {
+                return Some(BackgroundShortage { node, pages });
+            }
+            woken.fetch_and(!(1 << node.index()), Ordering::Relaxed);
+        }
+    }
+}
