@@ -374,6 +374,10 @@ fn stamps(handle: Handle, run: PfnRange) -> impl Iterator<Item = (Pfn, u64, u64)
 // move the slot says so, and nobody enters the run; afterwards the slot leads to the new place, and
 // nothing else names the old one (invariant 42).
 unsafe impl<P: Platform> Mover for Handles<'_, P> {
+    fn serves(&self, manager: *const ()) -> bool {
+        core::ptr::from_ref(self.manager).cast() == manager
+    }
+
     fn occupant(&self, pfn: Pfn) -> Occupant {
         let Some((_, slot)) =
             self.owned_by(pfn).and_then(|handle| Some((handle, self.slot(handle)?)))
@@ -408,7 +412,12 @@ unsafe impl<P: Platform> Mover for Handles<'_, P> {
             .map_err(|_| NotNow::Busy)
     }
 
-    fn relocate(&self, token: MoveToken, run: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+    unsafe fn relocate(
+        &self,
+        token: MoveToken,
+        run: PfnRange,
+        to: PfnRange,
+    ) -> Result<(), MoveFailed> {
         let handle = Handle(u32::try_from(token.0).map_err(|_| MoveFailed)?);
         let slot = self.slot(handle).ok_or(MoveFailed)?;
         for _ in 0..self.habits[3].load(Ordering::Relaxed) {
@@ -436,7 +445,7 @@ unsafe impl<P: Platform> Mover for Handles<'_, P> {
         Ok(())
     }
 
-    fn abort(&self, token: MoveToken, _run: PfnRange) {
+    unsafe fn abort(&self, token: MoveToken, _run: PfnRange) {
         if let Some(slot) = u32::try_from(token.0).ok().and_then(|token| self.slot(Handle(token))) {
             slot.fetch_and(!MOVING, Ordering::Release);
         }

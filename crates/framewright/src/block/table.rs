@@ -190,11 +190,13 @@ impl BlockTable {
         if !state.is(State::Inner) {
             return Some((index, state));
         }
-        (1..=GROUP.trailing_zeros()).find_map(|level| {
+        let (head, state) = (1..=GROUP.trailing_zeros()).find_map(|level| {
             let candidate = index & !((1 << level) - 1);
             let state = self.state_if_ready(candidate)?;
             (!state.is(State::Inner)).then_some((candidate, state))
-        })
+        })?;
+        // A hole, where not even that covers it.
+        (index - head < blocks_of(state.order().max(Order::BLOCK))).then_some((head, state))
     }
 
     /// The first index from `index` on whose group is ready; past the end of the table when none

@@ -84,7 +84,7 @@ impl<P: Platform> Manager<P> {
 
 impl<'m, P: Platform> Moving<'m, P> {
     /// Lets `mover` move contents in the calls on what this returns, and not the mover that is
-    /// registered.
+    /// registered. One that serves another manager moves nothing.
     #[must_use]
     pub const fn by(self, mover: &'m dyn Mover) -> Self {
         Self { by: Some(mover), ..self }

@@ -108,15 +108,23 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// See [`IsolateError`]. Nothing has then changed.
     #[track_caller]
     pub fn claim(self, range: BlockRange) -> Result<PfnRange, IsolateError> {
+        self.claim_for(range, Location::caller())
+    }
+
+    /// [`claim`](Self::claim) for somebody who called from `place`.
+    pub(super) fn claim_for(
+        self,
+        range: BlockRange,
+        place: Place,
+    ) -> Result<PfnRange, IsolateError> {
         let pages = self.pages_of_blocks(range)?;
         let blocks = self.change_blocks(pages, Change::Claim, Change::Unclaim)?;
-        if self.manager.pressure.epoch.wants_attention() {
-            let place: Place = Location::caller();
-            if let Err(damage) = self.manager.look_at_claimed(pages, place) {
-                let undone = self.change_blocks(pages, Change::Unclaim, Change::Claim);
-                debug_assert!(undone.is_ok(), "nobody else has them");
-                return Err(IsolateError::Damaged(damage));
-            }
+        if self.manager.pressure.epoch.wants_attention()
+            && let Err(damage) = self.manager.look_at_claimed(pages, place)
+        {
+            let undone = self.change_blocks(pages, Change::Unclaim, Change::Claim);
+            debug_assert!(undone.is_ok(), "nobody else has them");
+            return Err(IsolateError::Damaged(damage));
         }
         self.forget(blocks);
         Ok(pages)

@@ -160,6 +160,28 @@
 //! }
 //! ```
 //!
+//! Moving contents over memory that somebody has, or ending a move that is another's:
+//!
+//! ```compile_fail,E0133
+//! #![forbid(unsafe_code)]
+//! use framewright::{MoveToken, Mover, units::PfnRange};
+//! fn overwrite(mover: &dyn Mover, run: PfnRange, to: PfnRange) {
+//!     let _ = mover.relocate(MoveToken(0), run, to);
+//! }
+//! ```
+//! ```compile_fail,E0133
+//! #![forbid(unsafe_code)]
+//! use framewright::{MoveToken, Mover, units::PfnRange};
+//! fn end(mover: &dyn Mover, run: PfnRange) { mover.abort(MoveToken(0), run); }
+//! ```
+//! ```
+//! use framewright::{MoveToken, Mover, units::PfnRange};
+//! unsafe fn both(mover: &dyn Mover, run: PfnRange, to: PfnRange) {
+//!     let _ = unsafe { mover.relocate(MoveToken(0), run, to) };
+//!     unsafe { mover.abort(MoveToken(0), run) };
+//! }
+//! ```
+//!
 //! Taking parts of the vmemmap away, or frames out of tables that still name them:
 //!
 //! ```compile_fail,E0133

@@ -245,7 +245,8 @@ impl Zone {
             || !state.migrate_type().is_mergeable();
         let each = match state.state() {
             _ if state.is_isolated() => None,
-            Some(State::Free) => Some(0),
+            // What is withheld comes up when it is isolated.
+            Some(State::Free | State::Deferred) => Some(0),
             Some(State::Whole) if movable && !state.is_nobodys() => Some(PAGES_PER_BLOCK),
             Some(State::Split) if movable && state.managed_pages() == PAGES_PER_BLOCK => {
                 Some(PAGES_PER_BLOCK - state.free_pages() - state.descriptor_pages())
@@ -265,8 +266,10 @@ impl LockedZone {
         let mut frames =
             UsedFrames { in_use: [0; 8], descriptors: [0; 8], reserved: [0; 8], reporting: [0; 8] };
         if state.managed_pages() != PAGES_PER_BLOCK {
-            // Of a block that could not be noted, what is not free may be anything.
+            // Of a block that could not be noted, what is not free may be anything. Of one that was
+            // given up since (`attach_descriptors`), all is.
             frames.reserved = managed_frames(self.partials, index)
+                .filter(|_| state.managed_pages() != 0)
                 .map_or(free, |managed| managed.words())
                 .map(|managed| !managed);
         }

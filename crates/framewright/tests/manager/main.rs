@@ -30,6 +30,7 @@ mod inside;
 mod isolation;
 mod largest;
 mod moving;
+mod moving_hammer;
 mod owned;
 mod pages;
 mod parts;

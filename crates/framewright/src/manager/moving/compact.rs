@@ -7,7 +7,7 @@
 //! what is free in all others: no choice makes more blocks whole or moves less for as many.
 //!
 //! ```text
-//!   1 count     n(u), without the lock             4 KiB on the stack
+//!   1 count     n(u), without the lock             8 KiB on the stack
 //!   2 choose    u <= limit are sources, the others targets
 //!   3 move      source by source, ascending; targets from the other end of the zone
 //! ```
@@ -54,7 +54,7 @@ pub struct Compacted {
 /// Why nothing was compacted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompactError {
-    /// Nobody moves contents ([`Moving::set_mover`]).
+    /// Nobody moves contents of this manager ([`Moving::set_mover`]).
     NoMover,
     /// There is no such node.
     NoNode(NodeId),
@@ -102,11 +102,11 @@ impl<P: Platform> Moving<'_, P> {
         if node.is_some_and(|node| node.index() >= manager.nodes.len()) {
             return Err(CompactError::NoNode(node.unwrap_or_default()));
         }
-        if self.by.is_none() && !manager.moving.has_mover() {
-            return Err(CompactError::NoMover);
-        }
-        if manager.platform.cpus() > 1 && !manager.platform.can_wait() {
+        if !manager.platform.can_wait() {
             return Err(CompactError::CannotWait);
+        }
+        if self.mover().is_none() {
+            return Err(CompactError::NoMover);
         }
         // What CPUs keep would look like something to move that nobody owns.
         manager.drain_for_more();
@@ -153,7 +153,7 @@ impl Plan {
 #[derive(Clone, Copy, Default)]
 struct Alike {
     blocks: u32,
-    free: u32,
+    free: u64,
 }
 
 /// What came of a plan.
@@ -175,7 +175,7 @@ impl Plan {
                 let used = usize::try_from(found.in_use).unwrap_or(usize::MAX);
                 if let Some(alike) = alike.get_mut(used) {
                     alike.blocks += 1;
-                    alike.free += u32::try_from(found.free).unwrap_or(0);
+                    alike.free += found.free;
                     room += found.free;
                 }
                 true
@@ -189,7 +189,7 @@ impl Plan {
             if alike.blocks == 0 {
                 continue;
             }
-            let free = u64::from(alike.free.div_ceil(alike.blocks));
+            let free = alike.free.div_ceil(u64::from(alike.blocks));
             for number in 0..u64::from(alike.blocks) {
                 let left = room.saturating_sub(free);
                 if chosen == most || to_move + used > left {

@@ -2,8 +2,8 @@
 //!
 //! Linux takes the first candidate that is not hopeless (`alloc_contig_pages` in
 //! `mm/page_alloc.c`). Here a window slides over the table, 16 bytes a block and without the lock,
-//! and the cheapest place is taken of those that a bounded search sees: 32 GiB of blocks, from
-//! where the last search ended, and further only while none was found at all. Counts are a guess;
+//! and the cheapest place is taken of those that a bounded search sees: the first 32 GiB of blocks,
+//! and further only while none was found at all. Counts are a guess;
 //! what decides is whether the range can be vacated.
 
 use super::range::RangeError;

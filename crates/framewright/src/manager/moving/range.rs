@@ -4,6 +4,7 @@
 //! are taken: whole blocks by a claim, parts of a block out of its free map. Frames of the same
 //! blocks outside the range stay what they are.
 
+use super::runs::offsets;
 use super::vacate::{
     Budget, Obstacle, ObstacleKind, Obstacles, VacateError, Vacated, blocks_around,
 };
@@ -83,7 +84,7 @@ impl<P: Platform> Moving<'_, P> {
                 let _ = self.manager.free_uncached(part.pages, place);
             }
             if part.isolated {
-                let _ = self.manager.isolation().unisolate(blocks_around(part.pages));
+                self.put_back(blocks_around(part.pages));
             }
         }
         taken.map(|()| range)
@@ -98,7 +99,7 @@ impl<P: Platform> Moving<'_, P> {
         if part.pages.pages() != u64::from(blocks.blocks()) * PAGES_PER_BLOCK {
             part.isolated = self.take_edge(part.pages, moved, place)?;
         } else {
-            self.manager.isolation().claim(blocks).map_err(|error| match error {
+            self.manager.isolation().claim_for(blocks, place).map_err(|error| match error {
                 IsolateError::InUse(left) => RangeError::Vacate(VacateError::InUse {
                     moved,
                     pages: left.in_use_pages + left.descriptor_pages + left.reserved_pages,
@@ -138,7 +139,7 @@ impl<P: Platform> Moving<'_, P> {
                 }
                 return Ok(true);
             }
-            match self.manager.isolation().claim(around) {
+            match self.manager.isolation().claim_for(around, place) {
                 Ok(all) => {
                     // What was not asked for goes back at once: the block is in circulation again.
                     let before = PfnRange { end: part.start, ..all };
@@ -154,7 +155,7 @@ impl<P: Platform> Moving<'_, P> {
         }
         Err(RangeError::Vacate(match zone.occupied(platform, segment, index) {
             // What is free in it waits for descriptors.
-            Occupied::Frames(frames) if frames.descriptors == [0; 8] => {
+            Occupied::Frames(frames) if offsets(&frames.in_use, part).next().is_none() => {
                 let first = Obstacle { run: part, kind: ObstacleKind::Descriptors };
                 VacateError::Obstacles { moved, obstacles: Obstacles { first, count: 1 } }
             }

@@ -1,7 +1,7 @@
 //! Moving run after run: what every kind of vacating and compacting has in common.
 
 use super::vacate::{Budget, Naming, Obstacle, ObstacleKind, Obstacles, Vacated};
-use crate::debug::{POISON, fill, first_other};
+use crate::debug::{fill, first_other};
 use crate::manager::facets::Moving;
 use crate::manager::parts::Piece;
 use crate::manager::request::Request;
@@ -42,6 +42,10 @@ pub(super) fn alignment_of(run: PfnRange) -> Order {
     u8::try_from(level).ok().and_then(Order::new).unwrap_or(Order::PAGE)
 }
 
+/// What a target is filled with where a mover that lies is to be found out. Not what free memory is
+/// poisoned with: the new place may be freed as soon as its users know it.
+const UNMOVED: u8 = 0x55;
+
 /// What is done next.
 pub(super) enum Next {
     /// Everything before this frame is done.
@@ -57,6 +61,8 @@ pub(super) struct Mission<'m, P: Platform> {
     budget: Budget,
     begun: u64,
     moved: Vacated,
+    /// The run that was refused last, of which more blocks may hold a part.
+    refused: PfnRange,
     naming: Naming<'m>,
 }
 
@@ -82,13 +88,14 @@ impl<'m, P: Platform> Mission<'m, P> {
         budget: Budget,
         name: &'m mut dyn FnMut(Obstacle),
     ) -> Self {
-        let Moving { manager, by } = moving;
+        let Moving { manager, .. } = moving;
         Self {
             manager,
-            mover: by.or_else(|| manager.moving.mover(manager.platform)),
+            mover: moving.mover(),
             budget,
             begun: 0,
             moved: Vacated::default(),
+            refused: PfnRange::new(0, 0),
             naming: Naming::new(name),
         }
     }
@@ -141,6 +148,12 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.count_refusal(run, kind);
     }
 
+    /// A run that is not begun again.
+    fn refuse_run(&mut self, run: PfnRange, kind: ObstacleKind) {
+        self.refused = run;
+        self.refuse(run, kind);
+    }
+
     fn refuse_frame(&mut self, pfn: Pfn, kind: ObstacleKind) {
         if self.naming.add_frame(pfn, kind) {
             self.count_refusal(PfnRange { start: pfn, end: pfn.add(1) }, kind);
@@ -176,12 +189,13 @@ impl<'m, P: Platform> Mission<'m, P> {
     fn move_whole(&mut self, at: Pfn, whole: PfnRange, targets: &mut dyn Targets<P>) -> Next {
         count(&self.manager.moving.counters.scanned_pages, whole.end.0 - at.0);
         match self.occupant(at) {
+            Occupant::Movable(run) if run == self.refused => Next::From(run.end.max(at.add(1))),
             Occupant::Movable(run) if is_plausible(run, at) => {
                 match self.move_run(run, targets) {
                     Ok(true) => self.free(run),
                     Ok(false) => {}
                     Err(Stopped::Budget) => return Next::Stop,
-                    Err(Stopped::Refused(kind)) => self.refuse(run, kind),
+                    Err(Stopped::Refused(kind)) => self.refuse_run(run, kind),
                 }
                 Next::From(run.end)
             }
@@ -212,6 +226,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             }
             scanned += 1;
             match self.occupant(pfn) {
+                Occupant::Movable(run) if run == self.refused => done = run.end,
                 Occupant::Movable(run) if is_plausible(run, pfn) => {
                     match self.move_run(run, targets) {
                         Ok(true) if run.start >= base && run.end.0 <= base.0 + PAGES_PER_BLOCK => {
@@ -224,7 +239,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                             next = Next::Stop;
                             break;
                         }
-                        Err(Stopped::Refused(kind)) => self.refuse(run, kind),
+                        Err(Stopped::Refused(kind)) => self.refuse_run(run, kind),
                     }
                     done = run.end;
                 }
@@ -282,19 +297,21 @@ impl<'m, P: Platform> Mission<'m, P> {
             }
         };
         let Some(to) = targets.take(self.manager, run) else {
-            mover.abort(token, run);
+            // SAFETY: the move began just now.
+            unsafe { mover.abort(token, run) };
             return Err(Stopped::Refused(ObstacleKind::NoMemory));
         };
         let looks = self.manager.debug.aids.page_poison && self.is_reachable(run, to);
         if looks {
-            fill(self.manager.platform, to, POISON);
+            fill(self.manager.platform, to, UNMOVED);
         }
-        if mover.relocate(token, run, to).is_err() {
+        // SAFETY: the move began just now, and `to` was allocated for it.
+        if unsafe { mover.relocate(token, run, to) }.is_err() {
             self.free(to);
             return Err(Stopped::Refused(ObstacleKind::Failed));
         }
-        let is_poison = |frames| first_other(self.manager.platform, frames, POISON).is_none();
-        if looks && is_poison(to) && !is_poison(run) {
+        let is_unmoved = |frames| first_other(self.manager.platform, frames, UNMOVED).is_none();
+        if looks && is_unmoved(to) && !is_unmoved(run) {
             return Err(Stopped::Refused(ObstacleKind::NotMoved));
         }
         self.moved.moved_runs += 1;
@@ -309,7 +326,16 @@ impl<'m, P: Platform> Mission<'m, P> {
 
     /// Frees what nobody uses any more: what was moved, or was to be moved to.
     fn free(&mut self, run: PfnRange) {
-        if self.manager.free_uncached(run, Location::caller()).is_err() {
+        let place = Location::caller();
+        let freed = match self.manager.free_uncached(run, place) {
+            // Of several allocations, which page owners want back one by one.
+            Err(FreeError::WrongSize { .. }) => (run.start.0..run.end.0).map(Pfn).all(|pfn| {
+                let frame = PfnRange { start: pfn, end: pfn.add(1) };
+                self.manager.free_uncached(frame, place).is_ok()
+            }),
+            freed => freed.is_ok(),
+        };
+        if !freed {
             // The mover freed it, or never owned it.
             self.refuse(run, ObstacleKind::Failed);
         }
@@ -371,7 +397,7 @@ const fn kind_of(occupant: Occupant) -> ObstacleKind {
 }
 
 /// The set bits of a block's map in a part of the block, as offsets in the block.
-fn offsets(bits: &FrameBits, part: PfnRange) -> impl Iterator<Item = u64> + '_ {
+pub(super) fn offsets(bits: &FrameBits, part: PfnRange) -> impl Iterator<Item = u64> + '_ {
     let base = part.start.0 & !(PAGES_PER_BLOCK - 1);
     let (start, end) = (part.start.0 - base, part.end.0 - base);
     (0..)

@@ -2,7 +2,7 @@
 
 use super::runs::Mission;
 use crate::manager::facets::Moving;
-use crate::manager::state::moving::NotNow;
+use crate::manager::state::moving::{Mover, NotNow};
 use crate::platform::Platform;
 use crate::units::{Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
@@ -53,7 +53,7 @@ pub enum ObstacleKind {
     Busy,
     /// It cannot be moved, the mover said.
     Fixed,
-    /// The mover does not know it, or there is none.
+    /// The mover does not know it, or there is none that may be asked from here.
     Unknown,
     /// The move began and failed, or what the mover said of it cannot be.
     Failed,
@@ -244,7 +244,7 @@ impl fmt::Display for VacateError {
 
 impl core::error::Error for VacateError {}
 
-impl<P: Platform> Moving<'_, P> {
+impl<'m, P: Platform> Moving<'m, P> {
     /// Isolates blocks and moves everything in them elsewhere, on their node. When it returns, all
     /// of them is free and isolated: [`claim`](super::super::Isolation::claim) takes them,
     /// [`unisolate`](super::super::Isolation::unisolate) gives them back.
@@ -275,10 +275,28 @@ impl<P: Platform> Moving<'_, P> {
                 let pages = left.in_use_pages + left.descriptor_pages;
                 if pages == 0 { Ok(moved) } else { Err(VacateError::InUse { moved, pages }) }
             })
-            .inspect_err(|_| {
-                // What was isolated by this call is so still.
-                let _ = self.manager.isolation().unisolate(range);
-            })
+            .inspect_err(|_| self.put_back(range))
+    }
+
+    /// Who moves contents, if he may be asked from here.
+    pub(super) fn mover(self) -> Option<&'m dyn Mover> {
+        let Moving { manager, by } = self;
+        if !manager.platform.can_wait() {
+            return None;
+        }
+        let mover = by.or_else(|| manager.moving.mover(manager.platform))?;
+        mover.serves(core::ptr::from_ref(manager).cast()).then_some(mover)
+    }
+
+    /// Puts blocks back that a call isolated which then failed.
+    pub(super) fn put_back(self, range: BlockRange) {
+        if self.manager.isolation().unisolate(range).is_err() {
+            // Somebody put some of them back or claimed them, which were not his.
+            for block in (range.start.0..range.end.0).map(BlockNumber) {
+                let one = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
+                let _ = self.manager.isolation().unisolate(one);
+            }
+        }
     }
 
     /// Moves what is in isolated frames elsewhere; the blocks stay isolated in any case.

@@ -61,11 +61,18 @@ pub struct MoveFailed;
 ///
 /// # Safety
 /// The manager frees the frames of a run that was moved. So the implementer promises: a run that it
-/// calls movable is the whole of one or several allocations of this manager that it owns
-/// (invariant 42), and after [`relocate`](Self::relocate) has succeeded nobody uses the old frames:
-/// no reference, no translation that any CPU remembers, no device. Neither it nor anybody else
-/// frees them, then or between [`begin`](Self::begin) and the end of the move.
+/// calls movable is the whole of one or several allocations that it owns (invariant 42), of the
+/// manager that it [`serves`](Self::serves), and after [`relocate`](Self::relocate) has succeeded
+/// nobody uses the old frames: no reference, no translation that any CPU remembers, no device.
+/// Neither it nor anybody else frees them, then or between [`begin`](Self::begin) and the end of
+/// the move.
 pub unsafe trait Mover: Sync {
+    /// Whether its runs are of the manager at this address; no other asks it anything else. True
+    /// where it is not said: then it is for programs with one manager.
+    fn serves(&self, _manager: *const ()) -> bool {
+        true
+    }
+
     /// Who has `pfn`. Cheap; allocates nothing; often asked of frames of others.
     fn occupant(&self, pfn: Pfn) -> Occupant;
 
@@ -81,10 +88,23 @@ pub unsafe trait Mover: Sync {
     /// # Errors
     /// [`MoveFailed`]: the move has ended, the run is in use where it was, and `to` is used by
     /// nobody.
-    fn relocate(&self, token: MoveToken, run: PfnRange, to: PfnRange) -> Result<(), MoveFailed>;
+    ///
+    /// # Safety
+    /// `token` is what [`begin`](Self::begin) gave for `run`, in a move that has not ended. The
+    /// caller owns `to` (invariant 42), which is as described above, and gives it up where this
+    /// succeeds; the run is his then.
+    unsafe fn relocate(
+        &self,
+        token: MoveToken,
+        run: PfnRange,
+        to: PfnRange,
+    ) -> Result<(), MoveFailed>;
 
     /// Ends a move that has begun and will not take place, as there is no memory for it.
-    fn abort(&self, token: MoveToken, run: PfnRange);
+    ///
+    /// # Safety
+    /// `token` as for [`relocate`](Self::relocate).
+    unsafe fn abort(&self, token: MoveToken, run: PfnRange);
 }
 
 /// What was moved and what was not, since bring-up.
