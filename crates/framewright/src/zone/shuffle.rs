@@ -14,7 +14,7 @@ const SEARCH_SLICE: u32 = 256;
 /// Blocks that are exchanged with another under one hold of the lock, some cache misses each.
 const SHUFFLED_AT_ONCE: u32 = 16;
 /// Types whose sets of split blocks are nearly always empty, and give the pass its memory.
-const SELDOM: &[MigrateType] = &[MigrateType::MovableOnly, MigrateType::Cma, MigrateType::Isolate];
+const SELDOM: &[MigrateType] = &[MigrateType::Isolate, MigrateType::MovableOnly, MigrateType::Cma];
 /// Pairs of neighbours in a list that the statistic looks at.
 const LOOKED_AT: u32 = 1024;
 

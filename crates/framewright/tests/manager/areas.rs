@@ -117,7 +117,7 @@ fn the_command_line_sets_areas_aside() {
     assert_eq!(too_much.totals().isolated_pages, 0);
     check(&too_much);
     let per_node = machine(256, "cma_pernuma=16M numa_cma=0:8M");
-    let names: Vec<String> = (0..16)
+    let names: Vec<String> = (0..8)
         .filter_map(|number| per_node.moving().area(number))
         .map(|(name, _, _)| name.as_str().to_owned())
         .collect();

@@ -11,7 +11,7 @@ use framewright::manager::{
 use framewright::parameters::Pages;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
-use framewright::zone::{Grade, IsolateError, MigrateType};
+use framewright::zone::{IsolateError, MigrateType};
 use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Request};
 use framewright_testkit::workload::{Habits, Handle, Handles};
 use framewright_testkit::{FakeMachine, Owner};
@@ -549,61 +549,4 @@ fn traffic_goes_on_while_memory_moves() {
         assert_eq!(manager.totals().isolated_pages, 0);
         check(&manager);
     }
-}
-
-/// What is to be pinned for long leaves memory that is to stay movable, which can then be vacated.
-#[test]
-fn what_is_pinned_for_long_does_not_stay_in_movable_memory() {
-    let manager = machine(128, Pages::None);
-    let range = blocks(20, 4);
-    manager.moving().set_grade(range, Grade::MovableOnly).expect("free");
-    let handles = Handles::new(&manager, 4096).expect("memory");
-    let moving = manager.moving().by(&handles);
-    let inside = |run: PfnRange| !run.intersection(pages_of(range)).is_empty();
-    let some: Vec<Handle> =
-        (0..300).map(|_| handles.allocate(Order::PAGE).expect("memory")).collect();
-    assert!(some.iter().all(|&handle| handles.range(handle).is_some_and(inside)));
-    for &handle in some.iter().step_by(10) {
-        let run = handles.range(handle).expect("held");
-        let to = moving.move_for_pin(run).expect("it moves");
-        assert!(!inside(to) && handles.range(handle) == Some(to));
-        // Where it is, it may stay.
-        assert_eq!(moving.move_for_pin(to), Ok(to));
-        handles.pin(handle, true).expect("held");
-    }
-    settled(&manager);
-    moving.vacate(range, Budget::UNLIMITED).expect("no pin is in it");
-    manager.isolation().unisolate(range).expect("isolated");
-    look_at_all(&handles);
-    let stranger = manager.allocate(&Request::new(Order::PAGE)).expect("memory");
-    if inside(stranger) {
-        assert_eq!(moving.move_for_pin(stranger), Err(ObstacleKind::Unknown));
-    }
-    manager.give_back(stranger).expect("ours");
-    drop(handles);
-    assert_eq!(settled(&manager).allocated_pages, 0);
-    check(&manager);
-}
-
-/// Blocks with pages that cannot be moved do not become movable ones, however empty they are.
-#[test]
-fn movable_requests_take_of_foreign_blocks_and_do_not_claim_them() {
-    let manager = machine(64, Pages::None);
-    let fixed = |of| Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(of)) };
-    let one = manager.allocate(&fixed(0)).expect("memory");
-    settled(&manager);
-    let block = BlockNumber::containing(one.start);
-    let kind = || manager.block_state(block).expect("there").migrate_type();
-    assert_eq!(kind(), MigrateType::Unmovable);
-    // Everything else, until the block with nearly all of it free is used, too.
-    let mut held = Vec::new();
-    while let Ok(run) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }) {
-        held.push(run);
-    }
-    assert!(held.iter().any(|run| BlockNumber::containing(run.start) == block));
-    assert_eq!(kind(), MigrateType::Unmovable);
-    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
-    manager.give_back(one).expect("ours");
-    assert_eq!(settled(&manager).allocated_pages, 0);
-    check(&manager);
 }

@@ -9,7 +9,7 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Order, Pfn, PfnRange};
 
 /// How many areas there can be.
-pub const MOST_AREAS: usize = 16;
+pub const MOST_AREAS: usize = 8;
 /// Bytes of a name.
 const NAME_BYTES: usize = 16;
 
@@ -17,7 +17,7 @@ const NAME_BYTES: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AreaName {
     bytes: [u8; NAME_BYTES],
-    len: usize,
+    len: u8,
 }
 
 impl AreaName {
@@ -27,7 +27,8 @@ impl AreaName {
         let fits = name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
         let mut bytes = [0; NAME_BYTES];
         bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
-        (fits && !name.is_empty()).then_some(Self { bytes, len: name.len() })
+        let len = u8::try_from(name.len()).ok()?;
+        (fits && len != 0).then_some(Self { bytes, len })
     }
 
     /// A name and a number.
@@ -35,7 +36,8 @@ impl AreaName {
         let mut numbered = Self::new(name)?;
         let (tens, ones) = (number / 10 % 10, number % 10);
         for digit in [tens, ones].into_iter().skip(usize::from(number < 10)) {
-            *numbered.bytes.get_mut(numbered.len)? = b'0' + u8::try_from(digit).ok()?;
+            *numbered.bytes.get_mut(usize::from(numbered.len))? =
+                b'0' + u8::try_from(digit).ok()?;
             numbered.len += 1;
         }
         Some(numbered)
@@ -44,7 +46,7 @@ impl AreaName {
     /// As text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("")
+        core::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or("")
     }
 }
 
