@@ -21,6 +21,27 @@
 //!
 //! Not serde's derive: it knows neither that three fields are one spread, nor which fields say what
 //! was measured, nor the name of the field that is wrong.
+//!
+//! A file of results:
+//!
+//! ```json
+//! {
+//!   "format": 1, "framewright": "0.1.0", "command": "bench all --quick",
+//!   "started": "2026-01-31T12:00:00Z",
+//!   "machine": { "cpu": "AMD EPYC 9B45", "cpus": 2, "memory_bytes": 25769803776,
+//!                "kernel": "Linux 6.18.1" },
+//!   "sections": [ { "section": "alloc", "bench": "alloc", "repetitions": 5,
+//!                   "timed": "what is timed", "seconds": 11.2, "left_out": [] } ],
+//!   "rows": [ { "bench": "alloc", "allocator": "framewright", "order": 0,
+//!               "alloc_ns": 3.5, "alloc_ns_min": 3.4, "alloc_ns_max": 3.9 } ]
+//! }
+//! ```
+//!
+//! A single bench prints `{ "bench", "repetitions", "timed", "left_out", "rows" }`. Readers skip
+//! fields and benches that they do not know. A section that could not be measured has `failed`, a
+//! sentence; one that is impossible here has only `left_out`. `compare linux` adds `conditions`, a
+//! list of sentences. In a row `bench` names its table. Ratios compare neighbouring runs; rows with
+//! `"comparable": false` took another path on each side and are in no picture.
 
 pub mod field;
 mod spread;
