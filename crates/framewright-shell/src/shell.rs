@@ -9,6 +9,7 @@ use crate::{LONGEST_LINE, Run};
 use core::fmt::Write;
 use framewright::procfs::FileSystem;
 use framewright::{Manager, Platform};
+use framewright_workload::Handles;
 
 /// Most bytes that a control file takes in one write, and that `>` buffers.
 const MOST_REDIRECTED: usize = 4096;
@@ -36,6 +37,8 @@ pub struct Shell<'a, P: Platform, H> {
     pub(crate) files: FileSystem<'a>,
     pub(crate) host: &'a H,
     pub(crate) held: Held<'a>,
+    /// Memory that can be moved, once there is some.
+    pub(crate) handles: Option<Handles<'a, P>>,
     pub(crate) others: &'a [&'a dyn Command],
     status: u8,
     pub(crate) is_over: bool,
@@ -55,7 +58,16 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         host: &'a H,
         room: &'a mut [Run],
     ) -> Self {
-        Self { manager, files, host, held: Held::new(room), others: &[], status: 0, is_over: false }
+        Self {
+            manager,
+            files,
+            host,
+            held: Held::new(room),
+            handles: None,
+            others: &[],
+            status: 0,
+            is_over: false,
+        }
     }
 
     /// Adds commands. A built-in command with the same name takes precedence.
@@ -115,6 +127,7 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
     /// Frees everything that commands allocated. Pages that cannot be freed, because somebody else
     /// has freed them, are dropped from the list.
     pub fn free_all(&mut self) {
+        self.handles = None;
         while self.held.count(None).0 != 0 {
             let before = self.held.count(None);
             if self.held.free(self.manager, None).is_ok() || self.held.count(None) == before {

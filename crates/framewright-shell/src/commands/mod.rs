@@ -6,6 +6,8 @@ mod faults;
 mod files;
 mod hugetlb;
 mod memory;
+mod movable;
+mod moving;
 mod numa;
 mod reporting;
 mod show;
@@ -23,6 +25,8 @@ pub(crate) enum Builtin {
     Alloc,
     Cat,
     Churn,
+    Compact,
+    Contig,
     Cpus,
     Dmesg,
     Echo,
@@ -34,6 +38,7 @@ pub(crate) enum Builtin {
     Hugetlb,
     Ls,
     Memhog,
+    Movable,
     Numa,
     PageFault1,
     PageFault2,
@@ -42,6 +47,7 @@ pub(crate) enum Builtin {
     Sleep,
     Stat,
     Stress,
+    Vacate,
     Verify,
 }
 
@@ -63,6 +69,19 @@ const ALL: &[Entry] = &[
         "churn",
         "SECONDS [seed N]",
         "allocate and free runs of random sizes on all CPUs, and count",
+    ),
+    (
+        Builtin::Compact,
+        "compact",
+        "[NODE [BLOCKS]]",
+        "move what is in the emptiest split blocks into the fullest, until BLOCKS, or all that can \
+         be, are whole",
+    ),
+    (
+        Builtin::Contig,
+        "contig",
+        "SIZE [align=ORDER] [node=N] [zone=NAME] [below=ADDRESS]",
+        "allocate SIZE in one run, moving what is in the way, and keep it under a handle",
     ),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
     (Builtin::Dmesg, "dmesg", "", "show the log since the machine began"),
@@ -102,6 +121,13 @@ const ALL: &[Entry] = &[
         "allocate SIZE, in the largest runs there are, write to it unless untouched, free it",
     ),
     (
+        Builtin::Movable,
+        "movable",
+        "[fill PERCENT [ORDER,...] [seed N]|check|pin COUNT|free]",
+        "use memory that can be moved: fill all and free by chance until PERCENT is in use, look \
+         at what is in it, pin runs by chance, free it",
+    ),
+    (
         Builtin::Numa,
         "numa",
         "[default|local|preferred NODE|bind NODES|preferred-many NODES|interleave NODES|weighted \
@@ -136,6 +162,12 @@ const ALL: &[Entry] = &[
         "SECONDS [seed N]",
         "random traffic on all CPUs that checks itself",
     ),
+    (
+        Builtin::Vacate,
+        "vacate",
+        "SIZE@ADDRESS|FRAME..FRAME",
+        "move everything out of whole blocks, and keep them under a handle",
+    ),
     (Builtin::Verify, "verify", "", "recount all memory from the tables"),
 ];
 
@@ -155,6 +187,8 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Alloc => memory::alloc(shell, arguments, io),
         Builtin::Cat => files::cat(shell, arguments, io),
         Builtin::Churn => churn::churn(shell, arguments, io),
+        Builtin::Compact => moving::compact(shell, arguments, io),
+        Builtin::Contig => moving::contig(shell, arguments, io),
         Builtin::Cpus => show::cpus(shell, arguments, io),
         Builtin::Dmesg => show::dmesg(shell, arguments, io),
         Builtin::Echo => files::echo(arguments, io),
@@ -166,6 +200,7 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Hugetlb => hugetlb::hugetlb(shell, arguments, io),
         Builtin::Ls => files::ls(shell, arguments, io),
         Builtin::Memhog => workload::memhog(shell, arguments, io),
+        Builtin::Movable => movable::movable(shell, arguments, io),
         Builtin::Numa => numa::numa(shell, arguments, io),
         Builtin::PageFault1 => faults::page_fault(shell, Order::BLOCK, arguments, io),
         Builtin::PageFault2 => faults::page_fault(shell, Order::PAGE, arguments, io),
@@ -174,6 +209,7 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Sleep => workload::sleep(shell, arguments, io),
         Builtin::Stat => show::stat(shell, arguments, io),
         Builtin::Stress => workload::stress(shell, arguments, io),
+        Builtin::Vacate => moving::vacate(shell, arguments, io),
         Builtin::Verify => show::verify(shell, arguments, io),
     }
 }

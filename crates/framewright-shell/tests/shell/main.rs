@@ -3,4 +3,5 @@
 mod common;
 
 mod commands;
+mod moving;
 mod workloads;

@@ -56,6 +56,8 @@ impl<P: Platform> Manager<P> {
         File::read_only("/sys/devices/system/node/has_normal_memory", nodes::has_memory),
         File::read_only("/sys/devices/system/node/online", nodes::all),
         File::read_only("/sys/devices/system/node/possible", nodes::all),
+        File::write_only("/sys/devices/system/node/node*/compact", settings::compact_node)
+            .numbered(nodes::numbers),
         File::read_only("/sys/devices/system/node/node*/cpulist", nodes::cpulist)
             .numbered(nodes::numbers),
         File::read_only("/sys/devices/system/node/node*/distance", nodes::distance)

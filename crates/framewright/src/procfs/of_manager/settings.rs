@@ -1,8 +1,10 @@
 //! `/proc/sys/vm` and `/sys/module`: what the command line set, and what of it can be changed.
 
 use super::super::{FileError, parse_number, parse_numbers};
-use crate::manager::Manager;
+use super::lookup::node;
+use crate::manager::{Budget, CompactError, Manager};
 use crate::platform::Platform;
+use crate::units::NodeId;
 use core::fmt::{Display, Write};
 
 type Shown = Result<(), FileError>;
@@ -103,14 +105,35 @@ pub(super) fn set_compaction_proactiveness<P: Platform>(
     manager.sysctl().set_compaction_proactiveness(proactiveness).map_err(|_| FileError::Invalid)
 }
 
-/// 1 empties the caches of all CPUs, so that what they keep merges: all the compaction that there
-/// is without moving anything.
+/// 1 compacts all memory (Linux: `mm/compaction.c`, `sysctl_compaction_handler`).
 pub(super) fn compact_memory<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
     if parse_number(text)? != 1 {
         return Err(FileError::Invalid);
     }
+    compact(manager, None)
+}
+
+/// Any number compacts a node (Linux: `mm/compaction.c`, `compact_store`).
+pub(super) fn compact_node<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    text: &str,
+) -> Shown {
+    let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
+    parse_number(text)?;
+    compact(manager, Some(id))
+}
+
+/// Where nobody moves contents, the caches of all CPUs are emptied, so that what they keep merges:
+/// all the compaction that there is without moving anything.
+fn compact<P: Platform>(manager: &Manager<P>, node: Option<NodeId>) -> Shown {
     // A frame that should not be in a cache is somebody's wrong free: all others went back.
-    manager.drain().map(drop).map_err(|_| FileError::Output)
+    manager.drain().map_err(|_| FileError::Output)?;
+    match manager.moving().compact(node, u64::MAX, Budget::UNLIMITED) {
+        Ok(_) | Err(CompactError::NoMover) => Ok(()),
+        Err(CompactError::NoNode(_)) => Err(FileError::NotFound),
+        Err(CompactError::CannotWait) => Err(FileError::Busy),
+    }
 }
 
 pub(super) fn memmap_init<P: Platform>(

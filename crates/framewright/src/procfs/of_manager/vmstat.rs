@@ -12,7 +12,7 @@
 use super::super::FileError;
 use super::lookup::{node, zones_of};
 use super::reporting;
-use crate::manager::{Manager, NumaCounts, ZoneView};
+use crate::manager::{Manager, MovingEvents, NumaCounts, ZoneView};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
 use crate::zone::{ZoneEvents, ZoneKind};
@@ -59,6 +59,7 @@ pub(super) fn vmstat<P: Platform>(
         line(["pgalloc_dma", "pgalloc_dma32", "pgalloc_normal"][kind as usize], pages)?;
     }
     line("pgfree", manager.views().map(|zone| zone.flow().freed_pages).sum())?;
+    moving(&manager.moving().events(), line)?;
     let (taken, short) = manager.hugetlb().takes();
     line("htlb_buddy_alloc_success", taken)?;
     line("htlb_buddy_alloc_fail", short)?;
@@ -77,6 +78,18 @@ pub(super) fn vmstat<P: Platform>(
     line("numa_mask_empty", manager.numa().without_memory())?;
     events(manager.views(), line)?;
     reporting::counters(manager, out)
+}
+
+/// What was moved. There is no `compact_free_scanned`: where to is told by counts.
+fn moving(events: &MovingEvents, line: &mut Line<'_>) -> core::fmt::Result {
+    line("pgmigrate_success", events.moved_pages)?;
+    line("pgmigrate_fail", events.failed_pages)?;
+    line("compact_migrate_scanned", events.scanned_pages)?;
+    line("compact_isolated", events.begun_runs)?;
+    line("compact_stall", events.compact_stalls)?;
+    line("compact_fail", events.compact_stalls.saturating_sub(events.compact_successes))?;
+    line("compact_success", events.compact_successes)?;
+    line("compact_blocks", events.compacted_blocks)
 }
 
 /// What can be told of one node.

@@ -4,6 +4,7 @@ mod counters;
 mod extfrag;
 mod formats;
 mod memory;
+mod moving;
 mod pools;
 mod reporting;
 mod writes;

@@ -1,0 +1,287 @@
+//! `movable`: memory that is reached through a table of handles, so that it can be moved while it
+//! is used. The shell has one such table, made by the first `fill`; it is the mover of `compact`,
+//! `contig` and `vacate`.
+
+use super::arguments;
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::shell::Shell;
+use crate::size::{Counted, Size};
+use framewright::units::{MAX_ORDER, Order, PAGE_SIZE, PfnRange};
+use framewright::{Mover, Occupant, Platform};
+use framewright_workload::{Handle, HandleError, Handles, Random};
+
+/// Most handles: their table is one run, of at most 1 GiB.
+const MOST_HANDLES: u64 = Order::MAX.pages() * PAGE_SIZE / 8;
+/// Most orders in a list.
+const MOST_ORDERS: usize = 32;
+/// Percent of memory that `fill` leaves free before it frees by chance.
+const LEFT_FREE: u64 = 3;
+/// Runs between two checks for an interrupt.
+const CHECK_EVERY: u64 = 1024;
+
+pub(super) fn movable<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    match arguments {
+        [] => status(shell, io),
+        ["fill", percent, rest @ ..] => {
+            let fill = Fill::parse(percent, rest, io)?;
+            fill_memory(shell, &fill, io)
+        }
+        ["check"] => check(shell, io),
+        ["pin", count] => {
+            let count = arguments::number("pin", count, io)?;
+            pin(shell, count, io)
+        }
+        ["free"] => free(shell, io),
+        _ => Err(io.wrong(format_args!(
+            "fill PERCENT [ORDER,...] [seed N], check, pin COUNT, free, or nothing"
+        ))),
+    }
+}
+
+/// What `fill` is to do.
+struct Fill {
+    percent: u64,
+    orders: [Order; MOST_ORDERS],
+    count: usize,
+    seed: u64,
+}
+
+impl Fill {
+    fn parse(percent: &str, rest: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
+        let (orders, seed) = match rest {
+            [] => ("0", "1"),
+            ["seed", seed] => ("0", *seed),
+            [orders] => (*orders, "1"),
+            [orders, "seed", seed] => (*orders, *seed),
+            _ => {
+                return Err(io.wrong(format_args!(
+                    "after the percentage come perhaps orders, with commas between them, and \
+                     perhaps seed N"
+                )));
+            }
+        };
+        let mut fill = Self {
+            percent: arguments::number("a percentage", percent, io)?,
+            orders: [Order::PAGE; MOST_ORDERS],
+            count: 0,
+            seed: arguments::number("seed", seed, io)?,
+        };
+        if fill.percent > 100 - LEFT_FREE {
+            return Err(io.wrong(format_args!(
+                "at most {} % of memory can be filled, not {percent}",
+                100 - LEFT_FREE
+            )));
+        }
+        for text in orders.split(',') {
+            let order = arguments::order("an order", text, io)?;
+            let Some(place) = fill.orders.get_mut(fill.count) else {
+                return Err(io.wrong(format_args!("at most {MOST_ORDERS} orders")));
+            };
+            *place = order;
+            fill.count += 1;
+        }
+        Ok(fill)
+    }
+
+    fn orders(&self) -> &[Order] {
+        self.orders.get(..self.count).unwrap_or(&[])
+    }
+}
+
+/// Fills nearly all memory with runs, and frees by chance until so much is in use: every block has
+/// holes then.
+fn fill_memory<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    fill: &Fill,
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let (manager, host) = (shell.manager, shell.host);
+    let all = manager.totals().managed_pages;
+    let handles = match &mut shell.handles {
+        Some(handles) => handles,
+        empty => {
+            let count = u32::try_from(all.min(MOST_HANDLES)).unwrap_or(u32::MAX);
+            let table = Handles::new(manager, count)
+                .map_err(|error| io.fail(format_args!("no table of handles: {error}")))?;
+            empty.insert(table)
+        }
+    };
+    let mut random = Random::new(fill.seed);
+    let mut added: u64 = 0;
+    while manager.totals().free_pages * 100 > all * LEFT_FREE {
+        if added % CHECK_EVERY == CHECK_EVERY - 1 && host.is_interrupted() {
+            return Err(io.interrupted());
+        }
+        let order = random.choose(fill.orders()).unwrap_or(Order::PAGE);
+        match handles.allocate(order) {
+            Ok(_) => added += 1,
+            // Watermarks keep the rest, or no run so large is left.
+            Err(HandleError::Memory(_) | HandleError::NoHandle) => break,
+            Err(error) => return Err(io.fail(format_args!("{error}"))),
+        }
+    }
+    let used = |free: u64| all.saturating_sub(free);
+    let target = all * fill.percent / 100;
+    // A pass frees about as much as is too much; what chance leaves is for the next.
+    for _ in 0..64 {
+        let start = used(manager.totals().free_pages);
+        if start <= target {
+            break;
+        }
+        let mut freed = 0;
+        for handle in handles.held() {
+            if start - freed <= target {
+                break;
+            }
+            if random.below(start) >= start - target {
+                continue;
+            }
+            let pages = handles.range(handle).map_or(0, PfnRange::pages);
+            match handles.free(handle) {
+                Ok(()) => freed += pages.min(start - freed),
+                // Pinned ones stay.
+                Err(HandleError::Busy(_)) => {}
+                Err(error) => return Err(io.fail(format_args!("{error}"))),
+            }
+        }
+        if host.is_interrupted() {
+            return Err(io.interrupted());
+        }
+        // What CPUs keep is in use to whoever counts.
+        manager.drain().map_err(|error| io.fail(format_args!("{error}")))?;
+        if freed == 0 {
+            break;
+        }
+    }
+    let (runs, pages) = count(handles);
+    let now = used(manager.totals().free_pages);
+    writeln!(
+        io.out,
+        "{} with {} hold {}; {} of {} is in use ({} %)",
+        Counted(runs, "handle"),
+        Orders(fill.orders()),
+        Size::of_pages(pages),
+        Size::of_pages(now),
+        Size::of_pages(all),
+        (now * 100 + all / 2).checked_div(all).unwrap_or(0)
+    )?;
+    Ok(())
+}
+
+/// The orders of a list, each once, ascending.
+struct Orders<'a>(&'a [Order]);
+
+impl core::fmt::Display for Orders<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("runs of order")?;
+        let mut before = ' ';
+        for order in (0..=MAX_ORDER).filter_map(Order::new).filter(|order| self.0.contains(order)) {
+            write!(f, "{before}{}", order.get())?;
+            before = ',';
+        }
+        Ok(())
+    }
+}
+
+fn count<P: Platform>(handles: &Handles<'_, P>) -> (u64, u64) {
+    handles.held().fold((0, 0), |(runs, pages), handle| {
+        (runs + 1, pages + handles.range(handle).map_or(0, PfnRange::pages))
+    })
+}
+
+fn is_pinned<P: Platform>(handles: &Handles<'_, P>, handle: Handle) -> bool {
+    handles.range(handle).is_some_and(|run| handles.occupant(run.start) == Occupant::Pinned)
+}
+
+fn table<'s, 'a, P: Platform, H: Host>(
+    shell: &'s Shell<'a, P, H>,
+    io: &mut Io<'_>,
+) -> Result<&'s Handles<'a, P>, Failed> {
+    let none = "no memory is held by handles; `movable fill` takes some";
+    shell.handles.as_ref().ok_or_else(|| io.fail(format_args!("{none}")))
+}
+
+fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
+    let handles = table(shell, io)?;
+    let (runs, pages) = count(handles);
+    let pinned = handles.held().filter(|&handle| is_pinned(handles, handle)).count() as u64;
+    writeln!(
+        io.out,
+        "{} hold {}, {pinned} of them pinned; the table takes {}",
+        Counted(runs, "handle"),
+        Size::of_pages(pages),
+        Size::of_pages(handles.table_pages())
+    )?;
+    Ok(())
+}
+
+fn check<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
+    let handles = table(shell, io)?;
+    let (mut runs, mut wrong) = (0_u64, 0_u64);
+    for handle in handles.held() {
+        if runs % CHECK_EVERY == CHECK_EVERY - 1 && shell.host.is_interrupted() {
+            return Err(io.interrupted());
+        }
+        runs += 1;
+        if let Err(error) = handles.check(handle) {
+            wrong += 1;
+            if wrong <= super::moving::MOST_NAMED {
+                io.fail(format_args!("{error}"));
+            }
+        }
+    }
+    if wrong != 0 {
+        return Err(io.fail(format_args!("{wrong} of {} are damaged", Counted(runs, "handle"))));
+    }
+    let pages = count(handles).1;
+    writeln!(io.out, "{}, {}: all intact", Counted(runs, "handle"), Size::of_pages(pages))?;
+    Ok(())
+}
+
+/// Pins so many runs, chosen by chance, and lets all others go.
+fn pin<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    wanted: u64,
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let handles = table(shell, io)?;
+    let (mut left, _) = count(handles);
+    if wanted > left {
+        let there = Counted(left, "handle");
+        return Err(io.fail(format_args!("there are {there}, not {wanted}")));
+    }
+    let mut random = Random::new(wanted);
+    let mut wanted_left = wanted;
+    for handle in handles.held() {
+        // Of what is left each has the same chance, so that it comes out even.
+        let is_chosen = random.below(left) < wanted_left;
+        left -= 1;
+        wanted_left -= u64::from(is_chosen);
+        handles.pin(handle, is_chosen).map_err(|error| io.fail(format_args!("{error}")))?;
+    }
+    writeln!(io.out, "{} pinned", Counted(wanted, "handle"))?;
+    Ok(())
+}
+
+/// Frees all runs, each after a look at it, and the table.
+fn free<P: Platform, H: Host>(shell: &mut Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
+    let handles = table(shell, io)?;
+    let (_, pages) = count(handles);
+    let mut failed = Ok(());
+    for handle in handles.held() {
+        let freed = handles.pin(handle, false).and_then(|()| handles.free(handle));
+        if let Err(error) = freed {
+            failed = failed.and(Err(io.fail(format_args!("{error}"))));
+        }
+    }
+    // What could not be freed because it is damaged goes now, too.
+    shell.handles = None;
+    failed?;
+    writeln!(io.out, "freed {}", Size::of_pages(pages))?;
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! `vacate`, `contig` and `compact`: memory is moved, by the shell's table of handles where it has
+//! one ([`movable`](super::movable)), else by the mover that the machine has.
+
+use super::arguments;
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::owned::give_back;
+use crate::shell::Shell;
+use crate::size::{Counted, Size};
+use core::fmt;
+use framewright::Platform;
+use framewright::manager::{
+    Budget, CompactError, Compacted, ContiguousRequest, Moving, Obstacle, VacateError, Vacated,
+};
+use framewright::memblock::NodeChoice;
+use framewright::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
+
+/// Most obstacles that are named.
+pub(super) const MOST_NAMED: u64 = 16;
+/// How long `compact` works until it asks whether it was interrupted.
+const PART_NS: u64 = 100_000_000;
+
+fn moving<'s, P: Platform, H: Host>(shell: &'s Shell<'_, P, H>) -> Moving<'s, P> {
+    let moving = shell.manager.moving();
+    shell.handles.as_ref().map_or(moving, |handles| moving.by(handles))
+}
+
+/// How long something took; nothing without a clock.
+struct Took(Option<u64>);
+
+impl Took {
+    fn begin<P: Platform>(platform: &P) -> Self {
+        Self(platform.now_ns())
+    }
+
+    fn end<P: Platform>(self, platform: &P) -> Self {
+        Self(self.0.and_then(|start| Some(platform.now_ns()?.saturating_sub(start))))
+    }
+}
+
+impl fmt::Display for Took {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |ns| write!(f, " in {} us", ns / 1000))
+    }
+}
+
+/// What was moved: so many pages in so many runs.
+struct Moved(Vacated);
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Vacated { moved_runs, moved_pages } = self.0;
+        let (pages, runs) = (Counted(moved_pages, "page"), Counted(moved_runs, "run"));
+        write!(f, "moved {pages} in {runs}")
+    }
+}
+
+/// `SIZE@ADDRESS`, or frame numbers `FIRST..END`, in whole blocks.
+fn blocks(text: &str, io: &mut Io<'_>) -> Result<BlockRange, Failed> {
+    let (start, pages) = if let Some((size, address)) = text.split_once('@') {
+        (arguments::address("an address", address, io)?, arguments::size_pages(size, io)?)
+    } else if let Some((first, end)) = text.split_once("..") {
+        let first = arguments::number("the first frame", first, io)?;
+        let end = arguments::number("the frame after the last", end, io)?;
+        (Pfn(first), end.saturating_sub(first))
+    } else {
+        return Err(io.wrong(format_args!("SIZE@ADDRESS or FRAME..FRAME, not {text:?}")));
+    };
+    let whole = start.0.is_multiple_of(PAGES_PER_BLOCK) && pages.is_multiple_of(PAGES_PER_BLOCK);
+    if pages == 0 || !whole {
+        return Err(io.wrong(format_args!(
+            "{text}: whole blocks of {}, at least one",
+            Size::of_pages(PAGES_PER_BLOCK)
+        )));
+    }
+    let number = |pfn: u64| u32::try_from(pfn / PAGES_PER_BLOCK).ok().map(BlockNumber);
+    let end = start.0.checked_add(pages).and_then(number);
+    match (number(start.0), end) {
+        (Some(start), Some(end)) => Ok(BlockRange { start, end }),
+        _ => Err(io.wrong(format_args!("{text}: no memory has such an address"))),
+    }
+}
+
+pub(super) fn vacate<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let [range] = arguments else {
+        return Err(io.wrong(format_args!("which range? SIZE@ADDRESS or FRAME..FRAME")));
+    };
+    let range = blocks(range, io)?;
+    let platform = shell.manager.platform();
+    let mut names = Names { named: 0, errors: io.errors, command: io.name };
+    let begun = Took::begin(platform);
+    let vacated =
+        moving(shell).vacate_naming(range, Budget::UNLIMITED, &mut |found| names.tell(found));
+    let took = begun.end(platform);
+    names.end();
+    let moved = vacated.map_err(|error| {
+        let moved = match error {
+            VacateError::Obstacles { moved, .. }
+            | VacateError::OutOfTime { moved }
+            | VacateError::InUse { moved, .. } => moved,
+            VacateError::Isolate(_) => Vacated::default(),
+        };
+        io.fail(format_args!("{error}; {}{took}", Moved(moved)))
+    })?;
+    // All of it is free and nobody gets it, so that only bad memory can be in the way.
+    let claimed = shell.manager.isolation().claim(range).map_err(|error| {
+        let _ = shell.manager.isolation().unisolate(range);
+        io.fail(format_args!("{error}; {}{took}", Moved(moved)))
+    })?;
+    keep(shell, claimed, moved.moved_pages, &took, io)
+}
+
+/// Notes what was taken under a handle, and says so.
+fn keep<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    taken: PfnRange,
+    moved_pages: u64,
+    took: &Took,
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let handle = shell.held.open();
+    if shell.held.add(handle, taken).is_err() {
+        // Just taken, so that freeing it cannot fail.
+        let _ = give_back(shell.manager, taken);
+        return Err(io.fail(format_args!("the shell has no room to note more")));
+    }
+    writeln!(
+        io.out,
+        "{handle}: {}, {}, at {:#x}, {} moved{took}",
+        Counted(taken.pages(), "page"),
+        Size::of_pages(taken.pages()),
+        taken.start.address(),
+        Counted(moved_pages, "page")
+    )?;
+    Ok(())
+}
+
+/// The first obstacles go to the errors.
+struct Names<'a> {
+    named: u64,
+    errors: &'a mut dyn fmt::Write,
+    command: &'a str,
+}
+
+impl Names<'_> {
+    fn tell(&mut self, found: Obstacle) {
+        self.named += 1;
+        if self.named <= MOST_NAMED {
+            // An error message that cannot be written is lost.
+            let _ = writeln!(self.errors, "{}: {found}", self.command);
+        }
+    }
+
+    fn end(self) {
+        if let Some(more @ 1..) = self.named.checked_sub(MOST_NAMED) {
+            let _ = writeln!(self.errors, "{}: and {more} more", self.command);
+        }
+    }
+}
+
+pub(super) fn contig<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let [size, options @ ..] = arguments else { return Err(io.wrong(format_args!("how much?"))) };
+    let mut request = ContiguousRequest::new(arguments::size_pages(size, io)?);
+    for option in options {
+        match option.split_once('=') {
+            Some(("align", value)) => request.align = arguments::order("align", value, io)?,
+            Some(("node", value)) => {
+                request.node = NodeChoice::Exact(arguments::node(value, io)?);
+            }
+            Some(("zone", value)) => request.zone = arguments::zone(value, io)?,
+            Some(("below", value)) => {
+                request.max_address = arguments::number("below", value, io)?;
+            }
+            _ => {
+                return Err(io.wrong(format_args!(
+                    "{option}: after the size come align=ORDER, node=N, zone=NAME, below=ADDRESS"
+                )));
+            }
+        }
+    }
+    let platform = shell.manager.platform();
+    let before = shell.manager.moving().events().moved_pages;
+    let begun = Took::begin(platform);
+    let taken = moving(shell).allocate_contiguous(&request, Budget::UNLIMITED);
+    let took = begun.end(platform);
+    // Of others at the same time, too: the call itself does not say.
+    let moved = shell.manager.moving().events().moved_pages - before;
+    match taken {
+        Ok(taken) => keep(shell, taken, moved, &took, io),
+        Err(error) => {
+            let moved = Counted(moved, "page");
+            Err(io.fail(format_args!("{error}; {moved} moved{took}")))
+        }
+    }
+}
+
+pub(super) fn compact<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let (node, blocks) = match arguments {
+        [] => (None, u64::MAX),
+        [node] => (Some(arguments::node(node, io)?), u64::MAX),
+        [node, blocks] => {
+            (Some(arguments::node(node, io)?), arguments::number("BLOCKS", blocks, io)?)
+        }
+        _ => return Err(io.wrong(format_args!("perhaps NODE, and perhaps BLOCKS"))),
+    };
+    let platform = shell.manager.platform();
+    let begun = Took::begin(platform);
+    let mut all = Compacted::default();
+    loop {
+        let until = platform.now_ns().map_or(Budget::UNLIMITED, |now| Budget::until(now + PART_NS));
+        let part = moving(shell).compact(node, blocks - all.blocks, until);
+        let part = part.map_err(|error| match error {
+            CompactError::NoMover => {
+                io.fail(format_args!("{error}; `movable fill` makes one for this shell"))
+            }
+            error => io.fail(format_args!("{error}")),
+        })?;
+        all.blocks += part.blocks;
+        all.moved.moved_runs += part.moved.moved_runs;
+        all.moved.moved_pages += part.moved.moved_pages;
+        // The same ones are met again by the next part.
+        all.refused_runs = part.refused_runs;
+        let goes_on = part.is_cut_short && part.moved.moved_runs != 0;
+        if !goes_on || all.blocks >= blocks || shell.host.is_interrupted() {
+            break;
+        }
+    }
+    let took = begun.end(platform);
+    writeln!(
+        io.out,
+        "{} made whole, {}, {} refused{took}",
+        Counted(all.blocks, "block"),
+        Moved(all.moved),
+        Counted(all.refused_runs, "run")
+    )?;
+    if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }
+}

@@ -1,0 +1,190 @@
+//! Memory that moves, by commands: a table of handles is filled, compacted, vacated and looked at,
+//! and everything is there again when the shell ends.
+
+use crate::common::{Fake, Threads, machine};
+use framewright::procfs::{FileSystem, Source};
+use framewright_shell::{Run, Shell};
+use std::sync::atomic::Ordering;
+
+struct Bench {
+    manager: Fake,
+    host: Threads,
+}
+
+fn bench() -> Bench {
+    let (manager, host) = machine("", [128, 64], 1000);
+    Bench { manager, host }
+}
+
+impl Bench {
+    fn in_use(&self) -> u64 {
+        self.manager.totals().allocated_pages - self.manager.caches().pages()
+    }
+
+    /// Runs a text in a new shell, which gives everything back.
+    fn run(&self, text: &str) -> (u8, String, String) {
+        let ours = self.manager.files();
+        let sources: [&dyn Source; 1] = [&ours];
+        let before = self.in_use();
+        let mut room = [Run::NOTHING; 8];
+        // SAFETY: the commands free what they allocated, and there is no window.
+        let mut shell =
+            unsafe { Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut room) };
+        let (mut out, mut errors) = (String::new(), String::new());
+        let status = shell.run(text, &mut out, &mut errors);
+        self.manager.verify().expect("the tables are right");
+        shell.free_all();
+        assert_eq!((self.in_use(), self.manager.totals().isolated_pages), (before, 0), "{text}");
+        self.manager.verify().expect("the tables are right");
+        self.manager.platform().assert_quiet();
+        (status, out, errors)
+    }
+
+    fn says(&self, text: &str) -> Vec<String> {
+        let (status, out, errors) = self.run(text);
+        assert_eq!((status, errors.as_str()), (0, ""), "{text}: {out}");
+        out.lines().map(str::to_owned).collect()
+    }
+}
+
+/// The number that begins a line, or stands behind a word in it.
+fn number(line: &str, behind: &str) -> u64 {
+    let from = line.find(behind).map_or(line.len(), |at| at + behind.len());
+    let digits: String =
+        line[from..].trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("no number behind {behind:?} in {line:?}"))
+}
+
+#[test]
+fn memory_is_filled_compacted_and_intact() {
+    let bench = bench();
+    let out = bench.says(
+        "movable fill 70; movable check; compact; movable check; compact; contig 16M node=0; \
+         movable check; movable; held; free 1; movable free",
+    );
+    assert!(out[0].contains(" handles with runs of order 0 hold ") && out[0].ends_with("(70 %)"));
+    let handles = number(&out[0], "");
+    assert!(
+        out[1].starts_with(&format!("{handles} handles, ")) && out[1].ends_with(": all intact")
+    );
+    // A third is free: 57 MiB.
+    let (blocks, moved) = (number(&out[2], ""), number(&out[2], "moved "));
+    assert!(out[2].contains(" blocks made whole, moved ") && out[2].contains(" refused in "));
+    assert!((20..30).contains(&blocks) && moved > 1000, "{}", out[2]);
+    assert!(out[4].starts_with("0 blocks made whole, moved ") || number(&out[4], "") < 3);
+    assert!(out[5].starts_with("1: 4096 pages, 16 MiB, at 0x"), "{}", out[5]);
+    for line in [3, 6] {
+        assert_eq!(out[line], out[1]);
+    }
+    assert!(out[7].starts_with(&format!("{handles} handles hold ")) && out[7].contains(" 0 of "));
+    assert!(out[8].starts_with("1: 1 run, 4096 pages, 16 MiB, first at 0x"));
+    assert!(out[9] == "freed 16 MiB" && out[10].starts_with("freed "));
+}
+
+#[test]
+fn larger_runs_move_too_and_a_budget_of_blocks_is_kept() {
+    let bench = bench();
+    let out = bench.says("movable fill 50 0,0,3,1 seed 7; compact 1 2; movable check");
+    assert!(out[0].contains("with runs of order 0,1,3 hold"), "{}", out[0]);
+    assert!(out[1].starts_with("2 blocks made whole"), "{}", out[1]);
+    assert!(out[2].ends_with("all intact"));
+    let again = bench.says("movable fill 50 seed 7; movable fill 60 1; movable check");
+    assert!(again[1].ends_with("(60 %)") && again[2].ends_with("all intact"));
+}
+
+#[test]
+fn vacated_blocks_are_held_and_pins_are_named() {
+    let bench = bench();
+    let out = bench.says(
+        "movable fill 60; vacate 4M@0x2400000; held; movable check; free 1; \
+         vacate 0x2800..0x2a00; free all",
+    );
+    assert!(out[1].starts_with("1: 1024 pages, 4 MiB, at 0x2400000, ") && out[1].contains(" us"));
+    assert!(number(&out[1], "0x2400000,") > 200, "{}", out[1]);
+    assert!(out[3].ends_with("all intact") && out[4] == "freed 4 MiB");
+    assert!(out[5].starts_with("1: 512 pages, 2 MiB, at 0x2800000"));
+
+    let all = bench.says("movable fill 60");
+    let pinned = number(&all[0], "");
+    let (status, out, errors) = bench.run(&format!(
+        "movable fill 60; movable pin {pinned}; movable; vacate 2M@0x2400000; compact; movable \
+         check; movable pin 0; vacate 2M@0x2400000"
+    ));
+    assert_eq!(status, 0, "{errors}");
+    assert!(out.contains(&format!(", {pinned} of them pinned;")), "{out}");
+    let errors: Vec<&str> = errors.lines().collect();
+    let named = errors.iter().filter(|line| line.starts_with("vacate: pfn 0x2"));
+    assert_eq!(named.count(), 16, "{errors:?}");
+    assert!(errors[0].ends_with(" is pinned"), "{errors:?}");
+    let more = number(errors[16], "and ");
+    assert_eq!(number(errors[17], "vacate: "), more + 16, "{errors:?}");
+    assert!(errors[17].contains(" runs could not be moved, the first: pfn 0x2"), "{errors:?}");
+    assert!(errors[17].contains("; moved 0 pages in 0 runs in "), "{errors:?}");
+    assert_eq!(errors.len(), 18, "{errors:?}");
+    assert!(out.contains("\n0 blocks made whole, moved 0 pages in 0 runs, "), "{out}");
+    assert!(out.contains(" of them pinned") && out.contains("\n0 handles pinned\n1: 512 pages"));
+}
+
+#[test]
+fn wrong_calls_say_why_and_change_nothing() {
+    let bench = bench();
+    for (text, status, expected) in [
+        ("movable nonsense", 2, "movable: fill PERCENT [ORDER,...] [seed N], check, pin COUNT"),
+        ("movable fill", 2, "fill PERCENT"),
+        ("movable fill x", 2, "a percentage is a number"),
+        ("movable fill 98", 2, "at most 97 % of memory can be filled, not 98"),
+        ("movable fill 50 19", 2, "an order is 0 to 18"),
+        ("movable fill 50 0,,1", 2, "an order is 0 to 18"),
+        ("movable fill 50 seed", 2, "an order is 0 to 18"),
+        ("movable fill 50 0 1", 2, "after the percentage come"),
+        ("movable", 1, "no memory is held by handles; `movable fill` takes some"),
+        ("movable check", 1, "no memory is held by handles"),
+        ("movable pin 1", 1, "no memory is held by handles"),
+        ("movable free", 1, "no memory is held by handles"),
+        ("movable fill 1 0; movable pin 999999", 1, "handles, not 999999"),
+        ("movable pin x", 2, "pin is a number"),
+        ("compact", 1, "there is no mover; `movable fill` makes one for this shell"),
+        ("compact x", 2, "node is the number of a node"),
+        ("compact 7", 1, "there is no node 7"),
+        ("compact 0 x", 2, "BLOCKS is a number"),
+        ("compact 0 1 2", 2, "perhaps NODE, and perhaps BLOCKS"),
+        ("vacate", 2, "which range?"),
+        ("vacate 5", 2, "SIZE@ADDRESS or FRAME..FRAME, not \"5\""),
+        ("vacate 2M@0x2001000", 2, "whole blocks of 2 MiB"),
+        ("vacate 2M@5", 2, "the address of a page"),
+        ("vacate 0@0", 2, "whole blocks of 2 MiB, at least one"),
+        ("vacate 0x2400..0x2400", 2, "at least one"),
+        ("vacate 0x2800..0x2400", 2, "at least one"),
+        ("vacate 1M@0x2400000", 2, "whole blocks of 2 MiB"),
+        ("vacate 2M@0x7fffffffffe00000", 2, "no memory has such an address"),
+        ("vacate 0..0xfffffffffffffe00", 2, "no memory has such an address"),
+        ("vacate 2M@0x20000000", 1, "vacate: "),
+        ("alloc 0 at=0x2400000; vacate 2M@0x2400000", 1, "vacate: pfn 0x2400..0x2401 is of an"),
+        ("contig", 2, "how much?"),
+        ("contig x", 2, "not a number"),
+        ("contig 0", 1, "0 pages"),
+        ("contig 4M align=19", 2, "align is 0 to 18"),
+        ("contig 4M colour=red", 2, "after the size come align=ORDER"),
+        ("contig 4M node=7", 1, "there is no node 7"),
+        ("contig 200M", 1, "no zone has 51200 pages in one run"),
+        ("contig 1T", 1, "no zone has"),
+    ] {
+        let (found, out, errors) = bench.run(text);
+        assert!(found == status && errors.contains(expected), "{text}: {found}, {out}{errors}");
+    }
+    let out = bench.says("contig 6M align=10 node=1 below=0x101000000; contig 1M zone=DMA32");
+    assert!(out[0].starts_with("1: 1536 pages, 6 MiB, at 0x100"), "{}", out[0]);
+    assert!(out[1].starts_with("2: 256 pages, 1 MiB, at 0x"), "{}", out[1]);
+}
+
+#[test]
+fn interrupts_end_it_and_everything_comes_back() {
+    let bench = bench();
+    for text in ["movable fill 70; echo never", "movable fill 20; compact; echo never"] {
+        bench.host.looks.store(2, Ordering::Relaxed);
+        let (status, out, errors) = bench.run(text);
+        assert!(status == 130 && errors.contains("interrupted"), "{text}: {status} {errors}");
+        assert!(!out.contains("never"), "{out}");
+        bench.host.looks.store(0, Ordering::Relaxed);
+    }
+}
