@@ -78,6 +78,9 @@ impl<P: Platform> Manager<P> {
                         Ok(found) => break 'ways Some(found),
                         Err(pages) => missing = pages,
                     }
+                    if let Some(found) = self.direct_compact(request, search, missing, attempt) {
+                        break 'ways Some(found);
+                    }
                     if self.has_seen_all() {
                         self.pressure.note_failure(self.platform, epoch, key(false));
                     }

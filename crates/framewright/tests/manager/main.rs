@@ -17,6 +17,7 @@ mod bulk;
 mod cached;
 mod cached_requests;
 mod cases;
+mod compaction;
 mod cpus;
 mod deferred;
 mod deferred_merge;

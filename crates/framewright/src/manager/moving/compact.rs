@@ -79,6 +79,8 @@ impl<P: Platform> Moving<'_, P> {
     /// that have begun end with the mover that they began with.
     pub fn set_mover(self, mover: Option<&'static dyn Mover>) {
         self.manager.moving.set_mover(self.manager.platform, mover);
+        // Requests that failed without it may succeed.
+        self.manager.pressure.epoch.note_free();
     }
 
     /// What was moved and what was not, since bring-up.

@@ -20,6 +20,7 @@
 mod area;
 mod compact;
 mod contiguous;
+mod direct;
 mod grade;
 mod pin;
 mod range;

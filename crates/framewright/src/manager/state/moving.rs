@@ -9,6 +9,7 @@ use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::{Pfn, PfnRange};
+use crate::zone::Defer;
 
 /// What the adopter makes of a move that has begun, such as the number of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -149,6 +150,8 @@ pub(crate) struct MovingState {
     mover: SpinLock<Option<&'static dyn Mover>>,
     has_mover: AtomicBool,
     pub(crate) counters: MovingCounters,
+    /// Requests whose compaction failed not long ago.
+    pub(crate) defer: SpinLock<Defer>,
     /// Where memory for what can be moved alone began at bring-up.
     pub(crate) starts: MovableStarts,
     pub(crate) areas: [SpinLock<Option<Area>>; MOST_AREAS],
@@ -164,6 +167,7 @@ impl MovingState {
             mover: SpinLock::new(None),
             has_mover: AtomicBool::new(false),
             counters: MovingCounters::default(),
+            defer: SpinLock::new(Defer::new()),
             starts: MovableStarts::NONE,
             areas: core::array::from_fn(|_| SpinLock::new(None)),
             area_pages: AtomicU64::new(0),

@@ -1,0 +1,119 @@
+//! Compaction for a request that found no run, before anybody is asked to give memory up (Linux:
+//! `mm/page_alloc.c`, `__alloc_pages_direct_compact`).
+//!
+//! Runs below 2 MiB and blocks need any block that is emptied; larger runs need neighbours, so one
+//! is vacated where the least has to be moved. What failed is not tried again at once
+//! ([`Defer`](crate::zone::Defer)).
+
+use super::compact::Compacted;
+use super::contiguous::ContiguousRequest;
+use super::vacate::Budget;
+use crate::manager::request::{Mark, ORDINARY, Request, Search};
+use crate::manager::state::Manager;
+use crate::manager::state::pressure::count;
+use crate::platform::Platform;
+use crate::units::{Order, PAGES_PER_BLOCK};
+use crate::zone::{ContigInfo, Suitability, suitability};
+use core::panic::Location;
+
+/// Runs that are begun for one request.
+const MOST_RUNS: u64 = 1 << 16;
+
+impl<P: Platform> Manager<P> {
+    /// Compacts for a request of `order` that lacks `missing` pages, and attempts it again.
+    pub(in crate::manager) fn direct_compact<T>(
+        &self,
+        request: &Request,
+        search: &Search,
+        missing: u64,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        let order = request.order().ok().filter(|&order| order > Order::PAGE)?;
+        if !self.moving.has_mover() || !self.platform.can_wait() {
+            return None;
+        }
+        let task = self.platform.current_task().map(core::num::NonZeroU64::get);
+        // A mover that runs short does not compact once more.
+        let _inside = self.pressure.enter_hook(task)?;
+        if self.moving.defer.lock(self.platform).skips(order)
+            || !self.zonelist(search).any(|zone| self.may_help(zone, search, order))
+        {
+            return None;
+        }
+        let counters = &self.moving.counters;
+        count(&counters.compact_stalls, 1);
+        let found = if order <= Order::BLOCK {
+            self.compact_for(search, missing, attempt)
+        } else {
+            self.vacate_for(request, order, attempt)
+        };
+        let mut defer = self.moving.defer.lock(self.platform);
+        if found.is_some() {
+            defer.succeeded(order);
+            count(&counters.compact_successes, 1);
+        } else {
+            defer.failed(order);
+        }
+        found
+    }
+
+    /// Whether a zone has what is missing, in pieces.
+    fn may_help(&self, zone: &crate::zone::Zone, search: &Search, order: Order) -> bool {
+        let mark = Mark::Min.keeps_of_all(zone, search.highest) / u64::from(zone.parts().max(1));
+        let runs = zone.free_areas(self.platform).by_order();
+        let threshold = self.sysctl().extfrag_threshold();
+        suitability(&ContigInfo::of(&runs, order), mark, threshold) == Suitability::Suitable
+    }
+
+    /// Any blocks will do.
+    fn compact_for<T>(
+        &self,
+        search: &Search,
+        missing: u64,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        let blocks = missing.div_ceil(PAGES_PER_BLOCK).max(1);
+        let mut last = None;
+        for zone in self.zonelist(search) {
+            let node = zone.id().node;
+            if last.replace(node) == Some(node) {
+                continue;
+            }
+            let made = self.moving().compact(Some(node), blocks, Budget::runs(MOST_RUNS));
+            if made.is_ok_and(|Compacted { blocks, .. }| blocks != 0)
+                && let Ok(found) = attempt(ORDINARY)
+            {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// One run after the other is vacated and attempted to be had, as long as that helps.
+    fn vacate_for<T>(
+        &self,
+        request: &Request,
+        order: Order,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        let wanted = ContiguousRequest {
+            align: order,
+            node: request.node,
+            zone: request.zone,
+            max_address: request.max_address,
+            ..ContiguousRequest::new(order.pages())
+        };
+        let mut missing = u64::MAX;
+        loop {
+            let budget = Budget::runs(MOST_RUNS);
+            let run = self.moving().allocate_contiguous(&wanted, budget).ok()?;
+            // Just allocated and nobody else's, so that this cannot fail.
+            let _ = self.free_uncached(run, Location::caller());
+            match attempt(ORDINARY) {
+                Ok(found) => return Some(found),
+                Err(left) if left < missing => missing = left,
+                Err(_) => return None,
+            }
+        }
+    }
+}

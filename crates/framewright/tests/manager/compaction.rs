@@ -1,0 +1,128 @@
+//! Compaction that requests and pools cause: a run is had where memory is in pieces, and who may
+//! not wait, or has another way, does not wait for it.
+
+use crate::common::{Fake, bring_up_with, check, mib, order, settled, with_pages};
+use framewright::hugetlb::PoolSize;
+use framewright::manager::MovingEvents;
+use framewright::parameters::Pages;
+use framewright::units::{Order, PfnRange};
+use framewright::{AllocateError, MigrateType, Request};
+use framewright_jobs::NoHelpers;
+use framewright_testkit::workload::{Habits, Handle, Handles};
+use framewright_testkit::{FakeMachine, Owner};
+
+/// All memory is in pieces of a page, half of it free; movers live for ever.
+fn fragmented(size_mib: u64) -> (&'static Fake, &'static Handles<'static, FakeMachine>) {
+    let machine = FakeMachine::builder().ram(mib(0, size_mib)).build();
+    let manager: &'static Fake = Box::leak(Box::new(
+        bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up"),
+    ));
+    let handles: &'static Handles<'static, FakeMachine> =
+        Box::leak(Box::new(Handles::new(manager, 1 << 16).expect("memory")));
+    let all = Request { reserves: true, ..Request::new(Order::PAGE) };
+    while handles.adopt(&all).is_ok() {}
+    let is_even =
+        |&handle: &Handle| handles.range(handle).is_some_and(|run| run.start.0.is_multiple_of(2));
+    let every_second: Vec<Handle> = handles.held().filter(is_even).collect();
+    every_second.into_iter().for_each(|handle| handles.free(handle).expect("held"));
+    settled(manager);
+    (manager, handles)
+}
+
+fn look_at_all(handles: &Handles<'_, FakeMachine>) {
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+}
+
+fn events(manager: &Fake) -> MovingEvents {
+    manager.moving().events()
+}
+
+#[test]
+fn a_request_for_a_run_compacts_and_gets_it() {
+    for of in [1, 5, 9, 11] {
+        let (manager, handles) = fragmented(128);
+        let request = Request::new(order(of));
+        assert!(manager.allocate(&request).is_err(), "nobody moves anything");
+        assert_eq!(events(manager), MovingEvents::default());
+        manager.moving().set_mover(Some(handles));
+        let run = manager.allocate(&request).unwrap_or_else(|error| panic!("{of}: {error}"));
+        let told = events(manager);
+        assert_eq!((told.compact_stalls, told.compact_successes), (1, 1), "{of}");
+        assert!(told.moved_pages != 0);
+        look_at_all(handles);
+        check(manager);
+        manager.give_back(run).expect("ours");
+        // What cannot be moved has room then, too.
+        let fixed = Request { migrate_type: MigrateType::Unmovable, ..request };
+        let run = manager.allocate(&fixed).expect("memory");
+        manager.give_back(run).expect("ours");
+        check(manager);
+    }
+}
+
+#[test]
+fn who_has_another_way_or_may_not_wait_does_not_compact() {
+    let (manager, handles) = fragmented(64);
+    manager.moving().set_mover(Some(handles));
+    let request = Request::new(Order::BLOCK);
+    let fast = manager.allocate(&Request { fail_fast: true, ..request });
+    assert_eq!(fast, Err(AllocateError::OutOfMemory { order: Order::BLOCK }));
+    let in_a_handler = manager.platform().interrupt(|| manager.allocate(&request));
+    assert!(in_a_handler.is_err());
+    assert_eq!(events(manager), MovingEvents::default());
+    // Single pages are there.
+    let page = manager.allocate(&Request::new(Order::PAGE)).expect("half is free");
+    assert_eq!(events(manager).compact_stalls, 0);
+    manager.give_back(page).expect("ours");
+}
+
+/// After failures at order 9 a request in 2, 4, .. 64 tries again; order 3 is not affected.
+#[test]
+fn what_failed_is_not_tried_again_at_once() {
+    let (manager, handles) = fragmented(64);
+    manager.moving().set_mover(Some(handles));
+    handles.set_habits(Habits { refuse_every: 1, ..Habits::default() });
+    // Something is freed in between, so that the failure is not known.
+    let free_one = || {
+        let page = manager.allocate(&Request::new(Order::PAGE)).expect("half is free");
+        manager.give_back_to_zone(page).expect("ours");
+    };
+    let attempt = |of| {
+        free_one();
+        let before = events(manager).compact_stalls;
+        assert!(manager.allocate(&Request::new(order(of))).is_err());
+        events(manager).compact_stalls - before
+    };
+    let tries: Vec<u64> = (0..140).map(|_| attempt(9)).collect();
+    let places = tries.iter().enumerate().filter(|(_, tried)| **tried == 1);
+    let places: Vec<usize> = places.map(|(at, _)| at).collect();
+    let gaps: Vec<usize> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!((places[0], &gaps[..6]), (0, &[2, 4, 8, 16, 32, 64][..]), "{places:?}");
+    // Order 3 has not failed.
+    assert_eq!(attempt(3), 1);
+    handles.set_habits(Habits::default());
+    let got = (0..70).find_map(|_| {
+        free_one();
+        manager.allocate(&Request::new(Order::BLOCK)).ok()
+    });
+    manager.give_back(got.expect("tried again some time")).expect("ours");
+    look_at_all(handles);
+    check(manager);
+}
+
+#[test]
+fn a_pool_that_falls_short_compacts() {
+    let (manager, handles) = fragmented(128);
+    let pool = manager.pool(PoolSize::TwoMib);
+    let none = pool.resize(20, &NoHelpers).expect("nobody else resizes");
+    assert!(none.reached < 3, "{none:?}");
+    manager.moving().set_mover(Some(handles));
+    let all = pool.resize(20, &NoHelpers).expect("nobody else resizes");
+    assert_eq!(all.reached, 20, "{:?}", events(manager));
+    look_at_all(handles);
+    check(manager);
+    pool.resize(0, &NoHelpers).expect("nobody else resizes");
+    let inside = |run: PfnRange| run.pages() == 1;
+    assert!(handles.held().filter_map(|handle| handles.range(handle)).all(inside));
+    check(manager);
+}
