@@ -534,5 +534,5 @@ fn background_reclaim_begins_below_the_low_mark_and_ends_above_the_high_one() {
     // It stays so until requests find too little again.
     assert_eq!(manager.pressure().background(), None);
     held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
-    check(&manager);
+    check(manager);
 }
