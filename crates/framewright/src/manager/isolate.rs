@@ -38,7 +38,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
     pub fn isolate(self, range: BlockRange) -> Result<IsolatedPages, IsolateError> {
-        if self.manager.platform.cpus() > 1 && !self.manager.platform.can_wait() {
+        if !self.reaches_caches() {
             return Err(IsolateError::CannotWait);
         }
         let pages = self.pages_of_blocks(range)?;
@@ -147,6 +147,19 @@ impl<'m, P: Platform> Isolation<'m, P> {
         Ok(())
     }
 
+    /// The first of blocks that can have no grade, whatever is done with them, and those after it
+    /// that are of the same head. Nothing is changed to find out: isolating divides what only has a
+    /// part in a range, and huge pages that are kept from bring-up on are to stay whole.
+    pub(super) fn without_grade(self, range: BlockRange) -> Option<BlockRange> {
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        self.slices(pages).find_map(|Slice { zone, segment, indices }| {
+            let found = zone.without_grade(self.manager.platform, indices)?;
+            let start = segment.block_of(found.start);
+            let blocks = found.end - found.start;
+            Some(BlockRange { start, end: BlockNumber(start.0 + blocks) })
+        })
+    }
+
     /// Brings up what is withheld among `pages`. What others are busy with is waited for.
     fn bring_up_withheld(self, zone: &Zone, pages: PfnRange) -> Result<(), IsolateError> {
         if !zone.sections().are_left() {
@@ -221,9 +234,15 @@ impl<'m, P: Platform> Isolation<'m, P> {
     }
 
     fn rehome_if_possible(self) {
-        if self.manager.platform.cpus() == 1 || self.manager.platform.can_wait() {
+        if self.reaches_caches() {
             self.rehome_caches();
         }
+    }
+
+    /// Whether the caches of all CPUs that have any can be emptied from here.
+    fn reaches_caches(self) -> bool {
+        let platform = self.manager.platform;
+        platform.cpus() == 1 || !self.manager.moving.is_up || platform.can_wait()
     }
 
     /// Empties the caches and tells them what they keep from now on; false when that is not
@@ -242,7 +261,8 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// Calls `body` for each CPU's cache while it is ours; false when that is not possible from
     /// here.
     pub(super) fn with_caches(self, body: &mut dyn FnMut(&CpuCache)) -> bool {
-        if self.manager.platform.cpus() == 1 {
+        // Until bring-up ends no other CPU knows of the manager.
+        if self.manager.platform.cpus() == 1 || !self.manager.moving.is_up {
             return self.manager.inside(|cache| body(cache)).is_some();
         }
         let platform = self.manager.platform;

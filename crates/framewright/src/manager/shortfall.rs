@@ -29,8 +29,8 @@ pub enum Shortfall {
     Watermark {
         /// Free in the zones that have such a run, where it may be.
         free_pages: u64,
-        /// Must stay free there: watermarks, and what is kept from requests that could go
-        /// elsewhere.
+        /// Must stay free there: watermarks, what is kept from requests that could go elsewhere,
+        /// and what has a grade and is for others.
         kept_pages: u64,
     },
     /// Enough is free in a zone, but not in one run that it may have.
@@ -124,7 +124,9 @@ impl<P: Platform> Manager<P> {
             largest = largest.max(zone_largest);
             if zone_largest >= Some(order) {
                 let withheld: u64 = self.parts(zone.id()).iter().map(Zone::deferred_pages).sum();
-                let kept_pages = mark.keeps_of_all(zone, request.zone).saturating_sub(withheld);
+                let out_of_reach = self.out_of_reach(zone, request.migrate_type);
+                let kept_pages = mark.keeps_of_all(zone, request.zone) + out_of_reach;
+                let kept_pages = kept_pages.saturating_sub(withheld);
                 kept_back = (kept_back.0 + zone_pages, kept_back.1 + kept_pages);
             }
         }

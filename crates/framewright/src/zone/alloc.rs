@@ -36,6 +36,25 @@ impl Zone {
         self.preferred(migrate_type)
             .and_then(|grade| self.allocate_of(platform, order, grade, max))
             .or_else(|| self.allocate_of(platform, order, migrate_type, max))
+            .or_else(|| self.allocate_graded(platform, order, migrate_type, max))
+    }
+
+    /// [`allocate`](Self::allocate) of what is left to a movable request when there is nothing
+    /// else. Searches by address and for large pieces look at one type, else the lowest memory
+    /// would be taken, whatever its grade.
+    #[inline]
+    fn allocate_graded<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        migrate_type: MigrateType,
+        max: Pfn,
+    ) -> Option<(PfnRange, bool)> {
+        if self.out_of_reach(MigrateType::Unmovable) == 0 || migrate_type != MigrateType::Movable {
+            return None;
+        }
+        let grades = migrate_type.fallbacks().iter().filter(|grade| grade.is_grade());
+        grades.copied().find_map(|grade| self.allocate_of(platform, order, grade, max))
     }
 
     /// [`allocate`](Self::allocate) whatever the type would have first.
@@ -120,11 +139,17 @@ impl Zone {
         let index = segment::find(self.segments, block)?.index_of(block);
         let offset = offset_in_block(start);
         let mut locked = self.lock_coalesced(platform);
-        let taken = if order < Order::BLOCK {
-            locked.take_at(index, offset, order)
-        } else {
+        if order >= Order::BLOCK {
             locked.release_spare();
-            locked.take_block_at(index, order, migrate_type)
+        }
+        let own = locked.buddy.table.head_of(index)?.1.migrate_type();
+        if own.is_grade() && migrate_type != MigrateType::Movable {
+            return None;
+        }
+        let taken = if order < Order::BLOCK {
+            locked.take_at(index, offset, order, migrate_type)
+        } else {
+            locked.take_block_at(index, order, own.taken_for(migrate_type))
         };
         drop(locked);
         if taken { segment::run(self.segments, index, offset, order) } else { None }

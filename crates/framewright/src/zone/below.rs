@@ -79,20 +79,22 @@ impl LockedZone {
         }
         if from == 0
             && let Some((index, start)) = self.run_below(below, migrate_type)
-            && self.take_at(index, start, order)
+            && self.take_at(index, start, order, migrate_type)
         {
             return Search::Found(index, start);
         }
         match self.head_below(below, from) {
-            Search::Found(head, _) if self.take_at(head, 0, order) => Search::Found(head, 0),
+            Search::Found(head, _) if self.take_at(head, 0, order, migrate_type) => {
+                Search::Found(head, 0)
+            }
             // Before another place is looked at, all split blocks of the own type are.
             Search::From(_) if self.is_cut_short() => Search::From(from),
             Search::From(index) => Search::From(index),
             _ => {
-                let foreign = migrate_type.fallbacks().iter();
+                let foreign = migrate_type.fallbacks().iter().filter(|kind| !kind.is_grade());
                 let mut foreign = foreign.filter_map(|&kind| self.run_below(below, kind));
                 match foreign.next() {
-                    Some((index, start)) if self.take_at(index, start, order) => {
+                    Some((index, start)) if self.take_at(index, start, order, migrate_type) => {
                         Search::Found(index, start)
                     }
                     _ => Search::Nothing,
@@ -124,11 +126,14 @@ impl LockedZone {
         None
     }
 
-    /// The lowest free head that has what is wanted at its beginning.
+    /// The lowest free head that has what is wanted at its beginning, of the type or one that it
+    /// may take from, but for those with a grade, which are looked for by themselves.
     fn head_below(&self, below: &Below, from: u32) -> Search {
         let Below { order, migrate_type, max } = *below;
         let least = order.max(Order::BLOCK);
-        let fits = |of: MigrateType| of == migrate_type || migrate_type.fallbacks().contains(&of);
+        let fits = |of: MigrateType| {
+            of == migrate_type || !of.is_grade() && migrate_type.fallbacks().contains(&of)
+        };
         for segment in self.buddy.segments {
             // Blocks that begin below the limit.
             let blocks = BlockNumber::containing(Pfn(max.0.saturating_sub(1))).0 + 1;

@@ -129,8 +129,26 @@ impl Zone {
         }
     }
 
-    /// Gives isolated blocks the type of a grade. Of heads that reach over the ends of `range` the
-    /// part in it is cut out. `range` is short enough for one hold of the lock.
+    /// The first of the heads at `range` that has no grade ever, as it is now, as the part of it
+    /// that is there: nobody's to free, or no memory of the zone's to hand out.
+    pub(crate) fn without_grade<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+    ) -> Option<Range<u32>> {
+        let locked = self.read_coalesced(platform);
+        let found =
+            locked.buddy.table.heads(range.clone()).find(|found| match found.state.state() {
+                Some(State::Reserved | State::Offline | State::Unaccepted) => true,
+                Some(State::Whole) => found.state.is_nobodys(),
+                _ => false,
+            })?;
+        Some(found.index..found.end().min(range.end))
+    }
+
+    /// Gives isolated blocks the type of a grade; without one, those that have one. Of heads that
+    /// reach over the ends of `range` the part in it is cut out. `range` is short enough for one
+    /// hold of the lock.
     pub(crate) fn regrade<P: Platform>(&self, platform: &P, range: Range<u32>, grade: Grade) {
         let mut locked = self.lock_coalesced(platform);
         let to = grade.migrate_type();
@@ -149,8 +167,9 @@ impl Zone {
                 }
             };
             let state = table.state(index);
-            if state.is_isolated() {
-                let from = state.migrate_type();
+            let from = state.migrate_type();
+            // What is of no grade has the type of its use.
+            if state.is_isolated() && (to.is_grade() || from.is_grade()) {
                 let blocks = blocks_of(order);
                 table.set_state(index, state.with_migrate_type(to));
                 locked.buddy.retype(from, to, blocks);

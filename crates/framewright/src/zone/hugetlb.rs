@@ -190,9 +190,9 @@ impl Zone {
         let mut locked = self.lock(platform);
         let (head, state) = self.table.head_of(index)?;
         // Its count, if it ever had one, ended before it was allocated. What is isolated no pool
-        // gets: freed it stays so.
+        // gets: freed it stays so. Nor what has a grade, which it would lose.
         let plain = BlockState::head(State::Whole, order, state.migrate_type());
-        (head == index && state == plain).then(|| {
+        (head == index && state == plain && !state.is_graded()).then(|| {
             locked.buddy.retype(state.migrate_type(), MigrateType::Movable, blocks_of(order));
             self.make_pool(index, order, order, false)
         })

@@ -19,7 +19,8 @@ use crate::vmemmap_space::BlockNumber;
 impl Zone {
     /// Takes the block of the largest order that is next in its list, if the zone stays above its
     /// low watermark for the usual request. Nothing when that takes more than to unlink it, or when
-    /// the zone has several segments.
+    /// the zone has several segments or free memory with a grade, which comes first or does not
+    /// count.
     #[inline(always)]
     pub(crate) fn take_largest<P: Platform>(
         &self,
@@ -28,7 +29,8 @@ impl Zone {
     ) -> Option<Pfn> {
         let [segment] = self.segments else { return None };
         let left = self.free_pages().checked_sub(Order::MAX.pages())?;
-        if left < self.watermark_for(self.low_pages(), ZoneKind::Normal) {
+        if left < self.watermark_for(self.low_pages(), ZoneKind::Normal) || self.graded_pages() != 0
+        {
             return None;
         }
         match self.changing.locked.try_lock(platform) {

@@ -259,12 +259,20 @@ impl LockedZone {
         self.vain_looks += 1;
     }
 
-    /// Takes exactly the run of `order` at frame `start` of a block, if it is free.
-    pub(super) fn take_at(&mut self, index: u32, start: usize, order: Order) -> bool {
+    /// Takes exactly the run of `order` at frame `start` of a block, if it is free. One that is
+    /// free as a whole becomes of the type, unless it has a grade.
+    pub(super) fn take_at(
+        &mut self,
+        index: u32,
+        start: usize,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> bool {
         let Some((head, mut state)) = self.buddy.table.head_of(index) else { return false };
         if state.is(State::Free) {
-            self.buddy.take_from(head, index, Order::BLOCK, state.migrate_type());
-            self.split_free(index, state.migrate_type(), start..start + (1 << order.get()));
+            self.buddy.take_from(head, index, Order::BLOCK, migrate_type);
+            let now = state.migrate_type().taken_for(migrate_type);
+            self.split_free(index, now, start..start + (1 << order.get()));
             state = self.buddy.table.state(index);
         }
         // The head's word from here on: the block's own entry may be one that was never cleared

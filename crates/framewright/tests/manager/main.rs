@@ -24,6 +24,7 @@ mod deferred_merge;
 mod eager;
 mod exhaustion;
 mod grades;
+mod grades_edges;
 mod halves;
 mod hvo;
 mod in_parts;

@@ -194,6 +194,8 @@ impl<P: Platform> Pool<'_, P> {
         let size = self.size;
         let request = Request {
             node: NodeChoice::Exact(node),
+            // Pools have no memory with a grade.
+            migrate_type: MigrateType::Unmovable,
             fail_fast: true,
             ..Request::new(size.order())
         };

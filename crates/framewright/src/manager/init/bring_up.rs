@@ -160,6 +160,7 @@ impl<P: Platform> Manager<P> {
             manager.grade_at_boot(&movable);
         }
         manager.moving.failed_area_bytes = manager.make_areas(&input.parameters.areas);
+        manager.moving.is_up = true;
         manager.times.bring_up_ns = since();
         if manager.zones.iter().all(|zone| !zone.sections().are_left()) {
             manager.times.all_memory_ns = manager.times.bring_up_ns;

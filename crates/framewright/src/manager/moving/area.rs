@@ -19,10 +19,21 @@ use crate::manager::state::pressure::count;
 use crate::memblock::NodeChoice;
 use crate::parameters::{AreaParameters, CmaArea};
 use crate::platform::Platform;
-use crate::units::{NodeId, Order, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange};
+use crate::units::{NodeId, Order, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
-use crate::zone::{FreeError, Grade};
+use crate::zone::{FreeError, Grade, IsolateError};
 use core::fmt;
+
+/// How often a request looks for a run while others have blocks of all places isolated.
+const MOST_PASSES: u32 = 1 << 14;
+
+/// What is wanted of an area.
+struct Wanted {
+    number: usize,
+    pages: u64,
+    align: Order,
+    budget: Budget,
+}
 
 /// Why an area does not do what it was asked for. Nothing has changed, but for what was moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +44,8 @@ pub enum AreaError {
     TooMany,
     /// There is one of this name.
     Exists(AreaName),
+    /// A part of it is in the area of this number.
+    Overlaps(usize),
     /// There is no memory for its bitmap.
     Memory(AllocateError),
     /// Its blocks cannot be set aside.
@@ -56,6 +69,7 @@ impl fmt::Display for AreaError {
             Self::NoArea(number) => write!(f, "there is no area {number}"),
             Self::TooMany => write!(f, "there are {MOST_AREAS} areas, and no more are possible"),
             Self::Exists(name) => write!(f, "there is an area {} already", name.as_str()),
+            Self::Overlaps(number) => write!(f, "a part of it is in the area {number}"),
             Self::Memory(error) => error.fmt(f),
             Self::Grade(error) => error.fmt(f),
             Self::NoRun { pages } => write!(f, "no run of {pages} pages could be vacated"),
@@ -76,29 +90,52 @@ impl<P: Platform> Moving<'_, P> {
     /// [`AreaError`].
     pub fn create_area(self, name: AreaName, range: BlockRange) -> Result<usize, AreaError> {
         let manager = self.manager;
-        if self.area_named(name.as_str()).is_some() {
-            return Err(AreaError::Exists(name));
-        }
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        let number = self.choose_place(Area::new(name, pages))?;
+        let place = &manager.moving.areas[number];
         let request = Request {
             migrate_type: MigrateType::Unmovable,
             zeroed: true,
             ..Request::pages((pages.pages() / 8).div_ceil(PAGE_SIZE).max(1))
         };
-        let bits = manager.frames(&request).map_err(AreaError::Memory)?;
-        self.set_grade(range, Grade::Removable).map_err(AreaError::Grade)?;
-        for (number, place) in manager.moving.areas.iter().enumerate() {
-            let mut place = place.lock(manager.platform);
-            if place.is_none() {
-                *place = Some(Area::new(name, pages, bits.into_words()));
+        let made = manager.frames(&request).map_err(AreaError::Memory).and_then(|bits| {
+            self.set_grade(range, Grade::Removable).map_err(AreaError::Grade).map(|()| bits)
+        });
+        let mut place = place.lock(manager.platform);
+        match made {
+            Ok(bits) => {
+                let bits = bits.into_words();
+                place.as_mut().into_iter().for_each(|area| area.make(bits));
                 drop(place);
                 count(&manager.moving.area_pages, pages.pages());
-                return Ok(number);
+            }
+            Err(error) => {
+                *place = None;
+                return Err(error);
             }
         }
-        // It was set by this call.
-        let _ = self.set_grade(range, Grade::Any);
-        Err(AreaError::TooMany)
+        Ok(number)
+    }
+
+    /// Gives an area its number before it has its frames, so that no other gets its name or its
+    /// place meanwhile.
+    fn choose_place(self, new: Area) -> Result<usize, AreaError> {
+        let Manager { moving, platform, .. } = self.manager;
+        let _choosing = moving.choosing.lock(*platform);
+        let mut number = None;
+        for (at, place) in moving.areas.iter().enumerate() {
+            match place.lock(*platform).as_ref() {
+                Some(area) if area.name == new.name => return Err(AreaError::Exists(new.name)),
+                Some(area) if !area.pages.intersection(new.pages).is_empty() => {
+                    return Err(AreaError::Overlaps(at));
+                }
+                Some(_) => {}
+                None => number = number.or(Some(at)),
+            }
+        }
+        let number = number.ok_or(AreaError::TooMany)?;
+        *moving.areas[number].lock(*platform) = Some(new);
+        Ok(number)
     }
 
     /// The number of an area.
@@ -113,7 +150,8 @@ impl<P: Platform> Moving<'_, P> {
     pub fn area(self, number: usize) -> Option<(AreaName, PfnRange, AreaCounts)> {
         let place = self.manager.moving.areas.get(number)?;
         let place = place.lock(self.manager.platform);
-        place.as_ref().map(|area| (area.name, area.pages, area.counts))
+        let area = place.as_ref().filter(|area| area.is_made)?;
+        Some((area.name, area.pages, area.counts))
     }
 
     /// Frames of all areas (Linux: `CmaTotal`).
@@ -130,7 +168,8 @@ impl<P: Platform> Moving<'_, P> {
     ) -> Result<R, AreaError> {
         let place = self.manager.moving.areas.get(number).ok_or(AreaError::NoArea(number))?;
         let mut place = place.lock(self.manager.platform);
-        place.as_mut().map(with).ok_or(AreaError::NoArea(number))
+        let area = place.as_mut().filter(|area| area.is_made);
+        area.map(with).ok_or(AreaError::NoArea(number))
     }
 
     /// Allocates a run out of an area: the lowest that can be vacated (Linux: `cma_alloc`).
@@ -148,37 +187,65 @@ impl<P: Platform> Moving<'_, P> {
         if pages == 0 {
             return Err(AreaError::Memory(AllocateError::BadSize { pages }));
         }
-        let mut from = crate::units::Pfn(0);
+        let wanted = Wanted { number, pages, align, budget };
+        self.with_area(number, |area| area.vacating += 1)?;
+        let mut result = Err(AreaError::NoRun { pages });
+        for _ in 0..MOST_PASSES {
+            let alone = self.with_area(number, |area| area.vacating == 1)?;
+            result = self.look_once(&wanted);
+            // Whoever has a block isolated is done with it soon, if he is here for the same.
+            let is_busy = matches!(
+                result,
+                Err(AreaError::Moving(RangeError::Vacate(VacateError::Isolate(
+                    IsolateError::Isolated(_)
+                ))))
+            );
+            if alone || !is_busy || !budget.allows(self.manager.platform, 0) {
+                break;
+            }
+            self.manager.platform.relax();
+        }
+        self.with_area(number, |area| {
+            area.vacating -= 1;
+            match result {
+                Ok(_) => area.counts.success_pages += pages,
+                Err(_) => area.counts.fail_pages += pages,
+            }
+        })?;
+        result
+    }
+
+    /// Looks at each place of an area once, from the lowest on. Those of which a block is isolated
+    /// are passed by; where there is no other, one of them is the error.
+    #[track_caller]
+    fn look_once(self, wanted: &Wanted) -> Result<PfnRange, AreaError> {
+        let &Wanted { number, pages, align, budget } = wanted;
+        let mut nothing = AreaError::NoRun { pages };
+        let mut from = Pfn(0);
         loop {
             let run = self.with_area(number, |area| {
                 let run = area.find(from, pages, align);
-                match run {
-                    Some(run) => area.mark(run, true),
-                    None => area.counts.fail_pages += pages,
-                }
+                run.into_iter().for_each(|run| area.mark(run, true));
                 run
             })?;
-            let Some(run) = run else { return Err(AreaError::NoRun { pages }) };
+            let Some(run) = run else { return Err(nothing) };
             let error = match self.allocate_range(run, budget) {
-                Ok(run) => {
-                    self.with_area(number, |area| area.counts.success_pages += pages)?;
-                    return Ok(run);
-                }
+                Ok(run) => return Ok(run),
                 Err(error) => error,
             };
-            let in_the_way = matches!(
-                error,
+            self.with_area(number, |area| area.mark(run, false))?;
+            let next = run.start.add(align.pages());
+            from = match error {
                 RangeError::Damaged(_)
-                    | RangeError::Vacate(VacateError::Obstacles { .. } | VacateError::InUse { .. })
-            );
-            self.with_area(number, |area| {
-                area.mark(run, false);
-                area.counts.fail_pages += if in_the_way { 0 } else { pages };
-            })?;
-            if !in_the_way {
-                return Err(AreaError::Moving(error));
-            }
-            from = run.start.add(align.pages());
+                | RangeError::Vacate(VacateError::Obstacles { .. } | VacateError::InUse { .. }) => {
+                    next
+                }
+                RangeError::Vacate(VacateError::Isolate(IsolateError::Isolated(pfn))) => {
+                    nothing = AreaError::Moving(error);
+                    next.max(BlockNumber(BlockNumber::containing(pfn).0 + 1).start())
+                }
+                error => return Err(AreaError::Moving(error)),
+            };
         }
     }
 
@@ -251,10 +318,21 @@ impl<P: Platform> Manager<P> {
             })
         };
         let Some(within) = area.within else {
-            let request = ContiguousRequest { node, ..ContiguousRequest::new(pages) };
-            return moving
-                .find_contiguous(&request)
-                .is_ok_and(|found| at(BlockNumber::containing(found.start)));
+            let mut request = ContiguousRequest { node, ..ContiguousRequest::new(pages) };
+            while let Ok(found) = moving.find_contiguous(&request) {
+                let start = BlockNumber::containing(found.start);
+                let end = BlockNumber(start.0.saturating_add(blocks));
+                match moving.create_area(name, BlockRange { start, end }) {
+                    Ok(_) => return true,
+                    // What another area lends is as free as anything else.
+                    Err(AreaError::Overlaps(other)) => {
+                        let Some((_, taken, _)) = moving.area(other) else { return false };
+                        request.max_address = taken.start.address();
+                    }
+                    Err(_) => return false,
+                }
+            }
+            return false;
         };
         let block_bytes = PAGES_PER_BLOCK * PAGE_SIZE;
         let first = within.start.div_ceil(block_bytes);

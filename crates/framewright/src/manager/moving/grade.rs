@@ -39,6 +39,11 @@ impl<P: Platform> Moving<'_, P> {
     /// [`GradeError`]; nothing has changed.
     pub fn set_grade(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
         let isolation = self.manager.isolation();
+        if grade != Grade::Any
+            && let Some(found) = isolation.without_grade(range)
+        {
+            return Err(GradeError::InUse(found.start.start()));
+        }
         isolation.isolate(range).map_err(GradeError::Isolate)?;
         let set = isolation.regrade(range, grade).map_err(GradeError::InUse);
         // What was isolated by this call is so still.
@@ -77,8 +82,19 @@ impl<P: Platform> Manager<P> {
         pages
     }
 
-    /// Keeps blocks for what can be moved alone, but for those with what the manager reserved.
+    /// Keeps blocks for what can be moved alone, but for those with what the manager reserved, of
+    /// which whole heads are passed by as they are.
     fn grade_blocks(&self, range: BlockRange) -> u64 {
+        let (mut rest, mut pages) = (range, 0);
+        while let Some(found) = self.isolation().without_grade(rest) {
+            pages += self.grade_between(BlockRange { end: found.start, ..rest });
+            rest.start = found.end;
+        }
+        pages + self.grade_between(rest)
+    }
+
+    /// [`grade_blocks`](Self::grade_blocks) where all heads but single blocks can have a grade.
+    fn grade_between(&self, range: BlockRange) -> u64 {
         let (mut rest, mut pages) = (range, 0);
         while rest.start < rest.end {
             let (upto, next) = match self.moving().set_grade(rest, Grade::MovableOnly) {

@@ -8,7 +8,8 @@ use crate::manager::request::Request;
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
-use crate::units::{NodeId, PfnRange};
+use crate::units::{NodeId, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::Grade;
 
 /// Memory of no grade, where what is not moved stands together.
@@ -42,7 +43,9 @@ impl<P: Platform> Moving<'_, P> {
             return Ok(run);
         }
         let (zone, _) = self.manager.zone_of_range(run).map_err(|_| ObstacleKind::Reserved)?;
-        if self.grade_of(run.start) == Some(Grade::Any) {
+        let last = BlockNumber::containing(Pfn(run.end.0 - 1)).0;
+        let mut blocks = BlockNumber::containing(run.start).0..=last;
+        if blocks.all(|block| self.grade_of(BlockNumber(block).start()) == Some(Grade::Any)) {
             return Ok(run);
         }
         let mut targets = ForPins { node: zone.id().node, taken: None };

@@ -72,17 +72,26 @@ pub(crate) struct Area {
     /// A bit for each frame: handed out, or about to be.
     bits: &'static [AtomicU64],
     pub(crate) counts: AreaCounts,
+    /// Its frames are its own: nobody asks it for any before.
+    pub(crate) is_made: bool,
+    /// Those who vacate frames of it at this moment.
+    pub(crate) vacating: u32,
 }
 
 impl Area {
-    /// One whose frames are all available. `bits` are zero.
-    pub(crate) fn new(name: AreaName, pages: PfnRange, bits: &'static [AtomicU64]) -> Self {
+    /// One that has its name and place, and is not made yet.
+    pub(crate) fn new(name: AreaName, pages: PfnRange) -> Self {
         let counts = AreaCounts {
             total_pages: pages.pages(),
             available_pages: pages.pages(),
             ..AreaCounts::default()
         };
-        Self { name, pages, bits, counts }
+        Self { name, pages, bits: &[], counts, is_made: false, vacating: 0 }
+    }
+
+    /// It has its frames, all of which are available. `bits` are zero.
+    pub(crate) const fn make(&mut self, bits: &'static [AtomicU64]) {
+        (self.bits, self.is_made) = (bits, true);
     }
 
     /// Calls `change` for each word that has a part of `run`, with the bits of that part.
@@ -162,7 +171,9 @@ mod tests {
     fn area(pages: PfnRange) -> Area {
         let words = pages.pages().div_ceil(64);
         let bits: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Area::new(AreaName::new("one").expect("a name"), pages, bits.leak())
+        let mut area = Area::new(AreaName::new("one").expect("a name"), pages);
+        area.make(bits.leak());
+        area
     }
 
     fn place(pfn: u64) -> usize {

@@ -159,6 +159,10 @@ pub(crate) struct MovingState {
     pub(crate) area_pages: AtomicU64,
     /// Bytes that the command line wanted set aside and that could not be.
     pub(crate) failed_area_bytes: u64,
+    /// Held while a place for an area is chosen.
+    pub(crate) choosing: SpinLock<()>,
+    /// Bring-up has ended: other CPUs may know of the manager.
+    pub(crate) is_up: bool,
 }
 
 impl MovingState {
@@ -172,6 +176,8 @@ impl MovingState {
             areas: core::array::from_fn(|_| SpinLock::new(None)),
             area_pages: AtomicU64::new(0),
             failed_area_bytes: 0,
+            choosing: SpinLock::new(()),
+            is_up: false,
         }
     }
 
