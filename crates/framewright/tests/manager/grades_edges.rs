@@ -224,8 +224,10 @@ fn huge_pages_of_the_command_line_live_beside_movable_memory() {
         check(&manager);
         let filled = manager.hugetlb().fill(&parameters(&line), &NoHelpers);
         check(&manager);
+        // With debug aids each is an allocation of its own, with a map.
+        let without = |pages| if crate::common::is_careful() { 0 } else { pages };
         let pools = filled.pools.map(|pool| (pool.got, pool.without_vmemmap));
-        assert_eq!(pools, [(100, 100), (2, 2)], "{line}");
+        assert_eq!(pools, [(100, without(100)), (2, without(2))], "{line}");
         assert_eq!(manager.totals().isolated_pages, 0);
     }
 }
