@@ -224,8 +224,10 @@ fn huge_pages_of_the_command_line_live_beside_movable_memory() {
         check(&manager);
         let filled = manager.hugetlb().fill(&parameters(&line), &NoHelpers);
         check(&manager);
+        // With debug aids each is an allocation of its own, with a map.
+        let without = |pages| if crate::common::is_careful() { 0 } else { pages };
         let pools = filled.pools.map(|pool| (pool.got, pool.without_vmemmap));
-        assert_eq!(pools, [(100, 100), (2, 2)], "{line}");
+        assert_eq!(pools, [(100, without(100)), (2, without(2))], "{line}");
         assert_eq!(manager.totals().isolated_pages, 0);
     }
 }
@@ -387,7 +389,7 @@ fn grades_change_while_everybody_allocates() {
                 .map(|cpu| {
                     scope.spawn(move || {
                         build.run_on(cpu + 1, || {
-                            traffic(manager, cpu);
+                            traffic(manager, cpu, blocks(0, 0));
                         })
                     })
                 })
@@ -411,12 +413,12 @@ fn grades_change_while_everybody_allocates() {
         });
         settled_empty(manager);
         manager.moving().set_grade(range, Grade::MovableOnly).expect("nobody has any");
-        assert_eq!(graded(manager), 40 * 512, "{line}");
+        has_all(manager, 40);
         thread::scope(|scope| {
             for cpu in 0..3 {
                 scope.spawn(move || {
                     build.run_on(cpu + 1, || {
-                        traffic(manager, cpu + 7);
+                        traffic(manager, cpu + 7, range);
                     })
                 });
             }
@@ -426,12 +428,20 @@ fn grades_change_while_everybody_allocates() {
             let grade = manager.moving().grade_of(BlockNumber(block).start());
             assert_eq!(grade, Some(Grade::MovableOnly), "{line} {block}");
         }
-        assert_eq!(graded(manager), 40 * 512, "{line}");
+        has_all(manager, 40);
     }
 }
 
+/// So many blocks with a grade are free, but for what holds the descriptors of blocks that are kept
+/// split.
+fn has_all(manager: &Fake, blocks: u64) {
+    let (free, all) = (graded(manager), blocks * 512);
+    let descriptors = manager.totals().descriptor_pages;
+    assert!(free <= all && free + descriptors >= all, "{free} and {descriptors} of {all}");
+}
+
 /// Random requests; those that cannot be moved never lie in memory that has a grade all the time.
-fn traffic(manager: &Fake, seed: u32) {
+fn traffic(manager: &Fake, seed: u32, fixed_never: BlockRange) {
     let mut seed = u64::from(seed) * 77 + 1;
     let mut held: Vec<PfnRange> = Vec::new();
     for _ in 0..1500 {
@@ -456,7 +466,11 @@ fn traffic(manager: &Fake, seed: u32) {
         let pages = order(of).pages() - u64::from(of > 1 && bits >> 24 & 7 == 0);
         let request = Request { migrate_type: kind, max_address: limit, ..Request::pages(pages) };
         match manager.allocate(&request) {
-            Ok(run) => held.push(run),
+            Ok(run) => {
+                let may_be = kind == MigrateType::Movable || !is_in(fixed_never, run);
+                assert!(may_be, "{kind:?} {run:?}");
+                held.push(run);
+            }
             Err(AllocateError::OutOfMemory { .. }) => {}
             Err(error) => panic!("{error}"),
         }

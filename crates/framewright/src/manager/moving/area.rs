@@ -329,6 +329,8 @@ impl<P: Platform> Manager<P> {
                         let Some((_, taken, _)) = moving.area(other) else { return false };
                         request.max_address = taken.start.address();
                     }
+                    // What came to lie there, as its own bitmap may, stays.
+                    Err(AreaError::Grade(_)) => request.max_address = found.start.address(),
                     Err(_) => return false,
                 }
             }
