@@ -67,6 +67,9 @@ pub enum Bench {
     /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two
     /// other allocators
     Fragment(BenchOptions),
+    /// How long moving memory takes beside a plain copy, in compaction and in emptying a range, and
+    /// finding the place for a long run
+    Contig(BenchOptions),
     /// How long the memory map takes, eager, deferred and on demand, beside a plain fill of the
     /// same bytes
     Init(BenchInit),

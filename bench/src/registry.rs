@@ -5,7 +5,9 @@
 //! is run is in the command line alone, as each has its own options.
 
 use crate::bench::section::Tables;
-use crate::bench::{alloc, bring_up, fragment, hugepages, init, jobs, longest, reporting, scaling};
+use crate::bench::{
+    alloc, bring_up, contig, fragment, hugepages, init, jobs, longest, reporting, scaling,
+};
 use crate::bench::{simulate, traffic};
 use crate::model;
 use crate::report::figures::{self, Make, Section};
@@ -34,13 +36,14 @@ const fn bench(
 }
 
 /// All of them, in the order of the page.
-const ALL: [Bench; 14] = [
+const ALL: [Bench; 15] = [
     bench("compare", none, Some(figures::compare::section), targets::guest::TARGETS),
     bench("alloc", alloc::tables, Some(figures::alloc::section), targets::alloc::TARGETS),
     bench("traffic", traffic::tables, Some(figures::traffic::section), targets::traffic::TARGETS),
     bench("simulate", simulate::tables, None, targets::simulate::TARGETS),
     bench("longest", longest::tables, None, &[]),
     bench("fragment", fragment::tables, None, &[]),
+    bench("contig", contig::tables, None, targets::contig::TARGETS),
     bench("bring-up", bring_up::tables, Some(figures::bring_up::section), targets::init::BRING_UP),
     bench("init", init::tables, Some(figures::init::section), targets::init::MAP),
     bench("scaling", scaling::tables, Some(figures::scaling::section), &[]),

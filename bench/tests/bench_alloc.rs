@@ -1,5 +1,5 @@
-//! `framewright-bench alloc`, `traffic` and `fragment`: rows are complete and plausible. Speed is
-//! not judged here: the build may be a slow one.
+//! `framewright-bench alloc`, `traffic`, `fragment` and `contig`: rows are complete and plausible.
+//! Speed is not judged here: the build may be a slow one.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -261,4 +261,29 @@ fn is_a_tail(row: &Value) {
     }
     let known: Vec<u64> = times.into_iter().flatten().chain(row["max_ns"].as_u64()).collect();
     assert!(known.is_sorted() && row["max_ns"].is_u64(), "{row}");
+}
+
+#[test]
+fn contig_moves_memory_and_says_how_much() {
+    let report = run(&["contig", "--quick", "--json"]).json();
+    assert_eq!(report["bench"].as_str(), Some("contig"));
+    let rows = report["rows"].as_array().expect("rows");
+    let what = rows.iter().map(|row| row["what"].as_str().unwrap());
+    assert!(what.eq([
+        "compact",
+        "vacate 256 MiB",
+        "vacate, a page pinned",
+        "get 64 MiB",
+        "get 256 MiB",
+        "find 64 MiB"
+    ]));
+    for row in rows {
+        assert!(row["call_us"].as_f64() > Some(0.0), "{row}");
+    }
+    let whole = |name: &str| rows[0][name].as_f64();
+    assert!(whole("whole_before_percent_max") < whole("whole_after_percent_min"), "{}", rows[0]);
+    assert!(rows[0]["ideal_ratio_min"].as_f64() >= Some(1.0), "{}", rows[0]);
+    // All that was in the range, and of it what comes before the page that stays.
+    assert_eq!(rows[1]["moved_pages"].as_f64(), Some(65536.0), "{}", rows[1]);
+    assert!(rows[2]["moved_pages"].as_f64() <= Some(65535.0), "{}", rows[2]);
 }

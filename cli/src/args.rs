@@ -332,13 +332,14 @@ fn chosen(mut matches: ArgMatches) -> Command {
 }
 
 /// Commands of the other program, by which its users still ask this one.
-pub const OF_BENCH: [&str; 16] = [
+pub const OF_BENCH: [&str; 17] = [
     "all",
     "alloc",
     "bench",
     "bring-up",
     "check-model",
     "compare",
+    "contig",
     "fragment",
     "hugepages",
     "init",

@@ -3,15 +3,17 @@
 //! `all` runs the others, each in a process of its own, and keeps what they find; every one of them
 //! makes a `section`, which is shown in one way. `bring_up` times the library's bring-up; `alloc`,
 //! `traffic` and `fragment` put the manager beside allocators of others, all behind `subject`;
-//! `longest` looks for the longest call, on a machine that is `watched`; `hugepages` fills and
-//! empties pools; `jobs` puts parallel jobs beside other ways to run a loop; `reporting` watches
-//! free memory go back to the host; `scaling` has the sources' tables of times by threads;
-//! `simulate` says what more CPUs would do than this host has.
+//! `contig` moves memory and puts it beside a plain copy; `longest` looks for the longest call, on
+//! a machine that is `watched`; `hugepages` fills and empties pools; `jobs` puts parallel jobs
+//! beside other ways to run a loop; `reporting` watches free memory go back to the host; `scaling`
+//! has the sources' tables of times by threads; `simulate` says what more CPUs would do than this
+//! host has.
 
 mod all;
 pub mod alloc;
 pub mod bring_up;
 pub mod common;
+pub mod contig;
 pub mod fragment;
 pub mod host;
 pub mod hugepages;
@@ -53,6 +55,7 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::Alloc(options) => (alloc::section(options.quick)?, options.json),
         Bench::Longest(options) => (longest::section(options.quick)?, options.json),
         Bench::Fragment(options) => (fragment::section(options.quick)?, options.json),
+        Bench::Contig(options) => (contig::section(options.quick)?, options.json),
         Bench::Traffic(options) => (traffic::section(options.quick)?, options.json),
         Bench::Init(BenchInit { table: true, common }) => {
             (scaling::section(Where::Hosted, common.quick)?, common.json)

@@ -169,6 +169,7 @@ tables! {
     "alloc" alloc: Alloc,
     "bring-up" bring_up: BringUp,
     "compare" compare: Compare,
+    "contig" contig: Contig,
     "fault" fault: Fault,
     "fragment" fragment: Fragment,
     "hugepages" hugepages: Hugepages,
@@ -199,6 +200,12 @@ fields! {
         machine: String, threads: u64, tables: String,
         bring_up_us: Spread, first_alloc_us: Spread,
         metadata_bytes: Measured<u64>, metadata_ratio: Measured<f64>, managed_gib: Measured<f64>,
+    }
+    /// Memory that moves.
+    Contig {
+        what: String, managed_gib: u64, runs: Measured<u64>,
+        call_us: Spread, moved_pages: Spread, copy_ratio: Spread, ideal_ratio: Spread,
+        whole_before_percent: Spread, whole_after_percent: Spread,
     }
     /// A workload that allocates, with reports or without.
     Fault {

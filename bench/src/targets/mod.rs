@@ -31,6 +31,7 @@ macro_rules! targets {
     (@ limit $limit:expr) => { Some($limit) };
 }
 pub mod alloc;
+pub mod contig;
 pub mod guest;
 pub mod hugepages;
 pub mod init;
@@ -55,6 +56,7 @@ type Measure = fn(&Rows) -> Vec<Sample>;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Area {
     Allocation,
+    Moving,
     Jobs,
     BringUp,
     Map,
@@ -69,6 +71,7 @@ impl Area {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allocation => "Allocation",
+            Self::Moving => "Memory that moves",
             Self::Jobs => "Jobs",
             Self::BringUp => "Bring-up (on-demand)",
             Self::Map => "The memory map",
