@@ -12,6 +12,7 @@ use super::vacate::{Budget, VacateError};
 use super::{ContiguousRequest, GradeError};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
+use crate::manager::owned::Frames;
 use crate::manager::request::{AllocateError, Request};
 use crate::manager::state::Manager;
 use crate::manager::state::areas::{Area, AreaCounts, AreaName, MOST_AREAS};
@@ -82,38 +83,48 @@ impl fmt::Display for AreaError {
 
 impl core::error::Error for AreaError {}
 
-impl<P: Platform> Moving<'_, P> {
+impl<'m, P: Platform> Moving<'m, P> {
     /// Sets blocks aside as an area; returns its number. They are free, or what is in them can be
     /// moved; who gets them from now on, too. An area is for ever.
     ///
     /// # Errors
     /// [`AreaError`].
     pub fn create_area(self, name: AreaName, range: BlockRange) -> Result<usize, AreaError> {
-        let manager = self.manager;
-        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        let number = self.choose_place(Area::new(name, pages))?;
-        let place = &manager.moving.areas[number];
+        let bits = self.bitmap_of(u64::from(range.blocks()) * PAGES_PER_BLOCK)?;
+        self.set_aside(name, range, &mut Some(bits))
+    }
+
+    /// Memory for the bitmap of an area, which outlives it.
+    fn bitmap_of(self, pages: u64) -> Result<Frames<'m, P>, AreaError> {
         let request = Request {
             migrate_type: MigrateType::Unmovable,
             zeroed: true,
-            ..Request::pages((pages.pages() / 8).div_ceil(PAGE_SIZE).max(1))
+            ..Request::pages((pages / 8).div_ceil(PAGE_SIZE).max(1))
         };
-        let made = manager.frames(&request).map_err(AreaError::Memory).and_then(|bits| {
-            self.set_grade(range, Grade::Removable).map_err(AreaError::Grade).map(|()| bits)
-        });
-        let mut place = place.lock(manager.platform);
-        match made {
-            Ok(bits) => {
-                let bits = bits.into_words();
-                place.as_mut().into_iter().for_each(|area| area.make(bits));
-                drop(place);
-                count(&manager.moving.area_pages, pages.pages());
-            }
-            Err(error) => {
-                *place = None;
-                return Err(error);
-            }
+        self.manager.frames(&request).map_err(AreaError::Memory)
+    }
+
+    /// [`create_area`](Self::create_area) with the bitmap, which is left where it fails.
+    fn set_aside(
+        self,
+        name: AreaName,
+        range: BlockRange,
+        bits: &mut Option<Frames<'m, P>>,
+    ) -> Result<usize, AreaError> {
+        let manager = self.manager;
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        let number = self.choose_place(Area::new(name, pages))?;
+        let set = self.set_grade(range, Grade::Removable).map_err(AreaError::Grade);
+        let mut place = manager.moving.areas[number].lock(manager.platform);
+        if let Err(error) = set {
+            *place = None;
+            return Err(error);
         }
+        if let (Some(area), Some(bits)) = (place.as_mut(), bits.take()) {
+            area.make(bits.into_words());
+        }
+        drop(place);
+        count(&manager.moving.area_pages, pages.pages());
         Ok(number)
     }
 
@@ -311,26 +322,23 @@ impl<P: Platform> Manager<P> {
         };
         let Ok(blocks) = u32::try_from(pages / PAGES_PER_BLOCK) else { return false };
         let moving = self.moving();
-        let at = |start: BlockNumber| {
-            start.0.checked_add(blocks).is_some_and(|end| {
-                let range = BlockRange { start, end: BlockNumber(end) };
-                moving.create_area(name, range).is_ok()
-            })
+        // Before a place is looked for, or it might come to lie there.
+        let Ok(bits) = moving.bitmap_of(pages) else { return false };
+        let mut bits = Some(bits);
+        let mut at = |start: BlockNumber| {
+            let end = BlockNumber(start.0.saturating_add(blocks));
+            moving.set_aside(name, BlockRange { start, end }, &mut bits)
         };
         let Some(within) = area.within else {
             let mut request = ContiguousRequest { node, ..ContiguousRequest::new(pages) };
             while let Ok(found) = moving.find_contiguous(&request) {
-                let start = BlockNumber::containing(found.start);
-                let end = BlockNumber(start.0.saturating_add(blocks));
-                match moving.create_area(name, BlockRange { start, end }) {
+                match at(BlockNumber::containing(found.start)) {
                     Ok(_) => return true,
                     // What another area lends is as free as anything else.
                     Err(AreaError::Overlaps(other)) => {
                         let Some((_, taken, _)) = moving.area(other) else { return false };
                         request.max_address = taken.start.address();
                     }
-                    // What came to lie there, as its own bitmap may, stays.
-                    Err(AreaError::Grade(_)) => request.max_address = found.start.address(),
                     Err(_) => return false,
                 }
             }
@@ -341,6 +349,6 @@ impl<P: Platform> Manager<P> {
         let last = (within.end / block_bytes).saturating_sub(u64::from(blocks));
         (first..=last)
             .filter_map(|block| u32::try_from(block).ok())
-            .any(|block| at(BlockNumber(block)))
+            .any(|block| at(BlockNumber(block)).is_ok())
     }
 }
