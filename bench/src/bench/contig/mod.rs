@@ -162,7 +162,7 @@ fn ideal(mut used: Vec<u64>, blocks: u64) -> u64 {
 /// The range begins at five eighths of memory, behind a PC's hole, and what is behind it has room.
 fn vacating(ours: &Ours<'_>, scale: &Scale, seed: u64) -> Result<Vec<Run>, Error> {
     let objects = Objects::fill(ours)?;
-    let block_pages = |mib: u64| mib * MIB >> 12;
+    let block_pages = |mib: u64| (mib * MIB) >> 12;
     let start = BlockNumber::containing(Pfn(block_pages(scale.gib * 640)));
     let blocks = u32::try_from(block_pages(scale.vacated_mib) / PAGES_PER_BLOCK).map_err(failed)?;
     let range = BlockRange { start, end: BlockNumber(start.0 + blocks) };
@@ -210,7 +210,7 @@ fn getting(ours: &Ours<'_>, scale: &Scale, seed: u64) -> Result<Vec<Run>, Error>
     let mut runs = Vec::new();
     for mib in [64, scale.long_mib] {
         let (before, places) = (ours.manager().moving().events(), objects.places());
-        let request = ContiguousRequest::new(mib * MIB >> 12);
+        let request = ContiguousRequest::new((mib * MIB) >> 12);
         let (got, call_us) = timed(|| moving.allocate_contiguous(&request, Budget::UNLIMITED));
         // It stays in use until the machine is gone.
         got.map_err(failed)?;
@@ -240,7 +240,7 @@ fn searching(ours: &Ours<'_>, repetitions: u64) -> Result<Vec<Run>, Error> {
         }
     }
     manager.drain().map_err(failed)?;
-    let request = ContiguousRequest::new(64 * MIB >> 12);
+    let request = ContiguousRequest::new((64 * MIB) >> 12);
     let mut runs = Vec::new();
     for _ in 0..repetitions {
         let (found, us) = timed(|| {
