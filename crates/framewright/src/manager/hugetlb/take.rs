@@ -192,10 +192,12 @@ impl<P: Platform> Pool<'_, P> {
     /// [`take_pages`](Self::take_pages) with debug hooks: each page is an allocation of its own.
     fn take_singly(&self, taken: &mut Taken, node: NodeId, most: u64) {
         let size = self.size;
+        // Pools have no memory with a grade, which movable requests would be given.
+        let has_grades = self.manager.zones.iter().any(|zone| zone.graded_pages() != 0);
+        let migrate_type = if has_grades { MigrateType::Unmovable } else { MigrateType::Movable };
         let request = Request {
             node: NodeChoice::Exact(node),
-            // Pools have no memory with a grade.
-            migrate_type: MigrateType::Unmovable,
+            migrate_type,
             fail_fast: true,
             ..Request::new(size.order())
         };
