@@ -163,7 +163,7 @@ impl<P: Platform> Manager<P> {
         for &mark in marks {
             for zone in self.zonelist(search) {
                 if zone.span().end.address() <= search.max_address {
-                    let keep = self.keeps(mark, zone, (search.highest, search.migrate_type));
+                    let keep = self.keeps(mark, zone, search);
                     loop {
                         let got = zone.allocate_bulk(
                             self.platform,

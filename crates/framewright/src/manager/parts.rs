@@ -78,32 +78,28 @@ impl<P: Platform> Manager<P> {
         missing == 0 || part.parts() != 1 && self.missing_beside(part, missing) == 0
     }
 
-    /// Pages that a request for zones up to `highest` leaves free in a part. What is withheld there
+    /// What a request leaves free in all of a zone: its mark and reserve, and what is not for it.
+    #[inline]
+    fn keeps_of_all(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
+        mark.keeps_of_all(part, search.highest) + self.out_of_reach(part, search.migrate_type)
+    }
+
+    /// Pages that a request leaves free in a part. What is withheld there
     /// counts as left: it comes up when it is wanted.
-    pub(super) fn keeps(
-        &self,
-        mark: Mark,
-        part: &Zone,
-        (highest, migrate_type): (ZoneKind, MigrateType),
-    ) -> u64 {
-        let all = mark.keeps_of_all(part, highest) + self.out_of_reach(part, migrate_type);
+    pub(super) fn keeps(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
+        let all = self.keeps_of_all(mark, part, search);
         let all = all.saturating_sub(part.deferred_pages());
         if part.parts() == 1 { all } else { self.missing_beside(part, all) }
     }
 
     /// [`keeps`](Self::keeps) for a refill; more where that makes no difference to one.
     #[inline]
-    pub(super) fn keeps_of_refill(
-        &self,
-        mark: Mark,
-        part: &Zone,
-        migrate_type: MigrateType,
-    ) -> u64 {
-        let all = mark.keeps_of_all(part, ZoneKind::Normal) + self.out_of_reach(part, migrate_type);
+    pub(super) fn keeps_of_refill(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
+        let all = self.keeps_of_all(mark, part, search);
         if part.parts() != 1 && part.free_pages() >= all.saturating_add(MOST_REFILL_PAGES) {
             return all;
         }
-        self.keeps(mark, part, (ZoneKind::Normal, migrate_type))
+        self.keeps(mark, part, search)
     }
 
     /// Whether a run of `order` may leave a part.
@@ -119,9 +115,7 @@ impl<P: Platform> Manager<P> {
         let withheld = part.deferred_pages();
         let left = (withheld + part.free_pages() + of_spare).checked_sub(order.pages());
         let Some(left) = left else { return false };
-        let keeps =
-            mark.keeps_of_all(part, search.highest) + self.out_of_reach(part, search.migrate_type);
-        let missing = keeps.saturating_sub(left);
+        let missing = self.keeps_of_all(mark, part, search).saturating_sub(left);
         missing == 0 || part.parts() != 1 && self.missing_beside(part, missing) == 0
     }
 

@@ -205,7 +205,7 @@ impl<P: Platform> Manager<P> {
             if zone.free_pages() + zone.descriptor_pages() < order.pages() {
                 return None;
             }
-            let keep = self.keeps_of_refill(mark, zone, migrate_type);
+            let keep = self.keeps_of_refill(mark, zone, &search);
             let wanted = Refill { order, migrate_type, most: runs, keep_pages: keep };
             zone.refill(self.platform, cache, &wanted)
         };

@@ -58,9 +58,12 @@ pub(crate) enum Occupied {
     Held(Held),
 }
 
-fn set(bits: &mut FrameBits, frame: usize) {
-    if let Some(word) = bits.get_mut(frame / 64) {
-        *word |= 1 << (frame % 64);
+/// Sets the bits of frames, as far as the block has them.
+pub(crate) fn set_frames(bits: &mut FrameBits, frames: Range<usize>) {
+    for frame in frames {
+        if let Some(word) = bits.get_mut(frame / 64) {
+            *word |= 1 << (frame % 64);
+        }
     }
 }
 
@@ -71,6 +74,16 @@ pub(crate) struct Fullness {
     /// Frames that somebody has, or a CPU's cache.
     pub(crate) in_use: u64,
     pub(crate) free: u64,
+}
+
+/// What [`Zone::take_in_block`] is to take.
+pub(crate) struct InBlock<'a> {
+    pub(crate) segment: &'a Segment,
+    pub(crate) index: u32,
+    /// Of the block.
+    pub(crate) migrate_type: MigrateType,
+    /// Of the runs, below 9.
+    pub(crate) order: Order,
 }
 
 impl Fullness {
@@ -145,16 +158,15 @@ impl Zone {
         true
     }
 
-    /// Takes runs of `order`, below 9, out of one split block of a type, as many as `out` has room
-    /// for; returns how many. None where it is not one from which frames are handed out.
+    /// Takes runs out of one split block, as many as `out` has room for; returns how many. None
+    /// where it is not one from which frames are handed out.
     pub(crate) fn take_in_block<P: Platform>(
         &self,
         platform: &P,
-        block: (&Segment, u32),
-        of: (Order, MigrateType),
+        wanted: &InBlock<'_>,
         out: &mut [Pfn],
     ) -> usize {
-        let ((segment, index), (order, migrate_type)) = (block, of);
+        let &InBlock { segment, index, migrate_type, order } = wanted;
         let mut locked = self.lock(platform);
         let table = locked.buddy.table;
         if !table.is_ready(index)
@@ -274,14 +286,14 @@ impl LockedZone {
                 .map(|managed| !managed);
         }
         if let Some(held) = self.descriptor_frames_of(index) {
-            held.iter().for_each(|frame| set(&mut frames.descriptors, frame));
+            held.iter().for_each(|frame| set_frames(&mut frames.descriptors, frame..frame + 1));
         }
         if state.has(BlockState::REPORTING) {
             let is_out =
                 |&frame: &usize| self.in_flight.first_in(index, &(frame..frame + 1)).is_some();
             (0..FreeMap::<8>::PAGES)
                 .filter(is_out)
-                .for_each(|frame| set(&mut frames.reporting, frame));
+                .for_each(|frame| set_frames(&mut frames.reporting, frame..frame + 1));
         }
         frames.in_use = core::array::from_fn(|word| {
             !(free[word]

@@ -1,5 +1,5 @@
 //! Memory that is set aside for contiguous requests and lent to movable ones meanwhile (Linux's
-//! CMA): when these take it, and what others see of it.
+//! CMA): when these take it. What others see of it is in `grade`.
 
 /// Whether a request that may use the reserve takes from it first: when more than half of what is
 /// free lies there, so that reserve and rest become full together (Linux: `mm/page_alloc.c`,
@@ -8,14 +8,6 @@
 #[must_use]
 pub const fn takes_reserve_first(free_pages: u64, free_reserve_pages: u64) -> bool {
     free_reserve_pages > free_pages / 2
-}
-
-/// What is free to a request that may not use the reserve. This, instead of all that is free, is
-/// what it compares with a zone's marks (Linux: `mm/page_alloc.c`,
-/// `__zone_watermark_unusable_free`).
-#[must_use]
-pub const fn free_without_reserve(free_pages: u64, free_reserve_pages: u64) -> u64 {
-    free_pages.saturating_sub(free_reserve_pages)
 }
 
 #[cfg(test)]
@@ -39,28 +31,19 @@ mod tests {
         }
     }
 
-    #[test]
-    fn others_do_not_see_the_reserve() {
-        let mark_pages = 20;
-        assert!(free_without_reserve(1000, 990) <= mark_pages, "an unmovable request fails");
-        assert!(free_without_reserve(1000, 979) > mark_pages);
-        // Counters that are read one after the other need not fit together.
-        assert_eq!(free_without_reserve(10, 11), 0);
-    }
-
     proptest! {
         /// Single pages are taken until none is left, from where the rule says.
         #[test]
         fn both_become_empty_together(reserve in 0_u64..2000, rest in 0_u64..2000) {
             let (mut left, mut reserve_left) = (reserve + rest, reserve);
             while left != 0 {
-                let others = free_without_reserve(left, reserve_left);
+                let others = left - reserve_left;
                 let from_reserve = others == 0 || takes_reserve_first(left, reserve_left);
                 prop_assert!(!from_reserve || reserve_left != 0);
                 left -= 1;
                 reserve_left -= u64::from(from_reserve);
                 // Once level they stay so.
-                let others = free_without_reserve(left, reserve_left);
+                let others = left - reserve_left;
                 prop_assert!(reserve_left.abs_diff(others) <= reserve.abs_diff(rest).max(1));
             }
             prop_assert_eq!(reserve_left, 0);

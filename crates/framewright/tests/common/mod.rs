@@ -6,10 +6,10 @@ pub mod reporting_rig;
 
 use framewright::parameters::{Pages, Policy};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
-use framewright::vmemmap_space::BlockNumber;
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::Counts;
 use framewright::zone::MigrateType;
-use framewright::{BringUp, BringUpError, Manager, Parameters};
+use framewright::{BringUp, BringUpError, Manager, Parameters, Request};
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::collections::BTreeMap;
 
@@ -244,4 +244,25 @@ pub fn order(order: u8) -> Order {
 /// `blocks` blocks from `start` on.
 pub fn part(start: PfnRange, first: u64, blocks: u64) -> PfnRange {
     PfnRange::new(start.start.0 + first * 512, start.start.0 + (first + blocks) * 512)
+}
+
+/// So many blocks from `start` on.
+pub fn blocks(start: u32, count: u32) -> BlockRange {
+    BlockRange::new(start, start + count)
+}
+
+/// Free pages that only movable requests may have.
+pub fn graded(manager: &Fake) -> u64 {
+    manager.zones().iter().map(framewright::zone::Zone::graded_pages).sum()
+}
+
+/// A request for what cannot be moved.
+pub fn unmovable(order: Order) -> Request {
+    Request { migrate_type: MigrateType::Unmovable, ..Request::new(order) }
+}
+
+/// Whether any of a run lies in blocks.
+pub fn is_in(range: BlockRange, run: PfnRange) -> bool {
+    let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+    !run.intersection(pages).is_empty()
 }

@@ -1,10 +1,13 @@
 //! Grades of blocks: memory that only what can be moved may have, by the block and at any time.
 
-use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled, with_pages};
+use crate::common::{
+    Fake, blocks, bring_up_with, check, gib, graded, is_in, mib, order, parameters, settled,
+    unmovable, with_pages,
+};
 use framewright::manager::{Budget, GradeError, ObstacleKind};
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
-use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::{Grade, MigrateType};
 use framewright::{AllocateError, Request};
 use framewright_testkit::workload::{Handle, Handles};
@@ -13,23 +16,6 @@ use framewright_testkit::{FakeMachine, Owner};
 fn machine(size_mib: u64, pages: Pages) -> Fake {
     let machine = FakeMachine::builder().ram(mib(0, size_mib)).build();
     bring_up_with(machine, &[], &with_pages(pages)).expect("bring-up")
-}
-
-fn blocks(start: u32, count: u32) -> BlockRange {
-    BlockRange::new(start, start + count)
-}
-
-fn graded(manager: &Fake) -> u64 {
-    manager.zones().iter().map(framewright::zone::Zone::graded_pages).sum()
-}
-
-fn unmovable(order: Order) -> Request {
-    Request { migrate_type: MigrateType::Unmovable, ..Request::new(order) }
-}
-
-fn is_in(range: BlockRange, run: PfnRange) -> bool {
-    let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-    !run.intersection(pages).is_empty()
 }
 
 #[test]

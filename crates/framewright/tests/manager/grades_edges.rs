@@ -1,7 +1,10 @@
 //! Where grades meet the rest: short ways, pools, places by address, other settings at bring-up,
 //! and several CPUs that change them.
 
-use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
+use crate::common::{
+    Fake, blocks, bring_up_with, check, gib, graded, is_in, mib, order, parameters, settled,
+    unmovable,
+};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::{AreaError, AreaName, Budget, GradeError, Shortfall};
 use framewright::parameters::Pages;
@@ -20,23 +23,6 @@ fn fake(machine: &'static FakeMachine, line: &str) -> Fake {
 
 fn machine(size_mib: u64, line: &str) -> Fake {
     fake(FakeMachine::builder().ram(mib(0, size_mib)).build(), line)
-}
-
-fn blocks(start: u32, count: u32) -> BlockRange {
-    BlockRange::new(start, start + count)
-}
-
-fn graded(manager: &Fake) -> u64 {
-    manager.zones().iter().map(framewright::zone::Zone::graded_pages).sum()
-}
-
-fn unmovable(order: Order) -> Request {
-    Request { migrate_type: MigrateType::Unmovable, ..Request::new(order) }
-}
-
-fn is_in(range: BlockRange, run: PfnRange) -> bool {
-    let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-    !run.intersection(pages).is_empty()
 }
 
 fn name(text: &str) -> AreaName {

@@ -2,7 +2,7 @@
 //! leaves nothing behind. Without page descriptors and with.
 
 use crate::common::{
-    Fake, bring_up_with, check, descriptor_frames_of, gib, mib, order, plain_with_pages,
+    Fake, blocks, bring_up_with, check, descriptor_frames_of, gib, mib, order, plain_with_pages,
 };
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
@@ -17,10 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 const BOTH: [Pages; 2] = [Pages::None, Pages::Inside];
-
-fn blocks(start: u32, count: u32) -> BlockRange {
-    BlockRange::new(start, start + count)
-}
 
 fn frames(range: BlockRange) -> PfnRange {
     PfnRange { start: range.start.start(), end: range.end.start() }

@@ -2,7 +2,8 @@
 //! are stamped by handle, so that a move that lost something is found.
 
 use crate::common::{
-    Fake, bring_up_with, check, gib, idle_pages, is_careful, mib, order, settled, with_pages,
+    Fake, blocks, bring_up_with, check, gib, idle_pages, is_careful, mib, order, settled,
+    with_pages,
 };
 use framewright::manager::{
     Budget, CompactError, ContiguousError, ContiguousRequest, Obstacle, ObstacleKind, RangeError,
@@ -24,10 +25,6 @@ const BOTH: [Pages; 2] = [Pages::None, Pages::Inside];
 fn machine(size_mib: u64, pages: Pages) -> Fake {
     let machine = FakeMachine::builder().ram(mib(0, size_mib)).build();
     bring_up_with(machine, &[], &with_pages(pages)).expect("bring-up")
-}
-
-fn blocks(start: u32, count: u32) -> BlockRange {
-    BlockRange::new(start, start + count)
 }
 
 fn pages_of(range: BlockRange) -> PfnRange {

@@ -2,7 +2,7 @@
 //! should be.
 
 use crate::common::{
-    Fake, bring_up_with, check, gib, idle_pages, mib, order, plain_with_pages, settled,
+    Fake, blocks, bring_up_with, check, gib, idle_pages, mib, order, plain_with_pages, settled,
 };
 use framewright::manager::{
     Budget, CompactError, ContiguousRequest, Obstacle, ObstacleKind, RangeError, VacateError,
@@ -21,10 +21,6 @@ fn fake(machine: &'static FakeMachine, line: &str, pages: Pages) -> Fake {
     let mut parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
     parameters.pages = pages;
     bring_up_with(machine, &[], &parameters).expect("bring-up")
-}
-
-fn blocks(start: u32, count: u32) -> BlockRange {
-    BlockRange::new(start, start + count)
 }
 
 fn random(seed: &mut u64) -> u64 {

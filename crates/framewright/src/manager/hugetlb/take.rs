@@ -7,7 +7,7 @@ use crate::block::{Chain, MigrateType, PageList};
 use crate::hugetlb::Taken;
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::pool::Pool;
-use crate::manager::request::{AllocateError, Mark, ORDINARY, Request};
+use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::pools::{PoolBatch, PoolVmemmap};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
@@ -131,20 +131,15 @@ impl<P: Platform> Pool<'_, P> {
         let mut left = most;
         // Sections that are taken whole give up their map without a page table.
         let least = if self.manager.hugetlb().optimizes_vmemmap() { SECTION } else { size.order() };
+        // Pools have no memory with a grade.
+        let search = Search::near(node, MigrateType::Unmovable);
         for &mark in marks {
             for (slot, zone) in self.manager.hugetlb().node_zones(node) {
                 while left != 0 && taken.has_room(slot) {
                     let mut note = |run| taken.note(slot, run);
                     let (keep, most) = match self.spared_at_boot(mark) {
                         Some(spared) => (0, left.min(spared)),
-                        None => (
-                            {
-                                // Pools have no memory with a grade.
-                                let of = (ZoneKind::Normal, MigrateType::Unmovable);
-                                self.manager.keeps(mark, zone, of)
-                            },
-                            left,
-                        ),
+                        None => (self.manager.keeps(mark, zone, &search), left),
                     };
                     let list = zone.take_for_pool(
                         self.manager.platform,

@@ -7,7 +7,7 @@
 //! what is free in all others: no choice makes more blocks whole or moves less for as many.
 //!
 //! ```text
-//!   1 count     n(u), without the lock             8 KiB on the stack
+//!   1 count     n(u), without the lock             4 KiB on the stack
 //!   2 choose    u <= limit are sources, the others targets
 //!   3 move      source by source, ascending; targets from the other end of the zone
 //! ```
@@ -25,7 +25,8 @@ use crate::manager::state::moving::{Mover, MovingEvents};
 use crate::manager::state::pressure::count;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
-use crate::zone::{Fullness, Occupied, Segment, Zone};
+use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
+use crate::zone::{Fullness, InBlock, Occupied, Segment, Zone};
 use core::fmt;
 use core::ops::Range;
 
@@ -151,11 +152,25 @@ impl Plan {
     }
 }
 
-/// Blocks with as many frames in use.
+/// Blocks with as many frames in use. Small, as there are 513 of it on the stack.
 #[derive(Clone, Copy, Default)]
 struct Alike {
     blocks: u32,
-    free: u64,
+    /// Of these, those that hold descriptors inside and so have less free.
+    described: u32,
+}
+
+impl Alike {
+    fn note(&mut self, found: Fullness) {
+        self.blocks += 1;
+        self.described += u32::from(found.in_use + found.free != PAGES_PER_BLOCK);
+    }
+
+    /// What is free in one, rounded up.
+    fn free(self, used: u64) -> u64 {
+        let all = self.described == self.blocks;
+        PAGES_PER_BLOCK - used - if all { VMEMMAP_PAGES_PER_BLOCK } else { 0 }
+    }
 }
 
 /// What came of a plan.
@@ -168,16 +183,14 @@ struct Made {
 impl Plan {
     /// The one that makes most blocks whole, `most` at most; nothing where none can be.
     fn of(zone: &'static Zone, migrate_type: MigrateType, most: u64) -> Option<Self> {
-        // Blocks by frames in use, and what is free in all of them: a block that holds descriptors
-        // has less.
+        // Blocks by frames in use, and what is free in all of them.
         let mut alike = [Alike::default(); COUNTS];
         let mut room = 0;
         for segment in zone.segments() {
             zone.for_each_split(segment.indices(), migrate_type, &mut |found: Fullness| {
                 let used = usize::try_from(found.in_use).unwrap_or(usize::MAX);
                 if let Some(alike) = alike.get_mut(used) {
-                    alike.blocks += 1;
-                    alike.free += found.free;
+                    alike.note(found);
                     room += found.free;
                 }
                 true
@@ -191,7 +204,7 @@ impl Plan {
             if alike.blocks == 0 {
                 continue;
             }
-            let free = alike.free.div_ceil(u64::from(alike.blocks));
+            let free = alike.free(used);
             for number in 0..u64::from(alike.blocks) {
                 let left = room.saturating_sub(free);
                 if chosen == most || to_move + used > left {
@@ -331,9 +344,9 @@ impl Fullest<'_> {
                 && !self.plan.is_source(found)
                 && found.free >= order.pages()
             {
-                let of = (order, self.plan.migrate_type);
-                let taken =
-                    self.plan.zone.take_in_block(manager.platform, (segment, index), of, out);
+                let migrate_type = self.plan.migrate_type;
+                let wanted = InBlock { segment, index, migrate_type, order };
+                let taken = self.plan.zone.take_in_block(manager.platform, &wanted, out);
                 if taken != 0 {
                     return taken;
                 }

@@ -12,7 +12,7 @@ use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FrameBits, FreeError, Occupied, UsedFrames};
+use crate::zone::{FrameBits, FreeError, Occupied, UsedFrames, set_frames};
 use core::panic::Location;
 
 /// Where runs are moved to.
@@ -66,20 +66,16 @@ pub(super) struct Mission<'m, P: Platform> {
     naming: Naming<'m>,
 }
 
-/// Frames of one block that were moved and are freed together.
-#[derive(Default)]
-pub(super) struct Moved {
-    bits: FrameBits,
-}
-
-impl Moved {
-    fn add(&mut self, offset: usize, pages: u64) {
-        for frame in offset..offset + usize::try_from(pages).unwrap_or(0) {
-            if let Some(word) = self.bits.get_mut(frame / 64) {
-                *word |= 1 << (frame % 64);
-            }
-        }
-    }
+/// What came of a frame that somebody has.
+enum At {
+    /// The run that it is a part of was moved, and what it was is to be freed.
+    Moved(PfnRange),
+    /// The run is gone, or stays and was named.
+    Done(PfnRange),
+    /// It is being freed.
+    Free,
+    /// It stays, and is to be named.
+    Stays(ObstacleKind),
 }
 
 impl<'m, P: Platform> Mission<'m, P> {
@@ -148,12 +144,6 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.count_refusal(run, kind);
     }
 
-    /// A run that is not begun again.
-    fn refuse_run(&mut self, run: PfnRange, kind: ObstacleKind) {
-        self.refused = run;
-        self.refuse(run, kind);
-    }
-
     fn refuse_frame(&mut self, pfn: Pfn, kind: ObstacleKind) {
         if self.naming.add_frame(pfn, kind) {
             self.count_refusal(PfnRange { start: pfn, end: pfn.add(1) }, kind);
@@ -180,31 +170,51 @@ impl<'m, P: Platform> Mission<'m, P> {
                 continue;
             }
             for offset in offsets(bits, part) {
-                self.refuse_frame(Pfn(part.start.0 & !(PAGES_PER_BLOCK - 1)).add(offset), kind);
+                self.refuse_frame(BlockNumber::containing(part.start).start().add(offset), kind);
             }
         }
+    }
+
+    /// Moves the run that a frame is a part of, if it is one and was not refused just now. Nothing
+    /// when the budget is used up.
+    fn move_at(&mut self, pfn: Pfn, targets: &mut dyn Targets<P>) -> Option<At> {
+        let occupant = self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn));
+        let run = match occupant {
+            Occupant::Movable(run) if run == self.refused || is_plausible(run, pfn) => run,
+            Occupant::Free => return Some(At::Free),
+            other => return Some(At::Stays(kind_of(other))),
+        };
+        if run == self.refused {
+            return Some(At::Done(run));
+        }
+        match self.move_run(run, targets) {
+            Ok(true) => return Some(At::Moved(run)),
+            Ok(false) => {}
+            Err(Stopped::Budget) => return None,
+            Err(Stopped::Refused(kind)) => {
+                self.refused = run;
+                self.refuse(run, kind);
+            }
+        }
+        Some(At::Done(run))
     }
 
     /// Moves what a block was allocated as, or the part of it that has one owner.
     fn move_whole(&mut self, at: Pfn, whole: PfnRange, targets: &mut dyn Targets<P>) -> Next {
         count(&self.manager.moving.counters.scanned_pages, whole.end.0 - at.0);
-        match self.occupant(at) {
-            Occupant::Movable(run) if run == self.refused => Next::From(run.end.max(at.add(1))),
-            Occupant::Movable(run) if is_plausible(run, at) => {
-                match self.move_run(run, targets) {
-                    Ok(true) => self.free(run),
-                    Ok(false) => {}
-                    Err(Stopped::Budget) => return Next::Stop,
-                    Err(Stopped::Refused(kind)) => self.refuse_run(run, kind),
-                }
-                Next::From(run.end)
+        Next::From(match self.move_at(at, targets) {
+            None => return Next::Stop,
+            Some(At::Moved(run)) => {
+                self.free(run);
+                run.end
             }
-            Occupant::Free => Next::From(whole.end),
-            other => {
-                self.refuse(PfnRange { start: at, end: whole.end }, kind_of(other));
-                Next::From(whole.end)
+            Some(At::Done(run)) => run.end,
+            Some(At::Free) => whole.end,
+            Some(At::Stays(kind)) => {
+                self.refuse(PfnRange { start: at, end: whole.end }, kind);
+                whole.end
             }
-        }
+        })
     }
 
     /// Moves frames of a split block, those of `bits` in its part, and frees them together.
@@ -214,45 +224,39 @@ impl<'m, P: Platform> Mission<'m, P> {
         bits: &FrameBits,
         targets: &mut dyn Targets<P>,
     ) -> Next {
-        let base = Pfn(block.part.start.0 & !(PAGES_PER_BLOCK - 1));
-        let mut moved = Moved::default();
+        let all = block.all();
+        let mut moved = FrameBits::default();
         let mut done = block.part.start;
         let mut scanned = 0;
-        let mut next = Next::From(block.part.end);
+        let mut is_stopped = false;
         for offset in offsets(bits, block.part) {
-            let pfn = base.add(offset);
+            let pfn = all.start.add(offset);
             if pfn < done {
                 continue;
             }
             scanned += 1;
-            match self.occupant(pfn) {
-                Occupant::Movable(run) if run == self.refused => done = run.end,
-                Occupant::Movable(run) if is_plausible(run, pfn) => {
-                    match self.move_run(run, targets) {
-                        Ok(true) if run.start >= base && run.end.0 <= base.0 + PAGES_PER_BLOCK => {
-                            let offset = usize::try_from(run.start.0 - base.0).unwrap_or(0);
-                            moved.add(offset, run.pages());
-                        }
-                        Ok(true) => self.free(run),
-                        Ok(false) => {}
-                        Err(Stopped::Budget) => {
-                            next = Next::Stop;
-                            break;
-                        }
-                        Err(Stopped::Refused(kind)) => self.refuse_run(run, kind),
+            match self.move_at(pfn, targets) {
+                None => {
+                    is_stopped = true;
+                    break;
+                }
+                Some(At::Moved(run)) => {
+                    if run.intersection(all) == run {
+                        let place = |pfn: Pfn| usize::try_from(pfn.0 - all.start.0).unwrap_or(0);
+                        set_frames(&mut moved, place(run.start)..place(run.end));
+                    } else {
+                        self.free(run);
                     }
                     done = run.end;
                 }
-                Occupant::Free => {}
-                other => self.refuse_frame(pfn, kind_of(other)),
+                Some(At::Done(run)) => done = run.end,
+                Some(At::Free) => {}
+                Some(At::Stays(kind)) => self.refuse_frame(pfn, kind),
             }
         }
         count(&self.manager.moving.counters.scanned_pages, scanned);
-        self.free_moved(block, base, &moved);
-        match next {
-            Next::From(end) => Next::From(end.max(done)),
-            Next::Stop => Next::Stop,
-        }
+        self.free_moved(block, &moved);
+        if is_stopped { Next::Stop } else { Next::From(done.max(block.part.end)) }
     }
 
     /// Moves one run that the caller names, and frees what it was.
@@ -274,10 +278,6 @@ impl<'m, P: Platform> Mission<'m, P> {
                 Err(kind)
             }
         }
-    }
-
-    fn occupant(&self, pfn: Pfn) -> Occupant {
-        self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn))
     }
 
     /// Moves one run; the caller frees what it was. False when it is gone.
@@ -343,19 +343,19 @@ impl<'m, P: Platform> Mission<'m, P> {
 
     /// Frees what was moved out of a block: under one hold of the lock where nobody has to look at
     /// it first.
-    fn free_moved(&mut self, block: &Block, base: Pfn, moved: &Moved) {
-        let all = PfnRange { start: base, end: base.add(PAGES_PER_BLOCK) };
-        if moved.bits == FrameBits::default() {
+    fn free_moved(&mut self, block: &Block, moved: &FrameBits) {
+        let all = block.all();
+        if *moved == FrameBits::default() {
             return;
         }
         if !self.manager.pressure.epoch.wants_attention()
-            && block.piece.zone.free_frames(self.manager.platform, block.index, &moved.bits)
+            && block.piece.zone.free_frames(self.manager.platform, block.index, moved)
         {
             return self.manager.pressure.epoch.note_free();
         }
         let mut run: Option<PfnRange> = None;
-        for offset in offsets(&moved.bits, all) {
-            let pfn = base.add(offset);
+        for offset in offsets(moved, all) {
+            let pfn = all.start.add(offset);
             run = match run {
                 Some(run) if run.end == pfn => Some(PfnRange { end: pfn.add(1), ..run }),
                 other => {
@@ -373,6 +373,14 @@ pub(super) struct Block {
     pub(super) piece: Piece,
     pub(super) index: u32,
     pub(super) part: PfnRange,
+}
+
+impl Block {
+    /// All of its frames.
+    fn all(&self) -> PfnRange {
+        let start = BlockNumber::containing(self.part.start).start();
+        PfnRange { start, end: start.add(PAGES_PER_BLOCK) }
+    }
 }
 
 /// Why a run stays where it is.
@@ -398,7 +406,7 @@ const fn kind_of(occupant: Occupant) -> ObstacleKind {
 
 /// The set bits of a block's map in a part of the block, as offsets in the block.
 pub(super) fn offsets(bits: &FrameBits, part: PfnRange) -> impl Iterator<Item = u64> + '_ {
-    let base = part.start.0 & !(PAGES_PER_BLOCK - 1);
+    let base = BlockNumber::containing(part.start).start().0;
     let (start, end) = (part.start.0 - base, part.end.0 - base);
     (0..)
         .step_by(64)

@@ -136,10 +136,10 @@ impl<P: Platform> Numa<'_, P> {
                 let search = self.search(request, policy, home)?;
                 let range = if policy.mode == PolicyMode::Bind {
                     self.manager
-                        .allocate_within(request, &search, place)
+                        .allocate_within(request, &search, false, place)
                         .map_err(|error| self.refused(error, &search))
                 } else {
-                    self.manager.allocate_rather_within(request, &search, place).map_err(Into::into)
+                    self.manager.allocate_within(request, &search, true, place).map_err(Into::into)
                 };
                 self.placed(range?, search.wanted)
             }
@@ -233,33 +233,23 @@ impl<P: Platform> Numa<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Memory of the nodes that a search allows, by all means.
+    /// Memory of the nodes that a search allows: by all means, or, where they are only preferred,
+    /// if they have some above their marks, and else of any.
     fn allocate_within(
         &self,
         request: &Request,
         search: &Search,
+        are_preferred: bool,
         place: Place,
     ) -> Result<PfnRange, AllocateError> {
         if let Some(taken) = self.cached_of(search.wanted, request) {
             return Ok(taken);
         }
-        let (taken, is_zero) = self.allocate_where(request, search)?;
-        self.hand_out(taken, request.zeroed && !is_zero, place)
-    }
-
-    /// Memory of the nodes that a search allows if they have some above their marks, else of any.
-    fn allocate_rather_within(
-        &self,
-        request: &Request,
-        search: &Search,
-        place: Place,
-    ) -> Result<PfnRange, AllocateError> {
-        if let Some(taken) = self.cached_of(search.wanted, request) {
-            return Ok(taken);
-        }
-        let (taken, is_zero) = match self.allocate_at_once(request, search)? {
+        let at_once = if are_preferred { self.allocate_at_once(request, search)? } else { None };
+        let (taken, is_zero) = match at_once {
             Some(found) => found,
-            None => self.allocate_where(request, &search.anywhere())?,
+            None if are_preferred => self.allocate_where(request, &search.anywhere())?,
+            None => self.allocate_where(request, search)?,
         };
         self.hand_out(taken, request.zeroed && !is_zero, place)
     }
