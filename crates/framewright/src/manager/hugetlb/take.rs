@@ -187,7 +187,8 @@ impl<P: Platform> Pool<'_, P> {
     /// [`take_pages`](Self::take_pages) with debug hooks: each page is an allocation of its own.
     fn take_singly(&self, taken: &mut Taken, node: NodeId, most: u64) {
         let size = self.size;
-        // Pools have no memory with a grade, which movable requests would be given.
+        // Pools have no memory with a grade, which movable requests would be given. Where there is
+        // none, an unmovable request would only give 16 MiB around each page another type.
         let has_grades = self.manager.zones.iter().any(|zone| zone.graded_pages() != 0);
         let migrate_type = if has_grades { MigrateType::Unmovable } else { MigrateType::Movable };
         let request = Request {

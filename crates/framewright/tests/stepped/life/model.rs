@@ -67,6 +67,11 @@ impl Model {
         }
     }
 
+    pub fn is_owned(&self, pfn: Pfn) -> bool {
+        let word = usize::try_from(pfn.0 / 64).expect("small");
+        self.owned[word] >> (pfn.0 % 64) & 1 != 0
+    }
+
     pub fn owned_pages(&self) -> u64 {
         self.owned.iter().map(|word| u64::from(word.count_ones())).sum()
     }

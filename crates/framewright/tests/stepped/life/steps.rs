@@ -8,8 +8,8 @@ use framewright::hugetlb::PoolSize;
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
-use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
+use framewright::zone::{MigrateType, State};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::reporting::Answer;
 use framewright_testkit::{Owner, PoolOwner};
@@ -309,7 +309,15 @@ impl Life {
         let pool = self.manager.pool(size);
         let pages = 1 + self.random.below(4);
         if pool.reserve(pages, framewright::hugetlb::NodeMask::ALL).is_ok() {
-            let taken = pool.allocate(NodeChoice::Any, true).expect("it is promised");
+            let taken = match pool.allocate(NodeChoice::Any, true) {
+                Ok(taken) => taken,
+                Err(error) => {
+                    // What is isolated stays in the pool, counted as free, and is not handed out.
+                    let free = pool.counts().all.free;
+                    assert!(self.isolated_in_pool(size) >= free, "it is promised: {error}");
+                    return pool.unreserve(pages).expect("it is promised still");
+                }
+            };
             if self.random.one_in(2) {
                 pool.commit(taken.start).expect("it is ours");
                 pool.unreserve(pages - 1).expect("it is promised");
@@ -322,6 +330,20 @@ impl Life {
                 pool.unreserve(pages).expect("it is promised again");
             }
         }
+    }
+
+    /// Pages of a pool that nobody has and that are isolated.
+    fn isolated_in_pool(&self, size: PoolSize) -> u64 {
+        let blocks = self.isolated.iter().flat_map(|range| range.start.0..range.end.0);
+        let is_page = |block: &BlockNumber| {
+            let state = self.manager.block_state(*block);
+            block.start().is_aligned(size.order())
+                && state.is_some_and(|state| {
+                    state.is(State::Pool) && state.order() == size.order() && state.is_isolated()
+                })
+                && !self.model.is_owned(block.start())
+        };
+        blocks.map(BlockNumber).filter(is_page).count() as u64
     }
 
     fn demote(&mut self) {
