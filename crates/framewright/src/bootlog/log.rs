@@ -2,7 +2,7 @@
 
 use crate::debug::Aids;
 use crate::firmware::{MapRange, MemoryKind, MemoryMap, MemoryRun, Topology, node_ranges};
-use crate::manager::{Manager, ShuffleSeed};
+use crate::manager::{MOST_AREAS, Manager, ShuffleSeed};
 use crate::parameters::{Parameters, Problem};
 use crate::platform::Platform;
 use crate::units::{NodeId, PAGE_SIZE, PfnRange};
@@ -114,6 +114,24 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
             / 1024,
     ));
     memory_map(log, input.parameters, manager);
+    areas(log, manager);
+}
+
+/// What was set aside for contiguous requests, in Linux's words (`mm/cma.c`), and what was not.
+fn areas<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
+    let moving = manager.moving();
+    for (name, pages, _) in (0..MOST_AREAS).filter_map(|number| moving.area(number)) {
+        log.line(format_args!(
+            "cma: Reserved {} MiB at {:#018x}, area {}",
+            pages.pages() * KIB_PER_PAGE / 1024,
+            pages.start.address(),
+            name.as_str()
+        ));
+    }
+    let failed = moving.failed_area_bytes();
+    if failed != 0 {
+        log.line(format_args!("cma: Failed to reserve {} MiB", failed.div_ceil(1 << 20)));
+    }
 }
 
 /// Logs what became of `memmap_init=`.

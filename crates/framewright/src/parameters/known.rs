@@ -3,6 +3,11 @@
 /// Parameters with a short description each, for a program's help.
 pub const KNOWN: &[(&str, &str)] = &[
     ("careful=on|SEED", "page_owner, poison, and memory taken from random places"),
+    (
+        "cma=SIZE",
+        "an area for contiguous requests, lent to movable ones; @BASE or @BASE-LIMIT says where",
+    ),
+    ("cma_pernuma=SIZE", "such an area on each node; numa_cma=0:SIZE,1:SIZE on some"),
     ("default_hugepagesz=SIZE", "the huge-page size that counts without a size are for: 2M or 1G"),
     (
         "hugepage_alloc_threads=N",
@@ -14,6 +19,7 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("hugetlb_free_vmemmap=on", "pages in pools give up their part of the memory map"),
     ("init_on_alloc=1", "clear memory when it is handed out"),
     ("init_on_free=1", "clear memory when it is freed"),
+    ("kernelcore=SIZE", "memory that is not movable alone, at least; 25% is a part of all"),
     ("mem=SIZE", "use no memory at or above this address"),
     ("memmap=SIZE$START", "reserve memory; `#` marks it as ACPI data, `!` as persistent"),
     (
@@ -26,6 +32,7 @@ pub const KNOWN: &[(&str, &str)] = &[
          are done with theirs",
     ),
     ("min_free_kbytes=N", "memory kept free over all zones"),
+    ("movablecore=SIZE", "memory that only what can be moved may have, at least; 25% as above"),
     (
         "movable_node",
         "keep what cannot be moved out of hot-pluggable memory, as long as there is other",

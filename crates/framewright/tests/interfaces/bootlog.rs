@@ -1,4 +1,4 @@
-//! What the boot log says of huge-page pools.
+//! What the boot log says of huge-page pools and reserve areas.
 
 use crate::common::{bring_up_with, gib, parameters};
 use framewright::bootlog::{self, BootLog};
@@ -27,6 +27,12 @@ fn log_of(line: &str) -> Vec<String> {
         bootlog::parameter_problem(&mut log, problem)
     });
     let manager = bring_up_with(machine, &[], &parameters).expect("comes up");
+    let input = bootlog::Intake {
+        map: machine.map(),
+        topology: machine.topology(),
+        parameters: &parameters,
+    };
+    bootlog::bring_up(&mut log, &input, &manager);
     let fill = manager.hugetlb().fill(&parameters, &HelperPool::on_nodes(&[0, 0, 1, 1]));
     bootlog::huge_pages(&mut log, &fill);
     log.0
@@ -53,4 +59,18 @@ fn areas_of_contiguous_memory_are_refused_and_the_pages_are_given() {
             .any(|line| line.ends_with("registered 1.00 GiB page size, pre-allocated 2 pages")),
         "{log:#?}"
     );
+}
+
+#[test]
+fn what_is_set_aside_and_what_is_not_is_logged() {
+    let log = log_of("cma=64M kernelcore=50%");
+    let area = log.iter().filter(|line| line.starts_with("cma: "));
+    let area: Vec<_> = area.collect();
+    assert!(area.len() == 1 && area[0].starts_with("cma: Reserved 64 MiB at 0x"), "{area:?}");
+    assert!(area[0].ends_with("area reserved"), "{area:?}");
+    assert!(log.iter().any(|line| line.starts_with("  Node 0: 0x")), "{log:#?}");
+    let log = log_of("cma=1T");
+    assert!(log.iter().any(|line| line == "cma: Failed to reserve 1048576 MiB"), "{log:#?}");
+    let log = log_of("");
+    assert!(!log.iter().any(|line| line.starts_with("cma: ")), "{log:#?}");
 }

@@ -171,6 +171,12 @@ impl<'m, P: Platform> Moving<'m, P> {
         self.manager.moving.area_pages.load(crate::sync::table_atomic::Ordering::Relaxed)
     }
 
+    /// Bytes that the command line wanted set aside at bring-up and that could not be.
+    #[must_use]
+    pub const fn failed_area_bytes(self) -> u64 {
+        self.manager.moving.failed_area_bytes
+    }
+
     /// Calls `with` for an area, under its lock.
     fn with_area<R>(
         self,
