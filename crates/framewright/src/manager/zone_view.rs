@@ -6,8 +6,8 @@ use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::units::PfnRange;
 use crate::zone::{
-    BlockRun, Counts, Fault, FreeAreas, Segment, Shuffled, Watermarks, Zone, ZoneEvents, ZoneFlow,
-    ZoneId, ZoneKind,
+    BlockRun, Counts, Fault, FreeAreas, Grade, GradedMemory, Segment, Shuffled, Watermarks, Zone,
+    ZoneEvents, ZoneFlow, ZoneId, ZoneKind,
 };
 
 /// A zone of a node as a whole, however many parts it has, and the platform that its memory is seen
@@ -148,6 +148,27 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.sum(Zone::free_pages)
+    }
+
+    /// [`Zone::free_pages_of`] of all parts.
+    #[must_use]
+    pub fn free_pages_of(&self, grade: Grade) -> u64 {
+        self.parts.iter().map(|part| part.free_pages_of(grade)).sum()
+    }
+
+    /// Frames of whole free blocks of a grade.
+    #[must_use]
+    pub fn free_block_pages_of(&self, grade: Grade) -> u64 {
+        self.parts.iter().map(|part| part.free_block_pages_of(self.platform, grade)).sum()
+    }
+
+    /// The blocks of a grade other than [`Grade::Any`]. All heads of the zone are looked at; exact
+    /// when nobody changes grades meanwhile.
+    #[must_use]
+    pub fn graded_memory(&self, grade: Grade) -> GradedMemory {
+        let mut memory = GradedMemory::default();
+        self.parts.iter().for_each(|part| memory += part.graded_memory(self.platform, grade));
+        memory
     }
 
     /// The free pages at which the zone changes its behaviour.

@@ -1,12 +1,32 @@
-//! Paths, and patterns in which a `*` stands for a number.
+//! Paths, and patterns in which a `*` stands for a number and a `%` for a short name, which two
+//! numbers hold.
 
 use core::cmp::Ordering;
 use core::fmt::{self, Write};
 
 /// The longest name of a file or folder, in bytes. Longer ones are cut, and found by nobody.
 const NAME_BYTES: usize = 64;
+/// What stands for numbers in a pattern.
+const PLACES: [char; 2] = ['*', '%'];
 
-/// One name, made of a pattern and a number.
+/// A short name as the two numbers that stand for a `%`: its bytes in their order, then zeros.
+pub(super) fn name_numbers(name: &str) -> Option<[u64; 2]> {
+    let mut bytes = [0; 16];
+    bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    let (words, _) = bytes.as_chunks();
+    Some([u64::from_le_bytes(*words.first()?), u64::from_le_bytes(*words.get(1)?)])
+}
+
+/// Calls `with` for the name that two numbers hold.
+pub(super) fn with_name<R>(numbers: [u64; 2], with: impl FnOnce(&str) -> R) -> R {
+    let [low, high] = numbers.map(u64::to_le_bytes);
+    let mut bytes = [0; 16];
+    bytes.iter_mut().zip(low.into_iter().chain(high)).for_each(|(to, from)| *to = from);
+    let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    with(bytes.get(..len).and_then(|name| str::from_utf8(name).ok()).unwrap_or(""))
+}
+
+/// One name, made of a pattern and numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Name {
     bytes: [u8; NAME_BYTES],
@@ -14,15 +34,21 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// `pattern` with each `*` replaced by the next of `numbers`.
+    /// `pattern` with each `*` replaced by the next of `numbers`, and each `%` by the next two.
     fn new(pattern: &str, numbers: &mut &[u64]) -> Self {
         let mut name = Self { bytes: [0; NAME_BYTES], len: 0 };
         let mut rest = pattern;
-        while let Some((before, after)) = rest.split_once('*') {
-            let number = numbers.split_off_first().copied().unwrap_or(0);
+        let mut next = || numbers.split_off_first().copied().unwrap_or(0);
+        while let Some(at) = rest.find(PLACES) {
+            let (before, after) = rest.split_at(at);
             // What does not fit is cut.
-            let _ = write!(name, "{before}{number}");
-            rest = after;
+            let _ = name.write_str(before);
+            let _ = if after.starts_with('*') {
+                write!(name, "{}", next())
+            } else {
+                with_name([next(), next()], |own| name.write_str(own))
+            };
+            rest = &after[1..];
         }
         let _ = name.write_str(rest);
         name
@@ -70,7 +96,7 @@ pub(super) fn relation(path: &str, pattern: &str, mut numbers: &[u64]) -> Relati
     let mut rest = names(pattern).peekable();
     for name in names(path) {
         let Some(expected) = rest.next() else { return Relation::Below };
-        let same = if expected.contains('*') {
+        let same = if expected.contains(PLACES) {
             Name::new(expected, &mut numbers).as_str() == name
         } else {
             expected == name
@@ -119,6 +145,24 @@ mod tests {
         ] {
             assert_eq!(shown(path, pattern, &[12, 2048]), (kind, name.into()), "{path}");
         }
+    }
+
+    #[test]
+    fn a_name_stands_for_two_numbers() {
+        for name in ["", "a", "reserved", "sixteen-letters!", "pernuma63"] {
+            let numbers = name_numbers(name).expect("short");
+            assert!(with_name(numbers, |own| own == name));
+            let [low, high] = numbers;
+            let found = shown("/cma", "/cma/%/x*", &[low, high, 7]);
+            assert_eq!(found, ('d', name.into()));
+            if !name.is_empty() {
+                let path = std::format!("/cma/{name}/x7");
+                assert_eq!(shown(&path, "/cma/%/x*", &[low, high, 7]), ('=', "".into()));
+            }
+        }
+        assert_eq!(name_numbers("seventeen-letters"), None);
+        assert_eq!(shown("/cma/other/x7", "/cma/%/x*", &[1, 2, 7]).0, ' ');
+        assert!(with_name([0xff, 0], |name| name.is_empty()));
     }
 
     #[test]

@@ -43,7 +43,8 @@ impl<T> File<T> {
     }
 
     /// This file, for a path with a `*` in it: one file for each group of numbers that `numbers`
-    /// names. Groups may come and go.
+    /// names. Groups may come and go. A `%` stands for a name of up to 16 bytes, which two numbers
+    /// hold, eight bytes each.
     #[must_use]
     pub const fn numbered(self, numbers: Numbers<T>) -> Self {
         Self { numbers, ..self }

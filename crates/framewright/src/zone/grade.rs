@@ -18,12 +18,13 @@
 use super::Zone;
 use super::reserve::takes_reserve_first;
 use crate::block::buddy::GRADES;
+use crate::block::list::ListId;
 use crate::block::split::divide_whole;
 use crate::block::table::{HeadIn, blocks_of};
 use crate::block::{BlockState, MigrateType, State};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::{Order, Pfn};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, Pfn, PfnRange};
 use core::ops::Range;
 
 /// Who may have the memory of a block.
@@ -61,7 +62,68 @@ impl Grade {
     }
 }
 
+/// The blocks of a grade in a zone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GradedMemory {
+    /// The first frame of the lowest and one past the highest; empty where there are none.
+    pub span: PfnRange,
+    /// Frames of memory in them.
+    pub present_pages: u64,
+    /// Of these, those that the allocator was given.
+    pub managed_pages: u64,
+}
+
+impl core::ops::AddAssign for GradedMemory {
+    fn add_assign(&mut self, other: Self) {
+        if self.span.is_empty() {
+            self.span = other.span;
+        } else if !other.span.is_empty() {
+            self.span.start = self.span.start.min(other.span.start);
+            self.span.end = self.span.end.max(other.span.end);
+        }
+        self.present_pages += other.present_pages;
+        self.managed_pages += other.managed_pages;
+    }
+}
+
 impl Zone {
+    /// The blocks of a migrate type that is a grade. Where there are any, all heads are looked at,
+    /// without the lock: exact when nobody changes grades meanwhile.
+    pub(crate) fn graded_memory<P: Platform>(&self, platform: &P, grade: Grade) -> GradedMemory {
+        let mut memory = GradedMemory::default();
+        let blocks = self.read(platform).buddy.blocks_of_type();
+        if grade == Grade::Any || blocks[grade.migrate_type() as usize] == 0 {
+            return memory;
+        }
+        for segment in self.segments {
+            let of_grade = |found: &HeadIn| found.state.migrate_type() == grade.migrate_type();
+            for found in self.table.heads(segment.indices()).filter(of_grade) {
+                let state = found.state;
+                let [start, end] =
+                    [found.index, found.end()].map(|at| segment.block_of(at).start());
+                let span = PfnRange { start, end };
+                let (present_pages, managed_pages) = if state.is(State::Split) {
+                    (state.present_pages(), state.managed_pages())
+                } else {
+                    (span.pages(), span.pages())
+                };
+                memory += GradedMemory { span, present_pages, managed_pages };
+            }
+        }
+        memory
+    }
+
+    /// Free frames of whole blocks of a grade.
+    pub(crate) fn free_block_pages_of<P: Platform>(&self, platform: &P, grade: Grade) -> u64 {
+        let locked = self.read_coalesced(platform);
+        let of = |order: Order| {
+            let own = |list: &ListId| list.migrate_type == grade.migrate_type();
+            let lists = ListId::of_order(order).filter(own);
+            lists.map(|list| u64::from(locked.buddy.blocks(list)) << order.get()).sum::<u64>()
+        };
+        (BLOCK_ORDER..=MAX_ORDER).filter_map(Order::new).map(of).sum()
+    }
+
     /// Free frames of blocks with a grade: those that only movable requests may have.
     #[must_use]
     pub fn graded_pages(&self) -> u64 {

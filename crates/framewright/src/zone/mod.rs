@@ -69,7 +69,7 @@ pub use compaction_index::{
 pub use defer::Defer;
 pub(crate) use describe::Counted;
 pub use error::FreeError;
-pub use grade::Grade;
+pub use grade::{Grade, GradedMemory};
 pub(crate) use hugetlb::ForPool;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};

@@ -5,6 +5,7 @@ use super::lookup::{node, zones_of};
 use crate::manager::{Manager, ZoneView};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
+use crate::zone::Grade;
 use core::fmt::Write;
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
@@ -22,12 +23,19 @@ pub(super) fn meminfo<P: Platform>(
     line("MemTotal", totals.managed_pages)?;
     line("MemFree", totals.free_pages)?;
     line("MemAvailable", available)?;
+    line("CmaTotal", manager.views().map(cma_pages).sum())?;
+    line("CmaFree", manager.views().map(|zone| zone.free_pages_of(Grade::Removable)).sum())?;
     line("PcpFree", manager.caches().pages())?;
     line("Isolated", totals.isolated_pages)?;
     line("MemMap", totals.descriptor_pages)?;
     line("MemMapArray", manager.vmemmap().pages())?;
     let tables_bytes = manager.metadata_bytes() - manager.vmemmap().bytes();
     write_kib(out, format_args!(""), "MemTables", tables_bytes / 1024)
+}
+
+/// Memory that is lent to movable requests: reserve areas, and other blocks of their grade.
+fn cma_pages<P: Platform>(zone: ZoneView<'_, P>) -> u64 {
+    zone.graded_memory(Grade::Removable).managed_pages
 }
 
 /// Pages that ordinary requests leave, as Linux reckons what is available: the high mark and the

@@ -1,5 +1,6 @@
 //! The manager's own files.
 
+mod areas;
 mod extfrag;
 mod lookup;
 mod meminfo;
@@ -76,6 +77,16 @@ impl<P: Platform> Manager<P> {
         File::read_only("/sys/kernel/debug/extfrag/extfrag_index", extfrag::extfrag_index),
         File::read_only("/sys/kernel/debug/extfrag/unusable_index", extfrag::unusable_index),
         File::read_only("/sys/kernel/debug/framewright/memory", memory::memory),
+        File::read_only("/sys/kernel/mm/cma/%/alloc_pages_fail", areas::alloc_pages_fail)
+            .numbered(areas::names),
+        File::read_only("/sys/kernel/mm/cma/%/alloc_pages_success", areas::alloc_pages_success)
+            .numbered(areas::names),
+        File::read_only("/sys/kernel/mm/cma/%/available_pages", areas::available_pages)
+            .numbered(areas::names),
+        File::read_only("/sys/kernel/mm/cma/%/release_pages_success", areas::release_pages_success)
+            .numbered(areas::names),
+        File::read_only("/sys/kernel/mm/cma/%/total_pages", areas::total_pages)
+            .numbered(areas::names),
         File::read_write(
             "/sys/kernel/mm/mempolicy/weighted_interleave/auto",
             policies::auto,

@@ -1,17 +1,47 @@
 //! `/proc/buddyinfo` and `/proc/pagetypeinfo` (Linux: `mm/vmstat.c`): Linux's columns for orders 0
 //! to 10, then those of the orders that only this manager has.
+//!
+//! Memory that is kept for what can be moved alone is a zone `Movable` of its node, as in Linux.
 
 use super::super::FileError;
 use super::lookup::zones_of;
 use crate::block::MigrateType;
 use crate::manager::Manager;
 use crate::platform::Platform;
-use crate::units::{BLOCK_ORDER, PAGES_PER_BLOCK};
-use crate::zone::ORDERS;
+use crate::units::{BLOCK_ORDER, NodeId, PAGES_PER_BLOCK};
+use crate::zone::{FreeAreas, ORDERS};
 use core::fmt::Write;
 
 /// Linux stops counting here, because it counts a list under a lock; programs know the sign.
 const MANY: u64 = 100_000;
+/// The zone of blocks of [`MigrateType::MovableOnly`].
+pub(super) const MOVABLE: &str = "Movable";
+/// Types as they are shown, in Linux's order.
+const TYPES: [MigrateType; 5] = [
+    MigrateType::Unmovable,
+    MigrateType::Movable,
+    MigrateType::Reclaimable,
+    MigrateType::Cma,
+    MigrateType::Isolate,
+];
+
+/// Calls for each zone of a node, the one of movable memory last, if there is any.
+fn each_zone<P: Platform>(
+    manager: &Manager<P>,
+    node: NodeId,
+    visit: &mut dyn FnMut(&str, &FreeAreas) -> Result<(), FileError>,
+) -> Result<(), FileError> {
+    let [kept, shown] = [MigrateType::MovableOnly, MigrateType::Movable].map(|kind| kind as usize);
+    let mut movable = FreeAreas::EMPTY;
+    for zone in zones_of(manager, node) {
+        let mut areas = zone.free_areas();
+        movable.blocks[shown] += core::mem::take(&mut areas.blocks[kept]);
+        let runs = core::mem::take(&mut areas.runs[kept]);
+        movable.runs[shown].iter_mut().zip(runs).for_each(|(sum, more)| *sum += more);
+        visit(zone.id().kind.name(), &areas)?;
+    }
+    if movable.blocks[shown] == 0 { Ok(()) } else { visit(MOVABLE, &movable) }
+}
 
 /// A line for each zone with its free runs by order.
 pub(super) fn buddyinfo<P: Platform>(
@@ -19,13 +49,14 @@ pub(super) fn buddyinfo<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    for zone in manager.views() {
-        let runs = zone.free_areas().by_order();
-        write!(out, "Node {}, zone {:>8} ", zone.id().node, zone.id().kind)?;
-        for runs in runs {
-            write!(out, "{runs:6} ")?;
-        }
-        writeln!(out)?;
+    for node in manager.nodes() {
+        each_zone(manager, node.id, &mut |zone, areas| {
+            write!(out, "Node {}, zone {zone:>8} ", node.id)?;
+            for runs in areas.by_order() {
+                write!(out, "{runs:6} ")?;
+            }
+            Ok(writeln!(out)?)
+        })?;
     }
     Ok(())
 }
@@ -46,35 +77,30 @@ pub(super) fn pagetypeinfo<P: Platform>(
             write!(out, "{order:6} ")?;
         }
         writeln!(out)?;
-        for zone in zones_of(manager, node.id) {
-            let areas = zone.free_areas();
-            for (kind, runs) in MigrateType::ALL.iter().zip(areas.runs) {
-                write!(
-                    out,
-                    "Node {:>4}, zone {:>8}, type {:>12} ",
-                    node.id,
-                    zone.id().kind,
-                    kind.name()
-                )?;
-                for runs in runs {
+        each_zone(manager, node.id, &mut |zone, areas| {
+            for kind in TYPES {
+                let name = kind.name();
+                write!(out, "Node {:>4}, zone {zone:>8}, type {name:>12} ", node.id)?;
+                for runs in areas.runs[kind as usize] {
                     let sign = if runs >= MANY { ">" } else { "" };
                     write!(out, "{sign}{:6} ", runs.min(MANY))?;
                 }
                 writeln!(out)?;
             }
-        }
+            Ok(())
+        })?;
         write!(out, "\n{:<23}", "Number of blocks type ")?;
-        for kind in MigrateType::ALL {
+        for kind in TYPES {
             write!(out, "{:>12} ", kind.name())?;
         }
         writeln!(out)?;
-        for zone in zones_of(manager, node.id) {
-            write!(out, "Node {}, zone {:>8} ", node.id, zone.id().kind)?;
-            for blocks in zone.free_areas().blocks {
-                write!(out, "{blocks:12} ")?;
+        each_zone(manager, node.id, &mut |zone, areas| {
+            write!(out, "Node {}, zone {zone:>8} ", node.id)?;
+            for kind in TYPES {
+                write!(out, "{:12} ", areas.blocks[kind as usize])?;
             }
-            writeln!(out)?;
-        }
+            Ok(writeln!(out)?)
+        })?;
     }
     Ok(())
 }

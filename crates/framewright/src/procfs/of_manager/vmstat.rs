@@ -12,10 +12,10 @@
 use super::super::FileError;
 use super::lookup::{node, zones_of};
 use super::reporting;
-use crate::manager::{Manager, MovingEvents, NumaCounts, ZoneView};
+use crate::manager::{MOST_AREAS, Manager, MovingEvents, NumaCounts, ZoneView};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
-use crate::zone::{ZoneEvents, ZoneKind};
+use crate::zone::{Grade, ZoneEvents, ZoneKind};
 use core::fmt::Write;
 
 pub(super) const FREE_PAGES: &str = "nr_free_pages";
@@ -23,6 +23,8 @@ pub(super) const FREE_PAGES: &str = "nr_free_pages";
 pub(super) const FREE_BLOCK_PAGES: &str = "nr_free_pages_blocks";
 /// Free pages of isolated blocks.
 pub(super) const ISOLATED_PAGES: &str = "nr_isolated_pages";
+/// Free pages of blocks that are lent to movable requests.
+pub(super) const FREE_CMA_PAGES: &str = "nr_free_cma";
 /// Pages that hold descriptors.
 pub(super) const MAP_PAGES: &str = "nr_memmap_pages";
 /// Pages that hold the zones' tables.
@@ -60,6 +62,7 @@ pub(super) fn vmstat<P: Platform>(
     }
     line("pgfree", manager.views().map(|zone| zone.flow().freed_pages).sum())?;
     moving(&manager.moving().events(), line)?;
+    areas(manager, line)?;
     let (taken, short) = manager.hugetlb().takes();
     line("htlb_buddy_alloc_success", taken)?;
     line("htlb_buddy_alloc_fail", short)?;
@@ -90,6 +93,17 @@ fn moving(events: &MovingEvents, line: &mut Line<'_>) -> core::fmt::Result {
     line("compact_fail", events.compact_stalls.saturating_sub(events.compact_successes))?;
     line("compact_success", events.compact_successes)?;
     line("compact_blocks", events.compacted_blocks)
+}
+
+/// What reserve areas gave and did not give, in pages.
+fn areas<P: Platform>(manager: &Manager<P>, line: &mut Line<'_>) -> core::fmt::Result {
+    let (mut success, mut fail) = (0, 0);
+    for (_, _, counts) in (0..MOST_AREAS).filter_map(|number| manager.moving().area(number)) {
+        success += counts.success_pages;
+        fail += counts.fail_pages;
+    }
+    line("cma_alloc_success", success)?;
+    line("cma_alloc_fail", fail)
 }
 
 /// What can be told of one node.
@@ -141,6 +155,7 @@ fn pages<P: Platform>(
     line(FREE_PAGES, sum(ZoneView::free_pages))?;
     line(FREE_BLOCK_PAGES, sum(ZoneView::free_block_pages))?;
     line(ISOLATED_PAGES, sum(ZoneView::isolated_pages))?;
+    line(FREE_CMA_PAGES, sum(|zone| zone.free_pages_of(Grade::Removable)))?;
     line(DEFERRED_PAGES, sum(ZoneView::deferred_pages))?;
     line(MAP_PAGES, sum(ZoneView::descriptor_pages))?;
     line(TABLE_PAGES, sum(|zone| zone.table_bytes() / PAGE_SIZE))?;

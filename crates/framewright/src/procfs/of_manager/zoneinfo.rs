@@ -3,14 +3,63 @@
 
 use super::super::FileError;
 use super::lookup::zones_of;
+use super::pages::MOVABLE;
 use super::{reporting, vmstat};
 use crate::manager::{Manager, Node, ZoneView};
 use crate::platform::Platform;
-use crate::units::PAGE_SIZE;
-use crate::zone::{Watermarks, ZoneId, ZoneKind};
+use crate::units::{PAGE_SIZE, PfnRange};
+use crate::zone::{Grade, Watermarks, ZoneId, ZoneKind};
 use core::fmt::Write;
 
-/// All zones of all nodes, those without memory included, as in Linux.
+/// What is told of a zone in pages.
+#[derive(Default)]
+struct Pages {
+    free: u64,
+    free_blocks: u64,
+    isolated: u64,
+    marks: Watermarks,
+    span: PfnRange,
+    present: u64,
+    managed: u64,
+    cma: u64,
+    free_cma: u64,
+    protection: [u64; ZoneKind::COUNT],
+}
+
+impl Pages {
+    /// A zone without what is kept for what can be moved alone, which is added to `movable`.
+    fn of<P: Platform>(zone: &ZoneView<'static, P>, movable: &mut Self) -> Self {
+        let kept = zone.graded_memory(Grade::MovableOnly);
+        let (kept_free, kept_blocks) =
+            (zone.free_pages_of(Grade::MovableOnly), zone.free_block_pages_of(Grade::MovableOnly));
+        if !kept.span.is_empty() {
+            let span = &mut movable.span;
+            let start = if span.is_empty() { kept.span.start } else { span.start };
+            *span =
+                PfnRange { start: start.min(kept.span.start), end: span.end.max(kept.span.end) };
+            movable.free += kept_free;
+            movable.free_blocks += kept_blocks;
+            movable.present += kept.present_pages;
+            movable.managed += kept.managed_pages;
+        }
+        Self {
+            free: zone.free_pages().saturating_sub(kept_free),
+            free_blocks: zone.free_block_pages().saturating_sub(kept_blocks),
+            isolated: zone.isolated_pages(),
+            marks: zone.watermarks(),
+            span: zone.span(),
+            present: zone.present_pages().saturating_sub(kept.present_pages),
+            managed: zone.managed_pages().saturating_sub(kept.managed_pages),
+            cma: zone.graded_memory(Grade::Removable).managed_pages,
+            free_cma: zone.free_pages_of(Grade::Removable),
+            protection: zone.lowmem_reserve(),
+        }
+    }
+}
+
+/// All zones of all nodes, those without memory included, as in Linux. What is kept for what can be
+/// moved alone is a zone `Movable` of its node, and taken from the zones that it is part of. It has
+/// no watermarks of its own, and what is isolated of it is told where it is part of.
 pub(super) fn zoneinfo<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],
@@ -18,6 +67,7 @@ pub(super) fn zoneinfo<P: Platform>(
 ) -> Result<(), FileError> {
     for node in manager.nodes() {
         let mut first = true;
+        let mut movable = Pages::default();
         for kind in ZoneKind::ALL {
             let zone = manager.view(ZoneId { node: node.id, kind });
             write!(out, "Node {}, zone {kind:>8}", node.id)?;
@@ -25,12 +75,21 @@ pub(super) fn zoneinfo<P: Platform>(
                 write!(out, "\n  per-node stats")?;
                 per_node(manager, node, out)?;
             }
-            pages(zone.as_ref(), out)?;
-            if let Some(zone) = zone {
+            let counts = zone.as_ref().map(|zone| Pages::of(zone, &mut movable));
+            pages(counts.as_ref().unwrap_or(&Pages::default()), out)?;
+            if let (Some(zone), Some(counts)) = (zone, counts) {
+                free(&counts, out)?;
                 populated(manager, &zone, out)?;
             }
             writeln!(out)?;
         }
+        write!(out, "Node {}, zone {MOVABLE:>8}", node.id)?;
+        pages(&movable, out)?;
+        if !movable.span.is_empty() {
+            free(&movable, out)?;
+            end(movable.span, out)?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }
@@ -48,33 +107,38 @@ fn per_node<P: Platform>(
     Ok(())
 }
 
-fn pages<P: Platform>(
-    zone: Option<&ZoneView<'static, P>>,
-    out: &mut dyn Write,
-) -> Result<(), FileError> {
-    let marks = zone.map_or_else(Watermarks::default, ZoneView::watermarks);
-    let count = |of: fn(&ZoneView<'static, P>) -> u64| zone.map_or(0, of);
-    write!(out, "\n  pages free     {}", count(ZoneView::free_pages))?;
+fn pages(counts: &Pages, out: &mut dyn Write) -> Result<(), FileError> {
+    write!(out, "\n  pages free     {}", counts.free)?;
     for (name, pages) in [
         ("boost", 0),
-        ("min", marks.min_pages),
-        ("low", marks.low_pages),
-        ("high", marks.high_pages),
-        ("promo", marks.promo_pages),
-        ("spanned", count(|zone| zone.span().pages())),
-        ("present", count(ZoneView::present_pages)),
-        ("managed", count(ZoneView::managed_pages)),
-        ("cma", 0),
+        ("min", counts.marks.min_pages),
+        ("low", counts.marks.low_pages),
+        ("high", counts.marks.high_pages),
+        ("promo", counts.marks.promo_pages),
+        ("spanned", counts.span.pages()),
+        ("present", counts.present),
+        ("managed", counts.managed),
+        ("cma", counts.cma),
     ] {
         write!(out, "\n        {name:<8} {pages}")?;
     }
     write!(out, "\n        protection: (")?;
-    for (index, pages) in
-        zone.map_or([0; ZoneKind::COUNT], ZoneView::lowmem_reserve).into_iter().enumerate()
-    {
+    for (index, pages) in counts.protection.iter().enumerate() {
         write!(out, "{}{pages}", if index == 0 { "" } else { ", " })?;
     }
     Ok(write!(out, ")")?)
+}
+
+fn free(counts: &Pages, out: &mut dyn Write) -> Result<(), FileError> {
+    for (name, pages) in [
+        (vmstat::FREE_PAGES, counts.free),
+        (vmstat::FREE_BLOCK_PAGES, counts.free_blocks),
+        (vmstat::ISOLATED_PAGES, counts.isolated),
+        (vmstat::FREE_CMA_PAGES, counts.free_cma),
+    ] {
+        write!(out, "\n      {name:<12} {pages}")?;
+    }
+    Ok(())
 }
 
 fn populated<P: Platform>(
@@ -83,13 +147,6 @@ fn populated<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let platform = manager.platform();
-    for (name, pages) in [
-        (vmstat::FREE_PAGES, zone.free_pages()),
-        (vmstat::FREE_BLOCK_PAGES, zone.free_block_pages()),
-        (vmstat::ISOLATED_PAGES, zone.isolated_pages()),
-    ] {
-        write!(out, "\n      {name:<12} {pages}")?;
-    }
     write!(out, "\n  pagesets")?;
     for cpu in 0..platform.cpus() {
         let cache = manager.caches().cpu(cpu).filter(|cache| cache.zone == zone.id());
@@ -110,7 +167,11 @@ fn populated<P: Platform>(
     if manager.settings().shuffle {
         reporting::shuffled(zone, out)?;
     }
+    end(zone.span(), out)
+}
+
+fn end(span: PfnRange, out: &mut dyn Write) -> Result<(), FileError> {
     write!(out, "\n  {:<20} 0", "node_unreclaimable:")?;
-    write!(out, "\n  {:<20} {}", "start_pfn:", zone.span().start.0)?;
+    write!(out, "\n  {:<20} {}", "start_pfn:", span.start.0)?;
     Ok(())
 }

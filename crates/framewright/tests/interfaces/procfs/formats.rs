@@ -11,7 +11,7 @@ use framewright::{Request, procfs};
 use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeMap;
 
-fn read(manager: &Fake, path: &str) -> String {
+pub(super) fn read(manager: &Fake, path: &str) -> String {
     let mut text = String::new();
     let table = manager.files();
     FileSystem::new(&[&table])
@@ -59,7 +59,7 @@ fn columns(text: &str, width: usize) -> Vec<u64> {
 }
 
 /// Zones of `/proc/buddyinfo` with their counts.
-fn parse_buddyinfo(text: &str) -> BTreeMap<(u64, String), Vec<u64>> {
+pub(super) fn parse_buddyinfo(text: &str) -> BTreeMap<(u64, String), Vec<u64>> {
     text.lines()
         .map(|line| {
             let (node, rest) = after(line, "Node ").split_once(", zone ").expect("a zone");
@@ -75,13 +75,13 @@ fn parse_buddyinfo(text: &str) -> BTreeMap<(u64, String), Vec<u64>> {
 
 /// One file of `/proc/pagetypeinfo`: free runs by node, zone and type, and blocks by node and zone.
 #[derive(Default)]
-struct PageTypes {
-    runs: BTreeMap<(u64, String, String), Vec<u64>>,
-    blocks: BTreeMap<(u64, String), Vec<u64>>,
+pub(super) struct PageTypes {
+    pub(super) runs: BTreeMap<(u64, String, String), Vec<u64>>,
+    pub(super) blocks: BTreeMap<(u64, String), Vec<u64>>,
     types: Vec<String>,
 }
 
-fn parse_pagetypeinfo(text: &str) -> PageTypes {
+pub(super) fn parse_pagetypeinfo(text: &str) -> PageTypes {
     let mut found = PageTypes::default();
     let mut lines = text.lines().peekable();
     while lines.peek().is_some() {
@@ -126,7 +126,7 @@ fn parse_pagetypeinfo(text: &str) -> PageTypes {
 }
 
 /// What `/proc/zoneinfo` says of each zone.
-fn parse_zoneinfo(text: &str) -> BTreeMap<(u64, String), BTreeMap<String, u64>> {
+pub(super) fn parse_zoneinfo(text: &str) -> BTreeMap<(u64, String), BTreeMap<String, u64>> {
     let mut zones = BTreeMap::new();
     let mut zone: Option<&mut BTreeMap<String, u64>> = None;
     let mut cpu = None;
@@ -184,7 +184,7 @@ fn parse_zoneinfo(text: &str) -> BTreeMap<(u64, String), BTreeMap<String, u64>> 
 }
 
 /// Names and numbers of `/proc/vmstat`.
-fn parse_vmstat(text: &str) -> BTreeMap<String, u64> {
+pub(super) fn parse_vmstat(text: &str) -> BTreeMap<String, u64> {
     let is_name =
         |name: &str| name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'));
     let mut found = BTreeMap::new();
@@ -201,7 +201,7 @@ fn parse_vmstat(text: &str) -> BTreeMap<String, u64> {
 }
 
 /// Names and KiB of a `meminfo`, whose lines begin with `prefix`.
-fn parse_meminfo(text: &str, prefix: &str) -> BTreeMap<String, u64> {
+pub(super) fn parse_meminfo(text: &str, prefix: &str) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for line in text.lines() {
         let line = after(line, prefix);
@@ -218,7 +218,7 @@ fn parse_meminfo(text: &str, prefix: &str) -> BTreeMap<String, u64> {
 }
 
 /// Pages of a row of counts.
-fn pages(counts: &[u64]) -> u64 {
+pub(super) fn pages(counts: &[u64]) -> u64 {
     counts.iter().enumerate().map(|(order, count)| count << order).sum()
 }
 
@@ -303,13 +303,14 @@ fn check_sums(manager: &Fake) {
     let types = parse_pagetypeinfo(&read(manager, "/proc/pagetypeinfo"));
     let zoneinfo = parse_zoneinfo(&read(manager, "/proc/zoneinfo"));
     assert_eq!(buddyinfo.len(), manager.views().count());
-    assert_eq!(zoneinfo.len(), manager.nodes().len() * ZoneKind::COUNT);
+    assert_eq!(zoneinfo.len(), manager.nodes().len() * (ZoneKind::COUNT + 1));
     for zone in manager.views() {
         let key = (zone.id().node.index() as u64, name(zone.id().kind));
         let free = zone.free_pages() + zone.isolated_pages();
         assert_eq!(pages(&buddyinfo[&key]), free, "{}", zone.id());
         let mut of_types = vec![0; buddyinfo[&key].len()];
-        for kind in MigrateType::ALL {
+        let shown = MigrateType::ALL.into_iter().filter(|&kind| kind != MigrateType::MovableOnly);
+        for kind in shown {
             let runs = &types.runs[&(key.0, key.1.clone(), kind.name().to_owned())];
             assert_eq!(
                 pages(runs) == 0 || kind != MigrateType::Isolate,

@@ -3,6 +3,7 @@
 mod counters;
 mod extfrag;
 mod formats;
+mod grades;
 mod memory;
 mod moving;
 mod pools;
