@@ -10,6 +10,9 @@
 //!                min  ─────────── requests wait (`reclaim`)
 //! ```
 //!
+//! What only movable requests may have is free to them alone: a request of another kind wakes
+//! reclaim for what is left of a node without it.
+//!
 //! Orders of memory: Relaxed: a bit stands alone; who misses one that was just set finds it when it
 //! asks next.
 
@@ -41,7 +44,7 @@ impl<P: Platform> Manager<P> {
 
     #[cold]
     fn wake_background(&self, search: &Search) {
-        let woken = &self.pressure.background;
+        let woken = self.pressure.woken_by(search.migrate_type);
         if woken.load(Ordering::Relaxed) >> search.first().index() & 1 == 0 {
             let bits =
                 self.zonelist(search).fold(0, |bits, zone| bits | 1 << zone.id().node.index());
@@ -57,21 +60,39 @@ impl<P: Platform> Pressure<'_, P> {
     /// ones.
     #[must_use]
     pub fn background(self) -> Option<BackgroundShortage> {
-        let woken = &self.manager.pressure.background;
+        let woken = || self.manager.pressure.background.iter();
         loop {
-            let nodes = woken.load(Ordering::Relaxed);
+            let nodes = woken().fold(0, |all, woken| all | woken.load(Ordering::Relaxed));
             let node = NodeId::new(nodes.checked_ilog2()?.try_into().ok()?)?;
+            let pages = self.missing_pages(node);
+            if pages != 0 {
+                return Some(BackgroundShortage { node, pages });
+            }
+        }
+    }
+
+    /// What a node lacks for the requests that found it below its low watermarks; nothing when none
+    /// did, or since it has been above the high ones.
+    pub(super) fn missing_pages(self, node: NodeId) -> u64 {
+        let bit = 1 << node.index();
+        for (woken, has_graded) in self.manager.pressure.background.iter().zip([false, true]) {
+            if woken.load(Ordering::Relaxed) & bit == 0 {
+                continue;
+            }
             let zones = self.manager.views().filter(|zone| zone.id().node == node);
             let pages: u64 = zones
                 .map(|zone| {
                     let high = zone.watermarks().high_pages;
-                    high.saturating_sub(zone.free_pages() + zone.deferred_pages())
+                    let kept = if has_graded { 0 } else { zone.graded_free_pages() };
+                    let free = zone.free_pages().saturating_sub(kept);
+                    high.saturating_sub(free + zone.deferred_pages())
                 })
                 .sum();
             if pages != 0 {
-                return Some(BackgroundShortage { node, pages });
+                return pages;
             }
-            woken.fetch_and(!(1 << node.index()), Ordering::Relaxed);
+            woken.fetch_and(!bit, Ordering::Relaxed);
         }
+        0
     }
 }

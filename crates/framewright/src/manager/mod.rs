@@ -87,7 +87,7 @@ pub(crate) use hugetlb::Loan;
 pub use hugetlb::{BootFill, BootPool, Poisoned, Pool, Resized};
 pub use init::{BringUp, BringUpError, BringUpFailed, PlatformFault, ShuffleSeed};
 pub use moving::{
-    AreaCounts, AreaError, AreaName, Budget, CompactError, Compacted, ContiguousError,
+    AreaCounts, AreaError, AreaName, Budget, CompactError, Compacted, Compactor, ContiguousError,
     ContiguousRequest, GradeError, MOST_AREAS, MoveFailed, MoveToken, Mover, MovingEvents, NotNow,
     Obstacle, ObstacleKind, Obstacles, Occupant, RangeError, VacateError, Vacated,
 };

@@ -156,6 +156,12 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.parts.iter().map(|part| part.free_pages_of(grade)).sum()
     }
 
+    /// [`Zone::graded_pages`] of all parts.
+    #[must_use]
+    pub fn graded_free_pages(&self) -> u64 {
+        self.sum(Zone::graded_pages)
+    }
+
     /// Frames of whole free blocks of a grade.
     #[must_use]
     pub fn free_block_pages_of(&self, grade: Grade) -> u64 {

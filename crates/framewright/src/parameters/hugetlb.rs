@@ -54,8 +54,8 @@ pub struct HugePageParameters {
     /// `hugetlb_free_vmemmap=`: whether pages in pools give up their descriptors where these are in
     /// the vmemmap.
     pub free_vmemmap: bool,
-    /// `hugetlb_cma=`: areas that 1 GiB pages come from, in all or on nodes. Each is at least one
-    /// page; [`AreaSizes::shares`] rounds up.
+    /// `hugetlb_cma=`: areas that 1 GiB pages come from first, in all or on nodes. Each is at least
+    /// one page; [`AreaSizes::shares`] rounds up.
     pub cma: AreaSizes,
     /// `hugetlb_cma_only=`: 1 GiB pages come from areas alone.
     pub cma_only: bool,
@@ -137,14 +137,9 @@ impl HugePageParameters {
             },
             "hugetlb_cma" => self.set_cma(value),
             "hugetlb_cma_only" => match parse_bool(value) {
-                Some(false) => {
-                    self.cma_only = false;
+                Some(on) => {
+                    self.cma_only = on;
                     Ok(())
-                }
-                Some(true) => {
-                    self.cma_only = true;
-                    Err("hugetlb_cma_only= is not supported, 1 GiB pages are taken at boot as \
-                         without it")
                 }
                 None => Err("hugetlb_cma_only= is on or off"),
             },
@@ -152,7 +147,6 @@ impl HugePageParameters {
         })
     }
 
-    /// What is asked for is kept for whoever makes areas; as nobody does so far, it is said.
     fn set_cma(&mut self, value: &str) -> Result<(), &'static str> {
         let Some(sizes) = AreaSizes::parse(value) else {
             return Err("hugetlb_cma= takes a size such as 4G, or node:size[,node:size...]");
@@ -164,10 +158,7 @@ impl HugePageParameters {
             return Err("hugetlb_cma= is less than one of the pages that it is for, which is 1G");
         }
         self.cma = sizes;
-        if sizes.total_bytes == 0 {
-            return Ok(());
-        }
-        Err("hugetlb_cma= is not supported, 1 GiB pages are taken at boot as without it")
+        Ok(())
     }
 
     fn set_size(&mut self, value: &str) -> Result<(), &'static str> {
@@ -401,15 +392,9 @@ mod tests {
         let (none, problems) =
             parameters("hugetlb_free_vmemmap=maybe hugetlb_cma=much hugetlb_cma_only=");
         assert_eq!((none.free_vmemmap, problems), (false, 3));
-        // There are no areas that the pages could come from: said, and the pages are given all the
-        // same.
         let (given, problems) =
             parameters("hugetlb_cma=1G hugetlb_cma_only=1 hugepagesz=1G hugepages=2");
-        assert_eq!((given.requested(PoolSize::OneGib).pages, problems), (2, 2));
-        let mut said = Vec::new();
-        Parameters::parse("hugetlb_cma=1G", &mut |problem| said.push(std::format!("{problem}")));
-        let line = "Malformed parameter \"hugetlb_cma=1G\", ignored: hugetlb_cma= is not supported";
-        assert!(said.iter().all(|text| text.starts_with(line)) && said.len() == 1, "{said:?}");
+        assert_eq!((given.requested(PoolSize::OneGib).pages, problems), (2, 0));
         assert!(!parameters("hugetlb_free_vmemmap=on hugetlb_optimize_vmemmap=off").0.free_vmemmap);
     }
 
@@ -435,7 +420,7 @@ mod tests {
             let mut reasons = Vec::new();
             let read = Parameters::parse(&line, &mut |problem| reasons.extend(problem.reason));
             assert_eq!(read.huge_pages.cma.total_bytes, 7 << 30, "{bad}");
-            assert!(reasons.len() == 2 && reasons[1].contains(reason), "{bad}: {reasons:?}");
+            assert!(reasons.len() == 1 && reasons[0].contains(reason), "{bad}: {reasons:?}");
         }
     }
 }

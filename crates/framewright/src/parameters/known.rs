@@ -16,6 +16,11 @@ pub const KNOWN: &[(&str, &str)] = &[
     ),
     ("hugepages=N", "huge pages to set aside at boot; `0:4,1:2` says how many on which node"),
     ("hugepagesz=SIZE", "size of the huge pages that the next hugepages= counts"),
+    (
+        "hugetlb_cma=SIZE",
+        "areas that 1 GiB pages come from, lent to movable requests; 0:SIZE,1:SIZE on which node",
+    ),
+    ("hugetlb_cma_only=on", "1 GiB pages come from such areas alone"),
     ("hugetlb_free_vmemmap=on", "pages in pools give up their part of the memory map"),
     ("init_on_alloc=1", "clear memory when it is handed out"),
     ("init_on_free=1", "clear memory when it is freed"),

@@ -4,7 +4,7 @@ use super::locked::LockedZone;
 use super::{Zone, segment};
 use crate::block::list::{NONE, Position};
 use crate::block::split::{Moved, largest_piece};
-use crate::block::table::{BlockTable, GROUP, blocks_of};
+use crate::block::table::{BlockTable, GROUP, HeadIn, blocks_of};
 use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State};
 use crate::block::{Chain, PageList, first_link};
 use crate::platform::Platform;
@@ -196,6 +196,40 @@ impl Zone {
             locked.buddy.retype(state.migrate_type(), MigrateType::Movable, blocks_of(order));
             self.make_pool(index, order, order, false)
         })
+    }
+
+    /// Makes the blocks in `frames`, which are one page of `order`, a page of a pool that keeps
+    /// their grade; nothing where they are not all of one, allocated as wholes and in use by nobody
+    /// else.
+    pub(crate) fn adopt_graded_for_pool<P: Platform>(
+        &self,
+        platform: &P,
+        frames: PfnRange,
+        order: Order,
+    ) -> Option<Chain> {
+        let index = self.segments.iter().find_map(|segment| {
+            let block = BlockNumber::containing(frames.start);
+            (segment.start <= block && block < segment.end()).then(|| segment.index_of(block))
+        })?;
+        let range = index..index + blocks_of(order);
+        let _locked = self.lock(platform);
+        let migrate_type = self.table.head_of(index)?.1.migrate_type();
+        let mut next = index;
+        for HeadIn { head, state, .. } in self.table.heads(range.clone()) {
+            let plain = BlockState::head(State::Whole, state.order(), migrate_type);
+            if head != next || state != plain || !state.is_graded() {
+                return None;
+            }
+            next = head + blocks_of(state.order());
+        }
+        if next != range.end || frames.pages() != order.pages() {
+            return None;
+        }
+        self.table.set_all_inner(index + 1..range.end);
+        let page = self.make_pool(index, order, order, false);
+        let word = BlockState::head(State::Pool, order, migrate_type);
+        self.table.entry(index).set_state(word);
+        Some(page)
     }
 
     /// Makes the blocks in `frames` that were kept for it, and are not smaller than `order`, into

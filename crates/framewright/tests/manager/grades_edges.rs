@@ -6,7 +6,7 @@ use crate::common::{
     unmovable,
 };
 use framewright::hugetlb::PoolSize;
-use framewright::manager::{AreaError, AreaName, Budget, GradeError, Shortfall};
+use framewright::manager::{AreaError, AreaName, Budget, GradeError, MOST_AREAS, Shortfall};
 use framewright::parameters::Pages;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
@@ -271,10 +271,10 @@ fn areas_overlap_nothing_and_leave_what_they_cannot_have() {
     }
     assert_eq!(moving.grade_of(Pfn(16 * 512)), Some(Grade::Any));
     manager.moving().set_grade(blocks(80, 2), Grade::MovableOnly).expect("free");
-    for number in 1..8 {
+    for number in 1..u32::try_from(MOST_AREAS).expect("few") {
         moving.create_area(name(&format!("{number}")), blocks(26 + 2 * number, 2)).expect("free");
     }
-    assert_eq!(moving.create_area(name("ninth"), blocks(80, 2)), Err(AreaError::TooMany));
+    assert_eq!(moving.create_area(name("last"), blocks(80, 2)), Err(AreaError::TooMany));
     assert_eq!(moving.grade_of(Pfn(80 * 512)), Some(Grade::MovableOnly));
     settled(&manager);
     check(&manager);

@@ -3,6 +3,7 @@
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, settled};
 use framewright::hugetlb::PoolSize;
+use framewright::manager::{Budget, ContiguousRequest};
 use framewright::memblock::NodeChoice;
 use framewright::procfs::FileSystem;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
@@ -10,6 +11,7 @@ use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, IsolateError, MigrateType, ZoneId, ZoneKind, watermarks};
 use framewright::{Parameters, Request};
 use framewright_jobs::NoHelpers;
+use framewright_testkit::workload::Handles;
 use framewright_testkit::{FakeMachine, Owner, PoolOwner};
 use std::collections::BTreeSet;
 
@@ -363,5 +365,84 @@ fn named_nodes_and_addresses_are_kept_to() {
             assert!(taken.is_ok_and(|taken| taken.end.address() <= end) == (node == 0));
         }
     }
+    check(&manager);
+}
+
+/// A run reaches over parts, and where a zone has no place the next one serves.
+#[test]
+fn a_contiguous_run_lies_in_several_parts_or_in_another_zone() {
+    let machine = FakeMachine::builder().ram(gib(2, 3)).ram(gib(4, 8)).cpus(4).build();
+    let manager = divided(machine, "zone_parts=4 pages=none");
+    let parts: Vec<PfnRange> =
+        manager.view(normal(0)).expect("a zone").parts().iter().map(|part| part.span()).collect();
+    assert_eq!(parts.len(), 4);
+    let moving = manager.moving();
+    // Only over the border of two parts there is room: 300 MiB on both sides of the second.
+    let fixed = Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(18)) };
+    let mut held: Vec<PfnRange> = Vec::new();
+    while let Ok(run) = manager.allocate(&fixed) {
+        held.push(run);
+    }
+    let small = Request { reserves: true, ..Request::new(order(9)) };
+    let mut rest: Vec<PfnRange> = Vec::new();
+    while let Ok(run) = manager.allocate(&Request { migrate_type: MigrateType::Unmovable, ..small })
+    {
+        rest.push(run);
+    }
+    let border = parts[1].end.0;
+    let window = PfnRange::new(border - 150 * 512, border + 150 * 512);
+    for run in held.iter().chain(&rest).copied() {
+        let inside = run.intersection(window);
+        if !inside.is_empty() {
+            manager.give_back_to_zone(inside).expect("ours");
+        }
+    }
+    settled(&manager);
+    let request = ContiguousRequest::new(290 * 512);
+    let found = moving.find_contiguous(&request).expect("over the border");
+    assert!(window.intersection(found) == found && found.contains(Pfn(border)), "{found:?}");
+    let taken = moving.allocate_contiguous(&request, Budget::UNLIMITED).expect("free");
+    assert!(taken.contains(Pfn(border)));
+    check(&manager);
+    // Nothing is left in that zone: the one below has a place.
+    let below = PfnRange::new((2 << 18) + 512 * 64, (2 << 18) + 512 * 128);
+    for run in held.iter().chain(&rest).copied() {
+        let inside = run.intersection(below);
+        if !inside.is_empty() {
+            manager.give_back_to_zone(inside).expect("ours");
+        }
+    }
+    settled(&manager);
+    let other = ContiguousRequest::new(60 * 512);
+    let got = moving.allocate_contiguous(&other, Budget::UNLIMITED).expect("in the other zone");
+    assert!(below.intersection(got) == got, "{got:?}");
+    check(&manager);
+}
+
+/// What cannot be moved in the first zone does not end the search.
+#[test]
+fn what_is_in_the_way_in_one_zone_does_not_hide_another() {
+    let machine = FakeMachine::builder().ram(mib(3072, 3200)).ram(mib(4096, 4224)).build();
+    let manager = divided(machine, "pages=none");
+    let handles = Handles::new(&manager, 1 << 16).expect("memory");
+    let normal = manager.view(normal(0)).expect("a zone").span();
+    // Everything in the upper zone is held, and all of it pinned; below there is room.
+    while let Ok(handle) = handles.adopt(&Request { reserves: true, ..Request::new(order(8)) }) {
+        let run = handles.range(handle).expect("held");
+        if normal.contains(run.start) {
+            handles.pin(handle, true).expect("held");
+        } else {
+            handles.free(handle).expect("held");
+            break;
+        }
+    }
+    settled(&manager);
+    let moving = manager.moving().by(&handles);
+    let request = ContiguousRequest::new(16 * 512);
+    let taken = moving.allocate_contiguous(&request, Budget::UNLIMITED).expect("below");
+    assert!(!normal.contains(taken.start));
+    // A deadline that has passed ends it.
+    let late = moving.allocate_contiguous(&ContiguousRequest::new(56 * 512), Budget::until(0));
+    assert!(late.is_err());
     check(&manager);
 }

@@ -244,6 +244,9 @@ pub(crate) fn choose_boot_pages<P: Platform>(
         })
     });
     for size in PoolSize::ALL.into_iter().rev() {
+        if size.is_gigantic() && words.cma_only {
+            continue;
+        }
         let requested = words.requested(size);
         let is_absent = |node: NodeId| node.index() >= topology.node_count();
         if requested.nodes().nodes().any(is_absent) {

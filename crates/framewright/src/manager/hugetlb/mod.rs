@@ -13,6 +13,7 @@
 mod allocate;
 pub(super) mod boot;
 mod check;
+mod cma;
 mod demote;
 mod poison;
 mod pool;

@@ -74,7 +74,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
     }
 
     /// Nodes of a set that have memory that is managed.
-    pub(super) fn nodes_with_memory(self, nodes: NodeMask) -> NodeMask {
+    pub(in crate::manager) fn nodes_with_memory(self, nodes: NodeMask) -> NodeMask {
         let mut found = NodeMask::EMPTY;
         for zone in self
             .manager

@@ -106,10 +106,15 @@ impl<P: Platform> Pool<'_, P> {
     /// requests.
     pub(super) fn take_pages(&self, node: NodeId, most: u64) -> Taken {
         let mut taken = Taken::NONE;
+        self.take_from_area(&mut taken, node, most);
+        let left = most - taken.pages();
+        if self.is_area_only() {
+            return taken;
+        }
         if self.manager.debug().aids().watch() {
             self.take_singly(&mut taken, node, most);
         } else {
-            self.take_marked(&mut taken, node, most, ORDINARY);
+            self.take_marked(&mut taken, node, left, ORDINARY);
         }
         self.count_taken(most, &taken);
         taken
@@ -236,6 +241,10 @@ impl<P: Platform> Pool<'_, P> {
         let mut taken = Taken::NONE;
         let request = Request { node: NodeChoice::Exact(node), ..Request::new(size.order()) };
         let Ok(search) = self.manager.search(&request) else { return taken };
+        self.take_from_area(&mut taken, node, most);
+        if self.is_area_only() || taken.pages() == most {
+            return taken;
+        }
         let aids = self.manager.debug().aids().watch();
         let mut attempt = |marks: &[Mark]| {
             let left = most - taken.pages();
@@ -291,16 +300,25 @@ impl<P: Platform> Pool<'_, P> {
         let mut leaked = 0;
         for chain in list.chains() {
             self.announce(zone, chain, Moment::Free);
-            leaked += if self.manager.debug().aids().watch() {
-                self.give_back_singly(zone, chain)
+            leaked += if size.is_gigantic() && self.manager.moving().area_pages() != 0 {
+                self.give_back_to_areas(zone, chain)
             } else {
-                zone.release_from_pool(self.manager.platform, size.order(), chain)
+                self.release(zone, chain)
             };
         }
         if leaked != 0 {
             self.accounting().counts_mut(size).leaked += leaked;
         }
         self.manager.pressure.epoch.note_free();
+    }
+
+    /// Pages of one zone leave the pool; returns how many stay allocated for ever.
+    pub(super) fn release(&self, zone: &'static Zone, chain: Chain) -> u64 {
+        if self.manager.debug().aids().watch() {
+            self.give_back_singly(zone, chain)
+        } else {
+            zone.release_from_pool(self.manager.platform, self.size.order(), chain)
+        }
     }
 
     fn give_back_singly(&self, zone: &'static Zone, chain: Chain) -> u64 {

@@ -159,7 +159,8 @@ impl<P: Platform> Manager<P> {
         if !movable.is_empty() {
             manager.grade_at_boot(&movable);
         }
-        manager.moving.failed_area_bytes = manager.make_areas(&input.parameters.areas);
+        manager.moving.hugetlb_cma_only = input.parameters.huge_pages.cma_only;
+        manager.moving.failed_area_bytes = manager.make_areas(input.parameters);
         manager.moving.is_up = true;
         manager.times.bring_up_ns = since();
         if manager.zones.iter().all(|zone| !zone.sections().are_left()) {

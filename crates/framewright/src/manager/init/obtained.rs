@@ -130,7 +130,9 @@ pub(crate) fn place_tables<P: Platform>(early: &mut Memblock<'_, P>, parameters:
     let words = &parameters.huge_pages;
     let requested = words.requested(PoolSize::OneGib);
     if requested.pages == 0 {
-        return early.set_tables(Tables::High);
+        // Areas for such pages are made of whole GiB of what is left.
+        let areas = words.cma.total_bytes != 0;
+        return early.set_tables(if areas { Tables::Edges } else { Tables::High });
     }
     let gigabytes = early.gigabytes();
     let named = requested.nodes();

@@ -18,9 +18,11 @@ use crate::manager::state::Manager;
 use crate::manager::state::areas::{Area, AreaCounts, AreaName, MOST_AREAS};
 use crate::manager::state::pressure::count;
 use crate::memblock::NodeChoice;
-use crate::parameters::{AreaParameters, CmaArea};
+use crate::parameters::{CmaArea, Parameters};
 use crate::platform::Platform;
-use crate::units::{NodeId, Order, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{
+    NodeId, NodeMask, Order, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange,
+};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{FreeError, Grade, IsolateError};
 use core::fmt;
@@ -28,12 +30,23 @@ use core::fmt;
 /// How often a request looks for a run while others have blocks of all places isolated.
 const MOST_PASSES: u32 = 1 << 14;
 
+/// What areas of 1 GiB pages are called, with a node's number (Linux: `mm/hugetlb_cma.c`).
+pub(in crate::manager) const HUGETLB: &str = "hugetlb";
+
 /// What is wanted of an area.
 struct Wanted {
     number: usize,
     pages: u64,
     align: Order,
     budget: Budget,
+}
+
+/// An area that the command line asks for.
+struct Asked<'a> {
+    name: &'a str,
+    area: CmaArea,
+    node: NodeChoice,
+    align: Order,
 }
 
 /// Why an area does not do what it was asked for. Nothing has changed, but for what was moved.
@@ -288,40 +301,68 @@ impl<'m, P: Platform> Moving<'m, P> {
     }
 }
 
+impl<P: Platform> Moving<'_, P> {
+    /// Frames of an area were freed otherwise than through it: it may give them again.
+    pub(in crate::manager) fn note_released(self, range: PfnRange) {
+        for number in 0..MOST_AREAS {
+            // Where there is none nothing is to be noted.
+            let _ = self.with_area(number, |area| {
+                if area.is_out(range) {
+                    area.mark(range, false);
+                    area.counts.released_pages += range.pages();
+                }
+            });
+        }
+    }
+}
+
 impl<P: Platform> Manager<P> {
-    /// Sets aside what the command line asks for; returns the bytes that could not be.
-    pub(in crate::manager) fn make_areas(&self, wanted: &AreaParameters) -> u64 {
+    /// Sets aside what the command line asks for; returns the bytes that could not be. The areas of
+    /// 1 GiB pages come first, as they need the largest runs.
+    pub(in crate::manager) fn make_areas(&self, parameters: &Parameters) -> u64 {
         let mut failed_bytes = 0;
-        if let Some(area) = wanted.cma.filter(|area| area.bytes != 0)
-            && !self.make_area("reserved", area, NodeChoice::Any)
-        {
-            failed_bytes += area.bytes;
+        let areas = &parameters.areas;
+        let with_memory = self.hugetlb().nodes_with_memory(NodeMask::ALL);
+        let gigantic_bytes = Order::MAX.pages() * PAGE_SIZE;
+        let gigantic = parameters.huge_pages.cma.shares(with_memory, gigantic_bytes);
+        for node in with_memory.nodes() {
+            failed_bytes += self.make_numbered(HUGETLB, gigantic[node.index()], node, Order::MAX);
+        }
+        if let Some(area) = areas.cma {
+            let (node, align) = (NodeChoice::Any, Order::BLOCK);
+            let asked = Asked { name: "reserved", area, node, align };
+            failed_bytes += self.make_area(&asked);
         }
         for node in self.nodes.iter().map(|node| node.id) {
-            let on_node = wanted.numa_cma.on_node(node).unwrap_or(0);
-            for (name, bytes) in [("pernuma", wanted.cma_pernuma_bytes), ("numa", on_node)] {
-                if bytes != 0 && !self.make_numbered(name, bytes, node) {
-                    failed_bytes += bytes;
-                }
+            let on_node = areas.numa_cma.on_node(node).unwrap_or(0);
+            for (name, bytes) in [("pernuma", areas.cma_pernuma_bytes), ("numa", on_node)] {
+                failed_bytes += self.make_numbered(name, bytes, node, Order::BLOCK);
             }
         }
         failed_bytes
     }
 
-    fn make_numbered(&self, name: &str, bytes: u64, node: NodeId) -> bool {
-        AreaName::numbered(name, node.index()).is_some_and(|name| {
-            let area = CmaArea { bytes, within: None };
-            self.make_area(name.as_str(), area, NodeChoice::Exact(node))
-        })
+    /// One of a node; what of it could not be set aside.
+    fn make_numbered(&self, name: &str, bytes: u64, node: NodeId, align: Order) -> u64 {
+        let Some(name) = AreaName::numbered(name, node.index()) else { return bytes };
+        let area = CmaArea { bytes, within: None };
+        self.make_area(&Asked { name: name.as_str(), area, node: NodeChoice::Exact(node), align })
     }
 
-    /// One area, as high as one free run lies that has it, or where it is to be.
-    fn make_area(&self, name: &str, area: CmaArea, node: NodeChoice) -> bool {
+    /// One area, as high as one free run lies that has it, or where it is to be; what of it could
+    /// not be set aside.
+    fn make_area(&self, asked: &Asked<'_>) -> u64 {
+        let bytes = asked.area.bytes;
+        if bytes == 0 || self.try_area(asked) { 0 } else { bytes }
+    }
+
+    fn try_area(&self, asked: &Asked<'_>) -> bool {
+        let &Asked { name, area, node, align } = asked;
         let Some(name) = AreaName::new(name) else { return false };
         let Some(pages) = area
             .bytes
             .div_ceil(PAGE_SIZE)
-            .checked_next_multiple_of(PAGES_PER_BLOCK)
+            .checked_next_multiple_of(align.pages())
             .filter(|&pages| pages <= u64::MAX >> PAGE_SHIFT)
         else {
             return false;
@@ -336,7 +377,7 @@ impl<P: Platform> Manager<P> {
             moving.set_aside(name, BlockRange { start, end }, &mut bits)
         };
         let Some(within) = area.within else {
-            let mut request = ContiguousRequest { node, ..ContiguousRequest::new(pages) };
+            let mut request = ContiguousRequest { node, align, ..ContiguousRequest::new(pages) };
             while let Ok(found) = moving.find_contiguous(&request) {
                 match at(BlockNumber::containing(found.start)) {
                     Ok(_) => return true,

@@ -44,6 +44,8 @@ const MOVABLE: [MigrateType; 3] =
 pub struct Compacted {
     /// What was moved.
     pub moved: Vacated,
+    /// Frames in use that were looked at.
+    pub scanned_pages: u64,
     /// Runs that could not be moved.
     pub refused_runs: u64,
     /// Blocks that were emptied: each is free as a whole, unless somebody has taken of it since.
@@ -131,6 +133,7 @@ impl<P: Platform> Moving<'_, P> {
             }
         }
         count(&manager.moving.counters.compacted_blocks, done.blocks);
+        done.scanned_pages = mission.scanned_pages();
         let (moved, obstacles) = mission.end();
         (done.moved, done.refused_runs) = (moved, obstacles.map_or(0, |all| all.count));
         Ok(done)

@@ -1,25 +1,23 @@
 //! Contiguous memory of any length: where the least has to be moved, by the counts of blocks.
 //!
 //! Linux takes the first candidate that is not hopeless (`alloc_contig_pages` in
-//! `mm/page_alloc.c`). Here a window slides over the table, 16 bytes a block and without the lock,
-//! and the cheapest place is taken of those that a bounded search sees: the first 4 GiB of blocks,
-//! and further only while none was found at all. Counts are a guess;
-//! what decides is whether the range can be vacated.
+//! `mm/page_alloc.c`). Here the cheapest place is tried of those that a bounded search sees
+//! (`window`). Counts are a guess; what decides is whether the range can be vacated: what is in the
+//! way is passed by in the next search, and where a zone has no place left the next zone follows.
 
 use super::range::RangeError;
 use super::vacate::{Budget, VacateError};
+use super::window::{Candidate, cheapest_in};
 use crate::manager::facets::Moving;
 use crate::manager::request::{AllocateError, Request, Search};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
-use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{Segment, Zone, ZoneKind};
+use crate::zone::{Zone, ZoneKind};
 use core::fmt;
 
-/// Blocks that one search looks at once it has found a place: 4 GiB, at 13 ns a block.
-const BLOCKS_LOOKED_AT: u32 = 1 << 11;
-/// Places that are tried before the request fails.
+/// Places of a zone that are tried.
 const ATTEMPTS: usize = 8;
 
 /// What is wanted: so many frames in one run, of any length.
@@ -79,60 +77,6 @@ impl fmt::Display for ContiguousError {
 
 impl core::error::Error for ContiguousError {}
 
-/// A place, and how many frames somebody has in its blocks.
-#[derive(Clone, Copy)]
-struct Candidate {
-    range: PfnRange,
-    to_move: u64,
-}
-
-/// What of blocks has to be moved, one after the other: heads are looked up once, and what they
-/// cost is kept until the window has passed them.
-struct Costs<'a> {
-    zone: &'a Zone,
-    segment: &'a Segment,
-    avoid: &'a Avoid,
-    end: u32,
-    each: Option<u64>,
-    kept: [u16; KEPT as usize],
-}
-
-/// Blocks whose costs are kept: windows of up to 1 GiB.
-const KEPT: u32 = 512;
-
-impl<'a> Costs<'a> {
-    const fn new(zone: &'a Zone, segment: &'a Segment, avoid: &'a Avoid) -> Self {
-        Self { zone, segment, avoid, end: 0, each: None, kept: [0; KEPT as usize] }
-    }
-
-    /// Of the next block.
-    #[inline]
-    fn of(&mut self, index: u32) -> Option<u64> {
-        if index >= self.end {
-            (self.end, self.each) = self.zone.to_move(index);
-        }
-        if self.avoid.count != 0 && self.avoid.has(self.segment.block_of(index)) {
-            return None;
-        }
-        let each = self.each?;
-        if let (Some(kept), Ok(each)) =
-            (self.kept.get_mut((index % KEPT) as usize), u16::try_from(each))
-        {
-            *kept = each;
-        }
-        Some(each)
-    }
-
-    /// Of a block at the beginning of a window of so many.
-    #[inline]
-    fn of_first(&self, index: u32, blocks: u32) -> u64 {
-        if blocks <= KEPT {
-            return self.kept.get((index % KEPT) as usize).map_or(0, |&each| u64::from(each));
-        }
-        self.zone.to_move(index).1.unwrap_or(0)
-    }
-}
-
 /// Blocks that turned out to hold what cannot be moved.
 struct Avoid {
     blocks: [BlockNumber; ATTEMPTS],
@@ -169,7 +113,8 @@ impl<P: Platform> Moving<'_, P> {
     /// [`ContiguousError`].
     pub fn find_contiguous(self, request: &ContiguousRequest) -> Result<PfnRange, ContiguousError> {
         let search = self.search_of(request)?;
-        let found = self.cheapest(request, &search, &Avoid::NONE);
+        let mut zones = self.zones_for(&search);
+        let found = zones.find_map(|parts| self.cheapest(parts, request, &Avoid::NONE));
         found.map(|found| found.range).ok_or(ContiguousError::NoPlace { pages: request.pages })
     }
 
@@ -199,17 +144,21 @@ impl<P: Platform> Moving<'_, P> {
             }
         }
         let mut last = ContiguousError::NoPlace { pages: request.pages };
-        let mut avoid = Avoid::NONE;
-        for _ in 0..ATTEMPTS {
-            let Some(Candidate { range, .. }) = self.cheapest(request, &search, &avoid) else {
-                break;
-            };
-            match self.allocate_range(range, budget) {
-                Ok(taken) => return Ok(taken),
-                Err(error) => {
-                    // What is in the way there will be so again.
-                    avoid.add(range, &error);
-                    last = ContiguousError::InTheWay(error);
+        let mut is_first = true;
+        for parts in self.zones_for(&search) {
+            let mut avoid = Avoid::NONE;
+            for _ in 0..ATTEMPTS {
+                let Some(found) = self.cheapest(parts, request, &avoid) else { break };
+                if !core::mem::take(&mut is_first) && !budget.allows(self.manager.platform, 0) {
+                    return Err(last);
+                }
+                match self.allocate_range(found.range, budget) {
+                    Ok(taken) => return Ok(taken),
+                    Err(error) => {
+                        // What is in the way there will be so again.
+                        avoid.add(found.range, &error);
+                        last = ContiguousError::InTheWay(error);
+                    }
                 }
             }
         }
@@ -225,98 +174,27 @@ impl<P: Platform> Moving<'_, P> {
         self.manager.search(&like).map_err(ContiguousError::Request)
     }
 
-    /// The cheapest place in the first zone that has one.
+    /// The parts of each zone that will do, in the order in which they are asked.
+    fn zones_for(self, search: &Search) -> impl Iterator<Item = &'static [Zone]> {
+        let mut last = None;
+        let ids = self.manager.zonelist(search).map(|zone| zone.id());
+        ids.filter(move |&id| last.replace(id) != Some(id)).map(|id| self.manager.parts(id))
+    }
+
+    /// The cheapest place in a zone.
     fn cheapest(
         self,
+        parts: &'static [Zone],
         request: &ContiguousRequest,
-        search: &Search,
         avoid: &Avoid,
     ) -> Option<Candidate> {
-        self.manager.zonelist(search).find_map(|zone| {
-            // What is free is told by the heads then.
-            zone.give_up_spare(self.manager.platform);
-            // What is moved must find room outside of the place.
-            let fits = |found: &Candidate| {
-                let inside = found.range.pages().saturating_sub(found.to_move);
-                found.to_move <= zone.free_pages().saturating_sub(inside)
-            };
-            cheapest_in(zone, request, avoid).filter(fits)
+        // What is free is told by the heads then.
+        parts.iter().for_each(|part| part.give_up_spare(self.manager.platform));
+        // What is moved must find room outside of the place.
+        let free: u64 = parts.iter().map(Zone::free_pages).sum();
+        cheapest_in(parts, request, &|block| avoid.has(block)).filter(|found| {
+            let inside = found.range.pages().saturating_sub(found.to_move);
+            found.to_move <= free.saturating_sub(inside)
         })
     }
-}
-
-fn cheapest_in(zone: &Zone, request: &ContiguousRequest, avoid: &Avoid) -> Option<Candidate> {
-    let mut best: Option<Candidate> = None;
-    let mut left = BLOCKS_LOOKED_AT;
-    for segment in zone.segments() {
-        let found = cheapest_of(segment, request, Costs::new(zone, segment, avoid), &mut left);
-        if found.is_some_and(|found| best.is_none_or(|best| found.to_move < best.to_move)) {
-            best = found;
-        }
-        if best.is_some_and(|best| best.to_move == 0 || left == 0) {
-            break;
-        }
-    }
-    best
-}
-
-/// The cheapest window of one run of blocks.
-fn cheapest_of(
-    segment: &Segment,
-    request: &ContiguousRequest,
-    mut costs: Costs<'_>,
-    left: &mut u32,
-) -> Option<Candidate> {
-    let blocks = u32::try_from(request.pages.div_ceil(PAGES_PER_BLOCK)).ok()?;
-    let step = u32::try_from(request.align.pages().max(PAGES_PER_BLOCK) / PAGES_PER_BLOCK).ok()?;
-    let indices = segment.indices();
-    let max = Pfn::containing(request.max_address);
-    // A power of two, so that nothing is divided.
-    let aligned = |index: u32| {
-        let block = segment.block_of(index).0;
-        let up = step.wrapping_sub(block) & (step - 1);
-        index.checked_add(up)
-    };
-    let mut best: Option<Candidate> = None;
-    let mut start = aligned(indices.start)?;
-    // The window is `start..next`, which costs `cost`.
-    let (mut next, mut cost) = (start, 0_u64);
-    while start.checked_add(blocks).is_some_and(|end| end <= indices.end) {
-        if next < start {
-            (next, cost) = (start, 0);
-        }
-        let range_start = segment.block_of(start).start();
-        let end = range_start.add(request.pages);
-        if end > max {
-            break;
-        }
-        while next < start + blocks {
-            *left = left.saturating_sub(1);
-            let Some(each) = costs.of(next) else { break };
-            cost += each;
-            next += 1;
-        }
-        if next < start + blocks {
-            // Nothing that holds this block will do.
-            let Some(after) = aligned(next + 1) else { break };
-            (start, next, cost) = (after, after, 0);
-        } else {
-            if best.is_none_or(|best| cost < best.to_move) {
-                best =
-                    Some(Candidate { range: PfnRange { start: range_start, end }, to_move: cost });
-            }
-            if cost == 0 {
-                break;
-            }
-            let Some(after) = aligned(start + 1) else { break };
-            for index in start..after.min(next) {
-                cost = cost.saturating_sub(costs.of_first(index, blocks));
-            }
-            start = after;
-        }
-        if *left == 0 && best.is_some() {
-            break;
-        }
-    }
-    best
 }

@@ -23,17 +23,21 @@ mod contiguous;
 mod direct;
 mod grade;
 mod pin;
+mod proactive;
 mod range;
 mod runs;
 mod vacate;
+mod window;
 
 pub use crate::manager::state::areas::{AreaCounts, AreaName, MOST_AREAS};
 pub use crate::manager::state::moving::{
     MoveFailed, MoveToken, Mover, MovingEvents, NotNow, Occupant,
 };
 pub use area::AreaError;
+pub(in crate::manager) use area::HUGETLB;
 pub use compact::{CompactError, Compacted};
 pub use contiguous::{ContiguousError, ContiguousRequest};
 pub use grade::GradeError;
+pub use proactive::Compactor;
 pub use range::RangeError;
 pub use vacate::{Budget, Obstacle, ObstacleKind, Obstacles, VacateError, Vacated};

@@ -60,6 +60,7 @@ pub(super) struct Mission<'m, P: Platform> {
     mover: Option<&'m dyn Mover>,
     budget: Budget,
     begun: u64,
+    scanned_pages: u64,
     moved: Vacated,
     /// The run that was refused last, of which more blocks may hold a part.
     refused: PfnRange,
@@ -90,6 +91,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             mover: moving.mover(),
             budget,
             begun: 0,
+            scanned_pages: 0,
             moved: Vacated::default(),
             refused: PfnRange::new(0, 0),
             naming: Naming::new(name),
@@ -100,9 +102,16 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.manager
     }
 
+    /// Frames in use that were looked at so far.
+    pub(super) const fn scanned_pages(&self) -> u64 {
+        self.scanned_pages
+    }
+
     /// What was moved and what was not.
     pub(super) fn end(self) -> (Vacated, Option<Obstacles>) {
-        count(&self.manager.moving.counters.begun_runs, self.begun);
+        let counters = &self.manager.moving.counters;
+        count(&counters.begun_runs, self.begun);
+        count(&counters.scanned_pages, self.scanned_pages);
         (self.moved, self.naming.end())
     }
 
@@ -201,7 +210,7 @@ impl<'m, P: Platform> Mission<'m, P> {
 
     /// Moves what a block was allocated as, or the part of it that has one owner.
     fn move_whole(&mut self, at: Pfn, whole: PfnRange, targets: &mut dyn Targets<P>) -> Next {
-        count(&self.manager.moving.counters.scanned_pages, whole.end.0 - at.0);
+        self.scanned_pages += whole.end.0 - at.0;
         Next::From(match self.move_at(at, targets) {
             None => return Next::Stop,
             Some(At::Moved(run)) => {
@@ -227,14 +236,13 @@ impl<'m, P: Platform> Mission<'m, P> {
         let all = block.all();
         let mut moved = FrameBits::default();
         let mut done = block.part.start;
-        let mut scanned = 0;
         let mut is_stopped = false;
         for offset in offsets(bits, block.part) {
             let pfn = all.start.add(offset);
             if pfn < done {
                 continue;
             }
-            scanned += 1;
+            self.scanned_pages += 1;
             match self.move_at(pfn, targets) {
                 None => {
                     is_stopped = true;
@@ -254,7 +262,6 @@ impl<'m, P: Platform> Mission<'m, P> {
                 Some(At::Stays(kind)) => self.refuse_frame(pfn, kind),
             }
         }
-        count(&self.manager.moving.counters.scanned_pages, scanned);
         self.free_moved(block, &moved);
         if is_stopped { Next::Stop } else { Next::From(done.max(block.part.end)) }
     }

@@ -9,7 +9,7 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Order, Pfn, PfnRange};
 
 /// How many areas there can be.
-pub const MOST_AREAS: usize = 8;
+pub const MOST_AREAS: usize = 20;
 /// Bytes of a name.
 const NAME_BYTES: usize = 16;
 

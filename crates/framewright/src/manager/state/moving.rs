@@ -127,6 +127,11 @@ pub struct MovingEvents {
     pub compact_successes: u64,
     /// Blocks that compaction made whole.
     pub compacted_blocks: u64,
+    /// Times that a [`Compactor`](crate::manager::Compactor) began to compact a node (Linux:
+    /// `compact_daemon_wake`).
+    pub daemon_wakes: u64,
+    /// Frames in use that compactors looked at (Linux: `compact_daemon_migrate_scanned`).
+    pub daemon_scanned_pages: u64,
 }
 
 /// Kinds of obstacles.
@@ -143,6 +148,8 @@ pub(crate) struct MovingCounters {
     pub(crate) compact_stalls: AtomicU64,
     pub(crate) compact_successes: AtomicU64,
     pub(crate) compacted_blocks: AtomicU64,
+    pub(crate) daemon_wakes: AtomicU64,
+    pub(crate) daemon_scanned_pages: AtomicU64,
 }
 
 /// Who moves contents, and what came of it.
@@ -159,6 +166,8 @@ pub(crate) struct MovingState {
     pub(crate) area_pages: AtomicU64,
     /// Bytes that the command line wanted set aside and that could not be.
     pub(crate) failed_area_bytes: u64,
+    /// 1 GiB pages come from areas alone.
+    pub(crate) hugetlb_cma_only: bool,
     /// Held while a place for an area is chosen.
     pub(crate) choosing: SpinLock<()>,
     /// Bring-up has ended: other CPUs may know of the manager.
@@ -176,6 +185,7 @@ impl MovingState {
             areas: core::array::from_fn(|_| SpinLock::new(None)),
             area_pages: AtomicU64::new(0),
             failed_area_bytes: 0,
+            hugetlb_cma_only: false,
             choosing: SpinLock::new(()),
             is_up: false,
         }
@@ -207,6 +217,8 @@ impl MovingState {
             compact_stalls,
             compact_successes,
             compacted_blocks,
+            daemon_wakes,
+            daemon_scanned_pages,
         } = &self.counters;
         MovingEvents {
             moved_pages: read(moved_pages),
@@ -217,6 +229,8 @@ impl MovingState {
             compact_stalls: read(compact_stalls),
             compact_successes: read(compact_successes),
             compacted_blocks: read(compacted_blocks),
+            daemon_wakes: read(daemon_wakes),
+            daemon_scanned_pages: read(daemon_scanned_pages),
         }
     }
 }

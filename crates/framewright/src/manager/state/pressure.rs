@@ -137,8 +137,9 @@ pub(crate) struct PressureState {
     pub(crate) hook: SpinLock<Option<&'static dyn Reclaim>>,
     /// Whether there is a hook, for whoever would fail at once without one.
     pub(crate) has_hook: AtomicBool,
-    /// Nodes that reclaim in the background should look after, a bit each.
-    pub(crate) background: AtomicU64,
+    /// Nodes that reclaim in the background should look after, a bit each: for requests that may
+    /// not have graded memory, and for those that may.
+    pub(crate) background: [AtomicU64; 2],
     /// Who is in the hook; 0 is nobody.
     pub(crate) tasks: [AtomicU64; RECLAIM_TASKS],
 }
@@ -153,9 +154,15 @@ impl PressureState {
             usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
             hook: SpinLock::new(None),
             has_hook: AtomicBool::new(false),
-            background: AtomicU64::new(0),
+            background: [AtomicU64::new(0), AtomicU64::new(0)],
             tasks: core::array::from_fn(|_| AtomicU64::new(0)),
         }
+    }
+
+    /// Nodes that requests of a type found below their low watermarks.
+    #[inline]
+    pub(crate) fn woken_by(&self, migrate_type: MigrateType) -> &AtomicU64 {
+        &self.background[usize::from(migrate_type == MigrateType::Movable)]
     }
 
     pub(crate) fn count_drain(&self) {

@@ -92,7 +92,9 @@ fn moving(events: &MovingEvents, line: &mut Line<'_>) -> core::fmt::Result {
     line("compact_stall", events.compact_stalls)?;
     line("compact_fail", events.compact_stalls.saturating_sub(events.compact_successes))?;
     line("compact_success", events.compact_successes)?;
-    line("compact_blocks", events.compacted_blocks)
+    line("compact_blocks", events.compacted_blocks)?;
+    line("compact_daemon_wake", events.daemon_wakes)?;
+    line("compact_daemon_migrate_scanned", events.daemon_scanned_pages)
 }
 
 /// What reserve areas gave and did not give, in pages.

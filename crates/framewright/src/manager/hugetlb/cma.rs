@@ -1,0 +1,79 @@
+//! 1 GiB pages out of reserve areas (`hugetlb_cma=`; Linux: `mm/hugetlb_cma.c`): what is lent to
+//! movable requests until a pool wants it, so that there are such pages after weeks, too.
+//!
+//! A node's area is the one called `hugetlb` and its number. Pages of it keep the grade of their
+//! blocks, are not demoted, and go back to the area when they leave the pool.
+
+use crate::block::{Chain, PageList};
+use crate::hugetlb::Taken;
+use crate::manager::hugetlb::pool::Pool;
+use crate::manager::moving::{AreaName, Budget, HUGETLB};
+use crate::platform::Platform;
+use crate::units::{NodeId, PfnRange};
+use crate::zone::Zone;
+use core::panic::Location;
+
+impl<P: Platform> Pool<'_, P> {
+    /// Whether pages come from areas alone.
+    pub(super) const fn is_area_only(&self) -> bool {
+        self.size.is_gigantic() && self.manager.moving.hugetlb_cma_only
+    }
+
+    /// The area of a node, if pages of this size come from one.
+    fn area(&self, node: NodeId) -> Option<usize> {
+        if !self.size.is_gigantic() || self.manager.moving().area_pages() == 0 {
+            return None;
+        }
+        let name = AreaName::numbered(HUGETLB, node.index())?;
+        self.manager.moving().area_named(name.as_str())
+    }
+
+    /// Takes pages of a node's area until `taken` has `most`, moving what is lent there.
+    pub(super) fn take_from_area(&self, taken: &mut Taken, node: NodeId, most: u64) {
+        let Some(number) = self.area(node) else { return };
+        let (moving, order) = (self.manager.moving(), self.size.order());
+        while taken.pages() < most {
+            let left = moving.area(number).map_or(0, |(_, _, counts)| counts.available_pages);
+            if left < order.pages() {
+                return;
+            }
+            let Ok(frames) =
+                moving.allocate_in_area(number, order.pages(), order, Budget::UNLIMITED)
+            else {
+                return;
+            };
+            if !self.adopt_of_area(taken, frames) {
+                // Allocated just now, and nobody else knows of it.
+                let _ = self.manager.free_uncached(frames, Location::caller());
+                return moving.note_released(frames);
+            }
+        }
+    }
+
+    fn adopt_of_area(&self, taken: &mut Taken, frames: PfnRange) -> bool {
+        let Ok((zone, segment)) = self.manager.zone_of_range(frames) else { return false };
+        let slot = usize::from(segment.zone);
+        let Some(list) = taken.list(slot) else { return false };
+        let page = zone.adopt_graded_for_pool(self.manager.platform, frames, self.size.order());
+        let Some(page) = page else { return false };
+        list.append(zone.table(), PageList::unreported(page));
+        taken.note(slot, Some(frames));
+        true
+    }
+
+    /// Gives pages of a zone back one by one, those of an area to it. Returns how many stay
+    /// allocated for ever.
+    pub(super) fn give_back_to_areas(&self, zone: &'static Zone, chain: Chain) -> u64 {
+        let (mut leaked, mut rest) = (0, chain);
+        while rest.pages != 0 {
+            let one = rest.take(zone.table(), 1);
+            let frames = zone.frames_of(one.first, self.size.order());
+            let lost = self.release(zone, one);
+            leaked += lost;
+            if let Some(frames) = frames.filter(|_| lost == 0) {
+                self.manager.moving().note_released(frames);
+            }
+        }
+        leaked
+    }
+}

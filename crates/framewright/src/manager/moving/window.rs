@@ -1,0 +1,198 @@
+//! The search for the place of a contiguous run with the least to move: a window slides over the
+//! blocks of a zone, 16 bytes of the table each and without a lock.
+//!
+//! ```text
+//!   blocks   . . f f m m f X f f f f m . .      f free  m movable  X cannot be moved
+//!                [ cost  ]   [cost ]            a window never holds X
+//! ```
+//!
+//! The first 4 GiB of blocks are looked at, and further only while no place was found at all. Parts
+//! of a zone that are neighbours are one run of blocks.
+
+use super::contiguous::ContiguousRequest;
+use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::{Segment, Zone};
+
+/// Blocks that one search looks at once it has found a place: 4 GiB, at 13 ns a block.
+const BLOCKS_LOOKED_AT: u32 = 1 << 11;
+/// Blocks whose costs are kept: windows of up to 1 GiB.
+const KEPT: u32 = 512;
+
+/// A place, and how many frames somebody has in its blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate {
+    pub(super) range: PfnRange,
+    pub(super) to_move: u64,
+}
+
+/// Where the entries of ascending blocks are.
+#[derive(Clone, Copy)]
+struct Cursor<'a> {
+    parts: &'a [Zone],
+    part: usize,
+    segment: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn at(&mut self, block: BlockNumber) -> Option<(&'a Zone, &'a Segment)> {
+        loop {
+            let zone = self.parts.get(self.part)?;
+            match zone.segments().get(self.segment) {
+                Some(segment) if block < segment.end() => {
+                    return Some((zone, segment)).filter(|_| segment.start <= block);
+                }
+                Some(_) => self.segment += 1,
+                None => (self.part, self.segment) = (self.part + 1, 0),
+            }
+        }
+    }
+
+    /// What has to be moved to have a block: up to which block that is true, and how many frames.
+    fn cost(&mut self, block: BlockNumber) -> (BlockNumber, Option<u64>) {
+        let next = BlockNumber(block.0 + 1);
+        let Some((zone, segment)) = self.at(block) else { return (next, None) };
+        let index = segment.index_of(block);
+        let (end, each) = zone.to_move(index);
+        (BlockNumber(block.0 + (end - index)).min(segment.end()).max(next), each)
+    }
+}
+
+/// What of blocks has to be moved, one after the other: heads are looked up once, and what they
+/// cost is kept until the window has passed them.
+struct Costs<'a> {
+    /// Of the block that enters the window, and of the one that leaves it.
+    front: Cursor<'a>,
+    back: Cursor<'a>,
+    avoided: &'a dyn Fn(BlockNumber) -> bool,
+    end: BlockNumber,
+    each: Option<u64>,
+    kept: [u16; KEPT as usize],
+}
+
+impl Costs<'_> {
+    /// Of the next block.
+    #[inline]
+    fn of(&mut self, block: BlockNumber) -> Option<u64> {
+        if block >= self.end {
+            (self.end, self.each) = self.front.cost(block);
+        }
+        let each = self.each?;
+        if (self.avoided)(block) {
+            return None;
+        }
+        if let (Some(kept), Ok(each)) =
+            (self.kept.get_mut((block.0 % KEPT) as usize), u16::try_from(each))
+        {
+            *kept = each;
+        }
+        Some(each)
+    }
+
+    /// Of the first block of a window of so many.
+    #[inline]
+    fn of_first(&mut self, block: BlockNumber, blocks: u32) -> u64 {
+        if blocks <= KEPT {
+            return self.kept.get((block.0 % KEPT) as usize).map_or(0, |&each| u64::from(each));
+        }
+        self.back.cost(block).1.unwrap_or(0)
+    }
+}
+
+/// The runs of blocks of a zone, in whatever parts they lie.
+fn runs(parts: &[Zone]) -> impl Iterator<Item = BlockRange> {
+    let mut segments = parts.iter().flat_map(Zone::segments).peekable();
+    core::iter::from_fn(move || {
+        let first = segments.next()?;
+        let mut run = BlockRange { start: first.start, end: first.end() };
+        while let Some(next) = segments.next_if(|next| next.start == run.end) {
+            run.end = next.end();
+        }
+        Some(run)
+    })
+}
+
+/// The cheapest place in a zone without blocks that are `avoided`.
+pub(super) fn cheapest_in(
+    parts: &[Zone],
+    request: &ContiguousRequest,
+    avoided: &dyn Fn(BlockNumber) -> bool,
+) -> Option<Candidate> {
+    let mut best: Option<Candidate> = None;
+    let mut left = BLOCKS_LOOKED_AT;
+    let cursor = Cursor { parts, part: 0, segment: 0 };
+    let mut costs = Costs {
+        front: cursor,
+        back: cursor,
+        avoided,
+        end: BlockNumber(0),
+        each: None,
+        kept: [0; KEPT as usize],
+    };
+    for run in runs(parts) {
+        let found = cheapest_of(run, request, &mut costs, &mut left);
+        if found.is_some_and(|found| best.is_none_or(|best| found.to_move < best.to_move)) {
+            best = found;
+        }
+        if best.is_some_and(|best| best.to_move == 0 || left == 0) {
+            break;
+        }
+    }
+    best
+}
+
+/// The cheapest window of one run of blocks.
+fn cheapest_of(
+    run: BlockRange,
+    request: &ContiguousRequest,
+    costs: &mut Costs<'_>,
+    left: &mut u32,
+) -> Option<Candidate> {
+    let blocks = u32::try_from(request.pages.div_ceil(PAGES_PER_BLOCK)).ok()?;
+    let step = u32::try_from(request.align.pages().max(PAGES_PER_BLOCK) / PAGES_PER_BLOCK).ok()?;
+    let max = Pfn::containing(request.max_address);
+    // A power of two, so that nothing is divided.
+    let aligned = |block: u32| block.checked_add(step.wrapping_sub(block) & (step - 1));
+    let mut best: Option<Candidate> = None;
+    let mut start = aligned(run.start.0)?;
+    // The window is `start..next`, which costs `cost`.
+    let (mut next, mut cost) = (start, 0_u64);
+    while start.checked_add(blocks).is_some_and(|end| end <= run.end.0) {
+        if next < start {
+            (next, cost) = (start, 0);
+        }
+        let first = BlockNumber(start).start();
+        let end = first.add(request.pages);
+        if end > max {
+            break;
+        }
+        while next < start + blocks {
+            *left = left.saturating_sub(1);
+            let Some(each) = costs.of(BlockNumber(next)) else { break };
+            cost += each;
+            next += 1;
+        }
+        if next < start + blocks {
+            // Nothing that holds this block will do.
+            let Some(after) = aligned(next + 1) else { break };
+            (start, next, cost) = (after, after, 0);
+        } else {
+            if best.is_none_or(|best| cost < best.to_move) {
+                let range = PfnRange { start: first, end };
+                best = Some(Candidate { range, to_move: cost });
+            }
+            if cost == 0 {
+                break;
+            }
+            let Some(after) = aligned(start + 1) else { break };
+            for block in start..after.min(next) {
+                cost = cost.saturating_sub(costs.of_first(BlockNumber(block), blocks));
+            }
+            start = after;
+        }
+        if *left == 0 && best.is_some() {
+            break;
+        }
+    }
+    best
+}
