@@ -132,6 +132,55 @@ fn without_a_mover_only_free_memory_is_vacated() {
     check(&manager);
 }
 
+/// A mover that panics in the middle of a move: blocks come back into circulation.
+#[test]
+fn a_mover_that_panics_leaves_nothing_isolated() {
+    struct Dying<'a>(&'a Handles<'a, FakeMachine>);
+    // SAFETY: as that of `Handles`, which it asks; it moves nothing.
+    unsafe impl Mover for Dying<'_> {
+        fn occupant(&self, pfn: Pfn) -> Occupant {
+            self.0.occupant(pfn)
+        }
+        fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
+            Ok(MoveToken(0))
+        }
+        unsafe fn relocate(
+            &self,
+            _: MoveToken,
+            _: PfnRange,
+            _: PfnRange,
+        ) -> Result<(), MoveFailed> {
+            panic!("the mover dies")
+        }
+        unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
+    }
+    let manager = machine(64, Pages::None);
+    let handles = Handles::new(&manager, 64).expect("memory");
+    let one = handles.allocate(Order::PAGE).expect("memory");
+    let at = handles.range(one).expect("held").start;
+    let dying = Dying(&handles);
+    let moving = manager.moving().by(&dying);
+    let block = BlockNumber::containing(at);
+    let around = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
+    let attempts: [&dyn Fn(); 3] = [
+        &|| _ = moving.vacate(around, Budget::UNLIMITED),
+        &|| _ = moving.allocate_range(pages_of(around), Budget::UNLIMITED),
+        &|| _ = moving.compact(None, u64::MAX, Budget::UNLIMITED),
+    ];
+    for attempt in attempts {
+        let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt));
+        if died.is_ok() {
+            // There is nothing to compact.
+            continue;
+        }
+        assert_eq!(manager.totals().isolated_pages, 0);
+        manager.isolation().isolate(around).expect("in circulation");
+        manager.isolation().unisolate(around).expect("isolated just now");
+    }
+    look_at_all(&handles);
+    check(&manager);
+}
+
 /// Exactly every third run is refused and named; the others move; none is begun twice.
 #[test]
 fn refused_runs_are_named_and_no_run_is_begun_twice() {

@@ -299,7 +299,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         }
     }
 
-    /// Moves what is in isolated frames elsewhere; the blocks stay isolated in any case.
+    /// Moves what is in isolated frames elsewhere; the blocks stay isolated, but where the mover
+    /// panics.
     pub(super) fn vacate_isolated(
         self,
         pages: PfnRange,
@@ -307,14 +308,28 @@ impl<'m, P: Platform> Moving<'m, P> {
         name: &mut dyn FnMut(Obstacle),
     ) -> Result<Vacated, VacateError> {
         let mut mission = Mission::new(self, budget, name);
+        let unwinding = PutBack { moving: self, range: blocks_around(pages) };
         let is_done =
             mission.vacate(pages).map_err(|error| VacateError::Isolate(IsolateError::Place(error)));
+        core::mem::forget(unwinding);
         let (moved, obstacles) = mission.end();
         match (is_done?, obstacles) {
             (_, Some(obstacles)) => Err(VacateError::Obstacles { moved, obstacles }),
             (false, None) => Err(VacateError::OutOfTime { moved }),
             (true, None) => Ok(moved),
         }
+    }
+}
+
+/// Puts blocks back when a mover panics, where that does not end everything.
+struct PutBack<'m, P: Platform> {
+    moving: Moving<'m, P>,
+    range: BlockRange,
+}
+
+impl<P: Platform> Drop for PutBack<'_, P> {
+    fn drop(&mut self) {
+        self.moving.put_back(self.range);
     }
 }
 

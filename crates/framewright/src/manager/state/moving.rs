@@ -57,6 +57,9 @@ pub struct MoveFailed;
 /// it lies on the run's node and outside everything that is isolated. After a refusal or a failure
 /// the run is as it was.
 ///
+/// One that panics leaves what it has begun, and what it moved of the same block just before, as
+/// they are: those frames stay allocated. Blocks come back into circulation.
+///
 /// It may allocate and free. What it does takes place inside the caller's budget, which is looked
 /// at between runs only.
 ///
