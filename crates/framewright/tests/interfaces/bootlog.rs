@@ -51,9 +51,11 @@ fn threads_that_cannot_take_part_are_said() {
 }
 
 #[test]
-fn areas_of_contiguous_memory_are_refused_and_the_pages_are_given() {
+fn areas_of_1_gib_pages_are_logged_and_the_pages_are_given() {
     let log = log_of("hugetlb_cma=1G hugepagesz=1G hugepages=2");
-    assert!(log[0].contains("hugetlb_cma= is not supported"), "{log:#?}");
+    let area = log.iter().find(|line| line.starts_with("cma: ")).expect("made");
+    assert!(area.starts_with("cma: Reserved 1024 MiB at 0x"), "{area}");
+    assert!(area.ends_with("area hugetlb0"), "{area}");
     assert!(
         log.iter()
             .any(|line| line.ends_with("registered 1.00 GiB page size, pre-allocated 2 pages")),
