@@ -10,7 +10,7 @@ use framewright::memblock::NodeChoice;
 use framewright::units::{MAX_NODES, NodeId, Order, PHYSICAL_ADDRESS_END, Pfn, PfnRange};
 use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
-use framewright::{AllocateError, Manager, Platform, Request};
+use framewright::{AllocateError, Manager, Platform, Request, Reserves};
 
 /// Frames of one bulk request.
 const BULK: usize = 48;
@@ -267,6 +267,12 @@ impl<'a, P: Platform> Worker<'a, P> {
         }
     }
 
+    fn reserves(&mut self) -> Reserves {
+        let some = [Reserves::Half, Reserves::Atomic, Reserves::All];
+        let chosen = if self.random.one_in(4) { self.random.choose(&some) } else { None };
+        chosen.unwrap_or_default()
+    }
+
     /// A random valid request.
     fn request(&mut self) -> Request {
         let order = self.order();
@@ -277,7 +283,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         };
         let mut request = Request {
             migrate_type: self.migrate_type(),
-            reserves: self.random.one_in(4),
+            reserves: self.reserves(),
             zeroed: pages <= LARGEST_ZEROED_PAGES && self.random.one_in(4),
             ..Request::pages(pages)
         };
@@ -317,7 +323,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         let wanted = (1 + self.random.index(BULK)).min(self.room());
         let request = Request {
             migrate_type: self.migrate_type(),
-            reserves: self.random.one_in(4),
+            reserves: self.reserves(),
             zeroed: self.random.one_in(8),
             ..Request::pages(1)
         };
@@ -360,7 +366,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
             while self.room() > 2 {
                 let request = Request {
-                    reserves: true,
+                    reserves: Reserves::All,
                     migrate_type: self.migrate_type(),
                     ..Request::new(order)
                 };

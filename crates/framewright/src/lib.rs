@@ -137,7 +137,7 @@ pub mod zone;
 pub use block::MigrateType;
 pub use manager::{
     AllocateError, BringUp, BringUpError, BringUpFailed, Frames, Manager, MoveFailed, MoveToken,
-    Mover, NotNow, Occupant, Reclaim, ReferenceError, Request, Shortage,
+    Mover, NotNow, Occupant, Reclaim, ReferenceError, Request, Reserves, Shortage,
 };
 pub use page::{Page, PartOf};
 pub use parameters::Parameters;

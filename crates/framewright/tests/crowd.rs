@@ -16,7 +16,7 @@ use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
-use framewright::{Frames, Request};
+use framewright::{Frames, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::workload::Random;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, PoolOwner};
@@ -186,7 +186,7 @@ impl User<'_> {
         let mut request = Request {
             migrate_type: self.migrate_type(),
             fail_fast: self.random.one_in(2),
-            reserves: self.random.one_in(2),
+            reserves: if self.random.one_in(2) { Reserves::All } else { Reserves::None },
             zeroed: order < Order::BLOCK && self.random.one_in(4),
             ..Request::pages(1 + self.random.below(order.pages()))
         };

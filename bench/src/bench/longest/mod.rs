@@ -13,7 +13,7 @@ use crate::progress;
 use crate::rows::{Longest, Measured, Rows, Spread};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
-use framewright::{Manager, Request};
+use framewright::{Manager, Request, Reserves};
 use framewright_cli::error::Error;
 use framewright_cli::grid::microseconds;
 use states::{State, give_back};
@@ -109,7 +109,7 @@ fn once(gib: u64, state: State) -> Result<Operations, Error> {
 
 fn request(order: u8) -> Result<Request, Error> {
     let order = Order::new(order).ok_or_else(|| failed("no such order"))?;
-    Ok(Request { reserves: true, ..Request::new(order) })
+    Ok(Request { reserves: Reserves::All, ..Request::new(order) })
 }
 
 /// Gets and puts: the longest of each.

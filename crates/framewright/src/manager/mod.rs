@@ -99,7 +99,7 @@ pub use policy::{
 pub use refcount::ReferenceError;
 pub(crate) use reporting::add;
 pub use reporting::{Reporting, ReportingCounters};
-pub use request::{AllocateError, Request};
+pub use request::{AllocateError, Request, Reserves};
 pub use shortfall::Shortfall;
 pub use state::numa::NumaCounts;
 pub use state::pools::{PoolBatch, PoolVmemmap};

@@ -10,7 +10,7 @@
 //! the hook, where a task looks for its own number only, which it stored itself.
 
 use crate::manager::facets::Pressure;
-use crate::manager::request::{Mark, ORDINARY, RESERVES, Request, Search};
+use crate::manager::request::{Mark, ORDINARY, Request, Reserves, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::pressure::count;
 use crate::manager::state::pressure::{Counters, Key, PressureEvents, Reclaim, Shortage};
@@ -52,7 +52,8 @@ impl<P: Platform> Manager<P> {
     /// Whether a request just like this one has failed above the ordinary marks and nothing was
     /// freed since.
     pub(super) fn is_known_to_fail(&self, search: &Search, order: Order) -> bool {
-        self.pressure.has_failed(self.platform, &Key { order, search: *search, reserves: false })
+        self.pressure
+            .has_failed(self.platform, &Key { order, search: *search, reserves: Reserves::None })
     }
 
     /// Everything that is done once memory is short. `attempt` looks for memory above the given
@@ -82,7 +83,7 @@ impl<P: Platform> Manager<P> {
                         break 'ways Some(found);
                     }
                     if self.has_seen_all() {
-                        self.pressure.note_failure(self.platform, epoch, key(false));
+                        self.pressure.note_failure(self.platform, epoch, key(Reserves::None));
                     }
                 }
                 let wanted = shortage(request, search, order, missing);
@@ -90,13 +91,15 @@ impl<P: Platform> Manager<P> {
                     break 'ways Some(found);
                 }
             }
-            if !request.reserves || self.pressure.has_failed(self.platform, &key(true)) {
+            let reserves = request.reserves;
+            let is_out = |reserves| self.pressure.has_failed(self.platform, &key(reserves));
+            if reserves == Reserves::None || is_out(reserves) {
                 break 'ways None;
             }
             let epoch = self.pressure.epoch.number();
-            let found = attempt(RESERVES).ok();
+            let found = attempt(&[reserves.mark()]).ok();
             if found.is_none() && self.has_seen_all() {
-                self.pressure.note_failure(self.platform, epoch, key(true));
+                self.pressure.note_failure(self.platform, epoch, key(reserves));
             }
             found
         };

@@ -29,13 +29,40 @@ pub struct Request {
     /// Whether the content is zero; otherwise it is undefined. Who asks for zeros gets memory that
     /// can be written to, below [`Platform::direct_limit`](crate::Platform::direct_limit).
     pub zeroed: bool,
-    /// Whether the request may use what is kept for emergencies, once draining caches and the
+    /// How much of what is kept for emergencies the request may have, once draining caches and the
     /// reclaim hook did not help.
-    pub reserves: bool,
+    pub reserves: Reserves,
     /// Whether to fail rather than to drain caches and to call the reclaim hook
     /// ([`Reclaim`](super::Reclaim)) when memory is short: for callers that have another way, or
     /// that hold what the hook needs. Where waiting is not allowed the hook is not called anyway.
     pub fail_fast: bool,
+}
+
+/// How much a request may have of what other requests leave below a zone's min watermark (Linux:
+/// `mm/page_alloc.c`, `__zone_watermark_ok`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Reserves {
+    /// Nothing.
+    #[default]
+    None,
+    /// Half: for requests that others wait for (`__GFP_HIGH`).
+    Half,
+    /// Five eighths: for such requests from contexts that cannot wait (`GFP_ATOMIC`).
+    Atomic,
+    /// All, lowmem reserves included: for those who free memory with it (`__GFP_MEMALLOC`).
+    All,
+}
+
+impl Reserves {
+    /// The mark that such a request keeps at least.
+    pub(super) const fn mark(self) -> Mark {
+        match self {
+            Self::None => Mark::Min,
+            Self::Half => Mark::Half,
+            Self::Atomic => Mark::Atomic,
+            Self::All => Mark::Nothing,
+        }
+    }
 }
 
 impl Request {
@@ -57,7 +84,7 @@ impl Request {
             zone: ZoneKind::Normal,
             max_address: u64::MAX,
             zeroed: false,
-            reserves: false,
+            reserves: Reserves::None,
             fail_fast: false,
         }
     }
@@ -214,6 +241,10 @@ impl core::error::Error for AllocateError {}
 pub(super) enum Mark {
     Low,
     Min,
+    /// Half of the min watermark.
+    Half,
+    /// Three eighths of it.
+    Atomic,
     Nothing,
 }
 
@@ -223,12 +254,17 @@ impl Mark {
         match self {
             Self::Low => zone.watermark_for(zone.low_pages(), highest),
             Self::Min => zone.watermark_for(zone.min_pages(), highest),
+            Self::Half => zone.watermark_for(part_of_min(zone, 4), highest),
+            Self::Atomic => zone.watermark_for(part_of_min(zone, 3), highest),
             Self::Nothing => 0,
         }
     }
 }
 
+/// So many eighths of a zone's min watermark.
+fn part_of_min(zone: &Zone, eighths: u64) -> u64 {
+    zone.min_pages().saturating_mul(eighths).div_ceil(8)
+}
+
 /// Marks that ordinary requests keep: first memory where there is plenty, then where it will do.
 pub(super) const ORDINARY: &[Mark] = &[Mark::Low, Mark::Min];
-/// What is kept for emergencies, too.
-pub(super) const RESERVES: &[Mark] = &[Mark::Nothing];

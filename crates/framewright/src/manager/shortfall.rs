@@ -2,7 +2,7 @@
 //! bytes of news.
 
 use crate::block::MigrateType;
-use crate::manager::request::{AllocateError, Mark, Request};
+use crate::manager::request::{AllocateError, Request};
 use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn};
@@ -96,7 +96,7 @@ impl<P: Platform> Manager<P> {
         if !zones().any(|zone| fits(&zone)) {
             return Ok(Shortfall::Address { max_address });
         }
-        let mark = if request.reserves { Mark::Nothing } else { Mark::Min };
+        let mark = request.reserves.mark();
         let (mut all_pages, mut enough, mut largest) = (0, false, None);
         // Of zones with a run that is large enough: free, and kept.
         let mut kept_back = (0, 0);

@@ -6,7 +6,7 @@ use framewright::hugetlb::PoolSize;
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::zone::{MigrateType, ZoneKind};
-use framewright::{Frames, Request};
+use framewright::{Frames, Request, Reserves};
 use framewright_testkit::workload::Random;
 use framewright_testkit::{Owner, PoolOwner};
 use std::alloc::Layout;
@@ -95,7 +95,7 @@ impl User<'_> {
         let mut request = Request {
             migrate_type: self.migrate_type(),
             zeroed: self.random.one_in(4),
-            reserves: self.random.one_in(6),
+            reserves: if self.random.one_in(6) { Reserves::All } else { Reserves::None },
             fail_fast: self.random.one_in(2),
             ..Request::pages(pages)
         };

@@ -3,9 +3,9 @@
 
 use crate::common::pool_machine::{GIB, TWO, check, nr_of, numbers};
 use crate::common::{Fake, bring_up_with, gib, is_careful, mib, parameters, settled};
-use framewright::Request;
 use framewright::manager::BootFill;
 use framewright::units::{Order, Pfn, PhysRange};
+use framewright::{Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use proptest::prelude::*;
@@ -79,7 +79,7 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         assert_eq!(manager.hugetlb().flushes(), 0);
         let mut held = Vec::new();
         while let Ok(page) =
-            manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+            manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
         {
             held.push(page);
         }

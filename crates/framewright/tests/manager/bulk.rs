@@ -5,7 +5,7 @@ use super::HERE;
 use crate::common::{check, gib, idle_pages, mib, order, settled};
 use framewright::units::{Order, PAGE_SIZE, Pfn};
 use framewright::zone::{FreeError, MigrateType};
-use framewright::{AllocateError, Request};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
@@ -63,7 +63,7 @@ fn what_cannot_be_freed_is_named_and_all_else_goes() {
 fn bulk_requests_get_the_last_page_and_no_more() {
     let manager = HERE.bring_up(FakeMachine::builder().ram(mib(0, 64)).build());
     let mut all = Vec::new();
-    let request = Request { reserves: true, ..Request::new(Order::PAGE) };
+    let request = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
     loop {
         let mut some = [Pfn(0); 48];
         match manager.allocate_bulk(&request, &mut some) {

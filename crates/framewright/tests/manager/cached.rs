@@ -4,11 +4,11 @@
 
 use super::HERE;
 use crate::common::{Fake, check, gib, idle_pages, mib, order};
-use framewright::Request;
 use framewright::reporting::{Progress, ReportDevice, SubmitError};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::FreeError;
 use framewright::zone::{MigrateType, ZoneKind};
+use framewright::{Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -182,7 +182,7 @@ fn what_was_never_allocated_is_refused_at_the_call_in_debug_builds() {
 fn memory_short_on_one_cpu_comes_out_of_the_others_caches() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(2).build();
     let manager = HERE.bring_up(machine);
-    let all = Request { reserves: true, ..Request::pages(1) };
+    let all = Request { reserves: Reserves::All, ..Request::pages(1) };
     let mut pages = vec![Pfn(0); 20_000];
     let taken = manager.allocate_bulk(&all, &mut pages).expect("there is memory");
     // The other CPU frees thirty pages, which stay with it.

@@ -9,7 +9,7 @@ use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::{FreeError, ZoneId, ZoneKind};
 use framewright::zone::{MigrateType, State};
-use framewright::{AllocateError, Request};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
 
 fn node(index: usize) -> NodeId {
@@ -32,7 +32,7 @@ fn take(manager: &Fake, request: Request) -> PfnRange {
 }
 
 fn emergency(of: u8) -> Request {
-    Request { reserves: true, ..Request::new(order(of)) }
+    Request { reserves: Reserves::All, ..Request::new(order(of)) }
 }
 
 #[test]
@@ -209,7 +209,8 @@ fn addresses_are_limited_by_zone_and_by_byte() {
         assert!(taken.start.0 >= 4096, "the DMA zone is kept for those who need it");
         check(&manager);
     }
-    let request = Request { max_address: 1 << 20, reserves: true, ..Request::new(Order::BLOCK) };
+    let request =
+        Request { max_address: 1 << 20, reserves: Reserves::All, ..Request::new(Order::BLOCK) };
     assert_eq!(manager.allocate(&request), Err(AllocateError::OutOfMemory { order: Order::BLOCK }));
 }
 

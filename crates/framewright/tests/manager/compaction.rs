@@ -6,7 +6,7 @@ use framewright::hugetlb::PoolSize;
 use framewright::manager::MovingEvents;
 use framewright::parameters::Pages;
 use framewright::units::{Order, PfnRange};
-use framewright::{AllocateError, MigrateType, Request};
+use framewright::{AllocateError, MigrateType, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::workload::{Habits, Handle, Handles};
 use framewright_testkit::{FakeMachine, Owner};
@@ -19,7 +19,7 @@ fn fragmented(size_mib: u64) -> (&'static Fake, &'static Handles<'static, FakeMa
     ));
     let handles: &'static Handles<'static, FakeMachine> =
         Box::leak(Box::new(Handles::new(manager, 1 << 16).expect("memory")));
-    let all = Request { reserves: true, ..Request::new(Order::PAGE) };
+    let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
     while handles.adopt(&all).is_ok() {}
     let is_even =
         |&handle: &Handle| handles.range(handle).is_some_and(|run| run.start.0.is_multiple_of(2));

@@ -7,7 +7,7 @@ use crate::common::{Fake, check, order};
 use framewright::units::{PAGE_SIZE, Pfn, PfnRange};
 use framewright::zone::MigrateType;
 use framewright::zone::{FreeError, ZoneKind};
-use framewright::{AllocateError, Request};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
 
@@ -92,7 +92,7 @@ impl Model {
     fn new(manager: &Fake) -> Self {
         let mut pages = vec![Page::Unmanaged; PAGES];
         let mut all = vec![Pfn(0); PAGES + 1];
-        let request = Request { reserves: true, ..Request::pages(1) };
+        let request = Request { reserves: Reserves::All, ..Request::pages(1) };
         let taken = manager.allocate_bulk(&request, &mut all).expect("there is memory");
         assert_eq!(taken as u64, manager.totals().managed_pages);
         for &page in &all[..taken] {
@@ -191,7 +191,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
                 migrate_type: MigrateType::ALL[migrate_type],
                 zone,
                 max_address: max_page.map_or(u64::MAX, |page| page * PAGE_SIZE),
-                reserves: true,
+                reserves: Reserves::All,
                 ..Request::pages(pages)
             };
             let of = u8::try_from(pages.next_power_of_two().trailing_zeros()).expect("small");
@@ -215,7 +215,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
             let mut pages = vec![Pfn(0); count];
             let request = Request {
                 migrate_type: MigrateType::ALL[migrate_type],
-                reserves,
+                reserves: if reserves { Reserves::All } else { Reserves::None },
                 ..Request::pages(1)
             };
             let done = manager.allocate_bulk(&request, &mut pages).unwrap_or(0);

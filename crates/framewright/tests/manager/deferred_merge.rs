@@ -3,11 +3,11 @@
 //! as any other.
 
 use crate::common::{Fake, bring_up, check, gib, idle_pages, mib, order};
-use framewright::Request;
 use framewright::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{BlockRun, BlockUse, FreeError};
 use framewright::zone::{MigrateType, State};
+use framewright::{Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
 
 const BLOCKS: u64 = 512;
@@ -83,7 +83,7 @@ fn larger_requests_find_what_came_back_in_pieces() {
         &manager,
         blocks(range).filter(|start| !odd(start)).take(usize::try_from(rest).expect("small")),
     );
-    let request = |of| Request { reserves: true, ..Request::new(order(of)) };
+    let request = |of| Request { reserves: Reserves::All, ..Request::new(order(of)) };
     for of in [18, 12, 10] {
         let taken = manager.allocate(&request(of)).expect("all of it came back");
         assert!(taken.start >= range.start && taken.end <= range.end, "order {of}");

@@ -9,7 +9,7 @@ use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::{Grade, MigrateType};
-use framewright::{AllocateError, Request};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::workload::{Handle, Handles};
 use framewright_testkit::{FakeMachine, Owner};
 
@@ -220,7 +220,9 @@ fn movable_requests_take_of_foreign_blocks_and_do_not_claim_them() {
     assert_eq!(kind(), MigrateType::Unmovable);
     // Everything else, until the block with nearly all of it free is used, too.
     let mut held = Vec::new();
-    while let Ok(run) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) }) {
+    while let Ok(run) =
+        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
+    {
         held.push(run);
     }
     assert!(held.iter().any(|run| BlockNumber::containing(run.start) == block));

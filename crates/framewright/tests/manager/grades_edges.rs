@@ -11,7 +11,7 @@ use framewright::parameters::Pages;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, MigrateType};
-use framewright::{AllocateError, Platform, Request};
+use framewright::{AllocateError, Platform, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +60,9 @@ fn the_largest_unmovable_blocks_keep_the_marks() {
     manager.moving().set_grade(blocks(3 << 10, 1024), Grade::MovableOnly).expect("free");
     let (mut held, mut long) = (Vec::new(), 0);
     // Blocks of the type, so that the short way has some.
-    while let Ok(run) = manager.allocate(&Request { reserves: true, ..unmovable(Order::MAX) }) {
+    while let Ok(run) =
+        manager.allocate(&Request { reserves: Reserves::All, ..unmovable(Order::MAX) })
+    {
         held.push(run);
     }
     held.drain(..).for_each(|run| manager.give_back(run).expect("ours"));

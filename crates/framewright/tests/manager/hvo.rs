@@ -6,7 +6,7 @@ use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::DescriptorForm;
-use framewright::{AllocateError, Request};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use proptest::prelude::*;
@@ -35,9 +35,11 @@ fn saved(manager: &Fake) -> i64 {
 /// All pages one by one, each with a good descriptor, and back.
 fn use_all(manager: &Fake) -> u64 {
     let mut taken = Vec::new();
-    while let Ok(range) =
-        manager.allocate(&Request { reserves: true, fail_fast: true, ..Request::new(Order::PAGE) })
-    {
+    while let Ok(range) = manager.allocate(&Request {
+        reserves: Reserves::All,
+        fail_fast: true,
+        ..Request::new(Order::PAGE)
+    }) {
         // SAFETY: the page is ours.
         let page = unsafe { manager.vmemmap().page(range.start) }.expect("it has a descriptor");
         assert!(page.is_clear(), "pfn {}", range.start);
@@ -107,14 +109,15 @@ fn freeing_never_fails_however_little_memory_there_is() {
     let (manager, array) = machine(mib(0, 512), 1);
     let idle = settled(&manager);
     let mut huge = Vec::new();
-    let all = Request { reserves: true, fail_fast: true, ..Request::new(Order::BLOCK) };
+    let all = Request { reserves: Reserves::All, fail_fast: true, ..Request::new(Order::BLOCK) };
     while let Ok(block) = manager.allocate(&all) {
         huge.push(block);
         // With the last blocks there is no page left for a table.
         manager.optimize_vmemmap(&[block]).expect("it is the caller's");
     }
     let mut pages = Vec::new();
-    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    while let Ok(page) =
+        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
     {
         pages.push(page);
     }
@@ -143,7 +146,8 @@ fn without_a_frame_for_a_table_blocks_stay_as_they_are() {
     let (manager, array) = machine(mib(0, 512), 1);
     let block = manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
     let mut pages = Vec::new();
-    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    while let Ok(page) =
+        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
     {
         pages.push(page);
     }

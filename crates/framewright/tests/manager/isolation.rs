@@ -9,7 +9,7 @@ use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{BlockState, MigrateType, State};
 use framewright::zone::{FreeError, IsolateError, IsolatedPages};
-use framewright::{Parameters, Request};
+use framewright::{Parameters, Request, Reserves};
 use framewright_testkit::model::{BlockModel, Wanted};
 use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
@@ -187,7 +187,7 @@ fn frees_into_isolated_blocks_stay() {
         assert_eq!(manager.isolation().survey(range).expect("there").free_pages, 4 * 512);
         // Nobody else can have it, whatever is wanted.
         let outside = std::iter::from_fn(|| {
-            manager.allocate(&Request { reserves: true, ..Request::pages(1) }).ok()
+            manager.allocate(&Request { reserves: Reserves::All, ..Request::pages(1) }).ok()
         });
         let outside: Vec<PfnRange> = outside.collect();
         assert!(outside.iter().all(|taken| taken.intersection(frames(range)).is_empty()));
@@ -369,7 +369,8 @@ fn learn(manager: &Fake) -> BlockModel {
         model.add_zone(zone.id().kind.name(), NodeId::ZERO, zone.span());
     }
     let mut pages = vec![Pfn(0); 20_000];
-    let taken = manager.allocate_bulk(&Request { reserves: true, ..Request::pages(1) }, &mut pages);
+    let taken = manager
+        .allocate_bulk(&Request { reserves: Reserves::All, ..Request::pages(1) }, &mut pages);
     pages.truncate(taken.expect("there is memory"));
     for frame in pages.iter().chain(&descriptor_frames_of(manager)) {
         model.add_free(PfnRange::new(frame.0, frame.0 + 1));
@@ -390,8 +391,9 @@ fn follow(steps: &[Step], pages: Pages) {
     for step in steps {
         match *step {
             Step::Allocate { of } => {
-                let got =
-                    manager.allocate(&Request { reserves: true, ..Request::new(order(of)) }).ok();
+                let got = manager
+                    .allocate(&Request { reserves: Reserves::All, ..Request::new(order(of)) })
+                    .ok();
                 if got.is_some() || exact(of) {
                     model.allocated(&Wanted::new(order(of)), got.map(|range| range.start));
                 }

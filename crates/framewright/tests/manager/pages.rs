@@ -11,7 +11,7 @@ use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::FreeError;
 use framewright::zone::{BlockState, DescriptorForm, MigrateType, State};
-use framewright::{Page, PartOf, Platform, Request};
+use framewright::{Page, PartOf, Platform, Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::Ordering;
 
@@ -223,7 +223,7 @@ fn all_memory_is_taken_page_by_page_and_comes_back() {
         let machine = FakeMachine::builder().ram(mib(0, 48)).ram(mib(1024, 1040)).build();
         let manager = bring_up_with(machine, &[mib(8, 9)], &with_pages(pages)).expect("bring-up");
         let idle = manager.totals();
-        let request = Request { reserves: true, ..Request::pages(1) };
+        let request = Request { reserves: Reserves::All, ..Request::pages(1) };
         let mut taken = Vec::new();
         while let Ok(range) = manager.allocate(&request) {
             taken.push(range);

@@ -7,7 +7,7 @@ use framewright::hugetlb::{NodeMask, PoolError, PoolSize};
 use framewright::manager::{PoolBatch, PoolVmemmap};
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, PfnRange};
-use framewright::{Reclaim, Request, Shortage};
+use framewright::{Reclaim, Request, Reserves, Shortage};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, HelperPool, Owner, PoolOwner};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -223,7 +223,8 @@ fn descriptors_are_given_up_before_pages_are_seen_and_come_back_before_they_are_
     assert!(maps.at_boot.load(Ordering::Relaxed) > 0);
     // Freeing never fails, however little memory there is.
     let mut held = Vec::new();
-    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    while let Ok(page) =
+        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
     {
         held.push(page);
         if held.len() > 6 << 18 {
@@ -231,7 +232,7 @@ fn descriptors_are_given_up_before_pages_are_seen_and_come_back_before_they_are_
         }
         if held.len() == 1 {
             while let Ok(block) =
-                manager.allocate(&Request { reserves: true, ..Request::new(Order::BLOCK) })
+                manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) })
             {
                 held.push(block);
             }

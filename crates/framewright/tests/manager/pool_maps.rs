@@ -2,10 +2,10 @@
 //! memory, eager restoring, demotion, boot, several threads.
 
 use crate::common::{Fake, bring_up_with, gib, is_careful, parameters, settled};
-use framewright::Request;
 use framewright::hugetlb::{NodeMask, PoolSize};
 use framewright::memblock::NodeChoice;
 use framewright::units::Order;
+use framewright::{Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner, PoolOwner};
 
@@ -30,7 +30,9 @@ fn check(manager: &Fake) {
 fn use_up(manager: &Fake) -> Vec<framewright::units::PfnRange> {
     let mut held = Vec::new();
     for order in [Order::MAX, Order::BLOCK, Order::PAGE] {
-        while let Ok(range) = manager.allocate(&Request { reserves: true, ..Request::new(order) }) {
+        while let Ok(range) =
+            manager.allocate(&Request { reserves: Reserves::All, ..Request::new(order) })
+        {
             held.push(range);
         }
     }
@@ -74,7 +76,7 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
         );
         // What is freed can be used by the page.
         let page = manager
-            .allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+            .allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
             .expect("is free");
         manager.give_back(page).expect("was allocated");
         held.into_iter().for_each(|range| manager.give_back(range).expect("was allocated"));

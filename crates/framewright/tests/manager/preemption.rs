@@ -10,7 +10,7 @@ use framewright::parameters::{Pages, Policy};
 use framewright::units::{NodeId, Order, Pfn};
 use framewright::vmemmap_space::{BlockNumber, BlockRange, VmemmapSpace};
 use framewright::zone::MigrateType;
-use framewright::{BringUp, IrqState, Manager, PinnedCpu, Platform, Request};
+use framewright::{BringUp, IrqState, Manager, PinnedCpu, Platform, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, memblock_of};
 use std::cell::RefCell;
@@ -284,7 +284,8 @@ fn who_empties_caches_does_not_wait_for_one_that_was_preempted_while_it_did() {
 /// Takes every page that can be had and gives them back; how many.
 fn count_all(manager: &Manager<Preemptive>) -> u64 {
     let mut taken = Vec::new();
-    while let Ok(range) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    while let Ok(range) =
+        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
     {
         taken.push(range);
     }

@@ -7,11 +7,13 @@ use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::zone::MigrateType;
 use framewright::zone::{Zone, ZoneKind};
-use framewright::{AllocateError, Reclaim, Request, Shortage};
+use framewright::{AllocateError, Reclaim, Request, Reserves, Shortage};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
+
+const LEVELS: [Reserves; 4] = [Reserves::None, Reserves::Half, Reserves::Atomic, Reserves::All];
 
 const NO_MEMORY: AllocateError = AllocateError::OutOfMemory { order: Order::PAGE };
 
@@ -120,7 +122,7 @@ fn each_mark_is_kept_to_the_page() {
         taken.push(manager.allocate(&request).expect("one above the mark").start);
         assert_eq!(manager.allocate(&request), Err(NO_MEMORY));
         // The reserves, to the last page.
-        taken.extend(take_all(manager, &Request { reserves: true, ..request }));
+        taken.extend(take_all(manager, &Request { reserves: Reserves::All, ..request }));
         assert!(free_pages(manager)[..zones].iter().all(|&pages| pages == 0));
         check(manager);
         give(manager, &taken);
@@ -205,7 +207,7 @@ fn a_hook_that_fails_is_asked_once_and_reserves_come_last() {
     assert_eq!(manager.allocate_bulk(&one(), &mut [Pfn(0); 5]), Err(NO_MEMORY));
     assert_eq!(hook.calls(), 1);
     // The reserves are there, but the hook is asked first; without it they come at once.
-    let emergency = Request { reserves: true, ..one() };
+    let emergency = Request { reserves: Reserves::All, ..one() };
     let reserve = manager.allocate(&emergency).expect("a reserve").start;
     assert_eq!(hook.calls(), 1);
     let quick =
@@ -278,7 +280,8 @@ fn a_request_inside_the_hook_does_not_ask_again() {
             // Writing something out takes memory: there is none, and then a reserve.
             assert_eq!(manager.allocate(&one()), Err(NO_MEMORY));
             assert!(manager.allocate_order(Order::PAGE, MigrateType::Movable).is_err());
-            let buffer = manager.allocate(&Request { reserves: true, ..one() }).expect("a reserve");
+            let buffer =
+                manager.allocate(&Request { reserves: Reserves::All, ..one() }).expect("a reserve");
             let page = held.lock().expect("no panic").pop();
             give(manager, page.as_slice());
             manager.give_back_to_zone(buffer).expect("allocated");
@@ -348,8 +351,10 @@ fn interrupt_handlers_neither_ask_nor_wait() {
     machine.interrupt(|| {
         assert_eq!(manager.allocate(&one()), Err(NO_MEMORY));
         assert!(manager.allocate_order(Order::PAGE, MigrateType::Movable).is_err());
-        let reserve =
-            manager.allocate(&Request { reserves: true, ..one() }).expect("a reserve").start;
+        let reserve = manager
+            .allocate(&Request { reserves: Reserves::All, ..one() })
+            .expect("a reserve")
+            .start;
         give(manager, &[reserve]);
     });
     assert_eq!(machine.calls().cpu_barrier, barriers);
@@ -362,7 +367,7 @@ fn interrupt_handlers_neither_ask_nor_wait() {
 fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(8).build();
     let manager = up(machine);
-    let mut held = take_all(manager, &Request { reserves: true, ..one() });
+    let mut held = take_all(manager, &Request { reserves: Reserves::All, ..one() });
     let large = Request::new(order(5));
     // Memory enough, but in pieces; found out once.
     let pieces: Vec<Pfn> = held.iter().copied().filter(|page| page.0 % 2 == 0).collect();
@@ -460,7 +465,10 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
                         }
                         5 => held.extend(
                             manager
-                                .allocate(&Request { reserves: random(4) == 0, ..one() })
+                                .allocate(&Request {
+                                    reserves: LEVELS[usize::try_from(random(4)).expect("small")],
+                                    ..one()
+                                })
                                 .map(|run| run.start),
                         ),
                         6 => {
@@ -505,7 +513,7 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
     assert_eq!(manager.totals().allocated_pages, 0);
     check(manager);
     // Every page can be had again.
-    let all = take_all(manager, &Request { reserves: true, ..one() });
+    let all = take_all(manager, &Request { reserves: Reserves::All, ..one() });
     assert_eq!(all.len() as u64, manager.totals().managed_pages);
 }
 
@@ -534,5 +542,41 @@ fn background_reclaim_begins_below_the_low_mark_and_ends_above_the_high_one() {
     // It stays so until requests find too little again.
     assert_eq!(manager.pressure().background(), None);
     held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}
+
+/// Each kind of request leaves what is kept from it: all of the min watermark, half, three eighths,
+/// nothing.
+#[test]
+fn requests_may_have_so_much_of_the_reserves() {
+    let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
+    let view = || {
+        manager.views().map(|zone| {
+            let lowmem = zone.lowmem_reserve()[ZoneKind::Normal as usize];
+            (zone.free_pages(), zone.watermarks().min_pages, lowmem)
+        })
+    };
+    assert!(view().all(|(_, min, _)| min > 16));
+    let mut held = Vec::new();
+    let mut left = Vec::new();
+    for reserves in LEVELS {
+        let request = Request { reserves, fail_fast: true, ..Request::new(Order::PAGE) };
+        while let Ok(page) = manager.allocate(&request) {
+            held.push(page);
+        }
+        manager.drain().expect("in order");
+        while let Ok(page) = manager.allocate(&request) {
+            held.push(page);
+            manager.drain().expect("in order");
+        }
+        left.push(view().collect::<Vec<_>>());
+    }
+    for (eighths, zones) in [8, 4, 3, 0].into_iter().zip(&left) {
+        for &(free, min, lowmem) in zones {
+            let kept = (min * eighths).div_ceil(8) + if eighths == 0 { 0 } else { lowmem };
+            assert!(free >= kept && free <= kept + 1, "{eighths}: {free} of {min}, {left:?}");
+        }
+    }
+    held.into_iter().for_each(|page| manager.give_back(page).expect("ours"));
     check(manager);
 }

@@ -5,7 +5,7 @@ use crate::common::{Fake, bring_up_with, check, mib, settled, with_pages};
 use framewright::manager::MovingEvents;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order};
-use framewright::{MigrateType, Request};
+use framewright::{MigrateType, Request, Reserves};
 use framewright_testkit::workload::{Habits, Handle, Handles};
 use framewright_testkit::{FakeMachine, Owner};
 
@@ -24,7 +24,7 @@ fn fragmented(nodes: &[u64]) -> (&'static Fake, &'static Handles<'static, FakeMa
     ));
     let handles: &'static Handles<'static, FakeMachine> =
         Box::leak(Box::new(Handles::new(manager, 1 << 18).expect("memory")));
-    let all = Request { reserves: true, ..Request::new(Order::PAGE) };
+    let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
     while handles.adopt(&all).is_ok() {}
     let is_even =
         |&handle: &Handle| handles.range(handle).is_some_and(|run| run.start.0.is_multiple_of(2));

@@ -11,7 +11,7 @@ use framewright::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, Phys
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::MigrateType;
 use framewright::zone::{ZoneId, ZoneKind};
-use framewright::{AllocateError, Request};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -160,7 +160,7 @@ impl Model {
         let mut model = Self { free: BTreeMap::new(), allocated: 0 };
         let mut pages =
             vec![Pfn(0); usize::try_from(manager.totals().managed_pages).expect("small") + 1];
-        let request = Request { reserves: true, ..Request::pages(1) };
+        let request = Request { reserves: Reserves::All, ..Request::pages(1) };
         let taken = manager.allocate_bulk(&request, &mut pages).expect("there is memory");
         let totals = manager.totals();
         assert_eq!(
@@ -345,7 +345,7 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                     node: node.map_or(NodeChoice::Any, NodeChoice::Exact),
                     zone: kind,
                     max_address: max_page.map_or(u64::MAX, |page| page * PAGE_SIZE),
-                    reserves: true,
+                    reserves: Reserves::All,
                     ..Request::new(order(of))
                 };
                 let allowed = |in_node: usize, in_kind: ZoneKind, end: u64| {

@@ -6,7 +6,7 @@ use crate::common::{Fake, bring_up_with, check, gib, idle_pages, mib, order, par
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::MigrateType;
-use framewright::{Page, PartOf, ReferenceError, Request};
+use framewright::{Page, PartOf, ReferenceError, Request, Reserves};
 use framewright_testkit::model::ReferenceModel;
 use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
@@ -501,7 +501,11 @@ fn a_run_over_the_end_of_a_block_without_a_free_page_is_none() {
         let line = parameters(&format!("pages={pages} memmap_init=on-demand"));
         let manager = bring_up_with(machine, &[], &line).expect("bring-up");
         while manager
-            .allocate(&Request { reserves: true, fail_fast: true, ..Request::new(Order::PAGE) })
+            .allocate(&Request {
+                reserves: Reserves::All,
+                fail_fast: true,
+                ..Request::new(Order::PAGE)
+            })
             .is_ok()
         {}
         let end = 20 * 512;

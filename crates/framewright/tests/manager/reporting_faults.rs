@@ -9,7 +9,7 @@ use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, IsolateError};
 use framewright::zone::{MigrateType, State};
-use framewright::{AllocateError, Request};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::Owner;
 use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 
@@ -217,7 +217,7 @@ fn a_silent_device_keeps_what_it_has_until_it_answers() {
     assert!(
         rig.manager
             .allocate(&Request {
-                reserves: true,
+                reserves: Reserves::All,
                 ..Request::new(Order::new(14).expect("an order"))
             })
             .is_err()

@@ -5,10 +5,10 @@ use super::HERE;
 use crate::common::{Fake, check, gib, order, settled};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::MigrateType;
-use framewright::{AllocateError, Request};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
 
-const WHOLE: Request = Request { reserves: true, ..Request::new(Order::BLOCK) };
+const WHOLE: Request = Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) };
 
 /// A machine of one zone whose blocks have every second page free, `whole` of them excepted, which
 /// are free; and what is held.
@@ -20,7 +20,8 @@ fn half_free(whole: usize) -> (Fake, Vec<PfnRange>) {
     }
     // What is in pieces from the start.
     let mut held = Vec::new();
-    while let Ok(page) = manager.allocate(&Request { reserves: true, ..Request::pages(1) }) {
+    while let Ok(page) = manager.allocate(&Request { reserves: Reserves::All, ..Request::pages(1) })
+    {
         held.push(page);
     }
     blocks.sort_unstable_by_key(|block| block.start);

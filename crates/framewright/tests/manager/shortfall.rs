@@ -6,7 +6,7 @@ use framewright::memblock::NodeChoice;
 use framewright::units::NodeId;
 use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
-use framewright::{AllocateError, Request, bootlog};
+use framewright::{AllocateError, Request, Reserves, bootlog};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, Owner};
 
@@ -41,7 +41,7 @@ fn a_watermark_is_named_as_the_reason() {
         "{first}"
     );
     // The reserves may be had, and then it is no reason.
-    let reserves = Request { reserves: true, ..request };
+    let reserves = Request { reserves: Reserves::All, ..request };
     assert_eq!(manager.shortfall(&reserves), Ok(Shortfall::None));
 }
 
@@ -67,7 +67,7 @@ fn other_reasons_are_told_apart() {
     assert!(free_pages < 1 << 14);
     // Every other page of node 1 is in use.
     let node = NodeId::new(1).expect("a node");
-    let single = Request { node: on(1), reserves: true, ..usual };
+    let single = Request { node: on(1), reserves: Reserves::All, ..usual };
     let mut held: Vec<_> = std::iter::from_fn(|| manager.allocate(&single).ok()).collect();
     held.sort_by_key(|range| range.start);
     for range in held.iter().filter(|range| range.start.0 % 2 == 0) {

@@ -7,8 +7,10 @@ use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, PfnRange};
 use framewright::zone::MigrateType;
 use framewright::zone::ZoneKind;
-use framewright::{AllocateError, Request};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
+
+const LEVELS: [Reserves; 4] = [Reserves::None, Reserves::Half, Reserves::Atomic, Reserves::All];
 
 struct Random(u64);
 
@@ -41,7 +43,7 @@ impl Random {
                 (4 << 30) + 0x63_7000,
             ]),
             zeroed: self.below(4) == 0,
-            reserves: self.below(4) == 0,
+            reserves: LEVELS[usize::try_from(self.below(4)).expect("small")],
             fail_fast: true,
             ..Request::new(order(self.of(&[0, 0, 1, 3, 6, 8, 9, 10, 13, 18])))
         }
@@ -70,7 +72,7 @@ fn check(manager: &Fake, request: &Request) -> usize {
     let why = manager.shortfall(request).expect("is a request");
     let served = is_to_be_had(manager, request);
     assert_eq!(served, why == Shortfall::None, "{why:?}: {request:?}");
-    let with_reserves = Request { reserves: true, ..*request };
+    let with_reserves = Request { reserves: Reserves::All, ..*request };
     let of = |of| Request { pages: 1_u64 << of, ..with_reserves };
     let had = is_to_be_had(manager, &with_reserves);
     match why {
@@ -80,7 +82,7 @@ fn check(manager: &Fake, request: &Request) -> usize {
             1
         }
         Shortfall::Watermark { free_pages, kept_pages } => {
-            assert!(had && !request.reserves, "{why:?}: {request:?}");
+            assert!(had && request.reserves != Reserves::All, "{why:?}: {request:?}");
             assert!(
                 free_pages >= request.pages && free_pages < kept_pages + request.pages * 4,
                 "{why:?}: {request:?}"

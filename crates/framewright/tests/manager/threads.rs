@@ -3,10 +3,10 @@
 
 use super::HERE;
 use crate::common::{check, gib, order, settled};
-use framewright::Request;
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::MigrateType;
+use framewright::{Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -44,7 +44,8 @@ fn no_block_is_owned_twice() {
                         let of = order(9 + u8::try_from(random.below(10)).expect("small"));
                         let migrate_type =
                             MigrateType::ALL[usize::try_from(random.below(3)).expect("small")];
-                        let request = Request { migrate_type, reserves: true, ..Request::new(of) };
+                        let request =
+                            Request { migrate_type, reserves: Reserves::All, ..Request::new(of) };
                         if let Ok(taken) = manager.allocate(&request) {
                             mark(taken, false);
                             held.push(taken);

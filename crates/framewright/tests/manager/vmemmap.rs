@@ -6,7 +6,7 @@ use framewright::parameters::Policy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::{DescriptorForm, MigrateType, State};
-use framewright::{BringUp, Manager, Parameters, Request};
+use framewright::{BringUp, Manager, Parameters, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner};
 use std::thread;
@@ -29,7 +29,8 @@ fn node(index: usize) -> NodeId {
 /// Takes every page, asks for the descriptor of each, and gives all back.
 fn take_all(manager: &Fake) -> u64 {
     let mut taken = Vec::new();
-    while let Ok(range) = manager.allocate(&Request { reserves: true, ..Request::new(Order::PAGE) })
+    while let Ok(range) =
+        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
     {
         // SAFETY: the page is ours and stays so.
         let page = unsafe { manager.vmemmap().page(range.start) };

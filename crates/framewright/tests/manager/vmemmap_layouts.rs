@@ -3,11 +3,11 @@
 //! policies give the same memory.
 
 use crate::common::{Fake, bring_up_with, check, parameters};
-use framewright::Request;
 use framewright::parameters::Policy;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::State;
+use framewright::{Request, Reserves};
 use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
@@ -134,7 +134,8 @@ proptest! {
         let mut held = Vec::new();
         for (of, keep) in grow {
             let order = Order::new([0, 9, 15][usize::from(of)]).expect("an order");
-            let request = Request { reserves: true, fail_fast: true, ..Request::new(order) };
+            let all = Request { reserves: Reserves::All, ..Request::new(order) };
+            let request = Request { fail_fast: true, ..all };
             let Ok(range) = deferred.allocate(&request) else { continue };
             // SAFETY: the page is ours and stays so.
             if let Some(page) = unsafe { deferred.vmemmap().page(range.start) } {

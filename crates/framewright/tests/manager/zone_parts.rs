@@ -9,7 +9,7 @@ use framewright::procfs::FileSystem;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, IsolateError, MigrateType, ZoneId, ZoneKind, watermarks};
-use framewright::{Parameters, Request};
+use framewright::{Parameters, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::workload::Handles;
 use framewright_testkit::{FakeMachine, Owner, PoolOwner};
@@ -187,7 +187,8 @@ fn one_cpu_gets_all_of_every_part_and_as_much_as_of_one() {
                     zone.id()
                 );
             }
-            let last = take_all(&manager, &Request { reserves: true, ..Request::pages(1) }, most);
+            let last =
+                take_all(&manager, &Request { reserves: Reserves::All, ..Request::pages(1) }, most);
             let pages = |all: &[PfnRange]| all.iter().map(|range| range.pages()).sum::<u64>();
             assert_eq!(pages(&ordinary) + pages(&last), free, "every page");
             assert_eq!(manager.totals().free_pages, 0);
@@ -383,7 +384,7 @@ fn a_contiguous_run_lies_in_several_parts_or_in_another_zone() {
     while let Ok(run) = manager.allocate(&fixed) {
         held.push(run);
     }
-    let small = Request { reserves: true, ..Request::new(order(9)) };
+    let small = Request { reserves: Reserves::All, ..Request::new(order(9)) };
     let mut rest: Vec<PfnRange> = Vec::new();
     while let Ok(run) = manager.allocate(&Request { migrate_type: MigrateType::Unmovable, ..small })
     {
@@ -427,7 +428,9 @@ fn what_is_in_the_way_in_one_zone_does_not_hide_another() {
     let handles = Handles::new(&manager, 1 << 16).expect("memory");
     let normal = manager.view(normal(0)).expect("a zone").span();
     // Everything in the upper zone is held, and all of it pinned; below there is room.
-    while let Ok(handle) = handles.adopt(&Request { reserves: true, ..Request::new(order(8)) }) {
+    while let Ok(handle) =
+        handles.adopt(&Request { reserves: Reserves::All, ..Request::new(order(8)) })
+    {
         let run = handles.range(handle).expect("held");
         if normal.contains(run.start) {
             handles.pin(handle, true).expect("held");

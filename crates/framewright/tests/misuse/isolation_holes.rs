@@ -2,7 +2,6 @@
 //! same time.
 
 use crate::common::{Fake, bring_up_with, check, gib, order, parameters};
-use framewright::Request;
 use framewright::debug::PageHistory;
 use framewright::hugetlb::PoolSize;
 use framewright::manager::Poisoned;
@@ -11,6 +10,7 @@ use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::IsolateError;
 use framewright::zone::{BlockState, MigrateType, State};
+use framewright::{Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, HelperPool, Owner, PoolOwner};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,7 @@ fn withheld_memory_is_isolated_as_well() {
         manager.vmemmap().initialise_deferred(&NoHelpers);
         assert!((0..64).all(|block| is_isolated(&manager, range.start.0 + block)));
         let mut held = Vec::new();
-        let wanted = Request { reserves: true, ..Request::new(Order::BLOCK) };
+        let wanted = Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) };
         while let Ok(taken) = manager.allocate(&wanted) {
             assert!(
                 taken.end <= frames(range).start || frames(range).end <= taken.start,

@@ -6,7 +6,7 @@ use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{BlockState, MigrateType, State};
 use framewright::zone::{FreeError, IsolateError};
-use framewright::{AllocateError, ReferenceError, Request};
+use framewright::{AllocateError, ReferenceError, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ fn is_refused(result: Result<(), FreeError>) -> bool {
 /// once.
 fn take_all(manager: &Fake, of: Order) -> usize {
     let mut seen = BTreeSet::new();
-    let wanted = Request { reserves: true, ..Request::new(of) };
+    let wanted = Request { reserves: Reserves::All, ..Request::new(of) };
     while let Ok(range) = manager.allocate(&wanted) {
         assert!(seen.insert(range.start), "{range:?} was handed out twice");
     }
@@ -295,7 +295,7 @@ fn zeros_are_written_only_where_the_direct_map_reaches() {
         let manager =
             up(FakeMachine::builder().ram(gib(0, 3)).ram(gib(4, 7)).direct_limit(limit), line);
         for of in [0, 3, 9].map(order) {
-            let request = Request { zeroed: true, reserves: true, ..Request::new(of) };
+            let request = Request { zeroed: true, reserves: Reserves::All, ..Request::new(of) };
             let mut held = Vec::new();
             for _ in 0..60 {
                 let range = manager.allocate(&request).expect("there is memory below");

@@ -6,7 +6,7 @@ use crate::common::{gib, mib, order};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::MigrateType;
-use framewright::{BringUp, Manager, Parameters, Request};
+use framewright::{BringUp, Manager, Parameters, Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner, SteppedMachine, Steps, count_steps, memblock_of};
 
 type Stepped = Manager<SteppedMachine>;
@@ -29,7 +29,7 @@ fn bring_up(ram: PhysRange, line: &str) -> &'static Stepped {
 fn take_all(manager: &Stepped) -> Vec<PfnRange> {
     let mut taken = Vec::new();
     for of in [Order::BLOCK, Order::PAGE] {
-        let request = Request { reserves: true, fail_fast: true, ..Request::new(of) };
+        let request = Request { reserves: Reserves::All, fail_fast: true, ..Request::new(of) };
         while let Ok(range) = manager.allocate(&request) {
             taken.push(range);
         }
@@ -111,7 +111,7 @@ fn a_search_below_a_limit_does_not_look_at_what_is_taken() {
             above.for_each(|&block| give_back(manager, block));
             let request = Request {
                 max_address: limit,
-                reserves: true,
+                reserves: Reserves::All,
                 fail_fast: true,
                 ..Request::new(order(of))
             };
@@ -140,7 +140,8 @@ fn blocks_wait_to_be_merged_up_to_some_number() {
         for block in blocks.iter().filter(|block| block.pages() > 1).step_by(2) {
             give_back(manager, *block);
         }
-        let request = Request { reserves: true, fail_fast: true, ..Request::new(order(10)) };
+        let request =
+            Request { reserves: Reserves::All, fail_fast: true, ..Request::new(order(10)) };
         let (got, steps) = count_steps(|| manager.allocate(&request));
         got.expect_err("no two neighbours are free");
         steps
@@ -204,7 +205,8 @@ fn a_search_for_pieces_looks_at_each_block_once() {
         let is_last = |block: &PfnRange| block.start.0 % (1 << 15) == (1 << 15) - 512;
         let free = blocks.iter().filter(|block| block.pages() > 1 && !is_last(block));
         free.for_each(|&block| give_back(manager, block));
-        let request = Request { reserves: true, fail_fast: true, ..Request::new(order(15)) };
+        let request =
+            Request { reserves: Reserves::All, fail_fast: true, ..Request::new(order(15)) };
         let (got, steps) = count_steps(|| manager.allocate(&request));
         got.expect_err("a block is missing everywhere");
         assert!(manager.allocate_order(Order::BLOCK, MOVABLE).is_ok());

@@ -1,7 +1,7 @@
 //! What is remembered of memory being short.
 
 use crate::block::MigrateType;
-use crate::manager::request::Search;
+use crate::manager::request::{Reserves, Search};
 use crate::manager::state::numa::NumaMisses;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
@@ -61,7 +61,7 @@ pub trait Reclaim: Sync {
 pub(crate) struct Key {
     pub(crate) order: Order,
     pub(crate) search: Search,
-    pub(crate) reserves: bool,
+    pub(crate) reserves: Reserves,
 }
 
 /// Bits of a [`usual`] word for order and type.
@@ -83,7 +83,8 @@ impl Key {
     fn usual(&self, epoch: u64) -> Option<u64> {
         let &Self { order, search, reserves } = self;
         let migrate_type = search.migrate_type();
-        let is_usual = !reserves && search == Search::near(search.first(), migrate_type);
+        let is_usual =
+            reserves == Reserves::None && search == Search::near(search.first(), migrate_type);
         if is_usual { usual(epoch, order, migrate_type) } else { None }
     }
 }
@@ -236,7 +237,7 @@ mod tests {
     fn near(order: u8, node: usize, migrate_type: MigrateType) -> Key {
         let order = Order::new(order).expect("an order");
         let node = NodeId::new(node).expect("a node");
-        Key { order, search: Search::near(node, migrate_type), reserves: false }
+        Key { order, search: Search::near(node, migrate_type), reserves: Reserves::None }
     }
 
     #[test]
@@ -262,7 +263,7 @@ mod tests {
         let usual = near(0, 0, MigrateType::Movable);
         assert!(usual.usual(1).is_some());
         assert_eq!(usual.usual(1 << 56), None);
-        assert_eq!(Key { reserves: true, ..usual }.usual(1), None);
+        assert_eq!(Key { reserves: Reserves::All, ..usual }.usual(1), None);
     }
 
     #[test]

@@ -3,13 +3,13 @@
 
 use super::model::{Kind, Run};
 use super::{Life, Stepped};
-use framewright::Request;
 use framewright::hugetlb::PoolSize;
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::ZoneKind;
 use framewright::zone::{MigrateType, State};
+use framewright::{Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::reporting::Answer;
 use framewright_testkit::{Owner, PoolOwner};
@@ -128,7 +128,7 @@ impl Life {
         };
         let mut request = Request {
             migrate_type: self.migrate_type(),
-            reserves: self.random.one_in(3),
+            reserves: if self.random.one_in(3) { Reserves::Atomic } else { Reserves::None },
             zeroed: pages <= 600 && self.random.one_in(4),
             fail_fast: self.random.one_in(4),
             ..Request::pages(pages)
