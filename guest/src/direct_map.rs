@@ -12,6 +12,8 @@
 //!                       data (read, write), an unmapped page, the stack of CPU 0 (256 KiB)
 //! 0xffff800000000000    + physical address: all present memory, in pages of up to 1 GiB if the CPU
 //!                       has them; read, write, the image's code and constants read only
+//! 0xffffd00000000000    the shell's window for huge pages (`window`), 512 GiB
+//! 0xffffd80000000000    the shell's movable memory (`mapping`), 512 GiB
 //! 0xffffea0000000000    + 64 for each frame: the vmemmap, 1 GiB of addresses for 64 GiB of memory;
 //!                       present: read, write; absent: read, and zero
 //! 0xfffffe0000000000    + 256 KiB for each other CPU: a stack of 64 KiB, four interrupt stacks,

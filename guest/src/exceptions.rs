@@ -1,4 +1,5 @@
-//! Handles exceptions: everything that is known goes to the log, and the guest ends.
+//! Handles exceptions: everything that is known goes to the log, and the guest ends. Only a page
+//! fault in the mapping may end well (`mapping/fault.rs`).
 //!
 //! Orders of memory: the exchange is AcqRel and the load Acquire: the second CPU to fail sees what
 //! the first did.
@@ -6,7 +7,7 @@
 use crate::console::log;
 use crate::exit::{Ending, exit};
 use crate::storage::{Once, Settled};
-use crate::{console, image, smp};
+use crate::{console, image, mapping, smp};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use framewright::units::{PAGE_SIZE, PhysRange};
@@ -19,7 +20,7 @@ const STACKS: usize = 4;
 /// Words of the stack that are shown.
 const SHOWN_WORDS: u64 = 8;
 const NON_MASKABLE: u64 = 2;
-const PAGE_FAULT: u64 = 14;
+const PAGE_FAULT: u8 = 14;
 
 #[repr(C, align(16))]
 struct Stack([u8; STACK_BYTES]);
@@ -43,6 +44,8 @@ pub fn install() {
     unsafe { SEGMENTS.take().load(&tops) };
     let vectors = VECTORS.take();
     vectors.fill(report);
+    // SAFETY: it is the entry for page faults, and restores what it changes.
+    unsafe { vectors.set_entry(PAGE_FAULT, mapping::page_fault_entry) };
     let vectors = FILLED.settle(vectors);
     // SAFETY: the segments name four stacks.
     unsafe { vectors.load() };
@@ -81,7 +84,8 @@ pub fn fail() -> Turn {
     }
 }
 
-fn report(frame: &Frame) -> ! {
+/// Reports an exception and ends the guest.
+pub fn report(frame: &Frame) -> ! {
     if frame.vector == NON_MASKABLE && FAILING.load(Ordering::Acquire) != 0 {
         // Another CPU failed and stopped this one.
         halt();
@@ -93,7 +97,7 @@ fn report(frame: &Frame) -> ! {
     let cpu = smp::index();
     let (vector, code) = (frame.vector, frame.error_code);
     log!("Exception {vector} on CPU {cpu}: {}, error code {code:#x}", exceptions::name(vector));
-    if frame.vector == PAGE_FAULT {
+    if frame.vector == PAGE_FAULT.into() {
         let address = registers::fault_address();
         log!("  {} at address {address:#018x}{}", PageFaultCode(frame.error_code), Place(address));
     }
@@ -156,6 +160,9 @@ impl fmt::Display for Place {
         }
         if address < PAGE_SIZE {
             return f.write_str(" (a null pointer)");
+        }
+        if mapping::is_mapping(address) {
+            return f.write_str(" (an address of movable memory that has no page)");
         }
         if within(image::code()) || within(image::constants()) {
             return f.write_str(" (code and constants of this program, which are read-only)");

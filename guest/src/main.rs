@@ -31,6 +31,7 @@ mod files;
 mod firmware;
 mod hvo_check;
 mod image;
+mod mapping;
 mod options;
 mod platform;
 mod shell;

@@ -8,6 +8,7 @@
 use crate::balloon::Driver;
 use crate::console::{Console, plain_line, show_log};
 use crate::files;
+use crate::mapping::GuestMapping;
 use crate::options::{CAPACITY, Input, Options};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp;
@@ -20,7 +21,7 @@ use framewright::Manager;
 use framewright::SpinLock;
 use framewright::platform::Platform;
 use framewright::procfs::{FileSystem, Source};
-use framewright_shell::{Editor, Event, Host, Run, Shell};
+use framewright_shell::{Editor, Event, Host, MovableMemory, Run, Shell};
 use framewright_workload::Window;
 
 /// Groups of runs that the shell can hold.
@@ -56,6 +57,7 @@ pub fn run(
         typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }),
         background: SpinLock::new(Some(Background { driver, watch: Watch::begin(), files })),
         window: GuestWindow::new(manager),
+        mapping: GuestMapping::new(manager),
     };
     // SAFETY: whoever types at the machine's own line owns the machine; the window was just made
     // for this shell (invariants 40 and 42).
@@ -196,6 +198,7 @@ struct Line<'a, 'b, 'c> {
     /// `None` while it is being done.
     background: SpinLock<Option<Background<'a, 'b, 'c>>>,
     window: GuestWindow<'a>,
+    mapping: GuestMapping<'a>,
 }
 
 impl Line<'_, '_, '_> {
@@ -265,12 +268,20 @@ impl Host for Line<'_, '_, '_> {
         smp::run_on(smp::others(), &|| work(smp::index()), || work(smp::index()));
     }
 
+    fn beside(&self, others: &(dyn Fn(u32) + Sync), own: &mut dyn FnMut()) {
+        smp::run_on(smp::others(), &|| others(smp::index()), own);
+    }
+
     fn log(&self, out: &mut dyn Write) -> Result<bool, fmt::Error> {
         show_log(out).map(|()| true)
     }
 
     fn window(&self) -> Option<&dyn Window> {
         self.window.exists().then_some(&self.window)
+    }
+
+    fn mapping(&self) -> Option<&dyn MovableMemory> {
+        Some(&self.mapping)
     }
 
     fn begin_command(&self) {

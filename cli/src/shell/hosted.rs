@@ -56,6 +56,18 @@ impl Host for Threads<'_> {
         }
     }
 
+    fn beside(&self, others: &(dyn Fn(u32) + Sync), own: &mut dyn FnMut()) {
+        std::thread::scope(|scope| {
+            for cpu in 1..self.platform.cpus().min(MOST_THREADS) {
+                scope.spawn(move || {
+                    let _cpu = self.platform.enter_cpu(cpu);
+                    others(cpu);
+                });
+            }
+            own();
+        });
+    }
+
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
         std::thread::scope(|scope| {
             for cpu in 0..self.platform.cpus().min(MOST_THREADS) {

@@ -1,7 +1,9 @@
 //! What the shell needs of the machine that it runs on, beyond the manager's platform.
 
 use core::fmt::{self, Write};
-use framewright_workload::Window;
+use framewright::Mover;
+use framewright::units::{Order, PfnRange};
+use framewright_workload::{Handle, HandleError, Window};
 
 /// The machine behind the shell. The defaults suit a machine with one CPU and no interrupts.
 pub trait Host: Sync {
@@ -35,8 +37,90 @@ pub trait Host: Sync {
         Ok(false)
     }
 
+    /// Calls `others` once on each other CPU that can take part, with the CPU's number, and `own`
+    /// once on this one meanwhile; returns when all are done.
+    fn beside(&self, _others: &(dyn Fn(u32) + Sync), own: &mut dyn FnMut()) {
+        own();
+    }
+
     /// The window of addresses in which huge pages are used, if not the direct map.
     fn window(&self) -> Option<&dyn Window> {
+        None
+    }
+
+    /// Memory whose users have it mapped and can be moved. Where there is none, `movable` uses a
+    /// table of handles ([`Handles`](framewright_workload::Handles)).
+    fn mapping(&self) -> Option<&dyn MovableMemory> {
+        None
+    }
+}
+
+/// Parts of [`MovableMemory`], each of which has one user at a time.
+pub const SHARES: u32 = 64;
+
+/// Memory that is used while it moves: numbered runs, however their users find them.
+pub trait MovableMemory: Mover {
+    /// Takes memory for the tables, unless it has been taken.
+    ///
+    /// # Errors
+    /// [`HandleError::Memory`] when there is none.
+    fn open(&self) -> Result<(), HandleError> {
+        Ok(())
+    }
+
+    /// Whether there are tables.
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// Frees all runs, also what is damaged or pinned, and the tables.
+    fn close(&self) {}
+
+    /// Allocates a run, and writes to each of its frames.
+    ///
+    /// # Errors
+    /// [`HandleError::Memory`], [`HandleError::NoHandle`].
+    fn allocate(&self, order: Order) -> Result<Handle, HandleError>;
+
+    /// The first run from this number on.
+    fn next(&self, from: u32) -> Option<Handle>;
+
+    /// Where a run is at this moment.
+    fn range(&self, handle: Handle) -> Option<PfnRange>;
+
+    /// Whether its place must not change at this moment.
+    fn is_pinned(&self, handle: Handle) -> bool;
+
+    /// Keeps a run where it is, or lets it go.
+    ///
+    /// # Errors
+    /// [`HandleError::NotHeld`].
+    fn pin(&self, handle: Handle, pinned: bool) -> Result<(), HandleError>;
+
+    /// Whether a run holds what was written there.
+    ///
+    /// # Errors
+    /// [`HandleError`].
+    fn check(&self, handle: Handle) -> Result<(), HandleError>;
+
+    /// Frees a run, after looking at it.
+    ///
+    /// # Errors
+    /// [`HandleError`]; the run is held as before.
+    fn free(&self, handle: Handle) -> Result<(), HandleError>;
+
+    /// Frames of the tables.
+    fn table_pages(&self) -> u64;
+
+    /// Uses every run of one of the [`SHARES`], wherever it is at that moment, and returns how many
+    /// that were. One user at a time for each share.
+    ///
+    /// # Errors
+    /// [`HandleError::Damaged`] when something that this user wrote got lost.
+    fn use_share(&self, share: u32) -> Result<u64, HandleError>;
+
+    /// How often a user has had to wait for a move, if that is counted.
+    fn waits(&self) -> Option<u64> {
         None
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::commands;
 use crate::held::Held;
-use crate::host::Host;
+use crate::host::{Host, MovableMemory};
 use crate::io::{Failed, Io, Text};
 use crate::words::{self, MOST_WORDS, Words};
 use crate::{LONGEST_LINE, Run};
@@ -37,8 +37,10 @@ pub struct Shell<'a, P: Platform, H> {
     pub(crate) files: FileSystem<'a>,
     pub(crate) host: &'a H,
     pub(crate) held: Held<'a>,
-    /// Memory that can be moved, once there is some.
+    /// Memory that can be moved, once there is some, where the host has no mapping.
     pub(crate) handles: Option<Handles<'a, P>>,
+    /// CPUs that use such memory while it is moved.
+    pub(crate) users: u32,
     pub(crate) others: &'a [&'a dyn Command],
     status: u8,
     pub(crate) is_over: bool,
@@ -64,6 +66,7 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
             host,
             held: Held::new(room),
             handles: None,
+            users: 0,
             others: &[],
             status: 0,
             is_over: false,
@@ -127,12 +130,28 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
     /// Frees everything that commands allocated. Pages that cannot be freed, because somebody else
     /// has freed them, are dropped from the list.
     pub fn free_all(&mut self) {
-        self.handles = None;
+        self.close_movable();
         while self.held.count(None).0 != 0 {
             let before = self.held.count(None);
             if self.held.free(self.manager, None).is_ok() || self.held.count(None) == before {
                 break;
             }
+        }
+    }
+
+    /// Memory that can be moved, once there is some.
+    pub(crate) fn movable(&self) -> Option<&dyn MovableMemory> {
+        match self.host.mapping() {
+            Some(mapping) => Some(mapping).filter(|mapping| mapping.is_open()),
+            None => self.handles.as_ref().map(|handles| handles as &dyn MovableMemory),
+        }
+    }
+
+    /// Frees all memory that can be moved.
+    pub(crate) fn close_movable(&mut self) {
+        self.handles = None;
+        if let Some(mapping) = self.host.mapping() {
+            mapping.close();
         }
     }
 

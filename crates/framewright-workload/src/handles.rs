@@ -175,7 +175,12 @@ impl<'m, P: Platform> Handles<'m, P> {
 
     /// All handles that are in use.
     pub fn held(&self) -> impl Iterator<Item = Handle> + '_ {
-        (0..self.count).map(Handle).filter(|&handle| {
+        self.held_from(0)
+    }
+
+    /// Those from this one on.
+    pub fn held_from(&self, first: u32) -> impl Iterator<Item = Handle> + '_ {
+        (first..self.count).map(Handle).filter(|&handle| {
             self.slot(handle).is_some_and(|slot| slot.load(Ordering::Relaxed) != 0)
         })
     }

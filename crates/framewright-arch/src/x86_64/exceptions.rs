@@ -1,8 +1,9 @@
 //! The interrupt descriptor table, and exceptions: the first 32 vectors, each on a stack for its
 //! kind, all handled by one Rust function.
 //!
-//! The function does not return, because no fault is repaired: so nothing is restored, and vector
-//! registers need not be saved.
+//! The function does not return, because it repairs no fault: so nothing is restored, and vector
+//! registers need not be saved. A kernel that repairs one gives its vector an entry of its own
+//! ([`Table::set_entry`]).
 //!
 //! Orders of memory: the handler is stored with Release and loaded with Acquire, so that a CPU that
 //! calls it sees what was prepared for it.
@@ -91,6 +92,16 @@ impl Table {
             self.gates[usize::from(vector)] =
                 encode_gate(entry as usize as u64, interrupts::INTERRUPT_STACK);
         }
+    }
+
+    /// Gives a vector another entry than [`fill`](Self::fill) did, on the same stack.
+    ///
+    /// # Safety
+    /// The entry is code that follows the CPU's convention for this vector: it ends with `iretq`,
+    /// after restoring every register, or never.
+    pub unsafe fn set_entry(&mut self, vector: u8, entry: unsafe extern "C" fn()) {
+        let gate = &mut self.gates[usize::from(vector)];
+        *gate = encode_gate(entry as usize as u64, (gate[0] >> 32).to_le_bytes()[0] & 7);
     }
 
     /// Uses the table on this CPU.

@@ -11,6 +11,7 @@ mod moving;
 mod numa;
 mod reporting;
 mod show;
+mod users;
 mod workload;
 
 use crate::host::Host;
@@ -123,9 +124,10 @@ const ALL: &[Entry] = &[
     (
         Builtin::Movable,
         "movable",
-        "[fill PERCENT [ORDER,...] [seed N]|check|pin COUNT|free]",
+        "[fill PERCENT [ORDER,...] [seed N]|check|pin COUNT|busy on|busy off|free]",
         "use memory that can be moved: fill all and free by chance until PERCENT is in use, look \
-         at what is in it, pin runs by chance, free it",
+         at what is in it, pin runs by chance, have other CPUs use it during compact, contig and \
+         vacate, free it",
     ),
     (
         Builtin::Numa,

@@ -1,9 +1,9 @@
-//! `movable`: memory that is reached through a table of handles, so that it can be moved while it
-//! is used. The shell has one such table, made by the first `fill`; it is the mover of `compact`,
-//! `contig` and `vacate`.
+//! `movable`: memory that can be moved while it is used. The machine has it mapped
+//! ([`Host::mapping`]), or it is reached through a table of handles. The first `fill` makes the
+//! tables; they are the mover of `compact`, `contig` and `vacate`.
 
-use super::arguments;
-use crate::host::Host;
+use super::{arguments, users};
+use crate::host::{Host, MovableMemory, SHARES};
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
@@ -36,9 +36,18 @@ pub(super) fn movable<P: Platform, H: Host>(
             let count = arguments::number("pin", count, io)?;
             pin(shell, count, io)
         }
+        ["busy", "on"] => {
+            table(shell, io)?;
+            users::begin(shell, io)
+        }
+        ["busy", "off"] => {
+            shell.users = 0;
+            Ok(())
+        }
         ["free"] => free(shell, io),
         _ => Err(io.wrong(format_args!(
-            "fill PERCENT [ORDER,...] [seed N], check, pin COUNT, free, or nothing"
+            "fill PERCENT [ORDER,...] [seed N], check, pin COUNT, busy on, busy off, free, or \
+             nothing"
         ))),
     }
 }
@@ -102,13 +111,16 @@ fn fill_memory<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let (manager, host) = (shell.manager, shell.host);
     let all = manager.totals().managed_pages;
-    let handles = match &mut shell.handles {
-        Some(handles) => handles,
-        empty => {
+    let no_table = |error| io.fail(format_args!("no tables: {error}"));
+    let handles: &dyn MovableMemory = match (host.mapping(), &mut shell.handles) {
+        (Some(mapping), _) => {
+            mapping.open().map_err(no_table)?;
+            mapping
+        }
+        (None, Some(handles)) => handles,
+        (None, empty) => {
             let count = u32::try_from(all.min(MOST_HANDLES)).unwrap_or(u32::MAX);
-            let table = Handles::new(manager, count)
-                .map_err(|error| io.fail(format_args!("no table of handles: {error}")))?;
-            empty.insert(table)
+            empty.insert(Handles::new(manager, count).map_err(no_table)?)
         }
     };
     let mut random = Random::new(fill.seed);
@@ -134,7 +146,7 @@ fn fill_memory<P: Platform, H: Host>(
             break;
         }
         let mut freed = 0;
-        for handle in handles.held() {
+        for handle in held(handles) {
             if start - freed <= target {
                 break;
             }
@@ -188,28 +200,82 @@ impl core::fmt::Display for Orders<'_> {
     }
 }
 
-fn count<P: Platform>(handles: &Handles<'_, P>) -> (u64, u64) {
-    handles.held().fold((0, 0), |(runs, pages), handle| {
+/// All runs, ascending.
+fn held(handles: &dyn MovableMemory) -> impl Iterator<Item = Handle> {
+    let mut next = Some(0);
+    core::iter::from_fn(move || {
+        let handle = handles.next(next?)?;
+        next = handle.0.checked_add(1);
+        Some(handle)
+    })
+}
+
+fn count(handles: &dyn MovableMemory) -> (u64, u64) {
+    held(handles).fold((0, 0), |(runs, pages), handle| {
         (runs + 1, pages + handles.range(handle).map_or(0, PfnRange::pages))
     })
 }
 
-fn is_pinned<P: Platform>(handles: &Handles<'_, P>, handle: Handle) -> bool {
-    handles.range(handle).is_some_and(|run| handles.occupant(run.start) == Occupant::Pinned)
+fn table<'s, P: Platform, H: Host>(
+    shell: &'s Shell<'_, P, H>,
+    io: &mut Io<'_>,
+) -> Result<&'s dyn MovableMemory, Failed> {
+    let none = "no memory is held by handles; `movable fill` takes some";
+    shell.movable().ok_or_else(|| io.fail(format_args!("{none}")))
 }
 
-fn table<'s, 'a, P: Platform, H: Host>(
-    shell: &'s Shell<'a, P, H>,
-    io: &mut Io<'_>,
-) -> Result<&'s Handles<'a, P>, Failed> {
-    let none = "no memory is held by handles; `movable fill` takes some";
-    shell.handles.as_ref().ok_or_else(|| io.fail(format_args!("{none}")))
+impl<P: Platform> MovableMemory for Handles<'_, P> {
+    fn allocate(&self, order: Order) -> Result<Handle, HandleError> {
+        self.allocate(order)
+    }
+
+    fn next(&self, from: u32) -> Option<Handle> {
+        self.held_from(from).next()
+    }
+
+    fn range(&self, handle: Handle) -> Option<PfnRange> {
+        self.range(handle)
+    }
+
+    fn is_pinned(&self, handle: Handle) -> bool {
+        self.range(handle).is_some_and(|run| self.occupant(run.start) == Occupant::Pinned)
+    }
+
+    fn pin(&self, handle: Handle, pinned: bool) -> Result<(), HandleError> {
+        self.pin(handle, pinned)
+    }
+
+    fn check(&self, handle: Handle) -> Result<(), HandleError> {
+        self.check(handle)
+    }
+
+    fn free(&self, handle: Handle) -> Result<(), HandleError> {
+        self.free(handle)
+    }
+
+    fn table_pages(&self) -> u64 {
+        self.table_pages()
+    }
+
+    /// Enters each run and looks at it.
+    fn use_share(&self, share: u32) -> Result<u64, HandleError> {
+        let mut used = 0;
+        for handle in held(self).filter(|handle| handle.0 % SHARES == share) {
+            match self.check(handle) {
+                Ok(()) => used += 1,
+                // It was freed.
+                Err(HandleError::NotHeld(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(used)
+    }
 }
 
 fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let handles = table(shell, io)?;
     let (runs, pages) = count(handles);
-    let pinned = handles.held().filter(|&handle| is_pinned(handles, handle)).count() as u64;
+    let pinned = held(handles).filter(|&handle| handles.is_pinned(handle)).count() as u64;
     writeln!(
         io.out,
         "{} hold {}, {pinned} of them pinned; the table takes {}",
@@ -223,7 +289,7 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
 fn check<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let handles = table(shell, io)?;
     let (mut runs, mut wrong) = (0_u64, 0_u64);
-    for handle in handles.held() {
+    for handle in held(handles) {
         if runs % CHECK_EVERY == CHECK_EVERY - 1 && shell.host.is_interrupted() {
             return Err(io.interrupted());
         }
@@ -257,7 +323,7 @@ fn pin<P: Platform, H: Host>(
     }
     let mut random = Random::new(wanted);
     let mut wanted_left = wanted;
-    for handle in handles.held() {
+    for handle in held(handles) {
         // Of what is left each has the same chance, so that it comes out even.
         let is_chosen = random.below(left) < wanted_left;
         left -= 1;
@@ -273,14 +339,14 @@ fn free<P: Platform, H: Host>(shell: &mut Shell<'_, P, H>, io: &mut Io<'_>) -> R
     let handles = table(shell, io)?;
     let (_, pages) = count(handles);
     let mut failed = Ok(());
-    for handle in handles.held() {
+    for handle in held(handles) {
         let freed = handles.pin(handle, false).and_then(|()| handles.free(handle));
         if let Err(error) = freed {
             failed = failed.and(Err(io.fail(format_args!("{error}"))));
         }
     }
     // What could not be freed because it is damaged goes now, too.
-    shell.handles = None;
+    shell.close_movable();
     failed?;
     writeln!(io.out, "freed {}", Size::of_pages(pages))?;
     Ok(())

@@ -1,7 +1,8 @@
-//! `vacate`, `contig` and `compact`: memory is moved, by the shell's table of handles where it has
-//! one ([`movable`](super::movable)), else by the mover that the machine has.
+//! `vacate`, `contig` and `compact`: memory is moved, by that of [`movable`](super::movable) where
+//! there is some, else by the mover that the machine has.
 
 use super::arguments;
+use super::users::while_used;
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::owned::give_back;
@@ -13,7 +14,7 @@ use framewright::manager::{
     Budget, CompactError, Compacted, ContiguousRequest, Moving, Obstacle, VacateError, Vacated,
 };
 use framewright::memblock::NodeChoice;
-use framewright::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
+use framewright::units::{NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 
 /// Most obstacles that are named.
@@ -23,7 +24,7 @@ const PART_NS: u64 = 100_000_000;
 
 fn moving<'s, P: Platform, H: Host>(shell: &'s Shell<'_, P, H>) -> Moving<'s, P> {
     let moving = shell.manager.moving();
-    shell.handles.as_ref().map_or(moving, |handles| moving.by(handles))
+    shell.movable().map_or(moving, |memory| moving.by(memory))
 }
 
 /// How long something took; nothing without a clock.
@@ -94,10 +95,12 @@ pub(super) fn vacate<P: Platform, H: Host>(
     let platform = shell.manager.platform();
     let mut names = Names { named: 0, errors: io.errors, command: io.name };
     let begun = Took::begin(platform);
-    let vacated =
-        moving(shell).vacate_naming(range, Budget::UNLIMITED, &mut |found| names.tell(found));
+    let (vacated, used) = while_used(shell, || {
+        moving(shell).vacate_naming(range, Budget::UNLIMITED, &mut |found| names.tell(found))
+    });
     let took = begun.end(platform);
     names.end();
+    used.tell(io)?;
     let moved = vacated.map_err(|error| {
         let moved = match error {
             VacateError::Obstacles { moved, .. }
@@ -190,8 +193,10 @@ pub(super) fn contig<P: Platform, H: Host>(
     let platform = shell.manager.platform();
     let before = shell.manager.moving().events().moved_pages;
     let begun = Took::begin(platform);
-    let taken = moving(shell).allocate_contiguous(&request, Budget::UNLIMITED);
+    let (taken, used) =
+        while_used(shell, || moving(shell).allocate_contiguous(&request, Budget::UNLIMITED));
     let took = begun.end(platform);
+    used.tell(io)?;
     // Of others at the same time, too: the call itself does not say.
     let moved = shell.manager.moving().events().moved_pages - before;
     match taken {
@@ -218,27 +223,15 @@ pub(super) fn compact<P: Platform, H: Host>(
     };
     let platform = shell.manager.platform();
     let begun = Took::begin(platform);
-    let mut all = Compacted::default();
-    loop {
-        let until = platform.now_ns().map_or(Budget::UNLIMITED, |now| Budget::until(now + PART_NS));
-        let part = moving(shell).compact(node, blocks - all.blocks, until);
-        let part = part.map_err(|error| match error {
-            CompactError::NoMover => {
-                io.fail(format_args!("{error}; `movable fill` makes one for this shell"))
-            }
-            error => io.fail(format_args!("{error}")),
-        })?;
-        all.blocks += part.blocks;
-        all.moved.moved_runs += part.moved.moved_runs;
-        all.moved.moved_pages += part.moved.moved_pages;
-        // The same ones are met again by the next part.
-        all.refused_runs = part.refused_runs;
-        let goes_on = part.is_cut_short && part.moved.moved_runs != 0;
-        if !goes_on || all.blocks >= blocks || shell.host.is_interrupted() {
-            break;
-        }
-    }
+    let (compacted, used) = while_used(shell, || compact_all(shell, node, blocks));
     let took = begun.end(platform);
+    used.tell(io)?;
+    let all = compacted.map_err(|error| match error {
+        CompactError::NoMover => {
+            io.fail(format_args!("{error}; `movable fill` makes one for this shell"))
+        }
+        error => io.fail(format_args!("{error}")),
+    })?;
     writeln!(
         io.out,
         "{} made whole, {}, {} refused{took}",
@@ -247,4 +240,27 @@ pub(super) fn compact<P: Platform, H: Host>(
         Counted(all.refused_runs, "run")
     )?;
     if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }
+}
+
+/// Compacts part by part, until all is done or somebody interrupts it.
+fn compact_all<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    node: Option<NodeId>,
+    blocks: u64,
+) -> Result<Compacted, CompactError> {
+    let platform = shell.manager.platform();
+    let mut all = Compacted::default();
+    loop {
+        let until = platform.now_ns().map_or(Budget::UNLIMITED, |now| Budget::until(now + PART_NS));
+        let part = moving(shell).compact(node, blocks - all.blocks, until)?;
+        all.blocks += part.blocks;
+        all.moved.moved_runs += part.moved.moved_runs;
+        all.moved.moved_pages += part.moved.moved_pages;
+        // The same ones are met again by the next part.
+        all.refused_runs = part.refused_runs;
+        let goes_on = part.is_cut_short && part.moved.moved_runs != 0;
+        if !goes_on || all.blocks >= blocks || shell.host.is_interrupted() {
+            return Ok(all);
+        }
+    }
 }

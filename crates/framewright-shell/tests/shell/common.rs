@@ -48,12 +48,16 @@ impl Host for Threads {
     }
 
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
+        self.beside(work, &mut || work(0));
+    }
+
+    fn beside(&self, others: &(dyn Fn(u32) + Sync), own: &mut dyn FnMut()) {
         std::thread::scope(|scope| {
             // The calling thread is one.
             for cpu in 1..framewright::Platform::cpus(self.machine) {
-                scope.spawn(move || self.machine.run_on(cpu, || work(cpu)));
+                scope.spawn(move || self.machine.run_on(cpu, || others(cpu)));
             }
-            work(0);
+            own();
         });
     }
 }

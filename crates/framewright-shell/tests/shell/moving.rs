@@ -126,6 +126,24 @@ fn vacated_blocks_are_held_and_pins_are_named() {
 }
 
 #[test]
+fn another_cpu_uses_it_meanwhile() {
+    let bench = bench();
+    // A run that somebody is in is refused, so that `vacate` could fail here; these go on without.
+    let out = bench.says(
+        "movable fill 60; movable busy on; compact; contig 4M node=1; movable check; movable busy \
+         off; compact",
+    );
+    let handles = number(&out[0], "");
+    for line in [1, 3] {
+        assert!(out[line].starts_with("1 CPU used "), "{out:?}");
+        assert!(number(&out[line], "used ") >= handles, "{out:?}");
+    }
+    assert!(number(&out[2], "moved ") > 1000 && out[4].starts_with("1: 1024 pages"), "{out:?}");
+    assert!(out[5].ends_with("all intact"), "{out:?}");
+    assert!(out.len() == 7 && out[6].contains(" made whole"), "{out:?}");
+}
+
+#[test]
 fn wrong_calls_say_why_and_change_nothing() {
     let bench = bench();
     for (text, status, expected) in [
@@ -143,6 +161,8 @@ fn wrong_calls_say_why_and_change_nothing() {
         ("movable free", 1, "no memory is held by handles"),
         ("movable fill 1 0; movable pin 999999", 1, "handles, not 999999"),
         ("movable pin x", 2, "pin is a number"),
+        ("movable busy", 2, "busy on, busy off"),
+        ("movable busy on", 1, "no memory is held by handles"),
         ("compact", 1, "there is no mover; `movable fill` makes one for this shell"),
         ("compact x", 2, "node is the number of a node"),
         ("compact 7", 1, "there is no node 7"),

@@ -1,0 +1,150 @@
+//! Memory that other CPUs use, by its addresses, while it is moved on a whole machine: no write
+//! gets lost, pages move by page tables and shootdown, and what is pinned is named.
+//!
+//! A shootdown that is left out is found by these: a user writes to a few pages often enough to
+//! remember where they were, and knows without looking at them what must be there.
+
+mod common;
+
+use common::{Outcome, finish, program};
+
+const FILL: &str = "movable fill 60; churn 1; movable busy on; ";
+
+fn boot(cpus: &str, words: &[&str], commands: &str) -> Outcome {
+    let machine = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "256M", "--cpus", cpus];
+    finish(program().args(machine).args(words).args(["--json", "--exec", commands]))
+}
+
+/// What commands said. They end with status 0.
+fn said(outcome: &Outcome) -> String {
+    let report = outcome.json();
+    let said = report["exec"]["output"].as_str().expect("text");
+    assert_eq!(report["exec"]["status"].as_u64(), Some(0), "{said}");
+    said.to_owned()
+}
+
+/// The numbers in a text.
+fn numbers(text: &str) -> Vec<u64> {
+    text.split(|sign: char| !sign.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The numbers of each line with these words.
+fn lines_with(said: &str, words: &str) -> Vec<Vec<u64>> {
+    said.lines().filter(|line| line.contains(words)).map(numbers).collect()
+}
+
+/// The number behind a name in a file, each time that it was shown.
+fn shown(said: &str, name: &str) -> Vec<u64> {
+    let lines = said.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    lines.map(|rest| rest.trim().parse().expect("a number")).collect()
+}
+
+/// How many pages `vacate` and `contig` moved, each time: `... N pages moved in N us`.
+fn moved_away(said: &str) -> Vec<u64> {
+    lines_with(said, " moved in ").iter().map(|line| line[line.len() - 2]).collect()
+}
+
+/// By how much a number grew between two looks.
+fn growth(said: &str, name: &str) -> u64 {
+    let [before, after] = shown(said, name)[..] else { panic!("{name}: {said}") };
+    after - before
+}
+
+#[test]
+fn another_cpu_goes_on_using_what_moves() {
+    let commands = format!(
+        "{FILL}cat /proc/vmstat; compact; movable check; vacate 32M@0x8000000; movable check; \
+         contig 24M; movable check; free all; vacate 64M@0x4000000; cat /proc/vmstat; movable \
+         check; movable; verify; movable free; free all; verify"
+    );
+    let said = said(&boot("2", &[], &commands));
+    let filled = lines_with(&said, " handles with runs of order 0 hold ")[0][0];
+    let intact = lines_with(&said, ": all intact");
+    assert!(intact.len() == 4 && intact.iter().all(|line| line[0] == filled), "{said}");
+    let used = lines_with(&said, "1 CPU used ");
+    // Each looks at every page at least once.
+    assert!(used.len() == 4 && used.iter().all(|line| line[1] >= filled), "{said}");
+    // A page that is in motion was met.
+    assert!(used.iter().map(|line| line[2]).sum::<u64>() > 0, "{said}");
+    let compacted = &lines_with(&said, " made whole, moved ")[0];
+    assert!(compacted[0] > 30 && compacted[1] > 5000, "{said}");
+    let vacated: u64 = moved_away(&said).iter().sum();
+    let moved = growth(&said, "pgmigrate_success");
+    assert!(vacated > 5000 && compacted[1] + vacated == moved, "{vacated}: {said}");
+    // The other CPU was awake all the time, and each page moved alone.
+    for name in ["nr_tlb_remote_flush", "nr_tlb_remote_flush_received"] {
+        assert!(growth(&said, name) >= moved, "{name}: {said}");
+    }
+    assert_eq!(said.matches("\nverified: ").count(), 2, "{said}");
+    assert!(said.contains("\nfreed 146 MiB\n"), "{said}");
+}
+
+#[test]
+fn larger_runs_move_as_a_whole_and_nobody_writes_to_what_is_free() {
+    // Freed frames are filled with poison: who still writes to them is found, too.
+    let commands = "movable fill 50 0,0,0,0,0,1,3,9 seed 3; movable busy on; compact; movable \
+                    check; vacate 32M@0x8000000; vacate 16M@0x6000000; movable check; free all; \
+                    movable free; verify";
+    let said = said(&boot("2", &["page_poison=1"], commands));
+    assert!(said.contains(" handles with runs of order 0,1,3,9 hold "), "{said}");
+    assert_eq!(lines_with(&said, ": all intact").len(), 2, "{said}");
+    let vacated: u64 = moved_away(&said).iter().sum();
+    assert!(vacated > 512 && lines_with(&said, "1 CPU used ").len() == 3, "{said}");
+}
+
+#[test]
+fn memory_set_aside_for_what_moves_is_used_and_emptied() {
+    // Grades and an area on a machine with two nodes; two users. Each move waits for all CPUs,
+    // which is long where they share few real ones: so only some of it.
+    let commands = "movable fill 70; movable busy on; compact 0 4; compact 1 4; movable check; \
+                    vacate 4M@0xc000000; contig 8M; movable check; cat /proc/pagetypeinfo; \
+                    movable free; free all; verify";
+    let words = ["--nodes", "2", "kernelcore=96M", "cma=16M"];
+    let said = said(&boot("3", &words, commands));
+    assert_eq!(lines_with(&said, ": all intact").len(), 2, "{said}");
+    assert_eq!(lines_with(&said, "2 CPUs used ").len(), 4, "{said}");
+    for line in lines_with(&said, " made whole, moved ") {
+        assert!(line[0] == 4 && line[1] > 0, "{said}");
+    }
+    let away = moved_away(&said);
+    assert!(away.len() == 2 && away[0] > 0, "{said}");
+    // The blocks keep their types whatever was in them: those for what moves, and the area's.
+    let (_, blocks) = said.split_once("\nNumber of blocks type ").expect("blocks by type");
+    let first = &lines_with(blocks, "Node 0, zone    DMA32 ")[0];
+    assert!(first[first.len() - 2] > 0 && first[first.len() - 1] == 8, "{said}");
+}
+
+#[test]
+fn pins_are_named_and_wrong_calls_are_refused() {
+    let commands = format!(
+        "{FILL}movable pin 2000; movable; vacate 16M@0x8000000; echo status $?; movable check; \
+         movable busy off; movable pin 0; vacate 16M@0x8000000; movable check"
+    );
+    let said = said(&boot("2", &[], &commands));
+    assert!(said.contains(", 2000 of them pinned; "), "{said}");
+    let pinned = said
+        .lines()
+        .filter(|line| line.starts_with("vacate: pfn 0x8") && line.ends_with(" is pinned"));
+    assert_eq!(pinned.count(), 16, "{said}");
+    assert!(said.contains(" runs could not be moved, the first: pfn 0x8"), "{said}");
+    assert!(said.contains("\nstatus 1\n") && said.contains("\n1: 4096 pages, 16 MiB, "), "{said}");
+    assert_eq!(lines_with(&said, ": all intact").len(), 2, "{said}");
+    assert_eq!(lines_with(&said, "1 CPU used ").len(), 1, "{said}");
+
+    let alone = boot(
+        "1",
+        &[],
+        "movable; movable busy on; movable fill 60; movable busy on; \
+        compact; movable check; movable busy perhaps; movable free; movable check; verify",
+    );
+    let alone = self::said(&alone);
+    for expected in [
+        "movable: no memory is held by handles; `movable fill` takes some",
+        "movable: there is no other CPU that could use it",
+        "movable: fill PERCENT [ORDER,...] [seed N], check, pin COUNT, busy on, busy off, free",
+        ": all intact",
+    ] {
+        assert!(alone.contains(expected), "{expected}: {alone}");
+    }
+    assert!(lines_with(&alone, " made whole, moved ")[0][1] > 5000, "{alone}");
+}
