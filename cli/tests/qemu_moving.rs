@@ -71,9 +71,9 @@ fn another_cpu_goes_on_using_what_moves() {
     let vacated: u64 = moved_away(&said).iter().sum();
     let moved = growth(&said, "pgmigrate_success");
     assert!(vacated > 5000 && compacted[1] + vacated == moved, "{vacated}: {said}");
-    // The other CPU was awake all the time, and each page moved alone.
+    // The other CPU was awake all the time. At most 32 pages move together.
     for name in ["nr_tlb_remote_flush", "nr_tlb_remote_flush_received"] {
-        assert!(growth(&said, name) >= moved, "{name}: {said}");
+        assert!((moved / 32..moved).contains(&growth(&said, name)), "{name}: {said}");
     }
     assert_eq!(said.matches("\nverified: ").count(), 2, "{said}");
     assert!(said.contains("\nfreed 146 MiB\n"), "{said}");
@@ -110,8 +110,11 @@ fn memory_set_aside_for_what_moves_is_used_and_emptied() {
     assert!(away.len() == 2 && away[0] > 0, "{said}");
     // The blocks keep their types whatever was in them: those for what moves, and the area's.
     let (_, blocks) = said.split_once("\nNumber of blocks type ").expect("blocks by type");
-    let first = &lines_with(blocks, "Node 0, zone    DMA32 ")[0];
-    assert!(first[first.len() - 2] > 0 && first[first.len() - 1] == 8, "{said}");
+    let movable = &lines_with(blocks, "Node 0, zone  Movable ")[0];
+    assert!(movable[2] > 0, "{said}");
+    // Behind the node and 32 of the zone: unmovable, movable, reclaimable, CMA.
+    let area = &lines_with(blocks, "Node 0, zone    DMA32 ")[0];
+    assert!(area[5] == 8, "{said}");
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! ```text
 //! 0 .. 2 MiB            nothing: null pointers fault
 //! from 2 MiB            the image where it was loaded: code (read, execute), constants (read),
-//!                       data (read, write), an unmapped page, the stack of CPU 0 (256 KiB)
+//!                       data (read, write), an unmapped page, the stack of CPU 0 (384 KiB)
 //! 0xffff800000000000    + physical address: all present memory, in pages of up to 1 GiB if the CPU
 //!                       has them; read, write, the image's code and constants read only
 //! 0xffffd00000000000    the shell's window for huge pages (`window`), 512 GiB

@@ -33,7 +33,7 @@ use framewright::SpinLock;
 use framewright::platform::Platform;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::{Manager, Request};
-use framewright_arch::paging::{FlushRequest, FlushTlb};
+use framewright_arch::paging::{FlushRequest, FlushTlb, VirtualRange};
 use framewright_shell::{MovableMemory, SHARES};
 use framewright_workload::{Handle, HandleError};
 
@@ -70,27 +70,32 @@ struct Taken {
 }
 
 impl Taken {
-    /// Takes a run whose entry says this, and has all CPUs forget where it is. `None` when it has
+    /// Takes a run whose entry says this; CPUs may still know where it is. `None` when it has
     /// changed.
     fn take(entries: Entries, first: u32, seen: Word) -> Option<Self> {
         let (run, order) = seen.run().zip(seen.order())?;
-        if !entries.take(first, seen) {
-            return None;
-        }
-        let pages = [entries.addresses(first, run.pages())];
-        // No table is freed, so that a CPU that sleeps may flush when it wakes (invariant 12).
-        TLB.flush_pages(if run.pages() <= MOST_SINGLE {
-            FlushRequest::Ranges(&pages)
-        } else {
-            FlushRequest::Everything
-        });
-        Some(Self { entries, first, run, order, pinned: seen.is_pinned() })
+        let pinned = seen.is_pinned();
+        entries.take(first, seen).then_some(Self { entries, first, run, order, pinned })
+    }
+
+    /// [`take`](Self::take), and all CPUs forget where it is.
+    fn take_and_flush(entries: Entries, first: u32, seen: Word) -> Option<Self> {
+        let taken = Self::take(entries, first, seen)?;
+        flush(&[entries.addresses(first, taken.run.pages())]);
+        Some(taken)
     }
 
     /// Maps it where it was, or at other frames with the same content.
     fn give_back(self, run: PfnRange) {
         self.entries.map(self.first, run, self.pinned);
     }
+}
+
+/// Has all CPUs forget where these pages are. No table is freed, so that a CPU that sleeps may
+/// flush when it wakes (invariant 12).
+fn flush(pages: &[VirtualRange]) {
+    let single = pages.iter().map(|pages| pages.pages()).sum::<u64>() <= MOST_SINGLE;
+    TLB.flush_pages(if single { FlushRequest::Ranges(pages) } else { FlushRequest::Everything });
 }
 
 /// A word of a page of the mapping.
@@ -241,7 +246,7 @@ impl MovableMemory for GuestMapping<'_> {
             if found.is_pinned() {
                 return Err(HandleError::Busy(handle));
             }
-            match Taken::take(entries, handle.0, found) {
+            match Taken::take_and_flush(entries, handle.0, found) {
                 Some(taken) => break taken,
                 // A move is under way.
                 None => PLATFORM.relax(),

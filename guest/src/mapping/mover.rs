@@ -1,10 +1,12 @@
 //! Moves of runs that are mapped.
 
-use super::{GuestMapping, Taken};
+use super::{GuestMapping, TLB, Taken, flush};
 use crate::platform::PLATFORM;
+use framewright::manager::Begun;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, Pfn, PfnRange};
 use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant};
+use framewright_arch::paging::{FlushRequest, FlushTlb, MAX_RANGES};
 
 impl GuestMapping<'_> {
     /// The run of a move that has begun.
@@ -17,9 +19,9 @@ impl GuestMapping<'_> {
 }
 
 // SAFETY: what it calls movable was allocated as one run, for one place in the mapping, whose entry
-// still says so. `begin` takes the run: its entries are not present, all CPUs have forgotten them,
-// and nobody else moves or frees it (invariants 12 and 47). `relocate` enters the new frames; the
-// old ones are in no table then, and only this has copied them through the direct map.
+// still says so. `begin` takes the run: its entries are not present, and nobody else moves or frees
+// it; `settle` has all CPUs forget them (invariants 12 and 47). `relocate` enters the new frames;
+// the old ones are in no table then, and only this has copied them through the direct map.
 unsafe impl Mover for GuestMapping<'_> {
     fn serves(&self, manager: *const ()) -> bool {
         core::ptr::from_ref(self.manager).cast() == manager
@@ -48,6 +50,20 @@ unsafe impl Mover for GuestMapping<'_> {
         }
         let taken = Taken::take(entries, first, found).ok_or(NotNow::Busy)?;
         Ok(MoveToken(taken.first.into()))
+    }
+
+    fn settle(&self, begun: &[Begun]) {
+        let Some(entries) = self.entries() else { return };
+        let mut pages = [entries.addresses(0, 0); MAX_RANGES];
+        if begun.len() > MAX_RANGES {
+            // As many single flushes on each CPU would take longer than what they spare.
+            return TLB.flush_pages(FlushRequest::Everything);
+        }
+        for (pages, begun) in pages.iter_mut().zip(begun) {
+            let first = u32::try_from(begun.token.0).unwrap_or(0);
+            *pages = entries.addresses(first, begun.run.pages());
+        }
+        flush(&pages[..begun.len()]);
     }
 
     unsafe fn relocate(

@@ -87,9 +87,10 @@ pub(crate) use hugetlb::Loan;
 pub use hugetlb::{BootFill, BootPool, Poisoned, Pool, Resized};
 pub use init::{BringUp, BringUpError, BringUpFailed, PlatformFault, ShuffleSeed};
 pub use moving::{
-    AreaCounts, AreaError, AreaName, Budget, CompactError, Compacted, Compactor, ContiguousError,
-    ContiguousRequest, GradeError, MOST_AREAS, MoveFailed, MoveToken, Mover, MovingEvents, NotNow,
-    Obstacle, ObstacleKind, Obstacles, Occupant, RangeError, VacateError, Vacated,
+    AreaCounts, AreaError, AreaName, Begun, Budget, CompactError, Compacted, Compactor,
+    ContiguousError, ContiguousRequest, GradeError, MOST_AREAS, MoveFailed, MoveToken, Mover,
+    MovingEvents, NotNow, Obstacle, ObstacleKind, Obstacles, Occupant, RangeError, VacateError,
+    Vacated,
 };
 pub use owned::Frames;
 pub use pcp::CpuCacheInfo;

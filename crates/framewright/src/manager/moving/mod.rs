@@ -31,7 +31,7 @@ mod window;
 
 pub use crate::manager::state::areas::{AreaCounts, AreaName, MOST_AREAS};
 pub use crate::manager::state::moving::{
-    MoveFailed, MoveToken, Mover, MovingEvents, NotNow, Occupant,
+    Begun, MoveFailed, MoveToken, Mover, MovingEvents, NotNow, Occupant,
 };
 pub use area::AreaError;
 pub(in crate::manager) use area::HUGETLB;

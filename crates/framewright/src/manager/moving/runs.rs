@@ -6,7 +6,7 @@ use crate::manager::facets::Moving;
 use crate::manager::parts::Piece;
 use crate::manager::request::Request;
 use crate::manager::state::Manager;
-use crate::manager::state::moving::{Mover, Occupant};
+use crate::manager::state::moving::{Begun, Mover, Occupant};
 use crate::manager::state::pressure::count;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
@@ -46,6 +46,9 @@ pub(super) fn alignment_of(run: PfnRange) -> Order {
 /// poisoned with: the new place may be freed as soon as its users know it.
 const UNMOVED: u8 = 0x55;
 
+/// Moves that are settled together: who touches a run waits for the copies of so many.
+const BATCH: usize = 32;
+
 /// What is done next.
 pub(super) enum Next {
     /// Everything before this frame is done.
@@ -67,16 +70,39 @@ pub(super) struct Mission<'m, P: Platform> {
     naming: Naming<'m>,
 }
 
-/// What came of a frame that somebody has.
+/// What comes of a frame that somebody has.
 enum At {
-    /// The run that it is a part of was moved, and what it was is to be freed.
-    Moved(PfnRange),
+    /// The move of the run that it is a part of has begun.
+    Begun(Begun),
     /// The run is gone, or stays and was named.
     Done(PfnRange),
     /// It is being freed.
     Free,
     /// It stays, and is to be named.
     Stays(ObstacleKind),
+}
+
+/// Moves of one block that have begun and are settled together, ascending.
+struct Batch {
+    begun: [Begun; BATCH],
+    count: usize,
+}
+
+impl Batch {
+    const fn is_full(&self) -> bool {
+        self.count == BATCH
+    }
+
+    /// Adds one, if it lies behind all others and there is room.
+    fn push(&mut self, begun: Begun) -> bool {
+        let end = self.begun[..self.count].last().map_or(Pfn(0), |last| last.run.end);
+        let fits = begun.run.start >= end;
+        if let Some(place) = self.begun.get_mut(self.count).filter(|_| fits) {
+            *place = begun;
+            self.count += 1;
+        }
+        fits
+    }
 }
 
 impl<'m, P: Platform> Mission<'m, P> {
@@ -184,9 +210,9 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
     }
 
-    /// Moves the run that a frame is a part of, if it is one and was not refused just now. Nothing
-    /// when the budget is used up.
-    fn move_at(&mut self, pfn: Pfn, targets: &mut dyn Targets<P>) -> Option<At> {
+    /// Begins the move of the run that a frame is a part of, if it is one and was not refused just
+    /// now. Nothing when the budget is used up.
+    fn begin_at(&mut self, pfn: Pfn) -> Option<At> {
         let occupant = self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn));
         let run = match occupant {
             Occupant::Movable(run) if run == self.refused || is_plausible(run, pfn) => run,
@@ -196,26 +222,33 @@ impl<'m, P: Platform> Mission<'m, P> {
         if run == self.refused {
             return Some(At::Done(run));
         }
-        match self.move_run(run, targets) {
-            Ok(true) => return Some(At::Moved(run)),
-            Ok(false) => {}
+        Some(match self.begin(run) {
+            Ok(Some(begun)) => At::Begun(begun),
+            Ok(None) => At::Done(run),
             Err(Stopped::Budget) => return None,
             Err(Stopped::Refused(kind)) => {
                 self.refused = run;
                 self.refuse(run, kind);
+                At::Done(run)
             }
-        }
-        Some(At::Done(run))
+        })
     }
 
     /// Moves what a block was allocated as, or the part of it that has one owner.
     fn move_whole(&mut self, at: Pfn, whole: PfnRange, targets: &mut dyn Targets<P>) -> Next {
         self.scanned_pages += whole.end.0 - at.0;
-        Next::From(match self.move_at(at, targets) {
+        Next::From(match self.begin_at(at) {
             None => return Next::Stop,
-            Some(At::Moved(run)) => {
-                self.free(run);
-                run.end
+            Some(At::Begun(begun)) => {
+                self.settle(&[begun]);
+                match self.finish(begun, targets) {
+                    Ok(()) => self.free(begun.run),
+                    Err(kind) => {
+                        self.refused = begun.run;
+                        self.refuse(begun.run, kind);
+                    }
+                }
+                begun.run.end
             }
             Some(At::Done(run)) => run.end,
             Some(At::Free) => whole.end,
@@ -233,37 +266,72 @@ impl<'m, P: Platform> Mission<'m, P> {
         bits: &FrameBits,
         targets: &mut dyn Targets<P>,
     ) -> Next {
-        let all = block.all();
-        let mut moved = FrameBits::default();
+        let mut moved = Moved { block, frames: FrameBits::default() };
+        let mut batch = Batch { begun: [Begun::default(); BATCH], count: 0 };
         let mut done = block.part.start;
         let mut is_stopped = false;
         for offset in offsets(bits, block.part) {
-            let pfn = all.start.add(offset);
+            let pfn = block.all().start.add(offset);
             if pfn < done {
                 continue;
             }
             self.scanned_pages += 1;
-            match self.move_at(pfn, targets) {
+            match self.begin_at(pfn) {
                 None => {
                     is_stopped = true;
                     break;
                 }
-                Some(At::Moved(run)) => {
-                    if run.intersection(all) == run {
-                        let place = |pfn: Pfn| usize::try_from(pfn.0 - all.start.0).unwrap_or(0);
-                        set_frames(&mut moved, place(run.start)..place(run.end));
-                    } else {
-                        self.free(run);
+                Some(At::Begun(begun)) => {
+                    if !batch.push(begun) {
+                        // It overlaps another, which no owner says of his memory.
+                        self.abort(begun);
+                        self.refuse(begun.run, ObstacleKind::Failed);
                     }
-                    done = run.end;
+                    done = begun.run.end;
+                    if batch.is_full() {
+                        self.finish_batch(&mut batch, &mut moved, targets);
+                    }
                 }
                 Some(At::Done(run)) => done = run.end,
                 Some(At::Free) => {}
                 Some(At::Stays(kind)) => self.refuse_frame(pfn, kind),
             }
         }
-        self.free_moved(block, &moved);
+        self.finish_batch(&mut batch, &mut moved, targets);
+        self.free_moved(block, &moved.frames);
         if is_stopped { Next::Stop } else { Next::From(done.max(block.part.end)) }
+    }
+
+    /// Makes the moves of a batch, which is empty then.
+    fn finish_batch(
+        &mut self,
+        batch: &mut Batch,
+        moved: &mut Moved<'_>,
+        targets: &mut dyn Targets<P>,
+    ) {
+        let begun = &batch.begun[..core::mem::take(&mut batch.count)];
+        if begun.is_empty() {
+            return;
+        }
+        self.settle(begun);
+        let all = moved.block.all();
+        for &begun in begun {
+            let run = begun.run;
+            match self.finish(begun, targets) {
+                Ok(()) if run.intersection(all) == run => {
+                    let place = |pfn: Pfn| usize::try_from(pfn.0 - all.start.0).unwrap_or(0);
+                    set_frames(&mut moved.frames, place(run.start)..place(run.end));
+                }
+                Ok(()) => self.free(run),
+                Err(kind) => {
+                    // The next block may have a part of the last run of this one.
+                    if run.end > all.end || self.refused.end <= all.end {
+                        self.refused = run;
+                    }
+                    self.refuse(run, kind);
+                }
+            }
+        }
     }
 
     /// Moves one run that the caller names, and frees what it was.
@@ -272,23 +340,31 @@ impl<'m, P: Platform> Mission<'m, P> {
         run: PfnRange,
         targets: &mut dyn Targets<P>,
     ) -> Result<(), ObstacleKind> {
-        match self.move_run(run, targets) {
-            Ok(true) => {
+        let begun = match self.begin(run) {
+            Ok(Some(begun)) => begun,
+            // It was freed meanwhile.
+            Ok(None) => return Err(ObstacleKind::Unknown),
+            Err(Stopped::Budget) => return Err(ObstacleKind::Busy),
+            Err(Stopped::Refused(kind)) => {
+                self.refuse(run, kind);
+                return Err(kind);
+            }
+        };
+        self.settle(&[begun]);
+        match self.finish(begun, targets) {
+            Ok(()) => {
                 self.free(run);
                 Ok(())
             }
-            // It was freed meanwhile.
-            Ok(false) => Err(ObstacleKind::Unknown),
-            Err(Stopped::Budget) => Err(ObstacleKind::Busy),
-            Err(Stopped::Refused(kind)) => {
+            Err(kind) => {
                 self.refuse(run, kind);
                 Err(kind)
             }
         }
     }
 
-    /// Moves one run; the caller frees what it was. False when it is gone.
-    fn move_run(&mut self, run: PfnRange, targets: &mut dyn Targets<P>) -> Result<bool, Stopped> {
+    /// Begins the move of a run; nothing when it is gone.
+    fn begin(&mut self, run: PfnRange) -> Result<Option<Begun>, Stopped> {
         let Some(mover) = self.mover else {
             return Err(Stopped::Refused(ObstacleKind::Unknown));
         };
@@ -296,35 +372,54 @@ impl<'m, P: Platform> Mission<'m, P> {
             return Err(Stopped::Budget);
         }
         self.begun += 1;
-        let token = match mover.begin(run) {
-            Ok(token) => token,
-            Err(refusal) => {
-                return ObstacleKind::of_refusal(refusal)
-                    .map_or(Ok(false), |kind| Err(Stopped::Refused(kind)));
-            }
-        };
+        match mover.begin(run) {
+            Ok(token) => Ok(Some(Begun { run, token })),
+            Err(refusal) => ObstacleKind::of_refusal(refusal)
+                .map_or(Ok(None), |kind| Err(Stopped::Refused(kind))),
+        }
+    }
+
+    fn settle(&self, begun: &[Begun]) {
+        if let Some(mover) = self.mover {
+            mover.settle(begun);
+        }
+    }
+
+    fn abort(&self, begun: Begun) {
+        if let Some(mover) = self.mover {
+            self.settle(&[begun]);
+            // SAFETY: the move has begun and not ended.
+            unsafe { mover.abort(begun.token, begun.run) };
+        }
+    }
+
+    /// Moves a run whose move has begun and is settled; the caller frees what it was. Else the run
+    /// stays where it is.
+    fn finish(&mut self, begun: Begun, targets: &mut dyn Targets<P>) -> Result<(), ObstacleKind> {
+        let Begun { run, token } = begun;
+        let Some(mover) = self.mover else { return Err(ObstacleKind::Unknown) };
         let Some(to) = targets.take(self.manager, run) else {
-            // SAFETY: the move began just now.
+            // SAFETY: the move has begun and not ended.
             unsafe { mover.abort(token, run) };
-            return Err(Stopped::Refused(ObstacleKind::NoMemory));
+            return Err(ObstacleKind::NoMemory);
         };
         let looks = self.manager.debug.aids.page_poison && self.is_reachable(run, to);
         if looks {
             fill(self.manager.platform, to, UNMOVED);
         }
-        // SAFETY: the move began just now, and `to` was allocated for it.
+        // SAFETY: the move has begun and not ended, and `to` was allocated for it.
         if unsafe { mover.relocate(token, run, to) }.is_err() {
             self.free(to);
-            return Err(Stopped::Refused(ObstacleKind::Failed));
+            return Err(ObstacleKind::Failed);
         }
         let is_unmoved = |frames| first_other(self.manager.platform, frames, UNMOVED).is_none();
         if looks && is_unmoved(to) && !is_unmoved(run) {
-            return Err(Stopped::Refused(ObstacleKind::NotMoved));
+            return Err(ObstacleKind::NotMoved);
         }
         self.moved.moved_runs += 1;
         self.moved.moved_pages += run.pages();
         count(&self.manager.moving.counters.moved_pages, run.pages());
-        Ok(true)
+        Ok(())
     }
 
     fn is_reachable(&self, run: PfnRange, to: PfnRange) -> bool {
@@ -373,6 +468,12 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
         run.into_iter().for_each(|run| self.free(run));
     }
+}
+
+/// What was moved out of a block and is not freed yet.
+struct Moved<'b> {
+    block: &'b Block,
+    frames: FrameBits,
 }
 
 /// A part of a split block.

@@ -15,6 +15,15 @@ use crate::zone::Defer;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MoveToken(pub u64);
 
+/// A move that has begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Begun {
+    /// The frames that are moved.
+    pub run: PfnRange,
+    /// What [`Mover::begin`] made of it.
+    pub token: MoveToken,
+}
+
 /// Who has a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Occupant {
@@ -81,11 +90,16 @@ pub unsafe trait Mover: Sync {
     fn occupant(&self, pfn: Pfn) -> Occupant;
 
     /// A move of a run that [`occupant`](Self::occupant) named begins: its users are stopped from
-    /// writing to it, or it is refused.
+    /// writing to it, at the latest when [`settle`](Self::settle) returns, or it is refused.
     ///
     /// # Errors
     /// [`NotNow`]; nothing has changed.
     fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow>;
+
+    /// Moves of these runs have begun, up to 32, and are about to take place: from now on nobody
+    /// writes to them. For those who flush translations: one flush for all of them, rather than
+    /// one in each [`begin`](Self::begin). Called once after `begin` and before the move ends.
+    fn settle(&self, _begun: &[Begun]) {}
 
     /// Copies the contents to `to`, which nobody uses, makes all users use that, and ends the move.
     ///
