@@ -332,15 +332,20 @@ pub enum Unit {
     Mebibytes,
     /// Of 4 KiB each.
     IterationsPerSecond,
+    /// Of what size the row says.
+    Pages,
+    Percent,
 }
 
 impl Unit {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 7] = [
         Self::Milliseconds,
         Self::Seconds,
         Self::Bytes,
         Self::Mebibytes,
         Self::IterationsPerSecond,
+        Self::Pages,
+        Self::Percent,
     ];
 
     /// As in names of fields.
@@ -351,6 +356,8 @@ impl Unit {
             Self::Bytes => "bytes",
             Self::Mebibytes => "mib",
             Self::IterationsPerSecond => "iterations_per_s",
+            Self::Pages => "pages",
+            Self::Percent => "percent",
         }
     }
 }
