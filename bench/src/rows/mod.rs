@@ -205,6 +205,7 @@ fields! {
     Contig {
         what: String, managed_gib: u64, runs: Measured<u64>,
         call_us: Spread, moved_pages: Spread, copy_ratio: Spread, ideal_ratio: Spread,
+        copy_before_ratio: Spread, copy_after_ratio: Spread, plain_ratio: Spread,
         whole_before_percent: Spread, whole_after_percent: Spread,
     }
     /// A workload that allocates, with reports or without.
