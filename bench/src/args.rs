@@ -124,6 +124,9 @@ pub struct CompareLinux {
     /// One repetition of everything, for a first look
     #[arg(long)]
     pub quick: bool,
+    /// Only this section, such as memory or compaction
+    #[arg(long, value_name = "SECTION")]
+    pub only: Option<String>,
     /// Write the results to this file, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -268,22 +268,34 @@ fn contig_moves_memory_and_says_how_much() {
     let report = run(&["contig", "--quick", "--json"]).json();
     assert_eq!(report["bench"].as_str(), Some("contig"));
     let rows = report["rows"].as_array().expect("rows");
-    let what = rows.iter().map(|row| row["what"].as_str().unwrap());
-    assert!(what.eq([
+    let moved = [
         "compact",
+        "compact, orders 0 to 3",
         "vacate 256 MiB",
         "vacate, a page pinned",
+        "vacate, till it is named",
         "get 64 MiB",
         "get 256 MiB",
-        "find 64 MiB"
-    ]));
+        "find 64 MiB",
+    ];
+    let (rows, grades) = rows.split_at(moved.len());
+    assert!(rows.iter().map(|row| row["what"].as_str().unwrap()).eq(moved));
+    assert_eq!(grades.len(), 8);
+    for row in grades {
+        assert!(row["what"].as_str().is_some_and(|what| what.starts_with("grades, ")), "{row}");
+        assert!(row["plain_ratio"].as_f64() > Some(0.0), "{row}");
+    }
     for row in rows {
         assert!(row["call_us"].as_f64() > Some(0.0), "{row}");
     }
-    let whole = |name: &str| rows[0][name].as_f64();
-    assert!(whole("whole_before_percent_max") < whole("whole_after_percent_min"), "{}", rows[0]);
+    let whole = |row: &Value, when: &str| row[format!("whole_{when}_percent")].as_f64();
+    for row in &rows[..2] {
+        assert!(whole(row, "before") < whole(row, "after"), "{row}");
+    }
+    // It is named while or after others are moved, and not after the call.
+    assert!(rows[4]["call_us_min"].as_f64() <= rows[3]["call_us_max"].as_f64(), "{}", rows[4]);
     assert!(rows[0]["ideal_ratio_min"].as_f64() >= Some(1.0), "{}", rows[0]);
     // All that was in the range, and of it what comes before the page that stays.
-    assert_eq!(rows[1]["moved_pages"].as_f64(), Some(65536.0), "{}", rows[1]);
-    assert!(rows[2]["moved_pages"].as_f64() <= Some(65535.0), "{}", rows[2]);
+    assert_eq!(rows[2]["moved_pages"].as_f64(), Some(65536.0), "{}", rows[2]);
+    assert!(rows[3]["moved_pages"].as_f64() <= Some(65535.0), "{}", rows[3]);
 }

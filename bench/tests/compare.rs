@@ -35,7 +35,10 @@ case "$*" in
     printf '[ 0.2] node 0 deferred pages initialised in 40ms\r\n'
     printf '[ 0.3] node 1 deferred pages initialised in 60ms\r\n@init\r\n'
     printf '@sum /proc/meminfo MemTotal: 1000\r\n@sum /proc/meminfo MemFree: 900\r\n'
-    printf '@sum /proc/vmstat nr_memmap_boot_pages 4\r\n'
+    printf '@sum /proc/vmstat nr_memmap_boot_pages 4\r\n@sum /proc/zoneinfo count: 25\r\n'
+    printf '@sum /proc/vmstat pgmigrate_success 0\r\n@time /proc/sys/vm/compact_memory 9000000\r\n'
+    printf '@sum /proc/vmstat pgmigrate_success 100\r\n'
+    printf '@resize /proc/sys/vm/nr_hugepages 1048576 0 1000000\r\n'
     pool=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
     for ms in 30 150; do
         printf "@resize $pool 256 256 ${ms}000000\r\n"
@@ -50,12 +53,13 @@ case "$*" in
     printf '@json {"nodes":[{"init_ms":0.5}],"deferred":[{"elapsed_ms":30.0}],'
     printf '"totals":{"metadata_bytes":4096,"all_memory_us":3000.0}}\r\n'
     printf '@shell\r\nMemFree: 980 kB\r\n'
+    printf '1 block made whole, moved 50 pages in 50 runs, 0 runs refused in 1500 us\r\n'
     for ns in 1000000 2000000; do
         printf '2.00 MiB: 256 pages to stay, 0 surplus, %s ns\r\n' $ns
         printf '2.00 MiB: 0 pages to stay, 0 surplus, %s ns\r\n' $ns
     done
     printf 'page_fault1 cpus 1: 900 iterations/s\r\npage_fault2 cpus 1: 400 iterations/s\r\n'
-    printf '@status 0\r\n@end\r\n'; exit 33 ;;
+    printf '1 handle, 4.00 KiB: all intact\r\n@status 0\r\n@end\r\n'; exit 33 ;;
 *) printf '[ 0.1] Framewright\r\n@shell\r\nframewright> '; read -r word
     printf '\r\n@status 0\r\n@end\r\n'; exit 33 ;;
 esac
@@ -237,6 +241,7 @@ fn wrong_options_are_refused_before_anything_runs() {
         (&["--kernel", &text], "not a Linux kernel for PCs: it needs a bzImage"),
         (&["--memory", "64M"], "--memory 64M: Linux needs at least 512 MiB here"),
         (&["--memory", "900T"], "QEMU takes all of it before the machine begins"),
+        (&["--only", "moon"], "--only moon: the sections are boot, memory, reporting, pools"),
         (&["--cpus", "0"], "a machine has at least one CPU"),
         (
             &["--json", "/nowhere/results.json"],
@@ -324,6 +329,34 @@ fn the_program_in_linux_follows_scripts() {
     assert_eq!(lines[11], format!("@failed resize {number}x 1: error 2"));
     assert!(lines[12].starts_with(&format!("@failed load {words}: error ")), "{}", outcome.stdout);
     assert_eq!(lines[13..], ["@failed bogus: error 2", "@mark last", "@over"]);
+}
+
+#[test]
+fn only_the_first_program_fills_all_memory() {
+    let folder = Scratch::new("compare-scatter");
+    let number = folder.path("number").display().to_string();
+    fs::write(&number, "0").expect("a file");
+    let outcome = follow(&folder, &format!("time {number} 42\nscatter 80 1 1"));
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    let ns = lines[1].strip_prefix(&format!("@time {number} ")).expect("a time");
+    assert!(ns.parse::<u64>().expect("nanoseconds") > 0);
+    assert_eq!(fs::read_to_string(&number).expect("a file"), "42");
+    assert_eq!(lines[2..], ["@failed scatter 80 1 1: error 1", "@over"]);
+}
+
+#[test]
+fn one_section_is_measured_alone() {
+    let folder = Scratch::new("compare-only");
+    let file = folder.path("results.json").display().to_string();
+    let outcome = finish(&mut with_fake(&folder, BOTH, &["--json", &file, "--only", "compaction"]));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let results = fs::read_to_string(&file).expect("results");
+    let results: Value = serde_json::from_str(&results).expect("JSON");
+    assert_eq!(results["command"], "compare linux --quick --only compaction");
+    assert_eq!(results["sections"].as_array().map(Vec::len), Some(1));
+    let compaction = row(&results, "compaction: on request", &[]);
+    assert_eq!((&compaction["ours_ms"], &compaction["ratio"]), (&1.5.into(), &6.0.into()));
+    assert_eq!(row(&results, "compaction: 2 MiB pages got", &[])["ours_pages"], 256.0);
 }
 
 #[test]

@@ -6,18 +6,22 @@
 //! * `write FILE VALUE` writes.
 //! * `resize FILE COUNT` writes, reads back, and prints `@resize FILE COUNT REACHED NANOSECONDS`,
 //!   with the time of the write.
+//! * `time FILE VALUE` writes, and prints `@time FILE NANOSECONDS`.
 //! * `sum FILE WORD` adds the numbers behind `WORD` where it begins a line, and prints
 //!   `@sum FILE WORD SUM`.
 //! * `log WORDS` prints the kernel's lines that have these words, as `@log LINE`.
 //! * `dirty MIB SECONDS` writes to this much memory, prints `@dirty MIB`, waits, frees it, and
 //!   prints `@freed MIB`.
 //! * `fault huge|base SECONDS CPUS` takes page faults, see [`faults`](crate::faults).
+//! * `scatter PERCENT ROUNDS SEED` leaves so much of memory in use, in single pages, see
+//!   [`scatter`](crate::scatter).
 //! * `sleep SECONDS` waits.
 //!
 //! A command that fails prints `@failed COMMAND: error N`, and the script goes on.
 
 use crate::faults;
 use crate::say;
+use crate::scatter;
 use crate::system::{self, ENOENT, Errno, File, Mapping, Pages};
 
 /// Most bytes that are read of a control file; the longest, `zoneinfo`, has some 3000 for each
@@ -45,6 +49,7 @@ pub fn run(line: &str) {
         }
         "write" => write(next(), next()).map(|_| ()),
         "resize" => resize(next(), next()),
+        "time" => time(next(), next()),
         "sum" => sum(next(), next()),
         "log" => log(rest),
         "dirty" => dirty(number(next()), number(next())),
@@ -53,6 +58,7 @@ pub fn run(line: &str) {
             "base" => faults::run("base", Pages::Base, number(next()), number(next())),
             _ => Err(ENOENT),
         },
+        "scatter" => scatter::run(number(next()), number(next()), number(next())),
         "sleep" => {
             system::sleep(number(next()));
             Ok(())
@@ -87,7 +93,20 @@ fn resize(name: &str, count: &str) -> Result<(), Errno> {
     Ok(())
 }
 
+fn time(name: &str, value: &str) -> Result<(), Errno> {
+    let duration_ns = write(name, value)?;
+    say!("@time {name} {duration_ns}");
+    Ok(())
+}
+
 fn sum(name: &str, word: &str) -> Result<(), Errno> {
+    let sum = summed(name, word)?;
+    say!("@sum {name} {word} {sum}");
+    Ok(())
+}
+
+/// The sum of the numbers behind `word` where it begins a line.
+pub fn summed(name: &str, word: &str) -> Result<u64, Errno> {
     let mut bytes = [0; FILE_BYTES];
     let file = File::read_only(name)?;
     let mut length = 0;
@@ -104,11 +123,7 @@ fn sum(name: &str, word: &str) -> Result<(), Errno> {
         (words.next() == Some(word)).then(|| words.next().map_or(0, number))
     });
     let (found, sum) = numbers.fold((0, 0), |(found, sum), number| (found + 1, sum + number));
-    if found == 0 {
-        return Err(ENOENT);
-    }
-    say!("@sum {name} {word} {sum}");
-    Ok(())
+    if found == 0 { Err(ENOENT) } else { Ok(sum) }
 }
 
 fn log(words: &str) -> Result<(), Errno> {

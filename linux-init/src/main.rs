@@ -11,6 +11,7 @@ mod commands;
 mod console;
 mod faults;
 mod runtime;
+mod scatter;
 mod system;
 
 use core::ffi::{CStr, c_char};

@@ -8,6 +8,8 @@ use core::ptr::{NonNull, null};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub u16);
 
+/// Not for this process.
+pub const EPERM: Errno = Errno(1);
 /// No such file: also what a path is that is too long for us.
 pub const ENOENT: Errno = Errno(2);
 
@@ -278,6 +280,20 @@ impl Mapping {
             // SAFETY: the mapping is ours and can be written to.
             unsafe { page.write_volatile(1) };
         }
+    }
+
+    /// How many pages it has.
+    pub fn pages(&self) -> usize {
+        self.bytes / PAGE_BYTES
+    }
+
+    /// Gives one page back; the next write to it brings another.
+    pub fn discard(&mut self, page: usize) -> Result<(), Errno> {
+        const DONTNEED: usize = 4;
+        let offset = page.checked_mul(PAGE_BYTES).filter(|&offset| offset < self.bytes);
+        let start = self.start.addr().get() + offset.ok_or(ENOENT)?;
+        // SAFETY: a page of the mapping, whose contents nobody has read.
+        unsafe { call(MADVISE, [start, PAGE_BYTES, DONTNEED, 0, 0, 0]) }.map(|_| ())
     }
 
     /// Where a child notes a number, and its parent reads it when the child is gone.

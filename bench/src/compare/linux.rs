@@ -13,7 +13,12 @@ pub struct Resize {
 
 /// The sum behind a word in a file: `@sum FILE WORD SUM`.
 pub fn sum(heard: &Heard, file: &str, word: &str) -> Option<u64> {
-    heard.text().find_map(|line| {
+    sums(heard, file, word).first().copied()
+}
+
+/// The sums behind a word, one for each time that they were asked for.
+pub fn sums(heard: &Heard, file: &str, word: &str) -> Vec<u64> {
+    let found = heard.text().filter_map(|line| {
         line.strip_prefix("@sum ")?
             .strip_prefix(file)?
             .trim()
@@ -21,7 +26,16 @@ pub fn sum(heard: &Heard, file: &str, word: &str) -> Option<u64> {
             .trim()
             .parse()
             .ok()
-    })
+    });
+    found.collect()
+}
+
+/// What writing to a file took: `@time FILE NANOSECONDS`.
+pub fn time_ms(heard: &Heard, file: &str) -> Option<f64> {
+    let ns = heard.text().find_map(|line| {
+        line.strip_prefix("@time ")?.strip_prefix(file)?.trim().parse::<u64>().ok()
+    });
+    ns.map(|ns| ns as f64 / 1e6)
 }
 
 /// The writes to a file: `@resize FILE WANTED REACHED NANOSECONDS`.

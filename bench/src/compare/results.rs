@@ -10,6 +10,13 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
+/// The command, as far as it says what is measured.
+fn command(options: &CompareLinux) -> String {
+    let only = options.only.as_ref().map_or_else(String::new, |only| format!(" --only {only}"));
+    let quick = if options.quick { " --quick" } else { "" };
+    format!("compare linux{quick}{only}")
+}
+
 /// What was measured so far.
 pub struct Results {
     command: String,
@@ -38,8 +45,7 @@ impl Results {
             ),
         ];
         Self {
-            command: if options.quick { "compare linux --quick" } else { "compare linux" }
-                .to_owned(),
+            command: command(options),
             started: machine::now(),
             machine: machine::describe(Some(lab.qemu())),
             conditions,

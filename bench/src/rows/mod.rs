@@ -205,6 +205,7 @@ fields! {
     Contig {
         what: String, managed_gib: u64, runs: Measured<u64>,
         call_us: Spread, moved_pages: Spread, copy_ratio: Spread, ideal_ratio: Spread,
+        copy_before_ratio: Spread, copy_after_ratio: Spread, plain_ratio: Spread,
         whole_before_percent: Spread, whole_after_percent: Spread,
     }
     /// A workload that allocates, with reports or without.
@@ -332,15 +333,20 @@ pub enum Unit {
     Mebibytes,
     /// Of 4 KiB each.
     IterationsPerSecond,
+    /// Of what size the row says.
+    Pages,
+    Percent,
 }
 
 impl Unit {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 7] = [
         Self::Milliseconds,
         Self::Seconds,
         Self::Bytes,
         Self::Mebibytes,
         Self::IterationsPerSecond,
+        Self::Pages,
+        Self::Percent,
     ];
 
     /// As in names of fields.
@@ -351,6 +357,8 @@ impl Unit {
             Self::Bytes => "bytes",
             Self::Mebibytes => "mib",
             Self::IterationsPerSecond => "iterations_per_s",
+            Self::Pages => "pages",
+            Self::Percent => "percent",
         }
     }
 }

@@ -27,6 +27,13 @@ targets! { TARGETS:
     Pools, COMMAND, "guest-pools-reclaim",
         "2 MiB pool at run time, reclaim on: times faster, fill and empty",
         >= 10.0 "x", "Linux 6.12, same QEMU", |rows| pool(rows, "on");
+    Moving, COMMAND, "guest-compaction-time",
+        "Compaction and a pool of all 2 MiB pages, 80 % in use: times faster",
+        >= 1.0 "x", LINUX, |rows| ratios(rows, |row| row.what == "compaction: both");
+    Moving, COMMAND, "guest-compaction-pages",
+        "The same: free memory that is in no such page, Linux's over ours",
+        >= 1.0 "x", LINUX,
+        |rows| ratios(rows, |row| row.what.starts_with("compaction: free memory not got"));
     Reporting, COMMAND, "reporting-fixed",
         "95 % of 2 GiB back at Linux's own pace: Linux's time over ours", >= 1.0 "x", LINUX,
         |rows| {

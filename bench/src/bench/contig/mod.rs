@@ -1,32 +1,43 @@
 //! `framewright-bench contig`: memory that moves, beside a plain copy of the same pages.
 
+pub mod grades;
 mod objects;
 
 use super::alloc::crew;
 use super::common::failed;
+use super::host::thread_cpu_seconds;
 use super::section::{Column, Section, Table, shown, table};
 use super::subject::Ours;
 use crate::progress;
 use crate::rows::{Contig, Rows, Spread};
+use framewright::Platform;
 use framewright::manager::{Budget, ContiguousRequest, VacateError};
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::MigrateType;
 use framewright_cli::error::Error;
 use framewright_cli::grid::microseconds;
-use objects::Objects;
-use std::time::Instant;
+use objects::{Copy, Objects};
 
 /// What is timed, in words that go with the numbers.
 const TIMED: &str = "\
-time of the call, on one thread. Memory is filled with movable pages that are all written to; each \
-repetition is a machine of its own and another seed. compact: a fifth is freed by chance and all \
-blocks are compacted; over ideal is what was moved over what the emptiest blocks held, as many as \
-became whole. vacate: the range is all in use, a quarter of the pages behind it; a page in its \
-middle is pinned in the second row, and the time is that till it is named. over copy is over a \
-plain copy of the same pages from and to the same places, right after it. get: allocations in one \
-run before anything is compacted. find: on a machine of 1 TiB, where every other block has every \
-second page in use; 64 calls a repetition. No page descriptors";
+CPU time of the call, on one thread. Memory is filled with movable pages that are all written \
+to; each repetition has another seed. compact: a fifth is freed by chance and all blocks are \
+compacted, of single pages, and then of runs of orders 0 to 3; over ideal is what was moved over \
+what the emptiest blocks held, as many as became whole. vacate: the range is all in use, a \
+quarter of the pages behind it; then a page in the middle of another is pinned, and named is the \
+time till that was said. over copy is over a plain copy, pages done once before it is timed, and \
+of two the faster: before the call of as many pages between places as far apart (those that are \
+to be emptied, and the others), and after it of the same pages from and to the same places. get: \
+allocations in one run before anything is compacted. find: on a machine of 1 TiB, where every \
+other block has every second page in use; 64 calls a repetition. grades: an allocation or a \
+free, pairs and sets of 512 MiB, over the same without grades, by turns. No page descriptors";
+
+/// What targets look for.
+pub const COMPACT: &str = "compact";
+pub const VACATE: &str = "vacate ";
+pub const NAMED: &str = "vacate, till it is named";
+pub const FIND: &str = "find 64 MiB";
 
 const PERCENT_USED: usize = 80;
 const MIB: u64 = 1 << 20;
@@ -37,15 +48,37 @@ const CALLS: u32 = 64;
 struct Scale {
     gib: u64,
     repetitions: u64,
+    /// Turns and operations of each, with grades and without.
+    turns: usize,
+    operations: usize,
     vacated_mib: u64,
     long_mib: u64,
     searched_gib: u64,
 }
 
-const FULL: Scale =
-    Scale { gib: 4, repetitions: 3, vacated_mib: 512, long_mib: 512, searched_gib: 1024 };
-const QUICK: Scale =
-    Scale { gib: 2, repetitions: 2, vacated_mib: 256, long_mib: 256, searched_gib: 64 };
+const FULL: Scale = Scale {
+    gib: 8,
+    repetitions: 5,
+    turns: 15,
+    operations: 1 << 18,
+    vacated_mib: 1024,
+    long_mib: 512,
+    searched_gib: 1024,
+};
+const QUICK: Scale = Scale {
+    gib: 2,
+    repetitions: 2,
+    turns: 3,
+    operations: 1 << 14,
+    vacated_mib: 256,
+    long_mib: 256,
+    searched_gib: 64,
+};
+/// Orders of what is moved.
+const PAGES: [u8; 1] = [0];
+const MIXED: [u8; 4] = [0, 1, 2, 3];
+/// How long vacating may take where a page is pinned: nobody waits for it without end.
+const DEADLINE_NS: u64 = 10_000_000_000;
 
 /// Measures all of it.
 ///
@@ -54,33 +87,37 @@ const QUICK: Scale =
 pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let names = [
-        "compact".to_owned(),
-        format!("vacate {} MiB", scale.vacated_mib),
+        COMPACT.to_owned(),
+        "compact, orders 0 to 3".to_owned(),
+        format!("{VACATE}{} MiB", scale.vacated_mib),
         "vacate, a page pinned".to_owned(),
+        NAMED.to_owned(),
         "get 64 MiB".to_owned(),
         format!("get {} MiB", scale.long_mib),
     ];
     let mut runs: Vec<Vec<Run>> = names.iter().map(|_| Vec::new()).collect();
-    for seed in 1..=scale.repetitions {
-        progress::step(&format_args!("contig: {} GiB, {seed}", scale.gib))?;
-        // One machine for all of it: its memory is this process's until that ends.
-        let of_seed = Ours::with(scale.gib << 30, 1, |ours| {
-            crew::alone(ours, || {
-                let mut of_seed = compaction(ours, seed)?;
+    // One machine for all of it: its memory is this process's until that ends.
+    Ours::with(scale.gib << 30, 1, |ours| {
+        crew::alone(ours, || {
+            for seed in 1..=scale.repetitions {
+                progress::step(&format_args!("contig: {} GiB, {seed}", scale.gib))?;
+                let mut of_seed = compaction(ours, &PAGES, seed)?;
+                of_seed.extend(compaction(ours, &MIXED, seed)?);
                 of_seed.extend(vacating(ours, &scale, seed)?);
                 of_seed.extend(getting(ours, &scale, seed)?);
-                Ok(of_seed)
-            })?
-        })?;
-        runs.iter_mut().zip(of_seed).for_each(|(runs, run)| runs.push(run));
-    }
+                runs.iter_mut().zip(of_seed).for_each(|(runs, run)| runs.push(run));
+            }
+            Ok(())
+        })?
+    })?;
     let rows = names.iter().zip(&runs);
     let mut rows: Vec<Contig> = rows.map(|(name, runs)| row(name, scale.gib, runs)).collect();
     progress::step(&"contig: find")?;
     let found = Ours::with(scale.searched_gib << 30, 1, |ours| {
         crew::alone(ours, || searching(ours, scale.repetitions))?
     })?;
-    rows.push(row("find 64 MiB", scale.searched_gib, &found));
+    rows.push(row(FIND, scale.searched_gib, &found));
+    rows.extend(grades::measure(scale.turns, scale.operations)?);
     let repetitions = usize::try_from(scale.repetitions).unwrap_or(0);
     Ok(Section::of(repetitions, TIMED, &rows))
 }
@@ -90,7 +127,8 @@ pub fn section(quick: bool) -> Result<Section, Error> {
 struct Run {
     call_us: f64,
     moved_pages: Option<u64>,
-    copy_us: Option<f64>,
+    /// Plain copies of as many pages: before the call, and after it.
+    copies_us: Option<[f64; 2]>,
     ideal_pages: Option<u64>,
     whole_percent: Option<[f64; 2]>,
 }
@@ -104,18 +142,33 @@ fn row(what: &str, managed_gib: u64, runs: &[Run]) -> Contig {
         runs: (runs.len() as u64).into(),
         call_us: spread(&|run| Some(run.call_us)),
         moved_pages: spread(&moved),
-        copy_ratio: spread(&|run| Some(run.call_us / run.copy_us?)),
+        copy_ratio: spread(&|run| Some(run.call_us / run.copies_us?.into_iter().reduce(f64::min)?)),
+        copy_before_ratio: spread(&|run| Some(run.call_us / run.copies_us?[0])),
+        copy_after_ratio: spread(&|run| Some(run.call_us / run.copies_us?[1])),
         ideal_ratio: spread(&|run| Some(moved(run)? / run.ideal_pages? as f64)),
         whole_before_percent: spread(&|run| Some(run.whole_percent?[0])),
         whole_after_percent: spread(&|run| Some(run.whole_percent?[1])),
+        ..Contig::default()
     }
 }
 
-/// The result, and microseconds.
+/// The result, and microseconds that a CPU spent on this thread.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
-    let begun = Instant::now();
+    let begun = thread_cpu_seconds();
     let result = work();
-    (result, begun.elapsed().as_secs_f64() * 1e6)
+    (result, (thread_cpu_seconds() - begun) * 1e6)
+}
+
+/// What copying as many pages takes, before and after they were moved.
+fn copies_us(
+    objects: &Objects<'_>,
+    before_us: f64,
+    apart: &[Copy],
+    moved: &[Copy],
+) -> Option<[f64; 2]> {
+    let after_us = objects.copy_us(moved);
+    let before_us = before_us / apart.len().max(1) as f64 * moved.len() as f64;
+    (!apart.is_empty() && !moved.is_empty()).then_some([before_us, after_us])
 }
 
 /// Blocks that are free as a whole, and the share of free memory that is in them.
@@ -130,26 +183,38 @@ fn whole(ours: &Ours<'_>) -> Result<(u64, f64), Error> {
     Ok((blocks, (blocks * PAGES_PER_BLOCK) as f64 / pages.max(1) as f64 * 100.0))
 }
 
-fn compaction(ours: &Ours<'_>, seed: u64) -> Result<Vec<Run>, Error> {
-    let objects = Objects::fill(ours)?;
+fn compaction(ours: &Ours<'_>, orders: &[u8], seed: u64) -> Result<Vec<Run>, Error> {
+    let objects = Objects::fill(ours, orders, seed)?;
     objects.thin_out(PERCENT_USED, seed)?;
     let (whole_before, percent_before) = whole(ours)?;
     let (used, places) = (objects.used(), objects.places());
+    let emptiest = emptiest(&used);
+    let apart = objects.apart(|block| emptiest[block]);
+    let before_us = objects.copy_apart_us(&apart);
     let moving = ours.manager().moving().by(&objects);
     let (done, call_us) = timed(|| moving.compact(None, u64::MAX, Budget::UNLIMITED));
     let done = done.map_err(failed)?;
     let (whole_after, percent_after) = whole(ours)?;
     objects.check()?;
-    let moves = objects.moves_since(&places);
-    let ((), copy_us) = timed(|| objects.copy_again(&moves));
+    let copies_us = copies_us(&objects, before_us, &apart, &objects.moved_since(&places));
     objects.free(|_| true)?;
     Ok(vec![Run {
         call_us,
         moved_pages: Some(done.moved.moved_pages),
-        copy_us: Some(copy_us),
+        copies_us,
         ideal_pages: Some(ideal(used, whole_after.saturating_sub(whole_before))),
         whole_percent: Some([percent_before, percent_after]),
     }])
+}
+
+/// The fifth of the blocks in use with the fewest frames in use.
+fn emptiest(used: &[u64]) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..used.len()).filter(|&block| used[block] != 0).collect();
+    order.sort_by_key(|&block| used[block]);
+    let mut chosen = vec![false; used.len()];
+    let wanted = order.len() * (100 - PERCENT_USED) / 100;
+    order.into_iter().take(wanted).for_each(|block| chosen[block] = true);
+    chosen
 }
 
 /// What the emptiest blocks hold that hold anything.
@@ -161,7 +226,7 @@ fn ideal(mut used: Vec<u64>, blocks: u64) -> u64 {
 
 /// The range begins at five eighths of memory, behind a PC's hole, and what is behind it has room.
 fn vacating(ours: &Ours<'_>, scale: &Scale, seed: u64) -> Result<Vec<Run>, Error> {
-    let objects = Objects::fill(ours)?;
+    let objects = Objects::fill(ours, &PAGES, seed)?;
     let block_pages = |mib: u64| (mib * MIB) >> 12;
     let start = BlockNumber::containing(Pfn(block_pages(scale.gib * 640)));
     let blocks = u32::try_from(block_pages(scale.vacated_mib) / PAGES_PER_BLOCK).map_err(failed)?;
@@ -172,24 +237,29 @@ fn vacating(ours: &Ours<'_>, scale: &Scale, seed: u64) -> Result<Vec<Run>, Error
     objects.free(|place| place >= behind && random.below(4) != 0)?;
     let moving = ours.manager().moving().by(&objects);
     let places = objects.places();
+    let inside = start.0 as usize..range.end.0 as usize;
+    let apart = objects.apart(|block| inside.contains(&block));
+    let before_us = objects.copy_apart_us(&apart);
     let (moved, call_us) = timed(|| moving.vacate(range, Budget::UNLIMITED));
     let moved = moved.map_err(|error| failed(format!("{error:?}")))?;
     objects.check()?;
-    let moves = objects.moves_since(&places);
-    let ((), copy_us) = timed(|| objects.copy_again(&moves));
-    let vacated = Run {
-        call_us,
-        moved_pages: Some(moved.moved_pages),
-        copy_us: Some(copy_us),
-        ..Run::default()
-    };
+    let copies_us = copies_us(&objects, before_us, &apart, &objects.moved_since(&places));
+    let moved_pages = Some(moved.moved_pages);
+    let vacated = Run { call_us, moved_pages, copies_us, ..Run::default() };
     ours.manager().isolation().unisolate(range).map_err(failed)?;
     let before = u32::try_from(range.start.start().0).map_err(failed)?;
     let next = BlockRange { start: BlockNumber(start.0 - blocks), end: range.start };
     let middle = u32::try_from(middle).map_err(failed)? - blocks * 512;
     debug_assert!(middle < before);
     objects.pin(Some(middle));
-    let (refused, call_us) = timed(|| moving.vacate(next, Budget::UNLIMITED));
+    let deadline = ours.manager().platform().now_ns().map(|now| now + DEADLINE_NS);
+    let budget = deadline.map_or(Budget::UNLIMITED, Budget::until);
+    let (begun, mut named_us) = (thread_cpu_seconds(), None);
+    let (refused, call_us) = timed(|| {
+        moving.vacate_naming(next, budget, &mut |_| {
+            named_us.get_or_insert((thread_cpu_seconds() - begun) * 1e6);
+        })
+    });
     let Err(VacateError::Obstacles { obstacles, moved }) = refused else {
         return Err(failed(format!("a pinned page was not in the way: {refused:?}")));
     };
@@ -200,27 +270,29 @@ fn vacating(ours: &Ours<'_>, scale: &Scale, seed: u64) -> Result<Vec<Run>, Error
     objects.pin(None);
     objects.free(|_| true)?;
     let pinned = Run { call_us, moved_pages: Some(moved.moved_pages), ..Run::default() };
-    Ok(vec![vacated, pinned])
+    let named_us = named_us.ok_or_else(|| failed("a pinned page was not named"))?;
+    Ok(vec![vacated, pinned, Run { call_us: named_us, ..Run::default() }])
 }
 
 fn getting(ours: &Ours<'_>, scale: &Scale, seed: u64) -> Result<Vec<Run>, Error> {
-    let objects = Objects::fill(ours)?;
+    let objects = Objects::fill(ours, &PAGES, seed)?;
     objects.thin_out(PERCENT_USED, seed)?;
     let moving = ours.manager().moving().by(&objects);
-    let mut runs = Vec::new();
+    let (mut runs, mut taken) = (Vec::new(), Vec::new());
     for mib in [64, scale.long_mib] {
-        let (before, places) = (ours.manager().moving().events(), objects.places());
+        let before = ours.manager().moving().events();
         let request = ContiguousRequest::new((mib * MIB) >> 12);
         let (got, call_us) = timed(|| moving.allocate_contiguous(&request, Budget::UNLIMITED));
-        // It stays in use until the machine is gone.
-        got.map_err(failed)?;
+        taken.push(got.map_err(failed)?);
         objects.check()?;
         let moved = ours.manager().moving().events().moved_pages - before.moved_pages;
-        let moves = objects.moves_since(&places);
-        let ((), copy_us) = timed(|| objects.copy_again(&moves));
-        let copy_us = Some(copy_us).filter(|_| moved != 0);
-        runs.push(Run { call_us, moved_pages: Some(moved), copy_us, ..Run::default() });
+        runs.push(Run { call_us, moved_pages: Some(moved), ..Run::default() });
     }
+    for run in taken {
+        // SAFETY: allocated here, and nobody looks at it (invariant 42).
+        unsafe { ours.manager().free(run) }.map_err(failed)?;
+    }
+    objects.free(|_| true)?;
     Ok(runs)
 }
 
@@ -260,15 +332,22 @@ fn percent(spread: Spread) -> String {
     shown(spread.middle, |percent| format!("{percent:.2} %"))
 }
 
-const COLUMNS: [Column<Contig>; 8] = [
+fn time(us: f64) -> String {
+    if us < 1.0 { format!("{:.1} ns", us * 1e3) } else { microseconds(us) }
+}
+
+const COLUMNS: [Column<Contig>; 11] = [
     (">managed", |row| format!("{} GiB", row.managed_gib)),
     ("<call", |row| row.what.clone()),
-    (">time", |row| shown(row.call_us.middle, microseconds)),
+    (">time", |row| shown(row.call_us.middle, time)),
     (">moved pages", |row| shown(row.moved_pages.middle, |pages| format!("{pages:.0}"))),
     (">over copy", |row| ratio(row.copy_ratio)),
+    (">copied before", |row| ratio(row.copy_before_ratio)),
+    (">copied after", |row| ratio(row.copy_after_ratio)),
     (">over ideal", |row| ratio(row.ideal_ratio)),
     (">whole before", |row| percent(row.whole_before_percent)),
-    (">after", |row| percent(row.whole_after_percent)),
+    (">whole after", |row| percent(row.whole_after_percent)),
+    (">over no grades", |row| ratio(row.plain_ratio)),
 ];
 
 /// Rows for people.
@@ -284,5 +363,30 @@ mod tests {
     fn the_ideal_takes_the_emptiest_blocks_that_hold_something() {
         assert_eq!(ideal(vec![5, 0, 512, 3, 9], 2), 8);
         assert_eq!(ideal(vec![5, 0], 7), 5);
+    }
+
+    #[test]
+    fn a_fifth_of_the_blocks_is_to_be_emptied() {
+        assert_eq!(emptiest(&[5, 0, 3, 4, 9, 8]), [false, false, true, false, false, false]);
+    }
+
+    #[test]
+    fn runs_of_any_order_keep_their_contents() {
+        let moved = Ours::with(256 << 20, 1, |ours| {
+            crew::alone(ours, || {
+                let runs = compaction(ours, &MIXED, 1)?;
+                let objects = Objects::fill(ours, &MIXED, 2)?;
+                objects.check()?;
+                // A page that lies where another should is found.
+                let copies = objects.apart(|block| block % 2 == 0);
+                objects.copy_us(&copies);
+                assert!(!copies.is_empty() && objects.check().is_err());
+                objects.copy_apart_us(&copies);
+                objects.check()?;
+                objects.free(|_| true)?;
+                Ok(runs[0].moved_pages)
+            })?
+        });
+        assert!(moved.expect("a small machine") > Some(1000));
     }
 }

@@ -1,8 +1,9 @@
-//! Pages with owners, as cheap as can be: two flat tables, so that what is measured is the manager
-//! and the copy.
+//! Runs of one to eight pages with owners, as cheap as can be: two flat tables, so that what is
+//! measured is the manager and the copy.
 //!
 //! Orders of memory: Relaxed, for one thread makes, moves and looks at all objects of a machine.
 
+use super::timed;
 use crate::bench::common::failed;
 use crate::bench::random::Random;
 use crate::bench::subject::Ours;
@@ -11,74 +12,124 @@ use framewright::zone::MigrateType;
 use framewright::{Manager, MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform};
 use framewright_cli::error::Error;
 use framewright_hosted::HostedPlatform;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// No object, no place.
 const NONE: u32 = u32::MAX;
+/// Bits of a place that hold the order; the first frame is above them.
+const ORDER_BITS: u32 = 2;
+const MOST_PLACES: u64 = 1 << (32 - ORDER_BITS);
 
-/// Single pages of a manager, each an object with its number in its first word.
+/// Runs of a manager, each an object with its number in the first word of each page.
 pub struct Objects<'m> {
     manager: &'m Manager<HostedPlatform>,
+    /// The object of each frame.
     owners: Vec<AtomicU32>,
+    /// Where each object is.
     places: Vec<AtomicU32>,
     pinned: AtomicU32,
 }
 
-/// Where an object was and where it is.
+/// A page that is copied.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Move {
+pub struct Copy {
     from: u32,
     to: u32,
 }
 
+/// Where an object is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Place(u32);
+
+impl Place {
+    fn new(start: u32, pages: u64) -> Self {
+        Self(start << ORDER_BITS | pages.trailing_zeros())
+    }
+
+    /// Its frames; none where there is no object.
+    fn frames(self) -> Range<u32> {
+        let start = self.0 >> ORDER_BITS;
+        let pages = if self.0 == NONE { 0 } else { 1 << (self.0 & 3) };
+        start..start + pages
+    }
+}
+
 impl<'m> Objects<'m> {
-    /// Fills all memory with movable pages, and writes to each.
+    /// Fills all memory with movable runs of these orders, up to 3, by chance, and writes to each
+    /// page.
     ///
     /// # Errors
-    /// More memory than half a word can number.
-    pub fn fill(ours: &Ours<'m>) -> Result<Self, Error> {
+    /// More memory than the tables can number.
+    pub fn fill(ours: &Ours<'m>, orders: &[u8], seed: u64) -> Result<Self, Error> {
         let manager = ours.manager();
         let end = manager.zones().iter().map(|zone| zone.span().end.0).max().unwrap_or(0);
-        let count = u32::try_from(end).ok().filter(|&end| end != NONE);
-        let count = count.ok_or_else(|| failed("too much memory for tables of half words"))?;
-        let table = || (0..count).map(|_| AtomicU32::new(NONE)).collect::<Vec<_>>();
-        let (owners, mut places) = (table(), Vec::new());
-        while let Ok(pfn) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
-            let place = u32::try_from(pfn.0).map_err(failed)?;
-            let object = u32::try_from(places.len()).map_err(failed)?;
-            owners[place as usize].store(object, Ordering::Relaxed);
-            places.push(AtomicU32::new(place));
+        if end >= MOST_PLACES {
+            return Err(failed("too much memory for tables of half words"));
         }
-        let objects = Self { manager, owners, places, pinned: AtomicU32::new(NONE) };
-        for (object, place) in (0_u32..).zip(objects.places()) {
-            // SAFETY: the page is this object's alone, and begins at a multiple of its size.
-            unsafe { objects.page(place).cast::<u32>().write_volatile(object) };
+        let owners = (0..end).map(|_| AtomicU32::new(NONE)).collect();
+        let pinned = AtomicU32::new(NONE);
+        let mut objects = Self { manager, owners, places: Vec::new(), pinned };
+        let mut random = Random::new(seed);
+        let orders: Vec<Order> = orders.iter().copied().filter_map(Order::new).collect();
+        let pick = |random: &mut Random| orders[random.below(orders.len())];
+        let get = |order| manager.allocate_order(order, MigrateType::Movable);
+        loop {
+            let order = pick(&mut random);
+            let Ok(pfn) = get(order) else { break };
+            let start = u32::try_from(pfn.0).map_err(failed)?;
+            let object = u32::try_from(objects.places.len()).map_err(failed)?;
+            objects.places.push(AtomicU32::new(NONE));
+            objects.put(object, Place::new(start, order.pages()));
         }
+        objects.stamp();
         Ok(objects)
     }
 
-    fn page(&self, place: u32) -> *mut u8 {
-        self.manager.platform().direct(u64::from(place) * PAGE_SIZE).as_ptr()
+    /// Says where an object is.
+    fn put(&self, object: u32, place: Place) {
+        for frame in place.frames() {
+            self.owners[frame as usize].store(object, Ordering::Relaxed);
+        }
+        self.places[object as usize].store(place.0, Ordering::Relaxed);
     }
 
-    /// The place of each object; of one that was freed there is none.
-    pub fn places(&self) -> Vec<u32> {
-        self.places.iter().map(|place| place.load(Ordering::Relaxed)).collect()
+    /// Writes each object's number into its pages.
+    fn stamp(&self) {
+        for (object, place) in (0_u32..).zip(self.places()) {
+            for frame in place.frames() {
+                // SAFETY: the page is this object's alone, and begins at a multiple of its size.
+                unsafe { self.page(frame).cast::<u32>().write_volatile(object) };
+            }
+        }
     }
 
-    /// Frees the pages that are chosen.
+    fn page(&self, frame: u32) -> *mut u8 {
+        self.manager.platform().direct(u64::from(frame) * PAGE_SIZE).as_ptr()
+    }
+
+    /// The place of each object; one that was freed has no frames.
+    pub fn places(&self) -> Vec<Place> {
+        self.places.iter().map(|place| Place(place.load(Ordering::Relaxed))).collect()
+    }
+
+    /// Frees the objects that are chosen by their first frame.
     ///
     /// # Errors
     /// A page that the manager does not take back.
     pub fn free(&self, mut is_chosen: impl FnMut(u32) -> bool) -> Result<(), Error> {
         for (object, place) in self.places().into_iter().enumerate() {
-            if place == NONE || !is_chosen(place) {
+            let frames = place.frames();
+            if frames.is_empty() || !is_chosen(frames.start) {
                 continue;
             }
             self.places[object].store(NONE, Ordering::Relaxed);
-            self.owners[place as usize].store(NONE, Ordering::Relaxed);
+            for frame in frames.clone() {
+                self.owners[frame as usize].store(NONE, Ordering::Relaxed);
+            }
+            let order = Order::for_pages(frames.len() as u64).unwrap_or(Order::PAGE);
             // SAFETY: it was this object's, which is no more (invariant 42).
-            unsafe { self.manager.free_order(Pfn(u64::from(place)), Order::PAGE) }
+            unsafe { self.manager.free_order(Pfn(u64::from(frames.start)), order) }
                 .map_err(failed)?;
         }
         self.manager.drain().map_err(failed)?;
@@ -107,27 +158,50 @@ impl<'m> Objects<'m> {
         blocks.map(|owners| owners.iter().filter(in_use).count() as u64).collect()
     }
 
-    /// What was moved since objects were at these places, by the old place.
-    pub fn moves_since(&self, before: &[u32]) -> Vec<Move> {
+    /// The pages that were moved since objects were at these places, by their old frames, which
+    /// nobody has used since.
+    pub fn moved_since(&self, before: &[Place]) -> Vec<Copy> {
         let now = self.places();
         let moved = before.iter().zip(&now).filter(|(from, to)| from != to);
-        let mut moves: Vec<_> = moved.map(|(&from, &to)| Move { from, to }).collect();
-        moves.sort_unstable();
-        moves
+        let pages = moved.flat_map(|(from, to)| from.frames().zip(to.frames()));
+        let mut copies: Vec<_> = pages.map(|(from, to)| Copy { from, to }).collect();
+        copies.sort_unstable();
+        copies
     }
 
-    /// Copies the same pages once more: from where they were, which nobody has used since, to where
-    /// they are.
-    pub fn copy_again(&self, moves: &[Move]) {
-        for &Move { from, to } in moves {
-            self.copy(from, to);
-        }
+    /// Pages in use of the blocks that are chosen, and for each of them one of the other blocks,
+    /// as far from the next as there are more of those.
+    pub fn apart(&self, is_chosen: impl Fn(usize) -> bool) -> Vec<Copy> {
+        let in_use = |frame: &u32| self.owners[*frame as usize].load(Ordering::Relaxed) != NONE;
+        let all = (0..u32::try_from(self.owners.len()).unwrap_or(0)).filter(in_use);
+        let (from, to): (Vec<u32>, Vec<u32>) = all.partition(|&frame| {
+            is_chosen(frame as usize / usize::try_from(PAGES_PER_BLOCK).unwrap_or(1))
+        });
+        let step = (to.len() / from.len().max(1)).max(1);
+        from.into_iter()
+            .zip(to.into_iter().step_by(step))
+            .map(|(from, to)| Copy { from, to })
+            .collect()
     }
 
-    fn copy(&self, from: u32, to: u32) {
-        let bytes = usize::try_from(PAGE_SIZE).unwrap_or(0);
-        // SAFETY: two different pages, both mapped as long as the manager is there; nobody else is
-        // at work on this machine.
+    /// Copies pages plainly, twice, and gives the CPU time of the second, in microseconds.
+    pub fn copy_us(&self, copies: &[Copy]) -> f64 {
+        let copy = || copies.iter().for_each(|&Copy { from, to }| self.copy(from, to, 1));
+        copy();
+        timed(copy).1
+    }
+
+    /// Copies pages of [`apart`](Self::apart) in this way; objects have their numbers afterwards.
+    pub fn copy_apart_us(&self, copies: &[Copy]) -> f64 {
+        let us = self.copy_us(copies);
+        self.stamp();
+        us
+    }
+
+    fn copy(&self, from: u32, to: u32, pages: u64) {
+        let bytes = usize::try_from(pages * PAGE_SIZE).unwrap_or(0);
+        // SAFETY: different pages, all mapped as long as the manager is there; nobody else is at
+        // work on this machine.
         unsafe { self.page(from).copy_to_nonoverlapping(self.page(to), bytes) };
     }
 
@@ -137,20 +211,19 @@ impl<'m> Objects<'m> {
     /// One that has not.
     pub fn check(&self) -> Result<(), Error> {
         for (object, place) in (0_u32..).zip(self.places()) {
-            if place == NONE {
-                continue;
-            }
-            // SAFETY: as where it was written.
-            let found = unsafe { self.page(place).cast::<u32>().read_volatile() };
-            if found != object {
-                return Err(failed(format!("object {object} found the page of {found}")));
+            for frame in place.frames() {
+                // SAFETY: as where it was written.
+                let found = unsafe { self.page(frame).cast::<u32>().read_volatile() };
+                if found != object {
+                    return Err(failed(format!("object {object} found the page of {found}")));
+                }
             }
         }
         Ok(())
     }
 }
 
-fn place_of(pfn: Pfn) -> u32 {
+fn frame_of(pfn: Pfn) -> u32 {
     u32::try_from(pfn.0).unwrap_or(NONE)
 }
 
@@ -162,18 +235,22 @@ unsafe impl Mover for Objects<'_> {
     }
 
     fn occupant(&self, pfn: Pfn) -> Occupant {
-        let place = place_of(pfn);
-        let owner = self.owners.get(place as usize).map(|owner| owner.load(Ordering::Relaxed));
+        let frame = frame_of(pfn);
+        let owner = self.owners.get(frame as usize).map(|owner| owner.load(Ordering::Relaxed));
         match owner {
             None => Occupant::Unknown,
             Some(NONE) => Occupant::Free,
-            Some(_) if place == self.pinned.load(Ordering::Relaxed) => Occupant::Pinned,
-            Some(_) => Occupant::Movable(PfnRange { start: pfn, end: Pfn(pfn.0 + 1) }),
+            Some(_) if frame == self.pinned.load(Ordering::Relaxed) => Occupant::Pinned,
+            Some(object) => {
+                let frames = Place(self.places[object as usize].load(Ordering::Relaxed)).frames();
+                let [start, end] = [frames.start, frames.end].map(|frame| Pfn(u64::from(frame)));
+                Occupant::Movable(PfnRange { start, end })
+            }
         }
     }
 
     fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
-        let owner = self.owners.get(place_of(run.start) as usize).ok_or(NotNow::Gone)?;
+        let owner = self.owners.get(frame_of(run.start) as usize).ok_or(NotNow::Gone)?;
         match owner.load(Ordering::Relaxed) {
             NONE => Err(NotNow::Gone),
             object => Ok(MoveToken(u64::from(object))),
@@ -186,13 +263,14 @@ unsafe impl Mover for Objects<'_> {
         run: PfnRange,
         to: PfnRange,
     ) -> Result<(), MoveFailed> {
-        let (from, to) = (place_of(run.start), place_of(to.start));
         let object = u32::try_from(token.0).map_err(|_| MoveFailed)?;
-        let Some(place) = self.places.get(object as usize) else { return Err(MoveFailed) };
-        self.copy(from, to);
-        self.owners[from as usize].store(NONE, Ordering::Relaxed);
-        self.owners[to as usize].store(object, Ordering::Relaxed);
-        place.store(to, Ordering::Relaxed);
+        let from = Place::new(frame_of(run.start), run.pages());
+        let to = Place::new(frame_of(to.start), run.pages());
+        self.copy(from.frames().start, to.frames().start, run.pages());
+        for frame in from.frames() {
+            self.owners[frame as usize].store(NONE, Ordering::Relaxed);
+        }
+        self.put(object, to);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What is compared: each section boots its machines and gives rows.
 
 pub mod boot;
+pub mod compaction;
 pub mod memory;
 pub mod pools;
 pub mod reporting;
