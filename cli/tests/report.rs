@@ -72,6 +72,42 @@ fn a_snapshot_shows_what_commands_hold() {
 }
 
 #[test]
+fn grades_areas_and_what_was_moved_come_from_the_machine_to_the_page() {
+    let folder = Scratch::new("grades");
+    let (path, page) = (folder.path("memory.json"), folder.path("report.html"));
+    let outcome = run(&[
+        "boot",
+        "--memory",
+        "256M",
+        "--exec",
+        "movable fill 60; compact",
+        "--snapshot",
+        &words(&path),
+        "kernelcore=100M",
+        "cma=32M",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let snapshot = read(&path);
+    let zones = snapshot["snapshot"]["zones"].as_array().expect("zones");
+    let sum = |grade: &str| {
+        let runs = zones.iter().filter_map(|zone| zone["grades"].as_array()).flatten();
+        let of_grade = runs.filter(|run| run[0] == grade);
+        of_grade.map(|run| run[3].as_u64().expect("a number")).sum::<u64>()
+    };
+    assert!(sum("movable") > 60, "{snapshot}");
+    assert_eq!(sum("removable"), 16, "{snapshot}");
+    let area = &snapshot["snapshot"]["areas"][0];
+    assert_eq!((&area["name"], &area["pages"]), (&json!("reserved"), &json!(8192)));
+    assert!(snapshot["snapshot"]["moved"]["pages"].as_u64() > Some(0), "{snapshot}");
+    let outcome = run(&["report", &words(&path), "-o", &words(&page)]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let text = fs::read_to_string(&page).expect("it was written");
+    for part in ["class=\"km\"", "class=\"kr\"", "reserve area reserved, 32.0 MiB", "<br>Moved: "] {
+        assert!(text.contains(part), "{part}");
+    }
+}
+
+#[test]
 fn a_snapshot_of_a_large_machine_is_small() {
     let folder = Scratch::new("large");
     let path = folder.path("memory.json");

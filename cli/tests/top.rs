@@ -36,8 +36,14 @@ impl Place {
     }
 
     fn shell(&self) -> Shell {
+        self.shell_with(&[])
+    }
+
+    /// A shell with boot parameters.
+    fn shell_with(&self, parameters: &[&str]) -> Shell {
         let mut child = program()
             .args(["shell", "--memory", "64M", "--nodes", "2", "--cpus", "2"])
+            .args(parameters)
             .env("XDG_RUNTIME_DIR", self.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -145,6 +151,37 @@ fn one_table_of_the_only_shell() {
     assert_eq!(watcher.wait().expect("it ends").code(), Some(0));
     let (_, stderr) = common::rest(&mut watcher);
     assert_eq!(stderr, format!("framewright: note: process {pid} has ended\n"));
+}
+
+#[test]
+fn what_can_be_moved_and_what_was_is_told() {
+    let place = Place::new("top-moving");
+    let mut shell = place.shell_with(&["movablecore=16M", "cma=8M"]);
+    assert!(shell.run("movable fill 40").contains("handles with runs of order 0"));
+    assert!(shell.run("compact").contains("blocks made whole"));
+    let outcome = place.top(&["--once"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    let line = |beginning: &str| {
+        let line = lines.iter().find(|line| line.starts_with(beginning));
+        *line.unwrap_or_else(|| panic!("{beginning}\n{}", outcome.stdout))
+    };
+    let number = |line: &str, at: usize| -> f64 {
+        let word = line.split_whitespace().nth(at).expect("a word");
+        word.parse().unwrap_or_else(|_| panic!("{word}: {line}"))
+    };
+    let moving = line("moving: ");
+    assert!(number(moving, 1) > 100.0, "{moving}");
+    assert!(number(line("blocks emptied by compaction"), 4) > 0.0);
+    let pieces = line("free memory: ");
+    assert!(number(pieces, 2) < 60.0 && pieces.contains("; 8.00 MiB lent, "), "{pieces}");
+    // Without watermarks, and with all that is in it movable.
+    let movable = lines.iter().find(|line| line.contains(" Movable ")).expect("a zone");
+    let words: Vec<&str> = movable.split_whitespace().collect();
+    assert_eq!(words[words.len() - 14..][..4], ["-"; 4], "{movable}");
+    assert_eq!(words[words.len() - 10..][..2], ["0", "KiB"], "{movable}");
+    assert_eq!(words[words.len() - 6..], ["0", "KiB"].repeat(3), "{movable}");
+    shell.end();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The map of physical memory: a field of cells for each zone, coloured by what they are used for.
 
+use super::grades;
 use super::html::{Escaped, put};
 use super::svg::{Anchor, Picture, Short, Svg};
 use crate::grid::size;
@@ -8,7 +9,7 @@ use framewright::units::{BLOCK_ORDER, BLOCK_SIZE};
 use std::collections::BTreeMap;
 
 /// Width of the addresses beside it.
-const SIDE: f64 = 84.0;
+pub const SIDE: f64 = 84.0;
 /// Orders that blocks have.
 const ORDERS: f64 = 10.0;
 /// Rows between addresses, in points.
@@ -32,7 +33,9 @@ pub fn map(name: &str, snapshot: &Snapshot, detail: Detail) -> String {
     if !snapshot.commands.is_empty() {
         put!(out, "After <code>{}</code>. ", Escaped(&snapshot.commands));
     }
-    put!(out, "From {}.</p>", Escaped(name));
+    put!(out, "From {}.", Escaped(name));
+    grades::remarks(snapshot).iter().for_each(|remark| put!(out, "<br>{}", Escaped(remark)));
+    out.push_str("</p>");
     out.push_str(&legend(snapshot));
     let (nodes, layout) = (nodes(snapshot), layout(snapshot));
     put!(out, "<div class=\"nodes{}\">", if nodes.len() > 2 { " many" } else { "" });
@@ -41,7 +44,7 @@ pub fn map(name: &str, snapshot: &Snapshot, detail: Detail) -> String {
         let present: u64 = zones.iter().map(|zone| zone.present_pages).sum();
         put!(out, "<div class=\"node\"><h4>Node {node} <small>{}</small></h4>", pages(present));
         for zone in zones {
-            let field = field(zone, snapshot.cell_blocks, layout, detail);
+            let field = field(snapshot, zone, layout, detail);
             put!(
                 out,
                 "<h5>{}</h5>{}",
@@ -87,8 +90,9 @@ struct Layout {
 }
 
 /// A zone.
-fn field(zone: &Zone, cell_blocks: u64, layout: Layout, detail: Detail) -> Picture {
+fn field(snapshot: &Snapshot, zone: &Zone, layout: Layout, detail: Detail) -> Picture {
     let Layout { columns, pitch: grid } = layout;
+    let cell_blocks = snapshot.cell_blocks;
     let pitch = f64::from(grid);
     let width = columns as f64 * pitch;
     let cell_of = |block: u64| block / cell_blocks;
@@ -100,8 +104,16 @@ fn field(zone: &Zone, cell_blocks: u64, layout: Layout, detail: Detail) -> Pictu
         let end = ((last.first_pfn >> BLOCK_ORDER) + last.blocks).div_ceil(cell_blocks);
         let rows = (end - base).div_ceil(columns);
         addresses(&mut body, base * cell_blocks, (columns * cell_blocks, rows), (y, pitch));
+        let place = Place { base, columns, rows, cell_blocks, pitch, y };
         for run in extent {
-            draw(&mut body, run, &Place { base, columns, cell_blocks, pitch, y }, detail);
+            if detail == Detail::Runs {
+                let words = words(run) + &grades::of_run(run, &zone.grades);
+                put!(body, "<g><title>{words}</title>");
+            }
+            draw(&mut body, run, &place);
+            if detail == Detail::Runs {
+                body.push_str("</g>");
+            }
         }
         let [x, top, width, height] = [SIDE, y, width, rows as f64 * pitch].map(Short);
         put!(
@@ -109,6 +121,7 @@ fn field(zone: &Zone, cell_blocks: u64, layout: Layout, detail: Detail) -> Pictu
             "<rect class=\"grid\" fill=\"url(#g{grid})\" x=\"{x}\" y=\"{top}\" width=\"{width}\" \
              height=\"{height}\"/>"
         );
+        grades::draw(&mut body, snapshot, zone, &place, detail);
         y += (rows + 1) as f64 * pitch;
     }
     let label = format!("Node {}, zone {}", zone.node, title(zone));
@@ -139,9 +152,20 @@ pub fn picture(snapshot: &Snapshot) -> Picture {
         svg.text("lb", Anchor::Start, (ORDERS * step + 8.0, y), &words);
         y += LINE;
     }
+    for (grade, blocks) in grades::kinds(snapshot) {
+        grades::sign_in(&mut svg, grade, (0.0, y - 10.0), 52.0);
+        let name = grades::legend_name(grade);
+        let words = format!("{name}, {}", size(blocks.saturating_mul(BLOCK_SIZE)));
+        svg.text("lb", Anchor::Start, (ORDERS * 13.0 + 8.0, y), &words);
+        y += LINE;
+    }
     let mut width = 0.0_f64;
+    for remark in grades::remarks(snapshot) {
+        svg.text("tk", Anchor::Start, (0.0, y), &remark);
+        y += LINE;
+    }
     for zone in &snapshot.zones {
-        let field = field(zone, snapshot.cell_blocks, layout, Detail::Fields);
+        let field = field(snapshot, zone, layout, Detail::Fields);
         let top = ((y + HEADING) / pitch).ceil() * pitch;
         svg.text("tk", Anchor::Start, (0.0, top - 6.0), &field.label);
         svg.part((0.0, top), &field.body);
@@ -198,22 +222,26 @@ fn shown_address(address: u64) -> String {
 }
 
 /// Where cells of an extent lie.
-struct Place {
-    base: u64,
-    columns: u64,
-    cell_blocks: u64,
-    pitch: f64,
-    y: f64,
+pub struct Place {
+    /// The number of the first.
+    pub base: u64,
+    /// In a row.
+    pub columns: u64,
+    /// How many rows.
+    pub rows: u64,
+    /// Blocks in each.
+    pub cell_blocks: u64,
+    /// Their width and height, in points.
+    pub pitch: f64,
+    /// The upper edge of the first row.
+    pub y: f64,
 }
 
-fn draw(body: &mut String, run: &Run, place: &Place, detail: Detail) {
+fn draw(body: &mut String, run: &Run, place: &Place) {
     let first_block = run.first_pfn >> BLOCK_ORDER;
     let from = first_block / place.cell_blocks - place.base;
     let to = (first_block + run.blocks).div_ceil(place.cell_blocks) - place.base;
     let (cell, _) = run.cells();
-    if detail == Detail::Runs {
-        put!(body, "<g><title>{}</title>", words(run));
-    }
     let mut above = 0.0;
     for &(what, count) in &run.uses {
         let share = if run.uses.len() == 1 { 1.0 } else { count as f64 / cell as f64 };
@@ -250,9 +278,6 @@ fn draw(body: &mut String, run: &Run, place: &Place, detail: Detail) {
             body.push_str("\"/>");
         }
         above += share;
-    }
-    if detail == Detail::Runs {
-        body.push_str("</g>");
     }
 }
 
@@ -377,6 +402,7 @@ fn entries(snapshot: &Snapshot) -> impl Iterator<Item = Entry> {
 fn legend(snapshot: &Snapshot) -> String {
     let is_memory = |entry: &Entry| !entry.fills.values().any(|what| *what == Use::Hole);
     let all: u64 = entries(snapshot).filter(is_memory).map(|entry| entry.blocks).sum();
+    let share = |blocks: u64| blocks as f64 / all.max(1) as f64 * 100.0;
     let mut out = String::from("<ul class=\"uses\">");
     for entry in entries(snapshot) {
         let is_memory = is_memory(&entry);
@@ -398,9 +424,14 @@ fn legend(snapshot: &Snapshot) -> String {
         }
         put!(out, " <b>{}</b>", size(blocks.saturating_mul(BLOCK_SIZE)));
         if is_memory {
-            put!(out, " <small>{:.1} %</small>", blocks as f64 / (all.max(1)) as f64 * 100.0);
+            put!(out, " <small>{:.1} %</small>", share(blocks));
         }
         out.push_str("</li>");
+    }
+    for (grade, blocks) in grades::kinds(snapshot) {
+        let (bytes, share) = (blocks.saturating_mul(BLOCK_SIZE), share(blocks));
+        let (sign, name) = (grades::sign(grade), grades::legend_name(grade));
+        put!(out, "<li>{sign}{name} <b>{}</b> <small>{share:.1} %</small></li>", size(bytes));
     }
     out.push_str("</ul>");
     out

@@ -6,6 +6,7 @@
 //! itself to load anything.
 
 pub mod files;
+mod grades;
 pub mod html;
 pub mod memory;
 pub mod pictures;

@@ -7,10 +7,14 @@
 //! `W` allocated whole, `P` in a pool, each with the order; `S` split, with the eighths of its
 //! pages that are used; `X` reserved, `O` offline, `U` not accepted, `I` isolated, `D` deferred,
 //! `L` in flight for a report, `H` a hole.
+//!
+//! Beside that, a zone says which of its blocks have a grade, and a snapshot where reserve areas
+//! lie and what was moved; snapshots of older versions have none of these.
 
 mod json;
 mod text;
 
+use framewright::manager::MOST_AREAS;
 use framewright::units::{BLOCK_ORDER, MAX_NODES, MAX_ORDER};
 use framewright::zone::ZoneKind;
 
@@ -28,6 +32,34 @@ pub struct Snapshot {
     pub cell_blocks: u64,
     /// Zones, nodes ascending.
     pub zones: Vec<Zone>,
+    /// Reserve areas.
+    pub areas: Vec<Area>,
+    /// What was moved.
+    pub moved: Moved,
+}
+
+/// A reserve area: memory that is lent to what can be moved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Area {
+    /// First frame.
+    pub first_pfn: u64,
+    /// Frames of it.
+    pub pages: u64,
+    /// Of these, those that the area has not given to anybody.
+    pub available_pages: u64,
+    /// What it is called.
+    pub name: String,
+}
+
+/// What was moved from the start up to the snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moved {
+    /// Frames.
+    pub pages: u64,
+    /// Frames that were to be moved and were not.
+    pub failed_pages: u64,
+    /// Blocks that compaction emptied.
+    pub emptied_blocks: u64,
 }
 
 /// A zone.
@@ -45,6 +77,47 @@ pub struct Zone {
     pub free_pages: u64,
     /// Its blocks, ascending.
     pub runs: Vec<Run>,
+    /// Its blocks with a grade; those of one grade ascend.
+    pub grades: Vec<Graded>,
+}
+
+/// Who may have blocks, where not everybody may.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Grade {
+    /// Only what can be moved.
+    Movable,
+    /// What can be moved, on loan: reserve areas, and memory that is to be removed.
+    Removable,
+}
+
+impl Grade {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Movable, Self::Removable];
+
+    /// As the control file calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Movable => "movable",
+            Self::Removable => "removable",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|grade| grade.name() == name)
+    }
+}
+
+/// Blocks of one grade that lie closer together than a cell has blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Graded {
+    /// Their grade.
+    pub grade: Grade,
+    /// First frame.
+    pub first_pfn: u64,
+    /// From the first to the last.
+    pub blocks: u64,
+    /// How many of them have the grade.
+    pub graded_blocks: u64,
 }
 
 /// Neighbouring blocks, or cells of blocks, that are used alike.
@@ -235,39 +308,16 @@ impl Snapshot {
         let mut node = 0;
         let mut cells = 0;
         for zone in &self.zones {
+            let name = format!("node {} zone {}", zone.node, zone.name);
             if zone.node < node || zone.node >= MAX_NODES as u64 {
-                let most = MAX_NODES - 1;
-                return Err(format!(
-                    "node {} zone {}: nodes ascend, from 0 to {most}",
-                    zone.node, zone.name
-                ));
+                return Err(format!("{name}: nodes ascend, from 0 to {}", MAX_NODES - 1));
             }
             node = zone.node;
             let mut end = 0;
             for (index, run) in zone.runs.iter().enumerate() {
-                let place = || format!("node {} zone {}, run {index}", zone.node, zone.name);
-                if run.blocks == 0 || run.blocks > MOST_BLOCKS || run.first_pfn >= END_PFN {
-                    return Err(format!(
-                        "{}: {} blocks at {:#x} cannot be",
-                        place(),
-                        run.blocks,
-                        run.first_pfn
-                    ));
-                }
-                if run.first_pfn < end || run.first_pfn % (1 << BLOCK_ORDER) != 0 {
-                    return Err(format!(
-                        "{}: {:#x} is not behind the run before it",
-                        place(),
-                        run.first_pfn
-                    ));
-                }
-                end = run.first_pfn + (run.blocks << BLOCK_ORDER);
-                if end > END_PFN {
-                    return Err(format!(
-                        "{}: it ends at {end:#x}, and memory at {END_PFN:#x}",
-                        place()
-                    ));
-                }
+                let place = || format!("{name}, run {index}");
+                check_blocks(run.first_pfn, run.blocks, &mut end)
+                    .map_err(|why| format!("{}: {why}", place()))?;
                 cells += run.blocks.div_ceil(self.cell_blocks);
                 if cells > MOST_CELLS {
                     return Err(format!(
@@ -278,7 +328,61 @@ impl Snapshot {
                     ));
                 }
             }
+            zone.check_grades().map_err(|why| format!("{name}, {why}"))?;
+        }
+        self.check_areas()
+    }
+
+    fn check_areas(&self) -> Result<(), String> {
+        if self.areas.len() > MOST_AREAS {
+            return Err(format!("there are {} areas; {MOST_AREAS} are the most", self.areas.len()));
+        }
+        for Area { first_pfn, pages, available_pages, name } in &self.areas {
+            let end = first_pfn.checked_add(*pages).filter(|end| *end <= END_PFN);
+            if end.is_none() || available_pages > pages {
+                return Err(format!(
+                    "area {name:?}: {pages} pages at {first_pfn:#x} cannot be, or not \
+                     {available_pages} available"
+                ));
+            }
         }
         Ok(())
     }
+}
+
+impl Zone {
+    /// Whether those of each grade ascend, and are as many as a map can show.
+    fn check_grades(&self) -> Result<(), String> {
+        if self.grades.len() as u64 > 2 * MOST_CELLS {
+            return Err(format!("it has {} runs of grades", self.grades.len()));
+        }
+        for grade in Grade::ALL {
+            let mut end = 0;
+            let runs = self.grades.iter().filter(|run| run.grade == grade);
+            for (index, run) in runs.enumerate() {
+                let place = |why| format!("{} run {index}: {why}", grade.name());
+                check_blocks(run.first_pfn, run.blocks, &mut end).map_err(place)?;
+                if run.graded_blocks == 0 || run.graded_blocks > run.blocks {
+                    let Graded { blocks, graded_blocks, .. } = run;
+                    return Err(place(format!("{graded_blocks} of {blocks} blocks cannot be")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether blocks lie where memory can lie, behind those that ended at `end`, which becomes theirs.
+fn check_blocks(first_pfn: u64, blocks: u64, end: &mut u64) -> Result<(), String> {
+    if blocks == 0 || blocks > MOST_BLOCKS || first_pfn >= END_PFN {
+        return Err(format!("{blocks} blocks at {first_pfn:#x} cannot be"));
+    }
+    if first_pfn < *end || !first_pfn.is_multiple_of(1 << BLOCK_ORDER) {
+        return Err(format!("{first_pfn:#x} is not behind the run before it"));
+    }
+    *end = first_pfn + (blocks << BLOCK_ORDER);
+    if *end > END_PFN {
+        return Err(format!("it ends at {end:#x}, and memory at {END_PFN:#x}"));
+    }
+    Ok(())
 }

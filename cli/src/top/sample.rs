@@ -14,6 +14,9 @@ const LARGEST_ORDER: usize = 18;
 /// Sizes of pools, in KiB.
 const POOL_SIZES_KIB: [u64; 2] = [2048, 1 << 20];
 
+/// The zone of what is kept for what can be moved.
+const MOVABLE: &str = "Movable";
+
 /// Everything, once. Amounts are pages where nothing else is said.
 pub struct Sample {
     /// When it was taken.
@@ -43,10 +46,12 @@ pub struct Zone {
     pub free: u64,
     /// Watermarks: min, low, high.
     pub marks: [u64; 3],
+    /// Whether it is part of other zones, kept for what can be moved: it has no watermarks.
+    pub is_kept: bool,
     /// Free in runs below 2 MiB, from there to 1 GiB, and of 1 GiB.
     pub by_size: [u64; 3],
-    /// Free and unmovable, movable, reclaimable, of another type.
-    pub by_type: [u64; 4],
+    /// Free and unmovable, movable, reclaimable, lent to what can be moved, of another type.
+    pub by_type: [u64; 5],
 }
 
 /// What a CPU keeps for itself.
@@ -126,7 +131,8 @@ fn zones(text: &str) -> (Vec<Zone>, Vec<Cache>) {
     let mut cpu = None;
     for line in text.lines() {
         if let Some((node, name, _)) = heading(line) {
-            zones.push(Zone { node, name: name.to_owned(), ..Zone::default() });
+            let is_kept = name == MOVABLE;
+            zones.push(Zone { node, name: name.to_owned(), is_kept, ..Zone::default() });
             cpu = None;
             continue;
         }
@@ -205,7 +211,8 @@ fn add_types(zones: &mut [Zone], text: &str) {
                 "Unmovable" => 0,
                 "Movable" => 1,
                 "Reclaimable" => 2,
-                _ => 3,
+                "CMA" => 3,
+                _ => 4,
             };
             zone.by_type[place] = pages.into_iter().fold(zone.by_type[place], u64::saturating_add);
         }
@@ -241,17 +248,20 @@ pub mod tests {
                  1\n              count:    1\n\
                  Node 0, zone   Normal\n  pages free     0\n        managed  0\n\
                  Node 1, zone   Normal\n  pages free     600\n        managed  1000\n        \
-                 high     700\n    cpu: 1\n              count:    2\n              high:     4\n"
+                 high     700\n    cpu: 1\n              count:    2\n              high:     4\n\
+                 Node 1, zone  Movable\n  pages free     3\n        min      0\n        low      \
+                 0\n        high     0\n        managed  512\n"
             }
             "/proc/buddyinfo" => {
                 "Node 0, zone      DMA      2      1 \nNode 1, zone   Normal  1 0 0 0 0 0 0 0 0 1 \
-                 0 0 0 0 0 0 0 0 2 \nnonsense\n"
+                 0 0 0 0 0 0 0 0 2 \nNode 1, zone  Movable 1 1\nnonsense\n"
             }
             "/proc/pagetypeinfo" => {
                 "Page block order: 9\nFree pages count per migrate type at order 0 1\nNode    1, \
                  zone   Normal, type    Unmovable      0      2\n\
                  Node    1, zone   Normal, type      Movable      4      1\nNode    1, zone   \
-                 Normal, type   CMA 1 0\n\
+                 Normal, type   CMA 1 0\nNode 1, zone Normal, type Isolate 3\nNode 1, zone \
+                 Movable, type Movable 1 1\n\
                  Number of blocks type     Unmovable\nNode 1, zone   Normal            \
                  9            9\n"
             }
@@ -259,7 +269,10 @@ pub mod tests {
                 "MemTotal:   4193564 kB\nMemFree:  4145948 kB\nHugePages_Total: \
                 8\nx\n"
             }
-            "/proc/vmstat" => "nr_free_pages 10\npcp_refill_pages 7\npcp_refill_pages 1\n",
+            "/proc/vmstat" => {
+                "nr_free_pages 10\nnr_free_pages_blocks 10\npcp_refill_pages 7\n\
+                 pcp_refill_pages 1\n"
+            }
             "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages" => "8\n",
             "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages" => "6\n",
             "/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages" => "1\n",
@@ -272,7 +285,7 @@ pub mod tests {
     #[test]
     fn files_become_numbers() {
         let sample = Sample::take(&mut file).expect("all that it needs is there");
-        assert_eq!(sample.zones.len(), 2);
+        assert_eq!(sample.zones.len(), 3);
         let dma = &sample.zones[0];
         assert_eq!(
             (dma.managed, dma.free, dma.marks, dma.by_size),
@@ -280,7 +293,10 @@ pub mod tests {
         );
         let normal = &sample.zones[1];
         assert_eq!((normal.node, normal.free, normal.marks), (1, 600, [0, 0, 700]));
-        assert_eq!((normal.by_size, normal.by_type), ([1, 512, 2 << 18], [4, 6, 0, 1]));
+        assert_eq!((normal.by_size, normal.by_type), ([1, 512, 2 << 18], [4, 6, 0, 1, 3]));
+        let movable = &sample.zones[2];
+        assert_eq!((movable.is_kept, normal.is_kept, movable.managed), (true, false, 512));
+        assert_eq!((movable.by_size, movable.by_type), ([3, 0, 0], [0, 3, 0, 0, 0]));
         assert_eq!(sample.caches, [Cache { count: 5, high: 9 }, Cache { count: 3, high: 4 }]);
         assert_eq!(
             sample.pools,

@@ -3,18 +3,20 @@
 use super::sample::{Sample, Zone};
 use crate::grid::{Grid, counted, size};
 use crate::output::Style;
+use crate::put;
 use framewright::units::PAGE_SIZE;
 
 /// CPUs that have a row of their own.
 const MOST_CPUS: usize = 16;
 
 /// Counters whose pace says what goes on, each with what it is called here.
-const EVENTS: [(&str, &[&str]); 8] = [
+const EVENTS: [(&str, &[&str]); 9] = [
     ("pages to CPUs' caches", &["pcp_refill_pages"]),
     ("pages from CPUs' caches", &["pcp_return_pages"]),
     ("blocks split", &["block_split"]),
     ("blocks merged", &["block_merge"]),
     ("blocks that changed their type", &["fallback_claim", "fallback_steal"]),
+    ("blocks emptied by compaction", &["compact_blocks"]),
     ("requests that waited", &["allocstall_dma", "allocstall_dma32", "allocstall_normal"]),
     ("requests that failed", &["alloc_fail"]),
     ("pages reported", &["page_reporting_pages"]),
@@ -71,6 +73,7 @@ impl View {
         }
         // Of what a small terminal has no room for, this is no part.
         lines.push(self.reporting());
+        lines.extend([self.moving(), self.pieces()]);
         for grid in [Some(self.zones()), self.pools(), Some(self.caches()), Some(self.events())]
             .into_iter()
             .flatten()
@@ -113,6 +116,7 @@ impl View {
             ">unmovable",
             ">movable",
             ">reclaimable",
+            ">lent",
             ">other",
         ]);
         let mut zones: Vec<&Zone> = self.sample.zones.iter().collect();
@@ -132,8 +136,12 @@ impl View {
             ];
             row.push(format!("{}.{} %", used / 10, used % 10));
             row.extend(zone.by_size.map(pages));
-            row.extend(zone.marks.map(pages));
-            row.push(level(zone).to_owned());
+            if zone.is_kept {
+                row.extend(["-"; 4].map(str::to_owned));
+            } else {
+                row.extend(zone.marks.map(pages));
+                row.push(level(zone).to_owned());
+            }
             row.extend(zone.by_type.map(pages));
             grid.row(row);
         }
@@ -196,6 +204,39 @@ impl View {
         grid
     }
 
+    /// What is moved, and what came of it.
+    fn moving(&self) -> String {
+        let count = |name: &str| self.sample.counter(name);
+        let (moved, pace) = self.pace(&["pgmigrate_success"]);
+        let pace = pace.map_or_else(String::new, |pace| format!(", {pace:.0} a second"));
+        format!(
+            "moving: {}{pace}, {} failed; {} emptied; {} for compaction, {} in vain",
+            counted(moved, "page"),
+            count("pgmigrate_fail"),
+            counted(count("compact_blocks"), "block"),
+            counted(count("compact_stall"), "wait"),
+            count("compact_fail"),
+        )
+    }
+
+    /// How much of what is free is in pieces, and what is lent to what can be moved.
+    fn pieces(&self) -> String {
+        let count = |name: &str| self.sample.counter(name);
+        let free = count("nr_free_pages");
+        let in_pieces = permille(free.saturating_sub(count("nr_free_pages_blocks")), free);
+        let mut words = format!("free memory: {}.{} % in pieces", in_pieces / 10, in_pieces % 10);
+        let kib = |name: &str| self.sample.memory_kib.get(name).copied().unwrap_or(0);
+        if kib("CmaTotal") != 0 {
+            let bytes = |name: &str| size(kib(name).saturating_mul(1024));
+            put!(words, "; {} lent, {} of it free", bytes("CmaTotal"), bytes("CmaFree"));
+        }
+        let [given, refused] = ["cma_alloc_success", "cma_alloc_fail"].map(count);
+        if given | refused != 0 {
+            put!(words, "; areas gave {}, {refused} in vain", counted(given, "page"));
+        }
+        words
+    }
+
     fn reporting(&self) -> String {
         let (bytes, pace) = self.pace(&["page_reporting_bytes"]);
         let pace = pace.map_or_else(String::new, |pace| format!(", {pace:.0} bytes a second"));
@@ -218,9 +259,11 @@ fn passes(count: u64) -> String {
 }
 
 fn used_permille(zone: &Zone) -> u64 {
-    let used =
-        u128::from(zone.managed.saturating_sub(zone.free)) * 1000 / u128::from(zone.managed.max(1));
-    u64::try_from(used).unwrap_or(1000)
+    permille(zone.managed.saturating_sub(zone.free), zone.managed)
+}
+
+fn permille(part: u64, all: u64) -> u64 {
+    u64::try_from(u128::from(part) * 1000 / u128::from(all.max(1))).unwrap_or(1000)
 }
 
 /// Where a zone stands to its watermarks.
@@ -269,6 +312,55 @@ mod tests {
             find("free page reporting: 0 KiB reported, 0 passes")
                 .ends_with("free and not reported")
         );
+    }
+
+    #[test]
+    fn what_is_kept_for_what_can_be_moved_has_no_watermarks() {
+        let lines = View::new(7, sample()).lines(Style::PLAIN);
+        let row = |beginning: [&str; 2]| {
+            let mut rows = lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            rows.find(|words| words.starts_with(&beginning)).expect("a row")
+        };
+        let movable = row(["1", "Movable"]);
+        assert_eq!(movable[2..8], ["2.00", "MiB", "12", "KiB", "99.4", "%"]);
+        assert_eq!(movable[14..18], ["-", "-", "-", "-"]);
+        assert!(row(["1", "Normal"]).ends_with(&["0", "KiB", "4", "KiB", "12", "KiB"]));
+    }
+
+    #[test]
+    fn what_is_moved_is_told_with_its_pace() {
+        let mut view = View::new(7, sample());
+        let before =
+            "moving: 0 pages, 0 failed; 0 blocks emptied; 0 waits for compaction, 0 in vain";
+        assert_eq!(view.moving(), before);
+        assert_eq!(view.pieces(), "free memory: 0.0 % in pieces");
+        let mut later = sample();
+        later.at = view.sample.at + Duration::from_secs(4);
+        for (name, value) in [
+            ("pgmigrate_success", 2000),
+            ("pgmigrate_fail", 3),
+            ("compact_blocks", 1),
+            ("compact_stall", 5),
+            ("compact_fail", 2),
+            ("nr_free_pages", 4096),
+            ("nr_free_pages_blocks", 512),
+            ("cma_alloc_success", 700),
+        ] {
+            later.counters.insert(name.into(), value);
+        }
+        later.memory_kib.extend([("CmaTotal".into(), 65536), ("CmaFree".into(), 32768)]);
+        view.show(later);
+        let expected = [
+            "moving: 2000 pages, 500 a second, 3 failed; 1 block emptied; 5 waits for compaction, \
+             2 in vain",
+            "free memory: 87.5 % in pieces; 64.0 MiB lent, 32.0 MiB of it free; areas gave 700 \
+             pages, 0 in vain",
+        ];
+        assert_eq!(view.lines(Style::PLAIN)[2..4], expected);
+        let emptied = view.lines(Style::PLAIN);
+        let emptied =
+            emptied.iter().find(|line| line.starts_with("blocks emptied")).expect("a row");
+        assert!(emptied.split_whitespace().eq(["blocks", "emptied", "by", "compaction", "1", "0"]));
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! What every block of a zone is used for, from the first to the last, to draw a map of memory.
+//! What every block of a zone is used for and who may have it, from the first to the last, to draw
+//! a map of memory.
 
 use super::Zone;
+use super::grade::Grade;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, State};
 use crate::platform::Platform;
@@ -89,7 +91,7 @@ impl BlockUse {
     }
 }
 
-/// Neighbouring blocks with the same use.
+/// Neighbouring blocks with the same use and grade.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockRun {
     /// The first.
@@ -98,6 +100,8 @@ pub struct BlockRun {
     pub blocks: u32,
     /// What each of them is used for.
     pub what: BlockUse,
+    /// Who may have each of them; [`Grade::Any`] of holes.
+    pub grade: Grade,
 }
 
 impl BlockRun {
@@ -126,7 +130,7 @@ impl Zone {
             let end = segment.indices().end;
             let mut index = segment.index;
             while index < end {
-                let mut runs = [None; KEPT];
+                let mut runs: [Option<BlockRun>; KEPT] = [None; KEPT];
                 let mut len = 0_usize;
                 {
                     let _locked = self.read_coalesced(platform);
@@ -134,27 +138,28 @@ impl Zone {
                         if index >= end {
                             break;
                         }
-                        let (next, what) = match self.table.head_of(index) {
+                        let (next, what, grade) = match self.table.head_of(index) {
                             // A block that grew downwards meanwhile begins before what was seen
                             // already.
                             Some((head, state)) => (
                                 (head + blocks_of(state.order().max(Order::BLOCK)))
                                     .clamp(index + 1, end),
                                 BlockUse::of(state),
+                                Grade::of(state.migrate_type()),
                             ),
-                            None => (index + 1, BlockUse::Hole),
+                            None => (index + 1, BlockUse::Hole, Grade::Any),
                         };
+                        // A head of nothing but a hole has a type, which means nothing.
+                        let grade = if what == BlockUse::Hole { Grade::Any } else { grade };
                         let blocks = next - index;
                         match runs.get_mut(len.wrapping_sub(1)) {
-                            Some(Some(BlockRun { blocks: last, what: same, .. }))
-                                if *same == what =>
-                            {
-                                *last += blocks
+                            Some(Some(last)) if last.what == what && last.grade == grade => {
+                                last.blocks += blocks;
                             }
                             _ => {
                                 let Some(place) = runs.get_mut(len) else { break };
-                                *place =
-                                    Some(BlockRun { start: segment.block_of(index), blocks, what });
+                                let start = segment.block_of(index);
+                                *place = Some(BlockRun { start, blocks, what, grade });
                                 len += 1;
                             }
                         }

@@ -6,6 +6,9 @@
 //! zone 0 Normal present 5505024 managed 5504612 free 5470208       node, kind, pages
 //! 0x100000 512 F18                             first frame, blocks, use of each of them
 //! 0x140000 8 F9:2,S4:1,W9:1                    cells of eight blocks: how many blocks of each use
+//! grade movable 0x100000 512                   blocks with a grade: first frame, blocks
+//! area 0x140000 4096 4096 reserved             areas: first frame, pages, available ones, name
+//! moved 5120 2 8                               pages, those that could not be, blocks emptied
 //! end
 //! ```
 //!
@@ -27,12 +30,23 @@
 //! Machines of up to 8 GiB have a block in each cell; on larger ones cells are as large as it takes
 //! for there to be 4096 at most, so that the text stays below some 100 KB. Where all blocks of
 //! neighbouring cells have one use, they are one line.
+//!
+//! The lines of a zone end with those of its blocks that have a grade, whatever they are used for:
+//! `movable` (only what can be moved may have them) and `removable` (lent to what can be moved). Of
+//! each grade they ascend. What lies closer together than a cell has blocks is one line, and where
+//! not all of its blocks have the grade, a number behind says how many have:
+//! `grade removable 0x140000 24 9`.
+//!
+//! Behind the last zone are the reserve areas, which are made of `removable` blocks; of an area's
+//! pages those are not available that somebody was given by the area. The last line says how many
+//! pages were moved since bring-up and how many stayed where they were, and how many blocks
+//! compaction emptied; it is not there before something was tried.
 
 use super::super::FileError;
-use crate::manager::Manager;
+use crate::manager::{MOST_AREAS, Manager, MovingEvents, ZoneView};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, Order};
-use crate::zone::{BlockRun, BlockUse};
+use crate::zone::{BlockRun, BlockUse, Grade};
 use core::fmt::{self, Write};
 
 /// Cells of all zones together, at most; each zone may add a part of one at its ends.
@@ -127,7 +141,7 @@ struct Line {
 
 impl Cells<'_> {
     fn take(&mut self, run: BlockRun) {
-        let BlockRun { start, mut blocks, what } = run;
+        let BlockRun { start, mut blocks, what, .. } = run;
         let mut start = start.0;
         if start != self.start + self.blocks {
             self.end_cell();
@@ -231,6 +245,76 @@ impl Line {
     }
 }
 
+/// Blocks of one grade that lie closer together than a cell has blocks.
+struct Stretch {
+    name: &'static str,
+    start: u32,
+    end: u32,
+    /// Blocks of it that have the grade.
+    graded: u32,
+}
+
+impl Stretch {
+    const fn new(name: &'static str) -> Self {
+        Self { name, start: 0, end: 0, graded: 0 }
+    }
+
+    /// Takes a run of the grade, behind all before it.
+    fn take(&mut self, run: BlockRun, cell_blocks: u32, out: &mut dyn Write) -> fmt::Result {
+        let start = run.start.0;
+        if self.graded != 0 && start.saturating_sub(self.end) >= cell_blocks {
+            self.write(out)?;
+        }
+        if self.graded == 0 {
+            self.start = start;
+        }
+        self.end = start + run.blocks;
+        self.graded += run.blocks;
+        Ok(())
+    }
+
+    /// Writes what there is, and begins anew.
+    fn write(&mut self, out: &mut dyn Write) -> fmt::Result {
+        let blocks = self.end.saturating_sub(self.start);
+        let graded = core::mem::take(&mut self.graded);
+        if graded == 0 {
+            return Ok(());
+        }
+        write!(out, "grade {} {:#x} {blocks}", self.name, u64::from(self.start) << BLOCK_ORDER)?;
+        if graded != blocks {
+            write!(out, " {graded}")?;
+        }
+        writeln!(out)
+    }
+}
+
+/// The lines of grades of a zone, at a second look at its blocks.
+fn grades<P: Platform>(
+    zone: &ZoneView<'_, P>,
+    cell_blocks: u32,
+    out: &mut dyn Write,
+) -> fmt::Result {
+    let has = |grade| zone.graded_memory(grade).present_pages != 0;
+    if !has(Grade::MovableOnly) && !has(Grade::Removable) {
+        return Ok(());
+    }
+    let [mut movable, mut removable] = ["movable", "removable"].map(Stretch::new);
+    let mut result = Ok(());
+    zone.for_each_block_run(&mut |run| {
+        let stretch = match run.grade {
+            Grade::Any => return,
+            Grade::MovableOnly => &mut movable,
+            Grade::Removable => &mut removable,
+        };
+        if result.is_ok() {
+            result = stretch.take(run, cell_blocks, out);
+        }
+    });
+    result?;
+    movable.write(out)?;
+    removable.write(out)
+}
+
 /// The text of the file.
 pub(super) fn memory<P: Platform>(
     manager: &Manager<P>,
@@ -261,6 +345,17 @@ pub(super) fn memory<P: Platform>(
         };
         zone.for_each_block_run(&mut |run| cells.take(run));
         cells.finish()?;
+        grades(&zone, cell_blocks, out)?;
+    }
+    for (name, pages, counts) in (0..MOST_AREAS).filter_map(|number| manager.moving().area(number))
+    {
+        let (start, all, available) = (pages.start.0, pages.pages(), counts.available_pages);
+        writeln!(out, "area {start:#x} {all} {available} {}", name.as_str())?;
+    }
+    let MovingEvents { moved_pages, failed_pages, compacted_blocks, .. } =
+        manager.moving().events();
+    if moved_pages | failed_pages | compacted_blocks != 0 {
+        writeln!(out, "moved {moved_pages} {failed_pages} {compacted_blocks}")?;
     }
     Ok(writeln!(out, "end")?)
 }
@@ -270,6 +365,10 @@ mod tests {
     use super::*;
     use crate::vmemmap_space::BlockNumber;
     use std::string::{String, ToString};
+
+    const fn run(start: u32, blocks: u32, what: BlockUse, grade: Grade) -> BlockRun {
+        BlockRun { start: BlockNumber(start), blocks, what, grade }
+    }
 
     fn text(cell_blocks: u32, runs: &[(u32, u32, BlockUse)]) -> String {
         let mut text = String::new();
@@ -284,7 +383,7 @@ mod tests {
             result: Ok(()),
         };
         for &(start, blocks, what) in runs {
-            cells.take(BlockRun { start: BlockNumber(start), blocks, what });
+            cells.take(run(start, blocks, what, Grade::Any));
         }
         assert_eq!(cells.finish(), Ok(()));
         text
@@ -360,5 +459,25 @@ mod tests {
         assert_eq!(text(16, &runs), "0x0 15 F9:6,F10:3,R18:2,S1:1,S4:3\n");
         let more = [runs.as_slice(), &[(15, 1, BlockUse::Hole)]].concat();
         assert_eq!(text(16, &more), "0x0 16 H:1,F:9,R:2,S3:4\n");
+    }
+
+    #[test]
+    fn a_stretch_ends_where_a_cell_is_between() {
+        let stretches = |cell_blocks: u32, runs: &[(u32, u32)]| {
+            let mut text = String::new();
+            let mut stretch = Stretch::new("movable");
+            for &(start, blocks) in runs {
+                let run = run(start, blocks, FREE, Grade::MovableOnly);
+                assert_eq!(stretch.take(run, cell_blocks, &mut text), Ok(()));
+            }
+            assert_eq!(stretch.write(&mut text), Ok(()));
+            text
+        };
+        assert_eq!(stretches(1, &[]), "");
+        assert_eq!(stretches(1, &[(0, 3), (3, 1)]), "grade movable 0x0 4\n");
+        assert_eq!(stretches(1, &[(0, 3), (4, 1)]), "grade movable 0x0 3\ngrade movable 0x800 1\n");
+        let apart = [(8, 3), (14, 1), (19, 2)];
+        let expected = "grade movable 0x1000 7 4\ngrade movable 0x2600 2\n";
+        assert_eq!(stretches(4, &apart), expected);
     }
 }

@@ -1,12 +1,13 @@
 //! The file that says what every block is used for: against the block table one by one, by what was
 //! done, and while others allocate.
 
-use crate::common::{Fake, bring_up, bring_up_with, gib, mib, order, parameters};
+use crate::common::{Fake, blocks, bring_up, bring_up_with, gib, mib, order, parameters};
+use framewright::manager::{AreaName, Budget};
 use framewright::procfs::FileSystem;
-use framewright::units::{PAGES_PER_BLOCK, PfnRange};
+use framewright::units::{Order as PageOrder, PAGES_PER_BLOCK, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
 use framewright::zone::BlockUse;
-use framewright::zone::{BlockState, MigrateType, State};
+use framewright::zone::{BlockState, Grade, MigrateType, State};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,6 +18,19 @@ fn read(manager: &Fake) -> String {
     let table = manager.files();
     FileSystem::new(&[&table]).read(PATH, &mut text).expect("it can be read");
     text
+}
+
+/// Whether a line tells of grades, areas or what was moved.
+fn is_of_grades(line: &str) -> bool {
+    ["grade ", "area ", "moved "].iter().any(|word| line.starts_with(word))
+}
+
+/// Those lines, with those where zones begin and the last.
+fn of_grades(manager: &Fake) -> Vec<String> {
+    let text = read(manager);
+    let is_shown = |line: &&str| is_of_grades(line) || line.starts_with("zone") || *line == "end";
+    let short = |line: &str| line.split(" present").next().unwrap_or("").to_owned();
+    text.lines().filter(is_shown).map(short).collect()
 }
 
 /// A line of it: first frame, blocks, uses with how many of each in a cell.
@@ -38,7 +52,7 @@ fn parse(text: &str) -> (u64, Vec<(String, Vec<Line>)>) {
         cell = words[6].parse().expect("a number");
     }
     assert_eq!(lines.next_back(), Some("end"));
-    for line in lines {
+    for line in lines.filter(|line| !is_of_grades(line)) {
         if let Some(zone) = line.strip_prefix("zone ") {
             zones.push((zone.split(" present").next().expect("a name").to_owned(), Vec::new()));
             continue;
@@ -180,6 +194,83 @@ fn what_is_reserved_and_in_pools_is_shown() {
     let sum = |letter| zones.iter().map(|(_, lines)| blocks_of(lines, letter)).sum::<u64>();
     assert_eq!((sum('P'), sum('X')), (64, 512));
     assert!(sum('F') > 800);
+}
+
+/// Whatever they are used for: part of a larger free block, allocated whole, split.
+#[test]
+fn blocks_with_a_grade_are_told_at_the_end_of_their_zone() {
+    let manager = bring_up(machine());
+    let plain = ["zone 0 DMA", "zone 0 DMA32", "zone 1 Normal", "end"];
+    assert_eq!(of_grades(&manager), plain);
+    let (moving, before) = (manager.moving(), read(&manager));
+    moving.set_grade(blocks(2, 3), Grade::MovableOnly).expect("free");
+    moving.set_grade(blocks(5, 1), Grade::Removable).expect("free");
+    moving.set_grade(blocks(2048, 1024), Grade::MovableOnly).expect("free");
+    moving.set_grade(blocks(2050, 1), Grade::Any).expect("free");
+    for (block, order_of) in [(2048, 0), (2052, 9), (2056, 11)] {
+        let at = BlockNumber(block).start();
+        manager.allocate_at(at, order(order_of), MigrateType::Movable).expect("free");
+    }
+    let name = |name| AreaName::new(name).expect("a name");
+    let camera = moving.create_area(name("grade"), blocks(2050, 1)).expect("free");
+    moving.allocate_in_area(camera, 12, PageOrder::PAGE, Budget::UNLIMITED).expect("free");
+    moving.create_area(name("x"), blocks(256, 2)).expect("free");
+    let expected = [
+        "zone 0 DMA",
+        "grade movable 0x400 3",
+        "grade removable 0xa00 1",
+        "zone 0 DMA32",
+        "grade removable 0x20000 2",
+        "zone 1 Normal",
+        "grade movable 0x100000 2",
+        "grade movable 0x100600 1021",
+        "grade removable 0x100400 1",
+        "area 0x100400 512 500 grade",
+        "area 0x20000 1024 1024 x",
+        "end",
+    ];
+    assert_eq!(of_grades(&manager), expected);
+    // As the blocks themselves say, and runs tell them apart.
+    let mut seen = 0;
+    for zone in manager.views() {
+        zone.for_each_block_run(&mut |run| {
+            for block in run.start.0..run.start.0 + run.blocks {
+                let grade = moving.grade_of(BlockNumber(block).start()).unwrap_or_default();
+                assert_eq!(run.grade, grade, "{run:?}");
+                seen += u32::from(grade != Grade::Any);
+            }
+        });
+    }
+    assert_eq!(seen, 3 + 1 + 2 + 1024);
+    // Holes have none, and who reads the cells alone misses nothing.
+    let (cell, zones) = parse(&read(&manager));
+    assert_eq!((cell, zones.len()), (1, parse(&before).1.len()));
+}
+
+/// Cells of 16 blocks: the text stays short however many blocks have a grade alone.
+#[test]
+fn grades_of_large_machines_are_told_by_the_cell() {
+    let manager = bring_up(FakeMachine::builder().ram(gib(0, 2)).ram(gib(4, 130)).build());
+    let moving = manager.moving();
+    for block in (4096..8192).step_by(2) {
+        moving.set_grade(blocks(block, 1), Grade::Removable).expect("free");
+    }
+    moving.set_grade(blocks(4101, 1), Grade::MovableOnly).expect("free");
+    // As far away as a cell is large, and by a block less.
+    moving.set_grade(blocks(8191 + 16, 4), Grade::Removable).expect("free");
+    moving.set_grade(blocks(8211 + 15, 4), Grade::Removable).expect("free");
+    let text = read(&manager);
+    assert_eq!(parse(&text).0, 16, "{text}");
+    let expected = [
+        "zone 0 DMA",
+        "zone 0 DMA32",
+        "zone 0 Normal",
+        "grade removable 0x200000 4095 2048",
+        "grade movable 0x200a00 1",
+        "grade removable 0x401e00 23 8",
+        "end",
+    ];
+    assert_eq!(of_grades(&manager), expected);
 }
 
 #[test]

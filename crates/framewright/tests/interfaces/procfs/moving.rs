@@ -60,10 +60,17 @@ fn a_node_or_all_memory_is_compacted_and_counted() {
     manager.moving().set_mover(Some(handles));
     let (before, counts) = (whole(manager), vmstat(manager));
     assert_eq!(write(manager, &of_node(1), "1\n"), Ok(()));
+    let mut memory = String::new();
+    let table = manager.files();
+    let path = "/sys/kernel/debug/framewright/memory";
+    FileSystem::new(&[&table]).read(path, &mut memory).expect("a file");
     let one = whole(manager);
     assert!(one[0] == before[0] && one[1] >= before[1] + 8 * 512, "{before:?} {one:?}");
     let moved = vmstat(manager);
     let grown = |name: &str| moved[name] - counts[name];
+    let counted = ["pgmigrate_success", "pgmigrate_fail", "compact_blocks"];
+    let [pages, failed, emptied] = counted.map(|name| moved[name]);
+    assert!(memory.ends_with(&format!("\nmoved {pages} {failed} {emptied}\nend\n")), "{memory}");
     // One page after the other, and nothing was in the way but where the last block ends.
     assert!(grown("pgmigrate_success") > 2000 && grown("pgmigrate_fail") <= 1);
     assert!(grown("compact_isolated") - grown("pgmigrate_success") <= 1);
