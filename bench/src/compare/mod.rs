@@ -82,8 +82,8 @@ const SECTIONS: [Section; 5] = [
          MiB asked for by nr_hugepages, which compacts in Linux, too; Linux's compaction in the \
          background is off, and its min_free_kbytes what it is without transparent huge pages, as \
          ours is. a moved page: of those that compact_memory moved. not got: of what was \
-         free before. Linux's pages are one process's, which sleeps; ours are reached through a \
-         table of handles",
+         free before. Both are mapped, Linux's in a process that sleeps, ours in the guest's own \
+         tables",
         sections::compaction::run,
     ),
 ];
