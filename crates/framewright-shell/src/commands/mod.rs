@@ -74,9 +74,9 @@ const ALL: &[Entry] = &[
     (
         Builtin::Compact,
         "compact",
-        "[NODE [BLOCKS]]",
+        "[NODE [BLOCKS]|background SECONDS]",
         "move what is in the emptiest split blocks into the fullest, until BLOCKS, or all that can \
-         be, are whole",
+         be, are whole; or in the background for a while, as compaction_proactiveness says",
     ),
     (
         Builtin::Contig,

@@ -214,12 +214,20 @@ pub(super) fn compact<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     let (node, blocks) = match arguments {
+        ["background", seconds] => {
+            let seconds = arguments::number("SECONDS", seconds, io)?;
+            return background(shell, seconds, io);
+        }
         [] => (None, u64::MAX),
         [node] => (Some(arguments::node(node, io)?), u64::MAX),
         [node, blocks] => {
             (Some(arguments::node(node, io)?), arguments::number("BLOCKS", blocks, io)?)
         }
-        _ => return Err(io.wrong(format_args!("perhaps NODE, and perhaps BLOCKS"))),
+        _ => {
+            return Err(
+                io.wrong(format_args!("perhaps NODE, and perhaps BLOCKS, or background SECONDS"))
+            );
+        }
     };
     let platform = shell.manager.platform();
     let begun = Took::begin(platform);
@@ -238,6 +246,47 @@ pub(super) fn compact<P: Platform, H: Host>(
         Counted(all.blocks, "block"),
         Moved(all.moved),
         Counted(all.refused_runs, "run")
+    )?;
+    if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }
+}
+
+/// Polls a compactor for a while, which does what `compaction_proactiveness` says.
+fn background<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    seconds: u64,
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let (platform, moving) = (shell.manager.platform(), moving(shell));
+    let Some(start) = platform.now_ns() else {
+        return Err(io.fail(format_args!("there is no clock to do it by")));
+    };
+    let score = || {
+        let nodes = shell.manager.nodes().iter().map(|node| moving.fragmentation_score(node.id));
+        nodes.max().unwrap_or(0)
+    };
+    let (before, pieces) = (moving.events(), score());
+    let end = start.saturating_add(seconds.saturating_mul(1_000_000_000));
+    let mut compactor = moving.compactor();
+    let mut due = start;
+    let ((), used) = while_used(shell, || {
+        while let Some(now) = platform.now_ns().filter(|&now| now < end) {
+            if shell.host.is_interrupted() {
+                break;
+            }
+            if due <= now {
+                due = compactor.poll(now);
+            }
+            shell.host.pause(due.min(end).saturating_sub(now).min(PART_NS));
+        }
+    });
+    used.tell(io)?;
+    let after = moving.events();
+    writeln!(
+        io.out,
+        "{} made whole, moved {}; {pieces} % of free memory was in pieces, {} % is",
+        Counted(after.compacted_blocks - before.compacted_blocks, "block"),
+        Counted(after.moved_pages - before.moved_pages, "page"),
+        score()
     )?;
     if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }
 }

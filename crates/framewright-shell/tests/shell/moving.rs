@@ -82,6 +82,21 @@ fn memory_is_filled_compacted_and_intact() {
 }
 
 #[test]
+fn memory_is_compacted_in_the_background_as_far_as_the_setting_says() {
+    let bench = bench();
+    let out = bench.says(
+        "movable fill 70; echo 0 > /proc/sys/vm/compaction_proactiveness; compact background 1; \
+         echo 60 > /proc/sys/vm/compaction_proactiveness; compact background 1; movable check",
+    );
+    assert!(out[1].starts_with("0 blocks made whole, moved 0 pages; "), "{}", out[1]);
+    let (blocks, moved) = (number(&out[2], ""), number(&out[2], "moved "));
+    assert!(blocks > 5 && moved > 500, "{}", out[2]);
+    // To 40 %, from nearly all of it, but for a small zone that has no block to spare.
+    assert!(number(&out[2], "; ") > 80 && number(&out[2], "in pieces, ") <= 50, "{}", out[2]);
+    assert!(out[3].ends_with(": all intact"), "{}", out[3]);
+}
+
+#[test]
 fn larger_runs_move_too_and_a_budget_of_blocks_is_kept() {
     let bench = bench();
     let out = bench.says("movable fill 50 0,0,3,1 seed 7; compact 1 2; movable check");
@@ -167,7 +182,8 @@ fn wrong_calls_say_why_and_change_nothing() {
         ("compact x", 2, "node is the number of a node"),
         ("compact 7", 1, "there is no node 7"),
         ("compact 0 x", 2, "BLOCKS is a number"),
-        ("compact 0 1 2", 2, "perhaps NODE, and perhaps BLOCKS"),
+        ("compact 0 1 2", 2, "perhaps NODE, and perhaps BLOCKS, or background SECONDS"),
+        ("compact background x", 2, "SECONDS is a number"),
         ("vacate", 2, "which range?"),
         ("vacate 5", 2, "SIZE@ADDRESS or FRAME..FRAME, not \"5\""),
         ("vacate 2M@0x2001000", 2, "whole blocks of 2 MiB"),
