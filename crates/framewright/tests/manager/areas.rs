@@ -1,7 +1,7 @@
 //! Reserve areas: lent to what can be moved, had back as one piece.
 
 use crate::common::{Fake, bring_up_with, check, mib, parameters, settled};
-use framewright::manager::{AreaError, AreaName, Budget, ContiguousRequest};
+use framewright::manager::{AreaError, AreaName, Budget, ContiguousError, ContiguousRequest};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{Grade, MigrateType};
@@ -158,6 +158,10 @@ fn contiguous_runs_leave_graded_memory_to_what_can_be_moved() {
         runs.push(run);
     }
     assert!(runs.len() >= 16 && moving.find_contiguous(&request).is_err());
+    let wrong = ContiguousRequest { migrate_type: MigrateType::Cma, ..request };
+    let refused = Err(ContiguousError::Request(AllocateError::BadType(MigrateType::Cma)));
+    assert_eq!(moving.find_contiguous(&wrong), refused);
+    assert_eq!(moving.allocate_contiguous(&wrong, Budget::UNLIMITED), refused);
     let movable = ContiguousRequest { migrate_type: MigrateType::Movable, ..request };
     let lent = moving.find_contiguous(&movable).expect("eight blocks");
     assert_ne!(moving.grade_of(lent.start), Some(Grade::Any));

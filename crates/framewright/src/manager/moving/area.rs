@@ -97,8 +97,8 @@ impl fmt::Display for AreaError {
 impl core::error::Error for AreaError {}
 
 impl<'m, P: Platform> Moving<'m, P> {
-    /// Sets blocks aside as an area; returns its number. They are free, or what is in them can be
-    /// moved; who gets them from now on, too. An area is for ever.
+    /// Sets blocks aside as an area; returns its number. What is in them now was allocated as
+    /// movable, and so is what comes to lie in them from now on. An area is never taken apart.
     ///
     /// # Errors
     /// [`AreaError`].
@@ -303,21 +303,19 @@ impl<'m, P: Platform> Moving<'m, P> {
             .free_uncached(range, core::panic::Location::caller())
             .map_err(AreaError::Free)?;
         self.with_area(number, |area| {
-            area.mark(range, false);
-            area.counts.released_pages += range.pages();
+            area.take_back(range);
         })
     }
 }
 
 impl<P: Platform> Moving<'_, P> {
-    /// Frames of an area were freed otherwise than through it: it may give them again.
+    /// Frames that were freed otherwise than through an area are available again in theirs.
     pub(in crate::manager) fn note_released(self, range: PfnRange) {
         for number in 0..MOST_AREAS {
             // Where there is none nothing is to be noted.
             let _ = self.with_area(number, |area| {
                 if area.is_out(range) {
-                    area.mark(range, false);
-                    area.counts.released_pages += range.pages();
+                    area.take_back(range);
                 }
             });
         }

@@ -9,6 +9,7 @@ use super::range::RangeError;
 use super::vacate::{Budget, VacateError};
 use super::window::{Candidate, cheapest_in};
 use crate::block::MigrateType;
+use crate::manager::alloc::usable_type;
 use crate::manager::facets::Moving;
 use crate::manager::request::{AllocateError, Request, Search};
 use crate::memblock::NodeChoice;
@@ -111,8 +112,8 @@ impl Avoid {
 }
 
 impl<P: Platform> Moving<'_, P> {
-    /// Where such a run could be had with the least to move. Nobody keeps it: others may take it,
-    /// and what the counts say may be wrong by then.
+    /// Where such a run could be had with the least to move. It is not reserved: others may take
+    /// it, and the counts may have changed by the time it is asked for.
     ///
     /// # Errors
     /// [`ContiguousError`].
@@ -186,6 +187,7 @@ impl<P: Platform> Moving<'_, P> {
         if pages == 0 || pages > Pfn::containing(u64::MAX).0 {
             return Err(ContiguousError::Request(AllocateError::BadSize { pages }));
         }
+        usable_type(migrate_type).map_err(ContiguousError::Request)?;
         let like = Request { node, zone, max_address, migrate_type, ..Request::pages(1) };
         self.manager.search(&like).map_err(ContiguousError::Request)
     }
