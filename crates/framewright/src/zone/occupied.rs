@@ -249,14 +249,15 @@ impl Zone {
     }
 
     /// What has to be moved to have the blocks of the head that covers `index`: where they end, and
-    /// how many frames of each somebody has. Nothing where they cannot be had. Without the lock.
-    pub(crate) fn to_move(&self, index: u32) -> (u32, Option<u64>) {
+    /// how many frames of each somebody has. Nothing where they cannot be had, as blocks of a grade
+    /// by who may not have such. Without the lock.
+    pub(crate) fn to_move(&self, index: u32, has_graded: bool) -> (u32, Option<u64>) {
         let Some((head, state)) = self.table.head_unlocked(index) else { return (index + 1, None) };
         let end = crate::block::table::blocks_of(state.order().max(Order::BLOCK)) + head;
         let movable = matches!(state.migrate_type(), MigrateType::Movable)
             || !state.migrate_type().is_mergeable();
         let each = match state.state() {
-            _ if state.is_isolated() => None,
+            _ if state.is_isolated() || state.is_graded() && !has_graded => None,
             // What is withheld comes up when it is isolated.
             Some(State::Free | State::Deferred) => Some(0),
             Some(State::Whole) if movable && !state.is_nobodys() => Some(PAGES_PER_BLOCK),

@@ -1,7 +1,7 @@
 //! Reserve areas: lent to what can be moved, had back as one piece.
 
 use crate::common::{Fake, bring_up_with, check, mib, parameters, settled};
-use framewright::manager::{AreaError, AreaName, Budget};
+use framewright::manager::{AreaError, AreaName, Budget, ContiguousError, ContiguousRequest};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{Grade, MigrateType};
@@ -123,6 +123,51 @@ fn the_command_line_sets_areas_aside() {
         .collect();
     assert_eq!(names, ["pernuma0", "numa0"]);
     check(&per_node);
+}
+
+/// Each lies in the first free run of its zone that no other has.
+#[test]
+fn areas_of_the_command_line_lie_side_by_side() {
+    let line = "cma=32M cma_pernuma=32M numa_cma=0:32M,9:64M";
+    // All of it is one zone.
+    let build = FakeMachine::builder().ram(mib(4096, 4096 + 256)).build();
+    let manager = bring_up_with(build, &[], &parameters(line)).expect("bring-up");
+    let moving = manager.moving();
+    let mut ranges: Vec<PfnRange> =
+        (0..3).map(|number| moving.area(number).expect("made").1).collect();
+    ranges.sort_by_key(|range| range.start);
+    assert!(ranges.windows(2).all(|two| two[0].end <= two[1].start), "{ranges:?}");
+    // There is no node 9.
+    assert_eq!((moving.area_pages(), moving.failed_area_bytes()), (96 * MIB, 64 << 20));
+    check(&manager);
+    let absurd = machine(64, "cma_pernuma=15E numa_cma=0:15E,1:15E");
+    assert_eq!((absurd.moving().area_pages(), absurd.moving().failed_area_bytes()), (0, u64::MAX));
+}
+
+/// A device's runs stay where they are, so that areas and movable memory are not for them.
+#[test]
+fn contiguous_runs_leave_graded_memory_to_what_can_be_moved() {
+    let manager = machine(64, "");
+    let moving = manager.moving();
+    let area = moving.create_area(name("camera"), BlockRange::new(10, 14)).expect("free");
+    moving.set_grade(BlockRange::new(16, 20), Grade::MovableOnly).expect("free");
+    let request = ContiguousRequest::new(512);
+    let mut runs = Vec::new();
+    while let Ok(run) = moving.allocate_contiguous(&request, Budget::UNLIMITED) {
+        assert_eq!(moving.grade_of(run.start), Some(Grade::Any), "{run:?}");
+        runs.push(run);
+    }
+    assert!(runs.len() >= 16 && moving.find_contiguous(&request).is_err());
+    let wrong = ContiguousRequest { migrate_type: MigrateType::Cma, ..request };
+    let refused = Err(ContiguousError::Request(AllocateError::BadType(MigrateType::Cma)));
+    assert_eq!(moving.find_contiguous(&wrong), refused);
+    assert_eq!(moving.allocate_contiguous(&wrong, Budget::UNLIMITED), refused);
+    let movable = ContiguousRequest { migrate_type: MigrateType::Movable, ..request };
+    let lent = moving.find_contiguous(&movable).expect("eight blocks");
+    assert_ne!(moving.grade_of(lent.start), Some(Grade::Any));
+    let run = moving.allocate_in_area(area, 4 * 512, Order::BLOCK, Budget::UNLIMITED);
+    assert_eq!(run.map(PfnRange::pages), Ok(4 * 512));
+    check(&manager);
 }
 
 #[test]

@@ -137,6 +137,16 @@ fn removable_memory_comes_last_below_a_limit_and_first_when_it_is_most() {
         manager.give_back(run).expect("ours");
     }
     settled_empty(&manager);
+    let most = blocks(8, 72);
+    manager.moving().set_grade(most, Grade::Removable).expect("free");
+    for of in [0, 3, 9] {
+        let limited = Request { max_address: 180 << 20, ..Request::new(order(of)) };
+        let run = manager.allocate(&limited).expect("memory");
+        assert!(is_in(most, run), "{run:?}");
+        manager.give_back(run).expect("ours");
+        manager.drain().expect("in order");
+    }
+    settled_empty(&manager);
 }
 
 /// While blocks of 4 MiB are shuffled, larger pieces are gathered: out of graded memory, too.
@@ -240,21 +250,27 @@ fn bring_up_grades_memory_where_nobody_may_wait() {
 /// The answer counts what the request cannot have as kept from it.
 #[test]
 fn a_shortfall_tells_what_is_kept_from_unmovable_requests() {
-    let manager = machine(128, "");
-    manager.moving().set_grade(blocks(16, 32), Grade::MovableOnly).expect("free");
-    let mut held = Vec::new();
-    let wanted = unmovable(Order::PAGE);
-    while let Ok(run) = manager.allocate(&wanted) {
-        held.push(run);
+    for grade in [Grade::MovableOnly, Grade::Removable] {
+        let manager = machine(128, "");
+        manager.moving().set_grade(blocks(16, 32), grade).expect("free");
+        let mut held = Vec::new();
+        let wanted = unmovable(Order::PAGE);
+        while let Ok(run) = manager.allocate(&wanted) {
+            assert!(!is_in(blocks(16, 32), run), "{run:?}");
+            held.push(run);
+        }
+        let zone = manager.zones().last().expect("one");
+        assert_eq!(zone.free_pages_of(grade), 32 * 512);
+        assert!(zone.free_pages() > zone.watermarks().high_pages, "free, and not for it");
+        let why = manager.shortfall(&wanted).expect("right in itself");
+        if let Shortfall::Watermark { free_pages, kept_pages } = why {
+            assert!(kept_pages >= free_pages, "{why:?}");
+        } else {
+            assert!(matches!(why, Shortfall::Fragmented { largest: None, .. }), "{why:?}");
+        }
+        held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+        settled_empty(&manager);
     }
-    let why = manager.shortfall(&wanted).expect("right in itself");
-    if let Shortfall::Watermark { free_pages, kept_pages } = why {
-        assert!(kept_pages >= free_pages, "{why:?}");
-    } else {
-        assert!(matches!(why, Shortfall::Fragmented { largest: None, .. }), "{why:?}");
-    }
-    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
-    settled_empty(&manager);
 }
 
 #[test]

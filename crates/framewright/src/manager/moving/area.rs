@@ -97,8 +97,8 @@ impl fmt::Display for AreaError {
 impl core::error::Error for AreaError {}
 
 impl<'m, P: Platform> Moving<'m, P> {
-    /// Sets blocks aside as an area; returns its number. They are free, or what is in them can be
-    /// moved; who gets them from now on, too. An area is for ever.
+    /// Sets blocks aside as an area; returns its number. What is in them now was allocated as
+    /// movable, and so is what comes to lie in them from now on. An area is never taken apart.
     ///
     /// # Errors
     /// [`AreaError`].
@@ -178,7 +178,14 @@ impl<'m, P: Platform> Moving<'m, P> {
         Some((area.name, area.pages, area.counts))
     }
 
-    /// Frames of all areas (Linux: `CmaTotal`).
+    /// The frames of each area; empty for those that there are not.
+    fn area_ranges(self) -> [PfnRange; MOST_AREAS] {
+        core::array::from_fn(|number| {
+            self.area(number).map_or(PfnRange::new(0, 0), |(_, pages, _)| pages)
+        })
+    }
+
+    /// Frames of all areas (Linux: `totalcma_pages`).
     #[must_use]
     pub fn area_pages(self) -> u64 {
         self.manager.moving.area_pages.load(crate::sync::table_atomic::Ordering::Relaxed)
@@ -202,7 +209,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         area.map(with).ok_or(AreaError::NoArea(number))
     }
 
-    /// Allocates a run out of an area: the lowest that can be vacated (Linux: `cma_alloc`).
+    /// Allocates a run out of an area: the lowest that can be vacated (Linux: `cma_alloc`). It goes
+    /// back by [`release_to_area`](Self::release_to_area); an area does not learn of other frees.
     ///
     /// # Errors
     /// [`AreaError`].
@@ -295,21 +303,19 @@ impl<'m, P: Platform> Moving<'m, P> {
             .free_uncached(range, core::panic::Location::caller())
             .map_err(AreaError::Free)?;
         self.with_area(number, |area| {
-            area.mark(range, false);
-            area.counts.released_pages += range.pages();
+            area.take_back(range);
         })
     }
 }
 
 impl<P: Platform> Moving<'_, P> {
-    /// Frames of an area were freed otherwise than through it: it may give them again.
+    /// Frames that were freed otherwise than through an area are available again in theirs.
     pub(in crate::manager) fn note_released(self, range: PfnRange) {
         for number in 0..MOST_AREAS {
             // Where there is none nothing is to be noted.
             let _ = self.with_area(number, |area| {
                 if area.is_out(range) {
-                    area.mark(range, false);
-                    area.counts.released_pages += range.pages();
+                    area.take_back(range);
                 }
             });
         }
@@ -320,24 +326,29 @@ impl<P: Platform> Manager<P> {
     /// Sets aside what the command line asks for; returns the bytes that could not be. The areas of
     /// 1 GiB pages come first, as they need the largest runs.
     pub(in crate::manager) fn make_areas(&self, parameters: &Parameters) -> u64 {
-        let mut failed_bytes = 0;
-        let areas = &parameters.areas;
+        let mut failed_bytes = 0_u64;
+        let mut fail = |bytes: u64| failed_bytes = failed_bytes.saturating_add(bytes);
+        let Parameters { areas, huge_pages, .. } = parameters;
         let with_memory = self.hugetlb().nodes_with_memory(NodeMask::ALL);
         let gigantic_bytes = Order::MAX.pages() * PAGE_SIZE;
-        let gigantic = parameters.huge_pages.cma.shares(with_memory, gigantic_bytes);
+        let gigantic = huge_pages.cma.shares(with_memory, gigantic_bytes);
         for node in with_memory.nodes() {
-            failed_bytes += self.make_numbered(HUGETLB, gigantic[node.index()], node, Order::MAX);
+            fail(self.make_numbered(HUGETLB, gigantic[node.index()], node, Order::MAX));
         }
         if let Some(area) = areas.cma {
             let (node, align) = (NodeChoice::Any, Order::BLOCK);
-            let asked = Asked { name: "reserved", area, node, align };
-            failed_bytes += self.make_area(&asked);
+            fail(self.make_area(&Asked { name: "reserved", area, node, align }));
         }
-        for node in self.nodes.iter().map(|node| node.id) {
+        for node in with_memory.nodes() {
             let on_node = areas.numa_cma.on_node(node).unwrap_or(0);
             for (name, bytes) in [("pernuma", areas.cma_pernuma_bytes), ("numa", on_node)] {
-                failed_bytes += self.make_numbered(name, bytes, node, Order::BLOCK);
+                fail(self.make_numbered(name, bytes, node, Order::BLOCK));
             }
+        }
+        // What is wanted on nodes that are not there.
+        for sizes in [&huge_pages.cma, &areas.numa_cma] {
+            let absent = sizes.nodes().nodes().filter(|&node| !with_memory.contains(node));
+            absent.filter_map(|node| sizes.on_node(node)).for_each(&mut fail);
         }
         failed_bytes
     }
@@ -349,8 +360,8 @@ impl<P: Platform> Manager<P> {
         self.make_area(&Asked { name: name.as_str(), area, node: NodeChoice::Exact(node), align })
     }
 
-    /// One area, as high as one free run lies that has it, or where it is to be; what of it could
-    /// not be set aside.
+    /// One area, in the highest zone that has a run for it and low in that, or where it is to be;
+    /// what of it could not be set aside.
     fn make_area(&self, asked: &Asked<'_>) -> u64 {
         let bytes = asked.area.bytes;
         if bytes == 0 || self.try_area(asked) { 0 } else { bytes }
@@ -377,19 +388,15 @@ impl<P: Platform> Manager<P> {
             moving.set_aside(name, BlockRange { start, end }, &mut bits)
         };
         let Some(within) = area.within else {
-            let mut request = ContiguousRequest { node, align, ..ContiguousRequest::new(pages) };
-            while let Ok(found) = moving.find_contiguous(&request) {
-                match at(BlockNumber::containing(found.start)) {
-                    Ok(_) => return true,
-                    // What another area lends is as free as anything else.
-                    Err(AreaError::Overlaps(other)) => {
-                        let Some((_, taken, _)) = moving.area(other) else { return false };
-                        request.max_address = taken.start.address();
-                    }
-                    Err(_) => return false,
-                }
-            }
-            return false;
+            let migrate_type = MigrateType::Movable;
+            let request =
+                ContiguousRequest { node, align, migrate_type, ..ContiguousRequest::new(pages) };
+            // What another area lends is as free as anything else.
+            let taken = moving.area_ranges();
+            let is_taken =
+                |block: BlockNumber| taken.iter().any(|area| area.contains(block.start()));
+            let found = moving.find_without(&request, &is_taken);
+            return found.is_ok_and(|found| at(BlockNumber::containing(found.start)).is_ok());
         };
         let block_bytes = PAGES_PER_BLOCK * PAGE_SIZE;
         let first = within.start.div_ceil(block_bytes);

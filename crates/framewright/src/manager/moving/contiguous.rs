@@ -8,6 +8,8 @@
 use super::range::RangeError;
 use super::vacate::{Budget, VacateError};
 use super::window::{Candidate, cheapest_in};
+use crate::block::MigrateType;
+use crate::manager::alloc::usable_type;
 use crate::manager::facets::Moving;
 use crate::manager::request::{AllocateError, Request, Search};
 use crate::memblock::NodeChoice;
@@ -33,10 +35,13 @@ pub struct ContiguousRequest {
     pub zone: ZoneKind,
     /// One past the highest address that will do.
     pub max_address: u64,
+    /// What the memory will be used for, as in [`Request`]. Blocks of a grade, those of reserve
+    /// areas among them, are for [`MigrateType::Movable`] alone: for whoever can move the run.
+    pub migrate_type: MigrateType,
 }
 
 impl ContiguousRequest {
-    /// So many frames, near the caller, at any address.
+    /// So many frames, near the caller, at any address, which stay where they are.
     #[must_use]
     pub const fn new(pages: u64) -> Self {
         Self {
@@ -45,6 +50,7 @@ impl ContiguousRequest {
             node: NodeChoice::Any,
             zone: ZoneKind::Normal,
             max_address: u64::MAX,
+            migrate_type: MigrateType::Unmovable,
         }
     }
 }
@@ -106,15 +112,24 @@ impl Avoid {
 }
 
 impl<P: Platform> Moving<'_, P> {
-    /// Where such a run could be had with the least to move. Nobody keeps it: others may take it,
-    /// and what the counts say may be wrong by then.
+    /// Where such a run could be had with the least to move. It is not reserved: others may take
+    /// it, and the counts may have changed by the time it is asked for.
     ///
     /// # Errors
     /// [`ContiguousError`].
     pub fn find_contiguous(self, request: &ContiguousRequest) -> Result<PfnRange, ContiguousError> {
+        self.find_without(request, &|_| false)
+    }
+
+    /// [`find_contiguous`](Self::find_contiguous) without blocks that are `avoided`.
+    pub(super) fn find_without(
+        self,
+        request: &ContiguousRequest,
+        avoided: &dyn Fn(BlockNumber) -> bool,
+    ) -> Result<PfnRange, ContiguousError> {
         let search = self.search_of(request)?;
         let mut zones = self.zones_for(&search);
-        let found = zones.find_map(|parts| self.cheapest(parts, request, &Avoid::NONE));
+        let found = zones.find_map(|parts| self.cheapest(parts, request, avoided));
         found.map(|found| found.range).ok_or(ContiguousError::NoPlace { pages: request.pages })
     }
 
@@ -136,6 +151,7 @@ impl<P: Platform> Moving<'_, P> {
                 node: request.node,
                 zone: request.zone,
                 max_address: request.max_address,
+                migrate_type: request.migrate_type,
                 fail_fast: true,
                 ..Request::pages(request.pages)
             };
@@ -148,7 +164,8 @@ impl<P: Platform> Moving<'_, P> {
         for parts in self.zones_for(&search) {
             let mut avoid = Avoid::NONE;
             for _ in 0..ATTEMPTS {
-                let Some(found) = self.cheapest(parts, request, &avoid) else { break };
+                let found = self.cheapest(parts, request, &|block| avoid.has(block));
+                let Some(found) = found else { break };
                 if !core::mem::take(&mut is_first) && !budget.allows(self.manager.platform, 0) {
                     return Err(last);
                 }
@@ -166,11 +183,12 @@ impl<P: Platform> Moving<'_, P> {
     }
 
     fn search_of(self, request: &ContiguousRequest) -> Result<Search, ContiguousError> {
-        let &ContiguousRequest { pages, node, zone, max_address, .. } = request;
+        let &ContiguousRequest { pages, node, zone, max_address, migrate_type, .. } = request;
         if pages == 0 || pages > Pfn::containing(u64::MAX).0 {
             return Err(ContiguousError::Request(AllocateError::BadSize { pages }));
         }
-        let like = Request { node, zone, max_address, ..Request::pages(1) };
+        usable_type(migrate_type).map_err(ContiguousError::Request)?;
+        let like = Request { node, zone, max_address, migrate_type, ..Request::pages(1) };
         self.manager.search(&like).map_err(ContiguousError::Request)
     }
 
@@ -186,13 +204,13 @@ impl<P: Platform> Moving<'_, P> {
         self,
         parts: &'static [Zone],
         request: &ContiguousRequest,
-        avoid: &Avoid,
+        avoided: &dyn Fn(BlockNumber) -> bool,
     ) -> Option<Candidate> {
         // What is free is told by the heads then.
         parts.iter().for_each(|part| part.give_up_spare(self.manager.platform));
         // What is moved must find room outside of the place.
         let free: u64 = parts.iter().map(Zone::free_pages).sum();
-        cheapest_in(parts, request, &|block| avoid.has(block)).filter(|found| {
+        cheapest_in(parts, request, avoided).filter(|found| {
             let inside = found.range.pages().saturating_sub(found.to_move);
             found.to_move <= free.saturating_sub(inside)
         })

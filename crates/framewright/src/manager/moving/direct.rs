@@ -101,6 +101,7 @@ impl<P: Platform> Manager<P> {
             node: request.node,
             zone: request.zone,
             max_address: request.max_address,
+            migrate_type: request.migrate_type,
             ..ContiguousRequest::new(order.pages())
         };
         let mut missing = u64::MAX;

@@ -29,7 +29,7 @@ const RUNS: u64 = 1 << 12;
 const BREATH_NS: u64 = 20_000_000;
 
 /// Compacts a manager's nodes in the background. One for each manager is enough; several do no harm
-/// but work twice. It has no other state than when each node is due.
+/// but do the work twice. Its only state is when each node is due, and which are being worked on.
 pub struct Compactor<'m, P: Platform> {
     moving: Moving<'m, P>,
     due_ns: [u64; MAX_NODES],
@@ -47,7 +47,7 @@ struct Pieces {
 }
 
 impl<'m, P: Platform> Moving<'m, P> {
-    /// Somebody who compacts nodes in the background, by polls.
+    /// Compacts nodes in the background whenever it is polled.
     #[must_use]
     pub const fn compactor(self) -> Compactor<'m, P> {
         Compactor { moving: self, due_ns: [0; MAX_NODES], working: 0 }

@@ -230,8 +230,10 @@ impl fmt::Display for VacateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Isolate(error) => error.fmt(f),
-            Self::Obstacles { obstacles, .. } => {
-                let Obstacles { first, count } = obstacles;
+            Self::Obstacles { obstacles: Obstacles { first, count: 1 }, .. } => {
+                write!(f, "one run could not be moved: {first}")
+            }
+            Self::Obstacles { obstacles: Obstacles { first, count }, .. } => {
                 write!(f, "{count} runs could not be moved, the first: {first}")
             }
             Self::OutOfTime { moved } => {

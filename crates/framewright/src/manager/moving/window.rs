@@ -2,7 +2,7 @@
 //! blocks of a zone, 16 bytes of the table each and without a lock.
 //!
 //! ```text
-//!   blocks   . . f f m m f X f f f f m . .      f free  m movable  X cannot be moved
+//!   blocks   . . f f m m f X f f f f m . .      f free  m movable  X cannot be moved or had
 //!                [ cost  ]   [cost ]            a window never holds X
 //! ```
 //!
@@ -10,6 +10,7 @@
 //! of a zone that are neighbours are one run of blocks.
 
 use super::contiguous::ContiguousRequest;
+use crate::block::MigrateType;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{Segment, Zone};
@@ -32,6 +33,8 @@ struct Cursor<'a> {
     parts: &'a [Zone],
     part: usize,
     segment: usize,
+    /// Whether blocks of a grade will do.
+    has_graded: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -53,7 +56,7 @@ impl<'a> Cursor<'a> {
         let next = BlockNumber(block.0 + 1);
         let Some((zone, segment)) = self.at(block) else { return (next, None) };
         let index = segment.index_of(block);
-        let (end, each) = zone.to_move(index);
+        let (end, each) = zone.to_move(index, self.has_graded);
         (BlockNumber(block.0 + (end - index)).min(segment.end()).max(next), each)
     }
 }
@@ -120,7 +123,8 @@ pub(super) fn cheapest_in(
 ) -> Option<Candidate> {
     let mut best: Option<Candidate> = None;
     let mut left = BLOCKS_LOOKED_AT;
-    let cursor = Cursor { parts, part: 0, segment: 0 };
+    let has_graded = request.migrate_type == MigrateType::Movable;
+    let cursor = Cursor { parts, part: 0, segment: 0, has_graded };
     let mut costs = Costs {
         front: cursor,
         back: cursor,

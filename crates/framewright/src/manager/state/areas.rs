@@ -154,6 +154,12 @@ impl Area {
         }
     }
 
+    /// What was handed out comes back.
+    pub(crate) fn take_back(&mut self, run: PfnRange) {
+        self.mark(run, false);
+        self.counts.released_pages += run.pages();
+    }
+
     /// Whether all of a run was handed out.
     pub(crate) fn is_out(&self, run: PfnRange) -> bool {
         !run.is_empty()

@@ -110,7 +110,7 @@ pub unsafe trait Mover: Sync {
     /// # Safety
     /// `token` is what [`begin`](Self::begin) gave for `run`, in a move that has not ended. The
     /// caller owns `to` (invariant 42), which is as described above, and gives it up where this
-    /// succeeds; the run is his then.
+    /// succeeds; the run is the caller's then.
     unsafe fn relocate(
         &self,
         token: MoveToken,
