@@ -49,6 +49,31 @@ struct Asked<'a> {
     align: Order,
 }
 
+/// A request on its way. When it ends, also by a mover that panics, the area knows.
+struct Attempt<'m, P: Platform> {
+    moving: Moving<'m, P>,
+    number: usize,
+    pages: u64,
+    /// Marked as handed out.
+    run: Option<PfnRange>,
+    is_given: bool,
+}
+
+impl<P: Platform> Drop for Attempt<'_, P> {
+    fn drop(&mut self) {
+        // It was there when this began, and is for ever.
+        let _ = self.moving.with_area(self.number, |area| {
+            area.vacating -= 1;
+            if self.is_given {
+                area.counts.success_pages += self.pages;
+            } else {
+                area.counts.fail_pages += self.pages;
+                self.run.into_iter().for_each(|run| area.mark(run, false));
+            }
+        });
+    }
+}
+
 /// Why an area does not do what it was asked for. Nothing has changed, but for what was moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AreaError {
@@ -219,10 +244,11 @@ impl<'m, P: Platform> Moving<'m, P> {
         }
         let wanted = Wanted { number, pages, align, budget };
         self.with_area(number, |area| area.vacating += 1)?;
+        let mut attempt = Attempt { moving: self, number, pages, run: None, is_given: false };
         let mut result = Err(AreaError::NoRun { pages });
         for _ in 0..MOST_PASSES {
             let alone = self.with_area(number, |area| area.vacating == 1)?;
-            result = self.look_once(&wanted);
+            result = self.look_once(&wanted, &mut attempt.run);
             // Whoever has a block isolated is done with it soon, if he is here for the same.
             let is_busy = matches!(
                 result,
@@ -235,20 +261,19 @@ impl<'m, P: Platform> Moving<'m, P> {
             }
             self.manager.platform.relax();
         }
-        self.with_area(number, |area| {
-            area.vacating -= 1;
-            match result {
-                Ok(_) => area.counts.success_pages += pages,
-                Err(_) => area.counts.fail_pages += pages,
-            }
-        })?;
+        attempt.is_given = result.is_ok();
         result
     }
 
     /// Looks at each place of an area once, from the lowest on. Those of which a block is isolated
-    /// are passed by; where there is no other, one of them is the error.
+    /// are passed by; where there is no other, one of them is the error. `marked` is the place that
+    /// is marked as handed out.
     #[track_caller]
-    fn look_once(self, wanted: &Wanted) -> Result<PfnRange, AreaError> {
+    fn look_once(
+        self,
+        wanted: &Wanted,
+        marked: &mut Option<PfnRange>,
+    ) -> Result<PfnRange, AreaError> {
         let &Wanted { number, pages, align, budget } = wanted;
         let mut nothing = AreaError::NoRun { pages };
         let mut from = Pfn(0);
@@ -258,11 +283,13 @@ impl<'m, P: Platform> Moving<'m, P> {
                 run.into_iter().for_each(|run| area.mark(run, true));
                 run
             })?;
+            *marked = run;
             let Some(run) = run else { return Err(nothing) };
             let error = match self.allocate_range(run, budget) {
                 Ok(run) => return Ok(run),
                 Err(error) => error,
             };
+            *marked = None;
             self.with_area(number, |area| area.mark(run, false))?;
             let next = run.start.add(align.pages());
             from = match error {
@@ -325,18 +352,20 @@ impl<P: Platform> Manager<P> {
         let with_memory = self.hugetlb().nodes_with_memory(NodeMask::ALL);
         let gigantic_bytes = Order::MAX.pages() * PAGE_SIZE;
         let gigantic = parameters.huge_pages.cma.shares(with_memory, gigantic_bytes);
+        // What is asked for may be more than can be counted.
+        let mut fail = |bytes| failed_bytes = u64::saturating_add(failed_bytes, bytes);
         for node in with_memory.nodes() {
-            failed_bytes += self.make_numbered(HUGETLB, gigantic[node.index()], node, Order::MAX);
+            fail(self.make_numbered(HUGETLB, gigantic[node.index()], node, Order::MAX));
         }
         if let Some(area) = areas.cma {
             let (node, align) = (NodeChoice::Any, Order::BLOCK);
             let asked = Asked { name: "reserved", area, node, align };
-            failed_bytes += self.make_area(&asked);
+            fail(self.make_area(&asked));
         }
         for node in self.nodes.iter().map(|node| node.id) {
             let on_node = areas.numa_cma.on_node(node).unwrap_or(0);
             for (name, bytes) in [("pernuma", areas.cma_pernuma_bytes), ("numa", on_node)] {
-                failed_bytes += self.make_numbered(name, bytes, node, Order::BLOCK);
+                fail(self.make_numbered(name, bytes, node, Order::BLOCK));
             }
         }
         failed_bytes
@@ -349,8 +378,8 @@ impl<P: Platform> Manager<P> {
         self.make_area(&Asked { name: name.as_str(), area, node: NodeChoice::Exact(node), align })
     }
 
-    /// One area, as high as one free run lies that has it, or where it is to be; what of it could
-    /// not be set aside.
+    /// One area, in the highest zone with a free run that has it, or where it is to be; what of it
+    /// could not be set aside.
     fn make_area(&self, asked: &Asked<'_>) -> u64 {
         let bytes = asked.area.bytes;
         if bytes == 0 || self.try_area(asked) { 0 } else { bytes }
@@ -377,19 +406,15 @@ impl<P: Platform> Manager<P> {
             moving.set_aside(name, BlockRange { start, end }, &mut bits)
         };
         let Some(within) = area.within else {
-            let mut request = ContiguousRequest { node, align, ..ContiguousRequest::new(pages) };
-            while let Ok(found) = moving.find_contiguous(&request) {
-                match at(BlockNumber::containing(found.start)) {
-                    Ok(_) => return true,
-                    // What another area lends is as free as anything else.
-                    Err(AreaError::Overlaps(other)) => {
-                        let Some((_, taken, _)) = moving.area(other) else { return false };
-                        request.max_address = taken.start.address();
-                    }
-                    Err(_) => return false,
-                }
-            }
-            return false;
+            let request = ContiguousRequest { node, align, ..ContiguousRequest::new(pages) };
+            // What another area lends is as free as anything else.
+            let others: [_; MOST_AREAS] = core::array::from_fn(|number| {
+                moving.area(number).map_or(PfnRange::default(), |(_, taken, _)| taken)
+            });
+            let is_taken =
+                |block: BlockNumber| others.iter().any(|other| other.contains(block.start()));
+            let found = moving.find_avoiding(&request, &is_taken);
+            return found.is_ok_and(|found| at(BlockNumber::containing(found.start)).is_ok());
         };
         let block_bytes = PAGES_PER_BLOCK * PAGE_SIZE;
         let first = within.start.div_ceil(block_bytes);

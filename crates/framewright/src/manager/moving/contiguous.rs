@@ -112,9 +112,18 @@ impl<P: Platform> Moving<'_, P> {
     /// # Errors
     /// [`ContiguousError`].
     pub fn find_contiguous(self, request: &ContiguousRequest) -> Result<PfnRange, ContiguousError> {
+        self.find_avoiding(request, &|_| false)
+    }
+
+    /// [`find_contiguous`](Self::find_contiguous) without blocks that are `avoided`.
+    pub(super) fn find_avoiding(
+        self,
+        request: &ContiguousRequest,
+        avoided: &dyn Fn(BlockNumber) -> bool,
+    ) -> Result<PfnRange, ContiguousError> {
         let search = self.search_of(request)?;
         let mut zones = self.zones_for(&search);
-        let found = zones.find_map(|parts| self.cheapest(parts, request, &Avoid::NONE));
+        let found = zones.find_map(|parts| self.cheapest(parts, request, avoided));
         found.map(|found| found.range).ok_or(ContiguousError::NoPlace { pages: request.pages })
     }
 
@@ -148,7 +157,8 @@ impl<P: Platform> Moving<'_, P> {
         for parts in self.zones_for(&search) {
             let mut avoid = Avoid::NONE;
             for _ in 0..ATTEMPTS {
-                let Some(found) = self.cheapest(parts, request, &avoid) else { break };
+                let avoided = |block| avoid.has(block);
+                let Some(found) = self.cheapest(parts, request, &avoided) else { break };
                 if !core::mem::take(&mut is_first) && !budget.allows(self.manager.platform, 0) {
                     return Err(last);
                 }
@@ -186,13 +196,13 @@ impl<P: Platform> Moving<'_, P> {
         self,
         parts: &'static [Zone],
         request: &ContiguousRequest,
-        avoid: &Avoid,
+        avoided: &dyn Fn(BlockNumber) -> bool,
     ) -> Option<Candidate> {
         // What is free is told by the heads then.
         parts.iter().for_each(|part| part.give_up_spare(self.manager.platform));
         // What is moved must find room outside of the place.
         let free: u64 = parts.iter().map(Zone::free_pages).sum();
-        cheapest_in(parts, request, &|block| avoid.has(block)).filter(|found| {
+        cheapest_in(parts, request, avoided).filter(|found| {
             let inside = found.range.pages().saturating_sub(found.to_move);
             found.to_move <= free.saturating_sub(inside)
         })
