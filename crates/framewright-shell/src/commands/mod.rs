@@ -81,7 +81,7 @@ const ALL: &[Entry] = &[
     (
         Builtin::Contig,
         "contig",
-        "SIZE [align=ORDER] [node=N] [zone=NAME] [below=ADDRESS]",
+        "SIZE [align=ORDER] [node=N] [zone=NAME] [below=ADDRESS] [type=NAME]",
         "allocate SIZE in one run, moving what is in the way, and keep it under a handle",
     ),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),

@@ -183,9 +183,11 @@ pub(super) fn contig<P: Platform, H: Host>(
             Some(("below", value)) => {
                 request.max_address = arguments::number("below", value, io)?;
             }
+            Some(("type", value)) => request.migrate_type = arguments::migrate_type(value, io)?,
             _ => {
                 return Err(io.wrong(format_args!(
-                    "{option}: after the size come align=ORDER, node=N, zone=NAME, below=ADDRESS"
+                    "{option}: after the size come align=ORDER, node=N, zone=NAME, \
+                     below=ADDRESS, type=NAME"
                 )));
             }
         }

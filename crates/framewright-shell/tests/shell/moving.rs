@@ -201,6 +201,7 @@ fn wrong_calls_say_why_and_change_nothing() {
         ("contig 0", 1, "0 pages"),
         ("contig 4M align=19", 2, "align is 0 to 18"),
         ("contig 4M colour=red", 2, "after the size come align=ORDER"),
+        ("contig 4M type=CMA", 2, "type is Unmovable, Movable or Reclaimable, not \"CMA\""),
         ("contig 4M node=7", 1, "there is no node 7"),
         ("contig 200M", 1, "no zone has 51200 pages in one run"),
         ("contig 1T", 1, "no zone has"),
@@ -208,7 +209,8 @@ fn wrong_calls_say_why_and_change_nothing() {
         let (found, out, errors) = bench.run(text);
         assert!(found == status && errors.contains(expected), "{text}: {found}, {out}{errors}");
     }
-    let out = bench.says("contig 6M align=10 node=1 below=0x101000000; contig 1M zone=DMA32");
+    let out = bench
+        .says("contig 6M align=10 node=1 below=0x101000000; contig 1M zone=DMA32 type=Movable");
     assert!(out[0].starts_with("1: 1536 pages, 6 MiB, at 0x100"), "{}", out[0]);
     assert!(out[1].starts_with("2: 256 pages, 1 MiB, at 0x"), "{}", out[1]);
 }

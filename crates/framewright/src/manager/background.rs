@@ -83,8 +83,14 @@ impl<P: Platform> Pressure<'_, P> {
             let pages: u64 = zones
                 .map(|zone| {
                     let high = zone.watermarks().high_pages;
-                    let kept = if has_graded { 0 } else { zone.graded_free_pages() };
-                    let free = zone.free_pages().saturating_sub(kept);
+                    if has_graded {
+                        return high.saturating_sub(zone.free_pages() + zone.deferred_pages());
+                    }
+                    // Where all but that much is kept for others, nothing that is freed helps.
+                    if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {
+                        return 0;
+                    }
+                    let free = zone.free_pages().saturating_sub(zone.graded_free_pages());
                     high.saturating_sub(free + zone.deferred_pages())
                 })
                 .sum();

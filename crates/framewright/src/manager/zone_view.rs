@@ -162,6 +162,11 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.sum(Zone::graded_pages)
     }
 
+    /// Frames of all blocks with a grade.
+    pub(crate) fn most_graded_pages(&self) -> u64 {
+        self.parts.iter().map(|part| part.most_graded_pages(self.platform)).sum()
+    }
+
     /// Frames of whole free blocks of a grade.
     #[must_use]
     pub fn free_block_pages_of(&self, grade: Grade) -> u64 {

@@ -24,7 +24,7 @@ use crate::block::table::{HeadIn, blocks_of};
 use crate::block::{BlockState, MigrateType, State};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, Pfn, PfnRange};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
 
 /// Who may have the memory of a block.
@@ -111,6 +111,13 @@ impl Zone {
             }
         }
         memory
+    }
+
+    /// Frames of all blocks with a grade, those among them that are no memory included.
+    pub(crate) fn most_graded_pages<P: Platform>(&self, platform: &P) -> u64 {
+        let blocks = self.read(platform).buddy.blocks_of_type();
+        let of = |grade: Grade| u64::from(blocks[grade.migrate_type() as usize]);
+        (of(Grade::MovableOnly) + of(Grade::Removable)) * PAGES_PER_BLOCK
     }
 
     /// Free frames of whole blocks of a grade.

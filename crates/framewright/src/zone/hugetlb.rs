@@ -300,10 +300,14 @@ impl Zone {
         fits
     }
 
-    /// Whether the free page at `index` may be handed out or divided: neither isolated nor with a
-    /// memory error.
+    /// Whether the free page at `index` may be handed out: neither isolated nor with an error.
     pub(crate) fn is_good_in_pool(&self, index: u32) -> bool {
         !self.table.state(index).has(BlockState::ISOLATED | BlockState::POISONED)
+    }
+
+    /// Whether it may be divided, too: it is no area's.
+    pub(crate) fn is_divisible_in_pool(&self, index: u32) -> bool {
+        self.is_good_in_pool(index) && !self.table.state(index).is_graded()
     }
 
     /// Pages of pools by order, 9 first, counted from the table, some heads under each hold of the

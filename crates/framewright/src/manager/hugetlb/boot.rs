@@ -244,7 +244,8 @@ pub(crate) fn choose_boot_pages<P: Platform>(
         })
     });
     for size in PoolSize::ALL.into_iter().rev() {
-        if size.is_gigantic() && words.cma_only {
+        // Areas are made later, and such pages come from them first.
+        if size.is_gigantic() && (words.cma_only || words.cma.total_bytes != 0) {
             continue;
         }
         let requested = words.requested(size);

@@ -13,6 +13,18 @@ use crate::units::{NodeId, PfnRange};
 use crate::zone::Zone;
 use core::panic::Location;
 
+/// Gives pages back when a mover panics, where that does not end everything.
+struct GiveBack<'t, 'm, P: Platform> {
+    pool: Pool<'m, P>,
+    taken: &'t mut Taken,
+}
+
+impl<P: Platform> Drop for GiveBack<'_, '_, P> {
+    fn drop(&mut self) {
+        self.pool.give_back(self.taken);
+    }
+}
+
 impl<P: Platform> Pool<'_, P> {
     /// Whether pages come from areas alone.
     pub(super) const fn is_area_only(&self) -> bool {
@@ -30,6 +42,12 @@ impl<P: Platform> Pool<'_, P> {
 
     /// Takes pages of a node's area until `taken` has `most`, moving what is lent there.
     pub(super) fn take_from_area(&self, taken: &mut Taken, node: NodeId, most: u64) {
+        let unwinding = GiveBack { pool: *self, taken };
+        self.take_of_area(unwinding.taken, node, most);
+        core::mem::forget(unwinding);
+    }
+
+    fn take_of_area(&self, taken: &mut Taken, node: NodeId, most: u64) {
         let Some(number) = self.area(node) else { return };
         let (moving, order) = (self.manager.moving(), self.size.order());
         while taken.pages() < most {

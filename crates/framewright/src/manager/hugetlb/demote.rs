@@ -76,8 +76,8 @@ impl<P: Platform> Pool<'_, P> {
                 demoted += 1;
             }
         }
-        // Nodes whose free pages are isolated or have errors gave less than their share: the others
-        // may have more.
+        // Nodes whose free pages are isolated, have errors or are an area's gave less than their
+        // share: the others may have more.
         for node in nodes.nodes() {
             while demoted < pages && self.demote_page(smaller, node) {
                 demoted += 1;
@@ -126,7 +126,7 @@ impl<P: Platform> Pool<'_, P> {
     /// whether it was reported stands beside it.
     fn take_for_demotion(&self, slot: usize, zone: &Zone) -> Option<(u32, bool)> {
         let size = self.size;
-        let good = |index| zone.is_good_in_pool(index);
+        let good = |index| zone.is_divisible_in_pool(index);
         let mut search = None;
         loop {
             let mut accounting = self.accounting();

@@ -10,6 +10,7 @@ use crate::manager::facets::Hugetlb;
 use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::PoolSize;
 
 /// Pages may be on their way while this lives. Made before pages leave a zone or a list, dropped
 /// when they are in the other and no lock is held.
@@ -51,6 +52,14 @@ pub(super) struct Resizing<'a, P: Platform> {
 
 impl<P: Platform> Drop for Resizing<'_, P> {
     fn drop(&mut self) {
+        if let Some(Moving(manager)) = &self.moving {
+            // So it is already, but where a mover panicked and this is unwinding.
+            let mut accounting = manager.hugetlb().accounting();
+            for size in PoolSize::ALL {
+                let counts = accounting.counts_mut(size);
+                counts.target = counts.all.persistent();
+            }
+        }
         self.moving = None;
         // Release pairs with the Acquire in `start_resizing`.
         self.resizer.store(0, Ordering::Release);

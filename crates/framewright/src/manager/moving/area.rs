@@ -49,6 +49,31 @@ struct Asked<'a> {
     align: Order,
 }
 
+/// A request on its way. When it ends, also by a mover that panics, the area knows.
+struct Attempt<'m, P: Platform> {
+    moving: Moving<'m, P>,
+    number: usize,
+    pages: u64,
+    /// Marked as handed out.
+    run: Option<PfnRange>,
+    is_given: bool,
+}
+
+impl<P: Platform> Drop for Attempt<'_, P> {
+    fn drop(&mut self) {
+        // It was there when this began, and is for ever.
+        let _ = self.moving.with_area(self.number, |area| {
+            area.vacating -= 1;
+            if self.is_given {
+                area.counts.success_pages += self.pages;
+            } else {
+                area.counts.fail_pages += self.pages;
+                self.run.into_iter().for_each(|run| area.mark(run, false));
+            }
+        });
+    }
+}
+
 /// Why an area does not do what it was asked for. Nothing has changed, but for what was moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AreaError {
@@ -227,10 +252,11 @@ impl<'m, P: Platform> Moving<'m, P> {
         }
         let wanted = Wanted { number, pages, align, budget };
         self.with_area(number, |area| area.vacating += 1)?;
+        let mut attempt = Attempt { moving: self, number, pages, run: None, is_given: false };
         let mut result = Err(AreaError::NoRun { pages });
         for _ in 0..MOST_PASSES {
             let alone = self.with_area(number, |area| area.vacating == 1)?;
-            result = self.look_once(&wanted);
+            result = self.look_once(&wanted, &mut attempt.run);
             // Whoever has a block isolated is done with it soon, if he is here for the same.
             let is_busy = matches!(
                 result,
@@ -243,20 +269,19 @@ impl<'m, P: Platform> Moving<'m, P> {
             }
             self.manager.platform.relax();
         }
-        self.with_area(number, |area| {
-            area.vacating -= 1;
-            match result {
-                Ok(_) => area.counts.success_pages += pages,
-                Err(_) => area.counts.fail_pages += pages,
-            }
-        })?;
+        attempt.is_given = result.is_ok();
         result
     }
 
     /// Looks at each place of an area once, from the lowest on. Those of which a block is isolated
-    /// are passed by; where there is no other, one of them is the error.
+    /// are passed by; where there is no other, one of them is the error. `marked` is the place that
+    /// is marked as handed out.
     #[track_caller]
-    fn look_once(self, wanted: &Wanted) -> Result<PfnRange, AreaError> {
+    fn look_once(
+        self,
+        wanted: &Wanted,
+        marked: &mut Option<PfnRange>,
+    ) -> Result<PfnRange, AreaError> {
         let &Wanted { number, pages, align, budget } = wanted;
         let mut nothing = AreaError::NoRun { pages };
         let mut from = Pfn(0);
@@ -266,11 +291,13 @@ impl<'m, P: Platform> Moving<'m, P> {
                 run.into_iter().for_each(|run| area.mark(run, true));
                 run
             })?;
+            *marked = run;
             let Some(run) = run else { return Err(nothing) };
             let error = match self.allocate_range(run, budget) {
                 Ok(run) => return Ok(run),
                 Err(error) => error,
             };
+            *marked = None;
             self.with_area(number, |area| area.mark(run, false))?;
             let next = run.start.add(align.pages());
             from = match error {

@@ -67,7 +67,8 @@ pub struct MoveFailed;
 /// the run is as it was.
 ///
 /// One that panics leaves what it has begun, and what it moved of the same block just before, as
-/// they are: those frames stay allocated. Blocks come back into circulation.
+/// they are: those frames stay allocated. Blocks come back into circulation, and what an area or a
+/// pool had got for the request goes back.
 ///
 /// It may allocate and free. What it does takes place inside the caller's budget, which is looked
 /// at between runs only.
