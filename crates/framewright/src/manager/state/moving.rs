@@ -91,7 +91,9 @@ pub unsafe trait Mover: Sync {
     fn occupant(&self, pfn: Pfn) -> Occupant;
 
     /// A move of a run that [`occupant`](Self::occupant) named begins: its users are stopped from
-    /// writing to it, at the latest when [`settle`](Self::settle) returns, or it is refused.
+    /// writing to it, at the latest when [`settle`](Self::settle) returns, or it is refused. It
+    /// does not wait for a run that is in another move, but says [`NotNow::Busy`]: up to 32 runs
+    /// are begun before the first is moved, and others may have begun theirs.
     ///
     /// # Errors
     /// [`NotNow`]; nothing has changed.
