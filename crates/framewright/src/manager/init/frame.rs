@@ -68,7 +68,7 @@ impl Frame {
         let mut free_runs = 0;
         memory.early.for_each_free(&mut |_, _| free_runs += 1);
         let partials = 2 * (free_runs + plan.parts + nodes + 3) + plan.parts * Partials::ROOM;
-        let windows = parameters.hotplug_windows as usize;
+        let windows = parameters.hotplug.windows as usize;
         let zones = plan.parts + windows;
         // Each run of memory begins and ends in a block that may be memory in part.
         let present = 2 * memory.early.runs().count();
