@@ -36,6 +36,7 @@ mod isolation;
 mod largest;
 mod moving;
 mod moving_hammer;
+mod moving_turns;
 mod owned;
 mod pages;
 mod parts;
