@@ -22,6 +22,7 @@ mod cached_requests;
 mod cases;
 mod compaction;
 mod cpus;
+mod cpus_gone;
 mod deferred;
 mod deferred_merge;
 mod eager;

@@ -36,6 +36,7 @@ use crate::memblock::Memblock;
 use crate::page::Descriptors;
 use crate::parameters::Policy;
 use crate::platform::Platform;
+use crate::sync::table_atomic::AtomicBool;
 use crate::sync::table_atomic::AtomicU64;
 use crate::sync::{Readers, SpinLock};
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
@@ -131,6 +132,7 @@ impl<P: Platform> Manager<P> {
             caches,
             sole: same.and_then(|zone| zones.get(zone)),
             is_divided: zones.iter().any(|zone| zone.parts() != 1),
+            changing_cpus: AtomicBool::new(false),
             pressure: PressureState::new(aids.watch()),
             numa: NumaSettings::new(DRAM_TIER),
             debug,

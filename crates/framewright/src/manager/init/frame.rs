@@ -7,7 +7,7 @@ use crate::manager::init::plan::{Plan, for_each_segment};
 use crate::manager::state::pools::Pools;
 use crate::manager::state::{Node, ZoneSlots};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Limits, Near, Partial};
+use crate::page::{CpuCache, Near, Partial};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::sync::Readers;
@@ -100,7 +100,7 @@ impl Frame {
             parts: carver.values(nodes, |_| Part::None),
             pools: Pools::carve(&mut carver, plan.parts, nodes, parameters),
             caches: carver.values(platform.cpus() as usize, |_| {
-                CpuCache::new(usize::MAX, [Near::NONE; 2], 1, &Limits::NONE)
+                CpuCache::new(usize::MAX, [Near::NONE; 2], 0, 1)
             }),
         })
     }

@@ -24,6 +24,7 @@ use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::sync::SpinLock;
+use crate::sync::table_atomic::AtomicBool;
 use crate::units::{NodeId, PfnRange};
 use crate::vmemmap::VmemmapFallback;
 use crate::vmemmap_space::BlockNumber;
@@ -86,6 +87,8 @@ pub struct Manager<P: Platform> {
     pub(crate) sole: Option<&'static Zone>,
     /// Whether any zone has several parts.
     pub(crate) is_divided: bool,
+    /// A call says that a CPU comes or goes.
+    pub(crate) changing_cpus: AtomicBool,
     pub(crate) pressure: PressureState,
     pub(crate) numa: NumaSettings,
     pub(crate) debug: DebugState,
