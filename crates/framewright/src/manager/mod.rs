@@ -52,6 +52,7 @@
 mod alloc;
 mod background;
 mod bulk;
+mod cpus;
 mod debug;
 mod facets;
 mod hotplug;
@@ -81,8 +82,10 @@ mod zone_view;
 
 pub use crate::vmemmap::VmemmapFallback;
 pub use background::BackgroundShortage;
+pub use cpus::CpuError;
 pub use facets::{
-    Caches, Debugging, Hugetlb, Isolation, Moving, Numa, Pressure, References, Sysctl, Vmemmap,
+    Caches, Cpus, Debugging, Hugetlb, Isolation, Moving, Numa, Pressure, References, Sysctl,
+    Vmemmap,
 };
 pub use hotplug::{
     Added, GroupError, Hotplug, HotplugError, ReleaseError, Released, Removal, Removed, Shares,

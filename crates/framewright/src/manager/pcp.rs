@@ -270,7 +270,7 @@ impl<P: Platform> Manager<P> {
         }
         let parts = self.parts(zone.id());
         let managed_pages: u64 = parts.iter().map(Zone::managed_pages).sum();
-        let most = cache.limits().1.saturating_mul(u64::from(cache.sharers));
+        let most = cache.limits().1.saturating_mul(u64::from(cache.sharers()));
         if most <= managed_pages / 8 {
             let hull = self.isolations.lock(self.platform).hull;
             cache.keep_away(kept(range_of(parts.iter()), hull));

@@ -227,7 +227,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Takes about as much out of a cache as goes back together at other times.
-    fn drain_some(&self, cache: &CpuCache) -> Result<u64, FreeError> {
+    pub(super) fn drain_some(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         cache.begin_small();
         let (mut drained, mut left) = (Ok(0), MOST_RETURNED);
         for order in CpuCache::orders() {
@@ -295,7 +295,10 @@ fn whole_blocks(runs: &[Runs], count: usize) -> usize {
 }
 
 /// The sum, or the first error.
-fn join(one: Result<u64, FreeError>, other: Result<u64, FreeError>) -> Result<u64, FreeError> {
+pub(super) fn join(
+    one: Result<u64, FreeError>,
+    other: Result<u64, FreeError>,
+) -> Result<u64, FreeError> {
     Ok(one? + other?)
 }
 

@@ -146,6 +146,7 @@ impl<P: Platform> Manager<P> {
                 table_bytes: AtomicU64::new(0),
                 released_pages: AtomicU64::new(0),
             },
+            changing_cpus: AtomicBool::new(false),
             pressure: PressureState::new(aids.watch()),
             numa: NumaSettings::new(DRAM_TIER),
             debug,
