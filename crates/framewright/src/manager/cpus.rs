@@ -156,7 +156,7 @@ impl<'m, P: Platform> Cpus<'m, P> {
     }
 
     fn node_of(self, cache: &CpuCache) -> Option<NodeId> {
-        self.manager.zones().get(cache.zone).map(|zone| zone.id().node)
+        self.manager.zones().get(cache.zone()).map(|zone| zone.id().node)
     }
 
     fn online_on(self, wanted: &dyn Fn(&CpuCache) -> bool) -> u32 {
@@ -175,7 +175,7 @@ impl<'m, P: Platform> Cpus<'m, P> {
             if self.node_of(cache) != node {
                 return;
             }
-            let share_pages = cache.home_pages / u64::from(sharers);
+            let share_pages = cache.home_pages() / u64::from(sharers);
             let limits = if cache.is_offline() || node.is_none() {
                 Limits::NONE
             } else {

@@ -92,7 +92,7 @@ impl<P: Platform> Manager<P> {
 
     /// Gives runs back to their zones. All that can go back do; the first that cannot is the error.
     fn return_runs(&self, cache: &CpuCache, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
-        let Some(home) = self.zones().get(cache.zone) else { return Ok(()) };
+        let Some(home) = self.zones().get(cache.zone()) else { return Ok(()) };
         if batch.iter().all(|entry| home.pfn_range().contains(entry.base)) {
             return self.return_to(home, order, batch);
         }

@@ -31,7 +31,7 @@ use super::near::{self, Bounds, Kept, LOTS, Lot, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
 use crate::block::MigrateType;
-use crate::sync::table_atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Exclusive, Ownership};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 
@@ -69,7 +69,7 @@ pub(crate) struct CpuCache {
     /// Movable whole blocks that it keeps usually, and while they come or go in bulk.
     blocks: [AtomicU32; 2],
     /// Which of the manager's zones is asked first.
-    pub(crate) zone: usize,
+    zone: AtomicUsize,
     /// The frames that are kept: that zone's, and those of its node's other one.
     kept: [Kept; 2],
     /// While that node has no memory left, frames of another (`away`).
@@ -79,7 +79,7 @@ pub(crate) struct CpuCache {
     /// Of `stacks`. None is empty that is in use.
     entries: [Word; ENTRIES],
     /// What the zones manage that it keeps frames of, of which each CPU has its share.
-    pub(crate) home_pages: u64,
+    home_pages: AtomicU64,
     /// So many CPUs keep frames of its first zone's node, this one included.
     sharers: AtomicU32,
     /// Its CPU is not there. Changed by one at a time; a guess to others.
@@ -97,8 +97,8 @@ impl CpuCache {
             batch: AtomicU32::new(1),
             flow: AtomicU32::new(0),
             blocks: limits.blocks().map(AtomicU32::new),
-            zone,
-            home_pages,
+            zone: AtomicUsize::new(zone),
+            home_pages: AtomicU64::new(home_pages),
             sharers: AtomicU32::new(sharers),
             offline: AtomicBool::new(false),
             kept: near.map(Kept::new),
@@ -107,6 +107,27 @@ impl CpuCache {
             odd: OddRuns::new(limits.odd_pages),
             entries: core::array::from_fn(|_| Word::empty()),
         }
+    }
+
+    /// Which of the manager's zones is asked first.
+    #[inline]
+    pub(crate) fn zone(&self) -> usize {
+        self.zone.load(Ordering::Relaxed)
+    }
+
+    /// What the zones manage that it keeps frames of.
+    pub(crate) fn home_pages(&self) -> u64 {
+        self.home_pages.load(Ordering::Relaxed)
+    }
+
+    /// Keeps frames of other zones from now on: as [`new`](Self::new) has them. For whoever has the
+    /// cache, while nothing is in it.
+    pub(crate) fn settle(&self, zone: usize, near: [Near; 2], home_pages: u64) {
+        self.contents.touch();
+        self.zone.store(zone, Ordering::Relaxed);
+        self.home_pages.store(home_pages, Ordering::Relaxed);
+        self.kept.iter().zip(near).for_each(|(kept, near)| kept.replace(near));
+        self.come_home();
     }
 
     /// Whether its CPU is not there.

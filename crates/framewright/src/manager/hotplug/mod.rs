@@ -19,6 +19,7 @@
 
 mod add;
 mod error;
+mod homes;
 mod policy;
 mod release;
 mod remove;
@@ -226,6 +227,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         tunables.follow(manager.zones(), manager.platform);
         tunables.apply(manager.zones());
         drop(tunables);
+        manager.settle_caches();
         manager.pressure.epoch.note_free();
     }
 }

@@ -116,8 +116,8 @@ impl<P: Platform> Manager<P> {
         let without_vmemmap = pools.boot_pages.blocks();
         let same = caches
             .first()
-            .map(|cache| cache.zone)
-            .filter(|&zone| caches.iter().all(|cache| cache.zone == zone));
+            .map(|cache| cache.zone())
+            .filter(|&zone| caches.iter().all(|cache| cache.zone() == zone));
         let is_divided = zones.iter().any(|zone| zone.parts() != 1);
         let first_window = zones.len();
         zone_list.begin(zones);
