@@ -35,6 +35,7 @@ pub mod paging;
 pub mod reporting;
 pub mod stepped;
 pub mod traffic;
+mod virtio;
 
 pub use careful::{CAREFUL, careful};
 pub use contract::{VmemmapSpaceFixture, vmemmap_space_contract};

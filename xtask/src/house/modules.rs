@@ -61,9 +61,10 @@ const CORE: &[&str] = &[
     "adapters",
 ];
 
-const CRATES: [Rules; 13] = [
+const CRATES: [Rules; 14] = [
     Rules { order: CORE, ..Rules::of("crates/framewright/src") },
     Rules::of("crates/framewright-jobs/src"),
+    Rules::of("crates/framewright-virtio/src"),
     Rules::of("crates/framewright-balloon/src"),
     Rules::of("crates/framewright-hosted/src"),
     Rules::of("crates/framewright-arch/src"),
