@@ -65,7 +65,14 @@ impl<'a> Attempts<'a> {
         }
         let version = run::version(Duration::from_secs(target.timeout))?;
         let image = guest_image::provide(&Package::GUEST)?;
-        Ok(Self { target, machine, image, version, _monitor: monitor, accelerator: Cell::new(Accelerator::Tcg) })
+        Ok(Self {
+            target,
+            machine,
+            image,
+            version,
+            _monitor: monitor,
+            accelerator: Cell::new(Accelerator::Tcg),
+        })
     }
 
     /// Runs the guest with `words` behind the user's own, by KVM where that works.

@@ -144,9 +144,9 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
     pub fn fault(&self) -> Option<DeviceFault> {
         match self.state {
             State::Running => None,
-            State::Faulty(fault)
-            | State::Resetting(Some(fault))
-            | State::Stopped(Some(fault)) => Some(fault),
+            State::Faulty(fault) | State::Resetting(Some(fault)) | State::Stopped(Some(fault)) => {
+                Some(fault)
+            }
             State::Resetting(None) => Some(DeviceFault::Resetting),
             State::Stopped(None) => Some(DeviceFault::Stopped),
         }
@@ -334,8 +334,7 @@ impl<H: PrivateMemory, T: Transport> Drop for VirtioMem<H, T> {
 
 /// Agrees with a device that has been reset on features.
 fn negotiate<T: Transport>(transport: &mut T) -> Result<Features, StartError> {
-    let agreed =
-        virtio::agree(transport, |offered| Features::from_bits_truncate(offered).bits())?;
+    let agreed = virtio::agree(transport, |offered| Features::from_bits_truncate(offered).bits())?;
     Ok(Features::from_bits_truncate(agreed))
 }
 

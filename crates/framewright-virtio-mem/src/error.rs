@@ -154,7 +154,9 @@ impl From<HandshakeError> for StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotVirtioMem(kind) => write!(f, "the virtio device is no virtio-mem but {kind:?}"),
+            Self::NotVirtioMem(kind) => {
+                write!(f, "the virtio device is no virtio-mem but {kind:?}")
+            }
             Self::Handshake(error) => write!(f, "the virtio-mem device {error}"),
             Self::ResetPending => f.write_str("the virtio-mem device does not complete its reset"),
             Self::MissingQueue => {
@@ -183,9 +185,7 @@ impl fmt::Display for StartError {
             Self::TooLarge { units } => {
                 write!(f, "the region of the virtio-mem device has {units} units, too many")
             }
-            Self::Changed => {
-                f.write_str("the virtio-mem device is another than before its reset")
-            }
+            Self::Changed => f.write_str("the virtio-mem device is another than before its reset"),
             Self::Broken(fault) => write!(f, "not started again after this: {fault}"),
             Self::OutOfMemory => f.write_str("no memory for the queue of the virtio-mem device"),
         }

@@ -8,5 +8,5 @@ mod transport;
 
 pub use hal::FakeHal;
 pub use line::{Line, Turn};
-pub use ring::{Chain, DeviceRing, load_u8};
+pub use ring::{Chain, DeviceRing, Piece, load_u8};
 pub use transport::{FakeTransport, Side};

@@ -1,6 +1,6 @@
 //! The state of the device, and what it does.
 
-use crate::virtio::{Chain, DeviceRing, FakeHal, Line, Side, Turn, load_u8};
+use crate::virtio::{Chain, DeviceRing, FakeHal, Line, Piece, Side, Turn, load_u8};
 use std::collections::{BTreeSet, VecDeque};
 use virtio_drivers::transport::DeviceType;
 
@@ -129,6 +129,8 @@ pub struct Device {
     waiting: VecDeque<Chain>,
     /// What is waiting will never be answered.
     is_lost: bool,
+    /// Where the driver wants the latest answer.
+    answer_at: Option<Piece>,
     /// Numbers of blocks.
     pub plugged: BTreeSet<u64>,
     pub asked: Vec<Asked>,
@@ -149,6 +151,7 @@ impl Device {
             configuration: [0; CONFIGURATION_BYTES],
             waiting: VecDeque::new(),
             is_lost: false,
+            answer_at: None,
             plugged: BTreeSet::new(),
             asked: Vec::new(),
         };
@@ -199,6 +202,7 @@ impl Device {
             assert!(!asked.writable && asked.bytes == 24, "{asked:?}");
             assert!(answer.writable && answer.bytes == 10, "{answer:?}");
             FakeHal::set_device_s(asked.address, true);
+            self.answer_at = Some(*answer);
             self.waiting.push_back(chain);
             assert_eq!(self.waiting.len(), 1, "more than one request at a time");
         }
@@ -263,6 +267,15 @@ impl Device {
         }
         self.line.interrupts |= 1;
         true
+    }
+
+    /// Answers whatever the driver has asked, if anything, with these numbers.
+    pub fn forge(&mut self, descriptor: u32, written: u32, answer: u16, state: u16) {
+        if let (Some(ring), Some(at)) = (self.line.rings.get_mut(&0), self.answer_at) {
+            DeviceRing::write(at, &answer.to_le_bytes());
+            DeviceRing::write(Piece { address: at.address + 8, ..at }, &state.to_le_bytes());
+            ring.put(descriptor, written);
+        }
     }
 
     /// What is asked, and which blocks it is about, if they are all there.
@@ -377,8 +390,8 @@ impl Side for Device {
     fn read_configuration(&mut self, offset: usize, bytes: &mut [u8]) -> bool {
         assert!(bytes.len() <= 4 && offset.is_multiple_of(bytes.len()), "{bytes:?} at {offset}");
         assert!(offset != NODE || self.line.driver_features & 1 != 0, "a node without ACPI_PXM");
-        let field = self.configuration[..self.offer.configuration_bytes]
-            .get(offset..offset + bytes.len());
+        let field =
+            self.configuration[..self.offer.configuration_bytes].get(offset..offset + bytes.len());
         field.is_some_and(|field| {
             bytes.copy_from_slice(field);
             true

@@ -172,6 +172,12 @@ impl FakeVirtioMem {
         self.device().is_hostile = true;
     }
 
+    /// Returns a descriptor with so many bytes, this answer and this state, whatever the driver has
+    /// asked.
+    pub fn forge(&self, descriptor: u32, written: u32, answer: u16, state: u16) {
+        self.device().forge(descriptor, written, answer, state);
+    }
+
     /// Overwrites every byte of the driver's memory that devices can reach with what `random`
     /// gives.
     pub fn overwrite(&self, random: &mut dyn FnMut() -> u16) {

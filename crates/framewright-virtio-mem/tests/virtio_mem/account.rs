@@ -1,8 +1,6 @@
 //! The form of requests, and what the driver believes of the device's account.
 
-use crate::common::{
-    BLOCK, GIB, Memory, START, WithMemory as _, nothing_is_left, settle, start,
-};
+use crate::common::{BLOCK, GIB, Memory, START, WithMemory as _, nothing_is_left, settle, start};
 use framewright_testkit::virtio_mem::{Asked, FakeVirtioMem, Reply};
 use framewright_virtio_mem::{DeviceFault, RingFault, Rule, StartError};
 

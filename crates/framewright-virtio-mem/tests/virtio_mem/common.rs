@@ -112,7 +112,9 @@ impl Memory {
         for (&unit, &what) in &self.units {
             run = match run {
                 _ if !may_go(what) => None,
-                Some((start, size)) if start + size == unit => Some((start, size + self.unit_bytes)),
+                Some((start, size)) if start + size == unit => {
+                    Some((start, size + self.unit_bytes))
+                }
                 _ => Some((unit, self.unit_bytes)),
             };
             if let Some((start, size)) = run
@@ -151,9 +153,8 @@ unsafe impl PluggableMemory for Memory {
             return Removal::Run { start_bytes, size_bytes };
         }
         let free = self.largest(most, |what| what == Use::Free);
-        let movable = || {
-            self.can_move.then(|| self.largest(most, |what| what == Use::Movable)).flatten()
-        };
+        let movable =
+            || self.can_move.then(|| self.largest(most, |what| what == Use::Movable)).flatten();
         let Some((start_bytes, size_bytes)) = free.or_else(movable) else {
             return Removal::Nothing { obstacles: self.units.len() as u64 };
         };

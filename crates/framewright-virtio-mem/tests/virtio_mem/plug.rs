@@ -100,12 +100,8 @@ fn long_runs_are_as_long_as_requests_can_name() {
 #[test]
 fn memory_comes_by_the_adopters_grain() {
     // Blocks of 1 MiB, the region begins and ends in the middle of a grain.
-    let offer = Offer {
-        block_bytes: MIB,
-        address: START + MIB,
-        region_bytes: 16 * MIB,
-        ..Offer::USUAL
-    };
+    let offer =
+        Offer { block_bytes: MIB, address: START + MIB, region_bytes: 16 * MIB, ..Offer::USUAL };
     let host = FakeVirtioMem::offering(offer);
     let (mut device, mut memory) = well(&host);
     assert_eq!(device.unit_bytes(), 2 * MIB);
@@ -119,11 +115,7 @@ fn memory_comes_by_the_adopters_grain() {
     settle(&mut device, &mut memory, 0);
     assert_eq!(
         requests(&host),
-        [
-            (PLUG, START + 2 * MIB, 4),
-            (PLUG, START + 6 * MIB, 10),
-            (UNPLUG, START + 4 * MIB, 12)
-        ]
+        [(PLUG, START + 2 * MIB, 4), (PLUG, START + 6 * MIB, 10), (UNPLUG, START + 4 * MIB, 12)]
     );
     // Larger blocks than the grain.
     let host = FakeVirtioMem::offering(Offer { block_bytes: 8 * MIB, ..Offer::USUAL });
@@ -264,10 +256,7 @@ fn a_wish_that_falls_after_memory_was_plugged_shrinks_it() {
     host.set_requested(GIB);
     host.set_answers(Answers::AtOnce);
     assert!(settle(&mut device, &mut memory, 0).is_settled());
-    assert_eq!(
-        requests(&host),
-        [(PLUG, 1 << 40, 65535), (UNPLUG, (1 << 40) + GIB, 65535 - 512)]
-    );
+    assert_eq!(requests(&host), [(PLUG, 1 << 40, 65535), (UNPLUG, (1 << 40) + GIB, 65535 - 512)]);
 }
 
 #[test]

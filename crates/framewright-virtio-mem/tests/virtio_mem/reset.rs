@@ -44,10 +44,11 @@ fn the_device_is_asked_what_came_of_a_plug() {
         assert!(settle(&mut device, &mut memory, 0).is_settled());
         assert_eq!(memory.bytes(), 8 * BLOCK);
         let again = if was_done { 1 } else { 2 };
-        assert_eq!(requests(&host)[..2], [[(PLUG, START, 8), (STATE, START, 8)], [
-            (STATE, START, 8),
-            (PLUG, START, 8)
-        ]][again - 1]);
+        assert_eq!(
+            requests(&host)[..2],
+            [[(PLUG, START, 8), (STATE, START, 8)], [(STATE, START, 8), (PLUG, START, 8)]]
+                [again - 1]
+        );
         assert_eq!(requests(&host).len(), 2);
     }
 }

@@ -98,10 +98,7 @@ fn what_no_device_may_say_is_refused_with_a_message() {
         saying(&|host| host.say_plugged(4 * GIB)),
         StartError::Rule(Rule::Plugged { plugged_bytes: 4 * GIB, region_bytes: 2 * GIB })
     );
-    assert_eq!(
-        saying(&|host| host.say_usable(4096)),
-        StartError::Rule(unaligned(4096, BLOCK))
-    );
+    assert_eq!(saying(&|host| host.say_usable(4096)), StartError::Rule(unaligned(4096, BLOCK)));
     assert_eq!(saying(&|host| host.set_unsteady(true)), StartError::Unsteady);
 }
 
