@@ -147,7 +147,7 @@ options! {
 }
 
 options! {
-    /// Set how much of the memory of --virtio-mem a running machine is to have, and wait until it has
+    /// Set how much of the memory of --virtio-mem a running machine has, and wait until it has that
     Plug {
         /// How much, such as 512M; 0 takes all of it away
         bytes: u64 =

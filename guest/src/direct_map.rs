@@ -20,7 +20,7 @@
 //!                       segments, each above a page that is not mapped
 //! 0xfffffe8000000000    registers of the local interrupt controller when they are in memory,
 //!                       uncached
-//! 0xffffff0000000000    with a virtio balloon: its registers, uncached, 1 GiB of addresses for
+//! 0xffffff0000000000    with virtio devices: their registers, uncached, 1 GiB of addresses for
 //!                       each of their ranges
 //! ```
 

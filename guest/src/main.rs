@@ -41,6 +41,7 @@ mod storm;
 mod stress;
 mod tables;
 mod timekeeping;
+mod virtio;
 mod vmemmap;
 mod vmemmap_check;
 mod watch;

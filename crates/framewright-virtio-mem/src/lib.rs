@@ -2,8 +2,8 @@
 //!
 //! A virtio-mem device has a region of physical addresses; the host says how much of it should be
 //! memory at the moment. [`VirtioMem`] takes bounded steps towards that ([`VirtioMem::work`]), one
-//! request at a time, each for as long a run as there is, up to 65535 of the device's blocks. Memory
-//! goes to a [`PluggableMemory`], and comes back from it. The driver uses the transports and
+//! request at a time, each for as long a run as there is, up to 65535 of the device's blocks.
+//! Memory goes to a [`PluggableMemory`], and comes back from it. The driver uses the transports and
 //! [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers` and the queues of
 //! `framewright-virtio`. What is plugged it keeps in pages that no device reaches
 //! ([`PrivateMemory`]), and whatever a device says is checked.
@@ -19,8 +19,8 @@
 //!                                             +-- BUSY: put_back, again after a while
 //! ```
 //!
-//! * What is plugged at the start belongs to somebody before us: UNPLUG_ALL, until it is done, comes
-//!   before everything else.
+//! * What is plugged at the start belongs to somebody before us: UNPLUG_ALL, until it is done,
+//!   comes before everything else.
 //! * BUSY, and an adopter that can remove nothing: again after 100 ms, then after twice as long, up
 //!   to 10 s, and at once when something happened ([`VirtioMem::config_changed`],
 //!   [`VirtioMem::memory_changed`], another wish). [`Progress`] names the obstacle.

@@ -130,11 +130,11 @@ impl<H: PrivateMemory> Plan<H> {
     /// The device was reset and has no request any more.
     pub fn forget_request(&mut self) {
         match self.asked.take().map(|(purpose, _)| purpose) {
-            None | Some(Purpose::Clear) => {}
+            // What was asked about is asked about until there is an answer.
+            None | Some(Purpose::Clear | Purpose::Ask(_)) => {}
             Some(Purpose::Plug(run)) => self.cut = Some(Cut::Plug(run)),
             Some(Purpose::Unplug(run)) => self.cut = Some(Cut::Unplug(run)),
             Some(Purpose::Discard(run)) => self.cut = Some(Cut::Discard(run)),
-            Some(Purpose::Ask(cut)) => self.cut = Some(cut),
         }
     }
 
@@ -374,8 +374,8 @@ impl<H: PrivateMemory> Plan<H> {
             (BlockState::Mixed, _) => {
                 Err(DeviceFault::Partial { start_bytes: self.units.address(run) })
             }
-            // SAFETY: passed on to the caller.
             (BlockState::Plugged, Cut::Plug(_)) => {
+                // SAFETY: passed on to the caller.
                 Ok(unsafe { self.done(Purpose::Plug(run), memory) })
             }
             (BlockState::Plugged, Cut::Unplug(_)) => {

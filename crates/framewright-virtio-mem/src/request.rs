@@ -75,7 +75,6 @@ pub enum BlockState {
 }
 
 /// The queue, and the page for requests and answers.
-#[derive(Debug)]
 pub struct Channel<H: Hal> {
     ring: Ring<H>,
     page: DmaPage<H>,

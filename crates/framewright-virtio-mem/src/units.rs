@@ -17,8 +17,8 @@ pub struct Units {
 
 impl Units {
     /// The units that lie wholly in `region`, at multiples of their size; the error is how many
-    /// there are when there are too many, or when one is more than a request can name. `grain_bytes`
-    /// is a power of two.
+    /// there are when there are too many, or when one is more than a request can name.
+    /// `grain_bytes` is a power of two.
     pub fn of(region: &Region, grain_bytes: u64) -> Result<Self, u64> {
         let unit_bytes = region.block_bytes.max(grain_bytes);
         let blocks_in_unit = unit_bytes / region.block_bytes;

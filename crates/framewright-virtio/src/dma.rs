@@ -21,7 +21,6 @@ const BYTES: usize = virtio_drivers::PAGE_SIZE;
 ///
 /// Offsets are in bytes and multiples of the size of what is stored or loaded. One that is not, or
 /// that leads out of the page, is a mistake in the driver, and panics.
-#[derive(Debug)]
 pub struct DmaPage<H: Hal> {
     physical: PhysAddr,
     pointer: NonNull<u8>,

@@ -29,7 +29,6 @@ pub unsafe trait PrivateMemory: Hal {
 }
 
 /// A value in a page of its own, which is freed when this is dropped.
-#[derive(Debug)]
 pub struct Private<H: PrivateMemory, T> {
     value: NonNull<T>,
     owner: PhantomData<(fn() -> H, T)>,

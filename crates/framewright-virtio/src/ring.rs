@@ -96,7 +96,7 @@ pub struct Used {
 }
 
 /// A chain of descriptors that the device has, by its first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Chain {
     /// 0: the device has no such chain.
     descriptors: u16,
@@ -106,7 +106,6 @@ struct Chain {
 
 /// One queue of the device. Dropping it frees its page, so it must not be dropped while the device
 /// uses it: a driver keeps its rings until the device has completed a reset.
-#[derive(Debug)]
 pub struct Ring<H: Hal> {
     page: DmaPage<H>,
     queue: u16,
@@ -121,9 +120,9 @@ pub struct Ring<H: Hal> {
 }
 
 impl<H: Hal> Ring<H> {
-    /// A ring for queue `queue`, of so many descriptors as both the device and the driver allow: the
-    /// largest power of two of at most `most`, `wanted` and [`MOST_DESCRIPTORS`], of which none is
-    /// 0. `None` when there is no memory.
+    /// A ring for queue `queue`, of as many descriptors as both the device and the driver allow:
+    /// the largest power of two of at most `most`, `wanted` and [`MOST_DESCRIPTORS`]. `None` when
+    /// there is no memory, or that is 0.
     pub fn new(queue: u16, most: u32, wanted: u16) -> Option<Self> {
         let wanted = wanted.min(MOST_DESCRIPTORS);
         let most = u16::try_from(most).map_or(wanted, |most| most.min(wanted));

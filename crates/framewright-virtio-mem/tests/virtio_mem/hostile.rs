@@ -42,7 +42,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     );
     let step = prop_oneof![
         2 => any::<u64>().prop_map(Step::Overwrite),
-        1 => forged.prop_map(|(id, written, answer, state)| Step::Forge(id, written, answer, state)),
+        1 => forged.prop_map(|(id, bytes, answer, state)| Step::Forge(id, bytes, answer, state)),
         32 => Just(Step::Grant),
         16 => (0..1025u64).prop_map(|blocks| Step::Sound(blocks * BLOCK)),
         1 => size.clone().prop_map(Step::Requested),
