@@ -56,8 +56,9 @@
 //!         }
 //!         Removal::Run { start_bytes: start + size - taken, size_bytes: taken }
 //!     }
-//!     unsafe fn put_back(&mut self, start: u64, size: u64) {
+//!     unsafe fn put_back(&mut self, start: u64, size: u64) -> bool {
 //!         self.0.push((start, size));
+//!         true
 //!     }
 //! }
 //!
@@ -93,6 +94,7 @@ mod error;
 mod features;
 mod map;
 mod memory;
+mod misuse;
 pub mod pci;
 mod plan;
 mod progress;

@@ -5,7 +5,7 @@
 /// # Safety
 /// After [`remove`](Self::remove) has returned a run, nobody accesses it, by CPU or by device,
 /// until it comes back through [`add`](Self::add) or [`put_back`](Self::put_back): its content is
-/// gone at any time. What [`add`](Self::add) has not accepted nobody accesses either.
+/// gone at any time. What these do not accept nobody accesses either.
 pub unsafe trait PluggableMemory {
     /// Memory appeared. Returns how many bytes of it, from its start on, are in use now, a multiple
     /// of the unit; the driver gives the rest back to the device, and asks for no more memory until
@@ -23,11 +23,12 @@ pub unsafe trait PluggableMemory {
     fn remove(&mut self, most_bytes: u64, unit_bytes: u64) -> Removal;
 
     /// The device did not take what [`remove`](Self::remove) gave: it is memory again. Its content
-    /// is undefined.
+    /// is undefined. False where it cannot be used any more: then nobody does, and the driver gives
+    /// it to the device once that takes it.
     ///
     /// # Safety
     /// [`remove`](Self::remove) returned exactly this run, and it comes back once.
-    unsafe fn put_back(&mut self, start_bytes: u64, size_bytes: u64);
+    unsafe fn put_back(&mut self, start_bytes: u64, size_bytes: u64) -> bool;
 }
 
 /// What [`PluggableMemory::remove`] found.

@@ -20,7 +20,7 @@ enum Purpose {
     Plug(Run),
     /// The run, which the adopter has taken out of use, goes.
     Unplug(Run),
-    /// The run, which the adopter has not taken, goes.
+    /// The run, which the adopter does not use, goes.
     Discard(Run),
     /// What came of the request for this, which a reset has cut off.
     Ask(Cut),
@@ -67,7 +67,7 @@ pub struct Plan<H: PrivateMemory> {
     /// What the request in flight is for, and when it was sent.
     asked: Option<(Purpose, u64)>,
     cut: Option<Cut>,
-    /// Plugged, and not in use: the adopter has not taken it.
+    /// Plugged, and not in use: the adopter has not taken it, or not back.
     unused: Option<Run>,
     /// Something is plugged that this driver has not plugged.
     must_clear: bool,
@@ -254,8 +254,9 @@ impl<H: PrivateMemory> Plan<H> {
                 let run = self.units.run(start_bytes, size_bytes);
                 let run = run.filter(|&run| run.count <= most && self.map.is_all(run, true));
                 if run.is_none() {
+                    // What is not taken back is lost: the device must not be asked about it.
                     // SAFETY: it was returned just now, and nothing was done with it.
-                    unsafe { memory.put_back(start_bytes, size_bytes) };
+                    let _ = unsafe { memory.put_back(start_bytes, size_bytes) };
                     return self.retry(Obstacle::BadRun { start_bytes, size_bytes }, now_ns);
                 }
                 run
@@ -406,7 +407,10 @@ impl<H: PrivateMemory> Plan<H> {
     unsafe fn put_back(&mut self, run: Run, memory: &mut dyn PluggableMemory) {
         let (start_bytes, size_bytes) = (self.units.address(run), self.units.bytes(run.count));
         // SAFETY: passed on to the caller.
-        unsafe { memory.put_back(start_bytes, size_bytes) };
+        if !unsafe { memory.put_back(start_bytes, size_bytes) } {
+            // There is no other: what is unused goes before anything is taken.
+            self.unused = Some(run);
+        }
     }
 
     /// Asks nothing until an event, or until then.

@@ -44,6 +44,8 @@ pub struct Memory {
     pub out: BTreeSet<u64>,
     /// How many more bytes `add` accepts.
     pub room_bytes: u64,
+    /// Whether it takes back what the device does not take.
+    pub takes_back: bool,
     /// Whether movable units can be vacated.
     pub can_move: bool,
     /// What `remove` returns instead, once.
@@ -68,6 +70,7 @@ impl Memory {
             units: BTreeMap::new(),
             out: BTreeSet::new(),
             room_bytes: u64::MAX,
+            takes_back: true,
             can_move: true,
             instead: None,
             put_back_instead: Vec::new(),
@@ -165,16 +168,20 @@ unsafe impl PluggableMemory for Memory {
         Removal::Run { start_bytes, size_bytes }
     }
 
-    unsafe fn put_back(&mut self, start: u64, size: u64) {
+    unsafe fn put_back(&mut self, start: u64, size: u64) -> bool {
         if self.instead.take().is_some() {
             self.put_back_instead.push((start, size));
-            return;
+            return true;
+        }
+        if !self.takes_back {
+            return false;
         }
         self.put_back.push((start, size));
         for unit in self.split(start, size) {
             assert!(self.out.remove(&unit), "{unit:#x} was not removed");
             assert!(self.units.insert(unit, Use::Free).is_none(), "{unit:#x} is in use");
         }
+        true
     }
 }
 

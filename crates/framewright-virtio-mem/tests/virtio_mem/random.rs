@@ -25,6 +25,7 @@ enum Step {
     Room(u64),
     Use(u16, u8),
     Mover(bool),
+    TakeBack(bool),
     MemoryChanged,
     ConfigChanged,
     Wait(u32),
@@ -45,6 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..BLOCKS).prop_map(Step::Room),
         8 => (any::<u16>(), 0u8..3).prop_map(|(unit, what)| Step::Use(unit, what)),
         1 => any::<bool>().prop_map(Step::Mover),
+        1 => any::<bool>().prop_map(Step::TakeBack),
         2 => Just(Step::MemoryChanged),
         2 => Just(Step::ConfigChanged),
         4 => (0u32..20_000).prop_map(Step::Wait),
@@ -98,6 +100,7 @@ impl Model {
                 }
             }
             Step::Mover(on) => memory.can_move = on,
+            Step::TakeBack(on) => memory.takes_back = on,
             Step::MemoryChanged => device.memory_changed(),
             Step::ConfigChanged => device.config_changed(),
             Step::Wait(ms) => *now_ns += u64::from(ms) * 1_000_000,

@@ -1,7 +1,7 @@
 //! Memory that goes.
 
 use crate::common::{
-    BLOCK, Driver, MIB, MS, Memory, START, UNPLUG, Use, WithMemory as _, requests, settle, start,
+    BLOCK, Driver, MIB, MS, Memory, PLUG, START, UNPLUG, Use, WithMemory as _, requests, settle, start,
 };
 use framewright_testkit::virtio_mem::{FakeVirtioMem, Reply};
 use framewright_virtio_mem::{DeviceFault, Obstacle, RequestKind};
@@ -71,6 +71,24 @@ fn memory_that_the_device_does_not_take_is_in_use_again() {
     host.set_busy(false);
     assert!(settle(&mut device, &mut memory, progress.due_ns.expect("soon")).is_settled());
     assert_eq!(memory.bytes(), 4 * BLOCK);
+}
+
+#[test]
+fn memory_that_nobody_takes_back_goes_later() {
+    let (host, mut device, mut memory) = with_blocks(16);
+    host.set_requested(4 * BLOCK);
+    host.set_busy(true);
+    memory.takes_back = false;
+    let progress = settle(&mut device, &mut memory, 0);
+    assert_eq!((progress.obstacle, progress.plugged_bytes), (Some(Obstacle::Busy), 16 * BLOCK));
+    assert_eq!((memory.bytes(), memory.removes), (4 * BLOCK, 1));
+    // It goes before anything else, although the wish is another one.
+    host.set_requested(16 * BLOCK);
+    host.set_busy(false);
+    assert!(settle(&mut device, &mut memory, 0).is_settled());
+    let run = START + 4 * BLOCK;
+    assert_eq!(requests(&host)[1..], [(UNPLUG, run, 12), (UNPLUG, run, 12), (PLUG, run, 12)]);
+    assert_eq!(memory.bytes(), 16 * BLOCK);
 }
 
 #[test]
