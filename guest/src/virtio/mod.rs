@@ -78,6 +78,12 @@ fn transport(
     PciTransport::new::<GuestHal, _>(&mut root, place).map_err(OpenError::Transport)
 }
 
+/// Whether the map names anything from `first` to `last`, memory or not.
+pub fn is_taken(map: MemoryMap<'_>, first: u64, last: u64) -> bool {
+    let pages = PhysRange::new(first, last.saturating_add(1));
+    map.ranges().iter().any(|range| !range.range.intersection(pages).is_empty())
+}
+
 /// Whether anything from `first` to `last` is memory. Whatever the map names is, managed or not,
 /// but for what it reserves: windows for registers are among that.
 fn is_memory(map: MemoryMap<'_>, first: u64, last: u64) -> bool {

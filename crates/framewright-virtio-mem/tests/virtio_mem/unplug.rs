@@ -1,7 +1,8 @@
 //! Memory that goes.
 
 use crate::common::{
-    BLOCK, Driver, MIB, MS, Memory, PLUG, START, UNPLUG, Use, WithMemory as _, requests, settle, start,
+    BLOCK, Driver, MIB, MS, Memory, PLUG, START, UNPLUG, Use, WithMemory as _, requests, settle,
+    start,
 };
 use framewright_testkit::virtio_mem::{FakeVirtioMem, Reply};
 use framewright_virtio_mem::{DeviceFault, Obstacle, RequestKind};
