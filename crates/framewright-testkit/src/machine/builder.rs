@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 #[must_use = "finish with build()"]
 pub struct Builder {
     memory: Vec<(PhysRange, MemoryKind)>,
+    spare: Vec<PhysRange>,
     affinity: Vec<MemoryAffinity>,
     nodes: usize,
     cpu_nodes: Vec<NodeId>,
@@ -40,6 +41,7 @@ impl Builder {
     fn new() -> Self {
         Self {
             memory: Vec::new(),
+            spare: Vec::new(),
             affinity: Vec::new(),
             nodes: 0,
             cpu_nodes: Vec::new(),
@@ -64,6 +66,12 @@ impl Builder {
     /// Adds conventional memory.
     pub fn ram(self, range: PhysRange) -> Self {
         self.memory(range, MemoryKind::Conventional)
+    }
+
+    /// Adds memory that firmware does not know, to be added while the machine runs.
+    pub fn spare(mut self, range: PhysRange) -> Self {
+        self.spare.push(range);
+        self
     }
 
     /// Adds every range of a firmware map.
@@ -203,12 +211,14 @@ impl Builder {
         }
         let map = builder.finish().unwrap_or_else(|error| panic!("{error}"));
         let topology = Box::leak(Box::new(self.topology()));
-        let usable: Vec<PhysRange> = map
+        let mut usable: Vec<PhysRange> = map
             .ranges()
             .iter()
             .filter(|entry| entry.kind.is_usable())
             .map(|entry| entry.range)
+            .chain(self.spare.iter().copied())
             .collect();
+        usable.sort_unstable_by_key(|range| range.start);
         let pattern =
             self.before.map(|before| before.pattern).or(self.pattern).unwrap_or_else(next_pattern);
         let memory = match self.before {

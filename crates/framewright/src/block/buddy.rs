@@ -197,6 +197,16 @@ impl Buddy {
         self.blocks_of_type[MigrateType::Movable as usize] += blocks;
     }
 
+    /// So many blocks became memory.
+    pub(crate) const fn count_blocks(&mut self, migrate_type: MigrateType, blocks: u32) {
+        self.blocks_of_type[migrate_type as usize] += blocks;
+    }
+
+    /// So many blocks are memory no more.
+    pub(crate) const fn uncount_blocks(&mut self, migrate_type: MigrateType, blocks: u32) {
+        self.blocks_of_type[migrate_type as usize] -= blocks;
+    }
+
     /// So many blocks changed their type.
     #[inline]
     pub(crate) const fn retype(&mut self, from: MigrateType, to: MigrateType, blocks: u32) {

@@ -268,15 +268,22 @@ fn divide_into_blocks(table: &BlockTable, index: u32, order: Order) {
     table.set_states(index..index + blocks_of(order), word);
 }
 
-/// Halves allocated, isolated or deferred blocks, or such as are with the hypervisor, until a head
-/// begins at `index` and none that begins in `index..end` reaches over `end`; returns the head's
-/// order. The halves stay what the whole was, with the same bits and owner word. `index` must lie
-/// in such a block.
+/// Halves allocated, isolated, deferred, offline or reserved blocks, or such as are with the
+/// hypervisor, until a head begins at `index` and none that begins in `index..end` reaches over
+/// `end`; returns the head's order. The halves stay what the whole was, with the same bits and
+/// owner word. `index` must lie in such a block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
     loop {
         let (head, state) = table.cold_head_of(index)?;
         let order = state.order();
-        let divides = [State::Whole, State::Isolated, State::Reporting, State::Deferred];
+        let divides = [
+            State::Whole,
+            State::Isolated,
+            State::Reporting,
+            State::Deferred,
+            State::Offline,
+            State::Reserved,
+        ];
         if !divides.into_iter().any(|divided| state.is(divided)) {
             return None;
         }

@@ -9,7 +9,8 @@
 //! 16      poisoned                              62      scattered   63  undescribed (split blocks)
 //! 18      swept          (split blocks)         53      counted (blocks that are allocated whole)
 //!                                               54      reported (free heads)
-//!                                               55      kept (blocks that are allocated whole)
+//!                                               55      kept (blocks that are allocated whole),
+//!                                                       there (offline heads)
 //! ```
 //!
 //! The *free order* says in which set of the free index a split block is: zero for none, else one
@@ -43,7 +44,7 @@ pub enum State {
     Split = 3,
     /// Head of memory that was reserved before bring-up.
     Reserved = 4,
-    /// Head of memory that was taken out of use.
+    /// Head of blocks that are no memory at this moment and may become some.
     Offline = 5,
     /// Head of memory that the guest has not accepted yet.
     Unaccepted = 6,
@@ -128,6 +129,8 @@ impl BlockState {
     /// Bit, of a block that is allocated whole: the manager has it, for the vmemmap or for a
     /// pool, and nobody else frees it.
     pub const KEPT: u64 = 1 << 55;
+    /// Bit, of an offline head: there is memory, which nobody gets.
+    pub const THERE: u64 = 1 << 55;
     /// Bit, of a split block: the eight frames that hold its descriptors are no neighbours.
     pub const SCATTERED: u64 = 1 << 62;
     /// Bit, of a split block: its pages are to have descriptors, but there are no eight free frames

@@ -236,6 +236,14 @@ impl BlockTable {
         word.store(word.load(Ordering::Relaxed) | 1 << (group % 64), Ordering::Release);
     }
 
+    /// Nobody reads the entries of a group any more but its first, which becomes the head of all of
+    /// it. Whoever looks without the lock has been kept out.
+    pub(crate) fn make_unready(&self, index: u32) {
+        let group = index / GROUP;
+        let word = &self.ready[(group / 64) as usize];
+        word.store(word.load(Ordering::Relaxed) & !(1 << (group % 64)), Ordering::Release);
+    }
+
     /// The word of an entry that may be read: its group is ready or it is the group's first.
     pub(crate) fn state(&self, index: u32) -> BlockState {
         BlockState::from_word(self.entry(index).state.load(Ordering::Relaxed))

@@ -67,7 +67,7 @@ pub fn parameter_problem(log: &mut dyn BootLog, problem: Problem<'_>) {
     log.line(format_args!("{problem}"));
 }
 
-struct NodeList(&'static [NodeId]);
+struct NodeList(crate::manager::Fallback);
 
 impl fmt::Display for NodeList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

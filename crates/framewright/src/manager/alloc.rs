@@ -11,7 +11,7 @@ use crate::page::Put;
 use crate::platform::Platform;
 use crate::units::{NodeId, NodeMask, Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Segment, Zone, segment};
+use crate::zone::{FreeError, Segment, Zone};
 use core::iter;
 use core::panic::Location;
 
@@ -265,8 +265,8 @@ impl<P: Platform> Manager<P> {
         let wanted = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
         let not_free = AllocateError::NotFree(wanted);
         let block = block_number(start).ok_or(not_free)?;
-        let segment = segment::find(self.directory, block).ok_or(not_free)?;
-        let zone = self.zones.get(usize::from(segment.zone)).ok_or(not_free)?;
+        let segment = self.segment_of(block).ok_or(not_free)?;
+        let zone = self.zones().get(usize::from(segment.zone)).ok_or(not_free)?;
         let attempt = || zone.allocate_at(self.platform, start, order, migrate_type);
         // Asked first: others may bring it up between the attempt and the look.
         let withheld = is_withheld(zone, wanted);
@@ -375,13 +375,14 @@ impl<P: Platform> Manager<P> {
         let (start, last) = (block_number(range.start), block_number(Pfn(range.end.0 - 1)));
         let start = start.ok_or(FreeError::NotManaged(range.start))?;
         let last = last.ok_or(FreeError::NotManaged(Pfn(range.end.0 - 1)))?;
-        let segment =
-            segment::find(self.directory, start).ok_or(FreeError::NotManaged(range.start))?;
-        let zone =
-            self.zones.get(usize::from(segment.zone)).ok_or(FreeError::NotManaged(range.start))?;
+        let segment = self.segment_of(start).ok_or(FreeError::NotManaged(range.start))?;
+        let zone = self
+            .zones()
+            .get(usize::from(segment.zone))
+            .ok_or(FreeError::NotManaged(range.start))?;
         if last >= segment.end() {
             let end = segment.end();
-            return Err(match segment::find(self.directory, end) {
+            return Err(match self.segment_of(end) {
                 Some(next) if next.zone != segment.zone => FreeError::SpansZones(range),
                 _ => FreeError::NotManaged(end.start()),
             });

@@ -201,6 +201,13 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Fills memory that nobody has any more.
+    /// Memory came into being, with any content: it is to look as what was freed.
+    pub(super) fn fill_added(&self, range: PfnRange) {
+        if self.pressure.epoch.wants_attention() {
+            self.fill_freed(range);
+        }
+    }
+
     fn fill_freed(&self, range: PfnRange) {
         let aids = &self.debug.aids;
         let reachable = self.reachable(range);

@@ -161,7 +161,11 @@ impl<'m, P: Platform> Isolation<'m, P> {
     }
 
     /// Brings up what is withheld among `pages`. What others are busy with is waited for.
-    fn bring_up_withheld(self, zone: &Zone, pages: PfnRange) -> Result<(), IsolateError> {
+    pub(super) fn bring_up_withheld(
+        self,
+        zone: &Zone,
+        pages: PfnRange,
+    ) -> Result<(), IsolateError> {
         if !zone.sections().are_left() {
             return Ok(());
         }

@@ -54,6 +54,7 @@ mod background;
 mod bulk;
 mod debug;
 mod facets;
+mod hotplug;
 mod hugetlb;
 mod init;
 mod isolate;
@@ -83,6 +84,7 @@ pub use background::BackgroundShortage;
 pub use facets::{
     Caches, Debugging, Hugetlb, Isolation, Moving, Numa, Pressure, References, Sysctl, Vmemmap,
 };
+pub use hotplug::{Added, Hotplug, HotplugError, ReleaseError, Released, Removal, Removed};
 pub(crate) use hugetlb::Loan;
 pub use hugetlb::{BootFill, BootPool, Poisoned, Pool, Resized};
 pub use init::{BringUp, BringUpError, BringUpFailed, PlatformFault, ShuffleSeed};
@@ -102,6 +104,8 @@ pub(crate) use reporting::add;
 pub use reporting::{Reporting, ReportingCounters};
 pub use request::{AllocateError, Request, Reserves};
 pub use shortfall::Shortfall;
+pub use state::fallback::Fallback;
+pub use state::hotplug::{HotplugEvent, HotplugNotifier, Veto};
 pub use state::numa::NumaCounts;
 pub use state::pools::{PoolBatch, PoolVmemmap};
 pub use state::pressure::{PressureEvents, Reclaim, Shortage};

@@ -14,7 +14,7 @@ impl<P: Platform> Numa<'_, P> {
     /// What the zones of a node handed out and got back.
     pub fn flow(self, node: NodeId) -> ZoneFlow {
         let mut flow = ZoneFlow::default();
-        for zone in self.manager.zones.iter().filter(|zone| zone.id().node == node) {
+        for zone in self.manager.zones().iter().filter(|zone| zone.id().node == node) {
             flow += zone.flow(self.manager.platform);
         }
         flow

@@ -15,6 +15,7 @@
 use crate::block::{MigrateType, segment};
 use crate::manager::request::{Mark, Search};
 use crate::manager::state::Manager;
+use crate::manager::state::fallback::Fallback;
 use crate::platform::Platform;
 use crate::units::{Order, PfnRange};
 use crate::vmemmap_space::{BlockNumber, VMEMMAP_PAGES_PER_BLOCK};
@@ -32,17 +33,12 @@ pub(crate) struct Piece {
     pub(crate) range: PfnRange,
 }
 
-/// Those from `first` on, then those before it.
-fn in_turn(parts: &[Zone], first: usize) -> impl Iterator<Item = &Zone> {
-    let (before, from) = parts.split_at(first.checked_rem(parts.len()).unwrap_or(0));
-    from.iter().chain(before)
-}
-
 impl<P: Platform> Manager<P> {
     /// The other parts of a part's zone, the next one first.
     fn others(&self, part: &Zone) -> impl Iterator<Item = &'static Zone> + use<P> {
-        let number = usize::from(part.part());
-        in_turn(self.parts(part.id()), number).skip(1)
+        let number = part.part();
+        let parts = self.parts(part.id()).in_turn(number.into());
+        parts.filter(move |other| other.part() != number)
     }
 
     /// What is still `missing` with all that the other parts have: free, or withheld, which comes
@@ -125,10 +121,10 @@ impl<P: Platform> Manager<P> {
         let &Search { first, allowed, highest, .. } = search;
         let turn = if self.is_divided { self.home_part() } else { 0 };
         let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
-        let fallback = self.nodes.get(first.index()).map_or(&[][..], |node| node.fallback);
-        let nodes = fallback.iter().filter(move |&&candidate| allowed.contains(candidate));
-        nodes.flat_map(move |&node| {
-            kinds.clone().flat_map(move |kind| in_turn(self.parts(ZoneId { node, kind }), turn))
+        let fallback = self.nodes.get(first.index()).map_or(Fallback::NONE, |node| node.fallback);
+        let nodes = fallback.iter().filter(move |&candidate| allowed.contains(candidate));
+        nodes.flat_map(move |node| {
+            kinds.clone().flat_map(move |kind| self.parts(ZoneId { node, kind }).in_turn(turn))
         })
     }
 
@@ -171,6 +167,39 @@ impl<P: Platform> Manager<P> {
         Ok(Piece { zone, segment, range: PfnRange { start: range.start, end } })
     }
 
+    /// The segment that holds a block.
+    #[inline]
+    pub(super) fn segment_of(&self, block: BlockNumber) -> Option<&'static Segment> {
+        segment::find(self.directory, block).or_else(|| self.window_segment(block))
+    }
+
+    /// The window that holds a block. They are few.
+    #[inline(never)]
+    fn window_segment(&self, block: BlockNumber) -> Option<&'static Segment> {
+        let windows = self.hotplug.segments.as_slice();
+        windows.iter().find(|window| window.start <= block && block < window.end())
+    }
+
+    /// Where the first segment begins that begins after a block.
+    pub(super) fn next_segment(&self, block: BlockNumber) -> Option<BlockNumber> {
+        let after = self.directory.partition_point(|segment| segment.start <= block);
+        let boot = self.directory.get(after).map(|segment| segment.start);
+        let windows = self.hotplug.segments.as_slice().iter().map(|window| window.start);
+        windows.filter(|&start| start > block).chain(boot).min()
+    }
+
+    /// The parts of a zone, each with its place among all.
+    pub(super) fn numbered_parts(
+        &self,
+        id: ZoneId,
+    ) -> impl Iterator<Item = (usize, &'static Zone)> + use<P> {
+        let zones = self.zones();
+        let first = self.slots.get(id.index()).map_or(0, |slots| slots.first.into());
+        let boot = self.slots.get(id.index()).map_or(&[][..], |slots| slots.of(zones));
+        let windows = zones.iter().enumerate().skip(self.hotplug.first_window);
+        (first..).zip(boot).chain(windows.filter(move |(_, zone)| zone.id() == id))
+    }
+
     /// Calls `check` for all pieces of a range before `change` is called for any.
     pub(super) fn check_all(
         &self,
@@ -205,21 +234,22 @@ impl<P: Platform> Manager<P> {
     /// No two parts of a zone share a GiB, and they ascend (invariant 45).
     pub(super) fn verify_borders(&self) -> Result<(), Fault> {
         const GIB: u32 = 1 << (Order::MAX.get() - Order::BLOCK.get());
-        for (index, part) in self.zones.iter().enumerate() {
+        let boot = self.zones().split_at(self.hotplug.first_window).0;
+        for (index, part) in boot.iter().enumerate() {
             let fault = |block: BlockNumber| Fault {
                 zone: part.id(),
                 pfn: Some(block.start()),
                 kind: FaultKind::OutsidePart,
             };
             let mut from = BlockNumber(0);
-            if let Some(before) = index.checked_sub(1).and_then(|before| self.zones.get(before))
+            if let Some(before) = index.checked_sub(1).and_then(|before| boot.get(before))
                 && before.id() == part.id()
                 && let Some(last) = before.segments().last()
             {
                 from = BlockNumber(last.end().0.next_multiple_of(GIB));
             }
             for segment in part.segments() {
-                let found = segment::find(self.directory, segment.start);
+                let found = self.segment_of(segment.start);
                 if segment.start < from || found != Some(segment) {
                     return Err(fault(segment.start));
                 }

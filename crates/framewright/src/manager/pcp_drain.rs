@@ -14,7 +14,7 @@ use crate::page::{CpuCache, Lot, MOST_RETURNED, MOST_RUNS, MOST_WORDS, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Zone, segment};
+use crate::zone::{FreeError, Zone};
 
 /// Entries that leave a cache in one call of [`Caches::age`] at most.
 const MOST_AGED: usize = MOST_WORDS;
@@ -92,7 +92,7 @@ impl<P: Platform> Manager<P> {
 
     /// Gives runs back to their zones. All that can go back do; the first that cannot is the error.
     fn return_runs(&self, cache: &CpuCache, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
-        let Some(home) = self.zones.get(cache.zone) else { return Ok(()) };
+        let Some(home) = self.zones().get(cache.zone) else { return Ok(()) };
         if batch.iter().all(|entry| home.pfn_range().contains(entry.base)) {
             return self.return_to(home, order, batch);
         }
@@ -151,8 +151,8 @@ impl<P: Platform> Manager<P> {
 
     /// The zone of a frame, if it has one.
     fn zone_of(&self, pfn: Pfn) -> Option<&'static Zone> {
-        let segment = segment::find(self.directory, BlockNumber::containing(pfn))?;
-        self.zones.get(usize::from(segment.zone))
+        let segment = self.segment_of(BlockNumber::containing(pfn))?;
+        self.zones().get(usize::from(segment.zone))
     }
 
     /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by

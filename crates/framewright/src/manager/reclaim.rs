@@ -110,7 +110,7 @@ impl<P: Platform> Manager<P> {
     /// Whether nobody else would find more: who may not wait has looked past sections that others
     /// are bringing up.
     fn has_seen_all(&self) -> bool {
-        self.platform.can_wait() || !self.zones.iter().any(|zone| zone.sections().are_left())
+        self.platform.can_wait() || !self.zones().iter().any(|zone| zone.sections().are_left())
     }
 
     /// Asks the hook as long as it frees something that does not suffice.

@@ -13,7 +13,7 @@ impl<P: Platform> Sysctl<'_, P> {
     fn change(self, change: impl FnOnce(&mut Tunables)) {
         let mut tunables = self.manager.tunables.lock(self.manager.platform);
         change(&mut tunables);
-        tunables.apply(self.manager.zones);
+        tunables.apply(self.manager.zones());
         drop(tunables);
         // Requests that failed above the old marks may succeed above the new ones.
         self.manager.pressure.epoch.note_free();
@@ -35,7 +35,10 @@ impl<P: Platform> Sysctl<'_, P> {
         if kbytes > MOST_MIN_FREE_KBYTES {
             return Err(SettingsError::TooMuch { kbytes });
         }
-        self.change(|tunables| tunables.min_free_kbytes = kbytes);
+        self.change(|tunables| {
+            tunables.min_free_kbytes = kbytes;
+            tunables.wanted_min_free_kbytes = Some(kbytes);
+        });
         Ok(())
     }
 

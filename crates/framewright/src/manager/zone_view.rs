@@ -7,7 +7,7 @@ use crate::platform::Platform;
 use crate::units::PfnRange;
 use crate::zone::{
     BlockRun, Counts, Fault, FreeAreas, Grade, GradedMemory, Segment, Shuffled, Watermarks, Zone,
-    ZoneEvents, ZoneFlow, ZoneId, ZoneKind,
+    ZoneEvents, ZoneFlow, ZoneId, ZoneKind, ZoneParts,
 };
 
 /// A zone of a node as a whole, however many parts it has, and the platform that its memory is seen
@@ -29,17 +29,19 @@ use crate::zone::{
 /// ```
 pub struct ZoneView<'a, P: Platform> {
     /// At least one, all of one zone.
-    parts: &'a [Zone],
+    parts: ZoneParts<'a>,
     platform: &'static P,
 }
 
 impl<P: Platform> Manager<P> {
     /// All zones with memory as a whole: nodes ascending, kinds ascending in each.
     pub fn views(&self) -> impl Iterator<Item = ZoneView<'static, P>> + Clone + use<P> {
-        let (zones, platform) = (self.zones, self.platform);
+        let (zones, platform) = (self.zones(), self.platform);
+        let windows = zones.get(self.hotplug.first_window..).unwrap_or(&[]);
         self.slots
             .iter()
-            .map(move |slots| slots.of(zones))
+            .zip(ZoneId::all())
+            .map(move |(slots, id)| ZoneParts::new(id, slots.of(zones), windows))
             .filter(|parts| !parts.is_empty())
             .map(move |parts| ZoneView { parts, platform })
     }
@@ -65,23 +67,28 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.parts.iter().map(of).sum()
     }
 
-    /// Its parts, at least one, ascending by address.
+    /// Its parts, at least one: those of bring-up ascending by address, then what came later.
     #[must_use]
-    pub const fn parts(&self) -> &'a [Zone] {
+    pub const fn parts(&self) -> ZoneParts<'a> {
         self.parts
     }
 
     /// Node and kind.
     #[must_use]
     pub const fn id(&self) -> ZoneId {
-        self.parts[0].id()
+        self.parts.id()
     }
 
     /// [`Zone::span`] of all parts.
     #[must_use]
     pub fn span(&self) -> PfnRange {
-        let (first, last) = (&self.parts[0], &self.parts[self.parts.len() - 1]);
-        PfnRange { start: first.span().start, end: last.span().end }
+        // A window that is empty at this moment is a place and no memory.
+        let spans = self.parts.spans(self.platform).filter(|span| !span.is_empty());
+        let all = spans.reduce(|all, span| PfnRange {
+            start: all.start.min(span.start),
+            end: all.end.max(span.end),
+        });
+        all.unwrap_or(PfnRange::new(0, 0))
     }
 
     /// [`Zone::present_pages`] of all parts.
@@ -185,13 +192,13 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// The free pages at which the zone changes its behaviour.
     #[must_use]
     pub fn watermarks(&self) -> Watermarks {
-        self.parts[0].watermarks()
+        self.parts.first().map_or(Watermarks::default(), Zone::watermarks)
     }
 
     /// Pages kept from requests that could use zones up to each kind.
     #[must_use]
     pub fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
-        self.parts[0].lowmem_reserve()
+        self.parts.first().map_or([0; ZoneKind::COUNT], Zone::lowmem_reserve)
     }
 
     /// Its runs of blocks, ascending. At the border of a part a run ends.
@@ -217,7 +224,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[must_use]
     pub fn free_blocks(&self) -> [u32; BLOCK_ORDERS] {
         let mut blocks = [0; BLOCK_ORDERS];
-        for part in self.parts {
+        for part in self.parts.iter() {
             let more = part.free_blocks(self.platform);
             blocks.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }
@@ -291,7 +298,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// The first [`Fault`] found.
     pub fn verify(&self) -> Result<Counts, Fault> {
         let mut counts = Counts::default();
-        for part in self.parts {
+        for part in self.parts.iter() {
             counts += part.verify(self.platform)?;
         }
         Ok(counts)

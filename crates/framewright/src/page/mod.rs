@@ -25,6 +25,6 @@ pub(crate) use fill::Fill;
 pub(crate) use inside::{BlockPages, DESCRIPTOR_FRAMES, DescriptorFrames, Descriptors};
 pub(crate) use limits::{Limits, MOST_RETURNED, MOST_RUNS, MOST_WORDS};
 pub(crate) use near::{Lot, Near};
-pub(crate) use partial::{Partial, first_unmanaged, managed_frames};
+pub(crate) use partial::{Partial, Partials, frames_of, in_block};
 pub use record::{Page, PartOf};
 pub(crate) use words::{Put, Runs};

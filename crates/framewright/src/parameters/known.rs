@@ -9,6 +9,7 @@ pub const KNOWN: &[(&str, &str)] = &[
     ),
     ("cma_pernuma=SIZE", "such an area on each node; numa_cma=0:SIZE,1:SIZE on some"),
     ("default_hugepagesz=SIZE", "the huge-page size that counts without a size are for: 2M or 1G"),
+    ("hotplug_windows=N", "ranges of memory that can be added later, 8 if unset"),
     (
         "hugepage_alloc_threads=N",
         "most threads that fill pools at boot; of these one a node and 64 GiB take part, as more \

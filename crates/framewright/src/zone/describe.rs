@@ -58,8 +58,8 @@ impl Zone {
         }
         let locked = self.changing.locked.get_mut();
         locked.descriptors = Some(descriptors);
-        for partial in locked.partials {
-            let index = partial.index();
+        for number in 0..locked.partials.len() {
+            let Some(index) = locked.partials.index(number) else { break };
             let state = self.table.state(index);
             match descriptors.form(index) {
                 DescriptorForm::None => continue,
@@ -80,8 +80,8 @@ impl Zone {
                 self.table.free_map(index).clear();
                 let state = self.table.state(index);
                 self.table.set_state(index, state.with_pages(0, 0, state.present_pages()));
-                self.managed_pages -= free;
-                self.reserved_pages += free;
+                *self.managed_pages.get_mut() -= free;
+                *self.reserved_pages.get_mut() += free;
             }
         }
         self.find_pfn_range();

@@ -24,7 +24,7 @@ use crate::block::reported::ReportedBitmap;
 use crate::block::table::{BlockEntry, BlockTable, blocks_of};
 use crate::block::{BlockState, MigrateType, State};
 use crate::firmware::MemoryKind;
-use crate::page::Partial;
+use crate::page::{Partial, Partials};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
@@ -87,7 +87,7 @@ impl Zone {
     /// Counts a run as present. Frames in blocks that the run does not fill are counted in the
     /// block; all runs must be noted before anything is initialised.
     pub(crate) fn note_memory(&mut self, run: &ZoneRun) {
-        self.present_pages += run.range.pages();
+        *self.present_pages.get_mut() += run.range.pages();
         if run.stray {
             self.stray_pages += run.range.pages();
             return;
@@ -108,8 +108,8 @@ impl Zone {
         let initial_use =
             if run.stray || !is_accepted { InitialUse::Reserved } else { initial_use };
         let is_managed = initial_use != InitialUse::Reserved;
-        *(if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages }) +=
-            range.pages();
+        let counter = if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages };
+        *counter.get_mut() += range.pages();
         if run.stray {
             return;
         }
@@ -175,7 +175,38 @@ impl Zone {
         noted
     }
 
-    pub(crate) fn set_partials(&mut self, partials: &'static [Partial]) {
+    /// Writes down which frames of blocks that are memory in part are memory; returns how many
+    /// blocks there are.
+    pub(crate) fn record_present(
+        &self,
+        runs: impl Iterator<Item = ZoneRun>,
+        blocks: &mut [Partial],
+    ) -> usize {
+        let mut noted: usize = 0;
+        for run in runs.filter(|run| run.zone == self.id && !run.stray) {
+            for part in edges(run.range).into_iter().filter(|part| !part.is_empty()) {
+                let Some(segment) = self.segment_of(part) else { continue };
+                let index = segment.index_of(BlockNumber::containing(part.start));
+                let last = noted.checked_sub(1).and_then(|last| blocks.get(last));
+                if last.is_none_or(|last| last.index() != index) {
+                    noted += 1;
+                    if let Some(block) = blocks.get_mut(noted - 1) {
+                        block.begin(index);
+                    }
+                }
+                if let Some(block) = blocks.get_mut(noted - 1) {
+                    block.add(part);
+                }
+            }
+        }
+        noted.min(blocks.len())
+    }
+
+    pub(crate) fn set_present(&mut self, present: &'static [Partial]) {
+        self.changing.locked.get_mut().present = present;
+    }
+
+    pub(crate) fn set_partials(&mut self, partials: Partials) {
         self.changing.locked.get_mut().partials = partials;
     }
 

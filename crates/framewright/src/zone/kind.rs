@@ -76,6 +76,13 @@ impl ZoneId {
         self.node.index() * ZoneKind::COUNT + self.kind as usize
     }
 
+    /// All that there can be, by [`index`](Self::index).
+    pub(crate) fn all() -> impl Iterator<Item = Self> + Clone {
+        (0..crate::units::MAX_NODES)
+            .filter_map(NodeId::new)
+            .flat_map(|node| ZoneKind::ALL.map(|kind| Self { node, kind }))
+    }
+
     /// One past the largest [`index`](Self::index).
     pub const LIMIT: usize = crate::units::MAX_NODES * ZoneKind::COUNT;
 }

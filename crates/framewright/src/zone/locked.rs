@@ -20,7 +20,7 @@ use crate::block::free_index::FreeIndex;
 use crate::block::in_flight::InFlight;
 use crate::block::list::NONE;
 use crate::block::segment;
-use crate::page::{Descriptors, Partial};
+use crate::page::{Descriptors, Partial, Partials};
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
@@ -140,7 +140,9 @@ pub(crate) struct LockedZone {
     /// Frames of blocks that the manager keeps for itself.
     pub(super) kept_pages: u64,
     /// Blocks that are managed in part.
-    pub(super) partials: &'static [Partial],
+    pub(super) partials: Partials,
+    /// Blocks that are memory in part: which of their frames are.
+    pub(super) present: &'static [Partial],
     /// How descriptors are found.
     pub(super) descriptors: Option<Descriptors>,
 }
@@ -162,7 +164,8 @@ impl LockedZone {
         free_index: FreeIndex::EMPTY,
         in_flight: InFlight::EMPTY,
         kept_pages: 0,
-        partials: &[],
+        partials: Partials::NONE,
+        present: &[],
         descriptors: None,
     };
 

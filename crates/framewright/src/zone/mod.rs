@@ -37,6 +37,7 @@ pub(crate) mod fallback;
 mod free;
 mod grade;
 mod halves;
+pub(crate) mod hotplug;
 mod hugetlb;
 pub(crate) mod initialise;
 mod isolate;
@@ -46,8 +47,10 @@ mod locked;
 mod occupied;
 mod page_alloc;
 mod page_free;
+mod parts;
 mod pfn_range;
 mod refill;
+pub(crate) mod release;
 mod reporting;
 mod reserve;
 mod runs;
@@ -70,12 +73,14 @@ pub use defer::Defer;
 pub(crate) use describe::Counted;
 pub use error::FreeError;
 pub use grade::{Grade, GradedMemory};
+pub use hotplug::Presence;
 pub(crate) use hugetlb::ForPool;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub use locked::ZoneFlow;
 pub(crate) use occupied::{FrameBits, Fullness, Held, InBlock, Occupied, UsedFrames, set_frames};
+pub use parts::ZoneParts;
 pub(crate) use pfn_range::{near, range_of};
 pub(crate) use refill::Refill;
 pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
@@ -93,7 +98,7 @@ use crate::block::placement::Placement;
 use crate::block::table::BlockTable;
 use crate::page::{Array, Descriptors};
 use crate::platform::Platform;
-use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicU16, AtomicU64, Ordering};
 use crate::sync::{SpinGuard, SpinLock};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 use crate::vmemmap::{DeferredInit, Sections};
@@ -121,14 +126,16 @@ struct Limits {
 pub struct Zone {
     id: ZoneId,
     part: u16,
-    parts: u16,
+    /// Of the zone; a window that comes makes them one more.
+    parts: AtomicU16,
     span: PfnRange,
     pfn_range: PfnRange,
-    present_pages: u64,
+    /// Changed, as what is managed and reserved, under the lock.
+    present_pages: AtomicU64,
     stray_pages: u64,
     /// Those that are withheld included.
-    managed_pages: u64,
-    reserved_pages: u64,
+    managed_pages: AtomicU64,
+    reserved_pages: AtomicU64,
     limits: Limits,
     /// As the locked part has it, to look without the lock.
     table: BlockTable,
@@ -151,13 +158,13 @@ impl Zone {
         Self {
             id,
             part,
-            parts,
+            parts: AtomicU16::new(parts),
             span: PfnRange::new(0, 0),
             pfn_range: PfnRange::new(0, 0),
-            present_pages: 0,
+            present_pages: AtomicU64::new(0),
             stray_pages: 0,
-            managed_pages: 0,
-            reserved_pages: 0,
+            managed_pages: AtomicU64::new(0),
+            reserved_pages: AtomicU64::new(0),
             limits: Limits {
                 watermarks: core::array::from_fn(|_| AtomicU64::new(0)),
                 reserve: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -234,8 +241,14 @@ impl Zone {
 
     /// How many parts the zone has.
     #[must_use]
-    pub const fn parts(&self) -> u16 {
-        self.parts
+    #[inline]
+    pub fn parts(&self) -> u16 {
+        self.parts.load(Ordering::Relaxed)
+    }
+
+    /// The zone has so many parts now.
+    pub(crate) fn set_parts(&self, parts: u16) {
+        self.parts.store(parts, Ordering::Relaxed);
     }
 
     /// From its first frame to its last, holes included: the node's frames within the kind's
@@ -247,8 +260,8 @@ impl Zone {
 
     /// Frames that are memory.
     #[must_use]
-    pub const fn present_pages(&self) -> u64 {
-        self.present_pages
+    pub fn present_pages(&self) -> u64 {
+        self.present_pages.load(Ordering::Relaxed)
     }
 
     /// Present frames that lie in a block of another zone and so are reserved.
@@ -260,12 +273,14 @@ impl Zone {
     /// Frames that the allocator was given by now.
     #[must_use]
     pub fn managed_pages(&self) -> u64 {
-        self.managed_pages - self.deferred_pages()
+        // Read first: what is withheld of less cannot be more.
+        let deferred_pages = self.deferred_pages();
+        self.final_managed_pages().saturating_sub(deferred_pages)
     }
 
     /// Frames that the allocator will have been given when nothing is withheld any more.
-    pub(crate) const fn final_managed_pages(&self) -> u64 {
-        self.managed_pages
+    pub(crate) fn final_managed_pages(&self) -> u64 {
+        self.managed_pages.load(Ordering::Relaxed)
     }
 
     /// Frames that are withheld until their part of the memory map is initialised.
@@ -276,8 +291,8 @@ impl Zone {
 
     /// Present frames that the allocator was not given, counted on their own (invariant 9).
     #[must_use]
-    pub const fn reserved_pages(&self) -> u64 {
-        self.reserved_pages
+    pub fn reserved_pages(&self) -> u64 {
+        self.reserved_pages.load(Ordering::Relaxed)
     }
 
     /// Managed frames that hold the descriptors of other pages of their block (the inside form).
@@ -368,7 +383,8 @@ impl Zone {
 
     /// A part's share of what the zone as a whole keeps.
     pub(crate) fn share_of(&self, pages: u64) -> u64 {
-        if self.parts == 1 { pages } else { pages.div_ceil(u64::from(self.parts)) }
+        let parts = self.parts();
+        if parts == 1 { pages } else { pages.div_ceil(u64::from(parts)) }
     }
 
     /// Pages that requests for zones up to `highest` leave, given a watermark: the zone's reserve

@@ -8,7 +8,6 @@ use super::Zone;
 use super::locked::LockedZone;
 use crate::block::segment::Segment;
 use crate::block::{BlockState, FreeMap, MigrateType, State};
-use crate::page::managed_frames;
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
@@ -281,7 +280,9 @@ impl LockedZone {
         if state.managed_pages() != PAGES_PER_BLOCK {
             // Of a block that could not be noted, what is not free may be anything. Of one that was
             // given up since (`attach_descriptors`), all is.
-            frames.reserved = managed_frames(self.partials, index)
+            frames.reserved = self
+                .partials
+                .managed_frames(index)
                 .filter(|_| state.managed_pages() != 0)
                 .map_or(free, |managed| managed.words())
                 .map(|managed| !managed);

@@ -9,7 +9,6 @@ use super::locked::LockedZone;
 use super::page_alloc::most_order;
 use crate::block::split::divide_whole;
 use crate::block::{BlockState, DescriptorForm, State};
-use crate::page::first_unmanaged;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
 
@@ -68,7 +67,7 @@ impl LockedZone {
         // Counts tell, too, where the block could not be noted.
         let too_many = state.free_pages() + state.descriptor_pages() + (end - start) as u64
             > state.managed_pages();
-        first_unmanaged(self.partials, index, start, end).or(too_many.then_some(start))
+        self.partials.first_unmanaged(index, start, end).or(too_many.then_some(start))
     }
 
     /// The first frame of `range` of a split block that is with the hypervisor, which its free map

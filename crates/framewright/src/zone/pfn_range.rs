@@ -16,15 +16,15 @@ pub(crate) fn near(parts: &[Zone], turn: usize) -> Near {
     let Some(home) = parts.get(turn) else { return Near::NONE };
     let longest = home.segments.iter().max_by_key(|segment| segment.blocks);
     Near {
-        range: range_of(parts),
+        range: range_of(parts.iter()),
         table: home.table,
         segment: longest.copied().unwrap_or(Segment::EMPTY),
     }
 }
 
 /// The frames of a zone that has these parts.
-pub(crate) fn range_of(parts: &[Zone]) -> PfnRange {
-    let ranges = parts.iter().map(|part| part.pfn_range).filter(|range| !range.is_empty());
+pub(crate) fn range_of<'a>(parts: impl Iterator<Item = &'a Zone>) -> PfnRange {
+    let ranges = parts.map(|part| part.pfn_range).filter(|range| !range.is_empty());
     let all = ranges.reduce(|all, range| PfnRange {
         start: all.start.min(range.start),
         end: all.end.max(range.end),

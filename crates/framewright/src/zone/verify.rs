@@ -7,7 +7,7 @@ use crate::block::free_index::ORDERS;
 use crate::block::list::{ListId, NONE};
 use crate::block::table::{GROUP, HeadIn, blocks_of};
 use crate::block::{BlockState, FreeMap, MigrateType, State};
-use crate::page::{DescriptorFrames, first_unmanaged};
+use crate::page::DescriptorFrames;
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
@@ -133,7 +133,7 @@ struct TypedBlocks {
 
 impl TypedBlocks {
     fn add(&mut self, head: Option<BlockState>, blocks: u32) {
-        let Some(state) = head else { return };
+        let Some(state) = head.filter(|state| !state.is(State::Offline)) else { return };
         self.all[state.migrate_type() as usize] += blocks;
         if state.is_isolated() {
             self.isolated[state.migrate_type() as usize] += blocks;
@@ -326,7 +326,8 @@ impl Zone {
                     deferred_pages: 0,
                 };
             }
-            State::Reserved | State::Offline | State::Unaccepted => counts.reserved_pages = pages,
+            State::Reserved | State::Unaccepted => counts.reserved_pages = pages,
+            State::Offline => counts = Counts::default(),
             State::Deferred => counts.deferred_pages = pages,
             State::Inner => {}
         }
@@ -350,7 +351,7 @@ impl Zone {
         let frames = map.frames();
         let mut seen = [false; FreeMap::<8>::PAGES];
         for frame in frames.iter().flat_map(DescriptorFrames::iter) {
-            let managed = first_unmanaged(locked.partials, index, frame, frame + 1).is_none();
+            let managed = locked.partials.first_unmanaged(index, frame, frame + 1).is_none();
             if free.is_free(frame) || !managed || core::mem::replace(&mut seen[frame], true) {
                 return Err(FaultKind::BadMap);
             }
@@ -449,11 +450,11 @@ impl Zone {
         let counted_graded = self.count_graded();
         let (deferred_merges, counted_merges) = locked.buddy.deferred_pages();
         let pairs = [
-            ("present", self.present_pages, counts.present_pages),
+            ("present", self.present_pages(), counts.present_pages),
             ("managed", self.managed_pages(), counts.managed_pages),
-            ("reserved", self.reserved_pages, counts.reserved_pages),
+            ("reserved", self.reserved_pages(), counts.reserved_pages),
             ("deferred", self.deferred_pages(), counts.deferred_pages),
-            ("present", self.present_pages, self.managed_pages + self.reserved_pages),
+            ("present", self.present_pages(), self.final_managed_pages() + self.reserved_pages()),
             ("deferred merges", counted_merges, deferred_merges),
             ("free (lists)", locked.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),

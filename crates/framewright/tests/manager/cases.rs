@@ -227,7 +227,8 @@ fn nodes_are_asked_by_distance_and_exactness() {
         .distance(2, 3, 15)
         .build();
     let manager = bring_up(machine);
-    assert_eq!(manager.nodes()[2].fallback, [node(3), node(0), node(1)]);
+    let fallback: Vec<_> = manager.nodes()[2].fallback.iter().collect();
+    assert_eq!(fallback, [node(3), node(0), node(1)]);
     assert_eq!(manager.nodes()[2].cpus, 1);
     let near = |choice| Request { node: choice, ..Request::new(Order::MAX) };
     assert!(take(&manager, near(NodeChoice::Preferred(node(2)))).start.0 >= 6 << 18);

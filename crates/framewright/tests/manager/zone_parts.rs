@@ -74,7 +74,7 @@ fn parts_are_of_whole_gibs_and_alike() {
             assert_eq!(zone.span(), whole.span());
             assert_eq!(whole.parts().len(), 1);
             let mut end = zone.span().start;
-            for (number, part) in (0..).zip(zone.parts()) {
+            for (number, part) in (0..).zip(zone.parts().iter()) {
                 assert_eq!((part.part(), usize::from(part.parts())), (number, zone.parts().len()));
                 assert_eq!(part.span().start, end, "spans leave nothing out");
                 end = part.span().end;

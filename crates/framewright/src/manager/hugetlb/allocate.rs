@@ -28,7 +28,7 @@ impl<P: Platform> Pool<'_, P> {
     /// [`PoolError::NoPage`], [`PoolError::NoNode`], [`PoolError::NotReserved`].
     pub fn allocate(&self, choice: NodeChoice, reserved: bool) -> Result<PfnRange, PoolError> {
         let (nodes, exact) = self.nodes_for(choice)?;
-        let nodes = nodes.iter().copied().filter(|&node| exact.is_none_or(|exact| exact == node));
+        let nodes = nodes.iter().filter(|&node| exact.is_none_or(|exact| exact == node));
         let (manager, size) = (self.manager, self.size);
         {
             let mut accounting = self.accounting();
@@ -78,7 +78,7 @@ impl<P: Platform> Pool<'_, P> {
         slot: usize,
         reserved: bool,
     ) -> Option<u32> {
-        let zone = self.manager.zones.get(slot)?;
+        let zone = self.manager.zones().get(slot)?;
         let counts = accounting.counts(self.size);
         // Others may have had the last ones since the step before.
         if if reserved { counts.reserved == 0 } else { counts.available() == 0 } {

@@ -107,7 +107,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Where a page is that is still the pool's and still has its error.
     fn suspected(self, suspect: &Suspect) -> Option<Place> {
         let &Suspect { size, slot, index } = suspect;
-        let zone = self.manager.zones.get(slot)?;
+        let zone = self.manager.zones().get(slot)?;
         let place = Place { zone, slot, index };
         let is_bad = self.manager.pool(size).is_page(&place)
             && zone.table().state(index).has(BlockState::POISONED);

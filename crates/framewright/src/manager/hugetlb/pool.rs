@@ -68,21 +68,17 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
     ) -> impl Iterator<Item = (usize, &'static Zone)> + use<'m, P> {
         ZoneKind::ALL.into_iter().rev().flat_map(move |kind| {
             let zone = ZoneId { node, kind };
-            let first = self.manager.slots.get(zone.index()).map_or(0, |slots| slots.first.into());
-            (first..).zip(self.manager.parts(zone))
+            self.manager.numbered_parts(zone)
         })
     }
 
     /// Nodes of a set that have memory that is managed.
     pub(in crate::manager) fn nodes_with_memory(self, nodes: NodeMask) -> NodeMask {
         let mut found = NodeMask::EMPTY;
-        for zone in self
-            .manager
-            .zones
-            .iter()
-            .filter(|zone| zone.managed_pages() != 0 && nodes.contains(zone.id().node))
-        {
-            found = found.with(zone.id().node);
+        for zone in self.manager.zones() {
+            if zone.managed_pages() != 0 && nodes.contains(zone.id().node) {
+                found = found.with(zone.id().node);
+            }
         }
         found
     }
@@ -136,7 +132,7 @@ impl<'m, P: Platform> Pool<'m, P> {
     pub(super) fn nodes_for(
         &self,
         choice: NodeChoice,
-    ) -> Result<(&'static [NodeId], Option<NodeId>), PoolError> {
+    ) -> Result<(crate::manager::Fallback, Option<NodeId>), PoolError> {
         let (first, exact) = match choice {
             NodeChoice::Any => (self.manager.local_node(), false),
             NodeChoice::Preferred(node) => (node, false),

@@ -44,13 +44,13 @@ impl Loan {
 impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Lists of free pages of pools: of each zone one for each size.
     pub(crate) fn lists(self) -> usize {
-        self.manager.zones.len() * PoolSize::COUNT
+        self.manager.zones().len() * PoolSize::COUNT
     }
 
     /// The list of that number.
     pub(crate) fn list(self, number: usize) -> Option<(PoolSize, usize, &'static Zone)> {
         let slot = number / PoolSize::COUNT;
-        Some((PoolSize::ALL[number % PoolSize::COUNT], slot, self.manager.zones.get(slot)?))
+        Some((PoolSize::ALL[number % PoolSize::COUNT], slot, self.manager.zones().get(slot)?))
     }
 
     /// Free pages of a list, and those of them that were not reported and may be lent, in frames.

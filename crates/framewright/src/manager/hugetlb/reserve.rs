@@ -115,7 +115,7 @@ impl<P: Platform> Pool<'_, P> {
             let added = accounting.add_surplus(size, node, taken.pages());
             let mut left = added;
             for (slot, list) in taken.lists_mut() {
-                let Some(zone) = self.manager.zones.get(slot) else { continue };
+                let Some(zone) = self.manager.zones().get(slot) else { continue };
                 let list = list.take(zone.table(), left);
                 left -= list.pages();
                 accounting.list(size, slot).append(zone.table(), list);

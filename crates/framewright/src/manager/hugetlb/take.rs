@@ -178,13 +178,13 @@ impl<P: Platform> Pool<'_, P> {
         if !size.is_gigantic() || !self.manager.pools.at_boot.load(Ordering::Relaxed) {
             return None;
         }
-        let free: u64 = self.manager.zones.iter().map(Zone::free_pages).sum();
+        let free: u64 = self.manager.zones().iter().map(Zone::free_pages).sum();
         let keeps = |zone: &Zone| {
             let parts = self.manager.parts(zone.id()).iter();
             let withheld: u64 = parts.map(Zone::deferred_pages).sum();
             mark.keeps_of_all(zone, ZoneKind::Normal).saturating_sub(withheld)
         };
-        let firsts = self.manager.zones.iter().filter(|zone| zone.part() == 0);
+        let firsts = self.manager.zones().iter().filter(|zone| zone.part() == 0);
         let keep: u64 = firsts.map(keeps).sum();
         Some(free.saturating_sub(keep) / size.frames())
     }
@@ -194,7 +194,7 @@ impl<P: Platform> Pool<'_, P> {
         let size = self.size;
         // Pools have no memory with a grade, which movable requests would be given. Where there is
         // none, an unmovable request would only give 16 MiB around each page another type.
-        let has_grades = self.manager.zones.iter().any(|zone| zone.graded_pages() != 0);
+        let has_grades = self.manager.zones().iter().any(|zone| zone.graded_pages() != 0);
         let migrate_type = if has_grades { MigrateType::Unmovable } else { MigrateType::Movable };
         let request = Request {
             node: NodeChoice::Exact(node),
@@ -280,7 +280,7 @@ impl<P: Platform> Pool<'_, P> {
         &self,
         taken: &'a Taken,
     ) -> impl Iterator<Item = (usize, &'static Zone, PageList)> + use<'a, P> {
-        let zones = self.manager.zones;
+        let zones = self.manager.zones();
         taken.lists().filter_map(move |(slot, list)| Some((slot, zones.get(slot)?, list)))
     }
 

@@ -1,11 +1,5 @@
 //! Bring-up, step by step.
 
-use crate::block::BlockEntry;
-use crate::block::deferred_merge::DeferredMerges;
-use crate::block::free_heads::FreeHeads;
-use crate::block::free_index::FreeIndex;
-use crate::block::reported::ReportedBitmap;
-use crate::block::table::BlockTable;
 use crate::carve::Carver;
 use crate::debug::Aids;
 use crate::firmware::{MovableSetting, MovableStarts, movable_starts};
@@ -15,15 +9,17 @@ use crate::manager::init::error::{BringUpError, BringUpFailed};
 use crate::manager::init::frame::{BringUp, Frame};
 use crate::manager::init::homes::{cpus_by_node, give_caches_homes};
 use crate::manager::init::node_clock::{NodeClock, Work};
-use crate::manager::init::obtained::{Obtained, place_tables};
+use crate::manager::init::obtained::{MOST_RANGES, Obtained, place_tables};
 use crate::manager::init::plan::{Plan, TableSize, ZoneSet, parts_for, zone_span};
 use crate::manager::init::seed::begin_shuffling;
+use crate::manager::init::tables::Heads;
 use crate::manager::init::vmemmap::{
     VmemmapBitmaps, first_value, node_of_segment, note_absent, withheld,
 };
 use crate::manager::init::zones::initialise_zones;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
+use crate::manager::state::hotplug::HotplugState;
 use crate::manager::state::isolations::Isolations;
 use crate::manager::state::moving::MovingState;
 use crate::manager::state::numa::NumaSettings;
@@ -36,9 +32,9 @@ use crate::memblock::Memblock;
 use crate::page::Descriptors;
 use crate::parameters::Policy;
 use crate::platform::Platform;
-use crate::sync::table_atomic::AtomicU64;
+use crate::sync::table_atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Readers, SpinLock};
-use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use crate::vmemmap::{ArrayMemory, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
@@ -75,7 +71,7 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn finish(early: &mut Memblock<'_, P>, input: &BringUp<'_>, prepared: Prepared) -> Self {
         let platform = early.platform();
-        let Prepared { mut frame, debug, vmemmap_bitmaps, bytes, started_ns } = prepared;
+        let Prepared { mut frame, debug, vmemmap_bitmaps, bytes, tables, started_ns } = prepared;
         let aids = debug.aids;
         let are_wanted = wants_descriptors(platform, input);
         let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
@@ -115,22 +111,37 @@ impl<P: Platform> Manager<P> {
             zone.shuffle_at_boot(platform);
         }
         give_caches_homes(&mut frame, platform);
-        let Frame { zones, slots, nodes, directory, caches, pools, .. } = frame;
+        let Frame { slots, nodes, directory, caches, pools, .. } = frame;
+        let Frame { zones, mut zone_list, window_segments, window_tables, .. } = frame;
         let without_vmemmap = pools.boot_pages.blocks();
         let same = caches
             .first()
             .map(|cache| cache.zone)
             .filter(|&zone| caches.iter().all(|cache| cache.zone == zone));
-        let zones: &'static [Zone] = zones;
+        let is_divided = zones.iter().any(|zone| zone.parts() != 1);
+        let first_window = zones.len();
+        zone_list.begin(zones);
         let mut manager = Self {
             platform,
-            zones,
+            zones: zone_list,
             slots,
             nodes,
             directory,
             caches,
-            sole: same.and_then(|zone| zones.get(zone)),
-            is_divided: zones.iter().any(|zone| zone.parts() != 1),
+            sole: None,
+            is_divided,
+            hotplug: HotplugState {
+                first_window,
+                segments: window_segments,
+                own_tables: window_tables,
+                is_changing: AtomicBool::new(false),
+                notifier: SpinLock::new(None),
+                readers,
+                descriptors_are_wanted: are_wanted,
+                tables,
+                table_bytes: AtomicU64::new(0),
+                released_pages: AtomicU64::new(0),
+            },
             pressure: PressureState::new(aids.watch()),
             numa: NumaSettings::new(DRAM_TIER),
             debug,
@@ -152,6 +163,7 @@ impl<P: Platform> Manager<P> {
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
+        manager.sole = same.and_then(|zone| manager.zones().get(zone));
         if manager.prove_first_allocation() {
             manager.times.first_alloc_ns = since();
         }
@@ -163,7 +175,7 @@ impl<P: Platform> Manager<P> {
         manager.moving.failed_area_bytes = manager.make_areas(input.parameters);
         manager.moving.is_up = true;
         manager.times.bring_up_ns = since();
-        if manager.zones.iter().all(|zone| !zone.sections().are_left()) {
+        if manager.zones().iter().all(|zone| !zone.sections().are_left()) {
             manager.times.all_memory_ns = manager.times.bring_up_ns;
         }
         manager
@@ -173,7 +185,7 @@ impl<P: Platform> Manager<P> {
     /// allocation. A machine with less than one free block has none.
     #[inline(never)]
     fn prove_first_allocation(&self) -> bool {
-        self.zones.iter().rev().any(|zone| {
+        self.zones().iter().rev().any(|zone| {
             let taken = zone.allocate(
                 self.platform,
                 Order::BLOCK,
@@ -207,6 +219,8 @@ struct Prepared {
     vmemmap_bitmaps: Option<VmemmapBitmaps>,
     /// Of all tables.
     bytes: u64,
+    /// Where those are that are no zone's.
+    tables: [PhysRange; MOST_RANGES],
     /// When the intake began.
     started_ns: Option<u64>,
 }
@@ -234,8 +248,9 @@ fn prepare<P: Platform>(
     frame.fill(memory.early, &plan);
     match allocate_all(&mut memory, &mut frame, input) {
         Ok((debug, vmemmap_bitmaps)) => {
-            memory.keep();
-            Ok(Prepared { frame, debug, vmemmap_bitmaps, bytes: memory.bytes, started_ns })
+            let tables = memory.keep();
+            let bytes = memory.bytes;
+            Ok(Prepared { frame, debug, vmemmap_bitmaps, bytes, tables, started_ns })
         }
         Err(error) => {
             memory.give_tables_back(frame.zones);
@@ -340,17 +355,7 @@ fn allocate_tables<P: Platform>(
         // of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
         // What is touched lies together, before the arrays that an idle machine never reads.
-        let ready = carver.values(size.ready_words, |_| AtomicU64::new(0));
-        let heads: &'static [BlockEntry] = carver.any(size.groups);
-        let free_heads = carver.any(size.free_heads_words);
-        let free_index = FreeIndex::new(carver.any(size.free_index_words), size.entries);
-        let deferred = DeferredMerges::new(carver.any(size.deferred_words), size.entries);
-        let reported = ReportedBitmap::new(carver.any(size.reported_words));
-        let entries: &'static [BlockEntry] = carver.any(size.entries);
-        let free_maps = carver.any(size.entries);
-        let free_heads = FreeHeads::new(free_heads);
-        let table = BlockTable::new(heads, entries, free_maps, ready, free_heads);
-        let tables = ZoneTables { table, free_index, deferred, reported };
+        let tables = Heads::carve(&mut carver, &size).with_rest(&mut carver, &size);
         frame.zones[slot].attach(span, segments, tables);
     }
     Ok(())

@@ -4,18 +4,21 @@ use crate::carve::{Carver, room};
 use crate::manager::init::error::BringUpError;
 use crate::manager::init::obtained::Obtained;
 use crate::manager::init::plan::{Plan, for_each_segment};
+use crate::manager::state::fallback::Fallback;
 use crate::manager::state::pools::Pools;
 use crate::manager::state::{Node, ZoneSlots};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Limits, Near, Partial};
+use crate::page::{CpuCache, Limits, Near, Partial, Partials};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
-use crate::sync::Readers;
+use crate::sync::table_atomic::AtomicU16;
+use crate::sync::{Growing, Readers};
 use crate::units::{MAX_NODES, NodeId, PfnRange};
 use crate::vmemmap::Part;
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::fallback::fallback_order;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
+use core::mem::MaybeUninit;
 
 /// What bring-up works on beside the memblock allocator, which knows memory and nodes.
 #[derive(Clone, Copy, Debug)]
@@ -30,15 +33,21 @@ pub struct BringUp<'a> {
 /// Everything that is allocated before zones have tables.
 pub(crate) struct Frame {
     pub(crate) zones: &'static mut [Zone],
+    /// Where they are, with room for windows.
+    pub(crate) zone_list: Growing<Zone>,
+    pub(crate) window_segments: Growing<Segment>,
+    pub(crate) window_tables: Growing<u32>,
     pub(crate) slots: &'static mut [ZoneSlots],
     pub(crate) nodes: &'static mut [Node],
     pub(crate) directory: &'static mut [Segment],
     pub(crate) by_zone: &'static mut [Segment],
-    pub(crate) fallback: &'static mut [NodeId],
+    /// A list for each node.
+    pub(crate) fallback: &'static [AtomicU16],
     /// A row for each node.
     pub(crate) distances: &'static mut [u8],
     pub(crate) caches: &'static mut [CpuCache],
     pub(crate) partials: &'static mut [Partial],
+    pub(crate) present: &'static mut [Partial],
     pub(crate) readers: &'static mut [Readers],
     pub(crate) parts: &'static mut [Part],
     pub(crate) pools: Pools,
@@ -58,20 +67,26 @@ impl Frame {
         // placed now may cut one more run in two.
         let mut free_runs = 0;
         memory.early.for_each_free(&mut |_, _| free_runs += 1);
-        let partials = 2 * (free_runs + plan.parts + nodes + 3);
+        let partials = 2 * (free_runs + plan.parts + nodes + 3) + plan.parts * Partials::ROOM;
+        let windows = parameters.hotplug_windows as usize;
+        let zones = plan.parts + windows;
+        // Each run of memory begins and ends in a block that may be memory in part.
+        let present = 2 * memory.early.runs().count();
         // Enough that CPUs seldom meet.
         let readers = platform.cpus() as usize * 4;
-        let bytes = room::<Zone>(plan.parts as u64)
+        let bytes = room::<Zone>(zones as u64)
+            + room::<Segment>(windows as u64)
+            + room::<u32>(windows as u64)
             + room::<ZoneSlots>(slots as u64)
             + room::<Node>(nodes as u64)
             + 2 * room::<Segment>(plan.segments as u64)
-            + room::<NodeId>((nodes * nodes) as u64)
+            + room::<AtomicU16>((nodes * Fallback::places(nodes)) as u64)
             + room::<u8>((nodes * nodes) as u64)
             + room::<CpuCache>(u64::from(platform.cpus()))
-            + room::<Partial>(partials as u64)
+            + room::<Partial>((partials + present) as u64)
             + room::<Readers>(readers as u64)
             + room::<Part>(nodes as u64)
-            + Pools::room(plan.parts, nodes, parameters);
+            + Pools::room(zones, nodes, parameters);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one
         // range of the map (invariants 1, 3 and 15).
@@ -81,24 +96,36 @@ impl Frame {
             id: NodeId::new(index).unwrap_or_default(),
             cpus: 0,
             span: PfnRange::new(0, 0),
-            fallback: &[],
+            fallback: Fallback::NONE,
             distances: &[],
             init_ns: None,
             bookkeeping_ns: None,
             vmemmap_fallback: None,
         };
+        let storage = carver.values(zones, |_| MaybeUninit::uninit());
+        let (zone_list, zones) = Growing::new(storage, plan.parts, |_| Zone::new(unset, 0, 1));
+        let (window_segments, _) =
+            Growing::new(carver.values(windows, |_| MaybeUninit::uninit()), 0, |_| Segment::EMPTY);
+        let (window_tables, _) =
+            Growing::new(carver.values(windows, |_| MaybeUninit::uninit()), 0, |_| 0);
+        let all = zones.len() + windows;
         Ok(Self {
-            zones: carver.values(plan.parts, |_| Zone::new(unset, 0, 1)),
+            zones,
+            zone_list,
+            window_segments,
+            window_tables,
+
             slots: carver.values(slots, |_| ZoneSlots::NONE),
             nodes: carver.values(nodes, node),
             directory: carver.values(plan.segments, |_| Segment::EMPTY),
             by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
-            fallback: carver.values(nodes * nodes, |_| NodeId::ZERO),
+            fallback: carver.values(nodes * Fallback::places(nodes), |_| AtomicU16::new(0)),
             distances: carver.values(nodes * nodes, |_| 0),
             partials: carver.values(partials, |_| Partial::empty()),
+            present: carver.values(present, |_| Partial::empty()),
             readers: carver.values(readers, |_| Readers::new()),
             parts: carver.values(nodes, |_| Part::None),
-            pools: Pools::carve(&mut carver, plan.parts, nodes, parameters),
+            pools: Pools::carve(&mut carver, all, nodes, parameters),
             caches: carver.values(platform.cpus() as usize, |_| {
                 CpuCache::new(usize::MAX, [Near::NONE; 2], 1, &Limits::NONE)
             }),
@@ -157,7 +184,7 @@ impl Frame {
                 }
             };
         }
-        let mut rest = core::mem::take(&mut self.fallback);
+        let mut rest = self.fallback;
         let mut rows = core::mem::take(&mut self.distances);
         for index in 0..self.nodes.len() {
             let (row, others) = rows.split_at_mut(self.nodes.len());
@@ -170,11 +197,10 @@ impl Frame {
             let nodes = &*self.nodes;
             let has_memory = |node: NodeId| !nodes[node.index()].span.is_empty();
             let len = fallback_order(topology, nodes[index].id, &has_memory, &mut order);
-            let (mine, others) = rest.split_at_mut(len);
-            mine.copy_from_slice(&order[..len]);
+            let (mine, others) = rest.split_at(Fallback::places(self.nodes.len()));
             rest = others;
             self.nodes[index].cpus = topology.cpus(self.nodes[index].id);
-            self.nodes[index].fallback = mine;
+            self.nodes[index].fallback = Fallback::new(mine, &order[..len]);
         }
     }
 }

@@ -11,8 +11,9 @@ mod frame;
 mod homes;
 mod node_clock;
 pub(super) mod obtained;
-mod plan;
+pub(super) mod plan;
 pub(super) mod seed;
+pub(super) mod tables;
 mod vmemmap;
 mod zones;
 

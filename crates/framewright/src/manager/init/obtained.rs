@@ -8,7 +8,7 @@ use crate::units::{NodeId, PAGE_SIZE, PhysRange, PoolSize};
 use crate::zone::Zone;
 
 /// Ranges for the whole machine: zones and directory, debug aids, the state of the vmemmap.
-const MOST_RANGES: usize = 3;
+pub(crate) const MOST_RANGES: usize = 3;
 
 /// Memory for the manager's tables. What was obtained for the machine goes back when this is
 /// dropped, unless [`keep`](Self::keep) was called; a zone knows its own table, which goes back by
@@ -53,9 +53,10 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
         let _ = unsafe { self.early.free(range) };
     }
 
-    /// Nothing can fail any more.
-    pub(crate) const fn keep(&mut self) {
+    /// Nothing can fail any more. Returns where the tables are that are no zone's.
+    pub(crate) const fn keep(&mut self) -> [PhysRange; MOST_RANGES] {
         self.count = 0;
+        self.ranges
     }
 
     /// Takes memory for `what` from the memblock allocator.

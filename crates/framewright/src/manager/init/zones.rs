@@ -5,6 +5,7 @@ use crate::manager::init::frame::Frame;
 use crate::manager::init::node_clock::{NodeClock, Work};
 use crate::manager::state::ZoneSlots;
 use crate::memblock::{Memblock, MemoryRuns};
+use crate::page::Partials;
 use crate::platform::Platform;
 use crate::units::{NodeId, Pfn, PfnRange};
 use crate::vmemmap::{ArrayMemory, BootPages};
@@ -168,14 +169,21 @@ pub(crate) fn initialise_zones<P: Platform>(
         }
         clock.stop(nodes);
     }
+    let mut present = core::mem::take(&mut frame.present);
+    for zone in frame.zones.iter_mut() {
+        let known = zone.record_present(runs.clone(), present);
+        let (blocks, others) = present.split_at_mut(known);
+        present = others;
+        zone.set_present(blocks);
+    }
     let _ = early.discard();
     let mut rest = core::mem::take(&mut frame.partials);
     for zone in frame.zones.iter_mut() {
         clock.turn_to(nodes, zone.id().node, Work::Bookkeeping);
         zone.finish_initialising();
         let noted = zone.record_partials(rest);
-        let (mine, others) = rest.split_at_mut(noted);
-        zone.set_partials(mine);
+        let (mine, others) = rest.split_at_mut((noted + Partials::ROOM).min(rest.len()));
         rest = others;
+        zone.set_partials(Partials::new(mine, noted));
     }
 }

@@ -119,7 +119,7 @@ impl<P: Platform> Moving<'_, P> {
         let mut mission = Mission::new(self, budget, &mut ignored);
         let mut done = Compacted::default();
         let zones =
-            manager.zones.iter().filter(|zone| node.is_none_or(|node| zone.id().node == node));
+            manager.zones().iter().filter(|zone| node.is_none_or(|node| zone.id().node == node));
         'zones: for zone in zones {
             for migrate_type in MOVABLE {
                 let left = blocks - done.blocks;

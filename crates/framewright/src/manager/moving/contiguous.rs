@@ -196,7 +196,8 @@ impl<P: Platform> Moving<'_, P> {
     fn zones_for(self, search: &Search) -> impl Iterator<Item = &'static [Zone]> {
         let mut last = None;
         let ids = self.manager.zonelist(search).map(|zone| zone.id());
-        ids.filter(move |&id| last.replace(id) != Some(id)).map(|id| self.manager.parts(id))
+        let ids = ids.filter(move |&id| last.replace(id) != Some(id));
+        ids.flat_map(|id| self.manager.parts(id).runs())
     }
 
     /// The cheapest place in a zone.

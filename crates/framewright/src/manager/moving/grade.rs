@@ -71,7 +71,7 @@ impl<P: Platform> Manager<P> {
     /// What the manager has reserved there stays. Returns the frames of these blocks.
     pub(in crate::manager) fn grade_at_boot(&self, starts: &MovableStarts) -> u64 {
         let mut pages = 0;
-        for zone in self.zones {
+        for zone in self.zones() {
             let Some(start) = starts.on_node(zone.id().node) else { continue };
             for segment in zone.segments() {
                 let end = segment.end();

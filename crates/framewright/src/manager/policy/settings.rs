@@ -91,7 +91,8 @@ impl<P: Platform> Numa<'_, P> {
     #[must_use]
     pub fn with_memory(self) -> NodeMask {
         // Each node lists all that have a place for memory.
-        let nodes = self.manager.nodes.first().map_or(&[][..], |node| node.fallback);
+        let nodes =
+            self.manager.nodes.first().map_or(crate::manager::Fallback::NONE, |node| node.fallback);
         let has_memory = |node: NodeId| {
             let parts = |kind| self.manager.parts(ZoneId { node, kind }).iter();
             ZoneKind::ALL
@@ -100,7 +101,7 @@ impl<P: Platform> Numa<'_, P> {
                 .flat_map(parts)
                 .any(|part| part.final_managed_pages() != 0)
         };
-        nodes.iter().copied().filter(|&node| has_memory(node)).fold(NodeMask::EMPTY, NodeMask::with)
+        nodes.iter().filter(|&node| has_memory(node)).fold(NodeMask::EMPTY, NodeMask::with)
     }
 
     pub(crate) fn known(self, node: NodeId) -> Result<(), PolicyError> {

@@ -1,7 +1,11 @@
 //! Everything that a manager keeps, in parts that know nothing of it.
+//!
+//! Orders of memory: Relaxed: a count that is only told.
 
 pub(crate) mod areas;
 pub(crate) mod debug;
+pub(crate) mod fallback;
+pub(crate) mod hotplug;
 pub(crate) mod isolations;
 pub(crate) mod moving;
 pub(crate) mod numa;
@@ -10,10 +14,12 @@ pub(crate) mod pressure;
 pub(crate) mod tunables;
 pub(crate) mod vmemmap;
 
-use crate::block::{BlockEntry, BlockState, segment};
+use crate::block::{BlockEntry, BlockState};
 use crate::manager::init::seed::ShuffleSeed;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
+use crate::manager::state::fallback::Fallback;
+use crate::manager::state::hotplug::HotplugState;
 use crate::manager::state::isolations::Isolations;
 use crate::manager::state::moving::MovingState;
 use crate::manager::state::numa::NumaSettings;
@@ -23,11 +29,12 @@ use crate::manager::state::tunables::{Settings, Tunables};
 use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::page::CpuCache;
 use crate::platform::Platform;
-use crate::sync::SpinLock;
+use crate::sync::table_atomic::Ordering;
+use crate::sync::{Growing, SpinLock};
 use crate::units::{NodeId, PfnRange};
 use crate::vmemmap::VmemmapFallback;
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{Counts, Fault, Segment, Zone, ZoneId};
+use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneParts};
 
 /// One node, as the manager keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +46,7 @@ pub struct Node {
     /// From its first frame of memory to its last, holes included; empty when it has none.
     pub span: PfnRange,
     /// Nodes with memory, nearest first.
-    pub fallback: &'static [NodeId],
+    pub fallback: Fallback,
     /// How far each node is, in the units of ACPI, where 10 is the node itself.
     pub distances: &'static [u8],
     /// How long it took to make its free memory available: from the memblock allocator's ranges to
@@ -73,13 +80,15 @@ pub struct BringUpTimes {
 /// All memory of a machine.
 pub struct Manager<P: Platform> {
     pub(crate) platform: &'static P,
-    /// The parts of all zones; a zone's follow one another, ascending.
-    pub(crate) zones: &'static [Zone],
-    /// Which of `zones` are the parts of a [`ZoneId`].
+    /// The parts of all zones; those of bring-up come first, and of these a zone's follow one
+    /// another, ascending.
+    pub(crate) zones: Growing<Zone>,
+    /// Which of `zones` are the parts of a [`ZoneId`] that bring-up made.
     pub(crate) slots: &'static [ZoneSlots],
     pub(crate) nodes: &'static [Node],
-    /// All segments, ascending.
+    /// All segments of bring-up, ascending.
     pub(crate) directory: &'static [Segment],
+    pub(crate) hotplug: HotplugState,
     /// One for each CPU.
     pub(crate) caches: &'static [CpuCache],
     /// The zone that the caches of all CPUs keep frames of, where there is one.
@@ -128,11 +137,12 @@ impl<P: Platform> Manager<P> {
     }
 
     /// All zones with memory, each as its parts: nodes ascending, kinds ascending in each, parts
-    /// ascending in each. Most zones have one part. [`views`](Self::views) has each zone as a
-    /// whole.
+    /// ascending in each; then the windows of memory that was added later, in the order in which
+    /// they came. Most zones have one part. [`views`](Self::views) has each zone as a whole.
     #[must_use]
-    pub const fn zones(&self) -> &'static [Zone] {
-        self.zones
+    #[inline]
+    pub fn zones(&self) -> &'static [Zone] {
+        self.zones.as_slice()
     }
 
     /// All nodes.
@@ -142,8 +152,10 @@ impl<P: Platform> Manager<P> {
     }
 
     /// The parts of a zone; none when it has no memory.
-    pub(crate) fn parts(&self, id: ZoneId) -> &'static [Zone] {
-        self.slots.get(id.index()).map_or(&[], |slots| slots.of(self.zones))
+    pub(crate) fn parts(&self, id: ZoneId) -> ZoneParts<'static> {
+        let zones = self.zones();
+        let first = self.slots.get(id.index()).map_or(&[][..], |slots| slots.of(zones));
+        ZoneParts::new(id, first, zones.get(self.hotplug.first_window..).unwrap_or(&[]))
     }
 
     /// Everything that the manager kept after bring-up, in bytes: tables, maps, zones, directory,
@@ -151,8 +163,8 @@ impl<P: Platform> Manager<P> {
     /// touched. Page descriptors that lie inside blocks are not among it: [`totals`](Self::totals)
     /// has their frames.
     #[must_use]
-    pub const fn metadata_bytes(&self) -> u64 {
-        self.metadata_bytes
+    pub fn metadata_bytes(&self) -> u64 {
+        self.metadata_bytes + self.hotplug.table_bytes.load(Ordering::Relaxed)
     }
 
     /// How long bring-up took.
@@ -168,7 +180,7 @@ impl<P: Platform> Manager<P> {
     #[must_use]
     pub fn totals(&self) -> Counts {
         let mut totals = Counts::default();
-        for zone in self.zones {
+        for zone in self.zones() {
             let (managed_pages, free_pages) = (zone.managed_pages(), zone.free_pages());
             let (descriptor_pages, isolated_pages) =
                 (zone.descriptor_pages(), zone.isolated_pages());
@@ -198,7 +210,7 @@ impl<P: Platform> Manager<P> {
     /// The first [`Fault`] found.
     pub fn verify(&self) -> Result<Counts, Fault> {
         let mut counts = Counts::default();
-        for zone in self.zones {
+        for zone in self.zones() {
             counts += zone.verify(self.platform)?;
         }
         self.verify_borders()?;
@@ -207,8 +219,8 @@ impl<P: Platform> Manager<P> {
 
     /// What the block that holds a frame is; nothing for a hole.
     pub fn block_state(&self, block: BlockNumber) -> Option<BlockState> {
-        let segment = segment::find(self.directory, block)?;
-        self.zones.get(usize::from(segment.zone))?.state_of(self.platform, block)
+        let segment = self.segment_of(block)?;
+        self.zones().get(usize::from(segment.zone))?.state_of(self.platform, block)
     }
 
     /// What the command line set for good.

@@ -2,9 +2,10 @@
 //! asked for.
 
 use crate::parameters::{Pages, Parameters};
-use crate::units::MAX_NODES;
+use crate::platform::Platform;
+use crate::units::{MAX_NODES, NodeId};
 use crate::zone::{
-    COMPACTION_PROACTIVENESS, EXTFRAG_THRESHOLD, LOWMEM_RESERVE_RATIO, Zone, ZoneKind,
+    COMPACTION_PROACTIVENESS, EXTFRAG_THRESHOLD, LOWMEM_RESERVE_RATIO, Zone, ZoneId, ZoneKind,
     default_min_free_kbytes, lowmem_reserve, watermarks,
 };
 use core::fmt;
@@ -42,6 +43,8 @@ impl Settings {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tunables {
     pub(crate) min_free_kbytes: u64,
+    /// What somebody asked for, on the command line or later.
+    pub(crate) wanted_min_free_kbytes: Option<u64>,
     pub(crate) watermark_scale_factor: u64,
     pub(crate) lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
     pub(crate) extfrag_threshold: u64,
@@ -55,6 +58,7 @@ impl Tunables {
         let default = || default_min_free_kbytes(zones.iter().map(Zone::final_managed_pages).sum());
         Self {
             min_free_kbytes: parameters.min_free_kbytes.unwrap_or_else(default),
+            wanted_min_free_kbytes: parameters.min_free_kbytes,
             watermark_scale_factor: parameters.watermark_scale_factor,
             lowmem_reserve_ratio: LOWMEM_RESERVE_RATIO,
             extfrag_threshold: EXTFRAG_THRESHOLD,
@@ -63,28 +67,50 @@ impl Tunables {
         }
     }
 
+    /// There is more memory, or less: as much is kept free as of what cannot be said to be movable
+    /// follows, unless somebody wants more (Linux: `mm/page_alloc.c`, `calculate_min_free_kbytes`).
+    pub(crate) fn follow<P: Platform>(&mut self, zones: &[Zone], platform: &P) {
+        let fixed = |zone: &Zone| {
+            zone.final_managed_pages().saturating_sub(zone.most_graded_pages(platform))
+        };
+        let computed = default_min_free_kbytes(zones.iter().map(fixed).sum());
+        self.min_free_kbytes = match self.wanted_min_free_kbytes {
+            Some(wanted) if wanted > computed => wanted,
+            _ => computed,
+        };
+    }
+
     /// Gives each zone its marks and reserves, and all of its parts the same.
     pub(crate) fn apply(&self, zones: &[Zone]) {
-        let managed = |zones: &[Zone]| zones.iter().map(Zone::final_managed_pages).sum::<u64>();
-        let total_pages = managed(zones);
-        for zones in zones.chunk_by(|zone, next| zone.id().node == next.id().node) {
-            let of_zones = || zones.chunk_by(|part, next| part.id() == next.id());
-            let of_kind = |kind| of_zones().find(|parts| parts[0].id().kind == kind);
-            let of_kinds = ZoneKind::ALL.map(|kind| of_kind(kind).map_or(0, managed));
-            for parts in of_zones() {
-                let kind = parts[0].id().kind;
-                let marks = watermarks(
-                    managed(parts),
-                    total_pages,
-                    self.min_free_kbytes,
-                    self.watermark_scale_factor,
-                );
-                let ratio = self.lowmem_reserve_ratio[kind as usize];
-                let reserve = lowmem_reserve(kind, of_kinds, ratio);
-                parts.iter().for_each(|part| part.set_watermarks(marks, reserve));
-            }
+        let total_pages = zones.iter().map(Zone::final_managed_pages).sum();
+        let mut last: Option<(NodeId, [u64; ZoneKind::COUNT])> = None;
+        for part in zones {
+            let ZoneId { node, kind } = part.id();
+            // Parts of a node are neighbours, but for windows.
+            let of_kinds = match last {
+                Some((of, pages)) if of == node => pages,
+                _ => pages_of_kinds(zones, node),
+            };
+            last = Some((node, of_kinds));
+            let marks = watermarks(
+                of_kinds[kind as usize],
+                total_pages,
+                self.min_free_kbytes,
+                self.watermark_scale_factor,
+            );
+            let ratio = self.lowmem_reserve_ratio[kind as usize];
+            part.set_watermarks(marks, lowmem_reserve(kind, of_kinds, ratio));
         }
     }
+}
+
+/// What each zone of a node manages.
+fn pages_of_kinds(zones: &[Zone], node: NodeId) -> [u64; ZoneKind::COUNT] {
+    let mut pages = [0; ZoneKind::COUNT];
+    for zone in zones.iter().filter(|zone| zone.id().node == node) {
+        pages[zone.id().kind as usize] += zone.final_managed_pages();
+    }
+    pages
 }
 
 /// Why a parameter was not changed.

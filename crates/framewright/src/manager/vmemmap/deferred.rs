@@ -113,7 +113,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 
     /// The parts of each zone.
     fn zones(self) -> impl Iterator<Item = &'static [Zone]> + use<P> {
-        self.manager.zones.chunk_by(|part, next| part.id() == next.id())
+        // What came later is described inside.
+        let zones = self.manager.zones().split_at(self.manager.hotplug.first_window).0;
+        zones.chunk_by(|part, next| part.id() == next.id())
     }
 
     fn initialise_zone<H: Helpers + ?Sized>(self, zone: &[Zone], helpers: &H) {
@@ -187,7 +189,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     }
 
     fn note_all_memory(self) {
-        if self.manager.zones.iter().any(|zone| zone.sections().are_left()) {
+        if self.manager.zones().iter().any(|zone| zone.sections().are_left()) {
             return;
         }
         if let (Some(started), Some(now)) =

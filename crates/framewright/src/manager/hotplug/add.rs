@@ -1,0 +1,278 @@
+//! Adding memory.
+
+use super::window::Planned;
+use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of, pages_of};
+use crate::manager::state::hotplug::HotplugEvent;
+use crate::platform::Platform;
+use crate::units::{NodeId, PAGES_PER_BLOCK, PhysRange};
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::Grade;
+use crate::zone::Presence;
+
+/// Windows that one call can make.
+const MOST_PLANNED: usize = 16;
+/// Blocks of 1 GiB.
+const GIB: u32 = 512;
+/// From so many blocks on the tables of a window lie in itself, and it is made of whole GiBs.
+const LARGE: u32 = 16 * GIB;
+
+/// What came of adding memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Added {
+    /// The memory.
+    pub range: PhysRange,
+    /// Pages that can be handed out.
+    pub pages: u64,
+    /// Bytes of it that hold tables.
+    pub table_bytes: u64,
+    /// Windows that were made for it.
+    pub windows: u32,
+}
+
+/// Windows to be made.
+struct Plan {
+    planned: [Option<Planned>; MOST_PLANNED],
+    len: usize,
+}
+
+impl<P: Platform> Hotplug<'_, P> {
+    /// Adds memory: from when this returns its pages can be had, each 2 MiB with a grade. It may
+    /// lie anywhere, next to memory that is there or not, and what was removed may come back. In
+    /// memory that is there at most 1 MiB is taken for tables. All is checked and obtained before
+    /// anything changes (Linux: `mm/memory_hotplug.c`, `add_memory_resource`, `online_pages`).
+    ///
+    /// # Errors
+    /// [`HotplugError`]; nothing has changed.
+    ///
+    /// # Safety
+    /// The range is memory that nobody uses and that is known to nobody else, and it stays memory
+    /// until it is removed. Below the platform's `direct_limit` it can be reached through
+    /// `direct` (invariant 15).
+    pub unsafe fn add(
+        self,
+        range: PhysRange,
+        node: NodeId,
+        grade: Grade,
+    ) -> Result<Added, HotplugError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.add_as(range, node, Some(grade)) }
+    }
+
+    /// [`add`](Self::add) of memory that nobody gets before [`online`](Self::online).
+    ///
+    /// # Errors
+    /// [`HotplugError`]; nothing has changed.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn add_offline(self, range: PhysRange, node: NodeId) -> Result<Added, HotplugError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.add_as(range, node, None) }
+    }
+
+    /// Hands memory out that is offline, all of it.
+    ///
+    /// # Errors
+    /// [`HotplugError`]; nothing has changed.
+    pub fn online(self, range: PhysRange, grade: Grade) -> Result<Added, HotplugError> {
+        let blocks = blocks_of(range)?;
+        let _changing = self.begin()?;
+        self.check(blocks, Presence::Offline, None)?;
+        let node = self.known(blocks).next().map(|piece| piece.zone.id().node);
+        let node = node.ok_or(HotplugError::Absent(blocks.start.start()))?;
+        let is_first = !self.has_memory(node);
+        self.ask(range, node, is_first)?;
+        let pages = self.hand_out(blocks, grade);
+        self.tell(range, node, is_first);
+        Ok(Added { range, pages, table_bytes: 0, windows: 0 })
+    }
+
+    /// Handed out with a grade, or offline without.
+    ///
+    /// # Safety
+    /// As of [`add`](Self::add).
+    unsafe fn add_as(
+        self,
+        range: PhysRange,
+        node: NodeId,
+        grade: Option<Grade>,
+    ) -> Result<Added, HotplugError> {
+        let blocks = blocks_of(range)?;
+        if node.index() >= self.manager.nodes.len() {
+            return Err(HotplugError::NoNode(node));
+        }
+        let _changing = self.begin()?;
+        self.check(blocks, Presence::Absent, Some(node))?;
+        let plan = self.plan_all(blocks, node)?;
+        let is_first = !self.has_memory(node);
+        if grade.is_some()
+            && let Err(error) = self.ask(range, node, is_first)
+        {
+            self.forget_all(&plan);
+            return Err(error);
+        }
+        // From here on nothing fails.
+        let mut windows = 0;
+        for planned in plan.all() {
+            // SAFETY: of the caller, who gives this memory.
+            let window = unsafe { self.make(planned) };
+            debug_assert!(window.is_some(), "places were counted");
+            windows += u32::from(window.is_some());
+        }
+        let mut table_bytes = 0;
+        for piece in self.known(blocks) {
+            // SAFETY: of the caller, who gives this memory.
+            table_bytes += unsafe { self.place_tables(piece) };
+        }
+        self.insert_node(node);
+        let Some(grade) = grade else {
+            for piece in self.known(blocks) {
+                for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == Presence::Absent)
+                {
+                    let platform = self.manager.platform;
+                    run.zone.put_offline(platform, run.indices(), Presence::Offline);
+                }
+            }
+            return Ok(Added { range, pages: 0, table_bytes, windows });
+        };
+        let pages = self.hand_out(blocks, grade);
+        self.tell(range, node, is_first);
+        Ok(Added { range, pages, table_bytes, windows })
+    }
+
+    /// Whether all blocks that have places are what they are to be, and of a node.
+    fn check(
+        self,
+        blocks: BlockRange,
+        wanted: Presence,
+        node: Option<NodeId>,
+    ) -> Result<(), HotplugError> {
+        let mut next = blocks.start;
+        for piece in self.known(blocks) {
+            let of = piece.zone.id().node;
+            if node.is_some_and(|node| node != of) {
+                return Err(HotplugError::OtherNode(piece.blocks.start.start(), of));
+            }
+            if wanted == Presence::Offline && piece.blocks.start != next {
+                return Err(HotplugError::Absent(next.start()));
+            }
+            next = piece.blocks.end;
+            for (place, run) in self.runs_of(piece) {
+                let pfn = run.blocks.start.start();
+                match (place, wanted) {
+                    (place, wanted) if place == wanted => {}
+                    (_, Presence::Absent) => return Err(HotplugError::Present(pfn)),
+                    (Presence::Online, _) => return Err(HotplugError::Present(pfn)),
+                    _ => return Err(HotplugError::Absent(pfn)),
+                }
+            }
+            self.check_tables(piece)?;
+        }
+        if wanted == Presence::Offline && next != blocks.end {
+            return Err(HotplugError::Absent(next.start()));
+        }
+        Ok(())
+    }
+
+    /// Blocks of a window that has its tables in itself come with these, or after them.
+    fn check_tables(self, piece: Piece) -> Result<(), HotplugError> {
+        let own = self.own_tables(piece);
+        let tables = BlockRange {
+            start: piece.segment.start,
+            end: BlockNumber(piece.segment.start.0 + own),
+        };
+        let is_there = own == 0 || piece.zone.reserved_pages() != 0;
+        let comes = piece.blocks.start == tables.start && piece.blocks.end > tables.end;
+        if is_there || comes { Ok(()) } else { Err(HotplugError::Tables(bytes_of(tables))) }
+    }
+
+    fn plan_all(self, blocks: BlockRange, node: NodeId) -> Result<Plan, HotplugError> {
+        let mut plan = Plan { planned: [None; MOST_PLANNED], len: 0 };
+        let mut next = blocks.start;
+        while next < blocks.end {
+            if let Some(segment) = self.manager.segment_of(next) {
+                next = segment.end().min(blocks.end);
+                continue;
+            }
+            let mut end = self.unknown_until(next, blocks.end);
+            // Edges of a large one are windows of their own.
+            if end.0 - next.0 >= LARGE {
+                let whole = next.0.next_multiple_of(GIB);
+                end = BlockNumber(if whole == next.0 { end.0 / GIB * GIB } else { whole });
+            }
+            let planned = match plan.planned.get_mut(plan.len) {
+                None => Err(HotplugError::NoWindow(bytes_of(blocks))),
+                Some(place) => self
+                    .plan(BlockRange { start: next, end }, node, plan.len)
+                    .map(|planned| *place = Some(planned)),
+            };
+            if let Err(error) = planned {
+                self.forget_all(&plan);
+                return Err(error);
+            }
+            plan.len += 1;
+            next = end;
+        }
+        Ok(plan)
+    }
+
+    fn forget_all(self, plan: &Plan) {
+        plan.all().for_each(|planned| self.forget(planned));
+    }
+
+    /// Asks whoever may refuse.
+    fn ask(self, range: PhysRange, node: NodeId, is_first: bool) -> Result<(), HotplugError> {
+        if is_first {
+            self.notify(HotplugEvent::AddingFirst(node)).map_err(|veto| {
+                let _ = self.notify(HotplugEvent::CancelFirst(node));
+                HotplugError::Veto(veto)
+            })?;
+        }
+        self.notify(HotplugEvent::GoingOnline(range)).map_err(|veto| {
+            let _ = self.notify(HotplugEvent::CancelOnline(range));
+            if is_first {
+                let _ = self.notify(HotplugEvent::CancelFirst(node));
+            }
+            HotplugError::Veto(veto)
+        })
+    }
+
+    fn tell(self, range: PhysRange, node: NodeId, is_first: bool) {
+        if is_first {
+            let _ = self.notify(HotplugEvent::AddedFirst(node));
+        }
+        let _ = self.notify(HotplugEvent::Online(range));
+    }
+
+    /// Makes all blocks free that are no memory yet; returns how many pages that were.
+    fn hand_out(self, blocks: BlockRange, grade: Grade) -> u64 {
+        let platform = self.manager.platform;
+        let mut pages = 0;
+        for piece in self.known(blocks) {
+            if self.manager.reporting.is_registered() {
+                piece.zone.track_reported(platform);
+            }
+            for (_, run) in self.runs_of(piece).filter(|(place, _)| *place != Presence::Online) {
+                self.manager.fill_added(pages_of(run.blocks));
+                run.zone.bring_online(platform, run.indices(), grade.migrate_type());
+                pages += u64::from(run.blocks.blocks()) * PAGES_PER_BLOCK;
+            }
+        }
+        self.after_change();
+        pages
+    }
+
+    /// A node has memory: all others may be served from there.
+    fn insert_node(self, node: NodeId) {
+        for from in self.manager.nodes {
+            let distance = |to: NodeId| from.distances.get(to.index()).copied().unwrap_or(u8::MAX);
+            from.fallback.insert(node, &distance);
+        }
+    }
+}
+
+impl Plan {
+    fn all(&self) -> impl Iterator<Item = &Planned> {
+        self.planned.iter().take(self.len).flatten()
+    }
+}

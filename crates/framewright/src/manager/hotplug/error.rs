@@ -1,0 +1,77 @@
+//! Why memory was not added or removed.
+
+use crate::manager::moving::RangeError;
+use crate::manager::state::hotplug::Veto;
+use crate::units::{NodeId, Pfn, PhysRange};
+use core::fmt;
+
+/// Why memory was not added or removed. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HotplugError {
+    /// There is no byte in the range.
+    Empty(PhysRange),
+    /// It does not begin and end at multiples of 2 MiB.
+    NotAligned(PhysRange),
+    /// It ends beyond what physical addresses can be.
+    TooHigh(PhysRange),
+    /// There was no such node at bring-up.
+    NoNode(NodeId),
+    /// The block at this frame is memory already, or offline.
+    Present(Pfn),
+    /// The block at this frame lies in a place of another node's memory.
+    OtherNode(Pfn, NodeId),
+    /// The block at this frame is no memory, or not of the kind that the call is for.
+    Absent(Pfn),
+    /// There are as many windows as `hotplug_windows=` allows.
+    NoWindow(PhysRange),
+    /// There is no memory for tables of so many bytes.
+    NoRoomForTables {
+        /// As many as are missing.
+        bytes: u64,
+    },
+    /// In these bytes are tables of memory that is in use yet.
+    Tables(PhysRange),
+    /// Tables are to be in the range, and the platform's direct map does not reach there.
+    NotReached(PhysRange),
+    /// Somebody else adds or removes memory and cannot be waited for from here.
+    Busy,
+    /// Who is told of it refused.
+    Veto(Veto),
+    /// It could not be vacated.
+    Range(RangeError),
+}
+
+impl fmt::Display for HotplugError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty(range) => write!(f, "there is nothing in {range}"),
+            Self::NotAligned(range) => {
+                write!(f, "{range} does not begin and end at multiples of 2 MiB")
+            }
+            Self::TooHigh(range) => write!(f, "{range} is beyond all physical addresses"),
+            Self::NoNode(node) => write!(f, "node {node} was not known at boot"),
+            Self::Present(pfn) => write!(f, "at pfn {pfn} there is memory already"),
+            Self::OtherNode(pfn, node) => {
+                write!(f, "pfn {pfn} is in a place for memory of node {node}")
+            }
+            Self::Absent(pfn) => write!(f, "at pfn {pfn} there is no such memory"),
+            Self::NoWindow(range) => {
+                write!(f, "no window is left for {range}: see hotplug_windows=")
+            }
+            Self::NoRoomForTables { bytes } => {
+                write!(f, "there is no memory for {bytes} bytes of tables")
+            }
+            Self::Tables(range) => {
+                write!(f, "in {range} are the tables of memory that is in use")
+            }
+            Self::NotReached(range) => {
+                write!(f, "tables cannot be in {range}: the direct map ends before it")
+            }
+            Self::Busy => f.write_str("somebody else adds or removes memory"),
+            Self::Veto(veto) => veto.fmt(f),
+            Self::Range(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for HotplugError {}

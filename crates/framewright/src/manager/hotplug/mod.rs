@@ -1,0 +1,204 @@
+//! Memory that comes and goes while the machine runs.
+//!
+//! ```text
+//!              add                           remove, offline
+//!   nothing ──────────> free, in use ... ──────────────────────> nothing, or offline
+//!      │ add_offline                       vacated first           │ online
+//!      └────────────> offline ──────────────────────────────────> free
+//! ```
+//!
+//! New memory lies in a *window*: a part of a zone with a table of its own, which stays when the
+//! memory goes, so that it finds its place when it comes back. A small window has its table in
+//! memory that is there; a large one has it in itself, at its start, and takes of what is there
+//! some 24 bytes a GiB. Windows are as many as `hotplug_windows=` says.
+//!
+//! Blocks that bring-up knew can go and come back, too. `add` decides and obtains everything before
+//! it changes anything; then nothing can fail. `remove` takes the range as
+//! [`allocate_range`](crate::manager::Moving::allocate_range) does, and undoes that if it cannot
+//! have all of it.
+
+mod add;
+mod error;
+mod release;
+mod remove;
+mod window;
+
+pub use add::Added;
+pub use error::HotplugError;
+pub use release::{ReleaseError, Released};
+pub use remove::{Removal, Removed};
+
+use crate::manager::facets::Moving;
+use crate::manager::moving::Mover;
+use crate::manager::state::Manager;
+use crate::manager::state::hotplug::{Changing, HotplugEvent, HotplugNotifier, Veto};
+use crate::platform::Platform;
+use crate::units::{NodeId, PAGES_PER_BLOCK, PfnRange, PhysRange};
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::Presence;
+use crate::zone::{Segment, Zone};
+
+/// Memory that comes and goes; see [`Manager::hotplug`].
+pub struct Hotplug<'m, P: Platform> {
+    pub(crate) manager: &'m Manager<P>,
+    by: Option<&'m dyn Mover>,
+}
+
+impl<P: Platform> Clone for Hotplug<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Hotplug<'_, P> {}
+
+impl<P: Platform> Manager<P> {
+    /// Memory that comes and goes while the machine runs, and frames that were reserved for boot.
+    #[must_use]
+    pub const fn hotplug(&self) -> Hotplug<'_, P> {
+        Hotplug { manager: self, by: None }
+    }
+}
+
+/// Blocks of one zone part.
+#[derive(Clone, Copy)]
+struct Piece {
+    zone: &'static Zone,
+    segment: &'static Segment,
+    blocks: BlockRange,
+}
+
+impl Piece {
+    const fn indices(&self) -> core::ops::Range<u32> {
+        self.segment.index_of(self.blocks.start)
+            ..self.segment.index_of(self.blocks.start) + self.blocks.blocks()
+    }
+}
+
+const fn bytes_of(blocks: BlockRange) -> PhysRange {
+    PhysRange::new(blocks.start.start().address(), blocks.end.start().address())
+}
+
+const fn pages_of(blocks: BlockRange) -> PfnRange {
+    PfnRange { start: blocks.start.start(), end: blocks.end.start() }
+}
+
+/// The blocks of a range of bytes.
+fn blocks_of(range: PhysRange) -> Result<BlockRange, HotplugError> {
+    const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * crate::units::PAGE_SIZE;
+    if range.start >= range.end {
+        return Err(HotplugError::Empty(range));
+    }
+    if range.start % BLOCK_BYTES != 0 || range.end % BLOCK_BYTES != 0 {
+        return Err(HotplugError::NotAligned(range));
+    }
+    if range.end > crate::units::PHYSICAL_ADDRESS_END {
+        return Err(HotplugError::TooHigh(range));
+    }
+    let block = |address: u64| BlockNumber::containing(crate::units::Pfn::containing(address));
+    Ok(BlockRange { start: block(range.start), end: block(range.end) })
+}
+
+impl<'m, P: Platform> Hotplug<'m, P> {
+    /// Registers who is told from now on and may refuse; none to end it. There is one.
+    pub fn set_notifier(self, notifier: Option<&'static dyn HotplugNotifier>) {
+        *self.manager.hotplug.notifier.lock(self.manager.platform) = notifier;
+    }
+
+    /// Lets `mover` move contents in the calls on what this returns, as
+    /// [`Moving::by`](crate::manager::Moving::by) does.
+    #[must_use]
+    pub const fn by(self, mover: &'m dyn Mover) -> Self {
+        Self { by: Some(mover), ..self }
+    }
+
+    const fn moving(self) -> Moving<'m, P> {
+        Moving { manager: self.manager, by: self.by }
+    }
+
+    /// How many more windows there can be.
+    #[must_use]
+    pub fn windows_left(self) -> usize {
+        self.manager.hotplug.segments.room()
+    }
+
+    fn notify(self, event: HotplugEvent) -> Result<(), Veto> {
+        let notifier = *self.manager.hotplug.notifier.lock(self.manager.platform);
+        notifier.map_or(Ok(()), |notifier| notifier.notify(event))
+    }
+
+    fn begin(self) -> Result<Changing<'m>, HotplugError> {
+        loop {
+            if let Some(changing) = self.manager.hotplug.begin() {
+                return Ok(changing);
+            }
+            if !self.manager.platform.can_wait() {
+                return Err(HotplugError::Busy);
+            }
+            self.manager.platform.yield_now();
+        }
+    }
+
+    /// Whether a node has memory.
+    fn has_memory(self, node: NodeId) -> bool {
+        let zones = self.manager.zones().iter().filter(|zone| zone.id().node == node);
+        zones.into_iter().any(|zone| zone.present_pages() != 0)
+    }
+
+    /// The blocks of a range that the manager has places for, piece by piece, ascending; the
+    /// others are left out.
+    fn known(self, blocks: BlockRange) -> impl Iterator<Item = Piece> + use<'m, P> {
+        let manager = self.manager;
+        let mut next = blocks.start;
+        core::iter::from_fn(move || {
+            while next < blocks.end {
+                let Some(segment) = manager.segment_of(next) else {
+                    next = manager.next_segment(next).unwrap_or(blocks.end);
+                    continue;
+                };
+                let end = segment.end().min(blocks.end);
+                let found = BlockRange { start: next, end };
+                next = end;
+                let zone = manager.zones().get(usize::from(segment.zone))?;
+                return Some(Piece { zone, segment, blocks: found });
+            }
+            None
+        })
+    }
+
+    /// Runs of blocks within a piece that are of one kind: memory, or one sort of none.
+    fn runs_of(self, piece: Piece) -> impl Iterator<Item = (Presence, Piece)> + use<'m, P> {
+        let platform = self.manager.platform;
+        let mut next = piece.indices();
+        core::iter::from_fn(move || {
+            if next.is_empty() {
+                return None;
+            }
+            let (place, end) = piece.zone.place_of(platform, &next);
+            let start = piece.segment.block_of(next.start);
+            let blocks = BlockRange { start, end: BlockNumber(start.0 + (end - next.start)) };
+            next.start = end;
+            Some((place, Piece { blocks, ..piece }))
+        })
+    }
+
+    /// What the block of an address is: memory that is handed out, offline, or none.
+    #[must_use]
+    pub fn presence_of(self, address: u64) -> Presence {
+        let block = BlockNumber::containing(crate::units::Pfn::containing(address));
+        let one = BlockRange { start: block, end: BlockNumber(block.0.saturating_add(1)) };
+        self.known(one).next().map_or(Presence::Absent, |piece| {
+            piece.zone.place_of(self.manager.platform, &piece.indices()).0
+        })
+    }
+
+    /// Marks, reserves and what else follows from how much there is.
+    fn after_change(self) {
+        let manager = self.manager;
+        let mut tunables = manager.tunables.lock(manager.platform);
+        tunables.follow(manager.zones(), manager.platform);
+        tunables.apply(manager.zones());
+        drop(tunables);
+        manager.pressure.epoch.note_free();
+    }
+}

@@ -1,0 +1,244 @@
+//! Handing over what was reserved for boot.
+//!
+//! Orders of memory: Relaxed: counts that are only told.
+
+use super::{Hotplug, Piece, pages_of};
+use crate::manager::state::hotplug::Changing;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{PAGE_SIZE, Pfn, PfnRange, PhysRange};
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::release::Unreleasable;
+use core::fmt;
+
+/// Blocks that are looked at under one hold of a lock.
+const BLOCKS_AT_ONCE: u32 = 64;
+
+/// What was released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Released {
+    /// Pages that are free now.
+    pub pages: u64,
+}
+
+impl Released {
+    /// What Linux says of it: `Freeing initrd memory: 8192K` for `what` *initrd* (Linux:
+    /// `mm/page_alloc.c`, `free_reserved_area`).
+    #[must_use]
+    pub const fn line(self, what: &str) -> impl fmt::Display {
+        Line { what, kbytes: self.pages * (PAGE_SIZE / 1024) }
+    }
+}
+
+struct Line<'a> {
+    what: &'a str,
+    kbytes: u64,
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Freeing {} memory: {}K", self.what, self.kbytes)
+    }
+}
+
+/// Why frames were not released. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReleaseError {
+    /// There is no frame in the range.
+    Empty(PfnRange),
+    /// This frame is no memory that the manager knows.
+    NotMemory(Pfn),
+    /// This frame was given to the manager already: at bring-up, or by a release.
+    Managed(Pfn),
+    /// This frame is of the manager's own tables.
+    Manager(Pfn),
+    /// This frame cannot be used before it is accepted.
+    Unaccepted(Pfn),
+    /// The block of this frame would be one more that is released in part, and there is no place to
+    /// write down which of its frames are.
+    TooManyPieces(Pfn),
+    /// Somebody else adds, removes or releases memory and cannot be waited for from here.
+    Busy,
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty(range) => write!(f, "there is no frame in {range:?}"),
+            Self::NotMemory(pfn) => write!(f, "pfn {pfn} is no memory"),
+            Self::Managed(pfn) => write!(f, "pfn {pfn} is managed already"),
+            Self::Manager(pfn) => write!(f, "pfn {pfn} is of the manager's tables"),
+            Self::Unaccepted(pfn) => write!(f, "pfn {pfn} is not accepted"),
+            Self::TooManyPieces(pfn) => {
+                write!(f, "too many blocks are released in part: that of pfn {pfn} is one more")
+            }
+            Self::Busy => f.write_str("somebody else adds, removes or releases memory"),
+        }
+    }
+}
+
+impl core::error::Error for ReleaseError {}
+
+impl<P: Platform> Hotplug<'_, P> {
+    /// Hands frames over that were reserved when memory came up: an initial RAM disk, code and data
+    /// that only boot needed, tables of firmware, memory of the early allocator. Any frames, in any
+    /// pieces, each once (Linux: `free_reserved_area`, `memblock_free_late`).
+    ///
+    /// # Errors
+    /// [`ReleaseError`]; nothing has changed.
+    ///
+    /// # Safety
+    /// The caller owns the frames, as whoever reserved them, and nobody uses them any more
+    /// (invariant 42).
+    pub unsafe fn release(self, range: PfnRange) -> Result<Released, ReleaseError> {
+        if range.is_empty() {
+            return Err(ReleaseError::Empty(range));
+        }
+        let _changing = self.begin_release()?;
+        if let Some(pfn) = self.own_frame(range) {
+            return Err(ReleaseError::Manager(pfn));
+        }
+        let platform = self.manager.platform;
+        let (first, last) =
+            (BlockNumber::containing(range.start), BlockNumber::containing(Pfn(range.end.0 - 1)));
+        let blocks = BlockRange { start: first, end: BlockNumber(last.0.saturating_add(1)) };
+        let mut next = range.start;
+        let mut pieces_left = PiecesLeft::default();
+        for piece in self.known(blocks) {
+            let frames = pages_of(piece.blocks).intersection(range);
+            if frames.start != next {
+                return Err(ReleaseError::NotMemory(next));
+            }
+            next = frames.end;
+            self.bring_up(piece, frames)?;
+            for part in parts(frames) {
+                let index = piece.segment.index_of(BlockNumber::containing(part.start));
+                let room = pieces_left.of(piece.zone);
+                let wants = piece
+                    .zone
+                    .check_release(platform, index, part)
+                    .map_err(|error| refused(error, part))?;
+                if wants && !room.take(|| piece.zone.partials_left(platform)) {
+                    return Err(ReleaseError::TooManyPieces(part.start));
+                }
+            }
+        }
+        if next != range.end {
+            return Err(ReleaseError::NotMemory(next));
+        }
+        for piece in self.known(blocks) {
+            let frames = pages_of(piece.blocks).intersection(range);
+            for part in parts(frames) {
+                let index = piece.segment.index_of(BlockNumber::containing(part.start));
+                piece.zone.adopt(platform, index, part);
+            }
+            // They are allocated now, to us.
+            let freed = self.manager.free_bare(frames);
+            debug_assert!(freed.is_ok(), "adopted: {freed:?}");
+        }
+        self.manager.hotplug.released_pages.fetch_add(range.pages(), Ordering::Relaxed);
+        self.after_change();
+        Ok(Released { pages: range.pages() })
+    }
+
+    /// [`release`](Self::release) of bytes: of the frames that lie wholly in them.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn release_bytes(self, range: PhysRange) -> Result<Released, ReleaseError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.release(range.whole_frames()) }
+    }
+
+    fn begin_release(&self) -> Result<Changing<'_>, ReleaseError> {
+        self.begin().map_err(|_| ReleaseError::Busy)
+    }
+
+    /// Frames that have been released since bring-up.
+    #[must_use]
+    pub fn released_pages(self) -> u64 {
+        self.manager.hotplug.released_pages.load(Ordering::Relaxed)
+    }
+
+    /// The first frame of a range that is of the manager's tables.
+    fn own_frame(self, range: PfnRange) -> Option<Pfn> {
+        let zones = self.manager.zones().iter().map(|zone| zone.table_memory());
+        let tables = zones.chain(self.manager.hotplug.tables);
+        let own = tables.map(|table| table.touched_frames().intersection(range));
+        own.filter(|own| !own.is_empty()).map(|own| own.start).min()
+    }
+
+    /// Withheld memory around what is released comes up first, so that its descriptors are there.
+    fn bring_up(self, piece: Piece, frames: PfnRange) -> Result<(), ReleaseError> {
+        let isolation = self.manager.isolation();
+        isolation.bring_up_withheld(piece.zone, frames).map_err(|_| ReleaseError::Busy)
+    }
+}
+
+fn refused(error: Unreleasable, part: PfnRange) -> ReleaseError {
+    match error {
+        Unreleasable::NotMemory(offset) => ReleaseError::NotMemory(frame(part, offset)),
+        Unreleasable::Managed(offset) => ReleaseError::Managed(frame(part, offset)),
+        Unreleasable::Unaccepted => ReleaseError::Unaccepted(part.start),
+    }
+}
+
+/// The frame `offset` frames into the block of a part.
+fn frame(part: PfnRange, offset: usize) -> Pfn {
+    BlockNumber::containing(part.start).start().add(offset as u64)
+}
+
+/// What of frames lies in each block, some whole blocks at a time.
+fn parts(frames: PfnRange) -> impl Iterator<Item = PfnRange> {
+    let mut rest = frames;
+    core::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let block = BlockNumber::containing(rest.start);
+        let next = BlockNumber(block.0 + 1).start();
+        let whole = block.start() == rest.start && next <= rest.end;
+        let end = if whole {
+            let most = BlockNumber(block.0.saturating_add(BLOCKS_AT_ONCE)).start();
+            let last = BlockNumber::containing(rest.end).start();
+            most.min(last)
+        } else {
+            next.min(rest.end)
+        };
+        let part = PfnRange { start: rest.start, end };
+        rest.start = end;
+        Some(part)
+    })
+}
+
+/// How many more blocks a zone may have that are managed in part. Pieces of a zone are neighbours.
+#[derive(Default)]
+struct PiecesLeft {
+    zone: Option<*const crate::zone::Zone>,
+    left: Left,
+}
+
+#[derive(Default)]
+struct Left(Option<usize>);
+
+impl PiecesLeft {
+    fn of(&mut self, zone: &crate::zone::Zone) -> &mut Left {
+        let zone = core::ptr::from_ref(zone);
+        if self.zone != Some(zone) {
+            (self.zone, self.left) = (Some(zone), Left(None));
+        }
+        &mut self.left
+    }
+}
+
+impl Left {
+    /// One less; false where there is none.
+    fn take(&mut self, left: impl FnOnce() -> usize) -> bool {
+        let have = self.0.unwrap_or_else(left);
+        self.0 = Some(have.saturating_sub(1));
+        have != 0
+    }
+}

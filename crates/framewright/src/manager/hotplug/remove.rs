@@ -1,0 +1,292 @@
+//! Taking memory out of use.
+//!
+//! Orders of memory: Relaxed: counts that are only told.
+
+use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of, pages_of};
+use crate::manager::moving::{Budget, Obstacle, RangeError, VacateError};
+use crate::manager::state::hotplug::HotplugEvent;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PhysRange};
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::Presence;
+use core::panic::Location;
+
+const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
+/// How often free memory is looked for that others take meanwhile.
+const MOST_LOOKS: u32 = 8;
+
+/// What was taken out of use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Removed {
+    /// The memory.
+    pub range: PhysRange,
+    /// Pages that could be handed out before.
+    pub pages: u64,
+}
+
+/// What came of taking some memory out of use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Removal {
+    /// This is nobody's now.
+    Run(PhysRange),
+    /// Nothing could be had; what was in the way of the last attempt, where it can be named.
+    Nothing(Option<Obstacle>),
+}
+
+impl<P: Platform> Hotplug<'_, P> {
+    /// Takes memory out of use: what is in it is moved elsewhere first, as far as the mover and the
+    /// budget allow. From when this returns nobody uses the range and the manager does not touch
+    /// it. Offline memory goes as well. (Linux: `mm/memory_hotplug.c`, `offline_pages`,
+    /// `try_remove_memory`.)
+    ///
+    /// # Errors
+    /// [`HotplugError`], which names what is in the way. Nothing has changed but that some contents
+    /// may have moved.
+    ///
+    /// # Safety
+    /// Nobody looks at descriptors of the range by number meanwhile
+    /// ([`References::try_get`](crate::manager::References::try_get)), whose answer could come out
+    /// of memory that is gone.
+    pub unsafe fn remove(self, range: PhysRange, budget: Budget) -> Result<Removed, HotplugError> {
+        self.take_out(range, budget, Presence::Absent)
+    }
+
+    /// [`remove`](Self::remove) of memory that stays in the machine, until
+    /// [`online`](Self::online) hands it out again. Memory that holds tables of more than itself
+    /// stays in use.
+    ///
+    /// # Errors
+    /// As there; also where some of it is offline already.
+    pub fn offline(self, range: PhysRange, budget: Budget) -> Result<Removed, HotplugError> {
+        let blocks = blocks_of(range)?;
+        let first = self.known(blocks).flat_map(|piece| self.runs_of(piece));
+        if let Some((_, run)) = first.into_iter().find(|(place, _)| *place != Presence::Online) {
+            return Err(HotplugError::Absent(run.blocks.start.start()));
+        }
+        self.take_out(range, budget, Presence::Offline)
+    }
+
+    fn take_out(
+        self,
+        range: PhysRange,
+        budget: Budget,
+        to: Presence,
+    ) -> Result<Removed, HotplugError> {
+        let blocks = blocks_of(range)?;
+        let _changing = self.begin()?;
+        self.take_out_alone(blocks, budget, to)
+    }
+
+    fn take_out_alone(
+        self,
+        blocks: BlockRange,
+        budget: Budget,
+        to: Presence,
+    ) -> Result<Removed, HotplugError> {
+        let range = bytes_of(blocks);
+        let pages = self.check_removal(blocks, to)?;
+        let last = self.last_of(blocks);
+        self.ask_removal(range, last)?;
+        if let Err(error) = self.take(blocks, budget) {
+            self.cancel(range, last);
+            return Err(error);
+        }
+        for piece in self.known(blocks) {
+            let before = piece.zone.reserved_pages();
+            piece.zone.take_offline(self.manager.platform, piece.indices(), to);
+            if self.own_tables(piece) != 0 && before != 0 && piece.zone.reserved_pages() == 0 {
+                let bytes = u64::from(self.own_tables(piece)) * BLOCK_BYTES;
+                self.manager.hotplug.table_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            }
+        }
+        self.after_change();
+        if let Some(node) = last {
+            let _ = self.notify(HotplugEvent::RemovedLast(node));
+        }
+        let _ = self.notify(HotplugEvent::Offline(range));
+        Ok(Removed { range, pages })
+    }
+
+    /// Whether all blocks are there, and how many pages of them are handed out. Tables of a window
+    /// go with the last of it.
+    fn check_removal(self, blocks: BlockRange, to: Presence) -> Result<u64, HotplugError> {
+        let (mut next, mut pages) = (blocks.start, 0);
+        for piece in self.known(blocks) {
+            if piece.blocks.start != next {
+                return Err(HotplugError::Absent(next.start()));
+            }
+            next = piece.blocks.end;
+            let mut of_piece = 0;
+            for (place, run) in self.runs_of(piece) {
+                match place {
+                    Presence::Absent => return Err(HotplugError::Absent(run.blocks.start.start())),
+                    Presence::Online => of_piece += pages_of(run.blocks).pages(),
+                    Presence::Offline => {}
+                }
+            }
+            pages += of_piece;
+            let tables = self.tables_of(piece);
+            let touches = piece.blocks.start < tables.end && tables.start < piece.blocks.end;
+            if touches && (of_piece != piece.zone.present_pages() || to != Presence::Absent) {
+                return Err(HotplugError::Tables(bytes_of(tables)));
+            }
+            if touches {
+                pages -= pages_of(tables).pages();
+            }
+        }
+        if next == blocks.end { Ok(pages) } else { Err(HotplugError::Absent(next.start())) }
+    }
+
+    /// The node that would have no memory left.
+    fn last_of(self, blocks: BlockRange) -> Option<NodeId> {
+        let node = self.known(blocks).next()?.zone.id().node;
+        let runs = self.known(blocks).flat_map(|piece| self.runs_of(piece));
+        let memory = runs.filter(|(place, _)| *place == Presence::Online);
+        let going: u64 = memory.map(|(_, run)| pages_of(run.blocks).pages()).sum();
+        let zones = self.manager.zones().iter().filter(|zone| zone.id().node == node);
+        let there: u64 = zones.map(crate::zone::Zone::present_pages).sum();
+        (going == there && going != 0).then_some(node)
+    }
+
+    fn ask_removal(self, range: PhysRange, last: Option<NodeId>) -> Result<(), HotplugError> {
+        if let Some(node) = last {
+            self.notify(HotplugEvent::RemovingLast(node)).map_err(|veto| {
+                let _ = self.notify(HotplugEvent::CancelLast(node));
+                HotplugError::Veto(veto)
+            })?;
+        }
+        self.notify(HotplugEvent::GoingOffline(range)).map_err(|veto| {
+            self.cancel(range, last);
+            HotplugError::Veto(veto)
+        })
+    }
+
+    fn cancel(self, range: PhysRange, last: Option<NodeId>) {
+        let _ = self.notify(HotplugEvent::CancelOffline(range));
+        if let Some(node) = last {
+            let _ = self.notify(HotplugEvent::CancelLast(node));
+        }
+    }
+
+    /// The runs of memory among blocks, those of tables left out.
+    fn memory_of(self, blocks: BlockRange) -> impl Iterator<Item = Piece> {
+        self.known(blocks).flat_map(move |piece| {
+            let tables = self.tables_of(piece);
+            let start = piece.blocks.start.max(tables.end.min(piece.blocks.end));
+            let start = if piece.blocks.start >= tables.start { start } else { piece.blocks.start };
+            let rest = Piece { blocks: BlockRange { start, ..piece.blocks }, ..piece };
+            let runs = self.runs_of(rest).filter(|(place, _)| *place == Presence::Online);
+            runs.map(|(_, run)| run)
+        })
+    }
+
+    /// Allocates all memory among blocks: all of it or none.
+    fn take(self, blocks: BlockRange, budget: Budget) -> Result<(), HotplugError> {
+        let place = Location::caller();
+        for run in self.memory_of(blocks) {
+            let Err(error) = self.moving().allocate_range(pages_of(run.blocks), budget) else {
+                continue;
+            };
+            let upto = BlockRange { end: run.blocks.start, ..blocks };
+            for taken in self.memory_of(upto) {
+                // Just taken, so that this cannot fail.
+                let _ = self.manager.free_uncached(pages_of(taken.blocks), place);
+            }
+            return Err(HotplugError::Range(error));
+        }
+        if self.manager.pressure.epoch.wants_attention() {
+            for run in self.memory_of(blocks) {
+                let _ = self.manager.before_free(pages_of(run.blocks), true, place);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a run out of use of at most `most_bytes` within `within`, a multiple of `align_bytes`
+    /// and aligned to it, itself a multiple of 2 MiB: what is free first, the longest run, of
+    /// equally long ones the highest; where nothing is, the highest that can be vacated within the
+    /// budget. One call gives one run.
+    ///
+    /// # Errors
+    /// [`HotplugError`] where the question is wrong.
+    ///
+    /// # Safety
+    /// As of [`remove`](Self::remove).
+    pub unsafe fn remove_some(
+        self,
+        within: PhysRange,
+        most_bytes: u64,
+        align_bytes: u64,
+        budget: Budget,
+    ) -> Result<Removal, HotplugError> {
+        let blocks = blocks_of(within)?;
+        let align = u32::try_from(align_bytes / BLOCK_BYTES).unwrap_or(0);
+        if align == 0 || align_bytes % BLOCK_BYTES != 0 || most_bytes < align_bytes {
+            return Err(HotplugError::NotAligned(within));
+        }
+        let most = u32::try_from(most_bytes / BLOCK_BYTES).unwrap_or(u32::MAX) / align * align;
+        let _changing = self.begin()?;
+        if let Some(run) = self.take_free(blocks, most, align) {
+            return Ok(Removal::Run(run));
+        }
+        let mut obstacle = None;
+        // From the top down, as much at a time as is wanted.
+        let mut end = BlockNumber(blocks.end.0 / align * align);
+        while end > blocks.start {
+            let start = BlockNumber(end.0.saturating_sub(most)).max(blocks.start);
+            let start = BlockNumber(start.0.next_multiple_of(align)).min(end);
+            if start == end {
+                break;
+            }
+            let part = BlockRange { start, end };
+            for run in self.memory_of(part) {
+                match self.moving().vacate(run.blocks, budget) {
+                    Ok(_) => {
+                        let _ = self.manager.isolation().unisolate(run.blocks);
+                    }
+                    Err(VacateError::Obstacles { obstacles, .. }) => {
+                        obstacle = Some(obstacles.first);
+                    }
+                    Err(VacateError::OutOfTime { .. }) => return self.last_look(part, most, align),
+                    Err(_) => {}
+                }
+            }
+            if let Some(run) = self.take_free(part, most, align) {
+                return Ok(Removal::Run(run));
+            }
+            end = start;
+        }
+        Ok(Removal::Nothing(obstacle))
+    }
+
+    fn last_look(self, part: BlockRange, most: u32, align: u32) -> Result<Removal, HotplugError> {
+        Ok(self.take_free(part, most, align).map_or(Removal::Nothing(None), Removal::Run))
+    }
+
+    /// Takes the longest free run.
+    fn take_free(self, within: BlockRange, most: u32, align: u32) -> Option<PhysRange> {
+        let platform = self.manager.platform;
+        for _ in 0..MOST_LOOKS {
+            let mut best: Option<BlockRange> = None;
+            for piece in self.known(within) {
+                let indices = piece.indices();
+                let found = piece.zone.highest_free(platform, &indices, most, piece.segment, align);
+                let Some(found) = found else { continue };
+                let start = piece.segment.block_of(found.start);
+                let end = BlockNumber(start.0 + (found.end - found.start));
+                if best.is_none_or(|best| end.0 - start.0 >= best.blocks()) {
+                    best = Some(BlockRange { start, end });
+                }
+            }
+            let best = best?;
+            match self.take_out_alone(best, Budget::runs(0), Presence::Absent) {
+                Ok(removed) => return Some(removed.range),
+                // Somebody was faster.
+                Err(HotplugError::Range(RangeError::Vacate(_))) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,256 @@
+//! Making a window: a part of a zone for memory that bring-up did not know.
+//!
+//! Orders of memory: Relaxed: counts that are only told.
+
+use super::{Hotplug, HotplugError, Piece, bytes_of};
+use crate::carve::Carver;
+use crate::manager::init::plan::TableSize;
+use crate::manager::init::tables::Heads;
+use crate::manager::request::Request;
+use crate::memblock::NodeChoice;
+use crate::page::Descriptors;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PhysRange};
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::hotplug::Window;
+use crate::zone::initialise::ZoneTables;
+use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
+
+/// Blocks of 1 GiB.
+const GIB: u32 = 1 << (Order::MAX.get() - Order::BLOCK.get());
+/// Tables of up to so many bytes are placed in memory that is there already.
+const SMALL_TABLES_BYTES: u64 = 768 << 10;
+const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
+
+/// A window that has all it needs and is not there yet.
+#[derive(Clone, Copy)]
+pub(super) struct Planned {
+    id: ZoneId,
+    /// All of its blocks.
+    pub(super) blocks: BlockRange,
+    size: TableSize,
+    segment: Segment,
+    /// In memory that was there.
+    outside: PhysRange,
+    /// Blocks at its start that hold the rest of its tables.
+    pub(super) inside_blocks: u32,
+}
+
+impl<P: Platform> Hotplug<'_, P> {
+    /// The end of the run from `start` on, `end` at most, that has no place yet and is of one kind
+    /// of zone.
+    pub(super) fn unknown_until(self, start: BlockNumber, end: BlockNumber) -> BlockNumber {
+        let kind = ZoneKind::of(start.start());
+        let border = BlockNumber::containing(kind.frames().end);
+        let next = self.manager.next_segment(start).unwrap_or(end);
+        end.min(border).min(next)
+    }
+
+    /// A window for blocks that have no place, as much larger as makes it whole GiBs where nothing
+    /// is in the way; `number` is how many others were planned.
+    pub(super) fn plan(
+        self,
+        wanted: BlockRange,
+        node: NodeId,
+        number: usize,
+    ) -> Result<Planned, HotplugError> {
+        let manager = self.manager;
+        if self.windows_left() <= number {
+            return Err(HotplugError::NoWindow(bytes_of(wanted)));
+        }
+        let kind = ZoneKind::of(wanted.start.start());
+        let zone = u16::try_from(manager.zones().len() + number);
+        let zone = zone.map_err(|_| HotplugError::NoWindow(bytes_of(wanted)))?;
+        let segment = |blocks: BlockRange| {
+            let segment = Segment { start: blocks.start, blocks: blocks.blocks(), index: 0, zone };
+            Segment { index: segment.base_from(0), ..segment }
+        };
+        let own = segment(wanted);
+        let own_size = TableSize::of(&[own]);
+        if own_size.bytes() <= SMALL_TABLES_BYTES {
+            let blocks = self.widened(wanted, kind);
+            let segment = segment(blocks);
+            let size = TableSize::of(&[segment]);
+            let id = ZoneId { node, kind };
+            if let Ok(outside) = self.memory_for_tables(size.bytes(), node) {
+                return Ok(Planned { id, blocks, size, segment, outside, inside_blocks: 0 });
+            }
+        }
+        // The tables lie in the memory itself: whole GiBs of it, so that nobody looks into them
+        // when it is gone (invariant 5).
+        let is_whole = |block: BlockNumber| block.0.is_multiple_of(GIB);
+        if !is_whole(wanted.start) || !is_whole(wanted.end) {
+            let inner = BlockNumber(wanted.start.0.next_multiple_of(GIB));
+            let stop = BlockNumber(wanted.end.0 / GIB * GIB);
+            if inner >= stop {
+                return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
+            }
+        }
+        let heads_bytes = Heads::bytes(&own_size).next_multiple_of(PAGE_SIZE);
+        let outside = self.memory_for_tables(heads_bytes, node)?;
+        let rest = own_size.bytes().div_ceil(BLOCK_BYTES);
+        let inside_blocks = u32::try_from(rest).unwrap_or(u32::MAX);
+        let planned = Planned {
+            id: ZoneId { node, kind },
+            blocks: wanted,
+            size: own_size,
+            segment: own,
+            outside,
+            inside_blocks,
+        };
+        if inside_blocks >= wanted.blocks() {
+            self.forget(&planned);
+            return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
+        }
+        if bytes_of(planned.inside()).end > manager.platform.direct_limit() {
+            self.forget(&planned);
+            return Err(HotplugError::NotReached(bytes_of(planned.inside())));
+        }
+        Ok(planned)
+    }
+
+    /// Gives back what a plan obtained.
+    pub(super) fn forget(self, planned: &Planned) {
+        // Just allocated for it, so that this cannot fail.
+        let _ = self.manager.free_bare(planned.outside.whole_frames());
+    }
+
+    fn memory_for_tables(self, bytes: u64, node: NodeId) -> Result<PhysRange, HotplugError> {
+        let request = Request {
+            node: NodeChoice::Preferred(node),
+            max_address: self.manager.platform.direct_limit(),
+            fail_fast: true,
+            ..Request::pages(bytes.div_ceil(PAGE_SIZE))
+        };
+        let taken = self.manager.allocate_bare(&request);
+        taken.map(|run| run.to_phys()).map_err(|_| HotplugError::NoRoomForTables { bytes })
+    }
+
+    /// As many whole GiBs around `wanted` as are of one kind and have no place.
+    fn widened(self, wanted: BlockRange, kind: ZoneKind) -> BlockRange {
+        let frames = kind.frames();
+        let (low, high) =
+            (BlockNumber::containing(frames.start), BlockNumber::containing(frames.end));
+        let start = BlockNumber(wanted.start.0 / GIB * GIB).max(low);
+        let end = BlockNumber(wanted.end.0.next_multiple_of(GIB)).min(high);
+        let mut widened = BlockRange { start, end };
+        for piece in self.known(widened) {
+            if piece.blocks.end <= wanted.start {
+                widened.start = widened.start.max(piece.blocks.end);
+            } else {
+                widened.end = widened.end.min(piece.blocks.start);
+            }
+        }
+        widened
+    }
+
+    /// Makes a planned window, all of which is no memory yet. Cannot fail: places were counted.
+    ///
+    /// # Safety
+    /// The blocks that hold its tables are memory that nobody else uses, reached through the direct
+    /// map, until all of the window is removed.
+    pub(super) unsafe fn make(self, planned: &Planned) -> Option<&'static Zone> {
+        let manager = self.manager;
+        // SAFETY: of the caller.
+        let tables = unsafe {
+            tables_over(manager.platform, planned.outside, planned.inside(), &planned.size)
+        };
+        let segments = manager.hotplug.segments.push(planned.segment).ok()?;
+        let _ = manager.hotplug.own_tables.push(planned.inside_blocks);
+        let segments = core::slice::from_ref(segments);
+        let parts = manager.parts(planned.id);
+        let part = u16::try_from(parts.len()).unwrap_or(u16::MAX);
+        let descriptors = Descriptors {
+            platform: manager.platform,
+            readers: manager.hotplug.readers,
+            segments,
+            are_wanted: manager.hotplug.descriptors_are_wanted,
+            array: None,
+            poison: manager.debug.aids.page_poison,
+        };
+        let id = planned.id;
+        let window = Zone::window(Window {
+            id,
+            part,
+            segments,
+            tables,
+            table_memory: planned.outside,
+            descriptors,
+        });
+        let zone = manager.zones.push(window).ok()?;
+        let all = zone.part() + 1;
+        manager.parts(id).iter().for_each(|part| part.set_parts(all));
+        manager.hotplug.table_bytes.fetch_add(planned.outside.size(), Ordering::Relaxed);
+        Some(zone)
+    }
+}
+
+impl<P: Platform> Hotplug<'_, P> {
+    /// How many blocks at the start of a piece's window hold its tables.
+    pub(super) fn own_tables(self, piece: Piece) -> u32 {
+        let number = usize::from(piece.segment.zone).checked_sub(self.manager.hotplug.first_window);
+        let own = number.and_then(|number| self.manager.hotplug.own_tables.as_slice().get(number));
+        own.copied().unwrap_or(0)
+    }
+
+    /// These blocks.
+    pub(super) fn tables_of(self, piece: Piece) -> BlockRange {
+        let start = piece.segment.start;
+        BlockRange { start, end: BlockNumber(start.0 + self.own_tables(piece)) }
+    }
+
+    /// Puts the tables of a piece's window into it, where they are to be in it and are not; returns
+    /// their bytes.
+    ///
+    /// # Safety
+    /// As of [`make`](Self::make).
+    pub(super) unsafe fn place_tables(self, piece: Piece) -> u64 {
+        let tables = self.tables_of(piece);
+        if tables.blocks() == 0 || piece.zone.reserved_pages() != 0 {
+            return 0;
+        }
+        let platform = self.manager.platform;
+        let size = TableSize::of(core::slice::from_ref(piece.segment));
+        // SAFETY: of the caller. All of the window is no memory, so that no group is ready and
+        // nobody reads the tables (invariant 5).
+        let made = unsafe { tables_over(platform, piece.zone.table_memory(), tables, &size) };
+        piece.zone.renew(platform, made);
+        let start = piece.segment.index_of(tables.start);
+        piece.zone.bring_tables_online(platform, start..start + tables.blocks());
+        let bytes = bytes_of(tables).size();
+        self.manager.hotplug.table_bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+}
+
+/// A window's tables: all of them `outside`, or the heads alone, and the rest in blocks of its own.
+///
+/// # Safety
+/// Both are memory for these tables and nobody else: `outside` for as long as there is the manager,
+/// `inside` until all of the window is removed. Each is one run below the direct limit (invariants
+/// 3 and 15).
+unsafe fn tables_over<P: Platform>(
+    platform: &P,
+    outside: PhysRange,
+    inside: BlockRange,
+    size: &TableSize,
+) -> ZoneTables {
+    // SAFETY: of the caller.
+    let mut outside = unsafe { Carver::new(platform, outside) };
+    let heads = Heads::carve(&mut outside, size);
+    if inside.blocks() == 0 {
+        return heads.with_rest(&mut outside, size);
+    }
+    // SAFETY: of the caller.
+    let mut inside = unsafe { Carver::new(platform, bytes_of(inside)) };
+    heads.with_rest(&mut inside, size)
+}
+
+impl Planned {
+    /// Its blocks that hold its tables.
+    fn inside(&self) -> BlockRange {
+        let start = self.blocks.start;
+        BlockRange { start, end: BlockNumber(start.0 + self.inside_blocks) }
+    }
+}

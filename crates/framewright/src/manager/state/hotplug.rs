@@ -1,0 +1,98 @@
+//! What is kept of memory that comes and goes.
+//!
+//! Orders of memory: who begins a change acquires what the one before released.
+
+use crate::manager::init::obtained::MOST_RANGES;
+use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Growing, Readers, SpinLock};
+use crate::units::{NodeId, PhysRange};
+use crate::zone::Segment;
+use core::fmt;
+
+/// A step of memory that comes or goes. Ranges are bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HotplugEvent {
+    /// The node is about to get its first memory.
+    AddingFirst(NodeId),
+    /// The memory is about to be handed out.
+    GoingOnline(PhysRange),
+    /// Somebody refused.
+    CancelOnline(PhysRange),
+    /// Somebody refused.
+    CancelFirst(NodeId),
+    /// The node has its first memory.
+    AddedFirst(NodeId),
+    /// The memory can be had.
+    Online(PhysRange),
+    /// The node is about to lose its last memory.
+    RemovingLast(NodeId),
+    /// The memory is about to be taken out of use.
+    GoingOffline(PhysRange),
+    /// Somebody refused, or it could not be vacated.
+    CancelOffline(PhysRange),
+    /// It keeps some.
+    CancelLast(NodeId),
+    /// The node has no memory any more.
+    RemovedLast(NodeId),
+    /// Nobody uses the memory.
+    Offline(PhysRange),
+}
+
+/// Somebody who is told of memory that comes and goes does not want it so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Veto;
+
+impl fmt::Display for Veto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("somebody who has to agree refused")
+    }
+}
+
+/// Who is told of memory that comes and goes (Linux: `memory_notify`, `node_notify`). Called with
+/// no lock held by the manager; it may allocate and free, and may not add or remove.
+pub trait HotplugNotifier: Sync {
+    /// What is about to be done can be refused where the event says that it is about to be; of all
+    /// others the answer does not count.
+    ///
+    /// # Errors
+    /// [`Veto`].
+    fn notify(&self, event: HotplugEvent) -> Result<(), Veto>;
+}
+
+/// See the module documentation.
+pub(crate) struct HotplugState {
+    /// How many zones bring-up made: those after them are windows.
+    pub(crate) first_window: usize,
+    /// The one segment of each window.
+    pub(crate) segments: Growing<Segment>,
+    /// Blocks of each window that hold its own tables, at its start.
+    pub(crate) own_tables: Growing<u32>,
+    /// Somebody adds, removes or releases memory: one at a time.
+    pub(crate) is_changing: AtomicBool,
+    pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
+    /// What descriptors of windows need.
+    pub(crate) readers: &'static [Readers],
+    pub(crate) descriptors_are_wanted: bool,
+    /// Where tables are that are no zone's.
+    pub(crate) tables: [PhysRange; MOST_RANGES],
+    /// What tables of windows take, in bytes.
+    pub(crate) table_bytes: AtomicU64,
+    /// Frames that were released since bring-up.
+    pub(crate) released_pages: AtomicU64,
+}
+
+/// Nobody else adds, removes or releases memory meanwhile.
+pub(crate) struct Changing<'a>(&'a AtomicBool);
+
+impl HotplugState {
+    /// Nobody else does it from now on; nothing where somebody does.
+    pub(crate) fn begin(&self) -> Option<Changing<'_>> {
+        (!self.is_changing.swap(true, Ordering::Acquire)).then_some(Changing(&self.is_changing))
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,398 @@
+//! Blocks that become memory, and blocks that are memory no more, while the machine runs.
+//!
+//! ```text
+//!   hole ──prepare──> offline ──bring_online──> free ... allocated ──take_offline──> offline
+//! ```
+//!
+//! A block that is *offline* has a place in the table and is no memory: it counts as nothing. What
+//! is offline is in heads as large as can be; a GiB all of which is offline is one head of a group
+//! that is not ready, so that nobody reads its other entries (invariant 5), wherever these are.
+//!
+//! Orders of memory: Relaxed: counters are written under the zone lock.
+
+use super::Zone;
+use super::initialise::ZoneTables;
+use super::locked::LockedZone;
+use crate::block::list::Position;
+use crate::block::split::{divide_whole, largest_piece};
+use crate::block::table::{GROUP, blocks_of};
+use crate::block::{BlockState, MigrateType, Segment, State};
+use crate::page::Descriptors;
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{Order, PhysRange};
+use crate::zone::ZoneId;
+use core::ops::Range;
+
+/// Heads that are changed under one hold of the lock, some 50 ns each.
+const HEADS_AT_ONCE: u32 = 128;
+
+/// The type of what is offline, which means nothing.
+const NO_TYPE: MigrateType = MigrateType::Movable;
+
+/// What a block is to who adds and removes memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// Memory that is handed out, or reserved.
+    Online,
+    /// Memory that nobody gets: it is offline.
+    Offline,
+    /// No memory.
+    Absent,
+}
+
+impl Presence {
+    const fn of(state: BlockState) -> Self {
+        match state.state() {
+            Some(State::Offline) if state.has(BlockState::THERE) => Self::Offline,
+            Some(State::Offline) => Self::Absent,
+            _ => Self::Online,
+        }
+    }
+
+    /// The word of a head that is no memory in use.
+    const fn word(self, order: Order) -> BlockState {
+        let head = BlockState::head(State::Offline, order, NO_TYPE);
+        if matches!(self, Self::Offline) { head.with(BlockState::THERE) } else { head }
+    }
+}
+
+/// What a window is made of.
+pub(crate) struct Window {
+    pub(crate) id: ZoneId,
+    /// Its number among the parts of its zone.
+    pub(crate) part: u16,
+    pub(crate) segments: &'static [Segment],
+    pub(crate) tables: ZoneTables,
+    /// Memory of its tables outside of it.
+    pub(crate) table_memory: PhysRange,
+    pub(crate) descriptors: Descriptors,
+}
+
+impl Zone {
+    /// A part of a zone none of whose blocks is memory.
+    pub(crate) fn window(window: Window) -> Self {
+        let Window { id, part, segments, tables, table_memory, descriptors } = window;
+        let mut zone = Self::new(id, part, part + 1);
+        zone.table_memory = table_memory;
+        if let Some(segment) = segments.first() {
+            let range =
+                crate::units::PfnRange { start: segment.start.start(), end: segment.end().start() };
+            zone.attach(range, segments, tables);
+            zone.pfn_range = range;
+            zone.changing.locked.get_mut().make_offline(segment.indices());
+        }
+        zone.descriptors = Some(descriptors);
+        zone.changing.locked.get_mut().descriptors = Some(descriptors);
+        zone
+    }
+
+    /// The tables of a window are where they were once more, with any content: none of its blocks
+    /// is memory, as far as they are to know.
+    pub(crate) fn renew<P: Platform>(&self, platform: &P, tables: ZoneTables) {
+        let mut locked = self.lock(platform);
+        let ZoneTables { table, free_index, deferred, reported } = tables;
+        locked.free_index = free_index;
+        let segments = self.segments;
+        locked.buddy.attach(segments, table, deferred, reported);
+        for segment in segments {
+            locked.make_offline(segment.indices());
+        }
+    }
+
+    /// What the first block at `range` is, and where the blocks end that are the same.
+    pub(crate) fn place_of<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u32>,
+    ) -> (Presence, u32) {
+        let (mut found, mut next) = (None, range.start);
+        while next < range.end {
+            let locked = self.read_coalesced(platform);
+            for _ in 0..HEADS_AT_ONCE {
+                if next >= range.end {
+                    break;
+                }
+                let (place, end) = match locked.buddy.table.head_of(next) {
+                    Some((head, state)) => {
+                        (Presence::of(state), head + blocks_of(state.order().max(Order::BLOCK)))
+                    }
+                    None => (Presence::Absent, next + 1),
+                };
+                if *found.get_or_insert(place) != place {
+                    return (found.unwrap_or(place), next);
+                }
+                next = end.min(range.end);
+            }
+        }
+        (found.unwrap_or(Presence::Absent), range.end)
+    }
+
+    /// Makes blocks offline, or none, that are the other.
+    pub(crate) fn put_offline<P: Platform>(&self, platform: &P, range: Range<u32>, to: Presence) {
+        self.change_offline(platform, range.clone(), |locked, index, order| {
+            locked.buddy.table.set_state(index, to.word(order));
+        });
+        self.gather_offline(platform, range);
+    }
+
+    /// Makes blocks free, all of which are offline or holes.
+    pub(crate) fn bring_online<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        migrate_type: MigrateType,
+    ) {
+        self.change_offline(platform, range, |locked, index, order| {
+            locked.buddy.count_blocks(migrate_type, blocks_of(order));
+            locked.is_unusual |= migrate_type.is_grade();
+            locked.buddy.free(index, order, migrate_type, Position::Tail);
+            self.present_pages.fetch_add(order.pages(), Ordering::Relaxed);
+            self.managed_pages.fetch_add(order.pages(), Ordering::Relaxed);
+        });
+    }
+
+    /// Makes blocks reserved memory, all of which are offline: tables are there.
+    pub(crate) fn bring_tables_online<P: Platform>(&self, platform: &P, range: Range<u32>) {
+        self.change_offline(platform, range, |locked, index, order| {
+            locked.buddy.count_blocks(NO_TYPE, blocks_of(order));
+            locked.buddy.table.set_state(index, BlockState::head(State::Reserved, order, NO_TYPE));
+            self.present_pages.fetch_add(order.pages(), Ordering::Relaxed);
+            self.reserved_pages.fetch_add(order.pages(), Ordering::Relaxed);
+        });
+    }
+
+    /// Calls `change` for pieces of blocks that are offline or holes, each an inner head by then.
+    fn change_offline<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        mut change: impl FnMut(&mut LockedZone, u32, Order),
+    ) {
+        let mut index = range.start;
+        while index < range.end {
+            let mut locked = self.lock_coalesced(platform);
+            for _ in 0..HEADS_AT_ONCE {
+                if index >= range.end {
+                    break;
+                }
+                let table = locked.buddy.table;
+                let order = if table.head_of(index).is_none() {
+                    Order::BLOCK
+                } else {
+                    divide_whole(&table, index, range.end).unwrap_or(Order::BLOCK)
+                };
+                table.set_inner(index);
+                change(&mut locked, index, order);
+                index += blocks_of(order);
+            }
+        }
+    }
+
+    /// Makes blocks offline, or none, that are the caller's, allocated whole, or tables that nobody
+    /// needs any more, or offline.
+    pub(crate) fn take_offline<P: Platform>(&self, platform: &P, range: Range<u32>, to: Presence) {
+        let mut index = range.start;
+        while index < range.end {
+            let mut locked = self.lock_coalesced(platform);
+            let before = locked.unused_pages();
+            for _ in 0..HEADS_AT_ONCE {
+                if index >= range.end {
+                    break;
+                }
+                index += self.take_head_offline(&mut locked, index, range.end, to);
+            }
+            locked.note_freed_since(before);
+        }
+        self.gather_offline(platform, range);
+    }
+
+    /// Returns how many blocks that were.
+    fn take_head_offline(
+        &self,
+        locked: &mut LockedZone,
+        index: u32,
+        end: u32,
+        to: Presence,
+    ) -> u32 {
+        let table = locked.buddy.table;
+        let Some((head, found)) = table.head_of(index) else { return 1 };
+        locked.end_count(head);
+        let order = divide_whole(&table, index, end).unwrap_or(Order::BLOCK);
+        if found.is(State::Offline) {
+            table.set_state(index, to.word(order));
+            return blocks_of(order);
+        }
+        let (blocks, pages) = (blocks_of(order), order.pages());
+        let state = table.state(index);
+        locked.buddy.uncount_blocks(state.migrate_type(), blocks);
+        let counter =
+            if state.is(State::Reserved) { &self.reserved_pages } else { &self.managed_pages };
+        counter.fetch_sub(pages, Ordering::Relaxed);
+        self.present_pages.fetch_sub(pages, Ordering::Relaxed);
+        locked.freed_pages += if state.is(State::Reserved) { 0 } else { pages };
+        table.set_inner(index);
+        table.set_state(index, to.word(order));
+        blocks
+    }
+
+    /// Merges offline heads of the GiBs that have a part in `range`.
+    fn gather_offline<P: Platform>(&self, platform: &P, range: Range<u32>) {
+        let first = range.start & !(GROUP - 1);
+        for group in (first..range.end).step_by(GROUP as usize) {
+            let mut locked = self.lock_coalesced(platform);
+            for segment in self.segments {
+                let blocks =
+                    segment.indices().start.max(group)..segment.indices().end.min(group + GROUP);
+                if !blocks.is_empty() {
+                    locked.gather_offline(blocks);
+                }
+            }
+        }
+    }
+
+    /// From the first to the last of its blocks that are memory, of a window; the span of others.
+    pub(crate) fn present_span<P: Platform>(
+        &self,
+        platform: &P,
+        is_window: bool,
+    ) -> crate::units::PfnRange {
+        let none = crate::units::PfnRange::new(0, 0);
+        let Some(segment) = self.segments.first().filter(|_| is_window) else { return self.span };
+        if self.present_pages() == 0 {
+            return none;
+        }
+        let mut span = none;
+        let mut next = segment.index;
+        while next < segment.indices().end {
+            let locked = self.read_coalesced(platform);
+            for _ in 0..HEADS_AT_ONCE {
+                let Some((head, state)) = locked.buddy.table.head_of(next) else { break };
+                let end = head + blocks_of(state.order());
+                if !state.is(State::Offline) {
+                    let [start, end] = [next, end].map(|at| segment.block_of(at).start());
+                    let start = if span.is_empty() { start } else { span.start };
+                    span = crate::units::PfnRange { start, end };
+                }
+                next = end;
+                if next >= segment.indices().end {
+                    break;
+                }
+            }
+            if locked.buddy.table.head_of(next).is_none() {
+                next += 1;
+            }
+        }
+        span
+    }
+
+    /// The highest run of free blocks within `range`, of at most `most` blocks, a multiple of
+    /// `align` blocks and aligned to it; of equally long ones the highest. A look without a lock
+    /// held for long: others may take of it meanwhile.
+    pub(crate) fn highest_free<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u32>,
+        most: u32,
+        segment: &Segment,
+        align: u32,
+    ) -> Option<Range<u32>> {
+        let mut best: Option<Range<u32>> = None;
+        let mut run: Option<Range<u32>> = None;
+        let mut next = range.start;
+        let consider = |run: &Range<u32>, best: &mut Option<Range<u32>>| {
+            let first = segment.block_of(run.start).0.next_multiple_of(align);
+            let last = (segment.block_of(run.start).0 + (run.end - run.start)) / align * align;
+            let blocks = last.saturating_sub(first).min(most / align * align);
+            if blocks == 0 {
+                return;
+            }
+            let end = run.start + (last - segment.block_of(run.start).0);
+            if best.as_ref().is_none_or(|best| blocks >= best.end - best.start) {
+                *best = Some(end - blocks..end);
+            }
+        };
+        while next < range.end {
+            let locked = self.read_coalesced(platform);
+            for _ in 0..HEADS_AT_ONCE {
+                if next >= range.end {
+                    break;
+                }
+                let found = locked.buddy.table.head_of(next);
+                let end = found
+                    .map_or(next + 1, |(head, state)| head + blocks_of(state.order()))
+                    .min(range.end);
+                let is_free = found.is_some_and(|(_, state)| state.is(State::Free));
+                match &mut run {
+                    Some(run) if is_free && run.end == next => run.end = end,
+                    _ => {
+                        if let Some(run) = run.take() {
+                            consider(&run, &mut best);
+                        }
+                        run = is_free.then_some(next..end);
+                    }
+                }
+                next = end;
+            }
+        }
+        if let Some(run) = run {
+            consider(&run, &mut best);
+        }
+        best
+    }
+}
+
+impl LockedZone {
+    /// Nothing of these blocks is memory, whatever the table says of them.
+    fn make_offline(&mut self, range: Range<u32>) {
+        let table = self.buddy.table;
+        let mut index = range.start;
+        while index < range.end {
+            let order = largest_piece(index, range.end, Order::MAX);
+            if order == Order::MAX {
+                table.make_unready(index);
+            } else {
+                table.make_ready(index, false);
+            }
+            let entry = table.cold_entry(index);
+            entry.clear();
+            entry.set_state(Presence::Absent.word(order));
+            index += blocks_of(order);
+        }
+    }
+
+    /// Merges offline heads among blocks of one GiB.
+    fn gather_offline(&mut self, range: Range<u32>) {
+        let table = self.buddy.table;
+        let place = |index: u32| {
+            let (_, state) = table.head_of(index)?;
+            state.is(State::Offline).then(|| Presence::of(state))
+        };
+        let mut index = range.start;
+        while index < range.end {
+            let first = place(index);
+            let same = |index: &u32| first.is_some() && place(*index) == first;
+            let run = (index..range.end).take_while(same).count();
+            let run = u32::try_from(run).unwrap_or(0);
+            if run == 0 {
+                index += 1;
+                continue;
+            }
+            let end = index + run;
+            if run == GROUP && index.is_multiple_of(GROUP) {
+                table.make_unready(index);
+            } else {
+                // Of a group that is one head, a part cannot be offline alone.
+                table.make_ready(index, false);
+                table.set_all_inner(index..end);
+            }
+            while index < end {
+                let order = largest_piece(index, end, Order::MAX);
+                let entry = table.cold_entry(index);
+                entry.clear();
+                entry.set_state(first.unwrap_or(Presence::Absent).word(order));
+                index += blocks_of(order);
+            }
+        }
+    }
+}

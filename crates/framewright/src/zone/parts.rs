@@ -1,0 +1,76 @@
+//! The parts of one zone: those that bring-up made, then the windows of memory that came later.
+
+use super::{Zone, ZoneId};
+use crate::platform::Platform;
+use crate::units::PfnRange;
+use core::slice;
+
+/// See the module documentation.
+#[derive(Clone, Copy)]
+pub struct ZoneParts<'a> {
+    id: ZoneId,
+    /// Of bring-up, ascending.
+    first: &'a [Zone],
+    /// All windows, of this zone and of others.
+    windows: &'a [Zone],
+}
+
+impl<'a> ZoneParts<'a> {
+    pub(crate) const fn new(id: ZoneId, first: &'a [Zone], windows: &'a [Zone]) -> Self {
+        Self { id, first, windows }
+    }
+
+    /// The zone.
+    #[must_use]
+    pub const fn id(self) -> ZoneId {
+        self.id
+    }
+
+    /// Each of them: those of bring-up ascending, then windows as they came.
+    pub fn iter(self) -> impl Iterator<Item = &'a Zone> + Clone {
+        self.first.iter().chain(self.windows())
+    }
+
+    /// Runs of parts that follow one another by address: those of bring-up, then each window.
+    pub(crate) fn runs(self) -> impl Iterator<Item = &'a [Zone]> + Clone {
+        let first = Some(self.first).filter(|parts| !parts.is_empty());
+        first.into_iter().chain(self.windows().map(slice::from_ref))
+    }
+
+    fn windows(self) -> impl Iterator<Item = &'a Zone> + Clone {
+        self.windows.iter().filter(move |zone| zone.id() == self.id)
+    }
+
+    /// Those of bring-up from the one of number `first` on, those before it, then windows.
+    pub(crate) fn in_turn(self, first: usize) -> impl Iterator<Item = &'a Zone> + Clone {
+        let (before, from) = self.first.split_at(first.checked_rem(self.first.len()).unwrap_or(0));
+        from.iter().chain(before).chain(self.windows())
+    }
+
+    /// What each covers: windows from the first to the last of their blocks that are memory.
+    pub(crate) fn spans<P: Platform>(
+        self,
+        platform: &'static P,
+    ) -> impl Iterator<Item = PfnRange> + use<'a, P> {
+        let first = self.first.iter().map(|part| part.present_span(platform, false));
+        first.chain(self.windows().map(|part| part.present_span(platform, true)))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.first.len() + self.windows().count()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.first.is_empty() && self.windows().next().is_none()
+    }
+
+    /// The first.
+    #[must_use]
+    pub fn first(self) -> Option<&'a Zone> {
+        self.iter().next()
+    }
+}

@@ -1,0 +1,289 @@
+//! Memory that is added.
+
+use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
+use framewright::manager::{Budget, HotplugError, HotplugEvent, HotplugNotifier, Veto};
+use framewright::memblock::NodeChoice;
+use framewright::units::{NodeId, Order, Pfn, PhysRange};
+use framewright::zone::{Grade, MigrateType, Presence, ZoneId, ZoneKind};
+use framewright::{AllocateError, Request};
+use framewright_testkit::{FakeMachine, Owner};
+use std::sync::Mutex;
+
+const PER_MIB: u64 = 256;
+
+pub fn node(index: usize) -> NodeId {
+    NodeId::new(index).expect("a node")
+}
+
+/// 256 MiB, and as much to add from 4 GiB on as is wanted.
+pub fn machine(spare: PhysRange, line: &str) -> Fake {
+    let machine = FakeMachine::builder().ram(mib(0, 256)).spare(spare).nodes(2).build();
+    bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
+}
+
+pub fn add(manager: &Fake, range: PhysRange, on: usize, grade: Grade) -> Result<u64, HotplugError> {
+    // SAFETY: the machine has this memory and nobody else uses it.
+    unsafe { manager.hotplug().add(range, node(on), grade) }.map(|added| added.pages)
+}
+
+#[test]
+fn memory_that_was_added_is_handed_out() {
+    for line in ["", "pages=inside", "pages=none", "page_alloc.shuffle=1"] {
+        let manager = machine(gib(4, 6), line);
+        let before = manager.totals();
+        let metadata = manager.metadata_bytes();
+        assert_eq!(manager.hotplug().presence_of(4 << 30), Presence::Absent);
+        assert_eq!(add(&manager, gib(4, 6), 0, Grade::Any), Ok(2048 * PER_MIB));
+        check(&manager);
+        let after = manager.totals();
+        assert_eq!(after.present_pages, before.present_pages + 2048 * PER_MIB);
+        assert_eq!(after.managed_pages, before.managed_pages + 2048 * PER_MIB);
+        assert!(after.free_pages > before.free_pages + 2046 * PER_MIB);
+        assert!(manager.metadata_bytes() - metadata <= 1 << 20);
+        assert_eq!(manager.hotplug().presence_of(5 << 30), Presence::Online);
+        let normal = ZoneId { node: node(0), kind: ZoneKind::Normal };
+        let view = manager.view(normal).expect("it has memory now");
+        assert_eq!(view.span().to_phys(), gib(4, 6));
+        // All of it, and what was there, in pages.
+        let mut held = Vec::new();
+        while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
+            crate::fill(&manager, PhysRange::with_size(page.address(), 4096), 1);
+            held.push(page);
+        }
+        assert!(held.len() as u64 > 2000 * PER_MIB, "{}", held.len());
+        let mut sorted = held.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), held.len());
+        check(&manager);
+        for page in held {
+            manager.give_back_order(page, Order::PAGE).expect("ours");
+        }
+        manager.drain().expect("good frames");
+        check(&manager);
+        assert_eq!(manager.totals().allocated_pages, after.allocated_pages);
+    }
+}
+
+#[test]
+fn one_gib_blocks_come_whole() {
+    let manager = machine(gib(4, 8), "");
+    add(&manager, gib(4, 8), 0, Grade::Any).expect("added");
+    let mut starts: Vec<Pfn> = (0..3)
+        .map(|_| manager.allocate_order(Order::MAX, MigrateType::Movable).expect("a GiB"))
+        .collect();
+    starts.sort_unstable();
+    assert_eq!(starts, (4..7).map(|at| Pfn(at << 18)).collect::<Vec<_>>());
+    // Above the mark there is no fourth.
+    assert!(manager.allocate_order(Order::MAX, MigrateType::Movable).is_err());
+    for start in starts {
+        manager.give_back_order(start, Order::MAX).expect("ours");
+    }
+    check(&manager);
+}
+
+/// A VM of 256 MiB gets 12 GiB, which Linux cannot give it.
+#[test]
+fn a_small_machine_becomes_large() {
+    let manager = machine(gib(4, 16), "pages=inside");
+    let before = manager.totals();
+    assert_eq!(add(&manager, gib(4, 16), 0, Grade::Any), Ok(12288 * PER_MIB));
+    check(&manager);
+    let lost = before.free_pages + 12288 * PER_MIB - manager.totals().free_pages;
+    assert!(lost <= PER_MIB, "{lost} pages");
+    assert_eq!(manager.hotplug().windows_left(), 7);
+}
+
+/// Tables of 1 TiB lie in it; of what was there next to nothing is taken.
+#[test]
+fn a_tebibyte_holds_its_own_tables() {
+    let range = gib(1024, 2048);
+    let manager = machine(range, "");
+    let before = manager.totals();
+    // SAFETY: the machine has this memory and nobody else uses it.
+    let added = unsafe { manager.hotplug().add(range, node(0), Grade::Any) }.expect("added");
+    check(&manager);
+    assert_eq!(added.pages + added.table_bytes / 4096, 1 << 28);
+    assert!(added.table_bytes < 64 << 20, "{}", added.table_bytes);
+    let after = manager.totals();
+    let taken = before.free_pages + added.pages - after.free_pages;
+    assert!(taken * 4096 <= 64 << 10, "{taken} pages");
+    // It is all or nothing: its tables describe what is in use.
+    let tables = PhysRange::new(range.start, range.start + (2 << 20));
+    // SAFETY: nobody looks at descriptors there.
+    let removed = unsafe { manager.hotplug().remove(tables, Budget::UNLIMITED) };
+    assert!(matches!(removed, Err(HotplugError::Tables(_))), "{removed:?}");
+    let rest = PhysRange::new(range.end - (1 << 30), range.end);
+    // SAFETY: nobody looks at descriptors there.
+    unsafe { manager.hotplug().remove(rest, Budget::UNLIMITED) }.expect("free");
+    check(&manager);
+    let first = PhysRange::new(range.start, rest.start);
+    // SAFETY: nobody looks at descriptors there.
+    unsafe { manager.hotplug().remove(first, Budget::UNLIMITED) }.expect("free");
+    check(&manager);
+    assert_eq!(manager.totals().present_pages, before.present_pages);
+    // Whatever the memory holds when it comes back.
+    crate::fill(&manager, PhysRange::with_size(range.start, added.table_bytes), 0xff);
+    let wrong = add(&manager, rest, 0, Grade::Any);
+    assert!(matches!(wrong, Err(HotplugError::Tables(_))), "{wrong:?}");
+    assert_eq!(add(&manager, range, 0, Grade::Any), Ok(added.pages));
+    check(&manager);
+    assert_eq!(manager.totals(), after);
+}
+
+#[test]
+fn what_is_wrong_is_refused_and_changes_nothing() {
+    let manager = machine(gib(4, 6), "hotplug_windows=1");
+    let before = manager.totals();
+    let wrong = [
+        (PhysRange::new(4 << 30, (4 << 30) + 4096), 0),
+        (PhysRange::new(5 << 30, 5 << 30), 0),
+        (PhysRange::new((4 << 30) + 4096, 5 << 30), 0),
+        (gib(4, 5), 2),
+        (mib(0, 2), 0),
+        (mib(254, 258), 0),
+        (PhysRange::new(1 << 52, (1 << 52) + (2 << 20)), 0),
+    ];
+    for (range, on) in wrong {
+        assert!(add(&manager, range, on, Grade::Any).is_err(), "{range}");
+        assert_eq!(manager.totals(), before);
+    }
+    let missing = manager.hotplug().online(gib(4, 5), Grade::Any);
+    assert!(matches!(missing, Err(HotplugError::Absent(_))), "{missing:?}");
+    add(&manager, mib(4096, 4098), 0, Grade::Any).expect("the first 2 MiB");
+    let twice = add(&manager, mib(4096, 4100), 0, Grade::Any);
+    assert_eq!(twice, Err(HotplugError::Present(Pfn(4096 * PER_MIB))));
+    let foreign = add(&manager, mib(4098, 4100), 1, Grade::Any);
+    assert!(matches!(foreign, Err(HotplugError::OtherNode(..))), "{foreign:?}");
+    // In the same window.
+    add(&manager, mib(4100, 4102), 0, Grade::Any).expect("a place");
+    let full = add(&manager, gib(5, 6), 0, Grade::Any);
+    assert!(matches!(full, Err(HotplugError::NoWindow(_))), "{full:?}");
+    check(&manager);
+    assert_eq!(manager.totals().present_pages, before.present_pages + 4 * PER_MIB);
+}
+
+#[test]
+fn a_node_without_memory_gets_some() {
+    let manager = machine(gib(4, 5), "");
+    let near = Request { node: NodeChoice::Exact(node(1)), ..Request::new(Order::PAGE) };
+    assert!(manager.allocate(&near).is_err());
+    assert_eq!(manager.nodes()[0].fallback.iter().count(), 1);
+    add(&manager, gib(4, 5), 1, Grade::Any).expect("added");
+    let page = manager.allocate(&near).expect("memory of its own");
+    assert!(page.start >= Pfn(4 << 18));
+    let order = |from: usize| manager.nodes()[from].fallback.iter().collect::<Vec<_>>();
+    assert_eq!(order(0), [node(0), node(1)]);
+    assert_eq!(order(1), [node(1), node(0)]);
+    manager.give_back(page).expect("ours");
+    // Node 0 is served from there when it has nothing.
+    let mut held = Vec::new();
+    while let Ok(page) = manager.allocate_order(Order::BLOCK, MigrateType::Movable) {
+        held.push(page);
+    }
+    assert!(held.iter().any(|page| *page >= Pfn(4 << 18)));
+    for page in held {
+        manager.give_back_order(page, Order::BLOCK).expect("ours");
+    }
+    check(&manager);
+}
+
+#[test]
+fn grades_come_with_the_memory() {
+    let manager = machine(gib(4, 5), "");
+    let kbytes = manager.sysctl().min_free_kbytes();
+    add(&manager, mib(4096, 4608), 0, Grade::Removable).expect("added");
+    add(&manager, mib(4608, 5120), 0, Grade::MovableOnly).expect("added");
+    check(&manager);
+    assert_eq!(manager.sysctl().min_free_kbytes(), kbytes, "movable memory does not raise it");
+    let unmovable = Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::PAGE) };
+    let mut held = Vec::new();
+    loop {
+        match manager.allocate(&unmovable) {
+            Ok(page) => held.push(page),
+            Err(AllocateError::OutOfMemory { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(held.iter().all(|page| page.start < Pfn(4 << 18)), "none of it cannot be moved");
+    for page in held {
+        manager.give_back(page).expect("ours");
+    }
+    check(&manager);
+}
+
+/// The root of 16 times what cannot be moved, in KiB, as Linux computes it.
+#[test]
+fn marks_follow_memory() {
+    let manager = machine(gib(4, 8), "");
+    let managed = manager.totals().managed_pages * 4;
+    assert_eq!(manager.sysctl().min_free_kbytes(), (managed * 16).isqrt());
+    add(&manager, gib(4, 8), 0, Grade::Any).expect("added");
+    let managed = manager.totals().managed_pages * 4;
+    assert_eq!(manager.sysctl().min_free_kbytes(), (managed * 16).isqrt());
+    let sum: u64 = manager.views().map(|view| view.watermarks().min_pages).sum();
+    assert!(sum * 4 <= (managed * 16).isqrt() && sum * 4 + 16 > (managed * 16).isqrt());
+    manager.sysctl().set_min_free_kbytes(100_000).expect("possible");
+    // SAFETY: nobody looks at descriptors there.
+    unsafe { manager.hotplug().remove(gib(4, 5), Budget::UNLIMITED) }.expect("free");
+    assert_eq!(manager.sysctl().min_free_kbytes(), 100_000, "somebody wants more");
+    check(&manager);
+}
+
+#[derive(Default)]
+struct Log {
+    seen: Mutex<Vec<HotplugEvent>>,
+    refuse: Mutex<Option<fn(HotplugEvent) -> bool>>,
+}
+
+impl HotplugNotifier for Log {
+    fn notify(&self, event: HotplugEvent) -> Result<(), Veto> {
+        self.seen.lock().expect("alive").push(event);
+        let refuse = *self.refuse.lock().expect("alive");
+        if refuse.is_some_and(|refuse| refuse(event)) { Err(Veto) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn who_is_told_may_refuse_and_hears_of_everything() {
+    use HotplugEvent as E;
+    let manager = machine(gib(4, 5), "");
+    let log: &'static Log = Box::leak(Box::default());
+    manager.hotplug().set_notifier(Some(log));
+    let (range, one) = (gib(4, 5), node(1));
+    let seen = || std::mem::take(&mut *log.seen.lock().expect("alive"));
+    let zoneinfo = || {
+        let views = manager.views();
+        views.map(|v| (v.id(), v.span(), v.present_pages(), v.watermarks())).collect::<Vec<_>>()
+    };
+    let before = (manager.totals(), zoneinfo());
+    *log.refuse.lock().expect("alive") = Some(|event| matches!(event, E::GoingOnline(_)));
+    assert_eq!(add(&manager, range, 1, Grade::Any), Err(HotplugError::Veto(Veto)));
+    assert_eq!(
+        seen(),
+        [E::AddingFirst(one), E::GoingOnline(range), E::CancelOnline(range), E::CancelFirst(one)]
+    );
+    assert_eq!((manager.totals(), zoneinfo()), before);
+    *log.refuse.lock().expect("alive") = None;
+    add(&manager, range, 1, Grade::Any).expect("added");
+    assert_eq!(
+        seen(),
+        [E::AddingFirst(one), E::GoingOnline(range), E::AddedFirst(one), E::Online(range)]
+    );
+    *log.refuse.lock().expect("alive") = Some(|event| matches!(event, E::GoingOffline(_)));
+    // SAFETY: nobody looks at descriptors there.
+    let refused = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
+    assert_eq!(refused, Err(HotplugError::Veto(Veto)));
+    assert_eq!(
+        seen(),
+        [E::RemovingLast(one), E::GoingOffline(range), E::CancelOffline(range), E::CancelLast(one)]
+    );
+    *log.refuse.lock().expect("alive") = None;
+    // SAFETY: nobody looks at descriptors there.
+    unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) }.expect("free");
+    assert_eq!(
+        seen(),
+        [E::RemovingLast(one), E::GoingOffline(range), E::RemovedLast(one), E::Offline(range)]
+    );
+    check(&manager);
+}

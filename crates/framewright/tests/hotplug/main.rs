@@ -1,0 +1,21 @@
+//! Memory that comes and goes while the machine runs, and frames that were reserved for boot.
+#![cfg(not(any(loom, shuttle)))]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use framewright::Platform;
+use framewright::units::PhysRange;
+
+/// Writes to memory that nobody uses but the test.
+fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
+    for page in (range.start..range.end).step_by(4096) {
+        let start = manager.platform().direct(page).as_ptr();
+        // SAFETY: a page of the machine's memory, which is the test's.
+        unsafe { start.write_bytes(byte, 4096) };
+    }
+}
+
+mod add;
+mod release;
+mod remove;
