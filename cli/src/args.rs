@@ -451,7 +451,7 @@ fn parameters_help() -> String {
 
 /// What the guest's command line takes beside boot parameters. This program itself gives `exec=`,
 /// `report=`, `shell` and `snapshot=`; who boots the guest without it finds them here, too.
-const GUEST_SWITCHES: [(&str, &str); 16] = [
+const GUEST_SWITCHES: [(&str, &str); 17] = [
     ("balloon_test=SECONDS", "use the virtio balloon, and wait so long for the host"),
     ("check=cpus", "have all CPUs show that they work together"),
     ("exec=COMMANDS", "run shell commands (given by --exec)"),
@@ -470,6 +470,7 @@ const GUEST_SWITCHES: [(&str, &str); 16] = [
     ("stress=SECONDS", "random traffic once memory is up"),
     ("stress_operations=N", "so much traffic, rather than so long"),
     ("stress_seed=N", "the seed of that traffic"),
+    ("virtio_mem_test=SECONDS", "use the virtio-mem device, and wait so long for the host"),
     ("(anything else)", "is reported as unknown and ignored, unless it is nearly one of these"),
 ];
 

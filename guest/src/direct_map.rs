@@ -199,8 +199,8 @@ pub fn add_registers(
     )
 }
 
-/// Maps memory that is there, or may be there later, in the direct map, where it was not, and raises
-/// the map's limit. Not to be called by two CPUs at once.
+/// Maps memory that is there, or may be there later, in the direct map, where it was not, and
+/// raises the map's limit. Not to be called by two CPUs at once.
 pub fn add_memory(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<(), MapFault> {
     let address = DIRECT_MAP + range.start;
     if range.end > DIRECT_MAP_END {

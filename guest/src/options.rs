@@ -50,8 +50,8 @@ pub struct Options<'a> {
     pub stress_seed: Option<u64>,
     /// `balloon_test=SECONDS`: use the virtio balloon, and wait for the host at most this long.
     pub balloon_test: Option<u64>,
-    /// `virtio_mem_test=SECONDS`: use the virtio-mem device, and wait for the host at most this long
-    /// each time.
+    /// `virtio_mem_test=SECONDS`: use the virtio-mem device, and wait for the host at most this
+    /// long each time.
     pub virtio_mem_test: Option<u64>,
     /// `reporting=SECONDS`: let free page reporting run for this long before what comes next.
     pub reporting: Option<u64>,

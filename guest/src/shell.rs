@@ -39,8 +39,8 @@ const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
 
-/// Runs the shell that the options ask for, if any. `driver` and `memory` are polled meanwhile, also
-/// while commands run.
+/// Runs the shell that the options ask for, if any. `driver` and `memory` are polled meanwhile,
+/// also while commands run.
 pub fn run(
     options: &Options<'_>,
     manager: &Manager<GuestPlatform>,

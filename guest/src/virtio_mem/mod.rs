@@ -102,8 +102,8 @@ fn region_of(device: &GuestDevice) -> PhysRange {
 }
 
 impl Driver<'_> {
-    /// Does what is due. Cheap when nothing is, so that every wait may call it in each turn. `mover`
-    /// moves what is in memory that is to go.
+    /// Does what is due. Cheap when nothing is, so that every wait may call it in each turn.
+    /// `mover` moves what is in memory that is to go.
     pub fn poll(&mut self, mover: Option<&dyn Mover>) {
         let Some(now_ns) = PLATFORM.now_ns() else { return };
         if now_ns >= self.due_ns {
