@@ -7,11 +7,11 @@ use framewright_virtio::{PRIVATE_PAGE_BYTES, Private, PrivateMemory};
 
 const WORD_BITS: u32 = u64::BITS;
 const PAGE_WORDS: usize = PRIVATE_PAGE_BYTES / size_of::<u64>();
-const PAGE_BITS: u32 = PAGE_WORDS as u32 * WORD_BITS;
-const PAGES: usize = PRIVATE_PAGE_BYTES / size_of::<usize>();
+const PAGE_BITS: u32 = 1 << 15;
+const PAGES: usize = 512;
 
 /// Most units: 32 TiB of 2 MiB.
-pub const MOST_UNITS: u32 = PAGES as u32 * PAGE_BITS;
+pub const MOST_UNITS: u32 = 1 << 24;
 
 /// Contiguous units, by number from the first of the region on; at least one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +28,11 @@ impl Run {
 
 type Page = [u64; PAGE_WORDS];
 type Directory<H> = [Option<Private<H, Page>>; PAGES];
+
+const _: () = {
+    assert!(PAGE_BITS as usize == PAGE_WORDS * WORD_BITS as usize);
+    assert!(MOST_UNITS as usize == PAGES * PAGE_BITS as usize);
+};
 
 /// The bits.
 pub struct Map<H: PrivateMemory> {

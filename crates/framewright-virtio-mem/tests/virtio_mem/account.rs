@@ -4,6 +4,9 @@ use crate::common::{BLOCK, GIB, Memory, START, WithMemory as _, nothing_is_left,
 use framewright_testkit::virtio_mem::{Asked, FakeVirtioMem, Reply};
 use framewright_virtio_mem::{DeviceFault, RingFault, Rule, StartError};
 
+/// What the host says.
+type Say<'a> = &'a dyn Fn(&FakeVirtioMem);
+
 /// The fault that follows when the device does this instead of its answer.
 fn fault_after(reply: Reply) -> DeviceFault {
     let host = FakeVirtioMem::new();
@@ -68,7 +71,7 @@ fn a_device_that_counts_otherwise_is_broken() {
 
 #[test]
 fn rules_hold_at_all_times_and_what_breaks_one_is_broken_for_ever() {
-    let rules: [(&dyn Fn(&FakeVirtioMem), Rule); 4] = [
+    let rules: [(Say<'_>, Rule); 4] = [
         (
             &|host| host.say_usable(3 * GIB),
             Rule::Usable { usable_bytes: 3 * GIB, region_bytes: 2 * GIB },
