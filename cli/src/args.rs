@@ -1,14 +1,17 @@
 //! The command line.
 
+mod values;
+
+pub use values::{cpus, nodes, size};
+
 use crate::error::Error;
 use clap::builder::PossibleValue;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
 use framewright::parameters;
-use framewright::units::MAX_NODES;
-use framewright_hosted::source::MAX_CPUS;
 use std::path::PathBuf;
 use std::time::Duration;
+use values::{addition, interval, seconds, size_or_nothing, yes_or_no};
 
 /// What keys do.
 pub const KEYS: &str =
@@ -86,6 +89,8 @@ pub enum Command {
     Top(Top),
     /// Makes one page of snapshots.
     Report(Report),
+    /// Changes how much memory a running machine has.
+    Plug(Plug),
 }
 
 options! {
@@ -142,6 +147,28 @@ options! {
 }
 
 options! {
+    /// Set how much of the memory of --virtio-mem a running machine has, and wait until it has that
+    Plug {
+        /// How much, such as 512M; 0 takes all of it away
+        bytes: u64 =
+            Arg::new("SIZE").value_parser(size_or_nothing).value_name("SIZE").required(true),
+        /// The process that has the machine, by its number [default: the only one there is]
+        pid: Option<u32> = Arg::new("PID").value_parser(value_parser!(u32)).value_name("PID"),
+        /// Wait so long, then say how far it got
+        wait: u64 = value("wait", "SECONDS").value_parser(value_parser!(u64)).default_value("10"),
+    }
+}
+
+/// Memory that may be added while a machine runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Addition {
+    /// How much at most.
+    pub bytes: u64,
+    /// Further properties of the device.
+    pub properties: String,
+}
+
+options! {
     /// A machine.
     Target {
         /// Where: in this process, or on a virtual machine, whose guest is built from the source
@@ -163,6 +190,10 @@ options! {
         /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the
         /// device, such as free-page-hint=on (QEMU)
         balloon: Option<String> = with_or_without_value("balloon", "OPTIONS", ""),
+        /// Memory that `framewright plug` adds and takes away while the machine runs, such as 2G;
+        /// further properties of the device may follow, as in 2G,requested-size=1G (QEMU)
+        virtio_mem: Option<Addition> =
+            value("virtio-mem", "SIZE[,OPTIONS]").value_parser(addition),
         /// Give free memory back to the system while commands run: at once, or when it needs some
         /// (hosted; --balloon does it on QEMU)
         reporting: Option<Advice> = with_or_without_value("reporting", "ADVICE", "dontneed")
@@ -190,6 +221,7 @@ impl Target {
             map: None,
             machine: None,
             balloon: None,
+            virtio_mem: None,
             reporting: None,
             qemu: Vec::new(),
             timeout: timeout_seconds,
@@ -318,6 +350,7 @@ fn command() -> clap::Command {
                 .after_help(format!("Keys, on a terminal: {KEYS}")),
         )
         .subcommand(Report::define(clap::Command::new("report")))
+        .subcommand(Plug::define(clap::Command::new("plug")))
 }
 
 /// What the command line asks for.
@@ -327,6 +360,7 @@ fn chosen(mut matches: ArgMatches) -> Command {
         "boot" => Command::Boot(Boot::read(&mut matches)),
         "shell" => Command::Shell(Shell::read(&mut matches)),
         "top" => Command::Top(Top::read(&mut matches)),
+        "plug" => Command::Plug(Plug::read(&mut matches)),
         _ => Command::Report(Report::read(&mut matches)),
     }
 }
@@ -417,7 +451,7 @@ fn parameters_help() -> String {
 
 /// What the guest's command line takes beside boot parameters. This program itself gives `exec=`,
 /// `report=`, `shell` and `snapshot=`; who boots the guest without it finds them here, too.
-const GUEST_SWITCHES: [(&str, &str); 16] = [
+const GUEST_SWITCHES: [(&str, &str); 17] = [
     ("balloon_test=SECONDS", "use the virtio balloon, and wait so long for the host"),
     ("check=cpus", "have all CPUs show that they work together"),
     ("exec=COMMANDS", "run shell commands (given by --exec)"),
@@ -436,6 +470,7 @@ const GUEST_SWITCHES: [(&str, &str); 16] = [
     ("stress=SECONDS", "random traffic once memory is up"),
     ("stress_operations=N", "so much traffic, rather than so long"),
     ("stress_seed=N", "the seed of that traffic"),
+    ("virtio_mem_test=SECONDS", "use the virtio-mem device, and wait so long for the host"),
     ("(anything else)", "is reported as unknown and ignored, unless it is nearly one of these"),
 ];
 
@@ -449,71 +484,6 @@ fn one_line(message: &str) -> String {
         .filter(|part| !part.is_empty())
         .collect();
     joined.join("; ").trim_start_matches("error: ").to_owned()
-}
-
-/// A size of memory, such as 512M.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn size(text: &str) -> Result<u64, String> {
-    match framewright_hosted::parse_size(text) {
-        Ok(0) => Err("a machine has memory".into()),
-        Ok(bytes) => Ok(bytes),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// A number of nodes.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn nodes(text: &str) -> Result<u32, String> {
-    count(text, "node", MAX_NODES as u64)
-}
-
-/// A number of CPUs.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn cpus(text: &str) -> Result<u32, String> {
-    count(text, "CPU", MAX_CPUS.into())
-}
-
-fn count(text: &str, what: &str, most: u64) -> Result<u32, String> {
-    match number(text)? {
-        0 => Err(format!("a machine has at least one {what}")),
-        count => u32::try_from(count)
-            .ok()
-            .filter(|&count| u64::from(count) <= most)
-            .ok_or_else(|| format!("at most {most} {what}s are supported")),
-    }
-}
-
-fn yes_or_no(text: &str) -> Result<bool, String> {
-    match text {
-        "yes" => Ok(true),
-        "no" => Ok(false),
-        _ => Err("yes or no".into()),
-    }
-}
-
-fn seconds(text: &str) -> Result<u64, String> {
-    match number(text)? {
-        0 => Err("at least one second".into()),
-        seconds => Ok(seconds.min(u64::from(u32::MAX))),
-    }
-}
-
-/// Seconds with a fraction.
-fn interval(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("a number of seconds from 0.1 to 3600".into()),
-    }
-}
-
-fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "not a whole number".into())
 }
 
 #[cfg(test)]
@@ -560,6 +530,24 @@ mod tests {
         let options =
             boot(&["--qemu", "-overcommit", "--qemu=mem-lock=on"]).map(|boot| boot.target.qemu);
         assert_eq!(options, Ok(vec!["-overcommit".to_owned(), "mem-lock=on".to_owned()]));
+    }
+
+    #[test]
+    fn memory_to_add_has_a_size_and_perhaps_properties() {
+        let addition = |words: &[&str]| {
+            let addition = boot(words).map(|boot| boot.target.virtio_mem)?;
+            Ok::<_, String>(addition.map(|addition| (addition.bytes, addition.properties)))
+        };
+        assert_eq!(addition(&["--virtio-mem", "2G"]), Ok(Some((2 << 30, String::new()))));
+        assert_eq!(
+            addition(&["--virtio-mem=64M,requested-size=4M,memaddr=8G"]),
+            Ok(Some((64 << 20, "requested-size=4M,memaddr=8G".to_owned())))
+        );
+        assert_eq!(addition(&[]), Ok(None));
+        for (size, why) in [("0", "a machine has memory"), ("3M", "memory is added by 2M")] {
+            let error = addition(&["--virtio-mem", size]).expect_err("refused");
+            assert!(error.ends_with(why), "{error}");
+        }
     }
 
     #[test]

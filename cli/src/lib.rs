@@ -1,7 +1,7 @@
 //! What the programs `framewright` and `framewright-bench` share: machines in this process and in
 //! QEMU, output, files that are written whole or not at all, snapshots of memory and their pages.
 //!
-//! `framewright` itself is `main.rs` over [`boot`], [`shell`], [`top`] and [`report`].
+//! `framewright` itself is `main.rs` over [`boot`], [`shell`], [`top`], [`plug`] and [`report`].
 //! `framewright-bench` takes the other modules and adds what it measures with, so that nobody who
 //! boots a machine builds allocators and thread pools that it is measured against.
 
@@ -14,6 +14,7 @@ pub mod grid;
 pub mod interrupt;
 pub mod output;
 pub mod page;
+pub mod plug;
 pub mod qemu;
 pub mod report;
 pub mod shell;

@@ -2,7 +2,7 @@
 
 use framewright_cli::args::{self, Command};
 use framewright_cli::error::{self, Error};
-use framewright_cli::{boot, report, shell, top};
+use framewright_cli::{boot, plug, report, shell, top};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         Ok(Some(Command::Boot(boot))) => boot::run(&boot),
         Ok(Some(Command::Shell(shell))) => shell::run(&shell.target),
         Ok(Some(Command::Top(top))) => top::run(&top),
+        Ok(Some(Command::Plug(plug))) => plug::run(&plug),
         Ok(Some(Command::Report(report))) => report::run(&report).map(|()| 0),
         Ok(None) => Ok(0),
         Err(error) => Err(error),

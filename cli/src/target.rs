@@ -34,6 +34,8 @@ fn contradiction(boot: &Target) -> Option<&'static str> {
         Some("--qemu passes arguments to QEMU: add --on qemu")
     } else if boot.balloon.is_some() && boot.on == Where::Hosted {
         Some("--balloon is an option of QEMU: add --on qemu")
+    } else if boot.virtio_mem.is_some() && boot.on == Where::Hosted {
+        Some("--virtio-mem is an option of QEMU: add --on qemu")
     } else if boot.reporting.is_some() && boot.on == Where::Qemu {
         Some(
             "--reporting is for machines in this process; --balloon gives one on QEMU a device for \

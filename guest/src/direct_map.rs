@@ -20,12 +20,13 @@
 //!                       segments, each above a page that is not mapped
 //! 0xfffffe8000000000    registers of the local interrupt controller when they are in memory,
 //!                       uncached
-//! 0xffffff0000000000    with a virtio balloon: its registers, uncached, 1 GiB of addresses for
+//! 0xffffff0000000000    with virtio devices: their registers, uncached, 1 GiB of addresses for
 //!                       each of their ranges
 //! ```
 
 use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
+use crate::window;
 use core::ptr::NonNull;
 use framewright::firmware::MemoryMap;
 use framewright::memblock::MemblockRequest;
@@ -42,6 +43,9 @@ use framewright_arch::x86_64::registers::{page_table_root, set_page_table_root};
 pub const STACKS: u64 = 0xffff_fe00_0000_0000;
 /// Where the registers of devices are mapped.
 pub const DEVICES: u64 = 0xffff_fe80_0000_0000;
+
+/// Physical addresses from here on have no place in the direct map.
+pub const DIRECT_MAP_END: u64 = window::BASE - DIRECT_MAP;
 
 /// How much is mapped before the limit is raised.
 const STEP_BYTES: u64 = 64 << 30;
@@ -193,6 +197,21 @@ pub fn add_registers(
         &MapRequest { address, range, access: Access::DEVICE },
         &mut Mapped::default(),
     )
+}
+
+/// Maps memory that is there, or may be there later, in the direct map, where it was not, and
+/// raises the map's limit. Not to be called by two CPUs at once.
+pub fn add_memory(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<(), MapFault> {
+    let address = DIRECT_MAP + range.start;
+    if range.end > DIRECT_MAP_END {
+        return Err(MapFault::BadRange { address, range });
+    }
+    let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
+    let tables = PageTable::at(page_table_root() & !(PAGE_SIZE - 1), largest);
+    let request = MapRequest { address, range, access: Access::DATA };
+    tables.map(&mut ManagedTables { manager }, &request, &mut Mapped::default())?;
+    PLATFORM.raise_direct_limit(range.end);
+    Ok(())
 }
 
 /// Where an entry of a table is.

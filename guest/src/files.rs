@@ -3,6 +3,7 @@
 //! Orders of memory: Relaxed, because they are counters.
 
 use crate::smp::{self, Counters};
+use crate::virtio_mem;
 use crate::vmemmap;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +38,9 @@ const INTERRUPTS: [(&str, &str, Counter); 5] = [
 const FILES: &[File<Machine>] = &[
     File::read_only("/proc/interrupts", |_, _, out| interrupts(out)),
     File::read_only("/proc/vmstat", |_, _, out| vmstat(out)),
+    File::read_only("/sys/kernel/debug/framewright/virtio_mem", |_, _, out| {
+        Ok(virtio_mem::show(out)?)
+    }),
 ];
 
 /// All of them.

@@ -41,6 +41,8 @@ mod storm;
 mod stress;
 mod tables;
 mod timekeeping;
+mod virtio;
+mod virtio_mem;
 mod vmemmap;
 mod vmemmap_check;
 mod watch;
@@ -250,6 +252,11 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     {
         return Ok(Ending::Crash);
     }
+    if let Some(wait) = options.virtio_mem_test
+        && !virtio_mem::test(&manager, &topology, map, wait)
+    {
+        return Ok(Ending::Crash);
+    }
     if let Some(test) = options.map_space_test
         && !test.run(&manager, map)
     {
@@ -277,13 +284,21 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         log!("Framewright: the fault asked for did not come");
         return Ok(Ending::Crash);
     }
-    if options.balloon_test.is_some() {
-        // The balloon is worn out.
-        finish(&options, &manager, None);
+    let with_memory = |memory: Option<&mut virtio_mem::Driver<'_>>| {
+        if options.balloon_test.is_some() {
+            // The balloon is worn out.
+            finish(&options, &manager, None, memory);
+        } else {
+            balloon::with_reports(&manager, &parameters, map, |driver| {
+                finish(&options, &manager, driver, memory)
+            });
+        }
+    };
+    if options.virtio_mem_test.is_some() {
+        // So is this device.
+        with_memory(None);
     } else {
-        balloon::with_reports(&manager, &parameters, map, |driver| {
-            finish(&options, &manager, driver)
-        });
+        virtio_mem::with(&manager, &topology, map, with_memory);
     }
     plain_line(format_args!("@end"));
     Ok(Ending::Success)
@@ -294,6 +309,7 @@ fn finish(
     options: &Options<'_>,
     manager: &Manager<GuestPlatform>,
     mut driver: Option<&mut balloon::Driver<'_>>,
+    memory: Option<&mut virtio_mem::Driver<'_>>,
 ) {
     if let Some(seconds) = options.reporting {
         match &mut driver {
@@ -307,7 +323,7 @@ fn finish(
         let _ = bootlog::json(&mut Console, "qemu", manager);
         let _ = Console.write_str("\n");
     }
-    shell::run(options, manager, driver);
+    shell::run(options, manager, driver, memory);
 }
 
 /// The ACPI tables. Without them, or when they cannot be read, the guest goes on with one node.

@@ -9,7 +9,7 @@ use framewright::parameters::Problem;
 pub const CAPACITY: usize = framewright_arch::x86_64::pvh::MAX_COMMAND_LINE_BYTES + 1;
 
 /// The names of the guest's words.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "balloon_test",
     "check",
     "exec",
@@ -25,6 +25,7 @@ const NAMES: [&str; 15] = [
     "stress",
     "stress_operations",
     "stress_seed",
+    "virtio_mem_test",
 ];
 
 /// Most interrupts a second that a storm may have on each CPU.
@@ -49,6 +50,9 @@ pub struct Options<'a> {
     pub stress_seed: Option<u64>,
     /// `balloon_test=SECONDS`: use the virtio balloon, and wait for the host at most this long.
     pub balloon_test: Option<u64>,
+    /// `virtio_mem_test=SECONDS`: use the virtio-mem device, and wait for the host at most this
+    /// long each time.
+    pub virtio_mem_test: Option<u64>,
     /// `reporting=SECONDS`: let free page reporting run for this long before what comes next.
     pub reporting: Option<u64>,
     /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing
@@ -166,6 +170,13 @@ pub fn split<'a, 'b>(
                 Err(_) => problem(Problem {
                     word,
                     reason: Some("balloon_test= takes a number of seconds"),
+                }),
+            },
+            Some(("virtio_mem_test", value)) => match value.parse() {
+                Ok(seconds) => options.virtio_mem_test = Some(seconds),
+                Err(_) => problem(Problem {
+                    word,
+                    reason: Some("virtio_mem_test= takes a number of seconds"),
                 }),
             },
             Some(("reporting", value)) => match value.parse() {

@@ -13,6 +13,7 @@ use crate::options::{CAPACITY, Input, Options};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp;
 use crate::storage::Once;
+use crate::virtio_mem;
 use crate::watch::Watch;
 use crate::window::GuestWindow;
 use core::cell::Cell;
@@ -38,12 +39,13 @@ const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
 
-/// Runs the shell that the options ask for, if any. `driver` is polled meanwhile, also while
-/// commands run.
+/// Runs the shell that the options ask for, if any. `driver` and `memory` are polled meanwhile,
+/// also while commands run.
 pub fn run(
     options: &Options<'_>,
     manager: &Manager<GuestPlatform>,
     driver: Option<&mut Driver<'_>>,
+    memory: Option<&mut virtio_mem::Driver<'_>>,
 ) {
     if options.exec.is_none() && options.shell.is_none() {
         return;
@@ -55,7 +57,12 @@ pub fn run(
     let files = FileSystem::new(&sources);
     let host = Line {
         typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }),
-        background: SpinLock::new(Some(Background { driver, watch: Watch::begin(), files })),
+        background: SpinLock::new(Some(Background {
+            driver,
+            memory,
+            watch: Watch::begin(),
+            files,
+        })),
         window: GuestWindow::new(manager),
         mapping: GuestMapping::new(manager),
     };
@@ -92,9 +99,9 @@ fn snapshot(manager: &Manager<GuestPlatform>) {
 
 /// Reads and runs lines until `exit` or the end of input.
 fn converse(
-    shell: &mut Shell<'_, GuestPlatform, Line<'_, '_, '_>>,
+    shell: &mut Shell<'_, GuestPlatform, Line<'_, '_, '_, '_>>,
     input: Input,
-    host: &Line<'_, '_, '_>,
+    host: &Line<'_, '_, '_, '_>,
     out: &mut Words<'_>,
     errors: &mut Words<'_>,
 ) {
@@ -186,22 +193,23 @@ struct Typed {
 }
 
 /// The background work.
-struct Background<'a, 'b, 'c> {
+struct Background<'a, 'b, 'c, 'd> {
     driver: Option<&'a mut Driver<'b>>,
+    memory: Option<&'a mut virtio_mem::Driver<'d>>,
     watch: Watch,
     files: FileSystem<'c>,
 }
 
 /// The serial line as the shell's other end.
-struct Line<'a, 'b, 'c> {
+struct Line<'a, 'b, 'c, 'd> {
     typed: SpinLock<Typed>,
     /// `None` while it is being done.
-    background: SpinLock<Option<Background<'a, 'b, 'c>>>,
+    background: SpinLock<Option<Background<'a, 'b, 'c, 'd>>>,
     window: GuestWindow<'a>,
     mapping: GuestMapping<'a>,
 }
 
-impl Line<'_, '_, '_> {
+impl Line<'_, '_, '_, '_> {
     /// Does due background work, on the first CPU. Without the lock, because that turns interrupts
     /// off.
     fn background(&self) {
@@ -212,6 +220,9 @@ impl Line<'_, '_, '_> {
         if let Some(mut background) = background {
             if let Some(driver) = &mut background.driver {
                 driver.poll();
+            }
+            if let Some(memory) = &mut background.memory {
+                memory.poll(Some(&self.mapping));
             }
             background.watch.poll(&background.files);
             self.background.with(&PLATFORM, |place| *place = Some(background));
@@ -237,7 +248,7 @@ impl Line<'_, '_, '_> {
     }
 }
 
-impl Host for Line<'_, '_, '_> {
+impl Host for Line<'_, '_, '_, '_> {
     /// Polls the line, on the first CPU only; other input is kept for later, as far as there is
     /// room. Another CPU that is to stop does so here.
     fn is_interrupted(&self) -> bool {

@@ -4,6 +4,7 @@ use crate::console::log;
 use crate::firmware::{AcpiTables, is_memory};
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, PLATFORM};
 use core::ptr::NonNull;
+use framewright::platform::Platform as _;
 use framewright::units::PhysRange;
 use framewright_arch::acpi::{AcpiError, hpet_address, power_timer};
 use framewright_arch::x86_64::clock::{
@@ -69,4 +70,26 @@ fn said<T>(read: Result<Option<T>, AcpiError>) -> Option<T> {
         log!("{error}");
         None
     })
+}
+
+/// Tries until `done` or until the time is over; without a clock, a great many times.
+pub fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
+    const TRIES_PER_SECOND: u64 = 100_000;
+    let end_ns =
+        PLATFORM.now_ns().map(|now| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
+    let mut tries = 0;
+    loop {
+        if done() {
+            return true;
+        }
+        tries += 1;
+        let is_over = match end_ns.zip(PLATFORM.now_ns()) {
+            Some((end, now)) => now >= end,
+            None => tries >= seconds.saturating_mul(TRIES_PER_SECOND),
+        };
+        if is_over {
+            return false;
+        }
+        core::hint::spin_loop();
+    }
 }

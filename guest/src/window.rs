@@ -15,7 +15,7 @@ use framewright_arch::x86_64::registers::page_table_root;
 use framewright_workload::{Window, WindowError};
 
 /// Where it begins; nothing else of this guest is there.
-const BASE: u64 = 0xffff_d000_0000_0000;
+pub const BASE: u64 = 0xffff_d000_0000_0000;
 /// Bits of the root's address in its register; the others are flags.
 const ROOT: u64 = (1 << 52) - PAGE_SIZE;
 

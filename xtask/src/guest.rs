@@ -20,7 +20,7 @@ pub struct Kernel {
 
 /// The reference guest: library, drivers, shell with its workloads, tests of page tables. A fifth
 /// more than it needs.
-pub const GUEST: Kernel = Kernel { package: "guest", size_limit: 1536 << 10 };
+pub const GUEST: Kernel = Kernel { package: "guest", size_limit: 1920 << 10 };
 /// The least that boots.
 pub const MINIMAL: Kernel = Kernel { package: "minimal-kernel", size_limit: 512 << 10 };
 /// The only program of the Linux that the guest is compared with.

@@ -8,11 +8,13 @@
 mod answer;
 mod client;
 mod guest;
+mod monitor;
 mod peer;
 mod place;
 mod server;
 
 pub use client::{Client, ReadError};
 pub use guest::GuestLine;
-pub use place::{Running, running};
+pub use monitor::{Monitor, MonitorError};
+pub use place::{MonitorPlace, Running, running, with_monitors};
 pub use server::with_watchers;

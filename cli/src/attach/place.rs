@@ -7,6 +7,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+/// How the names of sockets end: of those that answer for control files, and of QEMU's monitors.
+const FILES: &str = ".sock";
+const MONITOR: &str = ".qmp";
+
 /// A process that can be watched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Running {
@@ -31,7 +35,7 @@ impl Listening {
     pub fn open() -> io::Result<Self> {
         let folder = folder();
         make(&folder)?;
-        let path = socket(&folder, std::process::id());
+        let path = socket(&folder, std::process::id(), FILES);
         // Numbers of processes come again.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -50,14 +54,52 @@ impl Drop for Listening {
     }
 }
 
+/// Where QEMU listens for this process's machine. Dropping it takes the socket away.
+pub struct MonitorPlace {
+    /// The socket, once QEMU has made it.
+    pub path: PathBuf,
+}
+
+impl MonitorPlace {
+    /// A place where nothing is.
+    ///
+    /// # Errors
+    /// The system's, or the folder is not ours alone.
+    pub fn new() -> io::Result<Self> {
+        let folder = folder();
+        make(&folder)?;
+        let path = socket(&folder, std::process::id(), MONITOR);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(Self { path }),
+        }
+    }
+}
+
+impl Drop for MonitorPlace {
+    fn drop(&mut self) {
+        // QEMU takes it away when it ends by itself.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 /// All processes that can be watched, by number. Sockets that nobody listens at any more are taken
 /// away.
 pub fn running() -> Vec<Running> {
+    listening(FILES)
+}
+
+/// All processes whose machine's monitor can be reached.
+pub fn with_monitors() -> Vec<Running> {
+    listening(MONITOR)
+}
+
+fn listening(end: &str) -> Vec<Running> {
     let entries = fs::read_dir(folder()).into_iter().flatten().flatten();
     let mut found: Vec<Running> = entries
         .filter_map(|entry| {
             let path = entry.path();
-            let pid = path.file_name()?.to_str()?.strip_suffix(".sock")?.parse().ok()?;
+            let pid = path.file_name()?.to_str()?.strip_suffix(end)?.parse().ok()?;
             match UnixStream::connect(&path) {
                 Ok(_) => Some(Running { pid, command: command(pid) }),
                 Err(error) => {
@@ -78,11 +120,19 @@ pub fn running() -> Vec<Running> {
 /// # Errors
 /// The system's.
 pub fn connect(pid: u32) -> io::Result<UnixStream> {
-    UnixStream::connect(socket(&folder(), pid))
+    UnixStream::connect(socket(&folder(), pid, FILES))
 }
 
-fn socket(folder: &Path, pid: u32) -> PathBuf {
-    folder.join(format!("{pid}.sock"))
+/// Connects to the monitor of a process's machine.
+///
+/// # Errors
+/// The system's.
+pub fn connect_monitor(pid: u32) -> io::Result<UnixStream> {
+    UnixStream::connect(socket(&folder(), pid, MONITOR))
+}
+
+fn socket(folder: &Path, pid: u32, end: &str) -> PathBuf {
+    folder.join(format!("{pid}{end}"))
 }
 
 /// In the user's folder for such things where there is one.

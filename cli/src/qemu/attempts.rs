@@ -5,6 +5,7 @@ use super::command::{Accelerator, Machine};
 use super::guest_image::{self, Package};
 use super::run::{self, End, Ended, Limits, Watch};
 use crate::args::{Accel, Model, Target};
+use crate::attach::MonitorPlace;
 use crate::error::{self, Error};
 use crate::target::command_line;
 use serde_json::{Value, json};
@@ -37,6 +38,8 @@ pub struct Attempts<'a> {
     machine: Machine,
     image: PathBuf,
     version: String,
+    /// Taken away at the end.
+    _monitor: Option<MonitorPlace>,
     /// Of the attempt that runs.
     pub accelerator: Cell<Accelerator>,
 }
@@ -56,9 +59,20 @@ impl<'a> Attempts<'a> {
         if let Some(properties) = &target.balloon {
             machine.add_balloon(properties);
         }
+        let monitor = target.virtio_mem.as_ref().and_then(|_| monitor_place());
+        if let Some(addition) = &target.virtio_mem {
+            machine.add_virtio_mem(addition, monitor.as_ref().map(|place| place.path.as_path()));
+        }
         let version = run::version(Duration::from_secs(target.timeout))?;
         let image = guest_image::provide(&Package::GUEST)?;
-        Ok(Self { target, machine, image, version, accelerator: Cell::new(Accelerator::Tcg) })
+        Ok(Self {
+            target,
+            machine,
+            image,
+            version,
+            _monitor: monitor,
+            accelerator: Cell::new(Accelerator::Tcg),
+        })
     }
 
     /// Runs the guest with `words` behind the user's own, by KVM where that works.
@@ -175,6 +189,13 @@ impl<'a> Attempts<'a> {
             None => fail("the guest ended without a report"),
         }
     }
+}
+
+/// Where QEMU may listen; nowhere, and the user is told, where no socket can be had.
+fn monitor_place() -> Option<MonitorPlace> {
+    MonitorPlace::new()
+        .map_err(|why| error::note(&format!("nobody can add memory later: {why}")))
+        .ok()
 }
 
 /// `what`, and the end of the log unless the user has just seen it.

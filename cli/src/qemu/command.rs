@@ -1,6 +1,6 @@
 //! QEMU's command line.
 
-use crate::args::Model;
+use crate::args::{Addition, Model};
 use crate::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,6 +14,9 @@ const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=4";
 
 /// A device may have a property twice; the last one counts.
 const BALLOON: &str = "virtio-balloon-pci,id=balloon,free-page-reporting=on";
+
+/// Where QEMU has the device that memory is added by.
+pub const VIRTIO_MEM_PATH: &str = "/machine/peripheral/vm0";
 
 const MIB: u64 = 1 << 20;
 /// The guest's image lies from 2 MiB on.
@@ -45,6 +48,8 @@ pub struct Machine {
     memory_mib: u64,
     nodes: u64,
     cpus: u64,
+    /// How much memory may be added.
+    more_mib: u64,
     /// Further arguments: devices, and what the user adds.
     more: Vec<String>,
 }
@@ -73,7 +78,7 @@ impl Machine {
                  each node"
             )));
         }
-        Ok(Self { model, memory_mib, nodes, cpus: u64::from(cpus), more: Vec::new() })
+        Ok(Self { model, memory_mib, nodes, cpus: u64::from(cpus), more_mib: 0, more: Vec::new() })
     }
 
     /// Adds a virtio balloon that takes reports of free pages. `properties` come after ours, so
@@ -92,6 +97,29 @@ impl Machine {
             self.more.extend(["-object".to_owned(), "iothread,id=balloon-thread".to_owned()]);
         }
         self.more.extend(["-device".to_owned(), device]);
+    }
+
+    /// Adds a device that memory can be added by; `monitor` is where QEMU listens for how much.
+    /// Properties of the user come after ours, so that they prevail.
+    pub fn add_virtio_mem(&mut self, addition: &Addition, monitor: Option<&Path>) {
+        self.more_mib += addition.bytes / MIB;
+        let backend = format!("memory-backend-ram,id=vmem0,size={}", addition.bytes);
+        let mut device =
+            "virtio-mem-pci,id=vm0,memdev=vmem0,node=0,block-size=2M,requested-size=0".to_owned();
+        if !addition.properties.is_empty() {
+            device.push(',');
+            device.push_str(&addition.properties);
+        }
+        for words in [["-object", &backend], ["-device", &device]] {
+            self.more.extend(words.map(str::to_owned));
+        }
+        if let Some(path) = monitor {
+            // A comma in an option's value is two.
+            let path = path.display().to_string().replace(',', ",,");
+            let socket = format!("socket,id=monitor,path={path},server=on,wait=off");
+            let words = ["-chardev", &socket, "-mon", "chardev=monitor,mode=control"];
+            self.more.extend(words.map(str::to_owned));
+        }
     }
 
     /// All arguments for one boot of `image`; `more` are passed on as they are, where they can
@@ -116,7 +144,11 @@ impl Machine {
         // Devices that nobody uses have firmware of their own, which takes longer than the guest's
         // boot.
         add(&["-nodefaults", "-machine", model, "-accel", accel, "-cpu", cpu]);
-        add(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string()]);
+        let most = match self.more_mib {
+            0 => String::new(),
+            more => format!(",maxmem={}M", self.memory_mib + more),
+        };
+        add(&["-m", &format!("{}M{most}", self.memory_mib), "-smp", &self.cpus.to_string()]);
         // One node is what a machine without NUMA tables is.
         if self.nodes > 1 {
             for node in 0..self.nodes {
@@ -230,6 +262,25 @@ mod tests {
              virtio-balloon-pci,id=balloon,free-page-reporting=on,free-page-hint=on,\
              iothread=balloon-thread "
         ));
+    }
+
+    #[test]
+    fn memory_that_may_be_added() {
+        let mut machine = Machine::new(Model::Q35, 2 << 30, 1, 1).expect("can be built");
+        let addition = Addition { bytes: 3 << 30, properties: "requested-size=1G".into() };
+        machine.add_virtio_mem(&addition, Some(Path::new("/a,b/7.qmp")));
+        let line = line(&machine, Accelerator::Tcg);
+        assert!(line.contains(" -m 2048M,maxmem=5120M -smp 1 "), "{line}");
+        assert!(
+            line.contains(
+                " -object memory-backend-ram,id=vmem0,size=3221225472 -device \
+                 virtio-mem-pci,id=vm0,memdev=vmem0,node=0,block-size=2M,requested-size=0,\
+                 requested-size=1G \
+                 -chardev socket,id=monitor,path=/a,,b/7.qmp,server=on,wait=off \
+                 -mon chardev=monitor,mode=control "
+            ),
+            "{line}"
+        );
     }
 
     #[test]

@@ -1,16 +1,14 @@
 //! The driver: it starts and resets the device, and does one bounded step of work at a time.
 
-use crate::dma::DmaPage;
 use crate::error::{DeviceFault, StartError};
 use crate::features::{Features, FreeContent};
 use crate::inflation::{BalloonMemory, Inflation};
-use crate::private::PrivateMemory;
 use crate::queue_kind::QueueKind;
 use crate::report::{Completion, MOST_RANGES, Reports, SubmitError, Token};
-use crate::ring::{Buffer, MOST_DESCRIPTORS, Ring};
 use crate::statistics::{self, Statistic};
 use core::fmt;
 use core::mem::ManuallyDrop;
+use framewright_virtio::{self as virtio, Buffer, DmaPage, MOST_DESCRIPTORS, PrivateMemory, Ring};
 use virtio_drivers::BufferDirection;
 use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Transport};
 
@@ -21,9 +19,6 @@ const POISON: usize = 12;
 
 /// Descriptors of the queues that carry one request at a time. Some hosts want more than one.
 const SMALL_RING: u16 = 8;
-/// How often a device that is being reset, at the start and at the end, is polled before it is
-/// given up.
-const RESET_POLLS: u32 = 1 << 22;
 
 /// How the driver is to work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,8 +117,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         if kind != DeviceType::MemoryBalloon {
             return Err(StartError::NotABalloon(kind));
         }
-        transport.set_status(DeviceStatus::empty());
-        if !reset_completes(&transport) {
+        if !virtio::reset(&mut transport) {
             return Err(StartError::ResetPending);
         }
         let features = negotiate(&mut transport, settings)?;
@@ -214,7 +208,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             return Err(SubmitError::Fault(fault));
         }
         let Some(reports) = &mut self.queues.reports else { return Err(SubmitError::NotSupported) };
-        let token = reports.submit(&mut self.transport, ranges, self.reports_made)?;
+        // SAFETY: passed on to the caller.
+        let token = unsafe { reports.submit(&mut self.transport, ranges, self.reports_made)? };
         self.reports_made += 1;
         Ok(token)
     }
@@ -356,14 +351,11 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
                 .map_err(StartError::Configuration)?;
         }
         for ring in self.queues.rings() {
-            ring.set_up(&mut self.transport);
+            // SAFETY: `queues` is dropped, and `poll_reset` clears the ring, only after a reset
+            // (invariant 32).
+            unsafe { ring.set_up(&mut self.transport) };
         }
-        self.transport.set_status(
-            DeviceStatus::ACKNOWLEDGE
-                | DeviceStatus::DRIVER
-                | DeviceStatus::FEATURES_OK
-                | DeviceStatus::DRIVER_OK,
-        );
+        virtio::run(&mut self.transport);
         self.state = State::Running;
         self.actual_pages = None;
         self.queues.inflation.repeat(&mut self.transport);
@@ -428,7 +420,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         if ring.chains_out() == 0 {
             let bytes = statistics::write(page, statistics);
             let buffer = Buffer { address: page.physical(), bytes, device_writes: false };
-            if ring.add([buffer].into_iter(), 0) {
+            // SAFETY: the driver's own page, which the device only reads (invariant 32).
+            if unsafe { ring.add([buffer].into_iter(), 0) } {
                 ring.notify(&mut self.transport);
             }
         }
@@ -457,8 +450,7 @@ impl<H: PrivateMemory, T: Transport> fmt::Debug for Balloon<H, T> {
 
 impl<H: PrivateMemory, T: Transport> Drop for Balloon<H, T> {
     fn drop(&mut self) {
-        self.transport.set_status(DeviceStatus::empty());
-        if reset_completes(&self.transport) {
+        if virtio::reset(&mut self.transport) {
             // SAFETY: dropped once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.queues) };
         }
@@ -466,31 +458,11 @@ impl<H: PrivateMemory, T: Transport> Drop for Balloon<H, T> {
     }
 }
 
-/// Whether a device completes the reset that it was told to do soon enough.
-fn reset_completes<T: Transport>(transport: &T) -> bool {
-    (0..RESET_POLLS).any(|_| transport.get_status() == DeviceStatus::empty())
-}
-
 /// Agrees with a device that has been reset on features.
 fn negotiate<T: Transport>(transport: &mut T, settings: Settings) -> Result<Features, StartError> {
-    transport.set_status(DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER);
-    let accepted = Features::accept(transport.read_device_features(), settings.free_content)
-        .and_then(|features| {
-            transport.write_driver_features(features.bits());
-            let agreed =
-                DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER | DeviceStatus::FEATURES_OK;
-            transport.set_status(agreed);
-            let refused = !transport.get_status().contains(DeviceStatus::FEATURES_OK);
-            if refused {
-                Err(StartError::FeaturesRefused { asked: features.bits() })
-            } else {
-                Ok(features)
-            }
-        });
-    if accepted.is_err() {
-        transport.set_status(DeviceStatus::FAILED);
-    }
-    accepted
+    let choose = |offered| Features::accept(offered, settings.free_content).bits();
+    let agreed = virtio::agree(transport, choose)?;
+    Ok(Features::from_bits_truncate(agreed))
 }
 
 fn make_queues<H: PrivateMemory, T: Transport>(
@@ -500,9 +472,7 @@ fn make_queues<H: PrivateMemory, T: Transport>(
 ) -> Result<Queues<H>, StartError> {
     let mut ring = |kind, wanted: u16| -> Result<Option<Ring<H>>, StartError> {
         let Some((queue, most)) = features.queue(kind, transport)? else { return Ok(None) };
-        // A split queue's size is a power of two; the next lower one is within every limit.
-        let most = u16::try_from(most).unwrap_or(u16::MAX).min(wanted);
-        Ring::new(queue, 1 << most.ilog2()).map(Some).ok_or(StartError::OutOfMemory)
+        Ring::new(queue, most, wanted).map(Some).ok_or(StartError::OutOfMemory)
     };
     let missing = |kind| StartError::MissingQueue { kind, queue: kind as u16 };
     let inflate = ring(QueueKind::Inflate, SMALL_RING)?.ok_or(missing(QueueKind::Inflate))?;

@@ -2,6 +2,7 @@
 
 use crate::queue_kind::QueueKind;
 use core::fmt;
+use framewright_virtio::{HandshakeError, RingFault};
 use virtio_drivers::transport::DeviceType;
 
 /// Why a device cannot be used.
@@ -45,22 +46,13 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotABalloon(kind) => write!(f, "the virtio device is no balloon but {kind:?}"),
-            Self::Legacy => f.write_str("the virtio balloon offers no version 1 of the protocol"),
-            Self::NeedsPlatform { access, order } => {
-                let features = match (access, order) {
-                    (true, true) => "ACCESS_PLATFORM and ORDER_PLATFORM",
-                    (true, false) => "ACCESS_PLATFORM",
-                    (false, _) => "ORDER_PLATFORM",
-                };
-                write!(
-                    f,
-                    "the virtio balloon asks for {features}, which is not supported: \
-                     it is left alone"
-                )
+            Self::Legacy => write!(f, "the virtio balloon {}", HandshakeError::Legacy),
+            &Self::NeedsPlatform { access, order } => {
+                write!(f, "the virtio balloon {}", HandshakeError::NeedsPlatform { access, order })
             }
             Self::ResetPending => f.write_str("the virtio balloon does not complete its reset"),
-            Self::FeaturesRefused { asked } => {
-                write!(f, "the virtio balloon refuses features {asked:#x}, which it has offered")
+            &Self::FeaturesRefused { asked } => {
+                write!(f, "the virtio balloon {}", HandshakeError::FeaturesRefused { asked })
             }
             Self::MissingQueue { kind, queue } => {
                 write!(
@@ -78,6 +70,18 @@ impl fmt::Display for StartError {
 }
 
 impl core::error::Error for StartError {}
+
+impl From<HandshakeError> for StartError {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Legacy => Self::Legacy,
+            HandshakeError::NeedsPlatform { access, order } => {
+                Self::NeedsPlatform { access, order }
+            }
+            HandshakeError::FeaturesRefused { asked } => Self::FeaturesRefused { asked },
+        }
+    }
+}
 
 /// What a running device did wrong. What it was given stays with it until it is reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,15 +122,12 @@ pub enum DeviceFault {
 impl fmt::Display for DeviceFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::IndexOutOfStep { queue, returned, given } => {
-                write!(f, "virtio balloon: queue {queue}: {returned} requests returned of {given}")
+            &Self::IndexOutOfStep { queue, returned, given } => {
+                let fault = RingFault::IndexOutOfStep { queue, returned, given };
+                write!(f, "virtio balloon: {fault}")
             }
-            Self::NotGiven { queue, descriptor } => {
-                write!(
-                    f,
-                    "virtio balloon: queue {queue}: descriptor {descriptor} returned, \
-                     which it was not given"
-                )
+            &Self::NotGiven { queue, descriptor } => {
+                write!(f, "virtio balloon: {}", RingFault::NotGiven { queue, descriptor })
             }
             Self::TooLong { queue, written } => {
                 write!(
@@ -144,3 +145,14 @@ impl fmt::Display for DeviceFault {
 }
 
 impl core::error::Error for DeviceFault {}
+
+impl From<RingFault> for DeviceFault {
+    fn from(fault: RingFault) -> Self {
+        match fault {
+            RingFault::IndexOutOfStep { queue, returned, given } => {
+                Self::IndexOutOfStep { queue, returned, given }
+            }
+            RingFault::NotGiven { queue, descriptor } => Self::NotGiven { queue, descriptor },
+        }
+    }
+}

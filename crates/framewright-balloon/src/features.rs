@@ -25,13 +25,6 @@ bitflags::bitflags! {
     }
 }
 
-/// The device accesses memory only as the platform allows (ACCESS_PLATFORM): addresses are an
-/// IOMMU's, or memory must be shared with it first.
-const ACCESS_PLATFORM: u64 = 1 << 33;
-/// The device needs the barriers of real hardware (ORDER_PLATFORM), which are stronger than those
-/// between CPUs.
-const ORDER_PLATFORM: u64 = 1 << 36;
-
 /// What the kernel's free pages hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FreeContent {
@@ -61,30 +54,15 @@ impl Features {
     ///
     /// A feature with a queue is accepted where it is offered, used or not, because devices number
     /// queues by what they offer. Only reporting may be declined, because its queue is the last.
-    ///
-    /// A device with a feature that changes how it accesses memory is refused: the driver names
-    /// frames and reported ranges by physical address and orders its stores as between CPUs, so
-    /// such a device would access the wrong memory, or none. It is not enough to leave these bits
-    /// out, because a device may go on although the driver has not accepted them (virtio 1.2, 6.1).
-    pub(crate) fn accept(offered: u64, content: FreeContent) -> Result<Self, StartError> {
+    pub(crate) fn accept(offered: u64, content: FreeContent) -> Self {
         let mut features = Self::from_bits_truncate(offered);
-        if !features.contains(Self::VERSION_1) {
-            return Err(StartError::Legacy);
-        }
-        let needed = offered & (ACCESS_PLATFORM | ORDER_PLATFORM);
-        if needed != 0 {
-            return Err(StartError::NeedsPlatform {
-                access: needed & ACCESS_PLATFORM != 0,
-                order: needed & ORDER_PLATFORM != 0,
-            });
-        }
         if content == FreeContent::Any {
             features.remove(Self::PAGE_POISON);
         } else if !features.contains(Self::PAGE_POISON) {
             // The host would give reported pages back with something else in them.
             features.remove(Self::REPORTING);
         }
-        Ok(features)
+        features
     }
 
     /// Whether the queue exists.

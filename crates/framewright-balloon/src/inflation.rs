@@ -1,10 +1,8 @@
 //! Inflates and deflates towards the host's target, one request at a time, of up to 4 MiB.
 
-use crate::dma::DmaPage;
 use crate::error::DeviceFault;
 use crate::ledger::{Ledger, Run};
-use crate::private::PrivateMemory;
-use crate::ring::{Buffer, Ring, Used};
+use framewright_virtio::{Buffer, DmaPage, PrivateMemory, Ring, Used};
 use virtio_drivers::transport::Transport;
 use virtio_drivers::{BufferDirection, Hal};
 
@@ -170,7 +168,8 @@ impl<H: PrivateMemory> Inflation<H> {
         let bytes = request.pages() * PFN_BYTES;
         let list = Buffer { address: self.list.physical(), bytes, device_writes: false };
         // One request is in flight at a time, so there is room.
-        let added = ring.add([list].into_iter(), 0);
+        // SAFETY: the driver's own page, which the device only reads (invariant 32).
+        let added = unsafe { ring.add([list].into_iter(), 0) };
         debug_assert!(added, "room for one request");
         ring.notify(transport);
     }

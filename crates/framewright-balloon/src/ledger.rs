@@ -4,7 +4,7 @@
 //! One page holds 510 runs of up to 512 frames: a balloon of 2 MiB blocks costs 4 KiB for nearly
 //! 1 GiB.
 
-use crate::private::{PRIVATE_PAGE_BYTES, Private, PrivateMemory};
+use framewright_virtio::{PRIVATE_PAGE_BYTES, Private, PrivateMemory};
 
 const RUNS_IN_PAGE: usize = 510;
 

@@ -1,7 +1,7 @@
 //! A virtio-balloon driver for kernels: no heap, nothing that waits, errors are values.
 //!
-//! It uses the transport and [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers`, no other
-//! crate of Framewright, and now and then a page that no device reaches ([`PrivateMemory`]).
+//! It uses the transport and [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers`, the queues
+//! of `framewright-virtio`, and now and then a page that no device reaches ([`PrivateMemory`]).
 //! Whatever a device says or writes is checked: no host can make the driver give back a frame that
 //! was not in the balloon. [`Balloon`] does
 //! * free page reporting, as a device that is given ranges and polled later: [`Balloon::capacity`],
@@ -56,27 +56,21 @@
 //! ```
 #![no_std]
 
-mod dma;
 mod driver;
 mod error;
 mod features;
 mod inflation;
 mod ledger;
 pub mod pci;
-mod private;
 mod queue_kind;
 mod report;
-mod ring;
 mod statistics;
 
 pub use driver::{Balloon, Progress, Settings};
 pub use error::{DeviceFault, StartError};
 pub use features::{Features, FreeContent};
+pub use framewright_virtio::{PAGE_SIZE, PRIVATE_PAGE_BYTES, PrivateMemory};
 pub use inflation::BalloonMemory;
-pub use private::{PRIVATE_PAGE_BYTES, PrivateMemory};
 pub use queue_kind::QueueKind;
 pub use report::{BadAnswer, Completion, MOST_RANGES, SubmitError, Token};
 pub use statistics::Statistic;
-
-/// Bytes of a page as the device counts them, whatever the kernel's pages are.
-pub const PAGE_SIZE: u64 = 4096;

@@ -1,9 +1,8 @@
 //! The reporting queue: ranges go to the host and come back when it has discarded their content.
 
-use crate::PAGE_SIZE;
 use crate::error::DeviceFault;
-use crate::ring::{Buffer, Ring, Used};
 use core::fmt;
+use framewright_virtio::{Buffer, PAGE_SIZE, Ring, Used};
 use virtio_drivers::Hal;
 use virtio_drivers::transport::Transport;
 
@@ -105,7 +104,10 @@ impl<H: Hal> Reports<H> {
     }
 
     /// Gives `ranges` to the device; `number` identifies the request.
-    pub fn submit<T: Transport>(
+    ///
+    /// # Safety
+    /// As for [`Balloon::submit`](crate::Balloon::submit).
+    pub unsafe fn submit<T: Transport>(
         &mut self,
         transport: &mut T,
         ranges: &[(u64, u32)],
@@ -123,7 +125,8 @@ impl<H: Hal> Reports<H> {
         }
         let buffers =
             ranges.iter().map(|&(address, bytes)| Buffer { address, bytes, device_writes: true });
-        if !self.ring.add(buffers, number) {
+        // SAFETY: passed on to the caller.
+        if !unsafe { self.ring.add(buffers, number) } {
             return Err(SubmitError::Busy);
         }
         self.ring.notify(transport);

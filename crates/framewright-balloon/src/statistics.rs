@@ -1,6 +1,6 @@
 //! Statistics for the host (virtio 1.2, 5.5.6, "Memory Statistics").
 
-use crate::dma::DmaPage;
+use framewright_virtio::DmaPage;
 use virtio_drivers::Hal;
 
 /// What the host may ask for. The number is the tag of the specification; amounts of memory are in

@@ -17,7 +17,8 @@
 //! * [`HelperPool`] has threads that help with jobs; they can be late, starved, or on simulated
 //!   nodes.
 //! * [`Owner`] gives memory back in tests, which own all of it.
-//! * [`balloon`] is a virtio balloon: the host, a transport to it, and memory for the driver.
+//! * [`balloon`] is a virtio balloon, [`virtio_mem`] a virtio-mem device: the host, a transport to
+//!   it, and memory for the driver.
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated
 //!   and free frames.
 
@@ -35,6 +36,8 @@ pub mod paging;
 pub mod reporting;
 pub mod stepped;
 pub mod traffic;
+mod virtio;
+pub mod virtio_mem;
 
 pub use careful::{CAREFUL, careful};
 pub use contract::{VmemmapSpaceFixture, vmemmap_space_contract};

@@ -8,6 +8,7 @@
 use super::{GuestBalloon, ManagedFrames, with};
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
+use crate::timekeeping::within;
 use framewright::firmware::MemoryMap;
 use framewright::platform::Platform;
 use framewright::units::{Order, PAGE_SIZE, PfnRange};
@@ -255,28 +256,6 @@ fn wait_for_host(
         }
     });
     fault.map_or(Ok(()), Err)
-}
-
-/// Tries until `done` or until the time is over; without a clock, a great many times.
-pub(super) fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
-    const TRIES_PER_SECOND: u64 = 100_000;
-    let end_ns =
-        PLATFORM.now_ns().map(|now| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
-    let mut tries = 0;
-    loop {
-        if done() {
-            return true;
-        }
-        tries += 1;
-        let is_over = match end_ns.zip(PLATFORM.now_ns()) {
-            Some((end, now)) => now >= end,
-            None => tries >= seconds.saturating_mul(TRIES_PER_SECOND),
-        };
-        if is_over {
-            return false;
-        }
-        core::hint::spin_loop();
-    }
 }
 
 fn free_pages(manager: &Manager<GuestPlatform>) -> u64 {

@@ -1,10 +1,11 @@
 //! The balloon at work while the guest goes on: free memory is reported to the host, its target is
 //! followed, its questions for statistics are answered.
 
-use super::exercise::{statistics, within};
+use super::exercise::statistics;
 use super::{GuestBalloon, ManagedFrames};
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
+use crate::timekeeping::within;
 use framewright::Manager;
 use framewright::platform::Platform;
 use framewright::reporting::{

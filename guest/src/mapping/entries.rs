@@ -17,6 +17,7 @@
 //! both. Whose a frame is, is a hint, Relaxed, which is compared with the entry.
 
 use crate::platform::{GuestPlatform, PLATFORM};
+use crate::virtio_mem;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::platform::Platform;
@@ -35,6 +36,8 @@ const ROOT: u64 = (1 << 52) - PAGE_SIZE;
 const ENTRIES: u64 = 512;
 /// Most pages: an entry of the root covers 512 GiB, and the tables are one run.
 const MOST_PAGES: u64 = 1 << 26;
+/// Memory that may come later is noted if it is at most so many times what there is.
+const MOST_LATER: u64 = 32;
 
 /// A page that has no frame yet, and that nobody else may have.
 const RESERVED: u64 = 1 << 9;
@@ -133,6 +136,10 @@ impl Entries {
             end: a.end.max(b.end),
         };
         let span = spans.reduce(join).unwrap_or(PfnRange::new(0, 0));
+        // Memory that may come later; not if noting its owners would take much of what there is.
+        let later = virtio_mem::region();
+        let is_small = later.pages() <= manager.totals().managed_pages * MOST_LATER;
+        let span = if later.is_empty() || !is_small { span } else { join(span, later) };
         let take = |pages: u64| {
             manager.allocate(&Request {
                 migrate_type: MigrateType::Unmovable,

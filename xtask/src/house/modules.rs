@@ -61,10 +61,12 @@ const CORE: &[&str] = &[
     "adapters",
 ];
 
-const CRATES: [Rules; 13] = [
+const CRATES: [Rules; 15] = [
     Rules { order: CORE, ..Rules::of("crates/framewright/src") },
     Rules::of("crates/framewright-jobs/src"),
+    Rules::of("crates/framewright-virtio/src"),
     Rules::of("crates/framewright-balloon/src"),
+    Rules::of("crates/framewright-virtio-mem/src"),
     Rules::of("crates/framewright-hosted/src"),
     Rules::of("crates/framewright-arch/src"),
     Rules::of("crates/framewright-workload/src"),

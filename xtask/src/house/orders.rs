@@ -15,10 +15,11 @@ const ORDERS: [(&str, &[&str]); 5] = [
 ];
 
 /// Where the rule holds: sources of what runs beside other threads or CPUs.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "crates/framewright/src/",
     "crates/framewright-jobs/src/",
     "crates/framewright-arch/src/",
+    "crates/framewright-virtio/src/",
     "crates/framewright-balloon/src/",
     "crates/framewright-hosted/src/",
     "guest/src/",

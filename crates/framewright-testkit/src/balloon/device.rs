@@ -1,9 +1,8 @@
 //! The state of the device, and what it does.
 
-use super::hal::FakeHal;
-use super::ring::{Chain, DeviceRing, load_u8};
+use crate::virtio::{Chain, FakeHal, Line, Side, Turn, load_u8};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use virtio_drivers::transport::DeviceStatus;
+use virtio_drivers::transport::DeviceType;
 
 /// Bits of the features that the device looks at.
 pub const STATS_VQ: u64 = 1 << 1;
@@ -101,16 +100,10 @@ pub struct Device {
     pub offer: Offer,
     pub answers: Answers,
     pub lies: VecDeque<Lie>,
-    pub refuses_features: bool,
     /// Whether it ignores what the driver writes, and answers nothing.
     pub is_hostile: bool,
-    /// Reads of the status until a reset is complete; `None`: never.
-    pub reset_looks: Option<u32>,
-    resetting: Option<u32>,
-    pub status: DeviceStatus,
-    pub driver_features: u64,
+    pub line: Line,
     pub configuration: [u8; CONFIGURATION_BYTES],
-    rings: BTreeMap<u16, DeviceRing>,
     /// Requests without an answer, by queue.
     waiting: BTreeMap<u16, VecDeque<Chain>>,
     /// Frames that the driver has given.
@@ -121,10 +114,6 @@ pub struct Device {
     pub statistics_received: usize,
     /// How many frames each request for inflation had.
     pub inflations: Vec<usize>,
-    pub resets: usize,
-    pub starts: usize,
-    pub notifications: usize,
-    pub interrupts: u32,
 }
 
 impl Device {
@@ -133,24 +122,15 @@ impl Device {
             offer,
             answers: Answers::AtOnce,
             lies: VecDeque::new(),
-            refuses_features: false,
             is_hostile: false,
-            reset_looks: Some(0),
-            resetting: None,
-            status: DeviceStatus::empty(),
-            driver_features: 0,
+            line: Line::new(),
             configuration: [0; CONFIGURATION_BYTES],
-            rings: BTreeMap::new(),
             waiting: BTreeMap::new(),
             balloon: BTreeSet::new(),
             reports: Vec::new(),
             statistics: BTreeMap::new(),
             statistics_received: 0,
             inflations: Vec::new(),
-            resets: 0,
-            starts: 0,
-            notifications: 0,
-            interrupts: 0,
         }
     }
 
@@ -183,68 +163,6 @@ impl Device {
         if kind == Kind::Reporting { self.offer.reporting_size } else { 128 }
     }
 
-    pub fn status(&mut self) -> DeviceStatus {
-        match self.resetting {
-            None => {}
-            Some(0) => self.complete_reset(),
-            Some(left) => {
-                self.resetting = Some(left.saturating_sub(u32::from(self.reset_looks.is_some())))
-            }
-        }
-        // It reads as 0 only once the reset is complete, even if it was 0 before.
-        if self.resetting.is_some() { self.status | DeviceStatus::ACKNOWLEDGE } else { self.status }
-    }
-
-    pub fn set_status(&mut self, status: DeviceStatus) {
-        if status.is_empty() {
-            match self.reset_looks {
-                Some(0) => self.complete_reset(),
-                Some(looks) => self.resetting = Some(looks),
-                None => self.resetting = Some(1),
-            }
-            return;
-        }
-        assert!(self.resetting.is_none(), "the driver goes on while the reset is not complete");
-        let steps = [
-            DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER,
-            DeviceStatus::FEATURES_OK,
-            DeviceStatus::DRIVER_OK,
-        ];
-        if !status.contains(DeviceStatus::FAILED) {
-            let before = |step: usize| steps[..step].iter().all(|flag| self.status.contains(*flag));
-            for (step, flag) in steps.into_iter().enumerate() {
-                assert!(
-                    !status.contains(flag) || before(step),
-                    "{status:?} after {:?}",
-                    self.status
-                );
-            }
-        }
-        let is_new = |flag| status.contains(flag) && !self.status.contains(flag);
-        let mut granted = status;
-        if is_new(DeviceStatus::FEATURES_OK) {
-            assert_eq!(
-                self.driver_features & !self.offer.features,
-                0,
-                "features that were not offered"
-            );
-            if self.refuses_features {
-                granted.remove(DeviceStatus::FEATURES_OK);
-            }
-        }
-        if is_new(DeviceStatus::DRIVER_OK) {
-            self.starts += 1;
-            for kind in KINDS.into_iter().filter(|&kind| self.is_agreed(kind)) {
-                let queue = self.queue(kind).expect("an agreed queue exists");
-                assert!(
-                    self.rings.contains_key(&queue),
-                    "{kind:?}, which was agreed on, was not set up"
-                );
-            }
-        }
-        self.status = granted;
-    }
-
     fn is_agreed(&self, kind: Kind) -> bool {
         let bit = match kind {
             Kind::Inflate | Kind::Deflate => return true,
@@ -252,76 +170,25 @@ impl Device {
             Kind::Hint => FREE_PAGE_HINT,
             Kind::Reporting => REPORTING,
         };
-        self.driver_features & bit != 0 && self.size(kind) > 0
-    }
-
-    /// Drops all state of the driver. Pages stay in the balloon.
-    fn complete_reset(&mut self) {
-        self.resetting = None;
-        self.status = DeviceStatus::empty();
-        self.driver_features = 0;
-        self.resets += 1;
-        for chain in std::mem::take(&mut self.waiting).into_values().flatten() {
-            for piece in chain.pieces.iter().filter(|piece| !piece.writable) {
-                FakeHal::set_device_s(piece.address, false);
-            }
-        }
-        for ring in std::mem::take(&mut self.rings).values() {
-            FakeHal::set_device_s(ring.descriptors, false);
-        }
-    }
-
-    /// Completes a reset that never completed.
-    pub fn end_reset(&mut self) {
-        self.reset_looks = Some(0);
-        if self.resetting.is_some() {
-            self.complete_reset();
-        }
-    }
-
-    pub fn is_running(&self) -> bool {
-        self.resetting.is_none() && self.status.contains(DeviceStatus::DRIVER_OK)
-    }
-
-    pub fn set_up(&mut self, queue: u16, ring: DeviceRing) {
-        let kind = self.kind(queue).unwrap_or_else(|| panic!("there is no queue {queue}"));
-        assert!(
-            self.status.contains(DeviceStatus::FEATURES_OK) && !self.is_running(),
-            "queues are set up before the start"
-        );
-        assert!(u32::from(ring.size) <= self.size(kind), "{kind:?} has no room for {}", ring.size);
-        FakeHal::set_device_s(ring.descriptors, true);
-        self.rings.insert(queue, ring);
+        self.line.driver_features & bit != 0 && self.size(kind) > 0
     }
 
     pub fn has_ring(&self, queue: u16) -> bool {
-        self.rings.contains_key(&queue)
+        self.line.rings.contains_key(&queue)
     }
 
     pub fn set_no_notify(&mut self, on: bool) {
-        for ring in self.rings.values() {
+        for ring in self.line.rings.values() {
             ring.set_no_notify(on);
-        }
-    }
-
-    /// The driver notifies the device of this queue.
-    pub fn notify(&mut self, queue: u16) {
-        assert!(self.is_running(), "a notification while the device does not run");
-        self.notifications += 1;
-        if self.is_hostile {
-            return;
-        }
-        self.look(queue);
-        let kind = self.kind(queue);
-        if self.answers == Answers::AtOnce && kind != Some(Kind::Statistics) {
-            while self.answer_one(queue) {}
         }
     }
 
     /// Takes what the driver has made available.
     pub fn look(&mut self, queue: u16) {
         let kind = self.kind(queue).unwrap_or_else(|| panic!("there is no queue {queue}"));
-        let Some(ring) = self.rings.get_mut(&queue) else { panic!("queue {queue} was not set up") };
+        let Some(ring) = self.line.rings.get_mut(&queue) else {
+            panic!("queue {queue} was not set up")
+        };
         while let Some(chain) = ring.take() {
             assert_ne!(kind, Kind::Hint, "the queue for hints is used");
             for piece in &chain.pieces {
@@ -355,7 +222,7 @@ impl Device {
 
     /// Answers request `number`, counted from the oldest.
     pub fn answer_nth(&mut self, queue: u16, number: usize) -> bool {
-        let Some(kind) = self.kind(queue).filter(|_| self.is_running()) else { return false };
+        let Some(kind) = self.kind(queue).filter(|_| self.line.is_running()) else { return false };
         let Some(chain) = self.waiting.get_mut(&queue).and_then(|waiting| waiting.remove(number))
         else {
             return false;
@@ -364,7 +231,7 @@ impl Device {
         for piece in chain.pieces.iter().filter(|piece| !piece.writable) {
             FakeHal::set_device_s(piece.address, false);
         }
-        let Some(ring) = self.rings.get_mut(&queue) else { return false };
+        let Some(ring) = self.line.rings.get_mut(&queue) else { return false };
         let head = u32::from(chain.head);
         match self.lies.pop_front() {
             None => ring.put(head, 0),
@@ -384,7 +251,7 @@ impl Device {
             }
             Some(Lie::Wrote(bytes)) => ring.put(head, bytes),
         }
-        self.interrupts |= 1;
+        self.line.interrupts |= 1;
         true
     }
 
@@ -410,7 +277,67 @@ impl Device {
         }
     }
 
-    pub fn read_configuration(&self, offset: usize, bytes: &mut [u8]) -> bool {
+    pub fn field(&self, offset: usize) -> u32 {
+        u32::from_le_bytes(self.configuration[offset..offset + 4].try_into().expect("4 bytes"))
+    }
+
+    pub fn set_field(&mut self, offset: usize, value: u32) {
+        self.configuration[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
+        self.line.interrupts |= 2;
+    }
+}
+
+impl Side for Device {
+    const KIND: DeviceType = DeviceType::MemoryBalloon;
+
+    fn line(&mut self) -> &mut Line {
+        &mut self.line
+    }
+
+    fn offered(&self) -> u64 {
+        self.offer.features
+    }
+
+    fn queue_size(&self, queue: u16) -> u32 {
+        self.kind(queue).map_or(0, |kind| self.size(kind))
+    }
+
+    fn turned(&mut self, turn: Turn) {
+        match turn {
+            Turn::None => {}
+            // Pages stay in the balloon.
+            Turn::Reset => {
+                for chain in std::mem::take(&mut self.waiting).into_values().flatten() {
+                    for piece in chain.pieces.iter().filter(|piece| !piece.writable) {
+                        FakeHal::set_device_s(piece.address, false);
+                    }
+                }
+            }
+            Turn::Started => {
+                for kind in KINDS.into_iter().filter(|&kind| self.is_agreed(kind)) {
+                    let queue = self.queue(kind).expect("an agreed queue exists");
+                    assert!(self.has_ring(queue), "{kind:?}, which was agreed on, was not set up");
+                }
+            }
+        }
+    }
+
+    fn notify(&mut self, queue: u16) {
+        if self.is_hostile {
+            return;
+        }
+        self.look(queue);
+        let kind = self.kind(queue);
+        if self.answers == Answers::AtOnce && kind != Some(Kind::Statistics) {
+            while self.answer_one(queue) {}
+        }
+    }
+
+    fn generation(&mut self) -> u32 {
+        0
+    }
+
+    fn read_configuration(&mut self, offset: usize, bytes: &mut [u8]) -> bool {
         let Some(field) =
             self.configuration[..self.offer.configuration_bytes].get(offset..offset + bytes.len())
         else {
@@ -420,10 +347,10 @@ impl Device {
         true
     }
 
-    pub fn write_configuration(&mut self, offset: usize, bytes: &[u8]) -> bool {
+    fn write_configuration(&mut self, offset: usize, bytes: &[u8]) -> bool {
         let writable = match offset {
-            ACTUAL => self.is_running(),
-            POISON => self.driver_features & PAGE_POISON != 0 && !self.is_running(),
+            ACTUAL => self.line.is_running(),
+            POISON => self.line.driver_features & PAGE_POISON != 0 && !self.line.is_running(),
             _ => false,
         };
         assert!(writable, "the driver writes {bytes:?} at {offset} of the configuration space");
@@ -434,15 +361,6 @@ impl Device {
             None => return false,
         }
         true
-    }
-
-    pub fn field(&self, offset: usize) -> u32 {
-        u32::from_le_bytes(self.configuration[offset..offset + 4].try_into().expect("4 bytes"))
-    }
-
-    pub fn set_field(&mut self, offset: usize, value: u32) {
-        self.configuration[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
-        self.interrupts |= 2;
     }
 }
 

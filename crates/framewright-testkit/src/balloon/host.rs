@@ -1,12 +1,14 @@
 //! The host's end of the fake balloon: what a test does with it.
 
 use super::device::{ACTUAL, Answers, Device, Kind, Lie, Offer, POISON, TARGET};
-use super::hal::FakeHal;
-use super::transport::FakeTransport;
+use crate::virtio::{self, FakeHal, Side as _};
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use virtio_drivers::transport::DeviceStatus;
+
+/// A transport to a fake balloon.
+pub type FakeTransport = virtio::FakeTransport<Device>;
 
 /// The host's end.
 #[derive(Clone, Debug)]
@@ -112,17 +114,19 @@ impl FakeBalloon {
 
     /// Refuses the features that the driver accepts.
     pub fn refuse_features(&self) {
-        self.device().refuses_features = true;
+        self.device().line.refuses_features = true;
     }
 
     /// Sets how many reads of the status a reset takes; `None`: it never completes.
     pub fn set_reset_looks(&self, looks: Option<u32>) {
-        self.device().reset_looks = looks;
+        self.device().line.reset_looks = looks;
     }
 
     /// Completes a reset that is going on, and all later ones at once.
     pub fn end_reset(&self) {
-        self.device().end_reset();
+        let mut device = self.device();
+        let turn = device.line.end_reset();
+        device.turned(turn);
     }
 
     /// Offers something else from the next reset on.
@@ -133,8 +137,8 @@ impl FakeBalloon {
     /// Asks to be reset.
     pub fn ask_for_reset(&self) {
         let mut device = self.device();
-        device.status |= DeviceStatus::DEVICE_NEEDS_RESET;
-        device.interrupts |= 2;
+        device.line.status |= DeviceStatus::DEVICE_NEEDS_RESET;
+        device.line.interrupts |= 2;
     }
 
     /// Sets how many pages should be in the balloon.
@@ -188,30 +192,30 @@ impl FakeBalloon {
     /// The features that the driver has accepted.
     #[must_use]
     pub fn accepted(&self) -> u64 {
-        self.device().driver_features
+        self.device().line.driver_features
     }
 
     /// Whether a driver has started the device and not reset it since.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.device().is_running()
+        self.device().line.is_running()
     }
 
     /// Completed resets.
     #[must_use]
     pub fn resets(&self) -> usize {
-        self.device().resets
+        self.device().line.resets
     }
 
     /// Whether an interrupt is waiting to be acknowledged.
     #[must_use]
     pub fn interrupts(&self) -> bool {
-        self.device().interrupts != 0
+        self.device().line.interrupts != 0
     }
 
     /// How often the driver has notified.
     #[must_use]
     pub fn notifications(&self) -> usize {
-        self.device().notifications
+        self.device().line.notifications
     }
 }

@@ -7,12 +7,8 @@
 //! no sense.
 
 mod device;
-mod hal;
 mod host;
-mod ring;
-mod transport;
 
+pub use crate::virtio::FakeHal;
 pub use device::{Answers, Lie, Numbering, Offer};
-pub use hal::FakeHal;
-pub use host::FakeBalloon;
-pub use transport::FakeTransport;
+pub use host::{FakeBalloon, FakeTransport};

@@ -1,4 +1,4 @@
-//! Memory that no device reaches, for what the driver stores and later trusts.
+//! Memory that no device reaches, for what a driver stores and later trusts.
 
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
@@ -8,9 +8,9 @@ use virtio_drivers::Hal;
 /// Bytes of a page from [`PrivateMemory`].
 pub const PRIVATE_PAGE_BYTES: usize = 4096;
 
-/// Where the driver keeps the list of frames in the balloon. It decides which frames are given
-/// back, so no device may write to this memory, nor a host where the guest's memory is encrypted.
-/// So it is not what [`Hal::dma_alloc`] gives, which is shared with the host then.
+/// Where a driver keeps which memory is whose. That decides what is given back, so no device may
+/// write to this memory, nor a host where the guest's memory is encrypted. So it is not what
+/// [`Hal::dma_alloc`] gives, which is shared with the host then.
 ///
 /// # Safety
 /// A page from [`allocate_page`](Self::allocate_page) is memory of [`PRIVATE_PAGE_BYTES`] bytes,

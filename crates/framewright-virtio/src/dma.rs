@@ -1,6 +1,5 @@
 //! One page of memory that a device sees too. What is read here is only what the device claims:
-//! whatever the driver trusts is in its own fields or in [`Private`](crate::private::Private)
-//! memory.
+//! whatever a driver trusts is in its own fields or in [`Private`](crate::Private) memory.
 //!
 //! All access is atomic, because the device may read and write at any time, and numbers are in the
 //! byte order of virtio, little-endian.
@@ -17,7 +16,11 @@ use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 /// [`PAGE_SIZE`](crate::PAGE_SIZE) as an offset.
 const BYTES: usize = virtio_drivers::PAGE_SIZE;
 
-/// A page from [`Hal::dma_alloc`], given back when this is dropped.
+/// A page from [`Hal::dma_alloc`], given back when this is dropped: the device must not use it any
+/// more then.
+///
+/// Offsets are in bytes and multiples of the size of what is stored or loaded. One that is not, or
+/// that leads out of the page, is a mistake in the driver, and panics.
 pub struct DmaPage<H: Hal> {
     physical: PhysAddr,
     pointer: NonNull<u8>,
@@ -47,6 +50,7 @@ impl<H: Hal> DmaPage<H> {
         }
     }
 
+    /// Stores 8 bits.
     pub fn store_u8(&self, offset: usize, value: u8) {
         let byte = self.pointer_to(offset, 1).as_ptr();
         // SAFETY: `pointer_to` checks that the byte is in the page, which is ours as long as `self`
@@ -54,18 +58,21 @@ impl<H: Hal> DmaPage<H> {
         unsafe { AtomicU8::from_ptr(byte) }.store(value, Ordering::Relaxed);
     }
 
+    /// Stores 32 bits.
     pub fn store_u32(&self, offset: usize, value: u32) {
         let place = self.pointer_to(offset, 4).cast().as_ptr();
         // SAFETY: as above, and aligned.
         unsafe { AtomicU32::from_ptr(place) }.store(value.to_le(), Ordering::Relaxed);
     }
 
+    /// Loads 32 bits.
     pub fn load_u32(&self, offset: usize) -> u32 {
         let place = self.pointer_to(offset, 4).cast().as_ptr();
         // SAFETY: as above.
         u32::from_le(unsafe { AtomicU32::from_ptr(place) }.load(Ordering::Relaxed))
     }
 
+    /// Stores 64 bits.
     pub fn store_u64(&self, offset: usize, value: u64) {
         let place = self.pointer_to(offset, 8).cast().as_ptr();
         // SAFETY: as above.
@@ -86,8 +93,8 @@ impl<H: Hal> DmaPage<H> {
         u16::from_le(unsafe { AtomicU16::from_ptr(place) }.load(Ordering::Acquire))
     }
 
-    /// Where a number of `bytes` bytes is. Offsets come only from this crate's layouts, so a bad
-    /// one is a bug here.
+    /// Where a number of `bytes` bytes is. Offsets come only from layouts of drivers, so a bad one
+    /// is a bug there.
     fn pointer_to(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         assert!(
             offset.is_multiple_of(bytes) && offset + bytes <= BYTES,

@@ -10,7 +10,7 @@ use framewright::Manager;
 use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright_arch::paging::MapFault;
 use framewright_arch::x86_64::port::Port;
-use framewright_balloon::pci::Registers;
+use framewright_virtio::pci::Registers;
 use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction};
 
 const ADDRESS_PORT: u16 = 0xcf8;
@@ -70,20 +70,25 @@ impl ConfigurationAccess for Ports {
 
 /// Most ranges of registers of one device.
 const RANGES: usize = 6;
+/// Devices that the guest has drivers for.
+const DEVICES: usize = 2;
 /// Where they are mapped: each range has 1 GiB of addresses.
 const REGISTERS: u64 = 0xffff_ff00_0000_0000;
 const STEP: u64 = 1 << 30;
 
 /// What is mapped there: first and last physical address of each range; nothing where the last is
 /// 0.
-static SEEN: [[AtomicU64; 2]; RANGES] = [const { [const { AtomicU64::new(0) }; 2] }; RANGES];
+static SEEN: [[AtomicU64; 2]; DEVICES * RANGES] =
+    [const { [const { AtomicU64::new(0) }; 2] }; DEVICES * RANGES];
 
-/// Shows a range of a device's registers, which is not memory.
+/// Shows a range of the registers of device `device`, which is not memory.
 pub fn map_registers(
     manager: &Manager<GuestPlatform>,
+    device: usize,
     registers: Registers,
 ) -> Result<(), MapFault> {
     let Registers { number, address, bytes } = registers;
+    let number = device * RANGES + number;
     let start = address & !(PAGE_SIZE - 1);
     let end = address.saturating_add(bytes).checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX);
     let range = PhysRange::new(start, end);

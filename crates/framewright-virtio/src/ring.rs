@@ -4,14 +4,14 @@
 //! must not be: it may not be mapped, and its content vanishes under the reference. They also trust
 //! the used ring's index, and panic when a device returns what it was not given. Here a buffer is
 //! an address and a length, links and counts are read only from the driver's own copies, and
-//! whatever a device writes is either an answer to a request or a [`DeviceFault`].
+//! whatever a device writes is either an answer to a request or a [`RingFault`].
 //!
 //! Orders of memory: a SeqCst fence stands between the store of the index and the load of the
 //! flags. Its partner is the device's own fence, between its store of the flags and its load of the
 //! index.
 
 use crate::dma::DmaPage;
-use crate::error::DeviceFault;
+use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 use virtio_drivers::transport::Transport;
 use virtio_drivers::{BufferDirection, Hal};
@@ -37,11 +37,50 @@ const NO_INTERRUPT: u16 = 1;
 /// In the used ring: the device asks for no notifications.
 const NO_NOTIFY: u16 = 1;
 
+/// What a device did wrong with a queue. Nothing on this queue can be trusted any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingFault {
+    /// It says that it has returned more than it was given, or its count runs backwards.
+    IndexOutOfStep {
+        /// Number of the queue.
+        queue: u16,
+        /// Requests returned since the last look, as it says.
+        returned: u16,
+        /// Requests that it had.
+        given: u16,
+    },
+    /// It returned a descriptor that is not the first of a request that it had.
+    NotGiven {
+        /// Number of the queue.
+        queue: u16,
+        /// The descriptor.
+        descriptor: u32,
+    },
+}
+
+impl fmt::Display for RingFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IndexOutOfStep { queue, returned, given } => {
+                write!(f, "queue {queue}: {returned} requests returned of {given}")
+            }
+            Self::NotGiven { queue, descriptor } => {
+                write!(f, "queue {queue}: descriptor {descriptor} returned, which it was not given")
+            }
+        }
+    }
+}
+
+impl core::error::Error for RingFault {}
+
 /// Memory for the device to work on.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer {
+    /// Physical address of the first byte.
     pub address: u64,
+    /// How many bytes.
     pub bytes: u32,
+    /// Whether the device may write to it; else it may read it.
     pub device_writes: bool,
 }
 
@@ -65,7 +104,8 @@ struct Chain {
     room: u64,
 }
 
-/// One queue of the device.
+/// One queue of the device. Dropping it frees its page, so it must not be dropped while the device
+/// uses it: a driver keeps its rings until the device has completed a reset.
 pub struct Ring<H: Hal> {
     page: DmaPage<H>,
     queue: u16,
@@ -80,10 +120,13 @@ pub struct Ring<H: Hal> {
 }
 
 impl<H: Hal> Ring<H> {
-    /// A ring for queue `queue` of `size` descriptors, a power of two of at most
-    /// [`MOST_DESCRIPTORS`]. `None` when there is no memory.
-    pub fn new(queue: u16, size: u16) -> Option<Self> {
-        debug_assert!(size.is_power_of_two() && size <= MOST_DESCRIPTORS, "a size that fits");
+    /// A ring for queue `queue`, of as many descriptors as both the device and the driver allow:
+    /// the largest power of two of at most `most`, `wanted` and [`MOST_DESCRIPTORS`]. `None` when
+    /// there is no memory, or that is 0.
+    pub fn new(queue: u16, most: u32, wanted: u16) -> Option<Self> {
+        let wanted = wanted.min(MOST_DESCRIPTORS);
+        let most = u16::try_from(most).map_or(wanted, |most| most.min(wanted));
+        let size = 1 << most.checked_ilog2()?;
         let mut ring = Self {
             page: DmaPage::new(BufferDirection::Both)?,
             queue,
@@ -105,10 +148,12 @@ impl<H: Hal> Ring<H> {
         self.queue
     }
 
+    /// Its descriptors.
     pub fn size(&self) -> u16 {
         self.size
     }
 
+    /// Requests that the device has and has not returned.
     pub fn chains_out(&self) -> u16 {
         self.chains_out
     }
@@ -129,14 +174,27 @@ impl<H: Hal> Ring<H> {
     }
 
     /// Tells the device where the ring is.
-    pub fn set_up<T: Transport>(&self, transport: &mut T) {
+    ///
+    /// # Safety
+    /// From now on the ring is neither dropped nor cleared until the device has completed a reset
+    /// (invariant 32).
+    pub unsafe fn set_up<T: Transport>(&self, transport: &mut T) {
         let at = |offset: usize| self.page.physical() + offset as u64;
         transport.queue_set(self.queue, self.size.into(), at(DESCRIPTORS), at(AVAILABLE), at(USED));
     }
 
     /// Gives the device a chain of `buffers`, of which there is at least one. False when there is
     /// no room for them; nothing has then changed.
-    pub fn add<B: ExactSizeIterator<Item = Buffer>>(&mut self, buffers: B, tag: u64) -> bool {
+    ///
+    /// # Safety
+    /// Until [`poll`](Self::poll) has returned the chain, or the device has completed a reset, the
+    /// buffers are the device's: nobody relies on what is in those that it writes to, and those are
+    /// nobody's memory but the caller's.
+    pub unsafe fn add<B: ExactSizeIterator<Item = Buffer>>(
+        &mut self,
+        buffers: B,
+        tag: u64,
+    ) -> bool {
         let wanted = buffers.len();
         if wanted == 0 || wanted > self.free_count.into() {
             return false;
@@ -181,14 +239,14 @@ impl<H: Hal> Ring<H> {
     /// # Errors
     /// It has returned more than it had, or what it was not given. Nothing on this queue can be
     /// trusted any more.
-    pub fn poll(&mut self) -> Result<Option<Used>, DeviceFault> {
+    pub fn poll(&mut self) -> Result<Option<Used>, RingFault> {
         let index = self.page.observe_u16(USED + INDEX);
         let returned = index.wrapping_sub(self.used);
         if returned == 0 {
             return Ok(None);
         }
         if returned > self.chains_out {
-            return Err(DeviceFault::IndexOutOfStep {
+            return Err(RingFault::IndexOutOfStep {
                 queue: self.queue,
                 returned,
                 given: self.chains_out,
@@ -200,7 +258,7 @@ impl<H: Hal> Ring<H> {
         let known = u16::try_from(head).ok().filter(|&head| head < self.size);
         let Some(first) = known.filter(|&head| self.chains[usize::from(head)].descriptors > 0)
         else {
-            return Err(DeviceFault::NotGiven { queue: self.queue, descriptor: head });
+            return Err(RingFault::NotGiven { queue: self.queue, descriptor: head });
         };
         let Chain { descriptors, tag, room } = self.chains[usize::from(first)];
         self.chains[usize::from(first)].descriptors = 0;

@@ -90,6 +90,16 @@ impl DeviceRing {
         unsafe { AtomicU16::from_ptr(index) }.store(self.returned.to_le(), Ordering::Release);
     }
 
+    /// Writes into the memory that the driver has given for an answer.
+    pub fn write(piece: Piece, bytes: &[u8]) {
+        assert!(piece.writable, "the device may not write to {piece:?}");
+        for (address, byte) in (piece.address..).zip(bytes) {
+            let place = FakeHal::pointer(address, 1).as_ptr();
+            // SAFETY: as above.
+            unsafe { AtomicU8::from_ptr(place) }.store(*byte, Ordering::Relaxed);
+        }
+    }
+
     /// Asks for no notifications, or for them.
     pub fn set_no_notify(&self, on: bool) {
         let flags = FakeHal::pointer(self.used, 2).cast().as_ptr();
@@ -98,6 +108,7 @@ impl DeviceRing {
     }
 }
 
+/// A byte of the driver's.
 pub fn load_u8(address: PhysAddr) -> u8 {
     let place = FakeHal::pointer(address, 1).as_ptr();
     // SAFETY: memory of the driver, which reaches it by atomic operations as well.

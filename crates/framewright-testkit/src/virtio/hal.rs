@@ -3,7 +3,7 @@
 //!
 //! [`Hal`] consists of functions without `self`, so this is per thread.
 
-use framewright_balloon::{PRIVATE_PAGE_BYTES, PrivateMemory};
+use framewright_virtio::{PRIVATE_PAGE_BYTES, PrivateMemory};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,7 +72,7 @@ impl FakeHal {
 
     /// Overwrites all memory that devices can reach, whether a device was told of it or not, with
     /// what `random` returns: 16 bits at a time, as a host might while the driver runs.
-    pub(super) fn overwrite(random: &mut dyn FnMut() -> u16) {
+    pub(crate) fn overwrite(random: &mut dyn FnMut() -> u16) {
         MEMORY.with_borrow(|memory| {
             for region in memory.regions.values() {
                 for half_word in 0..region.pages * PAGE_SIZE / 2 {
@@ -87,7 +87,7 @@ impl FakeHal {
     }
 
     /// Says that the device uses the page at `address`, or does not any more.
-    pub(super) fn set_device_s(address: PhysAddr, is_device_s: bool) {
+    pub(crate) fn set_device_s(address: PhysAddr, is_device_s: bool) {
         MEMORY.with_borrow_mut(|memory| {
             let page = address & !(PAGE_SIZE as u64 - 1);
             if let Some(region) = memory.regions.get_mut(&page) {
@@ -97,7 +97,7 @@ impl FakeHal {
     }
 
     /// Where `bytes` bytes at `address` are. Panics when the driver has not allocated them.
-    pub(super) fn pointer(address: PhysAddr, bytes: usize) -> NonNull<u8> {
+    pub(crate) fn pointer(address: PhysAddr, bytes: usize) -> NonNull<u8> {
         MEMORY.with_borrow(|memory| {
             let (start, region) =
                 memory.regions.range(..=address).next_back().unwrap_or_else(|| not_ours(address));

@@ -1,0 +1,91 @@
+//! The values of options.
+
+use super::Addition;
+use framewright::units::MAX_NODES;
+use framewright_hosted::source::MAX_CPUS;
+use std::time::Duration;
+
+/// Memory is added by this on QEMU.
+const BLOCK_BYTES: u64 = 2 << 20;
+
+/// A size of memory, such as 512M.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn size(text: &str) -> Result<u64, String> {
+    match framewright_hosted::parse_size(text) {
+        Ok(0) => Err("a machine has memory".into()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A size of memory that may be nothing.
+pub fn size_or_nothing(text: &str) -> Result<u64, String> {
+    framewright_hosted::parse_size(text).map_err(|error| error.to_string())
+}
+
+/// Memory that may be added: a size, and further properties of the device behind a comma.
+pub fn addition(text: &str) -> Result<Addition, String> {
+    let (bytes, properties) = text.split_once(',').unwrap_or((text, ""));
+    let bytes = size(bytes)?;
+    if !bytes.is_multiple_of(BLOCK_BYTES) {
+        return Err("memory is added by 2M".into());
+    }
+    Ok(Addition { bytes, properties: properties.to_owned() })
+}
+
+/// A number of nodes.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn nodes(text: &str) -> Result<u32, String> {
+    count(text, "node", MAX_NODES as u64)
+}
+
+/// A number of CPUs.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn cpus(text: &str) -> Result<u32, String> {
+    count(text, "CPU", MAX_CPUS.into())
+}
+
+fn count(text: &str, what: &str, most: u64) -> Result<u32, String> {
+    match number(text)? {
+        0 => Err(format!("a machine has at least one {what}")),
+        count => u32::try_from(count)
+            .ok()
+            .filter(|&count| u64::from(count) <= most)
+            .ok_or_else(|| format!("at most {most} {what}s are supported")),
+    }
+}
+
+/// Whether something is to be.
+pub fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("yes or no".into()),
+    }
+}
+
+/// At least one second.
+pub fn seconds(text: &str) -> Result<u64, String> {
+    match number(text)? {
+        0 => Err("at least one second".into()),
+        seconds => Ok(seconds.min(u64::from(u32::MAX))),
+    }
+}
+
+/// Seconds with a fraction.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("a number of seconds from 0.1 to 3600".into()),
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "not a whole number".into())
+}

@@ -1,0 +1,96 @@
+//! `framewright plug`: how much of its additional memory a running machine has.
+
+use crate::args::Plug;
+use crate::attach::{Monitor, MonitorError, Running, with_monitors};
+use crate::error::{self, Error};
+use crate::interrupt;
+use crate::output::Output;
+use crate::qemu::command::VIRTIO_MEM_PATH;
+use serde_json::json;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a machine is asked how far it is.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// Tells QEMU the wish, and waits until the machine has fulfilled it, or the time is over.
+///
+/// # Errors
+/// There is no such machine, or none, or several; QEMU refuses; the machine got less far; a signal.
+pub fn run(plug: &Plug) -> Result<u8, Error> {
+    interrupt::watch();
+    let pid = find(plug.pid, &with_monitors())?;
+    let tell = |error| cannot(pid, error);
+    let mut monitor = Monitor::connect(pid).map_err(tell)?;
+    monitor.set(VIRTIO_MEM_PATH, "requested-size", &json!(plug.bytes)).map_err(tell)?;
+    let end = Instant::now() + Duration::from_secs(plug.wait);
+    let plugged = loop {
+        interrupt::check()?;
+        let plugged = monitor.get(VIRTIO_MEM_PATH, "size").map_err(tell)?;
+        let plugged = plugged.as_u64().unwrap_or(0);
+        if plugged == plug.bytes || Instant::now() >= end {
+            break plugged;
+        }
+        thread::sleep(GLANCE);
+    };
+    let mut output = Output::new();
+    output.line(&format!("{} MiB requested, {} MiB plugged", plug.bytes >> 20, plugged >> 20))?;
+    if plugged != plug.bytes {
+        error::note("the machine was told and goes on trying");
+        return Ok(1);
+    }
+    Ok(0)
+}
+
+/// Which process has the machine.
+fn find(wanted: Option<u32>, running: &[Running]) -> Result<u32, Error> {
+    let list = || {
+        let lines = running.iter().map(|Running { pid, command }| format!("\n  {pid}  {command}"));
+        lines.collect::<String>()
+    };
+    match (wanted, running) {
+        (Some(pid), _) if running.iter().any(|process| process.pid == pid) => Ok(pid),
+        (None, [only]) => Ok(only.pid),
+        (_, []) => Err(Error::Failed(
+            "you have no machine running that memory can be added to; `framewright shell --on qemu \
+             --virtio-mem SIZE` starts one"
+                .into(),
+        )),
+        (Some(pid), _) => Err(Error::Usage(format!(
+            "process {pid} has no machine of yours that memory can be added to; there are{}",
+            list()
+        ))),
+        (None, _) => Err(Error::Usage(format!(
+            "several machines are running; say which, by the number of its process{}",
+            list()
+        ))),
+    }
+}
+
+fn cannot(pid: u32, error: MonitorError) -> Error {
+    Error::Failed(match error {
+        MonitorError::Refused(why) => format!("QEMU refuses: {why}"),
+        MonitorError::Gone => format!("the machine of process {pid} has ended"),
+        MonitorError::Silent => {
+            format!("QEMU does not answer for process {pid}; somebody else asks it, perhaps")
+        }
+        MonitorError::Failed(error) => format!("QEMU cannot be asked: {error}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_machine_is_meant_unless_one_is_named() {
+        let machine = |pid| Running { pid, command: format!("machine {pid}") };
+        let (one, two) = ([machine(7)], [machine(7), machine(9)]);
+        assert!(matches!(find(None, &one), Ok(7)));
+        assert!(matches!(find(Some(9), &two), Ok(9)));
+        assert!(matches!(find(Some(8), &one), Err(Error::Usage(_))));
+        assert!(matches!(find(None, &[]), Err(Error::Failed(_))));
+        let Err(Error::Usage(message)) = find(None, &two) else { panic!("one of two is chosen") };
+        assert!(message.ends_with("\n  7  machine 7\n  9  machine 9"), "{message}");
+    }
+}

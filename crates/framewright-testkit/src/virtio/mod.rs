@@ -1,0 +1,12 @@
+//! What fake virtio devices share: the driver's memory, the transport, the device's side of a queue
+//! and of the start-up.
+
+mod hal;
+mod line;
+mod ring;
+mod transport;
+
+pub use hal::FakeHal;
+pub use line::{Line, Turn};
+pub use ring::{Chain, DeviceRing, Piece, load_u8};
+pub use transport::{FakeTransport, Side};

@@ -1,0 +1,166 @@
+//! The device's configuration space: fields, and the rules that they keep (virtio 1.2, 5.15.4).
+
+use crate::error::Rule;
+use framewright_virtio::PAGE_SIZE;
+use virtio_drivers::transport::Transport;
+
+// Offsets of the fields, all little-endian.
+const BLOCK_SIZE: usize = 0;
+const NODE: usize = 8;
+const ADDRESS: usize = 16;
+const REGION_SIZE: usize = 24;
+const USABLE_SIZE: usize = 32;
+const PLUGGED_SIZE: usize = 40;
+const REQUESTED_SIZE: usize = 48;
+
+/// How often a configuration that changes while it is read is read again.
+const READS: u32 = 8;
+
+/// What never changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// The unit of the device: size and alignment of all that is plugged and unplugged.
+    pub block_bytes: u64,
+    /// First physical address.
+    pub start_bytes: u64,
+    /// All memory that the device may ever give.
+    pub size_bytes: u64,
+    /// The proximity domain, for a device that has one.
+    pub node: Option<u16>,
+}
+
+impl Region {
+    /// The first address behind it.
+    #[must_use]
+    pub const fn end_bytes(&self) -> u64 {
+        // `checked` has seen that it does not wrap.
+        self.start_bytes.saturating_add(self.size_bytes)
+    }
+
+    /// Refuses what no device may say.
+    fn checked(self) -> Result<Self, Rule> {
+        let Self { block_bytes, start_bytes, size_bytes, .. } = self;
+        if !block_bytes.is_power_of_two() || block_bytes < PAGE_SIZE {
+            return Err(Rule::BlockSize { block_bytes });
+        }
+        for bytes in [start_bytes, size_bytes] {
+            if !bytes.is_multiple_of(block_bytes) {
+                return Err(Rule::Alignment { bytes, block_bytes });
+            }
+        }
+        if start_bytes.checked_add(size_bytes).is_none() {
+            return Err(Rule::Wraps { start_bytes, size_bytes });
+        }
+        Ok(self)
+    }
+}
+
+/// What changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sizes {
+    /// The part of the region, from its start on, that may be plugged.
+    pub usable_bytes: u64,
+    pub plugged_bytes: u64,
+    /// The wish.
+    pub requested_bytes: u64,
+}
+
+impl Sizes {
+    /// Refuses what a device with this region may not say.
+    pub fn checked(self, region: &Region) -> Result<Self, Rule> {
+        let Self { usable_bytes, plugged_bytes, requested_bytes } = self;
+        let block_bytes = region.block_bytes;
+        for bytes in [usable_bytes, plugged_bytes, requested_bytes] {
+            if !bytes.is_multiple_of(block_bytes) {
+                return Err(Rule::Alignment { bytes, block_bytes });
+            }
+        }
+        if usable_bytes > region.size_bytes {
+            let region_bytes = region.size_bytes;
+            return Err(Rule::Usable { usable_bytes, region_bytes });
+        }
+        if requested_bytes > usable_bytes {
+            return Err(Rule::Requested { requested_bytes, usable_bytes });
+        }
+        if plugged_bytes > region.size_bytes {
+            let region_bytes = region.size_bytes;
+            return Err(Rule::Plugged { plugged_bytes, region_bytes });
+        }
+        Ok(self)
+    }
+}
+
+/// All of the configuration as it was at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Configuration {
+    pub region: Region,
+    pub sizes: Sizes,
+    pub generation: u32,
+}
+
+/// Reads the configuration. `None` when it changed all the time; the error is the transport's.
+pub fn read<T: Transport>(
+    transport: &T,
+    has_node: bool,
+) -> Result<Option<Configuration>, virtio_drivers::Error> {
+    at_one_moment(transport, |transport| {
+        let node = if has_node {
+            Some(u16::from_le(transport.read_config_space::<u16>(NODE)?))
+        } else {
+            None
+        };
+        let region = Region {
+            block_bytes: field(transport, BLOCK_SIZE)?,
+            start_bytes: field(transport, ADDRESS)?,
+            size_bytes: field(transport, REGION_SIZE)?,
+            node,
+        };
+        Ok((region, sizes(transport)?))
+    })
+    .map(|read| {
+        read.map(|((region, sizes), generation)| Configuration { region, sizes, generation })
+    })
+}
+
+/// Reads what changes, and the generation. `None` when it changed all the time.
+pub fn read_sizes<T: Transport>(
+    transport: &T,
+) -> Result<Option<(Sizes, u32)>, virtio_drivers::Error> {
+    at_one_moment(transport, sizes)
+}
+
+/// The region if it keeps the rules.
+pub fn checked(configuration: Configuration) -> Result<Configuration, Rule> {
+    let region = configuration.region.checked()?;
+    configuration.sizes.checked(&region)?;
+    Ok(configuration)
+}
+
+fn sizes<T: Transport>(transport: &T) -> Result<Sizes, virtio_drivers::Error> {
+    Ok(Sizes {
+        usable_bytes: field(transport, USABLE_SIZE)?,
+        plugged_bytes: field(transport, PLUGGED_SIZE)?,
+        requested_bytes: field(transport, REQUESTED_SIZE)?,
+    })
+}
+
+/// What `read` returns when the generation is the same before and after, with that.
+fn at_one_moment<T: Transport, V>(
+    transport: &T,
+    mut read: impl FnMut(&T) -> Result<V, virtio_drivers::Error>,
+) -> Result<Option<(V, u32)>, virtio_drivers::Error> {
+    for _ in 0..READS {
+        let before = transport.read_config_generation();
+        let value = read(transport)?;
+        if transport.read_config_generation() == before {
+            return Ok(Some((value, before)));
+        }
+    }
+    Ok(None)
+}
+
+/// A field of 64 bits. Transports read at most 32 bits at once.
+fn field<T: Transport>(transport: &T, offset: usize) -> Result<u64, virtio_drivers::Error> {
+    let half = |offset| transport.read_config_space::<u32>(offset).map(u32::from_le);
+    Ok(u64::from(half(offset)?) | u64::from(half(offset + 4)?) << 32)
+}

@@ -1,0 +1,276 @@
+//! Errors: why a device cannot be used, and what a running device did wrong.
+
+use crate::request::RequestKind;
+use core::fmt;
+use framewright_virtio::{HandshakeError, RingFault};
+use virtio_drivers::transport::DeviceType;
+
+/// What a device may not say in its configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// The size of a block is no power of two, or less than a page of 4 KiB.
+    BlockSize {
+        /// As it says.
+        block_bytes: u64,
+    },
+    /// An address or a size is no multiple of the block's size.
+    Alignment {
+        /// The address or size.
+        bytes: u64,
+        /// The block's size.
+        block_bytes: u64,
+    },
+    /// The region reaches beyond the last address.
+    Wraps {
+        /// First address.
+        start_bytes: u64,
+        /// Size.
+        size_bytes: u64,
+    },
+    /// More is usable than there is.
+    Usable {
+        /// Usable, as it says.
+        usable_bytes: u64,
+        /// The region's size.
+        region_bytes: u64,
+    },
+    /// More is requested than is usable.
+    Requested {
+        /// Requested, as it says.
+        requested_bytes: u64,
+        /// Usable, as it says.
+        usable_bytes: u64,
+    },
+    /// More is plugged than there is.
+    Plugged {
+        /// Plugged, as it says.
+        plugged_bytes: u64,
+        /// The region's size.
+        region_bytes: u64,
+    },
+    /// The usable part became smaller, although not everything was unplugged.
+    Shrank {
+        /// Usable before.
+        before_bytes: u64,
+        /// Usable now.
+        now_bytes: u64,
+    },
+    /// What is plugged, as it says, is not what it has acknowledged.
+    Count {
+        /// Plugged, as it says.
+        plugged_bytes: u64,
+        /// What it has acknowledged.
+        acknowledged_bytes: u64,
+    },
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BlockSize { block_bytes } => {
+                write!(f, "blocks of {block_bytes} bytes: no power of two, or less than a page")
+            }
+            Self::Alignment { bytes, block_bytes } => {
+                write!(f, "{bytes:#x} is no multiple of the block's {block_bytes:#x} bytes")
+            }
+            Self::Wraps { start_bytes, size_bytes } => write!(
+                f,
+                "{size_bytes:#x} bytes from {start_bytes:#x} on reach beyond the last address"
+            ),
+            Self::Usable { usable_bytes, region_bytes } => {
+                write!(f, "{usable_bytes:#x} bytes usable of {region_bytes:#x}")
+            }
+            Self::Requested { requested_bytes, usable_bytes } => {
+                write!(f, "{requested_bytes:#x} bytes requested, {usable_bytes:#x} usable")
+            }
+            Self::Plugged { plugged_bytes, region_bytes } => {
+                write!(f, "{plugged_bytes:#x} bytes plugged of {region_bytes:#x}")
+            }
+            Self::Shrank { before_bytes, now_bytes } => {
+                write!(f, "{before_bytes:#x} bytes were usable, now only {now_bytes:#x} are")
+            }
+            Self::Count { plugged_bytes, acknowledged_bytes } => {
+                write!(f, "{plugged_bytes:#x} bytes plugged, {acknowledged_bytes:#x} acknowledged")
+            }
+        }
+    }
+}
+
+/// Why a device cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StartError {
+    /// It is no virtio-mem device.
+    NotVirtioMem(DeviceType),
+    /// Device and driver do not come together.
+    Handshake(HandshakeError),
+    /// It does not complete its reset.
+    ResetPending,
+    /// It has no queue, or one without room for a request.
+    MissingQueue,
+    /// The grain of the settings is no power of two.
+    BadGrain {
+        /// The grain.
+        grain_bytes: u64,
+    },
+    /// Its configuration space is missing or too small.
+    Configuration(virtio_drivers::Error),
+    /// Its configuration changes all the time.
+    Unsteady,
+    /// Its configuration breaks a rule.
+    Rule(Rule),
+    /// Its region reaches beyond the addresses that can be used.
+    BeyondLimit {
+        /// The end of the region.
+        end_bytes: u64,
+        /// The limit of the settings.
+        limit_bytes: u64,
+    },
+    /// Something else is where its region is.
+    Taken {
+        /// First address of the region.
+        start_bytes: u64,
+        /// Its end.
+        end_bytes: u64,
+    },
+    /// Its region has more units than the driver can keep account of.
+    TooLarge {
+        /// Units.
+        units: u64,
+    },
+    /// After a reset it says or offers something else than before.
+    Changed,
+    /// It did what it cannot be trusted after, and stays as it is.
+    Broken(DeviceFault),
+    /// There is no memory for its queue.
+    OutOfMemory,
+}
+
+impl From<HandshakeError> for StartError {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotVirtioMem(kind) => {
+                write!(f, "the virtio device is no virtio-mem but {kind:?}")
+            }
+            Self::Handshake(error) => write!(f, "the virtio-mem device {error}"),
+            Self::ResetPending => f.write_str("the virtio-mem device does not complete its reset"),
+            Self::MissingQueue => {
+                f.write_str("the virtio-mem device has no queue with room for a request")
+            }
+            Self::BadGrain { grain_bytes } => {
+                write!(f, "a grain of {grain_bytes} bytes, which is no power of two")
+            }
+            Self::Configuration(error) => {
+                write!(f, "configuration of the virtio-mem device: {error}")
+            }
+            Self::Unsteady => {
+                f.write_str("the configuration of the virtio-mem device changes all the time")
+            }
+            Self::Rule(rule) => write!(f, "configuration of the virtio-mem device: {rule}"),
+            Self::BeyondLimit { end_bytes, limit_bytes } => write!(
+                f,
+                "the region of the virtio-mem device ends at {end_bytes:#x}, \
+                 beyond {limit_bytes:#x}, where usable addresses end"
+            ),
+            Self::Taken { start_bytes, end_bytes } => write!(
+                f,
+                "something else is in the region of the virtio-mem device, \
+                 {start_bytes:#x}..{end_bytes:#x}"
+            ),
+            Self::TooLarge { units } => {
+                write!(f, "the region of the virtio-mem device has {units} units, too many")
+            }
+            Self::Changed => f.write_str("the virtio-mem device is another than before its reset"),
+            Self::Broken(fault) => write!(f, "not started again after this: {fault}"),
+            Self::OutOfMemory => f.write_str("no memory for the queue of the virtio-mem device"),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
+
+/// What a running device did wrong. Memory in use stays in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceFault {
+    /// It broke a rule of its queue.
+    Ring(RingFault),
+    /// It says that it has written so many bytes: more than it was given, or no whole answer.
+    Length {
+        /// Bytes, as it says.
+        written: u32,
+    },
+    /// Its answer is none that there is.
+    UnknownAnswer {
+        /// The answer.
+        answer: u16,
+    },
+    /// Its answer is none that there is to this request.
+    Unexpected {
+        /// What it was asked.
+        request: RequestKind,
+        /// The answer.
+        answer: u16,
+    },
+    /// It answered ERROR: its account is another than ours.
+    Refused {
+        /// What it was asked.
+        request: RequestKind,
+    },
+    /// It did a request in part, which it may not.
+    Partial {
+        /// First address of what the request was about.
+        start_bytes: u64,
+    },
+    /// Its configuration breaks a rule.
+    Rule(Rule),
+    /// Its configuration space cannot be read.
+    Configuration(virtio_drivers::Error),
+    /// It asks to be reset.
+    NeedsReset,
+    /// A reset has begun and is not complete.
+    Resetting,
+    /// It was stopped, or could not be started again after a reset.
+    Stopped,
+}
+
+impl DeviceFault {
+    /// Whether the device is broken for ever: a reset would not make clear which memory is plugged.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Partial { .. } | Self::Rule(_))
+    }
+}
+
+impl From<RingFault> for DeviceFault {
+    fn from(fault: RingFault) -> Self {
+        Self::Ring(fault)
+    }
+}
+
+impl fmt::Display for DeviceFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("virtio-mem: ")?;
+        match self {
+            Self::Ring(fault) => fault.fmt(f),
+            Self::Length { written } => write!(f, "an answer of {written} bytes"),
+            Self::UnknownAnswer { answer } => write!(f, "answer {answer:#x}, which there is not"),
+            Self::Unexpected { request, answer } => write!(f, "answer {answer} to {request}"),
+            Self::Refused { request } => write!(f, "the device answers ERROR to {request}"),
+            Self::Partial { start_bytes } => {
+                write!(f, "the device did a request at {start_bytes:#x} in part")
+            }
+            Self::Rule(rule) => write!(f, "configuration: {rule}"),
+            Self::Configuration(error) => write!(f, "configuration: {error}"),
+            Self::NeedsReset => f.write_str("the device asks to be reset"),
+            Self::Resetting => f.write_str("a reset is not complete"),
+            Self::Stopped => f.write_str("the device is stopped"),
+        }
+    }
+}
+
+impl core::error::Error for DeviceFault {}

@@ -1,0 +1,113 @@
+//! A virtio-mem driver for kernels: no heap, nothing that waits, errors are values.
+//!
+//! A virtio-mem device has a region of physical addresses; the host says how much of it should be
+//! memory at the moment. [`VirtioMem`] takes bounded steps towards that ([`VirtioMem::work`]), one
+//! request at a time, each for as long a run as there is, up to 65535 of the device's blocks.
+//! Memory goes to a [`PluggableMemory`], and comes back from it. The driver uses the transports and
+//! [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers` and the queues of
+//! `framewright-virtio`. What is plugged it keeps in pages that no device reaches
+//! ([`PrivateMemory`]), and whatever a device says is checked.
+//!
+//! ```text
+//!        the host wants more                        the adopter took less: goes back
+//!      +---------------------> PLUG ----- done ----> add -------------------+
+//!      |                        |                                           v
+//!   settled                     +-- NACK: until something changes        UNPLUG
+//!      |
+//!      +---------------------> remove ----> UNPLUG ----- done: gone
+//!        the host wants less                  |
+//!                                             +-- BUSY: put_back, again after a while
+//! ```
+//!
+//! * What is plugged at the start belongs to somebody before us: UNPLUG_ALL, until it is done,
+//!   comes before everything else.
+//! * BUSY, and an adopter that can remove nothing: again after 100 ms, then after twice as long, up
+//!   to 10 s, and at once when something happened ([`VirtioMem::config_changed`],
+//!   [`VirtioMem::memory_changed`], another wish). [`Progress`] names the obstacle.
+//! * NACK, and an adopter that takes less than it was given: again when something happened.
+//! * ERROR, and a configuration that breaks a rule: the device is broken for ever. Memory in use
+//!   stays in use.
+//! * Silence: [`Obstacle::Silent`]. The memory of that request is in nobody's use. After a
+//!   [reset](VirtioMem::try_reset) the driver asks the device what came of it (STATE).
+//! * Another wish while a request is on its way: that request ends, and the next one is by the new
+//!   wish.
+//!
+//! ```
+//! use framewright_testkit::virtio_mem::{FakeHal, FakeVirtioMem};
+//! use framewright_virtio_mem::{PluggableMemory, Removal, Settings, VirtioMem};
+//!
+//! /// Memory in use, of which all is free: runs from the lowest address on.
+//! #[derive(Default)]
+//! struct Memory(Vec<(u64, u64)>);
+//!
+//! // SAFETY: what is removed is not in the list any more, and nobody else uses these addresses.
+//! unsafe impl PluggableMemory for Memory {
+//!     unsafe fn add(&mut self, start: u64, size: u64) -> u64 {
+//!         self.0.push((start, size));
+//!         size
+//!     }
+//!     fn remove(&mut self, most: u64, _unit: u64) -> Removal {
+//!         let Some((start, size)) = self.0.pop() else {
+//!             return Removal::Nothing { obstacles: 0 };
+//!         };
+//!         let taken = size.min(most);
+//!         if taken < size {
+//!             self.0.push((start, size - taken));
+//!         }
+//!         Removal::Run { start_bytes: start + size - taken, size_bytes: taken }
+//!     }
+//!     unsafe fn put_back(&mut self, start: u64, size: u64) -> bool {
+//!         self.0.push((start, size));
+//!         true
+//!     }
+//! }
+//!
+//! let host = FakeVirtioMem::new(); // in a kernel: virtio_drivers::transport::pci::PciTransport
+//! let mut nothing_else = |_first: u64, _last: u64| false; // in a kernel: the memory map
+//! let settings = Settings::default();
+//! let mut device = VirtioMem::<FakeHal, _>::new(host.transport(), settings, &mut nothing_else)?;
+//! let mut memory = Memory::default();
+//! let mut now_ns = 0; // in a kernel: a clock
+//!
+//! let mut settle = |device: &mut VirtioMem<FakeHal, _>, memory: &mut Memory| loop {
+//!     now_ns += 1_000_000;
+//!     // SAFETY: there is one memory, and nothing else is at the device's addresses.
+//!     let progress = unsafe { device.work(memory, now_ns)? };
+//!     if progress.is_settled() {
+//!         return Ok::<_, framewright_virtio_mem::DeviceFault>(progress);
+//!     }
+//! };
+//! host.set_requested(2 << 30);
+//! assert_eq!(settle(&mut device, &mut memory)?.plugged_bytes, 2 << 30);
+//! assert_eq!(memory.0, [(4 << 30, 2 << 30)]); // in one request
+//! host.set_requested(64 << 20);
+//! assert_eq!(settle(&mut device, &mut memory)?.plugged_bytes, 64 << 20);
+//! assert_eq!(memory.0, [(4 << 30, 64 << 20)]);
+//! assert_eq!((device.counters().plug, device.counters().unplug), (1, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![no_std]
+
+mod configuration;
+mod driver;
+mod error;
+mod features;
+mod map;
+mod memory;
+mod misuse;
+pub mod pci;
+mod plan;
+mod progress;
+mod request;
+mod settings;
+mod units;
+
+pub use configuration::Region;
+pub use driver::VirtioMem;
+pub use error::{DeviceFault, Rule, StartError};
+pub use features::Features;
+pub use framewright_virtio::{HandshakeError, PRIVATE_PAGE_BYTES, PrivateMemory, RingFault};
+pub use memory::{PluggableMemory, Removal};
+pub use progress::{Counters, Obstacle, Progress};
+pub use request::RequestKind;
+pub use settings::Settings;

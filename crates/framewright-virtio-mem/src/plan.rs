@@ -1,0 +1,450 @@
+//! What to ask of the device next, and what its answers mean. Knows no transport.
+
+use crate::configuration::{Configuration, Region, Sizes};
+use crate::error::{DeviceFault, Rule};
+use crate::map::{Map, Run};
+use crate::memory::{PluggableMemory, Removal};
+use crate::progress::{Counters, Obstacle, Progress};
+use crate::request::{Answer, BlockState, RequestKind};
+use crate::settings::{self, Backoff, Settings};
+use crate::units::Units;
+use core::cmp::Ordering;
+use framewright_virtio::PrivateMemory;
+
+/// What a request is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// Everything that was plugged before this driver came goes.
+    Clear,
+    /// The run becomes memory.
+    Plug(Run),
+    /// The run, which the adopter has taken out of use, goes.
+    Unplug(Run),
+    /// The run, which the adopter does not use, goes.
+    Discard(Run),
+    /// What came of the request for this, which a reset has cut off.
+    Ask(Cut),
+}
+
+/// A request that a reset has cut off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cut {
+    Plug(Run),
+    Unplug(Run),
+    Discard(Run),
+}
+
+impl Cut {
+    const fn run(self) -> Run {
+        match self {
+            Self::Plug(run) | Self::Unplug(run) | Self::Discard(run) => run,
+        }
+    }
+}
+
+/// Why nothing is asked at the moment, and until when; without an end, until an event.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    obstacle: Obstacle,
+    until_ns: Option<u64>,
+}
+
+/// A request to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    pub kind: RequestKind,
+    pub address: u64,
+    pub blocks: u16,
+}
+
+/// The account of the device's memory, and what is to be done.
+pub struct Plan<H: PrivateMemory> {
+    region: Region,
+    units: Units,
+    map: Map<H>,
+    sizes: Sizes,
+    generation: u32,
+    /// What the request in flight is for, and when it was sent.
+    asked: Option<(Purpose, u64)>,
+    cut: Option<Cut>,
+    /// Plugged, and not in use: the adopter has not taken it, or not back.
+    unused: Option<Run>,
+    /// Something is plugged that this driver has not plugged.
+    must_clear: bool,
+    /// Everything was unplugged since the sizes were last read, so the usable part may be smaller.
+    may_shrink: bool,
+    /// The adopter took less than it was given.
+    is_unwanted: bool,
+    /// Something happened since the last look.
+    has_event: bool,
+    pause: Option<Pause>,
+    backoff: Backoff,
+    answer_ns: u64,
+    counters: Counters,
+}
+
+impl<H: PrivateMemory> Plan<H> {
+    /// `None` when there is no memory.
+    pub fn new(units: Units, configuration: Configuration, settings: &Settings) -> Option<Self> {
+        let Configuration { region, sizes, generation } = configuration;
+        Some(Self {
+            region,
+            units,
+            map: Map::new(units.count)?,
+            sizes,
+            generation,
+            asked: None,
+            cut: None,
+            unused: None,
+            must_clear: sizes.plugged_bytes > 0,
+            may_shrink: false,
+            is_unwanted: false,
+            has_event: false,
+            pause: None,
+            backoff: Backoff::new(settings),
+            answer_ns: settings::ns(settings.answer_ms),
+            counters: Counters::default(),
+        })
+    }
+
+    pub fn units(&self) -> Units {
+        self.units
+    }
+
+    pub fn plugged_bytes(&self) -> u64 {
+        self.units.bytes(self.map.plugged())
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    pub fn note_event(&mut self) {
+        self.has_event = true;
+    }
+
+    /// The device was reset and has no request any more.
+    pub fn forget_request(&mut self) {
+        match self.asked.take().map(|(purpose, _)| purpose) {
+            // What was asked about is asked about until there is an answer.
+            None | Some(Purpose::Clear | Purpose::Ask(_)) => {}
+            Some(Purpose::Plug(run)) => self.cut = Some(Cut::Plug(run)),
+            Some(Purpose::Unplug(run)) => self.cut = Some(Cut::Unplug(run)),
+            Some(Purpose::Discard(run)) => self.cut = Some(Cut::Discard(run)),
+        }
+    }
+
+    /// The device starts again with this configuration.
+    pub fn restart(&mut self, configuration: Configuration) {
+        // A reset may do to the usable part what UNPLUG_ALL may.
+        self.may_shrink = true;
+        self.generation = configuration.generation;
+        self.has_event = true;
+    }
+
+    /// Takes what the device's configuration says now, or that it changed all the time.
+    pub fn look(&mut self, read: Option<(Sizes, u32)>, now_ns: u64) -> Result<(), DeviceFault> {
+        let Some((sizes, generation)) = read else {
+            let until_ns = now_ns.saturating_add(self.backoff.least_ns());
+            self.pause = Some(Pause { obstacle: Obstacle::Unsteady, until_ns: Some(until_ns) });
+            return Ok(());
+        };
+        self.check(sizes).map_err(DeviceFault::Rule)?;
+        let is_other = (sizes.requested_bytes, sizes.usable_bytes)
+            != (self.sizes.requested_bytes, self.sizes.usable_bytes);
+        if is_other || generation != self.generation || self.has_event {
+            self.pause = None;
+            self.is_unwanted = false;
+            self.has_event = false;
+            self.backoff.reset();
+        }
+        self.sizes = sizes;
+        self.generation = generation;
+        self.may_shrink = false;
+        Ok(())
+    }
+
+    /// Whether the sizes keep all rules. No request is in flight.
+    fn check(&self, sizes: Sizes) -> Result<(), Rule> {
+        let sizes = sizes.checked(&self.region)?;
+        let (before_bytes, now_bytes) = (self.sizes.usable_bytes, sizes.usable_bytes);
+        if now_bytes < before_bytes && !self.may_shrink {
+            return Err(Rule::Shrank { before_bytes, now_bytes });
+        }
+        let (plugged_bytes, acknowledged_bytes) = (sizes.plugged_bytes, self.plugged_bytes());
+        let is_known = !self.must_clear && self.cut.is_none();
+        if is_known && plugged_bytes != acknowledged_bytes {
+            return Err(Rule::Count { plugged_bytes, acknowledged_bytes });
+        }
+        Ok(())
+    }
+
+    /// The next request, which is then in flight; `None` when there is nothing to ask, or something
+    /// stands in the way.
+    ///
+    /// # Safety
+    /// As for [`VirtioMem::work`](crate::VirtioMem::work).
+    pub unsafe fn next(
+        &mut self,
+        memory: &mut dyn PluggableMemory,
+        now_ns: u64,
+    ) -> Option<Request> {
+        if self.asked.is_some() {
+            return None;
+        }
+        if let Some(pause) = self.pause {
+            if pause.until_ns.is_none_or(|until_ns| now_ns < until_ns) {
+                return None;
+            }
+            self.pause = None;
+        }
+        let purpose = if let Some(cut) = self.cut {
+            Purpose::Ask(cut)
+        } else if self.must_clear {
+            Purpose::Clear
+        } else if let Some(run) = self.unused {
+            // An adopter may have left more than a request can name: never, as it was one request.
+            Purpose::Discard(run)
+        } else {
+            let goal = self.units.of_bytes(self.sizes.requested_bytes);
+            match goal.cmp(&self.map.plugged()) {
+                Ordering::Equal => return None,
+                Ordering::Greater => Purpose::Plug(self.choose(goal, now_ns)?),
+                // SAFETY: passed on to the caller.
+                Ordering::Less => Purpose::Unplug(unsafe { self.take(goal, memory, now_ns)? }),
+            }
+        };
+        self.asked = Some((purpose, now_ns));
+        Some(self.request(purpose))
+    }
+
+    /// Chooses what to plug towards `goal`.
+    fn choose(&mut self, goal: u32, now_ns: u64) -> Option<Run> {
+        if self.is_unwanted {
+            return self.wait(Obstacle::Unwanted, None);
+        }
+        let end = self.region.start_bytes.saturating_add(self.sizes.usable_bytes);
+        let wanted = goal.saturating_sub(self.map.plugged()).min(self.units.most());
+        let Some(run) = self.map.find_unplugged(self.units.before(end), wanted) else {
+            return self.wait(Obstacle::NoSpace, None);
+        };
+        if !self.map.prepare(run) {
+            return self.retry(Obstacle::NoMemory, now_ns);
+        }
+        Some(run)
+    }
+
+    /// Has the adopter take out of use what is too much for `goal`.
+    ///
+    /// # Safety
+    /// As for [`next`](Self::next).
+    unsafe fn take(
+        &mut self,
+        goal: u32,
+        memory: &mut dyn PluggableMemory,
+        now_ns: u64,
+    ) -> Option<Run> {
+        let most = self.map.plugged().saturating_sub(goal).min(self.units.most());
+        match memory.remove(self.units.bytes(most), self.units.unit_bytes) {
+            Removal::Run { start_bytes, size_bytes } => {
+                let run = self.units.run(start_bytes, size_bytes);
+                let run = run.filter(|&run| run.count <= most && self.map.is_all(run, true));
+                if run.is_none() {
+                    // What is not taken back is lost: the device must not be asked about it.
+                    // SAFETY: it was returned just now, and nothing was done with it.
+                    let _ = unsafe { memory.put_back(start_bytes, size_bytes) };
+                    return self.retry(Obstacle::BadRun { start_bytes, size_bytes }, now_ns);
+                }
+                run
+            }
+            Removal::Nothing { obstacles } => self.retry(Obstacle::InUse { obstacles }, now_ns),
+        }
+    }
+
+    fn request(&mut self, purpose: Purpose) -> Request {
+        let counters = &mut self.counters;
+        let (kind, counter, run) = match purpose {
+            Purpose::Clear => (RequestKind::UnplugAll, &mut counters.unplug_all, None),
+            Purpose::Plug(run) => (RequestKind::Plug, &mut counters.plug, Some(run)),
+            Purpose::Unplug(run) | Purpose::Discard(run) => {
+                (RequestKind::Unplug, &mut counters.unplug, Some(run))
+            }
+            Purpose::Ask(cut) => (RequestKind::State, &mut counters.state, Some(cut.run())),
+        };
+        *counter += 1;
+        let address = run.map_or(0, |run| self.units.address(run));
+        let blocks = run.map_or(0, |run| self.units.blocks(run));
+        Request { kind, address, blocks }
+    }
+
+    /// Takes the answer to the request in flight. True when memory was plugged or unplugged.
+    ///
+    /// # Safety
+    /// As for [`next`](Self::next).
+    pub unsafe fn finish(
+        &mut self,
+        answer: Answer,
+        memory: &mut dyn PluggableMemory,
+        now_ns: u64,
+    ) -> Result<bool, DeviceFault> {
+        let Some((purpose, _)) = self.asked.take() else { return Ok(false) };
+        match answer {
+            // SAFETY: passed on to the caller.
+            Answer::Done => Ok(unsafe { self.done(purpose, memory) }),
+            // SAFETY: passed on to the caller.
+            Answer::Blocks(state) => unsafe { self.resolve(purpose, state, memory) },
+            Answer::Nack => {
+                self.counters.nack += 1;
+                self.pause = Some(Pause { obstacle: Obstacle::Nack, until_ns: None });
+                Ok(false)
+            }
+            Answer::Busy => {
+                self.counters.busy += 1;
+                if let Purpose::Unplug(run) = purpose {
+                    // SAFETY: `take` got it from the adopter, and the device has it not.
+                    unsafe { self.put_back(run, memory) };
+                }
+                self.retry::<()>(Obstacle::Busy, now_ns);
+                Ok(false)
+            }
+            // What a run that was to be unplugged is now, nobody knows: nobody gets it back.
+            Answer::Error => {
+                let request = match purpose {
+                    Purpose::Clear => RequestKind::UnplugAll,
+                    Purpose::Plug(_) => RequestKind::Plug,
+                    Purpose::Unplug(_) | Purpose::Discard(_) => RequestKind::Unplug,
+                    Purpose::Ask(_) => RequestKind::State,
+                };
+                Err(DeviceFault::Refused { request })
+            }
+        }
+    }
+
+    /// The device has done what it was asked.
+    ///
+    /// # Safety
+    /// As for [`next`](Self::next).
+    unsafe fn done(&mut self, purpose: Purpose, memory: &mut dyn PluggableMemory) -> bool {
+        self.backoff.reset();
+        match purpose {
+            Purpose::Clear => {
+                (self.must_clear, self.may_shrink) = (false, true);
+            }
+            Purpose::Plug(run) => {
+                self.map.set(run, true);
+                let (start_bytes, size_bytes) =
+                    (self.units.address(run), self.units.bytes(run.count));
+                // SAFETY: the device has plugged it, in its region, where nothing else is, as the
+                // caller says; it was in nobody's use, as the map says.
+                let taken_bytes = unsafe { memory.add(start_bytes, size_bytes) };
+                let taken = self.units.of_bytes(taken_bytes).min(run.count);
+                if taken < run.count {
+                    self.unused = Some(Run { first: run.first + taken, count: run.count - taken });
+                    self.is_unwanted = true;
+                }
+            }
+            Purpose::Unplug(run) => self.map.set(run, false),
+            Purpose::Discard(run) => {
+                self.map.set(run, false);
+                self.unused = None;
+            }
+            // It was answered with a state.
+            Purpose::Ask(_) => return false,
+        }
+        true
+    }
+
+    /// The device has said what came of a request that a reset has cut off.
+    ///
+    /// # Safety
+    /// As for [`next`](Self::next).
+    unsafe fn resolve(
+        &mut self,
+        purpose: Purpose,
+        state: BlockState,
+        memory: &mut dyn PluggableMemory,
+    ) -> Result<bool, DeviceFault> {
+        let Purpose::Ask(cut) = purpose else { return Ok(false) };
+        let run = cut.run();
+        self.cut = None;
+        match (state, cut) {
+            (BlockState::Mixed, _) => {
+                Err(DeviceFault::Partial { start_bytes: self.units.address(run) })
+            }
+            (BlockState::Plugged, Cut::Plug(_)) => {
+                // SAFETY: passed on to the caller.
+                Ok(unsafe { self.done(Purpose::Plug(run), memory) })
+            }
+            (BlockState::Plugged, Cut::Unplug(_)) => {
+                // SAFETY: `take` got it from the adopter, and the device has it not.
+                unsafe { self.put_back(run, memory) };
+                Ok(false)
+            }
+            (BlockState::Unplugged, Cut::Unplug(_)) => {
+                self.map.set(run, false);
+                Ok(true)
+            }
+            (BlockState::Unplugged, Cut::Discard(_)) => {
+                self.map.set(run, false);
+                self.unused = None;
+                Ok(true)
+            }
+            // Nothing has come of it.
+            (BlockState::Plugged, Cut::Discard(_)) | (BlockState::Unplugged, Cut::Plug(_)) => {
+                Ok(false)
+            }
+        }
+    }
+
+    /// Gives the adopter a run back that stays plugged.
+    ///
+    /// # Safety
+    /// [`take`](Self::take) got the run from it, and this is the only time.
+    unsafe fn put_back(&mut self, run: Run, memory: &mut dyn PluggableMemory) {
+        let (start_bytes, size_bytes) = (self.units.address(run), self.units.bytes(run.count));
+        // SAFETY: passed on to the caller.
+        if !unsafe { memory.put_back(start_bytes, size_bytes) } {
+            // There is no other: what is unused goes before anything is taken.
+            self.unused = Some(run);
+        }
+    }
+
+    /// Asks nothing until an event, or until then.
+    fn wait<V>(&mut self, obstacle: Obstacle, until_ns: Option<u64>) -> Option<V> {
+        self.pause = Some(Pause { obstacle, until_ns });
+        None
+    }
+
+    /// Asks nothing for a while that grows.
+    fn retry<V>(&mut self, obstacle: Obstacle, now_ns: u64) -> Option<V> {
+        let until_ns = self.backoff.until_ns(now_ns);
+        self.wait(obstacle, Some(until_ns))
+    }
+
+    /// How far it is.
+    pub fn progress(&self, now_ns: u64, changed: bool) -> Progress {
+        let overdue_ns = self.asked.map(|(_, sent_ns)| sent_ns.saturating_add(self.answer_ns));
+        let obstacle = match overdue_ns {
+            Some(overdue_ns) if now_ns >= overdue_ns => Some(Obstacle::Silent),
+            _ => self.pause.map(|pause| pause.obstacle),
+        };
+        Progress {
+            requested_bytes: self.sizes.requested_bytes,
+            plugged_bytes: self.plugged_bytes(),
+            usable_bytes: self.sizes.usable_bytes,
+            waiting: self.is_waiting(),
+            obstacle,
+            due_ns: match overdue_ns {
+                // It was told; only an answer or a reset can change something.
+                Some(overdue_ns) if now_ns >= overdue_ns => None,
+                Some(overdue_ns) => Some(overdue_ns),
+                None => self.pause.and_then(|pause| pause.until_ns),
+            },
+            changed,
+        }
+    }
+}

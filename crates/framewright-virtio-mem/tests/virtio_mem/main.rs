@@ -1,0 +1,11 @@
+//! The driver against a device that the test kit plays.
+
+mod common;
+
+mod account;
+mod hostile;
+mod plug;
+mod random;
+mod reset;
+mod start;
+mod unplug;

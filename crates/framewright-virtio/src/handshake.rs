@@ -1,0 +1,113 @@
+//! How a device is reset, and what device and driver agree on (virtio 1.2, 3.1.1).
+
+use core::fmt;
+use virtio_drivers::transport::{DeviceStatus, Transport};
+
+/// The feature bit of version 1 of the protocol.
+pub const VERSION_1: u64 = 1 << 32;
+/// The device accesses memory only as the platform allows (ACCESS_PLATFORM): addresses are an
+/// IOMMU's, or memory must be shared with it first.
+const ACCESS_PLATFORM: u64 = 1 << 33;
+/// The device needs the barriers of real hardware (ORDER_PLATFORM), which are stronger than those
+/// between CPUs.
+const ORDER_PLATFORM: u64 = 1 << 36;
+
+/// How often a device that is being reset is polled before it is given up.
+const RESET_POLLS: u32 = 1 << 22;
+
+/// The status in which features are agreed on.
+const AGREED: DeviceStatus =
+    DeviceStatus::ACKNOWLEDGE.union(DeviceStatus::DRIVER).union(DeviceStatus::FEATURES_OK);
+
+/// Why a device and a driver do not come together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HandshakeError {
+    /// It speaks only the protocol before version 1.
+    Legacy,
+    /// It does not access memory by physical address and as CPUs do: it is behind an IOMMU, or the
+    /// guest's memory is hidden from it, or it is real hardware. These drivers do not support that.
+    NeedsPlatform {
+        /// It offers VIRTIO_F_ACCESS_PLATFORM.
+        access: bool,
+        /// It offers VIRTIO_F_ORDER_PLATFORM.
+        order: bool,
+    },
+    /// It does not accept what it has offered itself.
+    FeaturesRefused {
+        /// What was asked of it.
+        asked: u64,
+    },
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Legacy => f.write_str("offers no version 1 of the protocol"),
+            Self::NeedsPlatform { access, order } => {
+                let features = match (access, order) {
+                    (true, true) => "ACCESS_PLATFORM and ORDER_PLATFORM",
+                    (true, false) => "ACCESS_PLATFORM",
+                    (false, _) => "ORDER_PLATFORM",
+                };
+                write!(f, "asks for {features}, which is not supported: it is left alone")
+            }
+            Self::FeaturesRefused { asked } => {
+                write!(f, "refuses features {asked:#x}, which it has offered")
+            }
+        }
+    }
+}
+
+impl core::error::Error for HandshakeError {}
+
+/// Resets a device, whatever it was doing, and polls for a bounded time until it has completed
+/// that. False when it has not.
+pub fn reset<T: Transport>(transport: &mut T) -> bool {
+    transport.set_status(DeviceStatus::empty());
+    (0..RESET_POLLS).any(|_| transport.get_status() == DeviceStatus::empty())
+}
+
+/// Agrees with a device that has been reset on features: `choose` says which of those that it
+/// offers the driver wants, VERSION_1 among them. Returns what was agreed on.
+///
+/// A device with a feature that changes how it accesses memory is refused: drivers name frames by
+/// physical address and order their stores as between CPUs, so such a device would access the wrong
+/// memory, or none. It is not enough to leave these bits out, because a device may go on although
+/// the driver has not accepted them (virtio 1.2, 6.1).
+///
+/// # Errors
+/// See [`HandshakeError`]. The device was told that the driver has given up.
+pub fn agree<T: Transport>(
+    transport: &mut T,
+    choose: impl FnOnce(u64) -> u64,
+) -> Result<u64, HandshakeError> {
+    transport.set_status(DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER);
+    let offered = transport.read_device_features();
+    let agreed = may_work_with(offered).and_then(|()| {
+        let asked = choose(offered);
+        transport.write_driver_features(asked);
+        transport.set_status(AGREED);
+        let is_refused = !transport.get_status().contains(DeviceStatus::FEATURES_OK);
+        if is_refused { Err(HandshakeError::FeaturesRefused { asked }) } else { Ok(asked) }
+    });
+    if agreed.is_err() {
+        transport.set_status(DeviceStatus::FAILED);
+    }
+    agreed
+}
+
+/// Lets a device run whose features are agreed on and whose queues are set up.
+pub fn run<T: Transport>(transport: &mut T) {
+    transport.set_status(AGREED | DeviceStatus::DRIVER_OK);
+}
+
+fn may_work_with(offered: u64) -> Result<(), HandshakeError> {
+    if offered & VERSION_1 == 0 {
+        return Err(HandshakeError::Legacy);
+    }
+    let (access, order) = (offered & ACCESS_PLATFORM != 0, offered & ORDER_PLATFORM != 0);
+    if access || order {
+        return Err(HandshakeError::NeedsPlatform { access, order });
+    }
+    Ok(())
+}

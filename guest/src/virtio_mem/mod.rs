@@ -1,0 +1,185 @@
+//! The virtio-mem device of the virtual machine, if it has one: memory that comes and goes while
+//! the guest runs.
+//!
+//! The whole region is in the direct map from the start on; what is not plugged nobody accesses.
+//! New memory has the grade *removable*, so that nothing moves in that cannot be moved out again.
+
+mod exercise;
+mod memory;
+mod status;
+
+use crate::console::log;
+use crate::direct_map::{self, DIRECT_MAP_END};
+use crate::platform::{GuestPlatform, PLATFORM};
+use crate::virtio::{self, Device, GuestHal, is_taken, lend};
+use framewright::firmware::{MemoryMap, Topology};
+use framewright::platform::Platform;
+use framewright::units::{NodeId, PhysRange};
+use framewright::{Manager, Mover};
+use framewright_virtio_mem::{DeviceFault, Obstacle, Progress, Region, Settings, VirtioMem};
+use memory::ManagedMemory;
+use virtio_drivers::transport::pci::PciTransport;
+
+pub use exercise::test;
+pub use status::{region, show};
+
+/// The driver as this guest has it.
+type GuestDevice = VirtioMem<GuestHal, PciTransport>;
+
+const MS: u64 = 1_000_000;
+/// How often the host's wish is looked at.
+const LOOK_NS: u64 = 20 * MS;
+/// How often a device is tried again that did what it may not.
+const RETRY_NS: u64 = 1000 * MS;
+/// How long the guest waits at the start for what the host wants from the start.
+const FIRST_SECONDS: u64 = 5;
+
+/// What drives the device. Nothing happens by itself: [`poll`](Self::poll) wants to be called, from
+/// one CPU at a time.
+pub struct Driver<'a> {
+    manager: &'a Manager<GuestPlatform>,
+    device: GuestDevice,
+    node: NodeId,
+    due_ns: u64,
+    /// What the log was told last: plugged bytes and the obstacle.
+    told: (u64, Option<Obstacle>),
+    fault: Option<DeviceFault>,
+}
+
+/// Starts the device, waits until the guest has the memory that the host wants from the start, and
+/// lends its driver to `work`, which gets `None` when there is none or it cannot be used, which the
+/// log says. A machine's device is used once.
+pub fn with<R>(
+    manager: &Manager<GuestPlatform>,
+    topology: &Topology<'_>,
+    map: MemoryMap<'_>,
+    work: impl FnOnce(Option<&mut Driver<'_>>) -> R,
+) -> R {
+    lend(manager, || {
+        let Some(mut driver) = open(manager, topology, map) else { return work(None) };
+        driver.settle(FIRST_SECONDS, None);
+        work(Some(&mut driver))
+    })
+}
+
+fn open<'a>(
+    manager: &'a Manager<GuestPlatform>,
+    topology: &Topology<'_>,
+    map: MemoryMap<'_>,
+) -> Option<Driver<'a>> {
+    let (place, transport) = virtio::open(manager, map, Device::Memory)?;
+    let refuse = |why: &dyn core::fmt::Display| log!("virtio-mem {place}: {why}");
+    let transport = transport.inspect_err(|error| refuse(error)).ok()?;
+    let settings = Settings { limit_bytes: DIRECT_MAP_END, ..Settings::default() };
+    let mut is_taken = |first, last| is_taken(map, first, last);
+    let device = GuestDevice::new(transport, settings, &mut is_taken);
+    let device = device.inspect_err(|error| refuse(error)).ok()?;
+    let Region { block_bytes, node, .. } = device.region();
+    let region = region_of(&device);
+    // Whole pages of 2 MiB, as the driver plugs by these.
+    if let Err(error) = direct_map::add_memory(manager, region) {
+        refuse(&error);
+        return None;
+    }
+    let node = node.and_then(|domain| topology.find_domain(domain.into())).unwrap_or(NodeId::ZERO);
+    log!(
+        "virtio-mem {place}: {:?}, {region} by {} KiB, node {node}",
+        device.features(),
+        block_bytes >> 10
+    );
+    status::note_region(region);
+    status::note(&device, None);
+    Some(Driver { manager, device, node, due_ns: 0, told: (0, None), fault: None })
+}
+
+/// What may be memory of the device.
+fn region_of(device: &GuestDevice) -> PhysRange {
+    let Region { start_bytes, size_bytes, .. } = device.region();
+    let unit_bytes = device.unit_bytes();
+    let start = start_bytes.next_multiple_of(unit_bytes);
+    let end = (start_bytes + size_bytes) / unit_bytes * unit_bytes;
+    PhysRange::new(start, end.max(start))
+}
+
+impl Driver<'_> {
+    /// Does what is due. Cheap when nothing is, so that every wait may call it in each turn.
+    /// `mover` moves what is in memory that is to go.
+    pub fn poll(&mut self, mover: Option<&dyn Mover>) {
+        let Some(now_ns) = PLATFORM.now_ns() else { return };
+        if now_ns >= self.due_ns {
+            self.due_ns = now_ns + self.work(now_ns, mover).1;
+        }
+    }
+
+    /// One step: what came of it, and how soon the next is due, in nanoseconds.
+    fn work(&mut self, now_ns: u64, mover: Option<&dyn Mover>) -> (Option<Progress>, u64) {
+        let region = region_of(&self.device);
+        let mut memory = ManagedMemory::new(self.manager, region, self.node, mover);
+        // SAFETY: the guest has one manager, which all of the device's memory goes to, and the map
+        // names nothing in its region.
+        let step = unsafe { self.device.work(&mut memory, now_ns) };
+        let result = match step {
+            Ok(progress) => {
+                self.fault = None;
+                self.tell(progress, &memory);
+                if progress.obstacle == Some(Obstacle::Silent) {
+                    self.reset();
+                }
+                let is_quick = progress.waiting && progress.obstacle.is_none();
+                let wait_ns = progress.due_ns.map_or(LOOK_NS, |due_ns| due_ns - now_ns.min(due_ns));
+                (Some(progress), if is_quick { 0 } else { wait_ns.min(LOOK_NS) })
+            }
+            Err(fault) => {
+                if self.fault.replace(fault) != Some(fault) {
+                    log!("{fault}");
+                }
+                self.reset();
+                (None, RETRY_NS)
+            }
+        };
+        status::note(&self.device, result.0);
+        result
+    }
+
+    fn reset(&mut self) {
+        if let Err(error) = self.device.try_reset() {
+            // Once: after that it is stopped for good, which is another fault or none.
+            if self.fault.is_some_and(|fault| !fault.is_final()) {
+                log!("virtio-mem: not started again: {error}");
+            }
+        }
+    }
+
+    /// Says what has changed, once it has come to rest.
+    fn tell(&mut self, progress: Progress, memory: &ManagedMemory<'_>) {
+        let now = (progress.plugged_bytes, progress.obstacle);
+        if progress.waiting && progress.obstacle.is_none() || now == self.told {
+            return;
+        }
+        self.told = now;
+        let counters = self.device.counters();
+        let why = memory.obstacle();
+        match progress.obstacle {
+            None => log!(
+                "virtio-mem: {} MiB plugged, after {} PLUG, {} UNPLUG",
+                progress.plugged_bytes >> 20,
+                counters.plug,
+                counters.unplug
+            ),
+            Some(obstacle) => log!(
+                "virtio-mem: {} of {} MiB plugged: {obstacle}{why}",
+                progress.plugged_bytes >> 20,
+                progress.requested_bytes >> 20
+            ),
+        }
+    }
+
+    /// Polls until memory is as the host wants it, for so many seconds at most; whether it is.
+    fn settle(&mut self, seconds: u64, mover: Option<&dyn Mover>) -> bool {
+        crate::timekeeping::within(seconds, || {
+            let Some(now_ns) = PLATFORM.now_ns() else { return true };
+            let (progress, _) = self.work(now_ns, mover);
+            progress.is_some_and(|progress| progress.is_settled())
+        })
+    }
+}
