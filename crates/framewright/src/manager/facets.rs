@@ -55,6 +55,8 @@ facets! {
     caches -> Caches;
     /// Whose memory requests got.
     numa -> Numa;
+    /// Memory that a guest has to accept.
+    acceptance -> Acceptance;
     /// What debug aids found.
     debug -> Debugging;
 }

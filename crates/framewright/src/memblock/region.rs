@@ -15,7 +15,9 @@ impl RegionFlags {
     /// [`movable_node`](super::Memblock::set_movable_node) it is allocated on request or as a
     /// last resort; it is always handed over.
     pub const HOT_PLUGGABLE: Self = Self(1);
-    /// Memory that must be accepted before its first use: neither allocated nor handed over.
+    /// Memory that must be accepted before its first use: where the platform can
+    /// ([`Platform::accept_memory`](crate::Platform::accept_memory)), what is allocated of it is
+    /// accepted, and the rest handed over as it is; elsewhere it is neither.
     pub const UNACCEPTED: Self = Self(1 << 1);
     /// A reservation whose pages the memory map leaves alone
     /// ([`MemblockRequest::no_init`](super::MemblockRequest::no_init)).
@@ -35,6 +37,12 @@ impl RegionFlags {
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// These without the marks of `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// The marks of both.

@@ -29,6 +29,11 @@ impl Zone {
         &self.sections
     }
 
+    /// Whether anything is withheld: until it is described, or until it is accepted.
+    pub(crate) fn has_withheld(&self) -> bool {
+        self.sections.are_left() || self.unaccepted_pages() != 0
+    }
+
     /// What is with a section: frame numbers from `number` times 32768 on. *Done* for one that was
     /// never withheld.
     #[must_use]

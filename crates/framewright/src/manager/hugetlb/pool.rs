@@ -80,7 +80,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
             .manager
             .zones
             .iter()
-            .filter(|zone| zone.managed_pages() != 0 && nodes.contains(zone.id().node))
+            .filter(|zone| zone.final_managed_pages() != 0 && nodes.contains(zone.id().node))
         {
             found = found.with(zone.id().node);
         }

@@ -1,5 +1,6 @@
 //! Everything that a manager keeps, in parts that know nothing of it.
 
+pub(crate) mod accept;
 pub(crate) mod areas;
 pub(crate) mod debug;
 pub(crate) mod isolations;
@@ -13,6 +14,7 @@ pub(crate) mod vmemmap;
 use crate::block::{BlockEntry, BlockState, segment};
 use crate::manager::init::seed::ShuffleSeed;
 use crate::manager::reporting::Reporting;
+use crate::manager::state::accept::AcceptState;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::isolations::Isolations;
 use crate::manager::state::moving::MovingState;
@@ -95,6 +97,7 @@ pub struct Manager<P: Platform> {
     pub(crate) settings: Settings,
     pub(crate) reporting: Reporting,
     pub(crate) vmemmap: VmemmapState,
+    pub(crate) accept: AcceptState,
     pub(crate) section_locks: SectionLocks,
     pub(crate) pools: Pools,
     pub(crate) shuffle_seed: Option<ShuffleSeed>,
@@ -174,6 +177,7 @@ impl<P: Platform> Manager<P> {
                 (zone.descriptor_pages(), zone.isolated_pages());
             let reporting_pages = zone.reporting_pages();
             let deferred_pages = zone.deferred_pages();
+            let unaccepted_pages = zone.unaccepted_pages();
             totals += Counts {
                 present_pages: zone.present_pages(),
                 managed_pages,
@@ -186,6 +190,7 @@ impl<P: Platform> Manager<P> {
                 isolated_pages,
                 reporting_pages,
                 deferred_pages,
+                unaccepted_pages,
             };
         }
         totals
