@@ -325,6 +325,20 @@ impl Zone {
         self.finish_run(platform, run, accepted, last, false);
     }
 
+    /// The first unaccepted head among these indices, as the part of it that is there.
+    pub(crate) fn unaccepted_in<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+    ) -> Option<Range<u32>> {
+        if self.unaccepted_pages() == 0 {
+            return None;
+        }
+        let _locked = self.read(platform);
+        let found = self.table.heads(range.clone()).find(|found| is_listed(found.state))?;
+        Some(found.index..found.end().min(range.end))
+    }
+
     /// Gives unaccepted heads in `range` the type of a grade, at bring-up: what is not accepted
     /// needs no isolation. Returns the frames.
     pub(crate) fn grade_unaccepted<P: Platform>(

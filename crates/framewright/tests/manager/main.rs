@@ -64,6 +64,7 @@ mod shortfall_model;
 mod shuffle;
 mod threads;
 mod tiers;
+mod unaccepted;
 mod vmemmap;
 mod vmemmap_layouts;
 mod zone_parts;
