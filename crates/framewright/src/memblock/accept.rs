@@ -52,15 +52,22 @@ impl<P: Platform> Memblock<'_, P> {
     pub(super) fn secure(&mut self, range: PhysRange) -> Result<bool, MemblockError> {
         let Some(device) = self.platform.accept_memory() else { return Ok(true) };
         let start = range.start / UNIT * UNIT;
-        let end = range.end.next_multiple_of(UNIT);
-        let guard = if device.reads_past_pages() && end == range.end { UNIT } else { 0 };
-        let units = PhysRange::new(start, end.saturating_add(guard).min(PHYSICAL_ADDRESS_END));
-        while let Some(part) = self.first_unaccepted(units) {
-            if !self.accept_part(part)? {
+        let end = range.end.next_multiple_of(UNIT).min(PHYSICAL_ADDRESS_END);
+        while let Some(part) = self.first_unaccepted(PhysRange::new(start, end)) {
+            if !self.accept_part(part, RegionFlags::NONE)? {
                 return Ok(false);
             }
         }
-        Ok(true)
+        if !device.reads_past_pages() || end != range.end {
+            return Ok(true);
+        }
+        let behind = PhysRange::new(end, end.saturating_add(UNIT).min(PHYSICAL_ADDRESS_END));
+        match self.first_unaccepted(behind).filter(|part| part.start == end) {
+            Some(part) if !self.is_ahead(part) => {
+                self.accept_part(part, RegionFlags::UNACCEPTED.union(RegionFlags::AHEAD))
+            }
+            _ => Ok(true),
+        }
     }
 
     /// Accepts pieces of unaccepted memory that do not fill their unit, as far as they are not
@@ -69,7 +76,7 @@ impl<P: Platform> Memblock<'_, P> {
         let mut from = 0;
         while let Some(edge) = self.next_edge(from) {
             from = edge.end;
-            if self.accept_part(edge).is_err() {
+            if self.accept_part(edge, RegionFlags::NONE).is_err() {
                 return;
             }
         }
@@ -101,11 +108,27 @@ impl<P: Platform> Memblock<'_, P> {
         Some(of(found))
     }
 
-    /// Accepts a part of an unaccepted region; false when not all of it could be.
-    fn accept_part(&mut self, part: PhysRange) -> Result<bool, MemblockError> {
+    /// Whether a part of one region is accepted already.
+    fn is_ahead(&self, part: PhysRange) -> bool {
+        self.region_at(part.start).is_some_and(|region| region.flags.contains(RegionFlags::AHEAD))
+    }
+
+    /// The first region that ends behind an address.
+    fn region_at(&self, address: u64) -> Option<&Region> {
+        let regions = self.memory.regions();
+        regions.get(regions.partition_point(|region| region.range.end <= address))
+    }
+
+    /// Accepts a part of an unaccepted region, unless that was done, and gives it `marks` instead
+    /// of those that say so; false when not all of it could be.
+    fn accept_part(&mut self, part: PhysRange, marks: RegionFlags) -> Result<bool, MemblockError> {
         let Some(device) = self.platform.accept_memory() else { return Ok(false) };
         // All room first, so that nothing is accepted that is not noted.
         self.make_room(MORE_MEMORY, MORE_RESERVED, &[part])?;
+        if self.is_ahead(part) {
+            self.mark(part, marks);
+            return Ok(true);
+        }
         let frames = PfnRange::new(part.start / PAGE_SIZE, part.end / PAGE_SIZE);
         let accepted_pages = match device.accept(frames) {
             Ok(()) => frames.pages(),
@@ -115,14 +138,14 @@ impl<P: Platform> Memblock<'_, P> {
         self.accepted.accepted_pages += accepted_pages;
         let failed = part.start + accepted_pages * PAGE_SIZE;
         if failed == part.end {
-            self.unmark(part);
+            self.mark(part, marks);
             return Ok(true);
         }
         self.accepted.failures += 1;
         self.accepted.last_failed = Some(Pfn(failed / PAGE_SIZE));
         let unit = failed / UNIT * UNIT;
         let lost = PhysRange::new(unit, unit + UNIT).intersection(part);
-        self.unmark(PhysRange::new(part.start, lost.end));
+        self.mark(PhysRange::new(part.start, lost.end), RegionFlags::NONE);
         // Nobody gets it, nor a page that may be read past its end into it.
         let guard = if device.reads_past_pages() { PAGE_SIZE } else { 0 };
         let kept = PhysRange::new(lost.start.saturating_sub(guard), lost.end);
@@ -130,13 +153,12 @@ impl<P: Platform> Memblock<'_, P> {
         Ok(false)
     }
 
-    /// Takes the mark off a part of one region.
-    fn unmark(&mut self, part: PhysRange) {
-        let regions = self.memory.regions();
-        let index = regions.partition_point(|region| region.range.end <= part.start);
-        let Some(region) = regions.get(index).filter(|_| !part.is_empty()) else { return };
-        let region =
-            Region { range: part, flags: region.flags.without(RegionFlags::UNACCEPTED), ..*region };
+    /// Changes the marks of a part of one region that say what is accepted.
+    fn mark(&mut self, part: PhysRange, marks: RegionFlags) {
+        let Some(region) = self.region_at(part.start).filter(|_| !part.is_empty()) else { return };
+        let old = RegionFlags::UNACCEPTED.union(RegionFlags::AHEAD);
+        let flags = region.flags.without(old).union(marks);
+        let region = Region { range: part, flags, ..*region };
         self.memory.uncover(part);
         self.memory.cover(&region);
     }

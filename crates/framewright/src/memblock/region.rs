@@ -25,12 +25,18 @@ impl RegionFlags {
     /// A reservation that holds one of the allocator's own arrays.
     pub const KERNEL: Self = Self(1 << 3);
 
+    /// Unaccepted memory that is accepted by now, because what is before it was handed out and may
+    /// be read past its end. It is handed out as other unaccepted memory is: once what is behind it
+    /// is accepted.
+    pub const AHEAD: Self = Self(1 << 4);
+
     /// Every mark with its name in print.
-    const NAMES: [(Self, &'static str); 4] = [
+    const NAMES: [(Self, &'static str); 5] = [
         (Self::HOT_PLUGGABLE, "hot-pluggable"),
         (Self::UNACCEPTED, "unaccepted"),
         (Self::NO_INIT, "no-init"),
         (Self::KERNEL, "kernel"),
+        (Self::AHEAD, "ahead"),
     ];
 
     /// Whether every mark of `other` is among these.

@@ -25,7 +25,7 @@ use crate::block::table::{BlockEntry, BlockTable, blocks_of};
 use crate::block::{BlockState, MigrateType, State};
 use crate::firmware::MemoryKind;
 use crate::page::Partial;
-use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
+use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
@@ -70,14 +70,14 @@ fn edges(range: PfnRange) -> [PfnRange; 2] {
     [PfnRange::new(range.start.0, head), PfnRange::new(tail, range.end.0)]
 }
 
-/// The largest aligned pieces of a run of blocks, ascending: the first block of each.
-fn pieces(blocks: Range<u32>) -> impl Iterator<Item = (u32, Order)> {
+/// The largest aligned pieces of a run of blocks up to `most`, ascending: the first block of each.
+fn pieces(blocks: Range<u32>, most: Order) -> impl Iterator<Item = (u32, Order)> {
     let mut next = blocks.start;
     core::iter::from_fn(move || {
         let block = next;
         let left = blocks.end.checked_sub(block).filter(|&left| left != 0)?;
         let level =
-            block.trailing_zeros().min(left.ilog2()).min(u32::from(MAX_ORDER - BLOCK_ORDER));
+            block.trailing_zeros().min(left.ilog2()).min(u32::from(most.get() - BLOCK_ORDER));
         let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level));
         let order = order.unwrap_or(Order::BLOCK);
         next += blocks_of(order);
@@ -124,7 +124,9 @@ impl Zone {
     pub(crate) fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
         let is_accepted = run.kind != MemoryKind::Unaccepted;
         let initial_use = match initial_use {
-            InitialUse::Unaccepted if !run.stray => return self.initialise_unaccepted(range),
+            InitialUse::Unaccepted if !run.stray => {
+                return self.initialise_unaccepted(range, run.is_ahead);
+            }
             _ if run.stray || !is_accepted => InitialUse::Reserved,
             initial_use => initial_use,
         };
@@ -163,7 +165,7 @@ impl Zone {
     }
 
     #[inline(never)]
-    fn initialise_unaccepted(&mut self, range: PfnRange) {
+    fn initialise_unaccepted(&mut self, range: PfnRange, is_ahead: bool) {
         let Some(segment) = self.segment_of(range) else { return };
         let [head, tail] = edges(range);
         for part in [head, tail].into_iter().filter(|part| !part.is_empty()) {
@@ -173,14 +175,16 @@ impl Zone {
         let blocks = BlockNumber::containing(head.end).0..BlockNumber::containing(tail.start).0;
         self.managed_pages += u64::from(blocks.end - blocks.start) * PAGES_PER_BLOCK;
         self.changing.locked.get_mut().buddy.count_new(blocks.end - blocks.start);
-        for (block, order) in pieces(blocks) {
+        let mark = if is_ahead { BlockState::AHEAD } else { 0 };
+        for (block, order) in pieces(blocks, if is_ahead { Order::BLOCK } else { Order::MAX }) {
             let index = segment.index_of(BlockNumber(block));
             if order < Order::MAX {
                 self.table.make_ready(index, false);
             }
             let entry = self.table.cold_entry(index);
             entry.clear();
-            entry.set_state(BlockState::head(State::Unaccepted, order, MigrateType::Movable));
+            let word = BlockState::head(State::Unaccepted, order, MigrateType::Movable);
+            entry.set_state(word.with(mark));
             self.note_unaccepted(index, order);
         }
     }
@@ -283,7 +287,7 @@ impl Zone {
         locked.buddy.count_new(blocks.end - blocks.start);
         // Pieces of one range are no buddies of one another.
         let merges = touching || locked.buddy.largest < Order::MAX;
-        for (block, order) in pieces(blocks) {
+        for (block, order) in pieces(blocks, Order::MAX) {
             let index = segment.index_of(BlockNumber(block));
             if order < Order::MAX {
                 self.table.make_ready(index, false);
