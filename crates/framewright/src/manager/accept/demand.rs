@@ -62,7 +62,7 @@ impl<P: Platform> Manager<P> {
                 return false;
             }
             match self.accept_for(device, zone, growing) {
-                Attempt::Pages(0) if may_wait => self.platform.relax(),
+                Attempt::Pages(0) if may_wait => self.let_others_accept(),
                 Attempt::Pages(0) => return false,
                 Attempt::Pages(pages) => {
                     self.accept_more(device, zone, growing, pages, may_wait);
@@ -74,6 +74,13 @@ impl<P: Platform> Manager<P> {
                 Attempt::Nothing if looked_again => return false,
                 Attempt::Nothing => looked_again = true,
             }
+        }
+    }
+
+    /// One turn of waiting for the block behind one, which may be another zone's.
+    fn let_others_accept(&self) {
+        if self.zones.iter().any(Zone::is_accepting) {
+            self.platform.relax();
         }
     }
 
@@ -159,7 +166,8 @@ impl<P: Platform> Manager<P> {
                 let claim = || zone.claim_in(self.platform, &slice);
                 match self.accept_one(device, zone, claim) {
                     Attempt::Pages(pages) if pages != 0 => {}
-                    _ if may_wait => self.platform.relax(),
+                    Attempt::Pages(_) if may_wait => self.let_others_accept(),
+                    Attempt::Nothing if may_wait => self.platform.relax(),
                     _ => return,
                 }
             }
