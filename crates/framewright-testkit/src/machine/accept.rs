@@ -6,8 +6,8 @@ use framewright::firmware::MemoryKind;
 use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::{AcceptError, AcceptMemory};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// The memory of a [`FakeMachine`] that firmware left unaccepted. Until it is accepted a touch
@@ -19,6 +19,7 @@ pub struct FakeAccept {
     unaccepted: Vec<PhysRange>,
     reads_past_pages: AtomicBool,
     delay_ns: AtomicU64,
+    meeting: OnceLock<(Barrier, AtomicUsize)>,
     state: Mutex<State>,
 }
 
@@ -63,6 +64,7 @@ impl FakeAccept {
             unaccepted,
             reads_past_pages: AtomicBool::new(true),
             delay_ns: AtomicU64::new(0),
+            meeting: OnceLock::new(),
             state: Mutex::default(),
         }
     }
@@ -80,6 +82,15 @@ impl FakeAccept {
     pub fn set_delay(&self, of_a_block: Duration) {
         let ns = u64::try_from(of_a_block.as_nanos()).unwrap_or(u64::MAX);
         self.delay_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// The next `callers` calls return when all of them have come: they are of as many CPUs.
+    ///
+    /// # Panics
+    /// When it was called before.
+    pub fn meet(&self, callers: usize) {
+        let meeting = (Barrier::new(callers), AtomicUsize::new(callers));
+        assert!(self.meeting.set(meeting).is_ok(), "one meeting");
     }
 
     /// This frame cannot be accepted.
@@ -141,6 +152,12 @@ unsafe impl AcceptMemory for FakeAccept {
         // What comes after a frame that failed was not tried, and may be asked for again.
         drop(state);
         let good = PfnRange { end, ..range };
+        if let Some((barrier, left)) = self.meeting.get() {
+            let less = |left: usize| left.checked_sub(1);
+            if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+                barrier.wait();
+            }
+        }
         let delay = self.delay_ns.load(Ordering::Relaxed);
         if delay != 0 {
             let ns = delay.saturating_mul(good.pages()) / PAGES_PER_BLOCK;
