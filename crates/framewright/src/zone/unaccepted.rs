@@ -177,7 +177,8 @@ impl Zone {
         Some(self.claim(&mut locked, index, index + blocks_of(order)))
     }
 
-    /// Claims the highest run of at most the wanted order.
+    /// Claims the highest run of at most the wanted order. What waits for the block behind it comes
+    /// last, unless that can be read by now.
     pub(crate) fn claim_highest<P: Platform>(
         &self,
         platform: &P,
@@ -187,26 +188,23 @@ impl Zone {
             return None;
         }
         let mut locked = self.lock(platform);
-        let (mut busy, mut index) = (None, locked.unaccepted.last);
+        let mut index = locked.unaccepted.last;
         while index != NONE {
             let state = self.table.state(index);
             let order = state.order().min(wanted.order);
             let end = index + blocks_of(state.order());
             let start = end - blocks_of(order);
+            let waits = state.has(BlockState::AHEAD) && !self.is_readable(end);
             if state.is(State::Unaccepted)
+                && !waits
                 && wanted.allows(state)
                 && self.start_of(start).add(order.pages()) <= wanted.max
             {
-                if !locked.is_accepting(end) {
-                    return Some(self.claim(&mut locked, start, end));
-                }
-                busy = busy.or(Some((start, end)));
+                return Some(self.claim(&mut locked, start, end));
             }
             (index, _) = self.table.links(index);
         }
-        // Its last block will have to wait.
-        let (start, end) = busy.filter(|(start, end)| end - start > 1)?;
-        Some(self.claim(&mut locked, start, end))
+        None
     }
 
     /// Claims the highest run in a range of indices, which is short enough for one hold of the
@@ -241,6 +239,25 @@ impl Zone {
         self.table.heads(range.clone()).any(|found| is_listed(found.state))
     }
 
+    /// Whether the block at `index` may be read, under the lock: it is accepted, or no memory that
+    /// has to be.
+    fn is_readable(&self, index: u32) -> bool {
+        let is_ahead = |state: BlockState| {
+            state.is(State::Unaccepted) && state.has(BlockState::AHEAD) || !is_listed(state)
+        };
+        self.table.head_of(index).is_none_or(|(_, state)| is_ahead(state))
+    }
+
+    /// What becomes of a block now that the one at `index` lies behind it.
+    pub(crate) fn last_before<P: Platform>(&self, platform: &P, index: u32) -> LastBlock {
+        let _locked = self.read(platform);
+        match self.table.head_of(index) {
+            Some((_, state)) if is_lost(state) => LastBlock::Lost,
+            _ if self.is_readable(index) => LastBlock::Free,
+            _ => LastBlock::Ahead,
+        }
+    }
+
     /// Claims the block at `index`, which lies behind a run, unless it may be read already.
     pub(crate) fn claim_follower<P: Platform>(&self, platform: &P, index: u32) -> Follower {
         if self.unaccepted_pages() == 0 && self.lost_pages() == 0 {
@@ -249,9 +266,7 @@ impl Zone {
         let mut locked = self.lock(platform);
         match self.table.head_of(index) {
             Some((_, state)) if state.is(State::Accepting) => Follower::Busy,
-            Some((_, state)) if state.is(State::Offline) && state.has(BlockState::POISONED) => {
-                Follower::Lost
-            }
+            Some((_, state)) if is_lost(state) => Follower::Lost,
             Some((_, state)) if is_listed(state) && !state.has(BlockState::AHEAD) => {
                 Follower::Claimed(self.claim(&mut locked, index, index + 1))
             }
@@ -408,6 +423,11 @@ impl Zone {
 /// Whether a head is in the list.
 pub(super) fn is_listed(state: BlockState) -> bool {
     state.is(State::Accepting) || state.is(State::Unaccepted) && !state.has(BlockState::KEPT)
+}
+
+/// Whether a block could not be accepted.
+fn is_lost(state: BlockState) -> bool {
+    state.is(State::Offline) && state.has(BlockState::POISONED)
 }
 
 /// What blocks become that were being accepted.

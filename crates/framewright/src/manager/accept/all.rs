@@ -1,8 +1,8 @@
 //! Accepting memory before anybody asks for it: all of it, by several CPUs, or a little whenever
 //! somebody has nothing better to do.
 
-use super::Attempt;
 use super::demand::order_within;
+use super::{Attempt, Behind};
 use crate::block::MigrateType;
 use crate::manager::facets::Acceptance;
 use crate::parameters::AcceptPolicy;
@@ -82,7 +82,8 @@ impl<'m, P: Platform> Acceptance<'m, P> {
         let far = manager.zones.iter().filter(|zone| !is_near(zone));
         for zone in near.chain(far) {
             let claim = || zone.claim_highest(manager.platform, &wanted);
-            if let Attempt::Pages(_) = manager.accept_one(device, zone, claim) {
+            let attempt = manager.accept_one(device, zone, Behind::Waits, claim);
+            if matches!(attempt, Attempt::Pages(_)) {
                 return true;
             }
         }

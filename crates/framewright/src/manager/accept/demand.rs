@@ -1,7 +1,7 @@
 //! Memory that comes up because somebody wants it: first what is withheld until it is described,
 //! which costs least, then what has to be accepted.
 
-use super::Attempt;
+use super::{Attempt, Behind};
 use crate::block::MigrateType;
 use crate::manager::state::Manager;
 use crate::manager::vmemmap::deferred::{Growth, is_withheld};
@@ -62,8 +62,8 @@ impl<P: Platform> Manager<P> {
                 return false;
             }
             match self.accept_for(device, zone, growing) {
-                Attempt::Pages(0) if may_wait => self.let_others_accept(),
-                Attempt::Pages(0) => return false,
+                Attempt::Pages(0) | Attempt::Waits if may_wait => self.let_others_accept(),
+                Attempt::Pages(0) | Attempt::Waits => return false,
                 Attempt::Pages(pages) => {
                     self.accept_more(device, zone, growing, pages, may_wait);
                     return true;
@@ -86,7 +86,9 @@ impl<P: Platform> Manager<P> {
 
     fn accept_for(&self, device: &dyn AcceptMemory, zone: &Zone, growing: &Growing) -> Attempt {
         let wanted = growing.wanted();
-        self.accept_one(device, zone, || zone.claim_lowest(self.platform, &wanted))
+        self.accept_one(device, zone, Behind::Accepted, || {
+            zone.claim_lowest(self.platform, &wanted)
+        })
     }
 
     /// Accepts up to the zone's mark for such memory what Linux would, so that who cannot wait
@@ -115,7 +117,7 @@ impl<P: Platform> Manager<P> {
                 migrate_type: growing.migrate_type,
             };
             let claim = || zone.claim_highest(self.platform, &wanted);
-            match self.accept_one(device, zone, claim) {
+            match self.accept_one(device, zone, Behind::Accepted, claim) {
                 Attempt::Pages(more) if more != 0 => {
                     self.accept.note_demand(more);
                     most = most.saturating_sub(more);
@@ -164,9 +166,9 @@ impl<P: Platform> Manager<P> {
         while let Some(slice) = slices.next_back() {
             while zone.has_unaccepted_in(self.platform, &slice) {
                 let claim = || zone.claim_in(self.platform, &slice);
-                match self.accept_one(device, zone, claim) {
+                match self.accept_one(device, zone, Behind::Accepted, claim) {
                     Attempt::Pages(pages) if pages != 0 => {}
-                    Attempt::Pages(_) if may_wait => self.let_others_accept(),
+                    Attempt::Pages(_) | Attempt::Waits if may_wait => self.let_others_accept(),
                     Attempt::Nothing if may_wait => self.platform.relax(),
                     _ => return,
                 }

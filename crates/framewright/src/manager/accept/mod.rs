@@ -57,13 +57,24 @@ impl<P: Platform> Acceptance<'_, P> {
     }
 }
 
+/// What is done about the block behind a run, where pages may be read past their end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Behind {
+    /// It is accepted.
+    Accepted,
+    /// Unless it is accepted, the last block of the run waits until somebody has accepted it.
+    Waits,
+}
+
 /// What came of an attempt to accept a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     /// There was none to be claimed.
     Nothing,
-    /// So many pages came up; none when it failed, or waits for another's.
+    /// So many pages came up; none when it failed, or waits for the block behind it.
     Pages(u64),
+    /// It was accepted before and waits still.
+    Waits,
 }
 
 impl<P: Platform> Manager<P> {
@@ -75,36 +86,51 @@ impl<P: Platform> Manager<P> {
         &self,
         device: &dyn AcceptMemory,
         zone: &Zone,
+        behind: Behind,
         claim: impl FnOnce() -> Option<AcceptRun>,
     ) -> Attempt {
         pinned(self.platform, |_| {
-            claim().map_or(Attempt::Nothing, |run| {
-                Attempt::Pages(self.accept_claimed(device, zone, &run))
-            })
+            let run = claim();
+            run.map_or(Attempt::Nothing, |run| self.accept_claimed(device, zone, behind, &run))
         })
     }
 
     #[inline(never)]
-    fn accept_claimed(&self, device: &dyn AcceptMemory, zone: &Zone, run: &AcceptRun) -> u64 {
+    fn accept_claimed(
+        &self,
+        device: &dyn AcceptMemory,
+        zone: &Zone,
+        behind: Behind,
+        run: &AcceptRun,
+    ) -> Attempt {
         let frames = run.frames();
         let accepted = if run.is_ahead() { blocks(frames) } else { self.ask(device, frames) };
         let guards = device.reads_past_pages();
         let last = if guards && accepted == blocks(frames) {
-            self.secure(device, frames.end)
+            self.secure(device, frames.end, behind)
         } else {
             LastBlock::Free
         };
         let pages = zone.finish_run(self.platform, run, accepted, last, guards);
         self.note_free();
-        pages
+        if run.is_ahead() && last == LastBlock::Ahead {
+            Attempt::Waits
+        } else {
+            Attempt::Pages(pages)
+        }
     }
 
-    /// Sees to it that the block at `pfn`, behind one that will be in use, can be read.
-    fn secure(&self, device: &dyn AcceptMemory, pfn: Pfn) -> LastBlock {
+    /// Sees to it that the block at `pfn`, behind one that will be in use, can be read, or has that
+    /// wait.
+    fn secure(&self, device: &dyn AcceptMemory, pfn: Pfn, behind: Behind) -> LastBlock {
         let block = BlockNumber::containing(pfn);
         let Some(segment) = segment::find(self.directory, block) else { return LastBlock::Free };
         let Some(zone) = self.zones.get(usize::from(segment.zone)) else { return LastBlock::Free };
-        match zone.claim_follower(self.platform, segment.index_of(block)) {
+        let index = segment.index_of(block);
+        if behind == Behind::Waits {
+            return zone.last_before(self.platform, index);
+        }
+        match zone.claim_follower(self.platform, index) {
             Follower::Readable => LastBlock::Free,
             Follower::Lost => LastBlock::Lost,
             Follower::Busy => LastBlock::Ahead,
@@ -142,7 +168,7 @@ impl<P: Platform> Manager<P> {
                 if end != Some(start)
                     && let Some(before) = start.0.checked_sub(1).map(Pfn)
                     && self.is_in_use(before)
-                    && self.secure(device, start) == LastBlock::Lost
+                    && self.secure(device, start, Behind::Accepted) == LastBlock::Lost
                 {
                     let page = crate::units::Order::PAGE;
                     // Nobody gives it back.
