@@ -2,7 +2,7 @@
 
 mod values;
 
-pub use values::{cpus, nodes, size};
+pub use values::{cpus, nodes, percent, size};
 
 use crate::error::Error;
 use clap::builder::PossibleValue;
@@ -185,6 +185,12 @@ options! {
         cpus: Option<u32> = value("cpus", "N").value_parser(cpus),
         /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes
         map: Option<PathBuf> = path("map"),
+        /// Leave so much of memory, such as 60%, unaccepted, as the firmware of a confidential
+        /// guest does: there is no access to it until it is accepted (hosted)
+        unaccepted: Option<u64> = value("unaccepted", "PERCENT").value_parser(percent),
+        /// What accepting 2 MiB takes, in microseconds
+        accept_delay: Option<u64> =
+            value("accept-delay", "MICROSECONDS").value_parser(value_parser!(u64)),
         /// QEMU's machine [default: q35]
         machine: Option<Model> = value("machine", "MACHINE").value_parser(value_parser!(Model)),
         /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the
@@ -219,6 +225,8 @@ impl Target {
             nodes: None,
             cpus: None,
             map: None,
+            unaccepted: None,
+            accept_delay: None,
             machine: None,
             balloon: None,
             virtio_mem: None,

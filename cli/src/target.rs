@@ -36,6 +36,10 @@ fn contradiction(boot: &Target) -> Option<&'static str> {
         Some("--balloon is an option of QEMU: add --on qemu")
     } else if boot.virtio_mem.is_some() && boot.on == Where::Hosted {
         Some("--virtio-mem is an option of QEMU: add --on qemu")
+    } else if boot.unaccepted.is_some() && boot.on == Where::Qemu {
+        Some("--unaccepted is for machines in this process")
+    } else if boot.accept_delay.is_some() && boot.on == Where::Qemu {
+        Some("--accept-delay is for machines in this process")
     } else if boot.reporting.is_some() && boot.on == Where::Qemu {
         Some(
             "--reporting is for machines in this process; --balloon gives one on QEMU a device for \
@@ -51,11 +55,24 @@ pub fn command_line(target: &Target) -> String {
     target.parameters.join(" ")
 }
 
+/// What accepting 2 MiB takes.
+pub fn accept_delay(target: &Target) -> Duration {
+    Duration::from_micros(target.accept_delay.unwrap_or(0))
+}
+
 /// The machine that the options describe.
 ///
 /// # Errors
 /// A machine that cannot be read or made.
 pub fn machine(boot: &Target) -> Result<Machine, Error> {
+    let mut machine = accepted_machine(boot)?;
+    if let Some(percent) = boot.unaccepted {
+        machine.leave_unaccepted(percent);
+    }
+    Ok(machine)
+}
+
+fn accepted_machine(boot: &Target) -> Result<Machine, Error> {
     let bad = |error: framewright_hosted::SourceError| Error::Usage(error.to_string());
     let mut machine = match (&boot.map, boot.memory) {
         (Some(path), _) => Machine::from_file(path).map_err(bad)?,

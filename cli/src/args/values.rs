@@ -61,6 +61,17 @@ fn count(text: &str, what: &str, most: u64) -> Result<u32, String> {
     }
 }
 
+/// A part of all, with or without the sign.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn percent(text: &str) -> Result<u64, String> {
+    match text.strip_suffix('%').unwrap_or(text).parse() {
+        Ok(percent @ 0..=99) => Ok(percent),
+        _ => Err("a percentage from 0% to 99%".into()),
+    }
+}
+
 /// Whether something is to be.
 pub fn yes_or_no(text: &str) -> Result<bool, String> {
     match text {

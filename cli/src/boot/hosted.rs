@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::hosted::{Lines, Session, Silent};
 use crate::output::{Errors, Output};
 use crate::shell;
-use crate::target::{Deadline, command_line, machine};
+use crate::target::{Deadline, accept_delay, command_line, machine};
 use serde_json::json;
 
 /// Brings the machine up twice over the same memory: first untouched, then backed and dirty.
@@ -20,7 +20,8 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     let _deadline = Deadline::start(boot.target.timeout);
     let machine = machine(&boot.target)?;
     let command_line = command_line(&boot.target);
-    let session = Session::open(&machine, &command_line)?;
+    let session =
+        Session::open(&machine, &command_line)?.with_accept_delay(accept_delay(&boot.target));
     let fresh = session.bring_up(&mut Silent)?;
     let first = &fresh.report["totals"];
     let first = json!({ "first_alloc_us": first["first_alloc_us"],

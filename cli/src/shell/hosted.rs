@@ -6,7 +6,7 @@ use crate::args::Target;
 use crate::attach::with_watchers;
 use crate::error::{self, Error};
 use crate::grid::{counted, size};
-use crate::hosted::{Lines, Session, with_reports};
+use crate::hosted::{Lines, Session, with_acceptor, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
 use crate::snapshot;
@@ -145,7 +145,8 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     // Nobody sees the log unless it is asked for; what was wrong with the words must be seen.
     Parameters::parse(&command_line, &mut |problem| error::note(&problem.to_string()));
     let mut log = Lines::new();
-    let pass = Session::open(&machine, &command_line)?.bring_up(&mut log)?;
+    let session = Session::open(&machine, &command_line)?;
+    let pass = session.with_accept_delay(target::accept_delay(target)).bring_up(&mut log)?;
     let log = log.into_lines();
     pass.verify()?;
     drop(deadline);
@@ -185,7 +186,9 @@ fn with_shell<T>(
     let mut shell = unsafe { Shell::new(manager, files, &host, &mut room) };
     with_watchers(&|path, out| read(files, path, out), || {
         let advice = target.reporting.map(Into::into);
-        Ok(with_reports(manager, advice, &error::note, || used(&mut shell))?)
+        Ok(with_reports(manager, advice, &error::note, || {
+            with_acceptor(manager, || used(&mut shell))
+        })?)
     })
 }
 

@@ -3,7 +3,9 @@
 use crate::error::Error;
 use crate::log::Silent;
 use framewright::bootlog::{self, BootLog};
-use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryMap, Topology};
+use framewright::firmware::{
+    MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology,
+};
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::platform::Platform;
 use framewright::stores::Line;
@@ -13,6 +15,7 @@ use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
 use framewright_jobs::{Helpers, NoHelpers};
 use serde_json::Value;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 /// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
 const ROOM_FOR_PARAMETERS: usize = 160;
@@ -53,6 +56,12 @@ impl<'a> Session<'a> {
         let platform = open(intake.map, machine.cpu_count()).map_err(|error| {
             Error::Failed(format!("this process cannot stand in for the machine: {error}"))
         })?;
+        let mut platform = platform;
+        if intake.map.ranges().iter().any(|entry| entry.kind == MemoryKind::Unaccepted) {
+            platform = platform
+                .with_acceptance(intake.map)
+                .map_err(|error| Error::Failed(error.to_string()))?;
+        }
         let cpu_nodes = if intake.parameters.numa { machine.cpu_nodes() } else { Vec::new() };
         let mut platform = platform.with_cpu_nodes(&cpu_nodes);
         let mut no_array = None;
@@ -70,6 +79,12 @@ impl<'a> Session<'a> {
     /// This machine with other boot parameters from now on.
     pub fn with_command_line(self, command_line: &'a str) -> Self {
         Self { command_line, ..self }
+    }
+
+    /// Accepting 2 MiB of memory takes so long from now on.
+    pub fn with_accept_delay(self, of_a_block: Duration) -> Self {
+        self.platform.set_accept_delay(of_a_block);
+        self
     }
 
     /// This machine with other first values of descriptors.
@@ -150,6 +165,9 @@ impl<'a> Session<'a> {
         intake.parameters.page_template = self.template;
         let Intake { map, topology, parameters, .. } = &intake;
         let mut regions = MemblockStorage::new();
+        // SAFETY: a session without a pass has no manager.
+        unsafe { self.platform.forget_accepted() }
+            .map_err(|error| Error::Failed(error.to_string()))?;
         // SAFETY: the session's memory holds nothing, and a session has one manager at a time
         // (invariant 1).
         let early = unsafe { Memblock::new(self.platform, &mut regions, *map, topology) }.map_err(

@@ -44,7 +44,7 @@ pub use contract::{VmemmapSpaceFixture, vmemmap_space_contract};
 pub use frames::{FaultyFrames, FrameLedger, FramePool};
 pub use framewright_workload as workload;
 pub use helper_pool::HelperPool;
-pub use machine::{Builder, Calls, FakeMachine, FakeVmemmap, VmemmapCounts};
+pub use machine::{Builder, Calls, FakeAccept, FakeMachine, FakeVmemmap, VmemmapCounts};
 pub use memblock::memblock_of;
 pub use model::{BlockModel, PageModel};
 pub use owner::{Owner, PoolOwner};

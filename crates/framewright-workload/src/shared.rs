@@ -58,7 +58,10 @@ impl Shared {
         let counts = manager.verify().map_err(Failure::Tables)?;
         let unowned = counts.descriptor_pages + counts.isolated_pages + counts.reporting_pages;
         let balanced = counts.present_pages
-            == counts.managed_pages + counts.reserved_pages + counts.deferred_pages
+            == counts.managed_pages
+                + counts.reserved_pages
+                + counts.deferred_pages
+                + counts.unaccepted_pages
             && counts.managed_pages == counts.free_pages + counts.allocated_pages + unowned;
         if counts != manager.totals() || !balanced {
             return Err(Failure::Counters);

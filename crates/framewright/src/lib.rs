@@ -141,7 +141,7 @@ pub use manager::{
 };
 pub use page::{Page, PartOf};
 pub use parameters::Parameters;
-pub use platform::{IrqState, PinnedCpu, Platform};
+pub use platform::{AcceptError, AcceptMemory, IrqState, PinnedCpu, Platform};
 pub use sync::SpinLock;
 
 /// For the models and tests of this crate alone: nothing here keeps a promise to others.

@@ -1,5 +1,9 @@
 //! What the manager needs from the machine below it. See [`Platform`].
 
+mod accept;
+
+pub use accept::{AcceptError, AcceptMemory};
+
 use crate::units::NodeId;
 use crate::vmemmap_space::VmemmapSpace;
 use core::marker::PhantomData;
@@ -84,8 +88,9 @@ pub struct IrqState(pub usize);
 ///
 /// # Safety
 /// The implementer promises that
-/// * every frame that it declares usable is unused RAM while the manager owns it, and is readable
-///   and writable, with any content, at `direct(pa)` for every `pa` below `direct_limit()`; equal
+/// * every frame that it declares usable, or unaccepted once
+///   [`accept_memory`](Platform::accept_memory) accepted it, is unused RAM while the manager owns
+///   it, and is readable and writable, with any content, at `direct(pa)` for every `pa` below `direct_limit()`; equal
 ///   addresses give equal pointers for ever, and `direct(pa + n)` is `direct(pa) + n` as long as
 ///   all between them is present memory; and `direct(pa)` is aligned as `pa` is, up to a page: what
 ///   is shown at the place of a page begins at a multiple of the page size;
@@ -209,6 +214,12 @@ pub unsafe trait Platform: Sync + 'static {
     /// another.
     fn yield_now(&self) {
         self.relax();
+    }
+
+    /// Accepts memory that firmware reported as unaccepted, so that it is managed. `None`: it stays
+    /// reserved. Always the same.
+    fn accept_memory(&self) -> Option<&dyn AcceptMemory> {
+        None
     }
 
     /// The vmemmap's address range. `None`: pages live inside split blocks only.

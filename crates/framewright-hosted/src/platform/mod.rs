@@ -4,6 +4,7 @@
 //! that are touched cost memory. CPUs are threads. Interrupts do not exist; turning them off is
 //! only recorded, so that nesting can be checked.
 
+mod accept;
 mod barrier;
 mod cpus;
 mod entropy;
@@ -18,9 +19,11 @@ mod vmemmap;
 pub use error::HostedError;
 pub use layout::Layout;
 
+use accept::Acceptance;
 use barrier::Barrier;
 use cpus::Cpus;
 use entropy::entropy;
+use framewright::AcceptMemory;
 use framewright::firmware::MemoryMap;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::{BLOCK_SIZE, NodeId, PAGE_SIZE, PhysRange};
@@ -63,6 +66,7 @@ pub struct HostedPlatform {
     oversubscribed: bool,
     started: Instant,
     vmemmap: Option<Vmemmap>,
+    acceptance: Option<Acceptance>,
 }
 
 /// Proof that the calling thread is a CPU; dropping it gives the number back. It stays on its
@@ -163,6 +167,7 @@ impl HostedPlatform {
             oversubscribed: cpus as usize > host_cpus,
             started: Instant::now(),
             vmemmap: None,
+            acceptance: None,
         })
     }
 
@@ -526,6 +531,10 @@ unsafe impl Platform for HostedPlatform {
     /// From the kernel's generator (`getrandom`).
     fn entropy(&self) -> Option<u64> {
         entropy()
+    }
+
+    fn accept_memory(&self) -> Option<&dyn AcceptMemory> {
+        self.acceptor()
     }
 
     fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {

@@ -3,7 +3,7 @@
 use super::error::SourceError;
 use super::machine::{Affinity, CpuAffinity, MAX_CPUS, Machine};
 use super::split;
-use framewright::firmware::MapBuilder;
+use framewright::firmware::{MapBuilder, MapRange, MemoryKind};
 use framewright::units::{MAX_NODES, PhysRange};
 
 /// The least memory of an emulated node, as in Linux (`FAKE_NODE_MIN_SIZE`).
@@ -54,6 +54,29 @@ impl Machine {
         self.distances.clear();
         self.notes.push(format!("{nodes} nodes are emulated: memory is split evenly by address"));
         Ok(())
+    }
+
+    /// Leaves so many percent of the usable memory unaccepted, that at the highest addresses, in
+    /// units of 2 MiB, as the firmware of a confidential guest does.
+    pub fn leave_unaccepted(&mut self, percent: u64) {
+        const UNIT: u64 = 2 << 20;
+        let usable = |entry: &MapRange| entry.kind == MemoryKind::Conventional;
+        let mut ranges: Vec<MapRange> = self.ranges.clone();
+        ranges.sort_by_key(|entry| entry.range.start);
+        let bytes: u64 = ranges.iter().filter(|entry| usable(entry)).map(|e| e.range.size()).sum();
+        let mut left = bytes / 100 * percent.min(100);
+        let mut unaccepted = Vec::new();
+        for entry in ranges.iter_mut().rev().filter(|entry| usable(entry)) {
+            let end = entry.range.end / UNIT * UNIT;
+            let start = end.saturating_sub(left).max(entry.range.start).next_multiple_of(UNIT);
+            if start < end {
+                let kind = MemoryKind::Unaccepted;
+                unaccepted.push(MapRange { range: PhysRange::new(start, end), kind });
+                left -= (end - start).min(left);
+            }
+        }
+        // The most restrictive kind wins where ranges overlap.
+        self.ranges.extend(unaccepted);
     }
 
     /// Replaces the CPUs by `cpus`, numbered from 0 and dealt in turn to the nodes that had CPUs;

@@ -1,5 +1,6 @@
 //! [`Builder`]: describes a [`FakeMachine`].
 
+use super::accept::FakeAccept;
 use super::cpu::CpuSet;
 use super::fake::retire_with_thread;
 use super::fake::{Clock, Counters, FakeMachine};
@@ -28,6 +29,7 @@ pub struct Builder {
     entropy: Option<u64>,
     before: Option<&'static FakeMachine>,
     is_kept: bool,
+    accepts: bool,
 }
 
 impl FakeMachine {
@@ -54,6 +56,7 @@ impl Builder {
             entropy: None,
             before: None,
             is_kept: false,
+            accepts: false,
         }
     }
 
@@ -171,6 +174,12 @@ impl Builder {
         self
     }
 
+    /// Makes a guest that can accept its unaccepted memory: [`FakeMachine::accept`] is the device.
+    pub fn accepts(mut self) -> Self {
+        self.accepts = true;
+        self
+    }
+
     /// Makes a machine that cannot tell its tasks apart.
     pub fn anonymous_tasks(mut self) -> Self {
         self.knows_tasks = false;
@@ -214,7 +223,9 @@ impl Builder {
         let mut usable: Vec<PhysRange> = map
             .ranges()
             .iter()
-            .filter(|entry| entry.kind.is_usable())
+            .filter(|entry| {
+                entry.kind.is_usable() || self.accepts && entry.kind == MemoryKind::Unaccepted
+            })
             .map(|entry| entry.range)
             .chain(self.spare.iter().copied())
             .collect();
@@ -240,9 +251,13 @@ impl Builder {
             clock: self.clock_step_ns.map(|step_ns| Clock { now_ns: AtomicU64::new(0), step_ns }),
             counters: Counters::default(),
             vmemmap: OnceLock::new(),
+            accept: OnceLock::new(),
             knows_tasks: self.knows_tasks,
             entropy: self.entropy,
         }));
+        if self.accepts {
+            machine.accept.get_or_init(|| Box::leak(Box::new(FakeAccept::new(machine))));
+        }
         if !self.is_kept {
             retire_with_thread(machine);
         }

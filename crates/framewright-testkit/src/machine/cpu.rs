@@ -168,6 +168,10 @@ impl CpuSet {
         state.pin_depth.store(depth.saturating_sub(1), Ordering::Relaxed);
     }
 
+    pub(super) fn irq_depth(self: &Arc<Self>) -> u32 {
+        self.current_state().1.irq_depth.load(Ordering::Relaxed)
+    }
+
     pub(super) fn can_wait(self: &Arc<Self>) -> bool {
         self.current_state().1.irq_depth.load(Ordering::Relaxed) == 0
     }

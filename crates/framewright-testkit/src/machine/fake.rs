@@ -1,12 +1,13 @@
 //! [`FakeMachine`]: the machine itself, as a [`Platform`].
 
+use super::accept::FakeAccept;
 use super::cpu::{self, CpuSet};
 use super::memory::Memory;
 use super::vmemmap::FakeVmemmap;
 use framewright::firmware::{MemoryMap, Topology};
 use framewright::units::{NodeId, Pfn};
 use framewright::vmemmap_space::VmemmapSpace;
-use framewright::{IrqState, PinnedCpu, Platform};
+use framewright::{AcceptMemory, IrqState, PinnedCpu, Platform};
 use std::cell::RefCell;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
@@ -74,11 +75,21 @@ pub struct FakeMachine {
     pub(super) clock: Option<Clock>,
     pub(super) counters: Counters,
     pub(super) vmemmap: OnceLock<&'static FakeVmemmap>,
+    pub(super) accept: OnceLock<&'static FakeAccept>,
     pub(super) knows_tasks: bool,
     pub(super) entropy: Option<u64>,
 }
 
 impl FakeMachine {
+    /// Its unaccepted memory.
+    ///
+    /// # Panics
+    /// When it was built without [`Builder::accepts`](super::Builder::accepts).
+    #[must_use]
+    pub fn accept(&self) -> &'static FakeAccept {
+        self.accept.get().expect("a machine that accepts memory")
+    }
+
     /// Its finished memory map.
     #[must_use]
     pub fn map(&self) -> MemoryMap<'static> {
@@ -345,6 +356,10 @@ unsafe impl Platform for FakeMachine {
         count(&self.counters.yield_now);
         self.cpus.assert_may_yield();
         std::thread::yield_now();
+    }
+
+    fn accept_memory(&self) -> Option<&dyn AcceptMemory> {
+        Some(*self.accept.get()?)
     }
 
     fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {

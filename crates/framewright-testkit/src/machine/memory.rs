@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 /// The values that every byte of memory may have at the start. In memory that was never cleared a
 /// table then shows, by pattern, each state of a block (the low four bits of a word), and one that
 /// has no meaning.
-pub const PATTERNS: [u8; 12] =
-    [0x00, 0x11, 0x22, 0x33, 0x44, 0xa5, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xff];
+pub const PATTERNS: [u8; 13] =
+    [0x00, 0x11, 0x22, 0x33, 0x44, 0xa5, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xff];
 
 /// Bytes at each end of a range that hold the pattern; the middle does not, because the host limits
 /// the number of mappings.
@@ -134,6 +134,26 @@ impl Memory {
         let word = self.direct(address).cast::<AtomicU64>();
         // SAFETY: mapped, aligned, inside one page, and every bit pattern is a value.
         unsafe { word.as_ref() }
+    }
+
+    /// Takes all rights away from memory of one region: a touch faults.
+    pub(super) fn close(&self, range: PhysRange) {
+        self.protect(range, libc::PROT_NONE);
+    }
+
+    /// Makes closed memory usable again, with the content that it had.
+    pub(super) fn reopen(&self, range: PhysRange) {
+        self.protect(range, libc::PROT_READ | libc::PROT_WRITE);
+    }
+
+    fn protect(&self, range: PhysRange, protection: libc::c_int) {
+        if range.is_empty() {
+            return;
+        }
+        let start = self.direct(range.start).as_ptr().cast();
+        // SAFETY: the range lies in one region of this module's own mapping.
+        let changed = unsafe { libc::mprotect(start, to_usize(range.size()), protection) };
+        assert!(changed == 0, "mprotect of {range:?}: {}", std::io::Error::last_os_error());
     }
 
     /// Replaces all of it by a mapping that faults.

@@ -12,12 +12,14 @@
 //! assert_eq!(unsafe { frame.read() }, machine.pattern());
 //! ```
 
+mod accept;
 mod builder;
 mod cpu;
 mod fake;
 mod memory;
 mod vmemmap;
 
+pub use accept::FakeAccept;
 pub use builder::Builder;
 pub use fake::{Calls, FakeMachine};
 pub use memory::PATTERNS;

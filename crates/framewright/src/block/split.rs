@@ -28,7 +28,7 @@ const SPLIT_AHEAD: Order =
         None => Order::BLOCK,
     };
 
-const fn lower(order: Order) -> Order {
+pub(crate) const fn lower(order: Order) -> Order {
     match Order::new(order.get() - 1) {
         Some(lower) => lower,
         None => Order::BLOCK,

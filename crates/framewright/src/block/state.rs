@@ -8,8 +8,8 @@
 //! 14      isolated       15  reporting          53..61  first map frame (split, inside form)
 //! 16      poisoned                              62      scattered   63  undescribed (split blocks)
 //! 18      swept          (split blocks)         53      counted (blocks that are allocated whole)
-//!                                               54      reported (free heads)
-//!                                               55      kept (blocks that are allocated whole),
+//!                                               54      reported (free heads), ahead (unaccepted)
+//!                                               55      kept (allocated whole, unaccepted),
 //!                                                       there (offline heads)
 //! ```
 //!
@@ -23,7 +23,7 @@
 //! *Reporting*: blocks that are with the hypervisor have a state of their own, so that no bit of it
 //! has to be looked at where blocks are freed; the bit says that runs of a split block are. A split
 //! block is *swept* when what is free in it was reported; any free ends that. A free head is
-//! *reported* when each of its blocks is.
+//! *reported* when each of its blocks is. What could not be accepted is *offline* and *poisoned*.
 
 use super::migrate_type::MigrateType;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
@@ -46,7 +46,8 @@ pub enum State {
     Reserved = 4,
     /// Head of blocks that are no memory at this moment and may become some.
     Offline = 5,
-    /// Head of memory that the guest has not accepted yet.
+    /// Head of memory that the guest has not accepted yet: it is in the zone's list of such memory,
+    /// unless it is *kept*, as there is nobody to accept it.
     Unaccepted = 6,
     /// Head of a block that a huge-page pool holds.
     Pool = 7,
@@ -57,6 +58,8 @@ pub enum State {
     /// Head of a free block that is with the hypervisor ([`reporting`](crate::reporting)): it is in
     /// no list and merges with nothing.
     Reporting = 10,
+    /// Head of memory that somebody accepts at this moment.
+    Accepting = 11,
 }
 
 impl State {
@@ -73,6 +76,7 @@ impl State {
             8 => Self::Isolated,
             9 => Self::Deferred,
             10 => Self::Reporting,
+            11 => Self::Accepting,
             _ => return None,
         })
     }
@@ -126,6 +130,9 @@ impl BlockState {
     pub const COUNTED: u64 = 1 << 53;
     /// Bit, of a free head: all of its blocks were reported to the hypervisor.
     pub const REPORTED: u64 = 1 << 54;
+    /// Bit, of an unaccepted block of 2 MiB: it is accepted, ahead of its use, because the block
+    /// before it is in use.
+    pub const AHEAD: u64 = 1 << 54;
     /// Bit, of a block that is allocated whole: the manager has it, for the vmemmap or for a
     /// pool, and nobody else frees it.
     pub const KEPT: u64 = 1 << 55;

@@ -92,8 +92,12 @@ pub fn json<P: Platform>(
     write!(
         out,
         "],\"totals\":{{\"present_pages\":{},\"managed_pages\":{},\"reserved_pages\":{},\
-         \"deferred_pages\":{}",
-        totals.present_pages, totals.managed_pages, totals.reserved_pages, totals.deferred_pages,
+         \"deferred_pages\":{},\"unaccepted_pages\":{}",
+        totals.present_pages,
+        totals.managed_pages,
+        totals.reserved_pages,
+        totals.deferred_pages,
+        totals.unaccepted_pages,
     )?;
     write!(
         out,

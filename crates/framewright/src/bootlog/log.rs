@@ -101,13 +101,13 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
     log.line(format_args!(
         "Built {} zonelists.  Total pages: {}",
         manager.nodes().len(),
-        totals.managed_pages
+        totals.managed_pages + totals.unaccepted_pages
     ));
     debug_aids(log, input.parameters, manager.debug().aids());
     shuffle(log, manager.shuffle_seed());
     log.line(format_args!(
         "Memory: {}K/{}K available ({}K reserved, {}K of it tables)",
-        totals.free_pages * KIB_PER_PAGE,
+        (totals.free_pages + totals.unaccepted_pages) * KIB_PER_PAGE,
         totals.present_pages * KIB_PER_PAGE,
         totals.reserved_pages * KIB_PER_PAGE,
         (manager.metadata_bytes() - manager.vmemmap().bytes() - size_of::<Manager<P>>() as u64)
@@ -115,6 +115,7 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
     ));
     memory_map(log, input.parameters, manager);
     areas(log, manager);
+    unaccepted(log, manager);
 }
 
 /// What was set aside for contiguous requests, in Linux's words (`mm/cma.c`), and what was not.
@@ -199,7 +200,8 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
 /// What a node has to hand out, if anything.
 fn managed_pages<P: Platform>(manager: &Manager<P>, node: NodeId) -> Option<u64> {
     let zones = manager.views().filter(|zone| zone.id().node == node);
-    Some(zones.map(|zone| zone.managed_pages()).sum()).filter(|&pages| pages != 0)
+    Some(zones.map(|zone| zone.managed_pages() + zone.unaccepted_pages()).sum())
+        .filter(|&pages| pages != 0)
 }
 
 /// Logs how the memory that was withheld came up: a line for each node, and when all of it was
@@ -231,6 +233,31 @@ pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
              (deferred)",
             Microseconds(all),
             Microseconds(ns),
+        ));
+    }
+}
+
+/// What of memory has to be accepted, and what was or could not be. Nothing where none has.
+fn unaccepted<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
+    let acceptance = manager.acceptance();
+    let (events, left) = (acceptance.events(), acceptance.unaccepted_pages());
+    if events.calls == 0 && left == 0 {
+        return;
+    }
+    log.line(format_args!(
+        "Framewright: accept_memory={}, {} KiB accepted in {} calls, {} KiB unaccepted",
+        acceptance.policy().name(),
+        events.accepted_pages * KIB_PER_PAGE,
+        events.calls,
+        left * KIB_PER_PAGE,
+    ));
+    if let Some(pfn) = events.last_failed {
+        log.line(format_args!(
+            "Framewright: {} pages are lost, memory could not be accepted {} times, at last at \
+             {:#x}",
+            acceptance.lost_pages(),
+            events.failures,
+            pfn.address(),
         ));
     }
 }

@@ -171,6 +171,20 @@ impl<'a> MapBuilder<'a> {
         })
     }
 
+    /// Makes what is usable in `range` so far unaccepted, and nothing else.
+    ///
+    /// # Errors
+    /// [`MapError::TooManyRanges`] when the map has no room for the pieces; it is then as it was.
+    pub fn leave_unaccepted(&mut self, range: PhysRange) -> Result<(), MapError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.settle();
+        self.cover(range, |old| {
+            old.map(|kind| if kind.is_usable() { MemoryKind::Unaccepted } else { kind })
+        })
+    }
+
     /// The ranges so far: sorted and disjoint, in bytes.
     #[must_use]
     pub fn ranges(&mut self) -> &[MapRange] {

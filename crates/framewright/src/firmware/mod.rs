@@ -4,6 +4,7 @@
 //! nodes; [`node_ranges`] lays one over the other. Nothing here allocates: the caller gives the
 //! storage.
 
+mod efi_accept;
 mod kind;
 mod map;
 mod merge;
@@ -11,7 +12,9 @@ mod movable;
 mod overlay;
 mod steps;
 mod topology;
+mod unaccepted;
 
+pub use efi_accept::EfiAccept;
 pub use kind::MemoryKind;
 pub use map::{MapBuilder, MapError, MapRange, MemoryMap};
 pub use movable::{CoreSize, KernelCore, MovableSetting, MovableStarts, movable_starts};
@@ -20,3 +23,4 @@ pub use topology::{
     LOCAL_DISTANCE, MemoryAffinity, Owner, REMOTE_DISTANCE, Topology, TopologyError,
     UNREACHABLE_DISTANCE,
 };
+pub use unaccepted::{UNACCEPTED_TABLE_GUID, UnacceptedTable, UnacceptedTableError};

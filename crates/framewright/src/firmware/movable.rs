@@ -232,7 +232,12 @@ mod tests {
 
     fn run(node: usize, start: u64, end: u64) -> MemoryRun {
         let node = NodeId::new(node).expect("a node");
-        MemoryRun { range: PfnRange::new(start, end), node, kind: MemoryKind::Conventional }
+        MemoryRun {
+            range: PfnRange::new(start, end),
+            node,
+            kind: MemoryKind::Conventional,
+            is_ahead: false,
+        }
     }
 
     /// A PC's memory: the first frame and the BIOS's hole below 1 MiB are none.

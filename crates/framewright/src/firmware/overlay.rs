@@ -26,11 +26,14 @@ pub struct MemoryRun {
     pub node: NodeId,
     /// A kind that is present.
     pub kind: MemoryKind,
+    /// Unaccepted frames that are accepted by now
+    /// ([`RegionFlags::AHEAD`](crate::memblock::RegionFlags::AHEAD)).
+    pub is_ahead: bool,
 }
 
 impl From<NodeRange> for MemoryRun {
     fn from(NodeRange { range, kind, node, .. }: NodeRange) -> Self {
-        Self { range, node, kind }
+        Self { range, node, kind, is_ahead: false }
     }
 }
 

@@ -3,9 +3,9 @@
 use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::frames;
+use crate::manager::accept::Growing;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
-use crate::manager::vmemmap::deferred::is_withheld;
 use crate::memblock::NodeChoice;
 use crate::page::Put;
 use crate::platform::Platform;
@@ -224,7 +224,9 @@ impl<P: Platform> Manager<P> {
                 self.note_node(zone, search, order.pages());
                 return taken;
             }
-            if !self.vmemmap().grow(zone, order.pages(), max) {
+            let migrate_type = search.migrate_type;
+            let more = Growing { pages: order.pages(), least: order, max, migrate_type };
+            if !self.grow(zone, &more) {
                 return None;
             }
         }
@@ -269,10 +271,10 @@ impl<P: Platform> Manager<P> {
         let zone = self.zones().get(usize::from(segment.zone)).ok_or(not_free)?;
         let attempt = || zone.allocate_at(self.platform, start, order, migrate_type);
         // Asked first: others may bring it up between the attempt and the look.
-        let withheld = is_withheld(zone, wanted);
+        let withheld = self.is_withheld(zone, wanted);
         let mut taken = attempt();
         if taken.is_none() && withheld {
-            self.vmemmap().grow_at(zone, wanted);
+            self.grow_at(zone, wanted);
             taken = attempt();
         }
         if taken.is_none() && self.caches.iter().any(|cache| cache.find(wanted).is_some()) {

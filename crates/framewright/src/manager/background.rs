@@ -84,14 +84,14 @@ impl<P: Platform> Pressure<'_, P> {
                 .map(|zone| {
                     let high = zone.watermarks().high_pages;
                     if has_graded {
-                        return high.saturating_sub(zone.free_pages() + zone.deferred_pages());
+                        return high.saturating_sub(zone.free_pages() + zone.withheld_pages());
                     }
                     // Where all but that much is kept for others, nothing that is freed helps.
                     if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {
                         return 0;
                     }
                     let free = zone.free_pages().saturating_sub(zone.graded_free_pages());
-                    high.saturating_sub(free + zone.deferred_pages())
+                    high.saturating_sub(free + zone.withheld_pages())
                 })
                 .sum();
             if pages != 0 {

@@ -6,6 +6,7 @@
 use super::alloc::usable_type;
 use crate::debug::Place;
 use crate::frames;
+use crate::manager::accept::Growing;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
@@ -174,7 +175,13 @@ impl<P: Platform> Manager<P> {
                         self.note_node(zone, search, got as u64);
                         done += got;
                         let missing = (pages.len() - done) as u64;
-                        if missing == 0 || !self.vmemmap().grow(zone, missing, Pfn(u64::MAX)) {
+                        let more = Growing {
+                            pages: missing,
+                            least: Order::PAGE,
+                            max: Pfn(u64::MAX),
+                            migrate_type: search.migrate_type,
+                        };
+                        if missing == 0 || !self.grow(zone, &more) {
                             break;
                         }
                     }

@@ -57,6 +57,8 @@ facets! {
     cpus -> Cpus;
     /// Whose memory requests got.
     numa -> Numa;
+    /// Memory that a guest has to accept.
+    acceptance -> Acceptance;
     /// What debug aids found.
     debug -> Debugging;
 }

@@ -166,10 +166,10 @@ impl<'m, P: Platform> Isolation<'m, P> {
         zone: &Zone,
         pages: PfnRange,
     ) -> Result<(), IsolateError> {
-        if !zone.sections().are_left() {
+        if !zone.has_withheld() {
             return Ok(());
         }
-        self.manager.vmemmap().grow_at(zone, pages);
+        self.manager.grow_at(zone, pages);
         let (start, last) =
             (BlockNumber::containing(pages.start), BlockNumber::containing(Pfn(pages.end.0 - 1)));
         for section in start.0 / BLOCKS_PER_CALL..=last.0 / BLOCKS_PER_CALL {
@@ -179,6 +179,10 @@ impl<'m, P: Platform> Isolation<'m, P> {
                 }
                 self.manager.platform.relax();
             }
+        }
+        if self.manager.has_unaccepted(zone, pages) {
+            // Others accept it, and cannot be waited for.
+            return Err(IsolateError::CannotWait);
         }
         Ok(())
     }

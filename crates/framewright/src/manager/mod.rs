@@ -4,7 +4,8 @@
 //! operations go through the calling CPU's cache (`pcp`, `pcp_request`); `alloc` serves all others,
 //! across zones and nodes, and `reclaim` those that find too little. The `facets` lead to
 //! everything else: `hugetlb` keeps pools of huge pages, `vmemmap` brings up withheld memory and
-//! gives the descriptors of huge pages back (HVO), `refcount` counts references, `isolate` takes
+//! gives the descriptors of huge pages back (HVO), `accept` brings
+//! up what a guest has to accept first, `refcount` counts references, `isolate` takes
 //! blocks out of circulation, `moving` vacates and compacts, `policy` says which nodes may serve
 //! and `tier` how slow they are, `reporting` is what a reporter shares with everybody. What they
 //! share is in `state`.
@@ -49,6 +50,7 @@
 //! number away only by name ([`Frames::into_range`]). Whoever keeps page tables or lists of
 //! millions of frames works with numbers and says why each free is right.
 
+mod accept;
 mod alloc;
 mod background;
 mod bulk;
@@ -81,11 +83,12 @@ mod vmemmap;
 mod zone_view;
 
 pub use crate::vmemmap::VmemmapFallback;
+pub use accept::Acceptor;
 pub use background::BackgroundShortage;
 pub use cpus::CpuError;
 pub use facets::{
-    Caches, Cpus, Debugging, Hugetlb, Isolation, Moving, Numa, Pressure, References, Sysctl,
-    Vmemmap,
+    Acceptance, Caches, Cpus, Debugging, Hugetlb, Isolation, Moving, Numa, Pressure, References,
+    Sysctl, Vmemmap,
 };
 pub use hotplug::{
     Added, GroupError, Hotplug, HotplugError, ReleaseError, Released, Removal, Removed, Shares,
@@ -110,6 +113,7 @@ pub(crate) use reporting::add;
 pub use reporting::{Reporting, ReportingCounters};
 pub use request::{AllocateError, Request, Reserves};
 pub use shortfall::Shortfall;
+pub use state::accept::AcceptEvents;
 pub use state::fallback::Fallback;
 pub use state::hotplug::{Group, HotplugEvent, HotplugNotifier, HotplugSettings, Veto};
 pub use state::numa::NumaCounts;

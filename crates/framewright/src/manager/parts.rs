@@ -50,7 +50,7 @@ impl<P: Platform> Manager<P> {
                 break;
             }
             // Read first: it may come up meanwhile.
-            let withheld = other.deferred_pages();
+            let withheld = other.withheld_pages();
             missing = missing.saturating_sub(withheld + other.free_pages());
         }
         missing
@@ -84,7 +84,7 @@ impl<P: Platform> Manager<P> {
     /// counts as left: it comes up when it is wanted.
     pub(super) fn keeps(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
         let all = self.keeps_of_all(mark, part, search);
-        let all = all.saturating_sub(part.deferred_pages());
+        let all = all.saturating_sub(part.withheld_pages());
         if part.parts() == 1 { all } else { self.missing_beside(part, all) }
     }
 
@@ -108,7 +108,7 @@ impl<P: Platform> Manager<P> {
             part.descriptor_pages().min(VMEMMAP_PAGES_PER_BLOCK)
         };
         // What is withheld comes up when it is wanted. Read first: it may come up meanwhile.
-        let withheld = part.deferred_pages();
+        let withheld = part.withheld_pages();
         let left = (withheld + part.free_pages() + of_spare).checked_sub(order.pages());
         let Some(left) = left else { return false };
         let missing = self.keeps_of_all(mark, part, search).saturating_sub(left);

@@ -216,7 +216,7 @@ impl<P: Platform> Manager<P> {
             return cache.get(order, migrate_type);
         }
         if start.is_none() {
-            match self.vmemmap().grow_inside(home, order.pages()) {
+            match self.grow_inside(home, order, migrate_type) {
                 Growth::Grown => start = from(home, Mark::Low, u32::MAX),
                 // Outside of the cache it can be waited for, and is nearer than another zone.
                 Growth::Busy => return None,

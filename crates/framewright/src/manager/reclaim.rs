@@ -17,6 +17,7 @@ use crate::manager::state::pressure::{Counters, Key, PressureEvents, Reclaim, Sh
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::Order;
+use crate::zone::Zone;
 
 /// How often one request asks the hook, however much that says it freed; Linux gives up after as
 /// many rounds without progress.
@@ -110,7 +111,7 @@ impl<P: Platform> Manager<P> {
     /// Whether nobody else would find more: who may not wait has looked past sections that others
     /// are bringing up.
     fn has_seen_all(&self) -> bool {
-        self.platform.can_wait() || !self.zones().iter().any(|zone| zone.sections().are_left())
+        self.platform.can_wait() || !self.zones().iter().any(Zone::has_withheld)
     }
 
     /// Asks the hook as long as it frees something that does not suffice.

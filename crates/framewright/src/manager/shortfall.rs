@@ -86,7 +86,7 @@ impl<P: Platform> Manager<P> {
     pub fn shortfall(&self, request: &Request) -> Result<Shortfall, AllocateError> {
         let order = request.order()?;
         let search = self.search(request)?;
-        let zones = || self.zonelist(&search).filter(|zone| zone.managed_pages() != 0);
+        let zones = || self.zonelist(&search).filter(|zone| zone.final_managed_pages() != 0);
         let max_address = search.max_address();
         let below = Pfn::containing(max_address);
         let fits = |zone: &&'static Zone| zone.span().start < below;
@@ -102,7 +102,7 @@ impl<P: Platform> Manager<P> {
         let mut kept_back = (0, 0);
         for zone in self.zonelist(&search).filter(|zone| zone.part() == 0) {
             let (mut zone_pages, mut zone_largest) = (0, None);
-            let parts = self.parts(zone.id()).iter().filter(|part| part.managed_pages() != 0);
+            let parts = self.parts(zone.id()).iter().filter(|part| part.final_managed_pages() != 0);
             for part in parts.filter(fits) {
                 if order >= Order::BLOCK {
                     part.give_up_spare(self.platform);
@@ -110,7 +110,7 @@ impl<P: Platform> Manager<P> {
                 let is_allowed = self.allows(mark, part, &search, order);
                 let areas = part.free_areas_below(self.platform, below);
                 let run = largest_run(&areas, request.migrate_type);
-                if is_allowed && (run >= Some(order) || part.deferred_pages() >= order.pages()) {
+                if is_allowed && (run >= Some(order) || part.withheld_pages() >= order.pages()) {
                     return Ok(Shortfall::None);
                 }
                 // What lies above the address is none of what there is; of a whole zone the counter
@@ -123,7 +123,7 @@ impl<P: Platform> Manager<P> {
             enough |= zone_pages >= order.pages();
             largest = largest.max(zone_largest);
             if zone_largest >= Some(order) {
-                let withheld: u64 = self.parts(zone.id()).iter().map(Zone::deferred_pages).sum();
+                let withheld: u64 = self.parts(zone.id()).iter().map(Zone::withheld_pages).sum();
                 let out_of_reach = self.out_of_reach(zone, request.migrate_type);
                 let kept_pages = mark.keeps_of_all(zone, request.zone) + out_of_reach;
                 let kept_pages = kept_pages.saturating_sub(withheld);

@@ -109,6 +109,17 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.sum(Zone::managed_pages)
     }
 
+    /// [`Zone::unaccepted_pages`] of all parts.
+    #[must_use]
+    pub fn unaccepted_pages(&self) -> u64 {
+        self.sum(Zone::unaccepted_pages)
+    }
+
+    /// [`Zone::withheld_pages`] of all parts.
+    pub(crate) fn withheld_pages(&self) -> u64 {
+        self.sum(Zone::withheld_pages)
+    }
+
     /// [`Zone::deferred_pages`] of all parts.
     #[must_use]
     pub fn deferred_pages(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! The memblock allocator itself. See the [module documentation](super).
 
+use super::accept::EarlyAccepted;
 use super::error::{MemblockError, SetName};
 use super::region::{Region, RegionFlags};
 use super::request::{MemblockRequest, NodeChoice, Tables};
@@ -82,6 +83,7 @@ pub struct Memblock<'a, P: Platform> {
     pub(super) movable_node: bool,
     pub(super) tables: Tables,
     pub(super) discarded: bool,
+    pub(super) accepted: EarlyAccepted,
 }
 
 impl<'a, P: Platform> Memblock<'a, P> {
@@ -152,6 +154,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
             movable_node: false,
             tables: Tables::High,
             discarded: false,
+            accepted: EarlyAccepted::default(),
         }
     }
 
@@ -266,7 +269,8 @@ impl<'a, P: Platform> Memblock<'a, P> {
     /// Allocates: the highest fitting bytes (the lowest when [bottom-up](Self::set_bottom_up)),
     /// inside one memory region, reserved with that region's node. Bytes from another node are
     /// second choice, bytes below `min_address` the third; under
-    /// [`movable_node`](Self::set_movable_node) hot-pluggable memory is the last.
+    /// [`movable_node`](Self::set_movable_node) hot-pluggable memory is the last. What it hands out
+    /// is accepted ([`Platform::accept_memory`]); on each node accepted memory is first choice.
     ///
     /// # Errors
     /// [`MemblockError::ZeroSize`], [`MemblockError::BadAlignment`],
@@ -281,8 +285,12 @@ impl<'a, P: Platform> Memblock<'a, P> {
         if !align.is_power_of_two() {
             return Err(MemblockError::BadAlignment { align_bytes: align });
         }
-        let place = self.find(request, align)?;
-        self.reserve_place(&place, request)
+        loop {
+            let place = self.find(request, align)?;
+            if self.secure(place.range())? {
+                return self.reserve_place(&place, request);
+            }
+        }
     }
 
     /// Makes a place that was just found an allocation.
@@ -320,6 +328,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
             window: PhysRange::default(),
             node,
             hot_pluggable: true,
+            unaccepted: false,
             bottom_up: self.bottom_up,
             edges: false,
         };
@@ -329,12 +338,20 @@ impl<'a, P: Platform> Memblock<'a, P> {
             for min_address in [request.min_address, 0] {
                 query.window = PhysRange::new(min_address, max_address);
                 query.node = node;
-                if let Some(place) = query.find(memory, reserved, &[]) {
-                    return Ok(place);
+                // What is accepted first, but a node's own before another's.
+                for &unaccepted in self.unaccepted() {
+                    query.unaccepted = unaccepted;
+                    if let Some(place) = query.find(memory, reserved, &[]) {
+                        return Ok(place);
+                    }
                 }
                 query.node = if fallback { None } else { node };
-                if fallback && let Some(place) = query.find(memory, reserved, &[]) {
-                    return Ok(place);
+                let again = if fallback { self.unaccepted() } else { &[] };
+                for &unaccepted in again {
+                    query.unaccepted = unaccepted;
+                    if let Some(place) = query.find(memory, reserved, &[]) {
+                        return Ok(place);
+                    }
                 }
                 if request.min_address == 0 {
                     break;

@@ -66,10 +66,14 @@ impl<P: Platform> Memblock<'_, P> {
                 ),
                 node: Some(near),
                 hot_pluggable: !self.movable_node,
+                unaccepted: false,
                 bottom_up: self.bottom_up,
                 edges: true,
             };
-            if let Some(place) = query.find(self.memory.regions(), self.reserved.regions(), &[]) {
+            let place = query.find(self.memory.regions(), self.reserved.regions(), &[]);
+            if let Some(place) = place
+                && self.secure(place.range())?
+            {
                 return self.reserve_place(&place, request);
             }
         }

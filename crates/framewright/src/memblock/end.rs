@@ -12,14 +12,14 @@ impl<P: Platform> Memblock<'_, P> {
         self.platform
     }
 
-    /// What [`for_each_free`](Self::for_each_free) and [`discard`](Self::discard) give, in one
+    /// What [`for_each_left`](Self::for_each_left) and [`discard`](Self::discard) give, in one
     /// ascending walk that can be repeated until the latter. The walk reads the arrays, so `sink`
     /// must not write into the frames that it gets. The allocator allocates nothing meanwhile.
     pub(crate) fn for_each_in_the_end(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
         let mut arrays =
             [&self.memory, &self.reserved].map(|set| set.free_storage().whole_frames());
         if arrays.iter().all(|array| array.is_empty()) {
-            return self.for_each_free(sink);
+            return self.for_each_left(sink);
         }
         if arrays[1].start < arrays[0].start {
             arrays.swap(0, 1);
@@ -31,7 +31,7 @@ impl<P: Platform> Memblock<'_, P> {
                 regions.partition_point(|region| region.range.start <= frames.start.address());
             regions[..after].last().and_then(|region| region.node).unwrap_or(NodeId::ZERO)
         };
-        self.for_each_free(&mut |run, node| {
+        self.for_each_left(&mut |run, node| {
             while let Some(array) = arrays.next_if(|array| array.start < run.start) {
                 sink(array, node_of(array));
             }

@@ -63,6 +63,7 @@ impl<P: Platform> Memblock<'_, P> {
             window: PhysRange::new(0, self.platform.direct_limit().min(PHYSICAL_ADDRESS_END)),
             node: None,
             hot_pluggable: true,
+            unaccepted: false,
             bottom_up: self.bottom_up,
             edges: false,
         };

@@ -23,6 +23,21 @@ impl<P: Platform> Memblock<'_, P> {
         }
     }
 
+    /// [`for_each_free`](Self::for_each_free), and of what is unaccepted, where it can be accepted,
+    /// all that is not reserved.
+    #[inline(never)]
+    pub(crate) fn for_each_left(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
+        let can_accept = self.platform.accept_memory().is_some();
+        let window = PhysRange::new(0, PHYSICAL_ADDRESS_END);
+        for run in FreeRuns::new(self.memory.regions(), self.reserved.regions(), window) {
+            let frames = run.range.whole_frames();
+            let is_left = can_accept || !run.flags.contains(RegionFlags::UNACCEPTED);
+            if is_left && !frames.is_empty() {
+                sink(frames, run.node.unwrap_or(NodeId::ZERO));
+            }
+        }
+    }
+
     /// Calls `sink` for the runs of [`for_each_free`](Self::for_each_free), cut into the largest
     /// naturally aligned pieces, as [`largest_pieces`] does.
     pub fn for_each_free_piece(&self, sink: &mut dyn FnMut(Pfn, Order, NodeId)) {

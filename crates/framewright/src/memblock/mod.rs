@@ -19,6 +19,7 @@
 //!
 //! A call that fails leaves both sets exactly as they were.
 
+mod accept;
 mod allocator;
 mod edges;
 mod end;
@@ -33,6 +34,7 @@ mod search;
 mod set;
 mod storage;
 
+pub use accept::EarlyAccepted;
 pub use allocator::{Memblock, MemblockStorage};
 pub use error::{MemblockError, SetName};
 pub use pieces::{LargestPieces, largest_pieces};

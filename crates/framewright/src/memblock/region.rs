@@ -15,7 +15,9 @@ impl RegionFlags {
     /// [`movable_node`](super::Memblock::set_movable_node) it is allocated on request or as a
     /// last resort; it is always handed over.
     pub const HOT_PLUGGABLE: Self = Self(1);
-    /// Memory that must be accepted before its first use: neither allocated nor handed over.
+    /// Memory that must be accepted before its first use: where the platform can
+    /// ([`Platform::accept_memory`](crate::Platform::accept_memory)), what is allocated of it is
+    /// accepted, and the rest handed over as it is; elsewhere it is neither.
     pub const UNACCEPTED: Self = Self(1 << 1);
     /// A reservation whose pages the memory map leaves alone
     /// ([`MemblockRequest::no_init`](super::MemblockRequest::no_init)).
@@ -23,18 +25,30 @@ impl RegionFlags {
     /// A reservation that holds one of the allocator's own arrays.
     pub const KERNEL: Self = Self(1 << 3);
 
+    /// Unaccepted memory that is accepted by now, because what is before it was handed out and may
+    /// be read past its end. It is handed out as other unaccepted memory is: once what is behind it
+    /// is accepted.
+    pub const AHEAD: Self = Self(1 << 4);
+
     /// Every mark with its name in print.
-    const NAMES: [(Self, &'static str); 4] = [
+    const NAMES: [(Self, &'static str); 5] = [
         (Self::HOT_PLUGGABLE, "hot-pluggable"),
         (Self::UNACCEPTED, "unaccepted"),
         (Self::NO_INIT, "no-init"),
         (Self::KERNEL, "kernel"),
+        (Self::AHEAD, "ahead"),
     ];
 
     /// Whether every mark of `other` is among these.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// These without the marks of `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// The marks of both.

@@ -40,6 +40,7 @@ impl Iterator for MemoryRuns<'_> {
             range: region.range.whole_frames(),
             node: region.node.unwrap_or(NodeId::ZERO),
             kind,
+            is_ahead: region.flags.contains(RegionFlags::AHEAD),
         })
     }
 }

@@ -131,6 +131,8 @@ pub(super) struct Query {
     pub node: Option<NodeId>,
     /// Whether memory that may be taken out will do.
     pub hot_pluggable: bool,
+    /// Whether memory that is not accepted will do.
+    pub unaccepted: bool,
     /// The lowest place rather than the highest.
     pub bottom_up: bool,
     /// Only memory that is in no whole free 1 GiB.
@@ -198,7 +200,7 @@ impl Query {
     }
 
     fn allows(&self, run: &Region) -> bool {
-        !run.flags.contains(RegionFlags::UNACCEPTED)
+        (self.unaccepted || !run.flags.contains(RegionFlags::UNACCEPTED))
             && (self.hot_pluggable || !run.flags.contains(RegionFlags::HOT_PLUGGABLE))
             && self.node.is_none_or(|node| run.node == Some(node))
     }

@@ -1,5 +1,5 @@
-//! `hotplug_windows=`, `memhp_default_state=` and `memory_hotplug.*`: memory that is added while the
-//! machine runs.
+//! `hotplug_windows=`, `memhp_default_state=` and `memory_hotplug.*`: memory that is added while
+//! the machine runs.
 
 use super::parse::parse_bool;
 use core::fmt;

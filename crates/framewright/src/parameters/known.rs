@@ -2,6 +2,10 @@
 
 /// Parameters with a short description each, for a program's help.
 pub const KNOWN: &[(&str, &str)] = &[
+    (
+        "accept_memory=POLICY",
+        "when a confidential guest accepts memory: lazy (the default), eager or background",
+    ),
     ("careful=on|SEED", "page_owner, poison, and memory taken from random places"),
     (
         "cma=SIZE",

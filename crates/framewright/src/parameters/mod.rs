@@ -1,6 +1,7 @@
 //! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use,
 //! which is to say so and go on.
 
+mod accept;
 mod hotplug;
 mod hugetlb;
 mod known;
@@ -9,6 +10,7 @@ mod parse;
 mod policy;
 mod reporting;
 
+pub use accept::AcceptPolicy;
 pub use hotplug::{HotplugParameters, OnlinePolicy, OnlineType};
 pub use hugetlb::{HugePageParameters, Requested};
 pub use known::KNOWN;
@@ -45,6 +47,8 @@ pub struct Parameters {
     /// `watermark_scale_factor=N`, in 1/10000 of a zone (Linux: `mm/page_alloc.c`,
     /// `__setup_per_zone_wmarks`).
     pub watermark_scale_factor: u64,
+    /// `accept_memory=`.
+    pub accept: AcceptPolicy,
     /// `memmap_init=`.
     pub policy: Policy,
     /// `page_owner=on`: each page knows who allocated it.
@@ -91,6 +95,7 @@ impl Default for Parameters {
             memory_limit: None,
             min_free_kbytes: None,
             watermark_scale_factor: 10,
+            accept: AcceptPolicy::Lazy,
             policy: Policy::Deferred,
             page_owner: false,
             page_poison: false,
@@ -160,6 +165,10 @@ impl Parameters {
                 Ok(size) => self.memory_limit = Some(size),
             },
             "memmap" => self.add_memmap(value)?,
+            "accept_memory" => {
+                let accept = AcceptPolicy::ALL.into_iter().find(|accept| accept.name() == value);
+                self.accept = accept.ok_or("accept_memory= is lazy, eager or background")?;
+            }
             "memmap_init" => {
                 let policy = Policy::ALL.into_iter().find(|policy| policy.name() == value);
                 self.policy = policy.ok_or("memmap_init= is eager, deferred or on-demand")?;

@@ -82,7 +82,7 @@ impl BlockUse {
             }
             Some(State::Reserved) => Self::Reserved,
             Some(State::Offline) => Self::Offline,
-            Some(State::Unaccepted) => Self::Unaccepted,
+            Some(State::Unaccepted | State::Accepting) => Self::Unaccepted,
             Some(State::Isolated) => Self::Isolated,
             Some(State::Deferred) => Self::Deferred,
             Some(State::Reporting) => Self::Reporting,

@@ -4,8 +4,8 @@
 //! Withheld blocks are heads in the state *deferred*, as large as they come. Whoever has claimed
 //! sections divides the heads that reach over their borders, under the lock; initialises what is
 //! then wholly theirs, outside of all locks; and frees it, under the lock again. What is not
-//! withheld (reserved blocks, blocks with holes) is stepped over: while a section is busy no head
-//! in it moves, because only what is withheld there could merge.
+//! withheld (reserved blocks, blocks with holes, memory that is not accepted) is stepped over. What
+//! is accepted gets its descriptors then, whatever its section is (`unaccepted`).
 //!
 //! Orders of memory: Release, in what is no longer withheld: it was published as free before, for
 //! those who read both without the lock ([`Zone::deferred_pages`] is Acquire). The memory itself is
@@ -27,6 +27,11 @@ impl Zone {
     /// The sections that were withheld at bring-up.
     pub(crate) const fn sections(&self) -> &Sections {
         &self.sections
+    }
+
+    /// Whether anything is withheld: until it is described, or until it is accepted.
+    pub(crate) fn has_withheld(&self) -> bool {
+        self.sections.are_left() || self.unaccepted_pages() != 0
     }
 
     /// What is with a section: frame numbers from `number` times 32768 on. *Done* for one that was
@@ -100,17 +105,25 @@ impl Zone {
         segment: &Segment,
         blocks: Range<u32>,
     ) -> u64 {
+        // A bit for each block that is withheld: what others free beside them may merge meanwhile.
+        let mut withheld = 0_u64;
         {
             let _locked = self.read(platform);
             self.for_each_withheld(&blocks, &mut |index, _| {
-                divide_whole(&self.table, index, blocks.end)
+                let order = divide_whole(&self.table, index, blocks.end)?;
+                let ones = u64::MAX >> (u64::BITS - blocks_of(order));
+                withheld |= ones << (index - blocks.start);
+                Some(order)
             });
         }
         if let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array()) {
-            self.for_each_withheld(&blocks, &mut |index, order| {
-                array.describe(index..index + blocks_of(order), segment.block_of(index).start());
-                Some(order)
-            });
+            while withheld != 0 {
+                let first = withheld.trailing_zeros();
+                let count = (withheld >> first).trailing_ones();
+                let index = blocks.start + first;
+                array.describe(index..index + count, segment.block_of(index).start());
+                withheld &= !((u64::MAX >> (u64::BITS - count)) << first);
+            }
         }
         let mut pages = 0;
         let mut locked = self.lock(platform);

@@ -217,8 +217,8 @@ impl Zone {
         let locked = self.read_coalesced(platform);
         let found =
             locked.buddy.table.heads(range.clone()).find(|found| match found.state.state() {
-                Some(State::Reserved | State::Offline | State::Unaccepted) => true,
-                Some(State::Whole) => found.state.is_nobodys(),
+                Some(State::Reserved | State::Offline) => true,
+                Some(State::Whole | State::Unaccepted) => found.state.is_nobodys(),
                 _ => false,
             })?;
         Some(found.index..found.end().min(range.end))

@@ -25,7 +25,7 @@ use crate::block::table::{BlockEntry, BlockTable, blocks_of};
 use crate::block::{BlockState, MigrateType, State};
 use crate::firmware::MemoryKind;
 use crate::page::{Partial, Partials};
-use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
+use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
@@ -55,6 +55,9 @@ pub(crate) enum InitialUse {
     Free { touching: bool },
     /// Whole blocks that the manager keeps: of the vmemmap, or for pools.
     Allocated,
+    /// To be accepted, and then handed out. What does not fill its block should have been accepted
+    /// before, and is reserved.
+    Unaccepted,
     /// Nobody's.
     Reserved,
 }
@@ -65,6 +68,21 @@ fn edges(range: PfnRange) -> [PfnRange; 2] {
     let head = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
     let tail = (range.end.0 / PAGES_PER_BLOCK * PAGES_PER_BLOCK).max(head);
     [PfnRange::new(range.start.0, head), PfnRange::new(tail, range.end.0)]
+}
+
+/// The largest aligned pieces of a run of blocks up to `most`, ascending: the first block of each.
+fn pieces(blocks: Range<u32>, most: Order) -> impl Iterator<Item = (u32, Order)> {
+    let mut next = blocks.start;
+    core::iter::from_fn(move || {
+        let block = next;
+        let left = blocks.end.checked_sub(block).filter(|&left| left != 0)?;
+        let level =
+            block.trailing_zeros().min(left.ilog2()).min(u32::from(most.get() - BLOCK_ORDER));
+        let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level));
+        let order = order.unwrap_or(Order::BLOCK);
+        next += blocks_of(order);
+        Some((block, order))
+    })
 }
 
 impl Zone {
@@ -105,8 +123,13 @@ impl Zone {
     #[inline(never)]
     pub(crate) fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
         let is_accepted = run.kind != MemoryKind::Unaccepted;
-        let initial_use =
-            if run.stray || !is_accepted { InitialUse::Reserved } else { initial_use };
+        let initial_use = match initial_use {
+            InitialUse::Unaccepted if !run.stray => {
+                return self.initialise_unaccepted(range, run.is_ahead);
+            }
+            _ if run.stray || !is_accepted => InitialUse::Reserved,
+            initial_use => initial_use,
+        };
         let is_managed = initial_use != InitialUse::Reserved;
         let counter = if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages };
         *counter.get_mut() += range.pages();
@@ -124,7 +147,8 @@ impl Zone {
             InitialUse::Allocated => {
                 return self.initialise_blocks(segment, blocks, State::Whole, false);
             }
-            InitialUse::Reserved => {
+            InitialUse::Unaccepted | InitialUse::Reserved => {
+                // Unaccepted memory that is reserved is nobody's to accept.
                 let state = if is_accepted { State::Reserved } else { State::Unaccepted };
                 return self.initialise_blocks(segment, blocks, state, false);
             }
@@ -137,6 +161,31 @@ impl Zone {
             *self.changing.deferred_pages.get_mut() +=
                 u64::from(blocks.end - border) * PAGES_PER_BLOCK;
             self.initialise_blocks(segment, border..blocks.end, State::Deferred, false);
+        }
+    }
+
+    #[inline(never)]
+    fn initialise_unaccepted(&mut self, range: PfnRange, is_ahead: bool) {
+        let Some(segment) = self.segment_of(range) else { return };
+        let [head, tail] = edges(range);
+        for part in [head, tail].into_iter().filter(|part| !part.is_empty()) {
+            *self.reserved_pages.get_mut() += part.pages();
+            self.initialise_part(segment, part, false);
+        }
+        let blocks = BlockNumber::containing(head.end).0..BlockNumber::containing(tail.start).0;
+        *self.managed_pages.get_mut() += u64::from(blocks.end - blocks.start) * PAGES_PER_BLOCK;
+        self.changing.locked.get_mut().buddy.count_new(blocks.end - blocks.start);
+        let mark = if is_ahead { BlockState::AHEAD } else { 0 };
+        for (block, order) in pieces(blocks, if is_ahead { Order::BLOCK } else { Order::MAX }) {
+            let index = segment.index_of(BlockNumber(block));
+            if order < Order::MAX {
+                self.table.make_ready(index, false);
+            }
+            let entry = self.table.cold_entry(index);
+            entry.clear();
+            let word = BlockState::head(State::Unaccepted, order, MigrateType::Movable);
+            entry.set_state(word.with(mark));
+            self.note_unaccepted(index, order);
         }
     }
 
@@ -269,24 +318,18 @@ impl Zone {
         locked.buddy.count_new(blocks.end - blocks.start);
         // Pieces of one range are no buddies of one another.
         let merges = touching || locked.buddy.largest < Order::MAX;
-        let mut block = blocks.start;
-        while block < blocks.end {
-            let level = block
-                .trailing_zeros()
-                .min((blocks.end - block).ilog2())
-                .min(u32::from(MAX_ORDER - BLOCK_ORDER));
-            let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level));
-            let order = order.unwrap_or(Order::BLOCK);
+        for (block, order) in pieces(blocks, Order::MAX) {
             let index = segment.index_of(BlockNumber(block));
-            block += blocks_of(order);
             if order < Order::MAX {
                 self.table.make_ready(index, false);
             }
             let entry = self.table.cold_entry(index);
             entry.clear();
             let word = BlockState::head(state, order, MigrateType::Movable);
-            if state == State::Whole {
-                locked.kept_pages += order.pages();
+            if state == State::Whole || state == State::Unaccepted {
+                if state == State::Whole {
+                    locked.kept_pages += order.pages();
+                }
                 entry.set_state(word.with(BlockState::KEPT));
                 continue;
             }

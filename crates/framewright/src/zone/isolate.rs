@@ -12,6 +12,7 @@
 //! ```
 
 use super::locked::LockedZone;
+use super::unaccepted::is_listed;
 use super::{FreeError, Zone};
 use crate::block::list::Position;
 use crate::block::split::{divide_whole, largest_piece};
@@ -167,8 +168,8 @@ impl Zone {
             let isolated = state.is_isolated();
             match change {
                 // It is brought up first.
-                Change::Isolate if state.is(State::Deferred) => Err(IsolateError::CannotWait),
-                Change::PutBack if state.is(State::Deferred) => Err(IsolateError::NotIsolated(pfn)),
+                Change::Isolate if is_withheld(state) => Err(IsolateError::CannotWait),
+                Change::PutBack if is_withheld(state) => Err(IsolateError::NotIsolated(pfn)),
                 _ if !is_managed(state) && change != Change::Claim => Ok(()),
                 Change::Isolate if isolated => Err(IsolateError::Isolated(pfn)),
                 Change::PutBack if !isolated => Err(IsolateError::NotIsolated(pfn)),
@@ -296,6 +297,11 @@ fn is_managed(state: BlockState) -> bool {
                 | State::Reporting
         )
     )
+}
+
+/// Whether memory comes up once it is wanted.
+fn is_withheld(state: BlockState) -> bool {
+    state.is(State::Deferred) || is_listed(state)
 }
 
 fn is_indivisible(state: BlockState) -> bool {

@@ -14,6 +14,7 @@
 //! Orders of memory: Relaxed: counters are written under the lock, and whoever reads them without
 //! it takes them for what they were at some moment.
 
+use super::unaccepted::Unaccepted;
 use crate::block::MigrateType;
 use crate::block::buddy::{Buddy, GRADES};
 use crate::block::free_index::FreeIndex;
@@ -139,6 +140,8 @@ pub(crate) struct LockedZone {
     pub(super) in_flight: InFlight,
     /// Frames of blocks that the manager keeps for itself.
     pub(super) kept_pages: u64,
+    /// Heads of memory that is not accepted yet.
+    pub(super) unaccepted: Unaccepted,
     /// Blocks that are managed in part.
     pub(super) partials: Partials,
     /// Blocks that are memory in part: which of their frames are.
@@ -164,6 +167,7 @@ impl LockedZone {
         free_index: FreeIndex::EMPTY,
         in_flight: InFlight::EMPTY,
         kept_pages: 0,
+        unaccepted: Unaccepted::NONE,
         partials: Partials::NONE,
         present: &[],
         descriptors: None,

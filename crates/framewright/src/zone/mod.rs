@@ -2,7 +2,8 @@
 //!
 //! A [`Zone`] is what everybody may read, and `LockedZone` what its lock
 //! guards. [`zone_runs`] cuts memory into zones (`runs`), `initialise` and `describe` fill a zone
-//! at bring-up, and `deferred` brings up later what was withheld then.
+//! at bring-up, and `deferred` brings up later what was withheld then, `unaccepted` what has to be
+//! accepted first.
 //!
 //! ```text
 //!          one request     a CPU's cache     blocks of 1 GiB
@@ -56,6 +57,7 @@ mod reserve;
 mod runs;
 mod shuffle;
 mod split;
+mod unaccepted;
 mod unpublish;
 mod verify;
 mod watermark;
@@ -87,9 +89,11 @@ pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned
 pub use reserve::takes_reserve_first;
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use shuffle::Shuffled;
+pub(crate) use unaccepted::{AcceptRun, AcceptWanted, Follower, LastBlock};
 pub use verify::{Counts, Fault, FaultKind};
 pub use watermark::{
-    LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, watermarks,
+    LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, pages_to_accept,
+    watermarks,
 };
 
 use crate::block::BLOCK_ORDERS;
@@ -98,7 +102,7 @@ use crate::block::placement::Placement;
 use crate::block::table::BlockTable;
 use crate::page::{Array, Descriptors};
 use crate::platform::Platform;
-use crate::sync::table_atomic::{AtomicU16, AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{SpinGuard, SpinLock};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 use crate::vmemmap::{DeferredInit, Sections};
@@ -110,6 +114,9 @@ use locked::{COALESCED_AT_ONCE, Counters, LockedZone, ReadGuard, ZoneGuard};
 struct Changing {
     counters: Counters,
     deferred_pages: AtomicU64,
+    unaccepted_pages: AtomicU64,
+    lost_pages: AtomicU64,
+    accepting_runs: AtomicU32,
     locked: SpinLock<LockedZone>,
 }
 
@@ -180,6 +187,9 @@ impl Zone {
             changing: Changing {
                 counters: Counters::new(),
                 deferred_pages: AtomicU64::new(0),
+                unaccepted_pages: AtomicU64::new(0),
+                lost_pages: AtomicU64::new(0),
+                accepting_runs: AtomicU32::new(0),
                 locked: SpinLock::new(LockedZone::EMPTY),
             },
         }
@@ -274,13 +284,13 @@ impl Zone {
     #[must_use]
     pub fn managed_pages(&self) -> u64 {
         // Read first: what is withheld of less cannot be more.
-        let deferred_pages = self.deferred_pages();
-        self.final_managed_pages().saturating_sub(deferred_pages)
+        let withheld_pages = self.withheld_pages();
+        self.final_managed_pages().saturating_sub(withheld_pages)
     }
 
     /// Frames that the allocator will have been given when nothing is withheld any more.
     pub(crate) fn final_managed_pages(&self) -> u64 {
-        self.managed_pages.load(Ordering::Relaxed)
+        self.managed_pages.load(Ordering::Relaxed).saturating_sub(self.lost_pages())
     }
 
     /// Frames that are withheld until their part of the memory map is initialised.
@@ -292,7 +302,7 @@ impl Zone {
     /// Present frames that the allocator was not given, counted on their own (invariant 9).
     #[must_use]
     pub fn reserved_pages(&self) -> u64 {
-        self.reserved_pages.load(Ordering::Relaxed)
+        self.reserved_pages.load(Ordering::Relaxed) + self.lost_pages()
     }
 
     /// Managed frames that hold the descriptors of other pages of their block (the inside form).

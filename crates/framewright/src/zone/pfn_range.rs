@@ -80,7 +80,10 @@ impl Zone {
     /// keeps for the vmemmap can, once that is given back.
     fn ends_of(&self, segment: &Segment, head: u32, state: BlockState) -> Option<(Pfn, Pfn)> {
         let (first, last) = match state.state()? {
-            State::Free | State::Deferred | State::Whole => {
+            State::Free | State::Deferred | State::Whole | State::Accepting => {
+                (0, state.order().max(Order::BLOCK).pages() - 1)
+            }
+            State::Unaccepted if !state.has(BlockState::KEPT) => {
                 (0, state.order().max(Order::BLOCK).pages() - 1)
             }
             State::Split => {

@@ -13,6 +13,9 @@ pub struct ZoneRun {
     pub zone: ZoneId,
     /// A kind that is present.
     pub kind: MemoryKind,
+    /// Unaccepted frames that are accepted by now
+    /// ([`RegionFlags::AHEAD`](crate::memblock::RegionFlags::AHEAD)).
+    pub is_ahead: bool,
     /// The frames lie in a block that belongs to another zone: present here, managed nowhere.
     pub stray: bool,
 }
@@ -115,6 +118,7 @@ impl<I: Iterator<Item = MemoryRun> + Clone> Iterator for ZoneRuns<I> {
             range: PfnRange::new(start.0, end),
             zone,
             kind: current.kind,
+            is_ahead: current.is_ahead,
             stray: owner != zone,
         })
     }

@@ -1,7 +1,8 @@
 //! Recounting a zone from its table.
 
 use super::locked::LockedZone;
-use super::{Zone, ZoneId};
+use super::unaccepted::is_listed;
+use super::{Zone, ZoneId, segment};
 use crate::block::free_heads::FreeHeads;
 use crate::block::free_index::ORDERS;
 use crate::block::list::{ListId, NONE};
@@ -35,6 +36,8 @@ pub struct Counts {
     pub reporting_pages: u64,
     /// Present, and to be given to the allocator once their part of the memory map is initialised.
     pub deferred_pages: u64,
+    /// Present, and to be given to the allocator once they are accepted.
+    pub unaccepted_pages: u64,
 }
 
 impl AddAssign for Counts {
@@ -48,6 +51,7 @@ impl AddAssign for Counts {
         self.isolated_pages += other.isolated_pages;
         self.reporting_pages += other.reporting_pages;
         self.deferred_pages += other.deferred_pages;
+        self.unaccepted_pages += other.unaccepted_pages;
     }
 }
 
@@ -324,9 +328,11 @@ impl Zone {
                     descriptor_pages,
                     reporting_pages,
                     deferred_pages: 0,
+                    unaccepted_pages: 0,
                 };
             }
-            State::Reserved | State::Unaccepted => counts.reserved_pages = pages,
+            _ if is_listed(state) => counts.unaccepted_pages = pages,
+            State::Reserved | State::Unaccepted | State::Accepting => counts.reserved_pages = pages,
             State::Offline => counts = Counts::default(),
             State::Deferred => counts.deferred_pages = pages,
             State::Inner => {}
@@ -448,12 +454,19 @@ impl Zone {
 
     fn verify_counts(&self, locked: &LockedZone, counts: Counts) -> Result<(), Fault> {
         let counted_graded = self.count_graded();
+        let unaccepted_pages = self.verify_unaccepted(locked).map_err(|index| Fault {
+            zone: self.id,
+            pfn: segment::frame(self.segments, index, 0),
+            kind: FaultKind::BadLink,
+        })?;
         let (deferred_merges, counted_merges) = locked.buddy.deferred_pages();
         let pairs = [
             ("present", self.present_pages(), counts.present_pages),
             ("managed", self.managed_pages(), counts.managed_pages),
             ("reserved", self.reserved_pages(), counts.reserved_pages),
             ("deferred", self.deferred_pages(), counts.deferred_pages),
+            ("unaccepted", self.unaccepted_pages(), counts.unaccepted_pages),
+            ("unaccepted (list)", unaccepted_pages, counts.unaccepted_pages),
             ("present", self.present_pages(), self.final_managed_pages() + self.reserved_pages()),
             ("deferred merges", counted_merges, deferred_merges),
             ("free (lists)", locked.free_pages(), counts.free_pages),

@@ -158,7 +158,10 @@ pub fn check(manager: &Fake) {
     assert_eq!(counted, manager.totals());
     assert_eq!(
         counted.present_pages,
-        counted.managed_pages + counted.reserved_pages + counted.deferred_pages
+        counted.managed_pages
+            + counted.reserved_pages
+            + counted.deferred_pages
+            + counted.unaccepted_pages
     );
     manager.platform().assert_quiet();
 }

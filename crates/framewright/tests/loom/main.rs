@@ -12,3 +12,4 @@ mod ownership;
 mod page_tier;
 mod references;
 mod spin;
+mod unaccepted;

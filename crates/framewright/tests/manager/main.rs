@@ -66,6 +66,8 @@ mod shortfall_model;
 mod shuffle;
 mod threads;
 mod tiers;
+mod unaccepted;
+mod unaccepted_model;
 mod vmemmap;
 mod vmemmap_layouts;
 mod zone_parts;

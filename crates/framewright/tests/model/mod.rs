@@ -12,10 +12,13 @@ use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::zone::MigrateType;
-use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request};
+use framewright::{
+    AcceptError, AcceptMemory, BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform, Request,
+};
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::Cell;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering as StdOrdering};
 
 #[cfg(loom)]
 use loom::{sync::Notify, thread};
@@ -79,12 +82,16 @@ pub struct Shape {
     pub below: u64,
     /// All of it lies 1 GiB higher, and those blocks are a part of the same zone.
     pub divided: bool,
+    /// So many of the blocks, the first ones, have to be accepted.
+    pub unaccepted: u64,
+    /// This one of them cannot be.
+    pub failing: Option<u64>,
 }
 
 impl Shape {
     /// One zone.
     pub const fn new(blocks: u64, cpus: u32) -> Self {
-        Self { blocks, cpus, below: 0, divided: false }
+        Self { blocks, cpus, below: 0, divided: false, unaccepted: 0, failing: None }
     }
 
     /// Where the blocks begin.
@@ -124,6 +131,8 @@ impl Memory {
 pub struct Machine {
     memory: Memory,
     shape: Shape,
+    /// Frames that were asked for, by block.
+    asked: [AtomicU64; 8],
     /// A waiting CPU sleeps until some other has let something go: two that only yield to one
     /// another would do so for ever.
     #[cfg(loom)]
@@ -133,14 +142,16 @@ pub struct Machine {
 impl Machine {
     #[cfg(loom)]
     fn new(memory: Memory, shape: Shape) -> Self {
-        // Of two CPUs one never waits, so yielding will do.
-        let bells = if shape.cpus > 2 { shape.cpus } else { 0 };
-        Self { memory, shape, bells: (0..bells).map(|_| Notify::new()).collect() }
+        // Of two CPUs one never waits, so yielding will do, unless it looks far each time.
+        let is_long = shape.cpus > 2 || shape.unaccepted != 0;
+        let bells = if is_long { shape.cpus } else { 0 };
+        let bells = (0..bells).map(|_| Notify::new()).collect();
+        Self { memory, shape, asked: [const { AtomicU64::new(0) }; 8], bells }
     }
 
     #[cfg(shuttle)]
     fn new(memory: Memory, shape: Shape) -> Self {
-        Self { memory, shape }
+        Self { memory, shape, asked: [const { AtomicU64::new(0) }; 8] }
     }
 
     #[cfg(loom)]
@@ -201,6 +212,10 @@ unsafe impl Platform for Machine {
         self.shape.cpus
     }
 
+    fn accept_memory(&self) -> Option<&dyn AcceptMemory> {
+        (self.shape.unaccepted != 0).then_some(self)
+    }
+
     fn can_wait(&self) -> bool {
         IRQ_DEPTH.with(Cell::get) == 0
     }
@@ -220,6 +235,31 @@ unsafe impl Platform for Machine {
     }
 }
 
+// SAFETY: the memory is memory all the time.
+unsafe impl AcceptMemory for Machine {
+    fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
+        assert_eq!(IRQ_DEPTH.with(Cell::get), 0, "{range:?} is accepted with a lock held");
+        let first = (range.start.0 - START) / 512;
+        assert!(range.start.0.is_multiple_of(512) && range.end.0.is_multiple_of(512));
+        for block in first..first + range.pages() / 512 {
+            assert!(block < self.shape.unaccepted, "block {block} needs no accepting");
+            let index = usize::try_from(block).expect("few blocks");
+            let before = self.asked[index].fetch_add(1, StdOrdering::Relaxed);
+            assert_eq!(before, 0, "block {block} is accepted a second time");
+            if self.shape.failing == Some(block) {
+                return Err(AcceptError { accepted_pages: (block - first) * 512 });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is free, or will be when it is accepted.
+fn free_pages(model: &Model) -> u64 {
+    let totals = model.totals();
+    totals.free_pages + totals.unaccepted_pages
+}
+
 /// Brings the machine up, runs `body` on CPU 0, takes what it still holds, and accounts for every
 /// page.
 pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Vec<PfnRange>) {
@@ -235,8 +275,10 @@ pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Ve
     let held = body(model);
     assert_disjoint(&held);
     let held_pages: u64 = held.iter().map(|range| range.pages()).sum();
+    let lost = model.acceptance().lost_pages();
+    let free = free - lost;
     assert_eq!(
-        model.totals().free_pages + model.caches().pages() + held_pages,
+        free_pages(model) + model.caches().pages() + held_pages,
         free,
         "pages are lost or there twice"
     );
@@ -263,6 +305,8 @@ fn bring_up(platform: &'static Machine) -> Box<Model> {
     builder
         .add(start << 12, (platform.shape.end() - start) << 12, MemoryKind::Conventional)
         .expect("a map");
+    let unaccepted = platform.shape.unaccepted * 512;
+    builder.add(START << 12, unaccepted << 12, MemoryKind::Unaccepted).expect("a map");
     let map = builder.finish().expect("a map");
     let mut claims = [MemoryAffinity::EMPTY; 2];
     let mut topology = Topology::new(&mut claims);
@@ -292,7 +336,7 @@ fn set_aside(model: &Model) -> u64 {
     let end = shape.border() + shape.blocks * 512;
     let mut left = [Pfn(0); 64];
     let managed = end - shape.start();
-    let spare = model.totals().free_pages - managed;
+    let spare = free_pages(model) - managed;
     let spare = usize::try_from(spare).expect("the tables fit behind the blocks");
     // The fullest block is used first, which is this: in the part that the last CPU asks first.
     CPU.with(|cpu| cpu.set(shape.cpus - 1));
@@ -305,7 +349,8 @@ fn set_aside(model: &Model) -> u64 {
 fn settle(model: &Model, free: u64) {
     model.drain().expect("only good frames are cached");
     let counts = model.verify().unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!((counts, counts.free_pages, model.caches().pages()), (model.totals(), free, 0));
+    assert_eq!((counts, model.caches().pages()), (model.totals(), 0));
+    assert_eq!(free_pages(model), free);
 }
 
 pub fn assert_disjoint(ranges: &[PfnRange]) {

@@ -16,8 +16,8 @@ use core::fmt;
 
 const LARGEST_BLOCK_BYTES: u64 = 2 << 30;
 
-/// How large a memory block is for memory that ends at `end_bytes`; `is_virtual` is what is known of
-/// the machine, and `most_bytes` what somebody advised.
+/// How large a memory block is for memory that ends at `end_bytes`; `is_virtual` is what is known
+/// of the machine, and `most_bytes` what somebody advised.
 #[must_use]
 pub fn memory_block_bytes(end_bytes: u64, is_virtual: bool, most_bytes: Option<u64>) -> u64 {
     if end_bytes < 64 << 30 {

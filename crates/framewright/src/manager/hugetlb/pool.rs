@@ -76,7 +76,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
     pub(in crate::manager) fn nodes_with_memory(self, nodes: NodeMask) -> NodeMask {
         let mut found = NodeMask::EMPTY;
         for zone in self.manager.zones() {
-            if zone.managed_pages() != 0 && nodes.contains(zone.id().node) {
+            if zone.final_managed_pages() != 0 && nodes.contains(zone.id().node) {
                 found = found.with(zone.id().node);
             }
         }

@@ -356,7 +356,7 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     pub(super) fn managed_on(&self, node: NodeId) -> u64 {
-        self.manager.hugetlb().node_zones(node).map(|(_, zone)| zone.managed_pages()).sum()
+        self.manager.hugetlb().node_zones(node).map(|(_, zone)| zone.final_managed_pages()).sum()
     }
 
     /// Calls `part` until all shares are done, by several threads where that pays.

@@ -5,6 +5,7 @@
 
 use crate::block::{Chain, MigrateType, PageList};
 use crate::hugetlb::Taken;
+use crate::manager::accept::Growing;
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
@@ -152,10 +153,14 @@ impl<P: Platform> Pool<'_, P> {
                         &mut note,
                     );
                     if list.pages() == 0
-                        && !self.manager.vmemmap().grow(
+                        && !self.manager.grow(
                             zone,
-                            left.saturating_mul(size.frames()),
-                            Pfn(u64::MAX),
+                            &Growing {
+                                pages: left.saturating_mul(size.frames()),
+                                least: size.order(),
+                                max: Pfn(u64::MAX),
+                                migrate_type: search.migrate_type(),
+                            },
                         )
                     {
                         break;
@@ -178,7 +183,8 @@ impl<P: Platform> Pool<'_, P> {
         if !size.is_gigantic() || !self.manager.pools.at_boot.load(Ordering::Relaxed) {
             return None;
         }
-        let free: u64 = self.manager.zones().iter().map(Zone::free_pages).sum();
+        let has = |zone: &Zone| zone.free_pages() + zone.unaccepted_pages();
+        let free: u64 = self.manager.zones().iter().map(has).sum();
         let keeps = |zone: &Zone| {
             let parts = self.manager.parts(zone.id()).iter();
             let withheld: u64 = parts.map(Zone::deferred_pages).sum();

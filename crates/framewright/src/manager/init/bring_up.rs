@@ -18,6 +18,7 @@ use crate::manager::init::vmemmap::{
 };
 use crate::manager::init::zones::initialise_zones;
 use crate::manager::reporting::Reporting;
+use crate::manager::state::accept::{AcceptEvents, AcceptState};
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::hotplug::{HotplugSettings, HotplugState, MOST_GROUPS};
 use crate::manager::state::isolations::Isolations;
@@ -30,7 +31,7 @@ use crate::manager::state::{BringUpTimes, Manager};
 use crate::manager::tier::DRAM_TIER;
 use crate::memblock::Memblock;
 use crate::page::Descriptors;
-use crate::parameters::Policy;
+use crate::parameters::{AcceptPolicy, Policy};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Readers, SpinLock};
@@ -39,6 +40,7 @@ use crate::vmemmap::{ArrayMemory, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
 use crate::zone::{Segment, Zone};
+use framewright_jobs::NoHelpers;
 
 impl<P: Platform> Manager<P> {
     /// Brings all memory up that `early` knows, and ends it.
@@ -111,6 +113,7 @@ impl<P: Platform> Manager<P> {
             zone.shuffle_at_boot(platform);
         }
         give_caches_homes(&mut frame, platform);
+        let early_accepted = AcceptEvents::of_early(&early.accepted());
         let Frame { slots, nodes, directory, caches, pools, .. } = frame;
         let Frame { zones, mut zone_list, window_segments, window_tables, .. } = frame;
         let without_vmemmap = pools.boot_pages.blocks();
@@ -163,12 +166,17 @@ impl<P: Platform> Manager<P> {
                 input.parameters,
                 started_ns,
             ),
+            accept: AcceptState::new(input.parameters.accept, &early_accepted),
             section_locks: SectionLocks::new(),
             shuffle_seed,
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         };
         manager.sole = same.and_then(|zone| manager.zones().get(zone));
+        manager.accept_borders();
+        if input.parameters.accept == AcceptPolicy::Eager && platform.cpus() == 1 {
+            manager.acceptance().accept_all(&NoHelpers);
+        }
         if manager.prove_first_allocation() {
             manager.times.first_alloc_ns = since();
         }
@@ -245,6 +253,7 @@ fn prepare<P: Platform>(
     if input.parameters.movable_node {
         early.set_movable_node(true);
     }
+    early.accept_edges();
     place_tables(early, input.parameters);
     let started_ns = input.started_ns.or_else(|| platform.now_ns());
     let cpus = cpus_by_node(platform);
@@ -381,7 +390,7 @@ fn border(segments: &[Segment], otherwise: Pfn) -> Pfn {
 fn any_free<P: Platform>(early: &Memblock<'_, P>, inside: bool) -> bool {
     let least = if inside { VMEMMAP_PAGES_PER_BLOCK + 1 } else { 1 };
     let mut found = false;
-    early.for_each_free(&mut |range, _| {
+    early.for_each_left(&mut |range, _| {
         let border = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
         found |= (border - range.start.0).max((range.end.0 - border).min(PAGES_PER_BLOCK)) >= least;
     });

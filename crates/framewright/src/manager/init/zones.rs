@@ -1,6 +1,7 @@
 //! Brings every frame of memory to its zone: one pass over what is reserved or allocated, then one
 //! over what is free.
 
+use crate::firmware::MemoryKind;
 use crate::manager::init::frame::Frame;
 use crate::manager::init::node_clock::{NodeClock, Work};
 use crate::manager::state::ZoneSlots;
@@ -102,7 +103,9 @@ impl Initialiser<'_> {
         while let Some(run) = self.run {
             let piece = free.intersection(run.range);
             if !piece.is_empty() {
-                if self.takes_free {
+                if self.takes_free && run.kind == MemoryKind::Unaccepted {
+                    self.initialise(&run, piece, InitialUse::Unaccepted);
+                } else if self.takes_free {
                     let touching = self.free_end == (run.zone, piece.start);
                     self.free_end = (run.zone, piece.end);
                     self.initialise(&run, piece, InitialUse::Free { touching });

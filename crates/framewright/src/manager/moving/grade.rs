@@ -76,7 +76,20 @@ impl<P: Platform> Manager<P> {
             for segment in zone.segments() {
                 let end = segment.end();
                 let first = BlockNumber(segment.start.0.max(first_block_from(start).0));
-                pages += self.grade_blocks(BlockRange { start: first.min(end), end });
+                let mut rest = BlockRange { start: first.min(end), end };
+                // What is not accepted needs no isolation, which would accept it.
+                while let Some(found) = zone.unaccepted_in(
+                    self.platform,
+                    segment.index_of(rest.start)..segment.index_of(rest.end),
+                ) {
+                    let after = segment.block_of(found.end);
+                    let before = BlockRange { end: segment.block_of(found.start), ..rest };
+                    pages += self.grade_blocks(before);
+                    let to = Grade::MovableOnly.migrate_type();
+                    pages += zone.grade_unaccepted(self.platform, found, to);
+                    rest.start = after;
+                }
+                pages += self.grade_blocks(rest);
             }
         }
         pages

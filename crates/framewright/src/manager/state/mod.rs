@@ -2,6 +2,7 @@
 //!
 //! Orders of memory: Relaxed: a count that is only told.
 
+pub(crate) mod accept;
 pub(crate) mod areas;
 pub(crate) mod debug;
 pub(crate) mod fallback;
@@ -17,6 +18,7 @@ pub(crate) mod vmemmap;
 use crate::block::{BlockEntry, BlockState};
 use crate::manager::init::seed::ShuffleSeed;
 use crate::manager::reporting::Reporting;
+use crate::manager::state::accept::AcceptState;
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::fallback::Fallback;
 use crate::manager::state::hotplug::HotplugState;
@@ -106,6 +108,7 @@ pub struct Manager<P: Platform> {
     pub(crate) settings: Settings,
     pub(crate) reporting: Reporting,
     pub(crate) vmemmap: VmemmapState,
+    pub(crate) accept: AcceptState,
     pub(crate) section_locks: SectionLocks,
     pub(crate) pools: Pools,
     pub(crate) shuffle_seed: Option<ShuffleSeed>,
@@ -188,6 +191,7 @@ impl<P: Platform> Manager<P> {
                 (zone.descriptor_pages(), zone.isolated_pages());
             let reporting_pages = zone.reporting_pages();
             let deferred_pages = zone.deferred_pages();
+            let unaccepted_pages = zone.unaccepted_pages();
             totals += Counts {
                 present_pages: zone.present_pages(),
                 managed_pages,
@@ -200,6 +204,7 @@ impl<P: Platform> Manager<P> {
                 isolated_pages,
                 reporting_pages,
                 deferred_pages,
+                unaccepted_pages,
             };
         }
         totals

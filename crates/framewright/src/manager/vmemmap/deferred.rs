@@ -6,7 +6,7 @@
 
 use crate::manager::facets::Vmemmap;
 use crate::manager::state::vmemmap::DeferredNode;
-use crate::parameters::Policy;
+use crate::parameters::{AcceptPolicy, Policy};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, PAGE_SIZE, Pfn, PfnRange};
@@ -71,7 +71,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// at most as many threads as `memmap_init_threads=` and [`Platform::init_threads`] allow. The
     /// thread whose node is done helps nodes that are not, unless `memmap_init_threads=` was given:
     /// memory is up when the slowest node is. Requests go on meanwhile and bring up what they lack.
-    /// Returns when nothing is withheld any more, so it may wait for other CPUs: call it where
+    /// With `accept_memory=eager` all memory is accepted then
+    /// ([`accept_all`](super::super::Acceptance::accept_all)). Returns when nothing is withheld any more, so it may wait for other CPUs: call it where
     /// [`Platform::can_wait`] says so, once `helpers` can come. Later calls find nothing to do.
     pub fn initialise_deferred<H: Helpers + ?Sized>(self, helpers: &H) {
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
@@ -108,6 +109,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
             self.wait_for_sections(zone);
         }
         self.manager.pressure.epoch.note_free();
+        if self.manager.accept.policy == AcceptPolicy::Eager {
+            self.manager.acceptance().accept_all(helpers);
+        }
         self.note_all_memory();
     }
 

@@ -18,13 +18,17 @@ pub(super) fn meminfo<P: Platform>(
 ) -> Result<(), FileError> {
     let totals = manager.totals();
     let kept: u64 = manager.views().map(kept_pages).sum();
-    let available = (totals.free_pages + manager.caches().pages()).saturating_sub(kept);
+    // Unaccepted memory is as good as free, as in Linux.
+    let unaccepted = totals.unaccepted_pages;
+    let free = totals.free_pages + unaccepted;
+    let available = (free + manager.caches().pages()).saturating_sub(kept);
     let mut line = |name, pages: u64| write_kib(out, format_args!(""), name, pages * KIB_PER_PAGE);
-    line("MemTotal", totals.managed_pages)?;
-    line("MemFree", totals.free_pages)?;
+    line("MemTotal", totals.managed_pages + unaccepted)?;
+    line("MemFree", free)?;
     line("MemAvailable", available)?;
     line("CmaTotal", manager.views().map(cma_pages).sum())?;
     line("CmaFree", manager.views().map(|zone| zone.free_pages_of(Grade::Removable)).sum())?;
+    line("Unaccepted", unaccepted)?;
     line("PcpFree", manager.caches().pages())?;
     line("Isolated", totals.isolated_pages)?;
     line("MemMap", totals.descriptor_pages)?;
@@ -42,7 +46,10 @@ fn cma_pages<P: Platform>(zone: ZoneView<'_, P>) -> u64 {
 /// largest reserve.
 fn kept_pages<P: Platform>(zone: ZoneView<'_, P>) -> u64 {
     let reserve = zone.lowmem_reserve().into_iter().max().unwrap_or(0);
-    zone.watermarks().high_pages.saturating_add(reserve).min(zone.managed_pages())
+    zone.watermarks()
+        .high_pages
+        .saturating_add(reserve)
+        .min(zone.managed_pages() + zone.unaccepted_pages())
 }
 
 /// One node's.
@@ -55,12 +62,15 @@ pub(super) fn of_node<P: Platform>(
     let sum = |of: fn(&ZoneView<'static, P>) -> u64| {
         zones_of(manager, id).map(|zone| of(&zone)).sum::<u64>()
     };
-    let (managed, free) = (sum(ZoneView::managed_pages), sum(ZoneView::free_pages));
+    let unaccepted = sum(ZoneView::unaccepted_pages);
+    let managed = sum(ZoneView::managed_pages) + unaccepted;
+    let free = sum(ZoneView::free_pages) + unaccepted;
     let mut line =
         |name, pages: u64| write_kib(out, format_args!("Node {id} "), name, pages * KIB_PER_PAGE);
     line("MemTotal", managed)?;
     line("MemFree", free)?;
     line("MemUsed", managed.saturating_sub(free))?;
+    line("Unaccepted", unaccepted)?;
     line("Isolated", sum(ZoneView::isolated_pages))?;
     line("MemMap", sum(ZoneView::descriptor_pages))
 }

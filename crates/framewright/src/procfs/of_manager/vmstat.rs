@@ -36,6 +36,9 @@ const ARRAY_PAGES: &str = "nr_memmap_boot_pages";
 /// Pages that are withheld until their part of the memory map is initialised.
 pub(super) const DEFERRED_PAGES: &str = "nr_deferred_pages";
 
+/// Pages that come up once they are accepted; they are among [`FREE_PAGES`].
+pub(super) const UNACCEPTED_PAGES: &str = "nr_unaccepted";
+
 /// Everything.
 pub(super) fn vmstat<P: Platform>(
     manager: &Manager<P>,
@@ -52,6 +55,12 @@ pub(super) fn vmstat<P: Platform>(
     line("allocstall_dma32", dma32)?;
     line("allocstall_normal", normal)?;
     line("alloc_fail", pressure.failures)?;
+    let accept = manager.acceptance().events();
+    line("accept_calls", accept.calls)?;
+    line("accept_pages", accept.accepted_pages)?;
+    line("accept_demand_pages", accept.demand_pages)?;
+    line("accept_fail", accept.failures)?;
+    line("accept_lost_pages", manager.acceptance().lost_pages())?;
     line("reclaim_hook_calls", pressure.reclaim_calls)?;
     line("reclaim_hook_pages", pressure.reclaim_pages)?;
     line("pcp_drain", pressure.drains)?;
@@ -153,11 +162,13 @@ fn pages<P: Platform>(
     zones: impl Iterator<Item = ZoneView<'static, P>> + Clone,
     line: &mut Line<'_>,
 ) -> Result<(), FileError> {
-    let sum = |of: fn(&ZoneView<'static, P>) -> u64| zones.clone().map(|zone| of(&zone)).sum();
-    line(FREE_PAGES, sum(ZoneView::free_pages))?;
+    let sum =
+        |of: fn(&ZoneView<'static, P>) -> u64| zones.clone().map(|zone| of(&zone)).sum::<u64>();
+    line(FREE_PAGES, sum(ZoneView::free_pages) + sum(ZoneView::unaccepted_pages))?;
     line(FREE_BLOCK_PAGES, sum(ZoneView::free_block_pages))?;
     line(ISOLATED_PAGES, sum(ZoneView::isolated_pages))?;
     line(FREE_CMA_PAGES, sum(|zone| zone.free_pages_of(Grade::Removable)))?;
+    line(UNACCEPTED_PAGES, sum(ZoneView::unaccepted_pages))?;
     line(DEFERRED_PAGES, sum(ZoneView::deferred_pages))?;
     line(MAP_PAGES, sum(ZoneView::descriptor_pages))?;
     line(TABLE_PAGES, sum(|zone| zone.table_bytes() / PAGE_SIZE))?;

@@ -17,6 +17,7 @@ struct Pages {
     free: u64,
     free_blocks: u64,
     isolated: u64,
+    unaccepted: u64,
     marks: Watermarks,
     span: PfnRange,
     present: u64,
@@ -43,13 +44,16 @@ impl Pages {
             movable.managed += kept.managed_pages;
         }
         Self {
-            free: zone.free_pages().saturating_sub(kept_free),
+            // Unaccepted memory is as good as free, as in Linux.
+            free: (zone.free_pages() + zone.unaccepted_pages()).saturating_sub(kept_free),
             free_blocks: zone.free_block_pages().saturating_sub(kept_blocks),
             isolated: zone.isolated_pages(),
+            unaccepted: zone.unaccepted_pages(),
             marks: zone.watermarks(),
             span: zone.span(),
             present: zone.present_pages().saturating_sub(kept.present_pages),
-            managed: zone.managed_pages().saturating_sub(kept.managed_pages),
+            managed: (zone.managed_pages() + zone.unaccepted_pages())
+                .saturating_sub(kept.managed_pages),
             cma: zone.graded_memory(Grade::Removable).managed_pages,
             free_cma: zone.free_pages_of(Grade::Removable),
             protection: zone.lowmem_reserve(),
@@ -135,6 +139,7 @@ fn free(counts: &Pages, out: &mut dyn Write) -> Result<(), FileError> {
         (vmstat::FREE_BLOCK_PAGES, counts.free_blocks),
         (vmstat::ISOLATED_PAGES, counts.isolated),
         (vmstat::FREE_CMA_PAGES, counts.free_cma),
+        (vmstat::UNACCEPTED_PAGES, counts.unaccepted),
     ] {
         write!(out, "\n      {name:<12} {pages}")?;
     }

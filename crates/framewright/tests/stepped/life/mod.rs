@@ -150,7 +150,10 @@ impl Life {
         assert_eq!(counted, self.manager.totals());
         assert_eq!(
             counted.present_pages,
-            counted.managed_pages + counted.reserved_pages + counted.deferred_pages
+            counted.managed_pages
+                + counted.reserved_pages
+                + counted.deferred_pages
+                + counted.unaccepted_pages
         );
         self.manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
         self.manager.platform().inner().assert_quiet();

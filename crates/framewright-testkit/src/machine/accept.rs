@@ -1,0 +1,193 @@
+//! [`FakeAccept`]: memory that has to be accepted before it is touched.
+
+use super::fake::FakeMachine;
+use super::memory::Memory;
+use framewright::firmware::MemoryKind;
+use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use framewright::{AcceptError, AcceptMemory};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// The memory of a [`FakeMachine`] that firmware left unaccepted. Until it is accepted a touch
+/// faults, because it is mapped without any right. Everything that a guest would die of panics:
+/// accepting a frame twice, or one that was accepted from the start.
+pub struct FakeAccept {
+    memory: Arc<Memory>,
+    cpus: Arc<super::cpu::CpuSet>,
+    unaccepted: Vec<PhysRange>,
+    reads_past_pages: AtomicBool,
+    delay_ns: AtomicU64,
+    meeting: OnceLock<(Barrier, AtomicUsize)>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// One bit for each frame.
+    asked: Vec<u64>,
+    accepted: Vec<u64>,
+    accepted_pages: u64,
+    failing: BTreeSet<Pfn>,
+    calls: Vec<PfnRange>,
+}
+
+fn place(pfn: Pfn) -> (usize, u64) {
+    (usize::try_from(pfn.0 / 64).expect("frames of a test"), 1 << (pfn.0 % 64))
+}
+
+fn has(bits: &[u64], pfn: Pfn) -> bool {
+    let (word, bit) = place(pfn);
+    bits.get(word).is_some_and(|word| word & bit != 0)
+}
+
+/// The words of a run of frames, each with the bits of its frames.
+fn words(run: PfnRange) -> impl Iterator<Item = (usize, u64)> {
+    let mut start = run.start.0;
+    std::iter::from_fn(move || {
+        let end = run.end.0.min((start / 64 + 1) * 64);
+        let count = u32::try_from(end.checked_sub(start).filter(|&count| count != 0)?).ok()?;
+        let word = usize::try_from(start / 64).ok()?;
+        let bits = (u64::MAX >> (64 - count)) << (start % 64);
+        start = end;
+        Some((word, bits))
+    })
+}
+
+/// Sets the bits of a run; whether none of them was set.
+fn set(bits: &mut Vec<u64>, run: PfnRange) -> bool {
+    let last = usize::try_from(run.end.0 / 64).expect("frames of a test");
+    if bits.len() <= last {
+        bits.resize(last + 1, 0);
+    }
+    let mut new = true;
+    for (word, mask) in words(run) {
+        new &= bits[word] & mask == 0;
+        bits[word] |= mask;
+    }
+    new
+}
+
+impl FakeAccept {
+    pub(super) fn new(machine: &FakeMachine) -> Self {
+        let ranges = machine.map.ranges().iter();
+        let unaccepted: Vec<PhysRange> = ranges
+            .filter(|entry| entry.kind == MemoryKind::Unaccepted)
+            .map(|entry| entry.range)
+            .collect();
+        unaccepted.iter().for_each(|&range| machine.memory.close(range));
+        Self {
+            memory: Arc::clone(&machine.memory),
+            cpus: Arc::clone(&machine.cpus),
+            unaccepted,
+            reads_past_pages: AtomicBool::new(true),
+            delay_ns: AtomicU64::new(0),
+            meeting: OnceLock::new(),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says whether pages may be read past their end; at first they may.
+    pub fn set_reads_past_pages(&self, reads: bool) {
+        self.reads_past_pages.store(reads, Ordering::Relaxed);
+    }
+
+    /// Accepting takes so long for each 2 MiB. The caller sleeps meanwhile.
+    pub fn set_delay(&self, of_a_block: Duration) {
+        let ns = u64::try_from(of_a_block.as_nanos()).unwrap_or(u64::MAX);
+        self.delay_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// The next `callers` calls return when all of them have come: they are of as many CPUs.
+    ///
+    /// # Panics
+    /// When it was called before.
+    pub fn meet(&self, callers: usize) {
+        let meeting = (Barrier::new(callers), AtomicUsize::new(callers));
+        assert!(self.meeting.set(meeting).is_ok(), "one meeting");
+    }
+
+    /// This frame cannot be accepted.
+    pub fn fail_at(&self, pfn: Pfn) {
+        self.state().failing.insert(pfn);
+    }
+
+    /// Ends [`fail_at`](Self::fail_at) for all frames.
+    pub fn fail_no_more(&self) {
+        self.state().failing.clear();
+    }
+
+    /// Whether a frame may be touched.
+    #[must_use]
+    pub fn is_accepted(&self, pfn: Pfn) -> bool {
+        !self.is_unaccepted_at_first(pfn) || has(&self.state().accepted, pfn)
+    }
+
+    /// How many frames were accepted.
+    #[must_use]
+    pub fn accepted_pages(&self) -> u64 {
+        self.state().accepted_pages
+    }
+
+    /// What was asked for, in order.
+    #[must_use]
+    pub fn calls(&self) -> Vec<PfnRange> {
+        self.state().calls.clone()
+    }
+
+    /// Forgets what was asked for.
+    pub fn forget_calls(&self) {
+        self.state().calls.clear();
+    }
+
+    fn is_unaccepted_at_first(&self, pfn: Pfn) -> bool {
+        let address = pfn.address();
+        self.unaccepted.iter().any(|range| range.start <= address && address < range.end)
+    }
+}
+
+// SAFETY: what is accepted becomes readable and writable, and nobody closes it again.
+unsafe impl AcceptMemory for FakeAccept {
+    fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
+        assert!(!range.is_empty(), "nothing is to be accepted");
+        assert!(self.cpus.irq_depth() <= 1, "{range:?} is accepted with a lock held");
+        let mut state = self.state();
+        state.calls.push(range);
+        let all = PhysRange::new(range.start.address(), range.end.address());
+        let inside = |part: &PhysRange| part.intersection(all) == all;
+        assert!(self.unaccepted.iter().any(inside), "{range:?} needs no accepting");
+        let end = state.failing.range(range.start..range.end).next().copied().unwrap_or(range.end);
+        // The one that fails was asked for, too.
+        let asked = PfnRange { end: Pfn(range.end.0.min(end.0 + 1)), ..range };
+        assert!(set(&mut state.asked, asked), "{range:?} is accepted a second time");
+        // What comes after a frame that failed was not tried, and may be asked for again.
+        drop(state);
+        let good = PfnRange { end, ..range };
+        if let Some((barrier, left)) = self.meeting.get() {
+            let less = |left: usize| left.checked_sub(1);
+            if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+                barrier.wait();
+            }
+        }
+        let delay = self.delay_ns.load(Ordering::Relaxed);
+        if delay != 0 {
+            let ns = delay.saturating_mul(good.pages()) / PAGES_PER_BLOCK;
+            std::thread::sleep(Duration::from_nanos(ns));
+        }
+        let bytes = PhysRange::new(good.start.0 * PAGE_SIZE, good.end.0 * PAGE_SIZE);
+        self.memory.reopen(bytes);
+        let mut state = self.state();
+        set(&mut state.accepted, good);
+        state.accepted_pages += good.pages();
+        if end == range.end { Ok(()) } else { Err(AcceptError { accepted_pages: good.pages() }) }
+    }
+
+    fn reads_past_pages(&self) -> bool {
+        self.reads_past_pages.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,207 @@
+//! The configuration table of EFI that says which memory a confidential guest has not accepted yet.
+//!
+//! A boot loader makes it for the first kernel; it stays reserved, so that the kernel after this
+//! one finds it too: whoever accepts memory clears its bits ([`UnacceptedTable::clear`]).
+//!
+//! ```text
+//!   0  version, 1     8  address of the first unit     24  one bit for each unit, the lowest first:
+//!   4  bytes a unit  16  bytes of bits                     set when it is not accepted
+//! ```
+//!
+//! What is outside of the units that it has is accepted.
+
+use super::map::{MapBuilder, MapError};
+use crate::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+use core::fmt;
+use core::ops::Range;
+
+/// The table's GUID, d5d1de3c-105c-44f9-9ea9-bcef98120031, as it stands in memory.
+pub const UNACCEPTED_TABLE_GUID: [u8; 16] = [
+    0x3c, 0xde, 0xd1, 0xd5, 0x5c, 0x10, 0xf9, 0x44, 0x9e, 0xa9, 0xbc, 0xef, 0x98, 0x12, 0x00, 0x31,
+];
+
+/// Bytes before the bits.
+const HEADER: usize = 24;
+const VERSION: u32 = 1;
+
+/// Why a table was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnacceptedTableError {
+    /// So many bytes are less than the table says that it has, or than its first part.
+    Short {
+        /// As given.
+        bytes: u64,
+        /// As it should have.
+        needed_bytes: u64,
+    },
+    /// It is of another version.
+    Version(u32),
+    /// The unit is no power of two, or less than a page.
+    Unit(u32),
+    /// The first unit does not begin at a multiple of its size.
+    Base(u64),
+    /// Its units reach beyond the highest physical address.
+    BeyondAddressSpace {
+        /// Where the first begins.
+        base: u64,
+        /// How many bytes of bits there are.
+        bitmap_bytes: u64,
+    },
+}
+
+impl fmt::Display for UnacceptedTableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("table of unaccepted memory: ")?;
+        match self {
+            Self::Short { bytes, needed_bytes } => {
+                write!(f, "{bytes} bytes were given and it has {needed_bytes}")
+            }
+            Self::Version(version) => write!(f, "version {version} is unknown"),
+            Self::Unit(bytes) => write!(f, "a unit of {bytes:#x} bytes cannot be"),
+            Self::Base(base) => write!(f, "{base:#x} is no multiple of the unit"),
+            Self::BeyondAddressSpace { base, bitmap_bytes } => write!(
+                f,
+                "{bitmap_bytes} bytes of bits from {base:#x} on reach beyond the address space"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for UnacceptedTableError {}
+
+/// The table, lent by whoever found it.
+#[derive(Debug)]
+pub struct UnacceptedTable<'a> {
+    unit_bytes: u64,
+    base: u64,
+    bits: &'a mut [u8],
+}
+
+impl<'a> UnacceptedTable<'a> {
+    /// Reads a table; `bytes` may go on behind it.
+    ///
+    /// # Errors
+    /// See [`UnacceptedTableError`].
+    pub fn new(bytes: &'a mut [u8]) -> Result<Self, UnacceptedTableError> {
+        let given = bytes.len() as u64;
+        let short = |needed_bytes| UnacceptedTableError::Short { bytes: given, needed_bytes };
+        let header: &[u8; HEADER] = bytes.first_chunk().ok_or(short(HEADER as u64))?;
+        let half = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let word = |at: usize| u64::from(half(at)) | u64::from(half(at + 4)) << 32;
+        let (version, unit, base, bitmap_bytes) = (half(0), half(4), word(8), word(16));
+        if version != VERSION {
+            return Err(UnacceptedTableError::Version(version));
+        }
+        let unit_bytes = u64::from(unit);
+        if !unit_bytes.is_power_of_two() || unit_bytes < PAGE_SIZE {
+            return Err(UnacceptedTableError::Unit(unit));
+        }
+        if !base.is_multiple_of(unit_bytes) {
+            return Err(UnacceptedTableError::Base(base));
+        }
+        let size = bitmap_bytes.checked_mul(8).and_then(|units| units.checked_mul(unit_bytes));
+        let end = size.and_then(|size| base.checked_add(size));
+        // Bits of units that are not there may fill the last word.
+        let slack = 64 * unit_bytes;
+        if end.is_none_or(|end| end > PHYSICAL_ADDRESS_END + slack) {
+            return Err(UnacceptedTableError::BeyondAddressSpace { base, bitmap_bytes });
+        }
+        let needed_bytes = (HEADER as u64).saturating_add(bitmap_bytes);
+        let last = usize::try_from(needed_bytes).map_err(|_| short(needed_bytes))?;
+        let bits = bytes.get_mut(HEADER..last).ok_or(short(needed_bytes))?;
+        Ok(Self { unit_bytes, base, bits })
+    }
+
+    /// Bytes of a unit.
+    #[must_use]
+    pub const fn unit_bytes(&self) -> u64 {
+        self.unit_bytes
+    }
+
+    /// How many units it has.
+    #[must_use]
+    pub const fn units(&self) -> u64 {
+        self.bits.len() as u64 * 8
+    }
+
+    /// Where a unit lies.
+    #[must_use]
+    pub const fn address(&self, unit: u64) -> u64 {
+        self.base + unit * self.unit_bytes
+    }
+
+    /// The units that `range` touches, and one more where it ends between two and pages may be read
+    /// past their end (`guards`).
+    #[must_use]
+    pub fn units_of(&self, range: PhysRange, guards: bool) -> Range<u64> {
+        if range.is_empty() {
+            return 0..0;
+        }
+        let of = |address: u64| address.saturating_sub(self.base);
+        let last = of(range.end).div_ceil(self.unit_bytes);
+        let guard = u64::from(guards && range.end.is_multiple_of(self.unit_bytes));
+        let end = if range.end <= self.base { 0 } else { last + guard };
+        let start = of(range.start) / self.unit_bytes;
+        start.min(self.units())..end.clamp(start, self.units().max(start)).min(self.units())
+    }
+
+    /// Whether a unit is not accepted.
+    #[must_use]
+    pub fn is_unaccepted(&self, unit: u64) -> bool {
+        let byte = usize::try_from(unit / 8).ok().and_then(|byte| self.bits.get(byte));
+        byte.is_some_and(|byte| byte >> (unit % 8) & 1 != 0)
+    }
+
+    /// The first run of units among `units` that are not accepted.
+    #[must_use]
+    pub fn first_run(&self, units: Range<u64>) -> Option<Range<u64>> {
+        let end = units.end.min(self.units());
+        let start = self.next(units.start, end, true)?;
+        Some(start..self.next(start, end, false).unwrap_or(end))
+    }
+
+    /// The first of the units from `unit` on that is unaccepted, or accepted.
+    fn next(&self, unit: u64, end: u64, unaccepted: bool) -> Option<u64> {
+        let empty = if unaccepted { 0 } else { 0xff };
+        let mut unit = unit;
+        while unit < end {
+            let byte = usize::try_from(unit / 8).ok().and_then(|byte| self.bits.get(byte))?;
+            if unit.is_multiple_of(8) && *byte == empty {
+                unit += 8;
+            } else if self.is_unaccepted(unit) == unaccepted {
+                return Some(unit);
+            } else {
+                unit += 1;
+            }
+        }
+        None
+    }
+
+    /// Says that units are accepted.
+    pub fn clear(&mut self, units: Range<u64>) {
+        for unit in units.start..units.end.min(self.units()) {
+            if let Some(byte) =
+                usize::try_from(unit / 8).ok().and_then(|byte| self.bits.get_mut(byte))
+            {
+                *byte &= !(1 << (unit % 8));
+            }
+        }
+    }
+
+    /// Marks in a map what is not accepted: of what it calls usable, as the table also has units
+    /// that are no memory.
+    ///
+    /// # Errors
+    /// [`MapError::TooManyRanges`]; some of it may then be marked.
+    pub fn mark(&self, map: &mut MapBuilder<'_>) -> Result<(), MapError> {
+        let mut from = 0;
+        while let Some(run) = self.first_run(from..self.units()) {
+            from = run.end;
+            let end = self.address(run.end).min(PHYSICAL_ADDRESS_END);
+            map.leave_unaccepted(PhysRange::new(self.address(run.start).min(end), end))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Accepting memory before anybody asks for it: all of it, by several CPUs, or a little whenever
+//! somebody has nothing better to do.
+
+use super::demand::order_within;
+use super::{Attempt, Behind};
+use crate::block::MigrateType;
+use crate::manager::facets::Acceptance;
+use crate::parameters::AcceptPolicy;
+use crate::platform::{AcceptMemory, Platform};
+use crate::units::{Order, Pfn};
+use crate::zone::{AcceptWanted, Zone};
+use core::convert::Infallible;
+use framewright_jobs::{Helpers, Job};
+
+/// What each thread of a job claims at a time is so small a part of what is left for each.
+const SHARES: u64 = 2;
+/// How long a poll should work.
+const STEP_NS: u64 = 2_000_000;
+/// How long there is no poll afterwards.
+const BREATH_NS: u64 = 20_000_000;
+/// How long there is none when nothing is left to be accepted.
+const REST_NS: u64 = 1_000_000_000;
+/// What a poll accepts at first, and always where there is no clock: 4 MiB.
+const FIRST_ORDER: u8 = 10;
+
+/// Accepts memory in the background. One for each manager is enough; several share what there is.
+/// Its only state is how much it accepts at a time.
+pub struct Acceptor<'m, P: Platform> {
+    acceptance: Acceptance<'m, P>,
+    order: Order,
+}
+
+impl<'m, P: Platform> Acceptance<'m, P> {
+    /// Accepts memory in the background whenever it is polled, with `accept_memory=background`.
+    #[must_use]
+    pub const fn acceptor(self) -> Acceptor<'m, P> {
+        let order = match Order::new(FIRST_ORDER) {
+            Some(order) => order,
+            None => Order::BLOCK,
+        };
+        Acceptor { acceptance: self, order }
+    }
+
+    /// Accepts all memory, on as many threads as the platform has CPUs and `helpers` has helpers.
+    /// Requests go on meanwhile and accept what they lack. Returns when nothing is left, so it may
+    /// wait for other CPUs: call it where [`Platform::can_wait`] says so.
+    pub fn accept_all<H: Helpers + ?Sized>(self, helpers: &H) {
+        let manager = self.manager;
+        let Some(device) = manager.platform.accept_memory() else { return };
+        if self.unaccepted_pages() == 0 {
+            return;
+        }
+        let most = manager.platform.cpus().max(1);
+        let threads = u64::from(manager.vmemmap.threads.unwrap_or(most).clamp(1, most));
+        let job =
+            Job::new(0..threads).min_chunk(1).max_threads(u32::try_from(threads).unwrap_or(1));
+        let ended = job.run(helpers, |_, _| {
+            while self.accept_some(device, self.unaccepted_pages() / (SHARES * threads)) {}
+            Ok::<(), Infallible>(())
+        });
+        debug_assert!(ended.is_ok(), "a plain job without an error");
+        // What others are at, and what had to wait for them.
+        while self.unaccepted_pages() != 0 {
+            if !self.accept_some(device, Order::MAX.pages()) {
+                manager.platform.relax();
+            }
+        }
+    }
+
+    /// Accepts one run of at most so many pages, at least a block. Near memory first. Whether it is
+    /// worth going on at once.
+    fn accept_some(self, device: &dyn AcceptMemory, pages: u64) -> bool {
+        let manager = self.manager;
+        let wanted = AcceptWanted {
+            order: order_within(pages),
+            max: Pfn(u64::MAX),
+            migrate_type: MigrateType::Movable,
+        };
+        let node = manager.local_node();
+        let is_near = |zone: &&Zone| zone.id().node == node;
+        let near = manager.zones().iter().filter(is_near);
+        let far = manager.zones().iter().filter(|zone| !is_near(zone));
+        for zone in near.chain(far) {
+            let claim = || zone.claim_highest(manager.platform, &wanted);
+            let attempt = manager.accept_one(device, zone, Behind::Waits, claim);
+            if matches!(attempt, Attempt::Pages(_)) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl<P: Platform> Acceptor<'_, P> {
+    /// Accepts some memory at `now_ns`, by any clock that only goes forward, and says when to come
+    /// back. One call takes some 2 ms where the platform has a clock, or as long as 2 MiB take. It
+    /// does nothing unless `accept_memory=background` was said.
+    ///
+    /// To be called where nobody waits for this CPU.
+    pub fn poll(&mut self, now_ns: u64) -> u64 {
+        let manager = self.acceptance.manager;
+        let device = manager.platform.accept_memory();
+        let Some(device) = device.filter(|_| {
+            self.acceptance.policy() == AcceptPolicy::Background
+                && self.acceptance.unaccepted_pages() != 0
+        }) else {
+            return now_ns.saturating_add(REST_NS);
+        };
+        let before = manager.platform.now_ns();
+        self.acceptance.accept_some(device, self.order.pages());
+        if let (Some(before), Some(after)) = (before, manager.platform.now_ns()) {
+            let level = self.order.get();
+            let next = match after.saturating_sub(before) {
+                short if short < STEP_NS / 2 => level + 1,
+                long if long > STEP_NS => level - 1,
+                _ => level,
+            };
+            self.order = Order::new(next).unwrap_or(self.order).max(Order::BLOCK);
+        }
+        now_ns.saturating_add(BREATH_NS)
+    }
+}

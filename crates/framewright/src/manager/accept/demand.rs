@@ -1,0 +1,202 @@
+//! Memory that comes up because somebody wants it: first what is withheld until it is described,
+//! which costs least, then what has to be accepted.
+
+use super::{Attempt, Behind};
+use crate::block::MigrateType;
+use crate::manager::state::Manager;
+use crate::manager::vmemmap::deferred::{Growth, is_withheld};
+use crate::platform::{AcceptMemory, Platform};
+use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
+use crate::vmemmap_space::BlockNumber;
+use crate::zone::{AcceptWanted, Zone, pages_to_accept};
+use core::ops::Range;
+
+/// Blocks of a range that are looked at under one hold of the lock: 1 GiB.
+const BLOCKS_AT_ONCE: u32 = 512;
+/// Most pages that a request accepts beyond what it needs: 16 MiB.
+const MOST_MORE_PAGES: u64 = 16 << 8;
+
+/// What somebody lacks in a zone.
+#[derive(Clone, Copy)]
+pub(in crate::manager) struct Growing {
+    /// How many pages.
+    pub(in crate::manager) pages: u64,
+    /// In runs of at least this order.
+    pub(in crate::manager) least: Order,
+    /// One past the last frame that will do.
+    pub(in crate::manager) max: Pfn,
+    /// What for.
+    pub(in crate::manager) migrate_type: MigrateType,
+}
+
+impl Growing {
+    fn wanted(&self) -> AcceptWanted {
+        let order = order_within(self.pages).max(self.least).max(Order::BLOCK);
+        AcceptWanted { order, max: self.max, migrate_type: self.migrate_type }
+    }
+}
+
+/// The largest order of no more than so many pages, a block at least.
+pub(super) fn order_within(pages: u64) -> Order {
+    let level = u8::try_from(pages.max(1).ilog2()).unwrap_or(u8::MAX);
+    Order::new(level.max(BLOCK_ORDER)).unwrap_or(Order::MAX)
+}
+
+impl<P: Platform> Manager<P> {
+    /// Brings memory of a zone up for a request. Whether it is worth looking again. Any context:
+    /// where waiting is not allowed, what others are busy with does not count. A caller inside a
+    /// cache uses [`grow_inside`](Self::grow_inside).
+    #[cold]
+    #[inline(never)]
+    pub(in crate::manager) fn grow(&self, zone: &Zone, growing: &Growing) -> bool {
+        if self.vmemmap().grow(zone, growing.pages, growing.max) {
+            return true;
+        }
+        let Some(device) = self.platform.accept_memory() else { return false };
+        let may_wait = self.platform.can_wait();
+        // What is in others' hands may be free by the time when that is seen.
+        let mut looked_again = false;
+        loop {
+            let before = zone.unaccepted_pages();
+            if before == 0 {
+                return false;
+            }
+            match self.accept_for(device, zone, growing) {
+                Attempt::Pages(0) | Attempt::Waits if may_wait => self.let_others_accept(),
+                Attempt::Pages(0) | Attempt::Waits => return false,
+                Attempt::Pages(pages) => {
+                    self.accept_more(device, zone, growing, pages, may_wait);
+                    return true;
+                }
+                Attempt::Nothing if zone.unaccepted_pages() != before => return true,
+                Attempt::Nothing if !may_wait => return false,
+                Attempt::Nothing if zone.is_accepting() => self.platform.relax(),
+                Attempt::Nothing if looked_again => return false,
+                Attempt::Nothing => looked_again = true,
+            }
+        }
+    }
+
+    /// One turn of waiting for the block behind one, which may be another zone's.
+    fn let_others_accept(&self) {
+        if self.zones().iter().any(Zone::is_accepting) {
+            self.platform.relax();
+        }
+    }
+
+    fn accept_for(&self, device: &dyn AcceptMemory, zone: &Zone, growing: &Growing) -> Attempt {
+        let wanted = growing.wanted();
+        self.accept_one(device, zone, Behind::Accepted, || {
+            zone.claim_lowest(self.platform, &wanted)
+        })
+    }
+
+    /// Accepts up to the zone's mark for such memory what Linux would, so that who cannot wait
+    /// finds some: but no more than requests had before, so that the first ones pay for no more
+    /// than they need.
+    fn accept_more(
+        &self,
+        device: &dyn AcceptMemory,
+        zone: &Zone,
+        growing: &Growing,
+        pages: u64,
+        may_wait: bool,
+    ) {
+        let before = self.accept.note_demand(pages);
+        if !may_wait {
+            return;
+        }
+        let mark = zone.share_of(zone.watermarks().promo_pages);
+        let unaccepted = zone.unaccepted_pages();
+        let lacking = pages_to_accept(mark, zone.free_pages() + unaccepted, unaccepted);
+        let mut most = lacking.min(before).min(MOST_MORE_PAGES);
+        while most >= Order::BLOCK.pages() {
+            let wanted = AcceptWanted {
+                order: order_within(most),
+                max: growing.max,
+                migrate_type: growing.migrate_type,
+            };
+            let claim = || zone.claim_highest(self.platform, &wanted);
+            match self.accept_one(device, zone, Behind::Accepted, claim) {
+                Attempt::Pages(more) if more != 0 => {
+                    self.accept.note_demand(more);
+                    most = most.saturating_sub(more);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// [`grow`](Self::grow) for a caller that is inside a cache: it waits for nobody, because a
+    /// drain may be waiting for it, and accepts one block.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::manager) fn grow_inside(
+        &self,
+        zone: &Zone,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Growth {
+        let described = self.vmemmap().grow_inside(zone, order.pages());
+        if described != Growth::NothingLeft || zone.unaccepted_pages() == 0 {
+            return described;
+        }
+        let Some(device) = self.platform.accept_memory() else { return Growth::NothingLeft };
+        let growing =
+            Growing { pages: order.pages(), least: order, max: Pfn(u64::MAX), migrate_type };
+        match self.accept_for(device, zone, &growing) {
+            Attempt::Pages(pages) if pages != 0 => {
+                self.accept.note_demand(pages);
+                Growth::Grown
+            }
+            _ if self.platform.can_wait() && zone.unaccepted_pages() != 0 => Growth::Busy,
+            _ => Growth::NothingLeft,
+        }
+    }
+
+    /// Brings up the withheld memory among `frames`, which lie in one part of a zone, and what may
+    /// be read behind it; waits for what others bring up of it, where waiting is allowed.
+    #[cold]
+    pub(in crate::manager) fn grow_at(&self, zone: &Zone, frames: PfnRange) {
+        self.vmemmap().grow_at(zone, frames);
+        let Some(device) = self.platform.accept_memory() else { return };
+        let may_wait = self.platform.can_wait();
+        // From the end, so that only behind the last one something is accepted beyond the range.
+        let mut slices = self.slices(frames);
+        while let Some(slice) = slices.next_back() {
+            while zone.has_unaccepted_in(self.platform, &slice) {
+                let claim = || zone.claim_in(self.platform, &slice);
+                match self.accept_one(device, zone, Behind::Accepted, claim) {
+                    Attempt::Pages(pages) if pages != 0 => {}
+                    Attempt::Pages(_) | Attempt::Waits if may_wait => self.let_others_accept(),
+                    Attempt::Nothing if may_wait => self.platform.relax(),
+                    _ => return,
+                }
+            }
+        }
+    }
+
+    /// Whether memory among `frames` is withheld, which lie in one part of a zone.
+    pub(in crate::manager) fn is_withheld(&self, zone: &Zone, frames: PfnRange) -> bool {
+        is_withheld(zone, frames) || self.has_unaccepted(zone, frames)
+    }
+
+    /// Whether memory among `frames` is not accepted, which lie in one part of a zone.
+    pub(in crate::manager) fn has_unaccepted(&self, zone: &Zone, frames: PfnRange) -> bool {
+        zone.unaccepted_pages() != 0
+            && self.slices(frames).any(|slice| zone.has_unaccepted_in(self.platform, &slice))
+    }
+
+    /// The indices of a range that is not empty and lies in one segment, some at a time.
+    fn slices(&self, frames: PfnRange) -> impl DoubleEndedIterator<Item = Range<u32>> + use<P> {
+        let first = BlockNumber::containing(frames.start);
+        let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));
+        let segment = self.segment_of(first);
+        let (start, end) = segment.map_or((0, 0), |segment| {
+            (segment.index_of(first), (segment.index_of(last) + 1).min(segment.indices().end))
+        });
+        let at_once = BLOCKS_AT_ONCE;
+        (start / at_once..end.div_ceil(at_once))
+            .map(move |slice| start.max(slice * at_once)..end.min((slice + 1) * at_once))
+    }
+}

@@ -1,0 +1,80 @@
+//! What the manager keeps of memory that has to be accepted.
+//!
+//! Orders of memory: Relaxed: counters.
+
+use crate::memblock::EarlyAccepted;
+use crate::parameters::AcceptPolicy;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::{Pfn, PfnRange};
+
+/// What was accepted, by the memblock allocator before bring-up as well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AcceptEvents {
+    /// Times that the platform was asked.
+    pub calls: u64,
+    /// Pages that it accepted.
+    pub accepted_pages: u64,
+    /// Pages of these that were accepted because a request found too little.
+    pub demand_pages: u64,
+    /// Times that it could not accept something.
+    pub failures: u64,
+    /// The frame that failed last.
+    pub last_failed: Option<Pfn>,
+}
+
+impl AcceptEvents {
+    pub(crate) fn of_early(early: &EarlyAccepted) -> Self {
+        let &EarlyAccepted { calls, accepted_pages, failures, last_failed } = early;
+        Self { calls, accepted_pages, demand_pages: 0, failures, last_failed }
+    }
+}
+
+pub(crate) struct AcceptState {
+    pub(crate) policy: AcceptPolicy,
+    calls: AtomicU64,
+    accepted_pages: AtomicU64,
+    demand_pages: AtomicU64,
+    failures: AtomicU64,
+    /// The frame and one; 0: none.
+    last_failed: AtomicU64,
+}
+
+impl AcceptState {
+    /// `early` is what was accepted before.
+    pub(crate) fn new(policy: AcceptPolicy, early: &AcceptEvents) -> Self {
+        Self {
+            policy,
+            calls: AtomicU64::new(early.calls),
+            accepted_pages: AtomicU64::new(early.accepted_pages),
+            demand_pages: AtomicU64::new(0),
+            failures: AtomicU64::new(early.failures),
+            last_failed: AtomicU64::new(early.last_failed.map_or(0, |pfn| pfn.0 + 1)),
+        }
+    }
+
+    /// The platform accepted so many pages of a range.
+    pub(crate) fn note_call(&self, range: PfnRange, accepted_pages: u64) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.accepted_pages.fetch_add(accepted_pages, Ordering::Relaxed);
+        if accepted_pages < range.pages() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            self.last_failed.store(range.start.0 + accepted_pages + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// So many pages came up for requests; how many had before.
+    pub(crate) fn note_demand(&self, pages: u64) -> u64 {
+        self.demand_pages.fetch_add(pages, Ordering::Relaxed)
+    }
+
+    pub(crate) fn events(&self) -> AcceptEvents {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        AcceptEvents {
+            calls: read(&self.calls),
+            accepted_pages: read(&self.accepted_pages),
+            demand_pages: read(&self.demand_pages),
+            failures: read(&self.failures),
+            last_failed: read(&self.last_failed).checked_sub(1).map(Pfn),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Memory that a confidential guest has to accept before its first use. See [`AcceptMemory`].
+
+use crate::units::PfnRange;
+use core::fmt;
+
+/// Accepts memory: TDX and SEV-SNP guests get most of theirs in a state in which the first touch
+/// ends the guest, and ask for it range by range (Linux: `drivers/firmware/efi/unaccepted_memory.c`
+/// and `arch_accept_memory`).
+///
+/// Each frame is asked for once, in ranges that are aligned to 2 MiB and up to 1 GiB, but for
+/// pieces at the borders of what firmware reported, which are as small as a frame. Smaller or
+/// larger steps are the implementer's affair.
+///
+/// Contexts: any in which the manager is called, interrupt handlers included, without any lock, and
+/// pinned. Several CPUs at once, for ranges that have no frame in common.
+///
+/// # Safety
+/// When [`accept`](Self::accept) says that frames are accepted they are memory as
+/// [`Platform`](super::Platform) describes it, and stay so.
+pub unsafe trait AcceptMemory: Sync {
+    /// Accepts all frames of `range`, which is not empty and of which none was accepted before.
+    ///
+    /// # Errors
+    /// [`AcceptError`] says how far it came. Nobody asks for the frame after that again.
+    fn accept(&self, range: PfnRange) -> Result<(), AcceptError>;
+
+    /// Whether who has a page may read past its end, as Linux does in `load_unaligned_zeropad`: then
+    /// the block behind a block is accepted before the last page of that is handed out.
+    fn reads_past_pages(&self) -> bool {
+        true
+    }
+}
+
+/// Not all of a range could be accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AcceptError {
+    /// Frames from the start of the range on that are accepted. The next one could not be, those
+    /// after it were not tried.
+    pub accepted_pages: u64,
+}
+
+impl fmt::Display for AcceptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "memory could not be accepted after {} pages", self.accepted_pages)
+    }
+}
+
+impl core::error::Error for AcceptError {}

@@ -1,0 +1,542 @@
+//! Memory of a zone that the guest has not accepted yet, and how runs of it are claimed.
+//!
+//! Unaccepted blocks are heads in the state *unaccepted*, as large as they come, linked in ascending
+//! order through their entries: the block table is the bitmap of what is not accepted. Whoever
+//! accepts cuts a piece out of a head and makes it *accepting*, under the lock; accepts it outside
+//! of all locks; and frees it, under the lock again. A run that is being accepted keeps its place
+//! in the list, so that its rest can go back where it was.
+//!
+//! ```text
+//!              ┌──── claim ────┐                 ┌──> free
+//!   unaccepted │               v   finish        │
+//!      ^  ^    └─────────── accepting ───────────┼──> offline and poisoned: it failed
+//!      │  └──────────────────────────────────────┤    behind what failed, not tried
+//!      └─ ahead ─────────────────────────────────┘    accepted, but what follows is not yet
+//! ```
+//!
+//! A block whose last page somebody has may be read past its end, so the block behind it is
+//! accepted first. That one stays in the list, *ahead* of its use: when its turn comes only the
+//! next one behind it is accepted.
+//!
+//! Orders of memory: Relaxed: the number of runs that are being accepted is looked at to wait, and
+//! who finds it zero looks once more under the lock. Pages that leave the list are Release, as what
+//! is withheld otherwise (`deferred`): they were published as free before.
+
+use super::locked::LockedZone;
+use super::{Segment, Zone};
+use crate::block::list::{NONE, Position};
+use crate::block::split::lower;
+use crate::block::table::{HeadIn, blocks_of};
+use crate::block::{BlockState, MigrateType, State, segment};
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use core::ops::Range;
+
+/// Heads that a search for a large one looks at under one hold of the lock; smaller ones will do
+/// then.
+const MOST_HEADS: u32 = 1 << 10;
+
+/// Unaccepted memory of a zone, under its lock.
+pub(super) struct Unaccepted {
+    first: u32,
+    last: u32,
+}
+
+impl Unaccepted {
+    pub(super) const NONE: Self = Self { first: NONE, last: NONE };
+}
+
+/// A run in the hands of the one who accepts it.
+#[derive(Clone, Copy)]
+pub(crate) struct AcceptRun {
+    index: u32,
+    order: Order,
+    start: Pfn,
+    /// It was accepted before.
+    is_ahead: bool,
+}
+
+impl AcceptRun {
+    /// Its frames.
+    pub(crate) fn frames(&self) -> PfnRange {
+        PfnRange { start: self.start, end: self.start.add(self.order.pages()) }
+    }
+
+    /// Whether it was accepted already.
+    pub(crate) const fn is_ahead(&self) -> bool {
+        self.is_ahead
+    }
+}
+
+/// What is to be claimed.
+#[derive(Clone, Copy)]
+pub(crate) struct AcceptWanted {
+    /// So much at most, at least a block.
+    pub(crate) order: Order,
+    /// One past the last frame that will do.
+    pub(crate) max: Pfn,
+    /// Who wants it: what is kept for movable memory is nothing for others.
+    pub(crate) migrate_type: MigrateType,
+}
+
+impl AcceptWanted {
+    fn allows(&self, state: BlockState) -> bool {
+        self.migrate_type == MigrateType::Movable || !state.is_graded()
+    }
+}
+
+/// What becomes of the last block of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastBlock {
+    /// It is free with the rest.
+    Free,
+    /// It waits, as somebody accepts the block behind it.
+    Ahead,
+    /// It is out of use, as the block behind it could not be accepted.
+    Lost,
+}
+
+/// What is with the block behind a run.
+pub(crate) enum Follower {
+    /// It may be read.
+    Readable,
+    /// It could not be accepted.
+    Lost,
+    /// Somebody accepts it.
+    Busy,
+    /// It is the caller's to accept.
+    Claimed(AcceptRun),
+}
+
+impl Zone {
+    /// Frames that are not accepted, or not handed out since: those included that somebody accepts
+    /// at this moment, and such as were accepted ahead of their use.
+    #[must_use]
+    pub fn unaccepted_pages(&self) -> u64 {
+        // Acquire as for deferred pages.
+        self.changing.unaccepted_pages.load(Ordering::Acquire)
+    }
+
+    /// Frames that could not be accepted, and such before them that would be read past their end.
+    /// They are among the reserved ones.
+    #[must_use]
+    pub fn lost_pages(&self) -> u64 {
+        self.changing.lost_pages.load(Ordering::Acquire)
+    }
+
+    /// Frames that come up when they are wanted.
+    #[must_use]
+    pub fn withheld_pages(&self) -> u64 {
+        self.deferred_pages() + self.unaccepted_pages()
+    }
+
+    /// Whether somebody accepts memory of the zone at this moment.
+    pub(crate) fn is_accepting(&self) -> bool {
+        self.changing.accepting_runs.load(Ordering::Relaxed) != 0
+    }
+
+    /// Links a head that was made at bring-up, behind all others.
+    pub(super) fn note_unaccepted(&mut self, index: u32, order: Order) {
+        *self.changing.unaccepted_pages.get_mut() += order.pages();
+        self.changing.locked.get_mut().append_unaccepted(index);
+    }
+
+    /// Claims the lowest run: one of the wanted order if there is any, else the whole of a smaller
+    /// head.
+    pub(crate) fn claim_lowest<P: Platform>(
+        &self,
+        platform: &P,
+        wanted: &AcceptWanted,
+    ) -> Option<AcceptRun> {
+        if self.unaccepted_pages() == 0 {
+            return None;
+        }
+        let mut locked = self.lock(platform);
+        let (mut found, mut index, mut looked) = (None, locked.unaccepted.first, 0);
+        while index != NONE {
+            let state = self.table.state(index);
+            let order = state.order().min(wanted.order);
+            if self.start_of(index).add(order.pages()) > wanted.max {
+                break;
+            }
+            if locked.is_claimable(index, order) && wanted.allows(state) {
+                if order == wanted.order {
+                    found = Some((index, order));
+                    break;
+                }
+                found = found.or(Some((index, order)));
+            }
+            looked += 1;
+            if looked >= MOST_HEADS && found.is_some() {
+                break;
+            }
+            (_, index) = self.table.links(index);
+        }
+        let (index, order) = found?;
+        Some(self.claim(&mut locked, index, index + blocks_of(order)))
+    }
+
+    /// Claims the highest run of at most the wanted order. What waits for the block behind it comes
+    /// last, unless that can be read by now.
+    pub(crate) fn claim_highest<P: Platform>(
+        &self,
+        platform: &P,
+        wanted: &AcceptWanted,
+    ) -> Option<AcceptRun> {
+        if self.unaccepted_pages() == 0 {
+            return None;
+        }
+        let mut locked = self.lock(platform);
+        let mut index = locked.unaccepted.last;
+        while index != NONE {
+            let state = self.table.state(index);
+            let order = state.order().min(wanted.order);
+            let end = index + blocks_of(state.order());
+            let start = end - blocks_of(order);
+            let waits = state.has(BlockState::AHEAD) && !self.is_readable(end);
+            if state.is(State::Unaccepted)
+                && !waits
+                && wanted.allows(state)
+                && self.start_of(start).add(order.pages()) <= wanted.max
+            {
+                return Some(self.claim(&mut locked, start, end));
+            }
+            (index, _) = self.table.links(index);
+        }
+        None
+    }
+
+    /// Claims the highest run in a range of indices, which is short enough for one hold of the
+    /// lock.
+    pub(crate) fn claim_in<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u32>,
+    ) -> Option<AcceptRun> {
+        if self.unaccepted_pages() == 0 {
+            return None;
+        }
+        let mut locked = self.lock(platform);
+        let heads = self.table.heads(range.clone());
+        let HeadIn { head, state, .. } = heads
+            .filter(|found| is_listed(found.state) && found.state.is(State::Unaccepted))
+            .last()?;
+        let start = head.max(range.start);
+        let end = (head + blocks_of(state.order())).min(range.end);
+        // The largest aligned piece at the end.
+        let level = (end - start).ilog2().min(end.trailing_zeros());
+        let blocks = 1 << level.min(u32::from(MAX_ORDER - BLOCK_ORDER));
+        Some(self.claim(&mut locked, end - blocks, end))
+    }
+
+    /// Whether anything in a range of indices is not accepted yet.
+    pub(crate) fn has_unaccepted_in<P: Platform>(&self, platform: &P, range: &Range<u32>) -> bool {
+        if self.unaccepted_pages() == 0 {
+            return false;
+        }
+        let _locked = self.read(platform);
+        self.table.heads(range.clone()).any(|found| is_listed(found.state))
+    }
+
+    /// Whether the block at `index` may be read, under the lock: it is accepted, or no memory that
+    /// has to be.
+    fn is_readable(&self, index: u32) -> bool {
+        let is_ahead = |state: BlockState| {
+            state.is(State::Unaccepted) && state.has(BlockState::AHEAD) || !is_listed(state)
+        };
+        self.table.head_of(index).is_none_or(|(_, state)| is_ahead(state))
+    }
+
+    /// What becomes of a block now that the one at `index` lies behind it.
+    pub(crate) fn last_before<P: Platform>(&self, platform: &P, index: u32) -> LastBlock {
+        let _locked = self.read(platform);
+        match self.table.head_of(index) {
+            Some((_, state)) if is_lost(state) => LastBlock::Lost,
+            _ if self.is_readable(index) => LastBlock::Free,
+            _ => LastBlock::Ahead,
+        }
+    }
+
+    /// Claims the block at `index`, which lies behind a run, unless it may be read already.
+    pub(crate) fn claim_follower<P: Platform>(&self, platform: &P, index: u32) -> Follower {
+        if self.unaccepted_pages() == 0 && self.lost_pages() == 0 {
+            return Follower::Readable;
+        }
+        let mut locked = self.lock(platform);
+        match self.table.head_of(index) {
+            Some((_, state)) if state.is(State::Accepting) => Follower::Busy,
+            Some((_, state)) if is_lost(state) => Follower::Lost,
+            Some((_, state)) if is_listed(state) && !state.has(BlockState::AHEAD) => {
+                Follower::Claimed(self.claim(&mut locked, index, index + 1))
+            }
+            _ => Follower::Readable,
+        }
+    }
+
+    /// Cuts `start..end` out of the head that covers it, and makes it the caller's.
+    fn claim(&self, locked: &mut LockedZone, start: u32, end: u32) -> AcceptRun {
+        let order = locked.cut_unaccepted(start, end);
+        let state = self.table.state(start);
+        debug_assert!(state.is(State::Unaccepted), "block {start} is {state:?}");
+        let is_ahead = state.has(BlockState::AHEAD);
+        let word = BlockState::head(State::Accepting, order, state.migrate_type());
+        self.table.set_state(start, word);
+        self.changing.accepting_runs.fetch_add(1, Ordering::Relaxed);
+        AcceptRun { index: start, order, start: self.start_of(start), is_ahead }
+    }
+
+    /// Ends a claim of a run of which the first `accepted` blocks are accepted. Of all of them
+    /// the last becomes what `last` says. Otherwise the one after them is lost, and what follows
+    /// is unaccepted as before; where pages may be read past their end (`guards`), the last of
+    /// those that are accepted is lost with it. Returns how many pages came up.
+    pub(crate) fn finish_run<P: Platform>(
+        &self,
+        platform: &P,
+        run: &AcceptRun,
+        accepted: u32,
+        last: LastBlock,
+        guards: bool,
+    ) -> u64 {
+        let end = run.index + blocks_of(run.order);
+        let up_to = run.index + accepted.min(end - run.index);
+        let (free_end, lost_end) = if up_to < end {
+            let before = u32::from(guards && up_to > run.index);
+            (up_to - before, up_to + 1)
+        } else {
+            match last {
+                LastBlock::Free => (end, end),
+                LastBlock::Ahead => (end - 1, end - 1),
+                LastBlock::Lost => (end - 1, end),
+            }
+        };
+        if let Some(array) = self.array
+            && free_end > run.index
+        {
+            array.describe(run.index..free_end, run.start);
+        }
+        let mut locked = self.lock(platform);
+        let pages = locked.settle(run.index..free_end, Settled::Free);
+        let lost = locked.settle(free_end..lost_end, Settled::Lost);
+        let rest = if up_to < end { Settled::Back } else { Settled::Ahead };
+        locked.settle(lost_end..end, rest);
+        locked.publish();
+        self.changing.lost_pages.fetch_add(lost, Ordering::Release);
+        // After what is free was published, so that who adds both, this first, misses nothing.
+        self.changing.unaccepted_pages.fetch_sub(pages + lost, Ordering::Release);
+        self.changing.accepting_runs.fetch_sub(1, Ordering::Relaxed);
+        pages
+    }
+
+    /// Ends a claim of a block behind a run.
+    pub(crate) fn finish_follower<P: Platform>(
+        &self,
+        platform: &P,
+        run: &AcceptRun,
+        is_accepted: bool,
+    ) {
+        let last = if is_accepted { LastBlock::Ahead } else { LastBlock::Lost };
+        let accepted = u32::from(is_accepted);
+        self.finish_run(platform, run, accepted, last, false);
+    }
+
+    /// The first unaccepted head among these indices, as the part of it that is there.
+    pub(crate) fn unaccepted_in<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+    ) -> Option<Range<u32>> {
+        if self.unaccepted_pages() == 0 {
+            return None;
+        }
+        let _locked = self.read(platform);
+        let found = self.table.heads(range.clone()).find(|found| is_listed(found.state))?;
+        Some(found.index..found.end().min(range.end))
+    }
+
+    /// Gives unaccepted heads in `range` the type of a grade, at bring-up: what is not accepted
+    /// needs no isolation. Returns the frames.
+    pub(crate) fn grade_unaccepted<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        to: MigrateType,
+    ) -> u64 {
+        let mut locked = self.lock(platform);
+        let (mut index, mut pages) = (range.start, 0);
+        while let Some(found) = self.table.heads(index..range.end).next() {
+            index = found.end();
+            if !is_listed(found.state) || !found.state.is(State::Unaccepted) {
+                continue;
+            }
+            let order = locked.cut_unaccepted(found.index, range.end);
+            let state = self.table.state(found.index);
+            self.table.set_state(found.index, state.with_migrate_type(to));
+            locked.buddy.retype(state.migrate_type(), to, blocks_of(order));
+            locked.is_unusual = true;
+            pages += order.pages();
+            index = found.index + blocks_of(order);
+        }
+        pages
+    }
+
+    /// Heads of unaccepted memory, each with the frame where it begins, for bring-up: the list is
+    /// walked with the lock held for each step, from the head after `index`, or from the first.
+    pub(crate) fn unaccepted_after<P: Platform>(
+        &self,
+        platform: &P,
+        index: Option<u32>,
+    ) -> Option<(u32, Pfn)> {
+        let locked = self.read(platform);
+        let next = index.map_or(locked.unaccepted.first, |index| self.table.links(index).1);
+        (next != NONE).then(|| (next, self.start_of(next)))
+    }
+
+    /// Where a head ends.
+    pub(crate) fn end_of<P: Platform>(&self, platform: &P, index: u32) -> Option<Pfn> {
+        let _locked = self.read(platform);
+        let (head, state) = self.table.head_of(index)?;
+        Some(self.start_of(head).add(state.order().pages()))
+    }
+
+    fn start_of(&self, index: u32) -> Pfn {
+        let found = segment::find_index(self.segments, index);
+        found.map_or(Pfn(0), |segment: &Segment| segment.block_of(index).start())
+    }
+
+    /// Whether the list is in order and names what it must; the frames in it.
+    pub(super) fn verify_unaccepted(&self, locked: &LockedZone) -> Result<u64, u32> {
+        let (mut pages, mut before, mut index) = (0, NONE, locked.unaccepted.first);
+        while index != NONE {
+            let (state, links) = (self.table.state(index), self.table.links(index));
+            let ascends = before == NONE || before < index;
+            if !is_listed(state) || links.0 != before || !ascends {
+                return Err(index);
+            }
+            pages += state.order().pages();
+            (before, index) = (index, links.1);
+        }
+        if locked.unaccepted.last == before { Ok(pages) } else { Err(before) }
+    }
+}
+
+/// Whether a head is in the list.
+pub(super) fn is_listed(state: BlockState) -> bool {
+    state.is(State::Accepting) || state.is(State::Unaccepted) && !state.has(BlockState::KEPT)
+}
+
+/// Whether a block could not be accepted.
+fn is_lost(state: BlockState) -> bool {
+    state.is(State::Offline) && state.has(BlockState::POISONED)
+}
+
+/// What blocks become that were being accepted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    Free,
+    Lost,
+    Ahead,
+    Back,
+}
+
+impl LockedZone {
+    fn append_unaccepted(&mut self, index: u32) {
+        let table = self.buddy.table;
+        let last = core::mem::replace(&mut self.unaccepted.last, index);
+        let entry = table.entry(index);
+        entry.set_links(last, NONE);
+        match last {
+            NONE => self.unaccepted.first = index,
+            last => table.set_next(last, index),
+        }
+    }
+
+    fn unlink_unaccepted(&mut self, index: u32) {
+        let table = self.buddy.table;
+        let (previous, next) = table.links(index);
+        match previous {
+            NONE => self.unaccepted.first = next,
+            previous => table.set_next(previous, next),
+        }
+        match next {
+            NONE => self.unaccepted.last = previous,
+            next => table.set_previous(next, previous),
+        }
+    }
+
+    fn is_accepting(&self, index: u32) -> bool {
+        let head = self.buddy.table.head_of(index);
+        head.is_some_and(|(_, state)| state.is(State::Accepting))
+    }
+
+    /// Whether a head is unaccepted, and what lies behind its first piece of `order` is in nobody's
+    /// hands.
+    fn is_claimable(&self, index: u32, order: Order) -> bool {
+        self.buddy.table.state(index).is(State::Unaccepted)
+            && !self.is_accepting(index + blocks_of(order))
+    }
+
+    /// Halves heads of the list until one begins at `index` and none that begins in `index..end`
+    /// reaches over `end`; its order. `index` lies in such a head.
+    fn cut_unaccepted(&mut self, index: u32, end: u32) -> Order {
+        let table = self.buddy.table;
+        loop {
+            let Some((head, state)) = table.head_of(index) else { return Order::BLOCK };
+            let order = state.order();
+            if order == Order::BLOCK || head == index && blocks_of(order) <= end - index {
+                return order;
+            }
+            if order == Order::MAX {
+                table.make_ready(head, true);
+            }
+            let half = lower(order);
+            let second = head + blocks_of(half);
+            let word = state.with_order(half);
+            let (first, behind) = (table.entry(head), table.entry(second));
+            first.set_state(word);
+            behind.set_state(word);
+            let (_, next) = first.links();
+            first.set_next(second);
+            behind.set_links(head, next);
+            match next {
+                NONE => self.unaccepted.last = second,
+                next => table.set_previous(next, second),
+            }
+        }
+    }
+
+    /// Makes blocks something else that were being accepted; how many pages these are.
+    fn settle(&mut self, range: Range<u32>, to: Settled) -> u64 {
+        let table = self.buddy.table;
+        let mut index = range.start;
+        while index < range.end {
+            let order = self.cut_unaccepted(index, range.end);
+            let state = table.state(index);
+            debug_assert!(state.is(State::Accepting), "block {index} is {state:?}");
+            let migrate_type = state.migrate_type();
+            match to {
+                Settled::Free => {
+                    self.unlink_unaccepted(index);
+                    // To the tail, as everything from bring-up.
+                    self.buddy.free(index, order, migrate_type, Position::Tail);
+                }
+                Settled::Lost => {
+                    self.unlink_unaccepted(index);
+                    let word = BlockState::head(State::Offline, order, migrate_type);
+                    table.set_state(index, word.with(BlockState::POISONED));
+                }
+                Settled::Ahead => {
+                    debug_assert!(order == Order::BLOCK, "one block waits, not more");
+                    let word = BlockState::head(State::Unaccepted, order, migrate_type);
+                    table.set_state(index, word.with(BlockState::AHEAD));
+                }
+                Settled::Back => {
+                    table
+                        .set_state(index, BlockState::head(State::Unaccepted, order, migrate_type));
+                }
+            }
+            index += blocks_of(order);
+        }
+        u64::from(range.end.saturating_sub(range.start)) * PAGES_PER_BLOCK
+    }
+}

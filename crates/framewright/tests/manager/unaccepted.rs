@@ -1,0 +1,560 @@
+//! Memory that a confidential guest accepts: no sooner than it is wanted, no frame twice, and no
+//! page is handed out before it and what may be read behind it are accepted. A touch of what is not
+//! accepted faults.
+
+use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
+use framewright::firmware::MemoryKind;
+use framewright::memblock::MemblockRequest;
+use framewright::parameters::AcceptPolicy;
+use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::{MigrateType, State, ZoneKind, pages_to_accept};
+use framewright::{AllocateError, BringUp, Manager, Request, Reserves};
+use framewright_jobs::NoHelpers;
+use framewright_testkit::{Builder, FakeMachine, FakeVmemmap, HelperPool, Owner};
+use std::sync::Barrier;
+use std::time::Duration;
+
+const BLOCK: u64 = 512;
+
+fn machine(accepted: PhysRange, unaccepted: PhysRange) -> Builder {
+    FakeMachine::builder().ram(accepted).memory(unaccepted, MemoryKind::Unaccepted).accepts()
+}
+
+fn up(machine: &'static FakeMachine, line: &str) -> Fake {
+    bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
+}
+
+/// What is in use may be touched, and what may be read behind it.
+fn assert_accepted(manager: &Fake, range: PfnRange) {
+    let device = manager.platform().accept();
+    for pfn in (range.start.0..range.end.0).map(Pfn) {
+        assert!(device.is_accepted(pfn), "pfn {pfn} is in use and not accepted");
+    }
+    let behind = range.end;
+    let is_memory = manager.platform().is_usable(behind.address());
+    if is_memory && manager.platform().accept_memory_reads() {
+        assert!(device.is_accepted(behind), "pfn {behind} can be read from the page before it");
+    }
+    // SAFETY: the range is the caller's.
+    unsafe { manager.platform().store(range.start.address(), range.start.0) };
+    // SAFETY: as above.
+    unsafe { manager.platform().store(range.end.address() - 8, range.end.0) };
+}
+
+trait Reads {
+    fn accept_memory_reads(&self) -> bool;
+}
+
+impl Reads for FakeMachine {
+    fn accept_memory_reads(&self) -> bool {
+        framewright::AcceptMemory::reads_past_pages(self.accept())
+    }
+}
+
+/// Blocks that are accepted and wait for their turn.
+fn ahead(manager: &Fake) -> u64 {
+    let segments = manager.zones().iter().flat_map(|zone| zone.segments());
+    let blocks = segments.flat_map(|segment| (segment.start.0..segment.end().0).map(BlockNumber));
+    let is_ahead = |&block: &BlockNumber| {
+        manager.block_state(block).is_some_and(|state| {
+            state.is(State::Unaccepted) && state.has(framewright::zone::BlockState::AHEAD)
+        })
+    };
+    let found = blocks.filter(is_ahead);
+    found.count() as u64
+}
+
+/// What is accepted and what is not is all there was, and everything else is right.
+fn check_all(manager: &Fake, unaccepted: PhysRange) {
+    check(manager);
+    let device = manager.platform().accept();
+    let all = unaccepted.size() / 4096;
+    let acceptance = manager.acceptance();
+    let lost = acceptance.lost_pages();
+    let left = acceptance.unaccepted_pages();
+    if lost == 0 {
+        assert_eq!(device.accepted_pages() + left, all + ahead(manager) * BLOCK);
+    }
+    assert_eq!(acceptance.events().accepted_pages, device.accepted_pages());
+    assert_eq!(acceptance.events().calls, device.calls().len() as u64);
+    assert_eq!(manager.totals().unaccepted_pages, left);
+}
+
+fn take(manager: &Fake, request: &Request) -> PfnRange {
+    let range = manager.allocate(request).expect("there is memory");
+    assert_accepted(manager, range);
+    range
+}
+
+fn give_back(manager: &Fake, range: PfnRange) {
+    manager.give_back(range).expect("allocated");
+}
+
+/// Takes all pages one by one; how many.
+fn take_all(manager: &Fake) -> u64 {
+    let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
+    let mut taken = Vec::new();
+    while let Ok(range) = manager.allocate(&all) {
+        taken.push(range);
+    }
+    check(manager);
+    if manager.acceptance().events().calls != 0 {
+        let device = manager.platform().accept();
+        assert!(taken.iter().all(|range| device.is_accepted(range.start)));
+    }
+    let pages = taken.len() as u64;
+    taken.into_iter().for_each(|range| give_back(manager, range));
+    pages
+}
+
+#[test]
+fn bring_up_and_first_page_accept_one_block() {
+    let unaccepted = PhysRange::new(512 << 20, 64 << 30);
+    for reads_past_pages in [true, false] {
+        let machine = machine(mib(0, 512), unaccepted).build();
+        machine.accept().set_reads_past_pages(reads_past_pages);
+        let manager = up(machine, "");
+        let border = PfnRange::new(512 << 8, 514 << 8);
+        // What may be read past the end of what was accepted from the start.
+        let first = if reads_past_pages { vec![border] } else { vec![] };
+        assert_eq!(machine.accept().calls(), first);
+        check_all(&manager, unaccepted);
+        // Where there is accepted memory a page costs nothing, elsewhere a block.
+        let low = Request { zone: ZoneKind::Dma32, ..Request::new(Order::PAGE) };
+        let page = take(&manager, &low);
+        assert_eq!(machine.accept().calls(), first);
+        let first_anywhere = take(&manager, &Request::new(Order::PAGE));
+        let more = if reads_past_pages { 2 } else { 1 };
+        assert_eq!(machine.accept().calls().len(), first.len() + more);
+        assert_eq!(
+            machine.accept().accepted_pages(),
+            (first.len() + more) as u64 * BLOCK,
+            "one block, and one that may be read behind it"
+        );
+        check_all(&manager, unaccepted);
+        give_back(&manager, page);
+        give_back(&manager, first_anywhere);
+    }
+}
+
+#[test]
+fn what_runs_short_accepts_a_block_at_a_time() {
+    let unaccepted = gib(4, 8);
+    let machine = machine(mib(0, 512), unaccepted).build();
+    let manager = up(machine, "");
+    // The zone above 4 GiB has nothing that is accepted.
+    assert_eq!(machine.accept().calls(), []);
+    let normal = manager.zones().last().expect("a zone");
+    assert_eq!((normal.free_pages(), normal.managed_pages()), (0, 0));
+    assert!(normal.watermarks().min_pages != 0, "marks are of all memory");
+    let page = take(&manager, &Request::new(Order::PAGE));
+    // One block, and the one behind it.
+    let start = 4 << 18;
+    let blocks = |from: u64, to: u64| PfnRange::new(start + from * BLOCK, start + to * BLOCK);
+    assert_eq!(machine.accept().calls(), [blocks(0, 1), blocks(1, 2)]);
+    assert_eq!(ahead(&manager), 1);
+    check_all(&manager, unaccepted);
+    let mut held = vec![page];
+    while normal.free_pages() != 0 || manager.caches().pages() != 0 {
+        held.push(take(&manager, &Request::new(Order::PAGE)));
+    }
+    assert_eq!(held.len() as u64, BLOCK);
+    machine.accept().forget_calls();
+    held.push(take(&manager, &Request::new(Order::PAGE)));
+    assert_eq!(machine.accept().calls(), [blocks(2, 3)], "the second was accepted already");
+    held.into_iter().for_each(|range| give_back(&manager, range));
+    check(&manager);
+}
+
+#[test]
+fn all_of_it_can_be_had_and_no_reclaim_comes_before() {
+    for line in ["", "memmap_init=eager", "memmap_init=deferred", "pages=inside", "zone_parts=2"] {
+        let unaccepted = mib(1024, 1536);
+        let machine = machine(mib(0, 64), unaccepted).build();
+        if line.starts_with("memmap") {
+            FakeVmemmap::install(machine);
+        }
+        let manager = up(machine, line);
+        manager.vmemmap().initialise_deferred(&NoHelpers);
+        check_all(&manager, unaccepted);
+        let before = manager.totals();
+        assert!(before.unaccepted_pages > 400 << 8, "{line}: {before:?}");
+        let all = before.managed_pages - before.allocated_pages + before.unaccepted_pages;
+        let mut held = Vec::new();
+        // Above the ordinary marks, nobody waits for memory.
+        for _ in 0..unaccepted.size() / 4096 / 2 {
+            held.push(take(&manager, &Request::new(Order::PAGE)));
+        }
+        let events = manager.pressure().events();
+        assert_eq!((events.failures, events.reclaim_calls, events.stalls), (0, 0, [0; 3]));
+        assert!(manager.pressure().background().is_none());
+        held.into_iter().for_each(|range| give_back(&manager, range));
+        check_all(&manager, unaccepted);
+        let taken = take_all(&manager);
+        assert!(taken > all - all / 50, "{line}: {taken} of {all}");
+        check_all(&manager, unaccepted);
+        assert_eq!(manager.totals().unaccepted_pages, 0);
+    }
+}
+
+#[test]
+fn whole_gigabytes_accept_themselves_and_what_is_behind_them() {
+    let unaccepted = gib(4, 12);
+    let machine = machine(gib(0, 1), unaccepted).build();
+    let manager = up(machine, "");
+    machine.accept().forget_calls();
+    let first = take(&manager, &Request::new(Order::MAX));
+    assert_eq!(
+        machine.accept().calls(),
+        [PfnRange::new(4 << 18, 5 << 18), PfnRange::new(5 << 18, (5 << 18) + BLOCK)]
+    );
+    // The next one is not the GiB that was begun.
+    machine.accept().forget_calls();
+    let second = take(&manager, &Request::new(Order::MAX));
+    assert_eq!(second.start, Pfn(6 << 18));
+    assert_eq!(machine.accept().accepted_pages(), 2 * ((1 << 18) + BLOCK));
+    check(&manager);
+    for range in [first, second] {
+        give_back(&manager, range);
+    }
+    check(&manager);
+}
+
+#[test]
+fn a_range_accepts_what_it_touches_and_one_block_behind() {
+    let unaccepted = gib(1, 6);
+    let machine = machine(gib(0, 1), unaccepted).build();
+    let manager = up(machine, "");
+    machine.accept().forget_calls();
+    let accepted = machine.accept().accepted_pages();
+    // 1 GiB that is no block, in the middle.
+    let range = BlockRange { start: BlockNumber(2 * 512 + 100), end: BlockNumber(3 * 512 + 100) };
+    let pages = manager.isolation().isolate(range).expect("it comes up");
+    assert_eq!(pages.free_pages, 1 << 18);
+    assert_eq!(machine.accept().accepted_pages() - accepted, (1 << 18) + BLOCK);
+    let behind = PfnRange::new(range.end.start().0, range.end.start().0 + BLOCK);
+    assert_eq!(machine.accept().calls()[1], behind, "right after what is before it");
+    check(&manager);
+    let claimed = manager.isolation().claim(range).expect("all of it is free");
+    assert_accepted(&manager, claimed);
+    give_back(&manager, claimed);
+    // A place of its own, behind which nothing was accepted yet.
+    let place = Pfn(5 << 18);
+    let taken = manager.allocate_at(place, order(3), MigrateType::Movable).expect("it comes up");
+    assert_accepted(&manager, taken);
+    assert_eq!(machine.accept().accepted_pages() - accepted, (1 << 18) + 3 * BLOCK);
+    give_back(&manager, taken);
+    check(&manager);
+}
+
+#[test]
+fn interrupts_accept_what_they_need() {
+    let unaccepted = gib(4, 6);
+    let machine = machine(mib(0, 128), unaccepted).cpus(2).build();
+    let manager = up(machine, "");
+    let taken: Vec<_> =
+        (0..600).map(|_| machine.interrupt(|| take(&manager, &Request::new(order(3))))).collect();
+    check_all(&manager, unaccepted);
+    assert!(machine.accept().accepted_pages() <= 11 * BLOCK);
+    taken.into_iter().for_each(|range| give_back(&manager, range));
+}
+
+#[test]
+fn eager_leaves_nothing() {
+    for cpus in [1, 6] {
+        let unaccepted = gib(1, 7);
+        let machine = machine(gib(0, 1), unaccepted).cpus(cpus).build();
+        let manager = up(machine, "accept_memory=eager");
+        assert_eq!(manager.acceptance().policy(), AcceptPolicy::Eager);
+        if cpus != 1 {
+            assert_ne!(manager.acceptance().unaccepted_pages(), 0);
+            manager.vmemmap().initialise_deferred(&HelperPool::on_nodes(&[0; 5]));
+        }
+        assert_eq!(manager.acceptance().unaccepted_pages(), 0);
+        check_all(&manager, unaccepted);
+        assert_eq!(machine.accept().accepted_pages(), unaccepted.size() / 4096);
+        machine.accept().forget_calls();
+        let taken = take(&manager, &Request::new(Order::MAX));
+        assert_eq!(machine.accept().calls(), []);
+        give_back(&manager, taken);
+    }
+}
+
+#[test]
+fn sixteen_cpus_accept_at_once() {
+    let unaccepted = gib(4, 20);
+    for line in ["", "zone_parts=4"] {
+        let machine = machine(gib(0, 1), unaccepted).cpus(16).build();
+        let manager = up(machine, line);
+        machine.accept().forget_calls();
+        let pool = HelperPool::on_nodes(&[0; 15]);
+        // Sixteen are with the device before the first is done, or this never ends.
+        machine.accept().meet(16);
+        machine.accept().set_delay(Duration::from_micros(100));
+        let start = std::time::Instant::now();
+        manager.acceptance().accept_all(&pool);
+        println!("16 GiB on 16 CPUs: {:?}, serially 819.2 ms", start.elapsed());
+        check_all_of(&manager);
+        assert_eq!(machine.accept().accepted_pages(), unaccepted.size() / 4096);
+        let calls = machine.accept().calls();
+        // The largest pieces, and no CPU has more than its share at once.
+        assert!(calls.len() < 700, "{} calls", calls.len());
+        assert!(calls.iter().all(|range| range.pages() <= unaccepted.size() / 4096 / 16));
+    }
+}
+
+#[test]
+fn one_cpu_accepts_gigabytes_whole() {
+    let machine = machine(gib(0, 1), gib(1, 9)).build();
+    let manager = up(machine, "");
+    machine.accept().forget_calls();
+    manager.acceptance().accept_all(&NoHelpers);
+    check_all_of(&manager);
+    let calls = machine.accept().calls();
+    let whole = calls.iter().filter(|range| range.pages() == 1 << 18).count();
+    // The first GiB was begun at bring-up, and what is left for the last ones is less.
+    assert!(whole >= 3 && calls.len() < 60, "{calls:?}");
+}
+
+fn check_all_of(manager: &Fake) {
+    check(manager);
+    assert_eq!(manager.acceptance().unaccepted_pages(), 0);
+}
+
+#[test]
+fn an_acceptor_works_in_the_background_until_all_is_accepted() {
+    let unaccepted = gib(1, 3);
+    let machine = machine(gib(0, 1), unaccepted).clock_step_ns(100_000).build();
+    let manager = up(machine, "accept_memory=background");
+    let mut acceptor = manager.acceptance().acceptor();
+    let (mut now, mut polls) = (0, 0);
+    while manager.acceptance().unaccepted_pages() != 0 {
+        let before = manager.acceptance().unaccepted_pages();
+        let next = acceptor.poll(now);
+        assert!(manager.acceptance().unaccepted_pages() < before && next > now);
+        (now, polls) = (next, polls + 1);
+    }
+    assert!(polls > 4, "a little at a time");
+    check_all(&manager, unaccepted);
+    let rest = acceptor.poll(now);
+    assert!(rest - now >= 1_000_000_000);
+    // Only where it was said.
+    let lazy = up(self::machine(gib(0, 1), unaccepted).build(), "");
+    lazy.acceptance().acceptor().poll(0);
+    assert_eq!(lazy.acceptance().unaccepted_pages(), (2 << 18));
+}
+
+#[test]
+fn a_block_that_fails_is_lost_and_another_serves() {
+    let unaccepted = gib(4, 5);
+    let machine = machine(mib(0, 512), unaccepted).build();
+    let manager = up(machine, "");
+    let start = 4 << 18;
+    // In the second block, which is accepted behind the first: the first is lost with it.
+    machine.accept().fail_at(Pfn(start + BLOCK + 7));
+    let page = take(&manager, &Request::new(Order::PAGE));
+    assert!(page.start.0 >= start + 2 * BLOCK, "{page:?}");
+    check(&manager);
+    let acceptance = manager.acceptance();
+    assert_eq!(acceptance.lost_pages(), 2 * BLOCK);
+    let events = acceptance.events();
+    assert_eq!((events.failures, events.last_failed), (1, Some(Pfn(start + BLOCK + 7))));
+    for block in [start / BLOCK, start / BLOCK + 1] {
+        let block = BlockNumber(u32::try_from(block).expect("small"));
+        assert!(manager.block_state(block).is_some_and(|state| state.is(State::Offline)));
+        let place = manager.allocate_at(block.start(), Order::PAGE, MigrateType::Movable);
+        assert!(matches!(place, Err(AllocateError::NotFree(_))), "{place:?}");
+    }
+    give_back(&manager, page);
+    // In the middle of a large run, with what comes after it.
+    machine.accept().fail_at(Pfn(start + 300 * BLOCK));
+    acceptance.accept_all(&NoHelpers);
+    check_all_of(&manager);
+    assert_eq!(acceptance.lost_pages(), 4 * BLOCK);
+    assert_eq!(manager.zones().last().expect("a zone").managed_pages(), (1 << 18) - 4 * BLOCK);
+    let place = Pfn(start + 301 * BLOCK);
+    let taken = manager.allocate_at(place, Order::BLOCK, MigrateType::Movable).expect("good");
+    assert_accepted(&manager, taken);
+    give_back(&manager, taken);
+    settled(&manager);
+    check(&manager);
+}
+
+#[test]
+fn where_all_fails_requests_fail() {
+    let unaccepted = mib(4096, 4224);
+    let machine = machine(mib(0, 64), unaccepted).build();
+    let manager = up(machine, "");
+    (0..64).for_each(|block| machine.accept().fail_at(Pfn((4 << 18) + block * BLOCK)));
+    let all = take_all(&manager);
+    assert!(all < 64 << 8);
+    check(&manager);
+    assert_eq!(manager.acceptance().lost_pages(), unaccepted.size() / 4096);
+}
+
+#[test]
+fn the_early_allocator_accepts_what_it_hands_out() {
+    let unaccepted = gib(1, 2);
+    let machine = machine(mib(0, 4), unaccepted).build();
+    let mut early = machine.memblock(&[]);
+    let small = early.allocate(&MemblockRequest::new(4096, 4096)).expect("accepted memory");
+    assert!(small.end <= 4 << 20 && machine.accept().calls().is_empty());
+    let request = MemblockRequest { zeroed: true, ..MemblockRequest::new(5 << 20, 4096) };
+    let large = early.allocate(&request).expect("unaccepted memory");
+    // The last 5 MiB: three units, behind which there is no memory.
+    assert_eq!(large, PhysRange::new((2 << 30) - (5 << 20), 2 << 30));
+    assert_eq!(early.accepted().accepted_pages, 3 * BLOCK);
+    // It ends inside a unit that is accepted.
+    let next = early.allocate(&MemblockRequest::new(64 << 10, 4096)).expect("accepted memory");
+    assert_eq!(early.accepted().accepted_pages, 3 * BLOCK, "{next:?}");
+    // On the border of a unit: the one behind it is accepted already.
+    let unit = early.allocate(&MemblockRequest::new(2 << 20, 2 << 20)).expect("memory");
+    assert_eq!(early.accepted().accepted_pages, 4 * BLOCK, "{unit:?}");
+    // And lower down, where it is not.
+    let request = MemblockRequest {
+        max_address: (1 << 30) + (8 << 20),
+        min_address: 1 << 30,
+        ..MemblockRequest::new(2 << 20, 2 << 20)
+    };
+    let low = early.allocate(&request).expect("memory");
+    assert_eq!(early.accepted().accepted_pages, 6 * BLOCK, "{low:?}");
+    let parameters = parameters("");
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error).expect("up");
+    check_all(&manager, unaccepted);
+    let taken = take_all(&manager);
+    assert!(taken > 1000 << 8, "{taken}");
+    check_all(&manager, unaccepted);
+}
+
+#[test]
+fn the_early_allocator_finds_another_place_when_one_fails() {
+    let unaccepted = gib(1, 2);
+    let machine = machine(mib(0, 4), unaccepted).build();
+    let last = Pfn((2 << 18) - BLOCK + 3);
+    machine.accept().fail_at(last);
+    let mut early = machine.memblock(&[]);
+    let found = early.allocate(&MemblockRequest::new(6 << 20, 4096)).expect("another place");
+    // The last page before what failed can be read past its end.
+    assert!(found.end < (2 << 30) - (2 << 20), "{found:?}");
+    assert_eq!((early.accepted().failures, early.accepted().last_failed), (1, Some(last)));
+    let parameters = parameters("");
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error).expect("up");
+    check(&manager);
+    take_all(&manager);
+    assert!(!machine.accept().is_accepted(last));
+}
+
+#[test]
+fn pieces_of_blocks_are_accepted_at_bring_up() {
+    // Both ends inside blocks, a hole, and reservations of odd sizes in the middle.
+    let machine = FakeMachine::builder()
+        .ram(mib(0, 64))
+        .memory(PhysRange::new(0x10_0123_4000, 0x10_4321_0000), MemoryKind::Unaccepted)
+        .memory(PhysRange::new(0x10_4330_0000, 0x10_4500_0000), MemoryKind::Unaccepted)
+        .accepts()
+        .build();
+    let reserved = [PhysRange::new(0x10_2000_3000, 0x10_2061_5123)];
+    let manager = bring_up_with(machine, &reserved, &parameters("")).expect("bring-up");
+    check(&manager);
+    take_all(&manager);
+    check(&manager);
+    let device = machine.accept();
+    assert!(device.is_accepted(Pfn(0x100_1234)) && device.is_accepted(Pfn(0x104_320f)));
+    // What was reserved holds something, so that it was accepted by whoever put that there.
+    assert!(!device.is_accepted(Pfn(0x102_0003)) && !device.is_accepted(Pfn(0x102_0615)));
+    assert!(device.is_accepted(Pfn(0x102_0002)) && device.is_accepted(Pfn(0x102_0616)));
+    assert_eq!(manager.acceptance().unaccepted_pages(), 0);
+}
+
+#[test]
+fn reserves_for_movable_memory_are_not_accepted_for_it() {
+    let unaccepted = gib(1, 5);
+    let machine = machine(gib(0, 1), unaccepted).build();
+    let manager = up(machine, "movablecore=2G");
+    assert!(machine.accept().accepted_pages() < 8 * BLOCK);
+    check_all(&manager, unaccepted);
+    let unmovable = Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(10)) };
+    let mut held: Vec<PfnRange> =
+        core::iter::from_fn(|| manager.allocate(&unmovable).ok()).collect();
+    let start = manager.moving().starts().on_node(NodeId::ZERO).expect("there is such memory");
+    assert!(held.iter().all(|range| range.end <= start), "what cannot move is below {start}");
+    check_all(&manager, unaccepted);
+    held.extend(core::iter::from_fn(|| manager.allocate(&Request::new(order(10))).ok()));
+    assert!(held.iter().any(|range| range.start >= start));
+    held.into_iter().for_each(|range| {
+        assert_accepted(&manager, range);
+        give_back(&manager, range);
+    });
+    check_all(&manager, unaccepted);
+}
+
+#[test]
+fn several_cpus_accept_different_blocks() {
+    let unaccepted = gib(4, 6);
+    for line in ["", "memmap_init=deferred", "zone_parts=4"] {
+        let machine = machine(mib(0, 512), unaccepted).cpus(7).build();
+        if line.starts_with("memmap") {
+            FakeVmemmap::install(machine);
+        }
+        machine.accept().set_delay(Duration::from_micros(20));
+        let manager = up(machine, line);
+        let (start, manager) = (Barrier::new(6), &manager);
+        let all: Vec<PfnRange> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..6_u8)
+                .map(|number| {
+                    let start = &start;
+                    scope.spawn(move || {
+                        start.wait();
+                        let wanted = Request::new(order(if number < 3 { 0 } else { 9 }));
+                        let mut taken: Vec<PfnRange> = Vec::new();
+                        for round in 0..200 {
+                            taken.push(take(manager, &wanted));
+                            if number == 5 && round % 50 == 0 {
+                                let block = BlockNumber(4 * 512 + 700 + round);
+                                let range =
+                                    BlockRange { start: block, end: BlockNumber(block.0 + 3) };
+                                if manager.isolation().isolate(range).is_ok() {
+                                    manager.isolation().unisolate(range).expect("isolated");
+                                }
+                            }
+                        }
+                        taken
+                    })
+                })
+                .collect();
+            let taken = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            taken.flatten().collect()
+        });
+        check_all(manager, unaccepted);
+        all.into_iter().for_each(|range| give_back(manager, range));
+        manager.vmemmap().initialise_deferred(&NoHelpers);
+        check_all(manager, unaccepted);
+    }
+}
+
+#[test]
+fn linuxs_rule_for_how_much_to_accept() {
+    // 26 blocks of 4 MiB.
+    assert_eq!(pages_to_accept(30_000, 40_000, 35_840).div_ceil(1024), 26);
+    assert_eq!(pages_to_accept(0, 40_000, 35_840), BLOCK, "one where there are no marks");
+    assert_eq!(pages_to_accept(30_000, 70_000, 35_840), 0);
+    assert_eq!(pages_to_accept(30_000, 100, 100), 100, "no more than there is");
+    assert_eq!(pages_to_accept(30_000, 100, 0), 0);
+}
+
+#[test]
+fn without_a_device_it_stays_reserved() {
+    let machine =
+        FakeMachine::builder().ram(mib(0, 256)).memory(gib(1, 2), MemoryKind::Unaccepted).build();
+    let manager = up(machine, "accept_memory=eager");
+    assert_eq!(manager.acceptance().unaccepted_pages(), 0);
+    assert!(manager.totals().reserved_pages >= 1 << 18);
+    assert!(take_all(&manager) < 256 << 8);
+    let range = BlockRange { start: BlockNumber(600), end: BlockNumber(700) };
+    let pages = manager.isolation().isolate(range).expect("nothing is free there");
+    assert_eq!(pages.reserved_pages, 100 * BLOCK);
+    manager.isolation().unisolate(range).expect("nothing was isolated");
+}
