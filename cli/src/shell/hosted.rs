@@ -13,10 +13,10 @@ use crate::snapshot;
 use crate::target::{self, Deadline};
 use crate::terminal::Terminal;
 use framewright::procfs::{FileSystem, Source};
-use framewright::units::PAGE_SIZE;
+use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright::{Manager, Parameters, Platform};
 use framewright_hosted::{HostedHelpers, HostedPlatform};
-use framewright_shell::{Editor, Event, Host, Run, Shell};
+use framewright_shell::{Editor, Event, Host, Run, Shell, SpareMemory};
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
@@ -51,6 +51,14 @@ impl Threads<'_> {
     }
 }
 
+// SAFETY: the machine's memory is the platform's mapping, of which nobody but its manager knows
+// (invariant 1).
+unsafe impl SpareMemory for Threads<'_> {
+    fn has(&self, range: PhysRange) -> bool {
+        self.platform.is_memory(range)
+    }
+}
+
 impl Host for Threads<'_> {
     fn pause(&self, nanoseconds: u64) {
         std::thread::sleep(Duration::from_nanos(nanoseconds).min(GLANCE));
@@ -68,6 +76,10 @@ impl Host for Threads<'_> {
         if self.is_interactive {
             interrupt::forget_keyboard();
         }
+    }
+
+    fn spare_memory(&self) -> Option<&dyn SpareMemory> {
+        Some(self)
     }
 
     /// What a thread has begun it ends, past the CPU's cache.

@@ -20,6 +20,9 @@ use std::time::Duration;
 /// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
 const ROOM_FOR_PARAMETERS: usize = 160;
 
+/// The largest machine of which more is mapped than `mem=` says.
+const MOST_SPARE_BYTES: u64 = 64 << 30;
+
 /// Time that CPUs have spent on this process.
 pub fn cpu_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -47,7 +50,7 @@ impl<'a> Session<'a> {
     /// A memory map that makes no machine, or no room for it in this process.
     pub fn open(machine: &'a Machine, command_line: &'a str) -> Result<Self, Error> {
         let mut storage = Storage::of(machine);
-        let intake = Intake::take(machine, command_line, &mut storage, &mut Silent)?;
+        let intake = Intake::take(machine, command_line, &mut storage, &mut Silent, true)?;
         let open = if intake.parameters.careful.is_some() {
             HostedPlatform::open_askew
         } else {
@@ -157,11 +160,12 @@ impl<'a> Session<'a> {
     ) -> Result<Pass<'a>, Error> {
         // Once for the log and once for the clock: writing lines takes longer than what they tell
         // of.
-        Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log)?;
+        Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log, false)?;
         let mut storage = Storage::of(self.machine);
         let before_cpu_seconds = cpu_seconds();
         let started_ns = self.platform.now_ns();
-        let mut intake = Intake::take(self.machine, self.command_line, &mut storage, &mut Silent)?;
+        let mut intake =
+            Intake::take(self.machine, self.command_line, &mut storage, &mut Silent, false)?;
         intake.parameters.page_template = self.template;
         let Intake { map, topology, parameters, .. } = &intake;
         let mut regions = MemblockStorage::new();
@@ -285,6 +289,7 @@ impl<'a> Intake<'a> {
         command_line: &str,
         storage: &'a mut Storage,
         log: &mut dyn BootLog,
+        all: bool,
     ) -> Result<Self, Error> {
         let refused = |error: &dyn std::fmt::Display| Error::Usage(error.to_string());
         let mut map = MapBuilder::new(&mut storage.ranges);
@@ -300,7 +305,13 @@ impl<'a> Intake<'a> {
         if !parameters.numa {
             topology.flatten();
         }
-        parameters.apply(&mut map).map_err(|error| refused(&error))?;
+        let mut applied = parameters.clone();
+        // What `mem=` leaves out is there and can be added later.
+        let bytes: u64 = machine.ranges.iter().map(|entry| entry.range.size()).sum();
+        if all && bytes <= MOST_SPARE_BYTES {
+            applied.memory_limit = None;
+        }
+        applied.apply(&mut map).map_err(|error| refused(&error))?;
         bootlog::topology(log, &topology);
         let map = map.finish().map_err(|error| refused(&error))?;
         Ok(Self { map, topology, parameters })

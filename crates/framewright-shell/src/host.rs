@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write};
 use framewright::Mover;
-use framewright::units::{Order, PfnRange};
+use framewright::units::{Order, PfnRange, PhysRange};
 use framewright_workload::{Handle, HandleError, Window};
 
 /// The machine behind the shell. The defaults suit a machine with one CPU and no interrupts.
@@ -62,11 +62,26 @@ pub trait Host: Sync {
         None
     }
 
+    /// Memory that can be added while the machine runs.
+    fn spare_memory(&self) -> Option<&dyn SpareMemory> {
+        None
+    }
+
     /// Memory whose users have it mapped and can be moved. Where there is none, `movable` uses a
     /// table of handles ([`Handles`](framewright_workload::Handles)).
     fn mapping(&self) -> Option<&dyn MovableMemory> {
         None
     }
+}
+
+/// Memory that a machine has beside what its manager was told of at bring-up.
+///
+/// # Safety
+/// What [`has`](Self::has) says is memory is used by nobody but the manager, if that has it, and
+/// stays memory that the platform's direct map reaches.
+pub unsafe trait SpareMemory {
+    /// Whether all of a range is memory.
+    fn has(&self, range: PhysRange) -> bool;
 }
 
 /// Parts of [`MovableMemory`], each of which has one user at a time.

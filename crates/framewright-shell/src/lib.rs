@@ -62,7 +62,7 @@ mod words;
 
 pub use editor::{Editor, Event};
 pub use held::Run;
-pub use host::{Host, MovableMemory, SHARES};
+pub use host::{Host, MovableMemory, SHARES, SpareMemory};
 pub use io::{Failed, Io};
 pub use requests::{LONGEST_REQUEST, Requests};
 pub use shell::{Command, Shell};

@@ -384,6 +384,12 @@ impl HostedPlatform {
         unsafe { self.mapping.advise(&parts, advice, process) }
     }
 
+    /// Whether all of a range is memory of the machine, whether or not a manager was told of it.
+    #[must_use]
+    pub fn is_memory(&self, range: PhysRange) -> bool {
+        self.offset_of(range).is_ok()
+    }
+
     /// Bytes of the machine's memory that the operating system backs now.
     ///
     /// # Errors

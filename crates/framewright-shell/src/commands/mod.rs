@@ -5,6 +5,7 @@ mod churn;
 mod cpu;
 mod faults;
 mod files;
+mod hotplug;
 mod hugetlb;
 mod memory;
 mod movable;
@@ -38,6 +39,7 @@ pub(crate) enum Builtin {
     Free,
     Held,
     Help,
+    Hotplug,
     Hugetlb,
     Ls,
     Memhog,
@@ -90,8 +92,8 @@ const ALL: &[Entry] = &[
         Builtin::Cpu,
         "cpu",
         "[offline N|online N|storm ROUNDS [seed N]]",
-        "show which CPUs are online; stop one, which keeps no memory then; let it go on; stop others \
-         and let them go on again and again while the rest allocates, frees and drains",
+        "show which CPUs are online; stop one, which keeps no memory then; let it go on; stop \
+         others and let them go on again and again while the rest allocates, frees and drains",
     ),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
     (Builtin::Dmesg, "dmesg", "", "show the log since the machine began"),
@@ -117,6 +119,13 @@ const ALL: &[Entry] = &[
     ),
     (Builtin::Held, "held", "", "show what handles hold"),
     (Builtin::Help, "help", "[COMMAND]", "show commands"),
+    (
+        Builtin::Hotplug,
+        "hotplug",
+        "[add START SIZE [node=N] [any|movable|removable|offline]|remove START SIZE|\
+         online START SIZE [any|movable|removable]|offline START SIZE]",
+        "show what memory there is; add some; move what is in it elsewhere and take it out of use",
+    ),
     (
         Builtin::Hugetlb,
         "hugetlb",
@@ -209,6 +218,7 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Free => memory::free(shell, arguments, io),
         Builtin::Held => memory::held(shell, arguments, io),
         Builtin::Help => help(shell, arguments, io),
+        Builtin::Hotplug => hotplug::hotplug(shell, arguments, io),
         Builtin::Hugetlb => hugetlb::hugetlb(shell, arguments, io),
         Builtin::Ls => files::ls(shell, arguments, io),
         Builtin::Memhog => workload::memhog(shell, arguments, io),

@@ -49,6 +49,10 @@ impl Zone {
                 .head_of(block)
                 .ok_or(Unreleasable::NotMemory(offset(range.start)))?;
             match state.state() {
+                // It could not be accepted.
+                Some(State::Reserved) if state.has(BlockState::POISONED) => {
+                    return Err(Unreleasable::Unaccepted);
+                }
                 Some(State::Reserved) => wants |= !is_whole,
                 Some(State::Split) if state.managed_pages() < PAGES_PER_BLOCK => {
                     if state.present_pages() < PAGES_PER_BLOCK {
@@ -70,7 +74,7 @@ impl Zone {
                     }
                     wants |= managed.is_none();
                 }
-                Some(State::Unaccepted) => return Err(Unreleasable::Unaccepted),
+                Some(State::Unaccepted | State::Accepting) => return Err(Unreleasable::Unaccepted),
                 Some(State::Offline) => {
                     return Err(Unreleasable::NotMemory(offset(range.start)));
                 }

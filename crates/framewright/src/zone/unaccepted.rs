@@ -427,7 +427,7 @@ pub(super) fn is_listed(state: BlockState) -> bool {
 
 /// Whether a block could not be accepted.
 fn is_lost(state: BlockState) -> bool {
-    state.is(State::Offline) && state.has(BlockState::POISONED)
+    state.is(State::Reserved) && state.has(BlockState::POISONED)
 }
 
 /// What blocks become that were being accepted.
@@ -522,7 +522,7 @@ impl LockedZone {
                 }
                 Settled::Lost => {
                     self.unlink_unaccepted(index);
-                    let word = BlockState::head(State::Offline, order, migrate_type);
+                    let word = BlockState::head(State::Reserved, order, migrate_type);
                     table.set_state(index, word.with(BlockState::POISONED));
                 }
                 Settled::Ahead => {

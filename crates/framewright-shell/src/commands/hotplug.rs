@@ -1,0 +1,156 @@
+//! `hotplug`: memory that is added, taken out of use, and taken away.
+
+use super::arguments;
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::shell::Shell;
+use crate::size::Size;
+use framewright::Platform;
+use framewright::manager::Budget;
+use framewright::parameters::parse_size;
+use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
+use framewright::zone::{Grade, Presence};
+
+/// For whom memory is; where it is not said, the policy says it.
+const GRADES: [(&str, Grade); 3] =
+    [("any", Grade::Any), ("movable", Grade::MovableOnly), ("removable", Grade::Removable)];
+/// How long memory may take to be vacated.
+const VACATE_NS: u64 = 10_000_000_000;
+
+/// What is to be done, with what.
+struct Wanted {
+    range: PhysRange,
+    node: NodeId,
+    grade: Option<Grade>,
+    is_offline: bool,
+}
+
+impl Wanted {
+    fn parse(arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
+        let [start, size, rest @ ..] = arguments else {
+            return Err(io.wrong(format_args!("an address and a size")));
+        };
+        let bytes = |text: &str, io: &mut Io<'_>| {
+            parse_size(text).map_err(|error| io.wrong(format_args!("{text:?}: {error}")))
+        };
+        let (start, size) = (bytes(start, io)?, bytes(size, io)?);
+        let end = start.checked_add(size);
+        let end = end.ok_or_else(|| io.wrong(format_args!("it ends beyond all addresses")))?;
+        let range = PhysRange::new(start, end);
+        let (node, grade) = (NodeId::ZERO, None);
+        let mut wanted = Self { range, node, grade, is_offline: false };
+        for &word in rest {
+            if let Some(("node", number)) = word.split_once('=') {
+                wanted.node = arguments::node(number, io)?;
+            } else if word == "offline" {
+                wanted.is_offline = true;
+            } else {
+                let found = GRADES.into_iter().find(|(name, _)| *name == word);
+                let (_, grade) = found.ok_or_else(|| {
+                    io.wrong(format_args!("{word}: any, movable, removable, offline or node=N"))
+                })?;
+                wanted.grade = Some(grade);
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+pub(super) fn hotplug<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let Some((what, rest)) = arguments.split_first() else { return show(shell, io) };
+    let hotplug = shell.manager.hotplug();
+    let started = shell.manager.platform().now_ns();
+    let mut failed = None;
+    let note = &mut failed;
+    let wanted = Wanted::parse(rest, io)?;
+    let range = wanted.range;
+    let budget = started
+        .map_or(Budget::UNLIMITED, |now| Budget::until(now.saturating_add(VACATE_NS).max(1)));
+    let (done, pages) = match *what {
+        "add" => {
+            if !shell.host.spare_memory().is_some_and(|spare| spare.has(range)) {
+                return Err(io.wrong(format_args!(
+                    "the machine has no memory at {range} that could be added; `mem=SIZE` on the \
+                     command line leaves some"
+                )));
+            }
+            let grade = match wanted.grade {
+                _ if wanted.is_offline => None,
+                Some(grade) => Some(grade),
+                None => hotplug.grade_for(range, wanted.node, hotplug.settings().auto_online),
+            };
+            let added = match grade {
+                // SAFETY: the host says that it is memory which nobody else uses (invariant 1).
+                Some(grade) => unsafe { hotplug.add(range, wanted.node, grade) },
+                // SAFETY: as above.
+                None => unsafe { hotplug.add_offline(range, wanted.node) },
+            };
+            ("added", added.map(|added| added.pages).map_err(|error| *note = Some(error)))
+        }
+        "online" => {
+            let grade = wanted.grade.or_else(|| {
+                use framewright::parameters::OnlineType;
+                hotplug.grade_for(range, wanted.node, OnlineType::Online)
+            });
+            let online = hotplug.online(range, grade.unwrap_or(Grade::Any));
+            ("online", online.map(|added| added.pages).map_err(|error| *note = Some(error)))
+        }
+        "offline" => {
+            let offline = hotplug.offline(range, budget);
+            ("offline", offline.map(|gone| gone.pages).map_err(|error| *note = Some(error)))
+        }
+        "remove" => {
+            // SAFETY: the shell looks at no descriptor while it waits for this (invariant 49).
+            let removed = unsafe { hotplug.remove(range, budget) };
+            ("removed", removed.map(|gone| gone.pages).map_err(|error| *note = Some(error)))
+        }
+        other => {
+            return Err(io.wrong(format_args!("{other}: add, remove, online or offline")));
+        }
+    };
+    let Ok(pages) = pages else {
+        return match failed {
+            Some(error) => Err(io.wrong(format_args!("{error}"))),
+            None => Err(io.wrong(format_args!("nothing was done"))),
+        };
+    };
+    write!(io.out, "{done}: {range}, {} that can be had", Size::of_pages(pages))?;
+    if let Some(ns) = shell.manager.platform().now_ns().zip(started).map(|(now, then)| now - then) {
+        write!(io.out, ", {} us", ns / 1000)?;
+    }
+    Ok(writeln!(io.out)?)
+}
+
+/// All memory: where it is, whose, and what it is.
+fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
+    let hotplug = shell.manager.hotplug();
+    writeln!(io.out, "from             to                     size node state")?;
+    let mut result = Ok(());
+    hotplug.for_each_run(&mut |range, presence, node| {
+        let state = match presence {
+            Presence::Online => "online",
+            Presence::Offline => "offline",
+            Presence::Absent => return,
+        };
+        if result.is_ok() {
+            result = writeln!(
+                io.out,
+                "{:016x} {:016x} {:>10} {node:>4} {state}",
+                range.start,
+                range.end,
+                Size::of_pages(range.size() / PAGE_SIZE),
+            );
+        }
+    });
+    result?;
+    let left = hotplug.windows_left();
+    Ok(writeln!(
+        io.out,
+        "{left} windows are left; {} pages were released",
+        hotplug.released_pages()
+    )?)
+}
