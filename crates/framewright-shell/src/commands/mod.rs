@@ -90,8 +90,8 @@ const ALL: &[Entry] = &[
         Builtin::Cpu,
         "cpu",
         "[offline N|online N|storm ROUNDS [seed N]]",
-        "show which CPUs are online; stop one, which keeps no memory then; let it go on; stop others \
-         and let them go on again and again while the rest allocates, frees and drains",
+        "show which CPUs are online; stop one, which keeps no memory then; let it go on; stop \
+         others and let them go on again and again while all allocate, free and drain",
     ),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
     (Builtin::Dmesg, "dmesg", "", "show the log since the machine began"),
