@@ -117,3 +117,19 @@ fn what_cannot_be_is_said() {
         assert!(said.contains(expected), "{expected}: {said}");
     }
 }
+
+/// The others may keep its share.
+#[test]
+fn a_cpu_that_never_started_is_offline() {
+    let commands = "cpu; cpus; cpu online 2; cpu; cpu offline 2; stress 1; verify";
+    let said = said(&boot("2", &["ghost_cpu=77"], commands));
+    assert_eq!(said.matches("online 0-1\noffline 2\n").count(), 2, "{said}");
+    assert!(said.contains("\ncpu: CPU 2 does not run\n"), "{said}");
+    assert!(said.contains("\ncpu: CPU 2 is offline already\n"), "{said}");
+    let share = |said: &str| {
+        let line = said.lines().find(|line| line.starts_with("   1     0  node 0"));
+        line.map(str::to_owned).unwrap_or_else(|| panic!("{said}"))
+    };
+    let without = self::said(&boot("2", &[], "cpus; cpu"));
+    assert_eq!(share(&said), share(&without));
+}

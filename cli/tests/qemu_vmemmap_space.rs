@@ -66,6 +66,8 @@ fn other_cpus_are_told_of_every_change() {
     let lines = examine(&["--memory", "1G", "--cpus", "4"]);
     check(&lines);
     assert!(lines[2].ends_with(" on 4 CPUs"), "{lines:?}");
+    // What changed while they stood they find when they go on.
+    assert_eq!(lines[3], "so does one during which all others stand");
     // A whole section, and eight blocks elsewhere.
     assert!(
         lines

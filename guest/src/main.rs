@@ -210,6 +210,10 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     }
     bootlog::topology(&mut Log, &topology);
     started.finish();
+    // One that did not start keeps no memory from the others.
+    for absent in smp::all().filter(|cpu| !cpu.is_online()) {
+        let _ = manager.cpus().offline(absent.index());
+    }
     let since = |start: Option<u64>, end: Option<u64>| {
         start.zip(end).map_or(0, |(start, end)| (end - start) / 1000)
     };

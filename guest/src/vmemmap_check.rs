@@ -72,20 +72,29 @@ impl VmemmapSpaceTest {
                 return false;
             }
         };
-        let mut fixture = Trial { vmemmap: trial, manager, outstanding, cpus: 1 };
+        let mut fixture = Trial::new(trial, manager, outstanding);
         let resting = fixture.outstanding();
         vmemmap_space_contract(|| &fixture);
         log!("map_space_test: the contract holds on this CPU");
-        fixture.cpus = smp::online().count().min(MOST_CPUS);
-        for seed in [1, 2] {
-            vmemmap_space_history(&fixture, seed, HISTORY_STEPS);
-        }
+        fixture.let_others_look();
         let cpus = fixture.cpus;
-        log!(
-            "map_space_test: two histories of {HISTORY_STEPS} steps agree with the model \
-             on {cpus} CPU{}",
-            if cpus == 1 { "" } else { "s" }
-        );
+        for (seed, stand) in [(1, false), (2, false), (3, true)] {
+            if !fixture.let_others_stand(stand) {
+                log!("map_space_test: no other CPU stands");
+                break;
+            }
+            vmemmap_space_history(&fixture, seed, HISTORY_STEPS);
+            match seed {
+                1 => {}
+                2 => log!(
+                    "map_space_test: two histories of {HISTORY_STEPS} steps agree with the model \
+                     on {cpus} CPU{}",
+                    if cpus == 1 { "" } else { "s" }
+                ),
+                _ => log!("map_space_test: so does one during which all others stand"),
+            }
+        }
+        fixture.let_others_stand(false);
         if fixture.outstanding() != resting {
             log!(
                 "map_space_test: {} frames were lost",
@@ -142,23 +151,62 @@ struct Trial<'a> {
     vmemmap: GuestVmemmap,
     manager: &'a Manager<GuestPlatform>,
     outstanding: AtomicU64,
+    /// The CPUs that look, and how many they are.
+    looking: [u32; MOST_CPUS as usize],
     cpus: u32,
+    /// Others than this one stand, but while they look.
+    stand: bool,
 }
 
-impl Trial<'_> {
+impl<'a> Trial<'a> {
+    fn new(
+        vmemmap: GuestVmemmap,
+        manager: &'a Manager<GuestPlatform>,
+        outstanding: AtomicU64,
+    ) -> Self {
+        let looking = [smp::index(); MOST_CPUS as usize];
+        Self { vmemmap, manager, outstanding, looking, cpus: 1, stand: false }
+    }
+
+    /// A few CPUs that run look from now on.
+    fn let_others_look(&mut self) {
+        self.cpus = 0;
+        for (place, cpu) in self.looking.iter_mut().zip(smp::online().iter()) {
+            *place = cpu;
+            self.cpus += 1;
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> {
+        self.looking.into_iter().take(self.cpus as usize).filter(|&cpu| cpu != smp::index())
+    }
+
+    /// Has all others stand from now on but while they look, or no more: what changes while they
+    /// stand they are told by nobody. False where one of them does not, or there is none.
+    fn let_others_stand(&mut self, stand: bool) -> bool {
+        if stand == self.stand {
+            return true;
+        }
+        self.stand = stand;
+        let change = if stand { smp::park } else { smp::unpark };
+        self.others().all(change) && self.cpus != 1
+    }
+
     /// A word of the vmemmap as this CPU sees it.
     fn word(address: usize) -> *mut u64 {
         core::ptr::with_exposed_provenance_mut(address)
     }
 
-    /// Has the `cpu`th of those that run do something, in an interrupt if it is another than this.
-    fn on(cpu: u32, access: &(dyn Fn() + Sync)) {
-        let target = smp::online().iter().nth(cpu as usize).unwrap_or(0);
+    /// Has the `cpu`th of those that look do something, in an interrupt if it is another than this.
+    fn on(&self, cpu: u32, access: &(dyn Fn() + Sync)) {
+        let target = self.looking.get(cpu as usize).copied().unwrap_or(0);
         if target == smp::index() {
             access();
         } else {
+            assert!(!self.stand || smp::unpark(target), "CPU {target} does not go on");
             let called = smp::call_on(smp::CpuSet::EMPTY.with(target), access);
             assert_eq!(called, 1, "CPU {target} did not answer");
+            assert!(!self.stand || smp::park(target), "CPU {target} does not stop");
         }
     }
 }
@@ -199,7 +247,7 @@ unsafe impl VmemmapSpaceFixture for Trial<'_> {
             return Err(AccessFault::Beyond { cpu, address });
         }
         let seen = AtomicU64::new(0);
-        Self::on(cpu, &|| {
+        self.on(cpu, &|| {
             // SAFETY: mapped, aligned, and descriptors that nobody uses but this test.
             let value = unsafe { Self::word(address).read_volatile() };
             seen.store(value, Ordering::Relaxed);
@@ -219,7 +267,7 @@ unsafe impl VmemmapSpaceFixture for Trial<'_> {
                 frame: Pfn::containing(found.physical),
             });
         }
-        Self::on(cpu, &|| {
+        self.on(cpu, &|| {
             // SAFETY: as above, and writable.
             unsafe { Self::word(address).write_volatile(value) };
         });

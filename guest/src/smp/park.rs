@@ -11,11 +11,11 @@
 //! left may still want something: a call comes as an interrupt, which it takes as it always does,
 //! and for a task it enters the set meanwhile.
 //!
-//! Orders of memory: each step is a Release and is waited for by an Acquire, so that whoever parks
-//! a CPU sees all that it did, and it sees what was done before it is called. The first look is
-//! Relaxed: it is repeated. The SeqCst fence of a CPU that comes back is the partner of that in
-//! `barrier` and of those around changes of page tables: either the other finds it in the set, or
-//! it finds what the other did.
+//! Orders of memory: each step is a Release (AcqRel where it is also a test) and is waited for by
+//! an Acquire: whoever parks a CPU sees all that it did, and it sees what was done before it is
+//! called. The first look is Relaxed: it is repeated. The SeqCst fence of a CPU that comes back is
+//! the partner of that in `barrier` and of those around changes of page tables: either the other
+//! finds it in the set, or it finds what the other did.
 
 use super::call::{has_tasks, serve_tasks};
 use super::sleep::{sleep_until, wake_all};

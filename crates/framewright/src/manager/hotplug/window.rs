@@ -3,6 +3,7 @@
 //! Orders of memory: Relaxed: counts that are only told.
 
 use super::{Hotplug, HotplugError, Piece, bytes_of};
+use crate::block::MigrateType;
 use crate::carve::Carver;
 use crate::manager::init::plan::TableSize;
 use crate::manager::init::tables::Heads;
@@ -11,7 +12,7 @@ use crate::memblock::NodeChoice;
 use crate::page::Descriptors;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PhysRange};
+use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::hotplug::Window;
 use crate::zone::initialise::ZoneTables;
@@ -117,14 +118,21 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     fn memory_for_tables(self, bytes: u64, node: NodeId) -> Result<PhysRange, HotplugError> {
-        let request = Request {
-            node: NodeChoice::Preferred(node),
-            max_address: self.manager.platform.direct_limit(),
-            fail_fast: true,
-            ..Request::pages(bytes.div_ceil(PAGE_SIZE))
-        };
-        let taken = self.manager.allocate_bare(&request);
-        taken.map(|run| run.to_phys()).map_err(|_| HotplugError::NoRoomForTables { bytes })
+        let manager = self.manager;
+        let limit = manager.platform.direct_limit();
+        // Rather where bring-up found memory: what came later is to go again.
+        let boot_end = manager.directory.last().map_or(0, |last| last.end().start().address());
+        let taken = [limit.min(boot_end), limit].into_iter().find_map(|max_address| {
+            let request = Request {
+                node: NodeChoice::Preferred(node),
+                max_address,
+                migrate_type: MigrateType::Unmovable,
+                fail_fast: true,
+                ..Request::pages(bytes.div_ceil(PAGE_SIZE))
+            };
+            manager.allocate_bare(&request).ok()
+        });
+        taken.map(PfnRange::to_phys).ok_or(HotplugError::NoRoomForTables { bytes })
     }
 
     /// As many whole GiBs around `wanted` as are of one kind and have no place.

@@ -8,7 +8,7 @@
 //! Orders of memory: Relaxed: a sum that stands alone.
 
 use super::range::RangeError;
-use super::vacate::{Budget, Obstacle, ObstacleKind, Obstacles, VacateError};
+use super::vacate::{Budget, ObstacleKind, VacateError};
 use super::{ContiguousRequest, GradeError};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
@@ -306,14 +306,12 @@ impl<'m, P: Platform> Moving<'m, P> {
             let next = run.start.add(align.pages());
             from = match error {
                 // Somebody may have been moving it just now.
-                RangeError::Vacate(VacateError::Obstacles {
-                    obstacles:
-                        Obstacles {
-                            first: Obstacle { kind: ObstacleKind::Busy | ObstacleKind::Unknown, .. },
-                            ..
-                        },
-                    ..
-                }) if repeated.replace(run) != Some(run) => {
+                RangeError::Vacate(VacateError::Obstacles { obstacles, .. })
+                    if matches!(
+                        obstacles.first.kind,
+                        ObstacleKind::Busy | ObstacleKind::Unknown
+                    ) && repeated.replace(run) != Some(run) =>
+                {
                     self.manager.platform.yield_now();
                     run.start
                 }
