@@ -62,7 +62,7 @@ struct Why(Option<Obstacle>);
 
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |obstacle| write!(f, ", {obstacle:?} first"))
+        self.0.map_or(Ok(()), |obstacle| write!(f, "; {obstacle}"))
     }
 }
 
