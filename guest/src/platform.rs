@@ -93,8 +93,8 @@ impl GuestPlatform {
 // `direct_limit` at one offset (invariants 1 and 15); the intake reserves what this program
 // occupies. Nothing moves between CPUs here, each has a number of its own, and with interrupts off
 // no handler that calls the manager comes (those that come anyway report a failure and end). The
-// barrier waits for a barrier on each CPU that runs; one that is still starting touches nothing of
-// the manager's before it does run.
+// barrier waits for a barrier on each CPU that runs; one that is still starting or parked touches
+// nothing of the manager's before it does run (`smp::park`).
 unsafe impl Platform for GuestPlatform {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let address = usize::try_from(DIRECT_MAP | pa).expect("addresses have 64 bits");

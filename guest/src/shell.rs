@@ -250,8 +250,9 @@ impl Line<'_, '_, '_, '_> {
 
 impl Host for Line<'_, '_, '_, '_> {
     /// Polls the line, on the first CPU only; other input is kept for later, as far as there is
-    /// room.
+    /// room. Another CPU that is to stop does so here.
     fn is_interrupted(&self) -> bool {
+        smp::park_if_asked();
         self.background();
         let cpu = PLATFORM.pin();
         let interrupted = self.typed.with(&PLATFORM, |typed| {
@@ -281,6 +282,14 @@ impl Host for Line<'_, '_, '_, '_> {
 
     fn beside(&self, others: &(dyn Fn(u32) + Sync), own: &mut dyn FnMut()) {
         smp::run_on(smp::others(), &|| others(smp::index()), own);
+    }
+
+    fn stop_cpu(&self, cpu: u32) -> bool {
+        smp::park(cpu)
+    }
+
+    fn start_cpu(&self, cpu: u32) -> bool {
+        smp::unpark(cpu)
     }
 
     fn log(&self, out: &mut dyn Write) -> Result<bool, fmt::Error> {

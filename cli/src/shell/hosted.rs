@@ -1,4 +1,6 @@
 //! The shell over a machine in this process.
+//!
+//! Orders of memory: Relaxed: which CPUs stand is a hint; whatever they do is right.
 
 use crate::args::Target;
 use crate::attach::with_watchers;
@@ -19,6 +21,7 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Groups of runs that the shell can hold.
@@ -35,6 +38,17 @@ struct Threads<'a> {
     log: &'a [String],
     /// Somebody may interrupt a command and go on with another.
     is_interactive: bool,
+    /// A bit for each CPU that stands.
+    stopped: AtomicU64,
+}
+
+impl Threads<'_> {
+    /// The first CPUs that take part.
+    fn taking_part(&self, first: u32) -> impl Iterator<Item = u32> {
+        let stopped = self.stopped.load(Ordering::Relaxed);
+        let count = self.platform.cpus().min(MOST_THREADS);
+        (first..count).filter(move |cpu| stopped >> cpu & 1 == 0)
+    }
 }
 
 impl Host for Threads<'_> {
@@ -56,9 +70,22 @@ impl Host for Threads<'_> {
         }
     }
 
+    /// What a thread has begun it ends, past the CPU's cache.
+    fn stop_cpu(&self, cpu: u32) -> bool {
+        let bit = 1_u64.checked_shl(cpu).unwrap_or(0);
+        self.stopped.fetch_or(bit, Ordering::Relaxed);
+        true
+    }
+
+    fn start_cpu(&self, cpu: u32) -> bool {
+        let bit = 1_u64.checked_shl(cpu).unwrap_or(0);
+        self.stopped.fetch_and(!bit, Ordering::Relaxed);
+        true
+    }
+
     fn beside(&self, others: &(dyn Fn(u32) + Sync), own: &mut dyn FnMut()) {
         std::thread::scope(|scope| {
-            for cpu in 1..self.platform.cpus().min(MOST_THREADS) {
+            for cpu in self.taking_part(1) {
                 scope.spawn(move || {
                     let _cpu = self.platform.enter_cpu(cpu);
                     others(cpu);
@@ -70,7 +97,7 @@ impl Host for Threads<'_> {
 
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
         std::thread::scope(|scope| {
-            for cpu in 0..self.platform.cpus().min(MOST_THREADS) {
+            for cpu in self.taking_part(0) {
                 scope.spawn(move || {
                     // Where somebody else is the CPU this thread borrows numbers as it needs them.
                     let _cpu = self.platform.enter_cpu(cpu);
@@ -146,7 +173,8 @@ fn with_shell<T>(
     is_interactive: bool,
     used: impl FnOnce(&mut Shell<'_, HostedPlatform, Threads<'_>>) -> T,
 ) -> Result<T, Error> {
-    let host = Threads { platform: manager.platform(), log, is_interactive };
+    let stopped = AtomicU64::new(0);
+    let host = Threads { platform: manager.platform(), log, is_interactive, stopped };
     let (ours, pools) = (manager.files(), manager.hugetlb().files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];

@@ -43,6 +43,20 @@ pub trait Host: Sync {
         own();
     }
 
+    /// Stops another CPU, which takes part in nothing from then on, and returns when it stands: it
+    /// stops where it has nothing to do, or where a command asks
+    /// [`is_interrupted`](Self::is_interrupted). False when it does not run. The default has
+    /// nothing to stop: CPUs are somebody else's.
+    fn stop_cpu(&self, _cpu: u32) -> bool {
+        true
+    }
+
+    /// Lets a CPU go on that [`stop_cpu`](Self::stop_cpu) stopped, and returns when it runs. False
+    /// when it cannot.
+    fn start_cpu(&self, _cpu: u32) -> bool {
+        true
+    }
+
     /// The window of addresses in which huge pages are used, if not the direct map.
     fn window(&self) -> Option<&dyn Window> {
         None

@@ -108,6 +108,17 @@ fn slot_of(start: Pfn, order: Order) -> u64 {
     start.0 << PFN_SHIFT | u64::from(order.get()) << ORDER_SHIFT
 }
 
+/// The handle of a run and which move it is, as moves that are settled together begin before the
+/// first of them is made.
+fn token_of(handle: Handle, turn: u32) -> MoveToken {
+    MoveToken(u64::from(turn) << 32 | u64::from(handle.0))
+}
+
+fn of_token(token: MoveToken) -> (Handle, u32) {
+    let half = |shift: u32| u32::try_from(token.0 >> shift & 0xffff_ffff).unwrap_or(u32::MAX);
+    (Handle(half(0)), half(32))
+}
+
 /// See the module documentation.
 pub struct Handles<'m, P: Platform> {
     manager: &'m Manager<P>,
@@ -344,6 +355,12 @@ impl<'m, P: Platform> Handles<'m, P> {
         Ok(())
     }
 
+    /// Which run is moved by the move that has this token.
+    #[must_use]
+    pub fn moved_by(token: MoveToken) -> Handle {
+        of_token(token).0
+    }
+
     /// Keeps a run where it is, or lets it go.
     ///
     /// # Errors
@@ -399,7 +416,8 @@ unsafe impl<P: Platform> Mover for Handles<'_, P> {
 
     fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
         let (handle, slot) = self.slot_of_run(run).ok_or(NotNow::Gone)?;
-        if self.is_turn(0, self.begun.fetch_add(1, Ordering::Relaxed).wrapping_add(1)) {
+        let turn = self.begun.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if self.is_turn(0, turn) {
             return Err(NotNow::Busy);
         }
         let held = slot.load(Ordering::Relaxed);
@@ -413,7 +431,7 @@ unsafe impl<P: Platform> Mover for Handles<'_, P> {
             return Err(NotNow::Busy);
         }
         slot.compare_exchange(held, held | MOVING, Ordering::Acquire, Ordering::Relaxed)
-            .map(|_| MoveToken(u64::from(handle.0)))
+            .map(|_| token_of(handle, turn))
             .map_err(|_| NotNow::Busy)
     }
 
@@ -423,12 +441,11 @@ unsafe impl<P: Platform> Mover for Handles<'_, P> {
         run: PfnRange,
         to: PfnRange,
     ) -> Result<(), MoveFailed> {
-        let handle = Handle(u32::try_from(token.0).map_err(|_| MoveFailed)?);
+        let (handle, turn) = of_token(token);
         let slot = self.slot(handle).ok_or(MoveFailed)?;
         for _ in 0..self.habits[3].load(Ordering::Relaxed) {
             self.manager.platform().relax();
         }
-        let turn = self.begun.load(Ordering::Relaxed);
         let order = Order::for_pages(run.pages()).ok_or(MoveFailed)?;
         if self.is_turn(1, turn) || !to.start.is_aligned(order) || to.pages() != run.pages() {
             slot.fetch_and(!MOVING, Ordering::Release);
@@ -451,7 +468,7 @@ unsafe impl<P: Platform> Mover for Handles<'_, P> {
     }
 
     unsafe fn abort(&self, token: MoveToken, _run: PfnRange) {
-        if let Some(slot) = u32::try_from(token.0).ok().and_then(|token| self.slot(Handle(token))) {
+        if let Some(slot) = self.slot(of_token(token).0) {
             slot.fetch_and(!MOVING, Ordering::Release);
         }
     }

@@ -95,7 +95,9 @@ pub struct IrqState(pub usize);
 ///   CPU calls the manager (interrupt handlers may), and no two CPUs that run at once have one
 ///   number;
 /// * `cpus` always gives one number, from before bring-up on, and all numbers of CPUs are below it;
-/// * when `cpu_barrier` returns, every CPU has executed a full memory barrier since it was called.
+/// * when `cpu_barrier` returns, every CPU has executed a full memory barrier since it was called,
+///   or it calls the manager no more: it is in none of its calls, and what it did there is visible
+///   to the caller. One that comes back executes a full barrier first, after it is reached again.
 pub unsafe trait Platform: Sync + 'static {
     /// Where the caller sees physical address `pa`, which is below
     /// [`direct_limit`](Self::direct_limit) and in usable memory.
@@ -165,6 +167,11 @@ pub unsafe trait Platform: Sync + 'static {
 
     /// A full memory barrier on every CPU. Required when [`cpus`](Self::cpus) is above 1; bring-up
     /// calls it once then, where waiting is allowed.
+    ///
+    /// CPUs that do not run, not yet or not any more, are left out: nobody interrupts them or waits
+    /// for them. Where they are a set in memory, a CPU that goes leaves it by a Release behind its
+    /// last call of the manager; one that comes enters it, and then executes a full barrier before
+    /// its first; and `cpu_barrier` executes one, and then reads it by an Acquire.
     ///
     /// # Panics
     /// The default, when there are several CPUs: without a barrier two of them could get one page.

@@ -121,6 +121,41 @@ fn caches_are_used_while_two_others_drain() {
 }
 
 #[test]
+fn cpus_come_and_go_under_traffic_and_drains() {
+    explore(6000, Shape::new(2, 5), |model| {
+        let shared = Arc::new(Shared::new(model));
+        let workers = [1, 2, 3].map(|cpu| {
+            let shared = Arc::clone(&shared);
+            on(model, cpu, move || {
+                let mut held = [Held::NOTHING; 24];
+                let seed = shuttle::rand::Rng::r#gen::<u64>(&mut shuttle::rand::thread_rng());
+                let mut worker = Worker::new(model, &shared, &mut held, seed);
+                worker.run(50).unwrap_or_else(|failure| panic!("CPU {cpu}: {failure}"));
+                worker.finish().unwrap_or_else(|failure| panic!("CPU {cpu}: {failure}"));
+            })
+        });
+        let turn = move |cpus: [u32; 3]| {
+            for cpu in cpus {
+                let kept = || model.caches().cpu(cpu).expect("there").pages;
+                model.cpus().offline(cpu).expect("it is there");
+                assert_eq!(kept(), 0);
+                model.drain().expect("only good frames are cached");
+                assert_eq!(kept(), 0);
+                model.cpus().online(cpu).expect("it is away");
+            }
+        };
+        let other = on(model, 4, move || turn([3, 0, 3]));
+        turn([1, 2, 1]);
+        other.join().expect("no failure");
+        for worker in workers {
+            worker.join().expect("no failure");
+        }
+        shared.settle(model).unwrap_or_else(|failure| panic!("{failure}"));
+        Vec::new()
+    });
+}
+
+#[test]
 fn parts_of_one_run_at_every_order() {
     for of in 1..=18_u8 {
         let blocks = if of > 9 { 1 << (of - 9) } else { 1 };

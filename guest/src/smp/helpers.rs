@@ -57,7 +57,8 @@ impl Helpers for GuestHelpers {
     }
 
     fn wake(&self, helper: usize) {
-        if let Some(cpu) = cpu_of(helper) {
+        // One that is parked does not come.
+        if let Some(cpu) = cpu_of(helper).filter(|cpu| cpu.is_online()) {
             cpu.wake();
         }
     }

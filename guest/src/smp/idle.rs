@@ -3,6 +3,7 @@
 
 use super::call::{has_tasks, serve_tasks};
 use super::helpers;
+use super::park::{is_asked, park_if_asked};
 use super::sleep::sleep_until;
 use super::this;
 
@@ -14,6 +15,9 @@ pub fn idle() -> ! {
         if serve_tasks() || helpers::serve(me.index()) {
             continue;
         }
-        sleep_until(&|| has_tasks() || slot.is_some_and(framewright_jobs::WorkerSlot::has_work));
+        park_if_asked();
+        sleep_until(&|| {
+            is_asked() || has_tasks() || slot.is_some_and(framewright_jobs::WorkerSlot::has_work)
+        });
     }
 }

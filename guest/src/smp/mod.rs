@@ -2,7 +2,7 @@
 //! and what they do when there is nothing to do.
 //!
 //! ```text
-//! not numbered -> numbered -> told to start -> online (never leaves)
+//! not numbered -> numbered -> told to start -> online <-> parked (`park`)
 //!                 (`list`)     (`start`)  \-> given up
 //! ```
 //!
@@ -18,6 +18,7 @@
 //! | `call.rs` | others call a function, in an interrupt (`call_on`) or idle (`run_on`) |
 //! | `shootdown.rs` | `TlbShootdown`: flushes on all CPUs; counts flushes, interrupts, cycles |
 //! | `sleep.rs`, `idle.rs`, `helpers.rs` | idle CPUs sleep, are woken, help with jobs |
+//! | `park.rs` | a CPU is stopped, and goes on later |
 //!
 //! Exceptions and interrupts run on stacks of their own, because precompiled Rust code keeps values
 //! below the stack pointer. Interrupts stay off in their handlers.
@@ -31,6 +32,7 @@ mod helpers;
 mod idle;
 mod interrupts;
 mod list;
+mod park;
 mod set;
 mod shootdown;
 mod sleep;
@@ -41,6 +43,7 @@ pub use call::{barrier, call_on, run_on};
 pub use helpers::GuestHelpers;
 pub use interrupts::{has_timer, on_timer, start_timer, stop_others_for_good, stop_timer};
 pub use list::list;
+pub use park::{park, park_if_asked, unpark};
 pub use set::{CpuSet, MAX_CPUS};
 pub use shootdown::TlbShootdown;
 pub use sleep::{sleep_until, wake_all};
@@ -67,6 +70,8 @@ pub struct Cpu {
     lazy_flush: LazyFlush,
     /// Turns of busy waits.
     turns: AtomicU32,
+    /// Whether it is to stop, stands, or is to go on (`park`).
+    parking: AtomicU32,
     /// When it was up, on the guest's clock.
     up_ns: AtomicU64,
     /// What it counted.
@@ -126,6 +131,7 @@ impl Cpu {
             asleep: AtomicBool::new(false),
             lazy_flush: LazyFlush::new(),
             turns: AtomicU32::new(0),
+            parking: AtomicU32::new(park::RUNS),
             up_ns: AtomicU64::new(0),
             counters: Counters::new(),
         }

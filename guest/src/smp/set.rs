@@ -1,7 +1,7 @@
 //! Sets of CPUs.
 //!
 //! Orders of memory: changes are AcqRel and loads Acquire: whoever finds a CPU in the set sees what
-//! it did before it was inserted.
+//! it did before it was inserted, and whoever finds that it has left what it did before that.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,7 +62,7 @@ pub fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// A set that grows while others read it.
+/// A set that changes while others read it.
 pub struct AtomicCpuSet([AtomicU64; WORDS]);
 
 impl AtomicCpuSet {
@@ -75,6 +75,13 @@ impl AtomicCpuSet {
     pub fn insert(&self, index: u32) {
         if let Some(word) = self.0.get(index as usize / 64) {
             word.fetch_or(1 << (index % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// Takes a CPU out. What it did before is visible to whoever finds it gone.
+    pub fn remove(&self, index: u32) {
+        if let Some(word) = self.0.get(index as usize / 64) {
+            word.fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
         }
     }
 

@@ -41,7 +41,8 @@ impl TlbShootdown {
 
 // SAFETY: when `call_on` returns, every CPU that runs has flushed what was asked, in an interrupt,
 // so in the middle of no access; a CPU that comes later begins with an empty TLB (`start`). Stores
-// made before are visible to them (invariant 29). One that is left asleep flushes everything that
+// made before are visible to them (invariant 29). One that is parked uses nothing that is flushed,
+// and flushes everything when it is back (`park`). One that is left asleep flushes everything that
 // is not global in `catch_up`, before the first instruction of a handler or of its own work that
 // could use the vmemmap; until then it makes no access at all, and walks that it begins on its own
 // find only tables that are in use.

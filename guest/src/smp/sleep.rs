@@ -4,7 +4,7 @@
 //! are ordered by them.
 
 use super::controller::send;
-use super::{Cpu, all, this};
+use super::{Cpu, cpu, online, this};
 use core::sync::atomic::{Ordering, fence};
 use framewright_arch::x86_64::interrupts::{WAKE, enable, wait};
 use framewright_arch::x86_64::registers::disable_interrupts;
@@ -44,9 +44,7 @@ pub fn sleep_until(done: &dyn Fn() -> bool) {
     }
 }
 
-/// Wakes every CPU that sleeps.
+/// Wakes every CPU that sleeps, but for those that are parked.
 pub fn wake_all() {
-    for cpu in all() {
-        cpu.wake();
-    }
+    online().iter().filter_map(cpu).for_each(Cpu::wake);
 }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod churn;
+mod cpu;
 mod faults;
 mod files;
 mod hugetlb;
@@ -28,6 +29,7 @@ pub(crate) enum Builtin {
     Churn,
     Compact,
     Contig,
+    Cpu,
     Cpus,
     Dmesg,
     Echo,
@@ -83,6 +85,13 @@ const ALL: &[Entry] = &[
         "contig",
         "SIZE [align=ORDER] [node=N] [zone=NAME] [below=ADDRESS] [type=NAME]",
         "allocate SIZE in one run, moving what is in the way, and keep it under a handle",
+    ),
+    (
+        Builtin::Cpu,
+        "cpu",
+        "[offline N|online N|storm ROUNDS [seed N]]",
+        "show which CPUs are online; stop one, which keeps no memory then; let it go on; stop others \
+         and let them go on again and again while the rest allocates, frees and drains",
     ),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
     (Builtin::Dmesg, "dmesg", "", "show the log since the machine began"),
@@ -191,6 +200,7 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Churn => churn::churn(shell, arguments, io),
         Builtin::Compact => moving::compact(shell, arguments, io),
         Builtin::Contig => moving::contig(shell, arguments, io),
+        Builtin::Cpu => cpu::cpu(shell, arguments, io),
         Builtin::Cpus => show::cpus(shell, arguments, io),
         Builtin::Dmesg => show::dmesg(shell, arguments, io),
         Builtin::Echo => files::echo(arguments, io),

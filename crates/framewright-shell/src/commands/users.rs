@@ -52,16 +52,21 @@ pub(super) fn begin<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
+    shell.users = count(shell);
+    if shell.users == 0 {
+        return Err(io.fail(format_args!("there is no other CPU that could use it")));
+    }
+    Ok(())
+}
+
+/// How many other CPUs take part.
+fn count<P: Platform, H: Host>(shell: &Shell<'_, P, H>) -> u32 {
     let others = AtomicU32::new(0);
     let count = |_| {
         others.fetch_add(1, Ordering::Relaxed);
     };
     shell.host.beside(&count, &mut || {});
-    shell.users = others.into_inner();
-    if shell.users == 0 {
-        return Err(io.fail(format_args!("there is no other CPU that could use it")));
-    }
-    Ok(())
+    others.into_inner()
 }
 
 /// Does something while other CPUs use the memory that can be moved, if that was asked for.
@@ -72,7 +77,11 @@ pub(super) fn while_used<R, P: Platform, H: Host>(
     let Some(memory) = shell.movable().filter(|_| shell.users != 0) else {
         return (work(), Used::default());
     };
-    let (platform, users) = (shell.manager.platform(), shell.users);
+    // CPUs may have come or gone since.
+    let (platform, users) = (shell.manager.platform(), count(shell));
+    if users == 0 {
+        return (work(), Used::default());
+    }
     let (started, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
     let runs = AtomicU64::new(0);
     let failure = SpinLock::new(None);

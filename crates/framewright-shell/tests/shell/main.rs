@@ -1,6 +1,7 @@
 //! The command interpreter: commands, control files and workloads.
 
 mod common;
+mod cpus;
 
 mod commands;
 mod moving;

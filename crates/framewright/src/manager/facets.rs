@@ -53,6 +53,8 @@ facets! {
     pressure -> Pressure;
     /// Frames in the caches of CPUs; [`Manager::drain`] empties them.
     caches -> Caches;
+    /// CPUs that come and go.
+    cpus -> Cpus;
     /// Whose memory requests got.
     numa -> Numa;
     /// What debug aids found.

@@ -52,6 +52,7 @@
 mod alloc;
 mod background;
 mod bulk;
+mod cpus;
 mod debug;
 mod facets;
 mod hotplug;
@@ -81,10 +82,15 @@ mod zone_view;
 
 pub use crate::vmemmap::VmemmapFallback;
 pub use background::BackgroundShortage;
+pub use cpus::CpuError;
 pub use facets::{
-    Caches, Debugging, Hugetlb, Isolation, Moving, Numa, Pressure, References, Sysctl, Vmemmap,
+    Caches, Cpus, Debugging, Hugetlb, Isolation, Moving, Numa, Pressure, References, Sysctl,
+    Vmemmap,
 };
-pub use hotplug::{Added, Hotplug, HotplugError, ReleaseError, Released, Removal, Removed};
+pub use hotplug::{
+    Added, GroupError, Hotplug, HotplugError, ReleaseError, Released, Removal, Removed, Shares,
+    may_be_movable, memory_block_bytes,
+};
 pub(crate) use hugetlb::Loan;
 pub use hugetlb::{BootFill, BootPool, Poisoned, Pool, Resized};
 pub use init::{BringUp, BringUpError, BringUpFailed, PlatformFault, ShuffleSeed};
@@ -105,7 +111,7 @@ pub use reporting::{Reporting, ReportingCounters};
 pub use request::{AllocateError, Request, Reserves};
 pub use shortfall::Shortfall;
 pub use state::fallback::Fallback;
-pub use state::hotplug::{HotplugEvent, HotplugNotifier, Veto};
+pub use state::hotplug::{Group, HotplugEvent, HotplugNotifier, HotplugSettings, Veto};
 pub use state::numa::NumaCounts;
 pub use state::pools::{PoolBatch, PoolVmemmap};
 pub use state::pressure::{PressureEvents, Reclaim, Shortage};

@@ -45,7 +45,7 @@ impl<P: Platform> Caches<'_, P> {
     #[must_use]
     pub fn cpu(self, cpu: u32) -> Option<CpuCacheInfo> {
         let cache = self.manager.caches.get(cpu as usize)?;
-        let zone = self.manager.zones().get(cache.zone)?.id();
+        let zone = self.manager.zones().get(cache.zone())?.id();
         let (batch_pages, most_pages) = cache.limits();
         Some(CpuCacheInfo { zone, pages: cache.pages(), batch_pages, most_pages })
     }
@@ -111,7 +111,7 @@ impl<P: Platform> Manager<P> {
     #[inline]
     pub(super) fn near_zone(&self) -> Option<&'static Zone> {
         self.pinned(|cpu| {
-            self.caches.get(cpu as usize).and_then(|cache| self.zones().get(cache.zone))
+            self.caches.get(cpu as usize).and_then(|cache| self.zones().get(cache.zone()))
         })
     }
 
@@ -195,7 +195,7 @@ impl<P: Platform> Manager<P> {
         {
             return Some(start);
         }
-        let home = self.zones().get(cache.zone)?;
+        let home = self.zones().get(cache.zone())?;
         if order == Order::BLOCK && migrate_type == MigrateType::Movable {
             cache.adapt(Flow::In, self.may_keep_more(home));
         }
@@ -270,7 +270,7 @@ impl<P: Platform> Manager<P> {
         }
         let parts = self.parts(zone.id());
         let managed_pages: u64 = parts.iter().map(Zone::managed_pages).sum();
-        let most = cache.limits().1.saturating_mul(u64::from(cache.sharers));
+        let most = cache.limits().1.saturating_mul(u64::from(cache.sharers()));
         if most <= managed_pages / 8 {
             let hull = self.isolations.lock(self.platform).hull;
             cache.keep_away(kept(range_of(parts.iter()), hull));
@@ -282,7 +282,7 @@ impl<P: Platform> Manager<P> {
     /// a node that is nearly full is not left and come back to all the time.
     pub(super) fn come_home_if_possible(&self, cache: &CpuCache) {
         if cache.is_away()
-            && let Some(home) = self.zones().get(cache.zone)
+            && let Some(home) = self.zones().get(cache.zone())
             && let high_pages = home.watermarks().high_pages
             // Its share first: while the node is full no other part's counters are read.
             && home.free_pages() > high_pages / u64::from(home.parts())
@@ -423,7 +423,7 @@ impl<P: Platform> Manager<P> {
         if put == Put::Full
             && order == Order::BLOCK
             && lot == Lot::MOVABLE
-            && let Some(home) = self.zones().get(cache.zone)
+            && let Some(home) = self.zones().get(cache.zone())
             && cache.adapt(Flow::Out, self.may_keep_more(home))
         {
             put = cache.put(start, order, lot);

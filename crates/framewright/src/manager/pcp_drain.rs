@@ -92,7 +92,7 @@ impl<P: Platform> Manager<P> {
 
     /// Gives runs back to their zones. All that can go back do; the first that cannot is the error.
     fn return_runs(&self, cache: &CpuCache, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
-        let Some(home) = self.zones().get(cache.zone) else { return Ok(()) };
+        let Some(home) = self.zones().get(cache.zone()) else { return Ok(()) };
         if batch.iter().all(|entry| home.pfn_range().contains(entry.base)) {
             return self.return_to(home, order, batch);
         }
@@ -227,7 +227,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Takes about as much out of a cache as goes back together at other times.
-    fn drain_some(&self, cache: &CpuCache) -> Result<u64, FreeError> {
+    pub(super) fn drain_some(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         cache.begin_small();
         let (mut drained, mut left) = (Ok(0), MOST_RETURNED);
         for order in CpuCache::orders() {
@@ -295,7 +295,10 @@ fn whole_blocks(runs: &[Runs], count: usize) -> usize {
 }
 
 /// The sum, or the first error.
-fn join(one: Result<u64, FreeError>, other: Result<u64, FreeError>) -> Result<u64, FreeError> {
+pub(super) fn join(
+    one: Result<u64, FreeError>,
+    other: Result<u64, FreeError>,
+) -> Result<u64, FreeError> {
     Ok(one? + other?)
 }
 

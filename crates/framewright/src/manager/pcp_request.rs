@@ -219,7 +219,7 @@ impl<P: Platform> Manager<P> {
 
     /// Whether a cache keeps the memory of the node that a request names.
     fn is_of_node(&self, cache: &CpuCache, choice: NodeChoice) -> bool {
-        let home = self.zones().get(cache.zone).map(|zone| zone.id().node);
+        let home = self.zones().get(cache.zone()).map(|zone| zone.id().node);
         match choice {
             NodeChoice::Any => true,
             NodeChoice::Preferred(node) | NodeChoice::Exact(node) => home == Some(node),

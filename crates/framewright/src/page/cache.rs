@@ -26,12 +26,12 @@
 //! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
 //! Release there. A sum over another CPU's cache is a guess.
 
-use super::limits::{BLOCKS, Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
+use super::limits::{Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
 use super::near::{self, Bounds, Kept, LOTS, Lot, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
 use crate::block::MigrateType;
-use crate::sync::table_atomic::{AtomicU32, Ordering};
+use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Exclusive, Ownership};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 
@@ -67,11 +67,9 @@ pub(crate) struct CpuCache {
     /// The [`Flow`] of whole blocks that was last; zero after a drain.
     flow: AtomicU32,
     /// Movable whole blocks that it keeps usually, and while they come or go in bulk.
-    blocks: [u32; 2],
+    blocks: [AtomicU32; 2],
     /// Which of the manager's zones is asked first.
-    pub(crate) zone: usize,
-    /// So many CPUs keep frames of that zone's node, this one included.
-    pub(crate) sharers: u32,
+    zone: AtomicUsize,
     /// The frames that are kept: that zone's, and those of its node's other one.
     kept: [Kept; 2],
     /// While that node has no memory left, frames of another (`away`).
@@ -80,26 +78,85 @@ pub(crate) struct CpuCache {
     odd: OddRuns,
     /// Of `stacks`. None is empty that is in use.
     entries: [Word; ENTRIES],
+    /// What the zones manage that it keeps frames of, of which each CPU has its share.
+    home_pages: AtomicU64,
+    /// So many CPUs keep frames of its first zone's node, this one included.
+    sharers: AtomicU32,
+    /// Its CPU is not there. Changed by one at a time; a guess to others.
+    offline: AtomicBool,
 }
 
 impl CpuCache {
     /// A cache for frames of `near`, the zone of that number first, of whose node `sharers` CPUs
-    /// keep frames.
-    pub(crate) fn new(zone: usize, near: [Near; 2], sharers: u32, limits: &Limits) -> Self {
+    /// keep frames; `home_pages` are all that may be kept of.
+    pub(crate) fn new(zone: usize, near: [Near; 2], home_pages: u64, sharers: u32) -> Self {
+        let limits = Limits::of_share(home_pages / u64::from(sharers.max(1)));
         Self {
             ownership: Ownership::new(),
             contents: Exclusive::new(),
             batch: AtomicU32::new(1),
             flow: AtomicU32::new(0),
-            blocks: [limits.entries[BLOCKS], limits.blocks_in_bulk],
-            zone,
-            sharers,
+            blocks: limits.blocks().map(AtomicU32::new),
+            zone: AtomicUsize::new(zone),
+            home_pages: AtomicU64::new(home_pages),
+            sharers: AtomicU32::new(sharers),
+            offline: AtomicBool::new(false),
             kept: near.map(Kept::new),
             away: Bounds::none(),
             stacks: Stack::all(MOST.as_flattened(), &limits.entries),
             odd: OddRuns::new(limits.odd_pages),
             entries: core::array::from_fn(|_| Word::empty()),
         }
+    }
+
+    /// Which of the manager's zones is asked first.
+    #[inline]
+    pub(crate) fn zone(&self) -> usize {
+        self.zone.load(Ordering::Relaxed)
+    }
+
+    /// What the zones manage that it keeps frames of.
+    pub(crate) fn home_pages(&self) -> u64 {
+        self.home_pages.load(Ordering::Relaxed)
+    }
+
+    /// Keeps frames of other zones from now on: as [`new`](Self::new) has them. For whoever has the
+    /// cache, while nothing is in it.
+    pub(crate) fn settle(&self, zone: usize, near: [Near; 2], home_pages: u64) {
+        self.contents.touch();
+        self.zone.store(zone, Ordering::Relaxed);
+        self.home_pages.store(home_pages, Ordering::Relaxed);
+        self.kept.iter().zip(near).for_each(|(kept, near)| kept.replace(near));
+        self.come_home();
+    }
+
+    /// Whether its CPU is not there.
+    pub(crate) fn is_offline(&self) -> bool {
+        self.offline.load(Ordering::Relaxed)
+    }
+
+    /// Says that its CPU has gone or come.
+    pub(crate) fn set_offline(&self, offline: bool) {
+        self.offline.store(offline, Ordering::Relaxed);
+    }
+
+    /// How many CPUs keep frames of its first zone's node.
+    pub(crate) fn sharers(&self) -> u32 {
+        self.sharers.load(Ordering::Relaxed)
+    }
+
+    /// Changes how much is kept, and of what part of its node. For whoever has the cache, while
+    /// nothing is in it.
+    pub(crate) fn resize(&self, sharers: u32, limits: &Limits) {
+        self.contents.touch();
+        self.sharers.store(sharers, Ordering::Relaxed);
+        for (place, most) in self.blocks.iter().zip(limits.blocks()) {
+            place.store(most, Ordering::Relaxed);
+        }
+        for (stack, &limit) in self.stacks.iter().zip(&limits.entries) {
+            stack.set_limit(limit);
+        }
+        self.odd.set_limit(limits.odd_pages);
     }
 
     /// Which of the stacks has runs of `order` in `lot`; past the last for orders above 9.
@@ -276,7 +333,7 @@ impl CpuCache {
     /// not be any more. True when there is more room now.
     pub(crate) fn adapt(&self, flow: Flow, may_keep_more: bool) -> bool {
         self.contents.touch();
-        let [usual, most] = self.blocks;
+        let [usual, most] = [0, 1].map(|at: usize| self.blocks[at].load(Ordering::Relaxed));
         let Some(stack) = self.blocks_stack() else { return false };
         let before = stack.limit();
         let again = self.flow.load(Ordering::Relaxed) == flow as u32;
@@ -297,8 +354,8 @@ impl CpuCache {
             order if order < WORD_ORDERS => limit(stack) * 64,
             order => limit(stack) << order,
         };
-        let in_bulk =
-            u64::from(self.blocks[1]).saturating_sub(self.blocks_stack().map_or(0, limit));
+        let in_bulk = u64::from(self.blocks[1].load(Ordering::Relaxed))
+            .saturating_sub(self.blocks_stack().map_or(0, limit));
         let most = self.stacks.iter().enumerate().map(pages).sum::<u64>()
             + (in_bulk << BLOCK_ORDER)
             + self.odd.limit_pages();

@@ -140,6 +140,11 @@ impl Limits {
         limits
     }
 
+    /// Movable whole blocks, usually and while they come or go in bulk.
+    pub(super) const fn blocks(&self) -> [u32; 2] {
+        [self.entries[BLOCKS], self.blocks_in_bulk]
+    }
+
     /// How many pages that is at most.
     #[cfg(test)]
     fn pages(&self) -> u64 {

@@ -13,6 +13,7 @@ use crate::block::table::BlockTable;
 use crate::block::{BlockState, MigrateType, Segment};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use core::cell::UnsafeCell;
 
 /// A block is crowded, and its frames may be used again by the CPU that freed them, while at most
 /// so many of its frames are free.
@@ -135,32 +136,60 @@ pub(super) struct Kept {
     /// Those that lie in the segment: the first, and how many. Those of a block of which another
     /// part is not kept are among them: such blocks are the fullest, so that they are used first.
     seen: [AtomicU64; 2],
-    /// What a block's number and its index in the table differ by.
-    to_index: u32,
-    near: Near,
+    known: UnsafeCell<Known>,
     /// All that are kept.
     all: Bounds,
 }
+
+/// The zone, as frames are looked up in it.
+struct Known {
+    /// What a block's number and its index in the table differ by.
+    to_index: u32,
+    near: Near,
+}
+
+impl Known {
+    const fn new(near: Near) -> Self {
+        let segment = &near.segment;
+        Self { to_index: segment.index.wrapping_sub(segment.start.0), near }
+    }
+}
+
+// SAFETY: what is known is read and changed by whoever has the cache, one at a time (invariant 16).
+unsafe impl Sync for Kept {}
 
 impl Kept {
     /// All of the zone's.
     pub(super) fn new(near: Near) -> Self {
         let seen = core::array::from_fn(|_| AtomicU64::new(0));
-        let segment = &near.segment;
-        let to_index = segment.index.wrapping_sub(segment.start.0);
-        let kept = Self { seen, to_index, near, all: Bounds::none() };
+        let known = UnsafeCell::new(Known::new(near));
+        let kept = Self { seen, known, all: Bounds::none() };
         kept.set(near.range);
         kept
     }
 
-    pub(super) const fn near(&self) -> &Near {
-        &self.near
+    #[inline(always)]
+    fn known(&self) -> &Known {
+        // SAFETY: the caller has the cache, and nobody changes it meanwhile (invariant 16).
+        unsafe { &*self.known.get() }
+    }
+
+    pub(super) fn near(&self) -> Near {
+        self.known().near
+    }
+
+    /// Keeps frames of another zone from now on, all of them.
+    pub(super) fn replace(&self, near: Near) {
+        // SAFETY: the caller has the cache, and no reference into it outlives the call that made it
+        // (invariant 16).
+        unsafe { *self.known.get() = Known::new(near) };
+        self.set(near.range);
     }
 
     /// Changes which frames are kept.
     pub(super) fn set(&self, range: PfnRange) {
         self.all.set(range);
-        let segment = &self.near.segment;
+        let segment = self.known().near.segment;
         let seen =
             range.intersection(PfnRange::new(segment.start.start().0, segment.end().start().0));
         let pages = if seen.is_empty() { 0 } else { seen.pages() };
@@ -188,7 +217,8 @@ impl Kept {
     fn state(&self, pfn: Pfn) -> Option<BlockState> {
         #[expect(clippy::cast_possible_truncation, reason = "blocks of a segment")]
         let block = (pfn.0 >> BLOCK_ORDER) as u32;
-        self.near.table.state_if_ready(block.wrapping_add(self.to_index))
+        let known = self.known();
+        known.near.table.state_if_ready(block.wrapping_add(known.to_index))
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) struct OddRuns {
     len: AtomicU32,
     /// So many of the oldest were here when this was last asked.
     old: AtomicU32,
-    limit_pages: u32,
+    limit_pages: AtomicU32,
     entries: [AtomicU64; MOST],
 }
 
@@ -56,7 +56,7 @@ impl OddRuns {
         Self {
             len: AtomicU32::new(0),
             old: AtomicU32::new(0),
-            limit_pages,
+            limit_pages: AtomicU32::new(limit_pages),
             entries: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -111,7 +111,7 @@ impl OddRuns {
         }
         let len = self.len.load(Ordering::Relaxed);
         match self.entries.get(len as usize) {
-            Some(entry) if pages <= u64::from(self.limit_pages) => {
+            Some(entry) if pages <= self.limit_pages() => {
                 let run = Run { range, migrate_type: migrate_type as u64 };
                 entry.store(run.packed(), Ordering::Relaxed);
                 self.len.store(len + 1, Ordering::Relaxed);
@@ -150,7 +150,12 @@ impl OddRuns {
 
     /// The most that there can be.
     pub(super) fn limit_pages(&self) -> u64 {
-        u64::from(self.limit_pages).min(MOST_PAGES)
+        u64::from(self.limit_pages.load(Ordering::Relaxed)).min(MOST_PAGES)
+    }
+
+    /// Changes how many pages it has at most.
+    pub(super) fn set_limit(&self, limit_pages: u32) {
+        self.limit_pages.store(limit_pages, Ordering::Relaxed);
     }
 }
 

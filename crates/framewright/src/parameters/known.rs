@@ -37,6 +37,15 @@ pub const KNOWN: &[(&str, &str)] = &[
         "threads that initialise a node's deferred memory map; otherwise its CPUs, and those that \
          are done with theirs",
     ),
+    (
+        "memhp_default_state=online",
+        "what becomes of memory that is added: offline, online, online_kernel, online_movable",
+    ),
+    (
+        "memory_hotplug.online_policy=P",
+        "for whom it is: contig-zones or auto-movable; auto_movable_ratio=301 and \
+         auto_movable_numa_aware=Y belong to the second",
+    ),
     ("min_free_kbytes=N", "memory kept free over all zones"),
     ("movablecore=SIZE", "memory that only what can be moved may have, at least; 25% as above"),
     (

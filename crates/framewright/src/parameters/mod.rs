@@ -1,6 +1,7 @@
 //! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use,
 //! which is to say so and go on.
 
+mod hotplug;
 mod hugetlb;
 mod known;
 mod movable;
@@ -8,6 +9,7 @@ mod parse;
 mod policy;
 mod reporting;
 
+pub use hotplug::{HotplugParameters, OnlinePolicy, OnlineType};
 pub use hugetlb::{HugePageParameters, Requested};
 pub use known::KNOWN;
 pub use movable::{AreaParameters, AreaSizes, CmaArea, CoreParameters};
@@ -68,9 +70,8 @@ pub struct Parameters {
     /// `zone_parts=N`: how many parts each zone has, as far as it has GiBs; by CPUs and memory
     /// otherwise.
     pub zone_parts: Option<u32>,
-    /// `hotplug_windows=N`: how many ranges of memory that bring-up does not know can be added
-    /// later, each with what lies next to it.
-    pub hotplug_windows: u32,
+    /// All that is about memory that is added while the machine runs.
+    pub hotplug: HotplugParameters,
     /// `memmap_init_threads=N`, at least 1.
     pub memmap_init_threads: Option<u32>,
     /// What flags and owner words of a page's descriptor in the array begin as; zero otherwise. Not
@@ -102,18 +103,13 @@ impl Default for Parameters {
             pages: Pages::Auto,
             huge_pages: HugePageParameters::default(),
             zone_parts: None,
-            hotplug_windows: DEFAULT_HOTPLUG_WINDOWS,
+            hotplug: HotplugParameters::default(),
             memmap_init_threads: None,
             page_template: None,
             memmap: [None; MAX_MEMMAP],
         }
     }
 }
-
-/// Windows for memory that is added later, unless the command line says how many.
-const DEFAULT_HOTPLUG_WINDOWS: u32 = 8;
-/// The most that there can be.
-const MOST_HOTPLUG_WINDOWS: u32 = 1024;
 
 /// A parameter that was ignored, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,10 +190,6 @@ impl Parameters {
                     .map_err(|_| "zone_parts= takes a number, 0 for as many as suit")?;
                 self.zone_parts = Some(parts).filter(|&parts| parts != 0);
             }
-            "hotplug_windows" => match value.parse() {
-                Ok(windows @ 0..=MOST_HOTPLUG_WINDOWS) => self.hotplug_windows = windows,
-                _ => return Err("hotplug_windows= takes a number from 0 to 1024"),
-            },
             "page_alloc.shuffle" => {
                 self.shuffle = parse_bool(value).ok_or("page_alloc.shuffle= is on or off")?
             }
@@ -258,6 +250,7 @@ impl Parameters {
                     .set(name, value)
                     .or_else(|| self.core.set(name, value))
                     .or_else(|| self.areas.set(name, value))
+                    .or_else(|| self.hotplug.set(name, value))
                     .map_or(Ok(false), |read| read.map(|()| true));
             }
         }

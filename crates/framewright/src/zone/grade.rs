@@ -113,6 +113,15 @@ impl Zone {
         memory
     }
 
+    /// Frames of the blocks with a grade among those at `range`.
+    pub(crate) fn graded_in<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
+        let locked = self.read_coalesced(platform);
+        let graded = locked.buddy.table.heads(range.clone());
+        let graded = graded.filter(|found| found.state.migrate_type().is_grade());
+        graded.map(|found| u64::from(found.end().min(range.end) - found.index)).sum::<u64>()
+            * PAGES_PER_BLOCK
+    }
+
     /// Frames of all blocks with a grade, those among them that are no memory included.
     pub(crate) fn most_graded_pages<P: Platform>(&self, platform: &P) -> u64 {
         let blocks = self.read(platform).buddy.blocks_of_type();

@@ -4,7 +4,7 @@
 //! Tables are often placed at an end of a zone. A cache asks two numbers about a frame that is
 //! freed, whatever they are, so that with these two a free of such tables is refused at no cost.
 
-use super::{Segment, Zone};
+use super::{Segment, Zone, ZoneParts};
 use crate::block::table::HeadIn;
 use crate::block::{BlockState, FreeMap, State};
 use crate::page::Near;
@@ -30,6 +30,16 @@ pub(crate) fn range_of<'a>(parts: impl Iterator<Item = &'a Zone>) -> PfnRange {
         end: all.end.max(range.end),
     });
     all.unwrap_or(PfnRange::new(0, 0))
+}
+
+/// What a CPU's cache knows of a zone of whose parts `home` is the CPU's.
+pub(crate) fn near_of(parts: ZoneParts<'_>, home: &Zone) -> Near {
+    let longest = home.segments.iter().max_by_key(|segment| segment.blocks);
+    Near {
+        range: range_of(parts.iter()),
+        table: home.table,
+        segment: longest.copied().unwrap_or(Segment::EMPTY),
+    }
 }
 
 impl Zone {

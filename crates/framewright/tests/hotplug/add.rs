@@ -82,6 +82,37 @@ fn one_gib_blocks_come_whole() {
     check(&manager);
 }
 
+/// CPUs keep frames of the highest zone, as if it had been there from the beginning, and of low
+/// memory again when it has gone.
+#[test]
+fn caches_move_to_where_memory_is() {
+    let machine = FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 8)).cpus(3).build();
+    let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+    let page = |cpu| {
+        let on = |cpu| {
+            manager.platform().run_on(cpu, || {
+                let page =
+                    manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("memory");
+                manager.give_back_order(page, Order::PAGE).expect("ours");
+                page
+            })
+        };
+        on(cpu)
+    };
+    let zone = |cpu| manager.caches().cpu(cpu).expect("a CPU").zone.kind;
+    assert!((0..3).all(|cpu| zone(cpu) == ZoneKind::Dma32 && page(cpu) < Pfn(1 << 16)));
+    let most = manager.caches().cpu(0).expect("a CPU").most_pages;
+    add(&manager, gib(4, 8), 0, Grade::Any).expect("added");
+    assert!((0..3).all(|cpu| zone(cpu) == ZoneKind::Normal && page(cpu) >= Pfn(4 << 18)));
+    assert!(manager.caches().cpu(0).expect("a CPU").most_pages > most);
+    check(&manager);
+    // SAFETY: nobody looks at descriptors there.
+    unsafe { manager.hotplug().remove(gib(4, 8), Budget::UNLIMITED) }.expect("free");
+    assert!((0..3).all(|cpu| zone(cpu) == ZoneKind::Dma32 && page(cpu) < Pfn(1 << 16)));
+    assert_eq!(manager.caches().cpu(0).expect("a CPU").most_pages, most);
+    check(&manager);
+}
+
 /// A VM of 256 MiB gets 12 GiB, which Linux cannot give it.
 #[test]
 fn a_small_machine_becomes_large() {

@@ -17,5 +17,6 @@ fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
 }
 
 mod add;
+mod files;
 mod release;
 mod remove;

@@ -98,7 +98,7 @@ fn what_is_in_use_moves_and_what_is_pinned_is_named() {
     let frames = range.whole_frames();
     let handles = Handles::new(&manager, 1 << 17).expect("memory");
     let mut inside = None;
-    for _ in 0..80_000 {
+    for _ in 0..40_000 {
         let handle = handles.allocate(Order::PAGE).expect("memory");
         if handles.range(handle).is_some_and(|run| frames.contains(run.start)) {
             inside = Some(handle);

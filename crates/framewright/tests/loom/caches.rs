@@ -72,6 +72,49 @@ fn owners_get_and_put_while_another_drains() {
     }
 }
 
+/// It keeps nothing afterwards, whatever it was doing.
+#[test]
+fn an_owner_gets_and_puts_while_another_says_that_it_is_away() {
+    for of in [0, 6] {
+        explore(blocks(1, 2), Some(3), move |model| {
+            use_cache(model, of);
+            let other = on(model, 1, move || {
+                model.cpus().offline(0).expect("CPU 1 is there");
+                assert_eq!(model.caches().cpu(0).expect("there").pages, 0);
+                model.platform().ring();
+            });
+            let held = take_movable(model, of);
+            give(model, held.expect("there is memory"));
+            join(other);
+            assert_eq!(model.caches().pages(), 0);
+            use_cache(model, of);
+            assert_eq!(model.caches().pages(), 0);
+            model.cpus().online(0).expect("it is away");
+            use_cache(model, of);
+            assert_ne!(model.caches().pages(), 0);
+            Vec::new()
+        });
+    }
+}
+
+#[test]
+fn a_cpu_goes_and_comes_while_another_drains() {
+    explore(blocks(1, 3), Some(2), |model| {
+        use_cache(model, 0);
+        let other = on(model, 1, move || drain(model));
+        join(on(model, 2, move || {
+            model.cpus().offline(0).expect("others are there");
+            assert_eq!(model.caches().cpu(0).expect("there").pages, 0);
+            model.cpus().online(0).expect("it is away");
+            model.platform().ring();
+        }));
+        join(other);
+        use_cache(model, 0);
+        assert_ne!(model.caches().pages(), 0);
+        Vec::new()
+    });
+}
+
 #[test]
 fn owners_get_twice_while_another_drains_twice() {
     explore(blocks(1, 2), Some(3), |model| {

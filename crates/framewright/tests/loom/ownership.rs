@@ -9,7 +9,7 @@ use framewright::internals::Ownership;
 use framewright::{IrqState, PinnedCpu, Platform};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{Ordering, fence};
+use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::thread;
 use std::ptr::NonNull;
 
@@ -147,5 +147,36 @@ fn two_drainers_at_a_time_and_the_owner() {
         other.join().unwrap();
         assert_eq!(shared.total(), used + 2);
         assert!(shared.use_once(), "after both gave it back the owner may go in");
+    });
+}
+
+/// Whoever finds that a CPU has gone asks it for no barrier: it is in no call then, and what it did
+/// before is seen. It is kept out until it is back, whoever drains meanwhile.
+#[test]
+fn who_is_away_is_not_asked_for_a_barrier_and_stays_out() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let away = Arc::new(AtomicBool::new(false));
+        let drainer = {
+            let (shared, away) = (Arc::clone(&shared), Arc::clone(&away));
+            thread::spawn(move || {
+                shared.ownership.revoke();
+                if !away.load(Ordering::Acquire) {
+                    fence(Ordering::SeqCst);
+                }
+                shared.ownership.wait(&Waiter);
+                shared.ownership.alone(&Waiter, || shared.add());
+                shared.ownership.give_back();
+            })
+        };
+        let used = u32::from(shared.use_once());
+        away.store(true, Ordering::Release);
+        // Until it comes back.
+        shared.ownership.revoke();
+        drainer.join().unwrap();
+        assert!(!shared.use_once(), "it is kept out");
+        assert_eq!(shared.total(), used + 1);
+        shared.ownership.give_back();
+        assert!(shared.use_once(), "it is back");
     });
 }

@@ -280,7 +280,7 @@ unsafe impl Mover for Odd<'_> {
         // SAFETY: passed on.
         unsafe { self.handles.relocate(token, run, to) }?;
         if self.frees {
-            self.handles.free(Handle(u32::try_from(token.0).expect("a handle"))).expect("held");
+            self.handles.free(Handles::<FakeMachine>::moved_by(token)).expect("held");
         }
         Ok(())
     }

@@ -19,12 +19,15 @@
 
 mod add;
 mod error;
+mod homes;
+mod policy;
 mod release;
 mod remove;
 mod window;
 
 pub use add::Added;
 pub use error::HotplugError;
+pub use policy::{GroupError, Shares, may_be_movable, memory_block_bytes};
 pub use release::{ReleaseError, Released};
 pub use remove::{Removal, Removed};
 
@@ -192,6 +195,31 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         })
     }
 
+    /// Calls `visit` for all runs of blocks that the manager has places for, ascending in each zone
+    /// part: their addresses, what they are, and the node.
+    pub fn for_each_run(self, visit: &mut dyn FnMut(PhysRange, Presence, NodeId)) {
+        let end = crate::units::PHYSICAL_ADDRESS_END;
+        self.for_each_run_in(PhysRange::new(0, end), visit);
+    }
+
+    /// [`for_each_run`](Self::for_each_run) of what lies in a range, which is widened to blocks.
+    pub fn for_each_run_in(
+        self,
+        range: PhysRange,
+        visit: &mut dyn FnMut(PhysRange, Presence, NodeId),
+    ) {
+        const BLOCK: u64 = crate::units::BLOCK_SIZE;
+        let end = range.end.min(crate::units::PHYSICAL_ADDRESS_END);
+        let range = PhysRange::new(range.start / BLOCK * BLOCK, end.next_multiple_of(BLOCK));
+        let Ok(blocks) = blocks_of(range) else { return };
+        for piece in self.known(blocks) {
+            let node = piece.zone.id().node;
+            for (presence, run) in self.runs_of(piece) {
+                visit(bytes_of(run.blocks), presence, node);
+            }
+        }
+    }
+
     /// Marks, reserves and what else follows from how much there is.
     fn after_change(self) {
         let manager = self.manager;
@@ -199,6 +227,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         tunables.follow(manager.zones(), manager.platform);
         tunables.apply(manager.zones());
         drop(tunables);
+        manager.settle_caches();
         manager.pressure.epoch.note_free();
     }
 }

@@ -19,7 +19,7 @@ use crate::manager::init::vmemmap::{
 use crate::manager::init::zones::initialise_zones;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::debug::DebugState;
-use crate::manager::state::hotplug::HotplugState;
+use crate::manager::state::hotplug::{HotplugSettings, HotplugState, MOST_GROUPS};
 use crate::manager::state::isolations::Isolations;
 use crate::manager::state::moving::MovingState;
 use crate::manager::state::numa::NumaSettings;
@@ -34,7 +34,7 @@ use crate::parameters::Policy;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Readers, SpinLock};
-use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use crate::vmemmap::{ArrayMemory, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
@@ -116,8 +116,8 @@ impl<P: Platform> Manager<P> {
         let without_vmemmap = pools.boot_pages.blocks();
         let same = caches
             .first()
-            .map(|cache| cache.zone)
-            .filter(|&zone| caches.iter().all(|cache| cache.zone == zone));
+            .map(|cache| cache.zone())
+            .filter(|&zone| caches.iter().all(|cache| cache.zone() == zone));
         let is_divided = zones.iter().any(|zone| zone.parts() != 1);
         let first_window = zones.len();
         zone_list.begin(zones);
@@ -136,12 +136,17 @@ impl<P: Platform> Manager<P> {
                 own_tables: window_tables,
                 is_changing: AtomicBool::new(false),
                 notifier: SpinLock::new(None),
+                settings: SpinLock::new(HotplugSettings::of(&input.parameters.hotplug)),
+                groups: SpinLock::new([None; MOST_GROUPS]),
+                boot_kernel_pages: [0; MAX_NODES],
+                movable_node: input.parameters.movable_node,
                 readers,
                 descriptors_are_wanted: are_wanted,
                 tables,
                 table_bytes: AtomicU64::new(0),
                 released_pages: AtomicU64::new(0),
             },
+            changing_cpus: AtomicBool::new(false),
             pressure: PressureState::new(aids.watch()),
             numa: NumaSettings::new(DRAM_TIER),
             debug,
@@ -173,6 +178,10 @@ impl<P: Platform> Manager<P> {
         }
         manager.moving.hugetlb_cma_only = input.parameters.huge_pages.cma_only;
         manager.moving.failed_area_bytes = manager.make_areas(input.parameters);
+        for zone in manager.zones() {
+            let pages = zone.present_pages().saturating_sub(zone.most_graded_pages(platform));
+            manager.hotplug.boot_kernel_pages[zone.id().node.index()] += pages;
+        }
         manager.moving.is_up = true;
         manager.times.bring_up_ns = since();
         if manager.zones().iter().all(|zone| !zone.sections().are_left()) {

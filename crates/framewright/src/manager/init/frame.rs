@@ -8,7 +8,7 @@ use crate::manager::state::fallback::Fallback;
 use crate::manager::state::pools::Pools;
 use crate::manager::state::{Node, ZoneSlots};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Limits, Near, Partial, Partials};
+use crate::page::{CpuCache, Near, Partial, Partials};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU16;
@@ -68,7 +68,7 @@ impl Frame {
         let mut free_runs = 0;
         memory.early.for_each_free(&mut |_, _| free_runs += 1);
         let partials = 2 * (free_runs + plan.parts + nodes + 3) + plan.parts * Partials::ROOM;
-        let windows = parameters.hotplug_windows as usize;
+        let windows = parameters.hotplug.windows as usize;
         let zones = plan.parts + windows;
         // Each run of memory begins and ends in a block that may be memory in part.
         let present = 2 * memory.early.runs().count();
@@ -127,7 +127,7 @@ impl Frame {
             parts: carver.values(nodes, |_| Part::None),
             pools: Pools::carve(&mut carver, all, nodes, parameters),
             caches: carver.values(platform.cpus() as usize, |_| {
-                CpuCache::new(usize::MAX, [Near::NONE; 2], 1, &Limits::NONE)
+                CpuCache::new(usize::MAX, [Near::NONE; 2], 0, 1)
             }),
         })
     }

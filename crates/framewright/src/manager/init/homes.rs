@@ -2,7 +2,7 @@
 
 use crate::manager::init::frame::Frame;
 use crate::manager::state::{Node, ZoneSlots};
-use crate::page::{CpuCache, Limits};
+use crate::page::CpuCache;
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::{Zone, ZoneId, ZoneKind, near};
@@ -95,7 +95,6 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         let near = parts.map(|parts| near(parts, turn % parts.len().max(1)));
         let sharers = sharers[home.node.index()].max(1);
         let slot = usize::from(home.zones[0].first) + turn;
-        let limits = Limits::of_share(home.pages / u64::from(sharers));
-        *cache = CpuCache::new(slot, near, sharers, &limits);
+        *cache = CpuCache::new(slot, near, home.pages, sharers);
     }
 }

@@ -8,7 +8,7 @@
 //! Orders of memory: Relaxed: a sum that stands alone.
 
 use super::range::RangeError;
-use super::vacate::{Budget, VacateError};
+use super::vacate::{Budget, Obstacle, ObstacleKind, Obstacles, VacateError};
 use super::{ContiguousRequest, GradeError};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
@@ -250,13 +250,16 @@ impl<'m, P: Platform> Moving<'m, P> {
         if pages == 0 {
             return Err(AreaError::Memory(AllocateError::BadSize { pages }));
         }
-        let wanted = Wanted { number, pages, align, budget };
-        self.with_area(number, |area| area.vacating += 1)?;
+        let mut wanted = Wanted { number, pages, align, budget };
+        self.with_area(number, Area::enter)?;
         let mut attempt = Attempt { moving: self, number, pages, run: None, is_given: false };
         let mut result = Err(AreaError::NoRun { pages });
         for _ in 0..MOST_PASSES {
-            let alone = self.with_area(number, |area| area.vacating == 1)?;
-            result = self.look_once(&wanted, &mut attempt.run);
+            let before = self.with_area(number, |area| area.alone())?;
+            result = self.look_once(&mut wanted, &mut attempt.run);
+            // Since before, or somebody may have come meanwhile.
+            let alone =
+                before.is_some() && before == self.with_area(number, |area| area.alone())?;
             // Whoever has a block isolated is done with it soon, if he is here for the same.
             let is_busy = matches!(
                 result,
@@ -264,7 +267,7 @@ impl<'m, P: Platform> Moving<'m, P> {
                     IsolateError::Isolated(_)
                 ))))
             );
-            if alone || !is_busy || !budget.allows(self.manager.platform, 0) {
+            if alone || !is_busy || !wanted.budget.allows(self.manager.platform, 0) {
                 break;
             }
             self.manager.platform.relax();
@@ -279,12 +282,13 @@ impl<'m, P: Platform> Moving<'m, P> {
     #[track_caller]
     fn look_once(
         self,
-        wanted: &Wanted,
+        wanted: &mut Wanted,
         marked: &mut Option<PfnRange>,
     ) -> Result<PfnRange, AreaError> {
-        let &Wanted { number, pages, align, budget } = wanted;
+        let &mut Wanted { number, pages, align, .. } = wanted;
         let mut nothing = AreaError::NoRun { pages };
         let mut from = Pfn(0);
+        let mut repeated = None;
         loop {
             let run = self.with_area(number, |area| {
                 let run = area.find(from, pages, align);
@@ -293,7 +297,7 @@ impl<'m, P: Platform> Moving<'m, P> {
             })?;
             *marked = run;
             let Some(run) = run else { return Err(nothing) };
-            let error = match self.allocate_range(run, budget) {
+            let error = match self.take_range(run, &mut wanted.budget) {
                 Ok(run) => return Ok(run),
                 Err(error) => error,
             };
@@ -301,6 +305,18 @@ impl<'m, P: Platform> Moving<'m, P> {
             self.with_area(number, |area| area.mark(run, false))?;
             let next = run.start.add(align.pages());
             from = match error {
+                // Somebody may have been moving it just now.
+                RangeError::Vacate(VacateError::Obstacles {
+                    obstacles:
+                        Obstacles {
+                            first: Obstacle { kind: ObstacleKind::Busy | ObstacleKind::Unknown, .. },
+                            ..
+                        },
+                    ..
+                }) if repeated.replace(run) != Some(run) => {
+                    self.manager.platform.yield_now();
+                    run.start
+                }
                 RangeError::Damaged(_)
                 | RangeError::Vacate(VacateError::Obstacles { .. } | VacateError::InUse { .. }) => {
                     next

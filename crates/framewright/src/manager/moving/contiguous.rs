@@ -160,17 +160,22 @@ impl<P: Platform> Moving<'_, P> {
             }
         }
         let mut last = ContiguousError::NoPlace { pages: request.pages };
+        // Of all places together.
+        let mut left = budget;
         let mut is_first = true;
         for parts in self.zones_for(&search) {
             let mut avoid = Avoid::NONE;
             for _ in 0..ATTEMPTS {
                 let found = self.cheapest(parts, request, &|block| avoid.has(block));
                 let Some(found) = found else { break };
-                if !core::mem::take(&mut is_first) && !budget.allows(self.manager.platform, 0) {
+                if !core::mem::take(&mut is_first) && !left.allows(self.manager.platform, 0) {
                     return Err(last);
                 }
-                match self.allocate_range(found.range, budget) {
+                match self.take_range(found.range, &mut left) {
                     Ok(taken) => return Ok(taken),
+                    Err(error @ RangeError::Vacate(VacateError::OutOfTime { .. })) => {
+                        return Err(ContiguousError::InTheWay(error));
+                    }
                     Err(error) => {
                         // What is in the way there will be so again.
                         avoid.add(found.range, &error);

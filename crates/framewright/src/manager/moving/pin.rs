@@ -8,26 +8,17 @@ use crate::manager::request::Request;
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
-use crate::units::{NodeId, Pfn, PfnRange};
+use crate::units::{Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::Grade;
 
-/// Memory of no grade, where what is not moved stands together.
-struct ForPins {
-    node: NodeId,
-    taken: Option<PfnRange>,
-}
+/// Memory that was allocated before the move began: who runs short reclaims, and the adopter's hook
+/// may enter the run, which nobody can while it is moved.
+struct Ready(Option<PfnRange>);
 
-impl<P: Platform> Targets<P> for ForPins {
-    fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<PfnRange> {
-        let request = Request {
-            align: alignment_of(run),
-            node: NodeChoice::Preferred(self.node),
-            migrate_type: MigrateType::Unmovable,
-            ..Request::pages(run.pages())
-        };
-        self.taken = manager.allocate(&request).ok();
-        self.taken
+impl<P: Platform> Targets<P> for Ready {
+    fn take(&mut self, _: &Manager<P>, _: PfnRange) -> Option<PfnRange> {
+        self.0.take()
     }
 }
 
@@ -42,18 +33,34 @@ impl<P: Platform> Moving<'_, P> {
         if run.is_empty() {
             return Ok(run);
         }
-        let (zone, _) = self.manager.zone_of_range(run).map_err(|_| ObstacleKind::Reserved)?;
+        // A zone's parts are one place.
+        let mut pieces = self.manager.pieces(run).map_err(|_| ObstacleKind::Reserved)?;
+        let node = pieces.next().ok_or(ObstacleKind::Reserved)?.zone.id().node;
         let last = BlockNumber::containing(Pfn(run.end.0 - 1)).0;
         let mut blocks = BlockNumber::containing(run.start).0..=last;
         if blocks.all(|block| self.grade_of(BlockNumber(block).start()) == Some(Grade::Any)) {
             return Ok(run);
         }
-        let mut targets = ForPins { node: zone.id().node, taken: None };
+        // Memory of no grade, where what is not moved stands together.
+        let request = Request {
+            align: alignment_of(run),
+            node: NodeChoice::Preferred(node),
+            migrate_type: MigrateType::Unmovable,
+            ..Request::pages(run.pages())
+        };
         let mut ignored = |_| {};
         let mut mission = Mission::new(self, Budget::UNLIMITED, &mut ignored);
-        let moved = mission.move_one(run, &mut targets);
+        let Ok(to) = self.manager.allocate(&request) else {
+            mission.refuse(run, ObstacleKind::NoMemory);
+            let _ = mission.end();
+            return Err(ObstacleKind::NoMemory);
+        };
+        let mut target = Ready(Some(to));
+        let moved = mission.move_one(run, &mut target);
+        if let Some(unused) = target.0 {
+            mission.free(unused);
+        }
         let _ = mission.end();
-        moved?;
-        targets.taken.ok_or(ObstacleKind::Failed)
+        moved.map(|()| to)
     }
 }

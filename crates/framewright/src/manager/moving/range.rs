@@ -65,6 +65,17 @@ impl<P: Platform> Moving<'_, P> {
     /// [`RangeError`], which names what is in the way.
     #[track_caller]
     pub fn allocate_range(self, range: PfnRange, budget: Budget) -> Result<PfnRange, RangeError> {
+        self.take_range(range, &mut { budget })
+    }
+
+    /// [`allocate_range`](Self::allocate_range) that takes from the budget what it needed, so that
+    /// the rest is for another place.
+    #[track_caller]
+    pub(super) fn take_range(
+        self,
+        range: PfnRange,
+        budget: &mut Budget,
+    ) -> Result<PfnRange, RangeError> {
         let place = Location::caller();
         if range.is_empty() {
             return Err(RangeError::Empty(range));

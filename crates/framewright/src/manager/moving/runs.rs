@@ -133,6 +133,12 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.scanned_pages
     }
 
+    /// What is left of the budget.
+    pub(super) const fn left(&self) -> Budget {
+        let runs = self.budget.runs.saturating_sub(self.begun);
+        Budget { runs, ..self.budget }
+    }
+
     /// What was moved and what was not.
     pub(super) fn end(self) -> (Vacated, Option<Obstacles>) {
         let counters = &self.manager.moving.counters;
@@ -174,7 +180,7 @@ impl<'m, P: Platform> Mission<'m, P> {
         Ok(true)
     }
 
-    fn refuse(&mut self, run: PfnRange, kind: ObstacleKind) {
+    pub(super) fn refuse(&mut self, run: PfnRange, kind: ObstacleKind) {
         self.naming.add(run, kind);
         self.count_refusal(run, kind);
     }
@@ -266,7 +272,6 @@ impl<'m, P: Platform> Mission<'m, P> {
         bits: &FrameBits,
         targets: &mut dyn Targets<P>,
     ) -> Next {
-        let mut moved = Moved { block, frames: FrameBits::default() };
         let mut batch = Batch { begun: [Begun::default(); BATCH], count: 0 };
         let mut done = block.part.start;
         let mut is_stopped = false;
@@ -289,7 +294,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                     }
                     done = begun.run.end;
                     if batch.is_full() {
-                        self.finish_batch(&mut batch, &mut moved, targets);
+                        self.finish_batch(&mut batch, block, targets);
                     }
                 }
                 Some(At::Done(run)) => done = run.end,
@@ -297,30 +302,26 @@ impl<'m, P: Platform> Mission<'m, P> {
                 Some(At::Stays(kind)) => self.refuse_frame(pfn, kind),
             }
         }
-        self.finish_batch(&mut batch, &mut moved, targets);
-        self.free_moved(block, &moved.frames);
+        self.finish_batch(&mut batch, block, targets);
         if is_stopped { Next::Stop } else { Next::From(done.max(block.part.end)) }
     }
 
-    /// Makes the moves of a batch, which is empty then.
-    fn finish_batch(
-        &mut self,
-        batch: &mut Batch,
-        moved: &mut Moved<'_>,
-        targets: &mut dyn Targets<P>,
-    ) {
+    /// Makes the moves of a batch, which is empty then, and frees what was moved of its block. At
+    /// once, because to whoever vacates the block at the same time these frames are nobody's.
+    fn finish_batch(&mut self, batch: &mut Batch, block: &Block, targets: &mut dyn Targets<P>) {
         let begun = &batch.begun[..core::mem::take(&mut batch.count)];
         if begun.is_empty() {
             return;
         }
         self.settle(begun);
-        let all = moved.block.all();
+        let all = block.all();
+        let mut moved = FrameBits::default();
         for &begun in begun {
             let run = begun.run;
             match self.finish(begun, targets) {
                 Ok(()) if run.intersection(all) == run => {
                     let place = |pfn: Pfn| usize::try_from(pfn.0 - all.start.0).unwrap_or(0);
-                    set_frames(&mut moved.frames, place(run.start)..place(run.end));
+                    set_frames(&mut moved, place(run.start)..place(run.end));
                 }
                 Ok(()) => self.free(run),
                 Err(kind) => {
@@ -332,6 +333,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                 }
             }
         }
+        self.free_moved(block, &moved);
     }
 
     /// Moves one run that the caller names, and frees what it was.
@@ -427,7 +429,7 @@ impl<'m, P: Platform> Mission<'m, P> {
     }
 
     /// Frees what nobody uses any more: what was moved, or was to be moved to.
-    fn free(&mut self, run: PfnRange) {
+    pub(super) fn free(&mut self, run: PfnRange) {
         let place = Location::caller();
         let freed = match self.manager.free_uncached(run, place) {
             // Of several allocations, which page owners want back one by one.
@@ -468,12 +470,6 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
         run.into_iter().for_each(|run| self.free(run));
     }
-}
-
-/// What was moved out of a block and is not freed yet.
-struct Moved<'b> {
-    block: &'b Block,
-    frames: FrameBits,
 }
 
 /// A part of a split block.

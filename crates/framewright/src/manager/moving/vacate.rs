@@ -9,7 +9,8 @@ use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{Held, IsolateError};
 use core::fmt;
 
-/// How long a call may go on. It is looked at between runs: the last one is finished.
+/// How long a call may go on. It is looked at before each run is begun: up to 32 runs that were
+/// begun are finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
     /// When [`Platform::now_ns`](crate::Platform::now_ns) says this, nothing more is begun. Without
@@ -271,7 +272,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     ) -> Result<Vacated, VacateError> {
         self.manager.isolation().isolate(range).map_err(VacateError::Isolate)?;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        self.vacate_isolated(pages, budget, name)
+        self.vacate_isolated(pages, &mut { budget }, name)
             .and_then(|moved| {
                 let left = self.manager.isolation().survey(range).map_err(VacateError::Isolate)?;
                 let pages = left.in_use_pages + left.descriptor_pages;
@@ -301,20 +302,21 @@ impl<'m, P: Platform> Moving<'m, P> {
         }
     }
 
-    /// Moves what is in isolated frames elsewhere; the blocks stay isolated, but where the mover
-    /// panics.
+    /// Moves what is in isolated frames elsewhere, and takes from the budget what that needed; the
+    /// blocks stay isolated, but where the mover or `name` panics.
     pub(super) fn vacate_isolated(
         self,
         pages: PfnRange,
-        budget: Budget,
+        budget: &mut Budget,
         name: &mut dyn FnMut(Obstacle),
     ) -> Result<Vacated, VacateError> {
-        let mut mission = Mission::new(self, budget, name);
+        let mut mission = Mission::new(self, *budget, name);
         let unwinding = PutBack { moving: self, range: blocks_around(pages) };
         let is_done =
             mission.vacate(pages).map_err(|error| VacateError::Isolate(IsolateError::Place(error)));
-        core::mem::forget(unwinding);
+        *budget = mission.left();
         let (moved, obstacles) = mission.end();
+        core::mem::forget(unwinding);
         match (is_done?, obstacles) {
             (_, Some(obstacles)) => Err(VacateError::Obstacles { moved, obstacles }),
             (false, None) => Err(VacateError::OutOfTime { moved }),
@@ -323,7 +325,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     }
 }
 
-/// Puts blocks back when a mover panics, where that does not end everything.
+/// Puts blocks back when a call out of here panics, where that does not end everything.
 struct PutBack<'m, P: Platform> {
     moving: Moving<'m, P>,
     range: BlockRange,

@@ -76,6 +76,8 @@ pub(crate) struct Area {
     pub(crate) is_made: bool,
     /// Those who vacate frames of it at this moment.
     pub(crate) vacating: u32,
+    /// Those who ever did.
+    entered: u64,
 }
 
 impl Area {
@@ -86,12 +88,22 @@ impl Area {
             available_pages: pages.pages(),
             ..AreaCounts::default()
         };
-        Self { name, pages, bits: &[], counts, is_made: false, vacating: 0 }
+        Self { name, pages, bits: &[], counts, is_made: false, vacating: 0, entered: 0 }
     }
 
     /// It has its frames, all of which are available. `bits` are zero.
     pub(crate) const fn make(&mut self, bits: &'static [AtomicU64]) {
         (self.bits, self.is_made) = (bits, true);
+    }
+
+    /// Somebody is going to vacate frames of it.
+    pub(crate) const fn enter(&mut self) {
+        (self.vacating, self.entered) = (self.vacating + 1, self.entered + 1);
+    }
+
+    /// Where there is just one who vacates frames of it: the same as long as no other has come.
+    pub(crate) fn alone(&self) -> Option<u64> {
+        (self.vacating == 1).then_some(self.entered)
     }
 
     /// Calls `change` for each word that has a part of `run`, with the bits of that part.
@@ -180,6 +192,19 @@ mod tests {
         let mut area = Area::new(AreaName::new("one").expect("a name"), pages);
         area.make(bits.leak());
         area
+    }
+
+    #[test]
+    fn who_was_alone_learns_of_others_that_came_and_went() {
+        let mut area = area(PfnRange::new(512, 1024));
+        assert_eq!(area.alone(), None);
+        area.enter();
+        let before = area.alone();
+        assert!(before.is_some() && before == area.alone());
+        area.enter();
+        assert_eq!(area.alone(), None);
+        area.vacating -= 1;
+        assert!(area.alone().is_some() && before != area.alone());
     }
 
     fn place(pfn: u64) -> usize {

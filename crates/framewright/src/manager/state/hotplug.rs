@@ -3,9 +3,10 @@
 //! Orders of memory: who begins a change acquires what the one before released.
 
 use crate::manager::init::obtained::MOST_RANGES;
+use crate::parameters::{HotplugParameters, OnlinePolicy, OnlineType};
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Growing, Readers, SpinLock};
-use crate::units::{NodeId, PhysRange};
+use crate::units::{MAX_NODES, NodeId, PhysRange};
 use crate::zone::Segment;
 use core::fmt;
 
@@ -59,6 +60,58 @@ pub trait HotplugNotifier: Sync {
     fn notify(&self, event: HotplugEvent) -> Result<(), Veto>;
 }
 
+/// What can be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HotplugSettings {
+    /// `auto_online_blocks`, at boot `memhp_default_state=`.
+    pub auto_online: OnlineType,
+    /// `memory_hotplug.online_policy=`.
+    pub policy: OnlinePolicy,
+    /// `memory_hotplug.auto_movable_ratio=`: of 100 pages for everybody, how many can be for what
+    /// can be moved. 0 means none.
+    pub auto_movable_ratio: u64,
+    /// `memory_hotplug.auto_movable_numa_aware=`: the ratio holds on each node, too.
+    pub auto_movable_numa_aware: bool,
+    /// Bytes of a memory block of the files, a power of two.
+    pub block_bytes: u64,
+}
+
+impl HotplugSettings {
+    pub(crate) const fn of(parameters: &HotplugParameters) -> Self {
+        let &HotplugParameters {
+            auto_online,
+            policy,
+            auto_movable_ratio,
+            auto_movable_numa_aware,
+            ..
+        } = parameters;
+        Self {
+            auto_online,
+            policy,
+            auto_movable_ratio,
+            auto_movable_numa_aware,
+            block_bytes: SECTION_BYTES,
+        }
+    }
+}
+
+/// A range of addresses whose memory comes and goes together: a device that adds some by and by, or
+/// a module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// Its addresses.
+    pub region: PhysRange,
+    /// The node.
+    pub node: NodeId,
+    /// How much at a time comes or goes, of a device; absent for a module, which comes as a whole.
+    pub unit_bytes: Option<u64>,
+}
+
+/// Linux's sections.
+pub(crate) const SECTION_BYTES: u64 = 128 << 20;
+/// Devices and modules that can be told apart.
+pub(crate) const MOST_GROUPS: usize = 32;
+
 /// See the module documentation.
 pub(crate) struct HotplugState {
     /// How many zones bring-up made: those after them are windows.
@@ -70,6 +123,12 @@ pub(crate) struct HotplugState {
     /// Somebody adds, removes or releases memory: one at a time.
     pub(crate) is_changing: AtomicBool,
     pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
+    pub(crate) settings: SpinLock<HotplugSettings>,
+    pub(crate) groups: SpinLock<[Option<Group>; MOST_GROUPS]>,
+    /// Pages of each node that were for everybody when bring-up ended.
+    pub(crate) boot_kernel_pages: [u64; MAX_NODES],
+    /// `movable_node`.
+    pub(crate) movable_node: bool,
     /// What descriptors of windows need.
     pub(crate) readers: &'static [Readers],
     pub(crate) descriptors_are_wanted: bool,
@@ -85,6 +144,14 @@ pub(crate) struct HotplugState {
 pub(crate) struct Changing<'a>(&'a AtomicBool);
 
 impl HotplugState {
+    /// Pages that were for everybody when bring-up ended, on one node or all.
+    pub(crate) fn boot_kernel_pages(&self, on: Option<NodeId>) -> u64 {
+        match on {
+            Some(node) => self.boot_kernel_pages[node.index()],
+            None => self.boot_kernel_pages.iter().sum(),
+        }
+    }
+
     /// Nobody else does it from now on; nothing where somebody does.
     pub(crate) fn begin(&self) -> Option<Changing<'_>> {
         (!self.is_changing.swap(true, Ordering::Acquire)).then_some(Changing(&self.is_changing))

@@ -29,7 +29,7 @@ use crate::manager::state::tunables::{Settings, Tunables};
 use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::page::CpuCache;
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
+use crate::sync::table_atomic::{AtomicBool, Ordering};
 use crate::sync::{Growing, SpinLock};
 use crate::units::{NodeId, PfnRange};
 use crate::vmemmap::VmemmapFallback;
@@ -95,6 +95,8 @@ pub struct Manager<P: Platform> {
     pub(crate) sole: Option<&'static Zone>,
     /// Whether any zone has several parts.
     pub(crate) is_divided: bool,
+    /// A call says that a CPU comes or goes.
+    pub(crate) changing_cpus: AtomicBool,
     pub(crate) pressure: PressureState,
     pub(crate) numa: NumaSettings,
     pub(crate) debug: DebugState,

@@ -66,12 +66,12 @@ pub struct MoveFailed;
 /// it lies on the run's node and outside everything that is isolated. After a refusal or a failure
 /// the run is as it was.
 ///
-/// One that panics leaves what it has begun, and what it moved of the same block just before, as
+/// One that panics leaves what it has begun, and what it moved of the same 32 runs just before, as
 /// they are: those frames stay allocated. Blocks come back into circulation, and what an area or a
 /// pool had got for the request goes back.
 ///
 /// It may allocate and free. What it does takes place inside the caller's budget, which is looked
-/// at between runs only.
+/// at before each run is begun only.
 ///
 /// # Safety
 /// The manager frees the frames of a run that was moved. So the implementer promises: a run that it

@@ -2,6 +2,7 @@
 
 mod areas;
 mod extfrag;
+mod hotplug;
 mod lookup;
 mod meminfo;
 mod memory;
@@ -52,6 +53,30 @@ impl<P: Platform> Manager<P> {
         ),
         File::read_only("/proc/vmstat", vmstat::vmstat),
         File::read_only("/proc/zoneinfo", zoneinfo::zoneinfo),
+        File::read_write(
+            "/sys/devices/system/memory/auto_online_blocks",
+            hotplug::auto_online_blocks,
+            hotplug::set_auto_online_blocks,
+        ),
+        File::read_only("/sys/devices/system/memory/block_size_bytes", hotplug::block_size_bytes),
+        File::read_write(
+            "/sys/devices/system/memory/memory*/online",
+            hotplug::online,
+            hotplug::set_online,
+        )
+        .numbered(hotplug::blocks),
+        File::read_only("/sys/devices/system/memory/memory*/phys_index", hotplug::phys_index)
+            .numbered(hotplug::blocks),
+        File::read_only("/sys/devices/system/memory/memory*/removable", hotplug::removable)
+            .numbered(hotplug::blocks),
+        File::read_write(
+            "/sys/devices/system/memory/memory*/state",
+            hotplug::state,
+            hotplug::set_state,
+        )
+        .numbered(hotplug::blocks),
+        File::read_only("/sys/devices/system/memory/memory*/valid_zones", hotplug::valid_zones)
+            .numbered(hotplug::blocks),
         File::read_only("/sys/devices/system/node/has_cpu", nodes::has_cpu),
         File::read_only("/sys/devices/system/node/has_memory", nodes::has_memory),
         File::read_only("/sys/devices/system/node/has_normal_memory", nodes::has_memory),
@@ -110,6 +135,21 @@ impl<P: Platform> Manager<P> {
         File::read_only("/sys/module/framewright/parameters/page_owner", settings::page_owner),
         File::read_only("/sys/module/framewright/parameters/page_poison", settings::page_poison),
         File::read_only("/sys/module/framewright/parameters/pages", settings::pages),
+        File::read_write(
+            "/sys/module/memory_hotplug/parameters/auto_movable_numa_aware",
+            hotplug::numa_aware,
+            hotplug::set_numa_aware,
+        ),
+        File::read_write(
+            "/sys/module/memory_hotplug/parameters/auto_movable_ratio",
+            hotplug::ratio,
+            hotplug::set_ratio,
+        ),
+        File::read_write(
+            "/sys/module/memory_hotplug/parameters/online_policy",
+            hotplug::policy,
+            hotplug::set_policy,
+        ),
         File::read_only("/sys/module/page_alloc/parameters/shuffle", reporting::shuffle),
         File::read_write(
             "/sys/module/page_reporting/parameters/pace",

@@ -45,7 +45,7 @@ pub(super) fn has_cpu<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let platform = manager.platform();
-    list(manager, out, |node| (0..platform.cpus()).any(|cpu| platform.cpu_node(cpu) == node.id))
+    list(manager, out, |node| manager.cpus().iter().any(|cpu| platform.cpu_node(cpu) == node.id))
 }
 
 pub(super) fn cpulist<P: Platform>(
@@ -55,7 +55,7 @@ pub(super) fn cpulist<P: Platform>(
 ) -> Result<(), FileError> {
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
     let platform = manager.platform();
-    write_cpu_list(out, (0..platform.cpus()).filter(|&cpu| platform.cpu_node(cpu) == id))
+    write_cpu_list(out, manager.cpus().iter().filter(|&cpu| platform.cpu_node(cpu) == id))
 }
 
 /// How far each node is, in the units of ACPI.

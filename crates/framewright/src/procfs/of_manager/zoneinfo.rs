@@ -146,9 +146,8 @@ fn populated<P: Platform>(
     zone: &ZoneView<'static, P>,
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    let platform = manager.platform();
     write!(out, "\n  pagesets")?;
-    for cpu in 0..platform.cpus() {
+    for cpu in manager.cpus().iter() {
         let cache = manager.caches().cpu(cpu).filter(|cache| cache.zone == zone.id());
         let (count, high, batch) =
             cache.map_or((0, 0, 0), |cache| (cache.pages, cache.most_pages, cache.batch_pages));

@@ -1,0 +1,108 @@
+//! CPUs keep frames of other zones when memory came or went.
+//!
+//! Bring-up chose for each CPU a part of the highest zone of the nearest node that had memory. New
+//! memory may lie in a higher zone, or be most of what there is; a node of which all memory is gone
+//! serves nobody. Then caches are emptied and settle where bring-up would have put them: of a
+//! zone's parts each CPU gets the one that its share of the zone's memory falls into.
+
+use crate::manager::state::Manager;
+use crate::page::{CpuCache, Limits, Near};
+use crate::platform::Platform;
+use crate::units::{MAX_NODES, NodeId};
+use crate::zone::{Zone, ZoneId, ZoneKind, ZoneParts, near_of};
+
+/// Where a CPU finds memory.
+struct Home {
+    node: NodeId,
+    zone: usize,
+    near: [Near; 2],
+    /// What both zones manage.
+    pages: u64,
+}
+
+fn managed_pages(parts: ZoneParts<'_>) -> u64 {
+    parts.iter().map(Zone::final_managed_pages).sum()
+}
+
+impl<P: Platform> Manager<P> {
+    /// Empties the caches of CPUs whose zone is not the one that they should have, or has much more
+    /// memory than it had, or much less, and gives them that. Where other CPUs cannot be waited for
+    /// it is left to the next change.
+    pub(super) fn settle_caches(&self) {
+        let is_alone = self.platform.cpus() == 1;
+        let homes_differ = (0..).zip(self.caches).any(|(cpu, cache)| {
+            self.home_of(cpu).is_some_and(|home| Self::is_worth_it(cache, &home))
+        });
+        if !homes_differ || !is_alone && !self.platform.can_wait() {
+            return;
+        }
+        let mut sharers = [0_u32; MAX_NODES];
+        for (cpu, _) in (0..).zip(self.caches).filter(|(_, cache)| !cache.is_offline()) {
+            if let Some(home) = self.home_of(cpu) {
+                sharers[home.node.index()] += 1;
+            }
+        }
+        let mut next = 0;
+        self.isolation().with_caches(&mut |cache| {
+            let cpu = next;
+            next += 1;
+            let Some(home) = self.home_of(cpu) else { return };
+            // What is wrong in a cache is its user's fault and does not matter here; all else goes
+            // back.
+            let _ = self.drain_cache(cache);
+            cache.settle(home.zone, home.near, home.pages);
+            let sharers = sharers[home.node.index()].max(1);
+            let limits = if cache.is_offline() {
+                Limits::NONE
+            } else {
+                Limits::of_share(home.pages / u64::from(sharers))
+            };
+            cache.resize(sharers, &limits);
+            let hull = self.isolations.lock(self.platform).hull;
+            cache.keep_only(|near| crate::manager::state::isolations::kept(near, hull));
+        });
+    }
+
+    fn is_worth_it(cache: &CpuCache, home: &Home) -> bool {
+        let pages = cache.home_pages();
+        cache.zone() != home.zone || home.pages.abs_diff(pages) > pages / 8
+    }
+
+    fn home_of(&self, cpu: u32) -> Option<Home> {
+        let own = self.platform.cpu_node(cpu);
+        let of = self.nodes.get(own.index()).or(self.nodes.first())?;
+        let node = of.fallback.iter().find(|&node| self.has_managed(node))?;
+        let parts = |kind| self.parts(ZoneId { node, kind });
+        let mut kinds =
+            ZoneKind::ALL.into_iter().rev().filter(|&kind| managed_pages(parts(kind)) != 0);
+        let first = parts(kinds.next()?);
+        let other = kinds.next().filter(|&kind| kind != ZoneKind::Dma).map(parts);
+        let before = (0..cpu).filter(|&other| self.platform.cpu_node(other) == own).count() as u64;
+        let cpus = (0..self.platform.cpus()).filter(|&cpu| self.platform.cpu_node(cpu) == own);
+        let cpus = cpus.count().max(1) as u64;
+        let all = managed_pages(first);
+        // The middle of the CPU's share.
+        let middle = u128::from(all) * u128::from(2 * before + 1) / u128::from(2 * cpus);
+        let middle = u64::try_from(middle).unwrap_or(0);
+        let mut passed = 0;
+        let home = first.iter().find(|part| {
+            passed += part.final_managed_pages();
+            passed > middle
+        })?;
+        let zone = self.zones().iter().position(|zone| core::ptr::eq(zone, home))?;
+        let largest =
+            |parts: ZoneParts<'static>| parts.iter().max_by_key(|part| part.final_managed_pages());
+        let near_other = other.and_then(|parts| Some(near_of(parts, largest(parts)?)));
+        Some(Home {
+            node,
+            zone,
+            near: [near_of(first, home), near_other.unwrap_or(Near::NONE)],
+            pages: all + other.map_or(0, managed_pages),
+        })
+    }
+
+    fn has_managed(&self, node: NodeId) -> bool {
+        let zones = self.zones().iter().filter(|zone| zone.id().node == node);
+        zones.into_iter().any(|zone| zone.final_managed_pages() != 0)
+    }
+}

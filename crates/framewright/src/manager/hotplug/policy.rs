@@ -1,0 +1,328 @@
+//! What Linux's administrators set: what becomes of memory that is added, and how large a *memory
+//! block* of the files is (Linux: `mm/memory_hotplug.c`, `drivers/base/memory.c`,
+//! `arch/x86/mm/init_64.c`).
+//!
+//! Linux puts memory into a kernel zone or into `Movable`; here it gets a grade. A policy decides
+//! once, and a grade can be changed later
+//! ([`Moving::set_grade`](crate::manager::Moving::set_grade)).
+
+use super::{Added, Hotplug, HotplugError, blocks_of, pages_of};
+use crate::manager::state::hotplug::{Group, HotplugSettings, SECTION_BYTES};
+use crate::parameters::{OnlinePolicy, OnlineType};
+use crate::platform::Platform;
+use crate::units::{NodeId, PfnRange, PhysRange};
+use crate::zone::{Grade, ZoneId, ZoneKind};
+use core::fmt;
+
+const LARGEST_BLOCK_BYTES: u64 = 2 << 30;
+
+/// How large a memory block is for memory that ends at `end_bytes`; `is_virtual` is what is known of
+/// the machine, and `most_bytes` what somebody advised.
+#[must_use]
+pub fn memory_block_bytes(end_bytes: u64, is_virtual: bool, most_bytes: Option<u64>) -> u64 {
+    if end_bytes < 64 << 30 {
+        return SECTION_BYTES;
+    }
+    let mut bytes = match most_bytes {
+        Some(most) => most.clamp(SECTION_BYTES, LARGEST_BLOCK_BYTES),
+        None if !is_virtual => return LARGEST_BLOCK_BYTES,
+        None => LARGEST_BLOCK_BYTES,
+    };
+    while bytes > SECTION_BYTES && !end_bytes.is_multiple_of(bytes) {
+        bytes /= 2;
+    }
+    bytes
+}
+
+/// What of memory is for whom, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shares {
+    /// For everybody.
+    pub kernel_pages: u64,
+    /// For what can be moved alone.
+    pub movable_pages: u64,
+}
+
+/// Whether `wanted_pages` more for what can be moved leave everybody enough, by Linux's rule
+/// (`auto_movable_can_online_movable`): `boot` is what was there at boot, `all` what there is,
+/// `others` the shares of other devices, `own` that of the device it is about.
+#[must_use]
+pub fn may_be_movable(
+    boot_kernel_pages: u64,
+    movable_pages: u64,
+    others: impl Iterator<Item = Shares>,
+    own_kernel_pages: u64,
+    wanted_pages: u64,
+    ratio: u64,
+) -> bool {
+    if ratio == 0 {
+        return false;
+    }
+    let (mut kernel, mut movable) = (boot_kernel_pages, movable_pages);
+    for other in others {
+        let needed = (other.movable_pages * 100 / ratio).saturating_sub(other.kernel_pages);
+        if kernel <= needed {
+            return false;
+        }
+        kernel -= needed;
+        movable = movable.saturating_sub(other.movable_pages);
+    }
+    kernel += own_kernel_pages;
+    movable.saturating_add(wanted_pages)
+        <= u64::try_from(u128::from(ratio) * u128::from(kernel) / 100).unwrap_or(u64::MAX)
+}
+
+/// Why a group was not registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupError {
+    /// It shares addresses with another.
+    Overlaps(PhysRange),
+    /// There are as many as there can be.
+    Full,
+}
+
+impl fmt::Display for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overlaps(region) => write!(f, "it overlaps {region}"),
+            Self::Full => f.write_str("there are as many devices as there can be"),
+        }
+    }
+}
+
+impl core::error::Error for GroupError {}
+
+impl<P: Platform> Hotplug<'_, P> {
+    /// What is set.
+    #[must_use]
+    pub fn settings(self) -> HotplugSettings {
+        *self.manager.hotplug.settings.lock(self.manager.platform)
+    }
+
+    /// Changes it for memory that is added from now on. `block_bytes` is taken as it is if it is a
+    /// power of two of at least 2 MiB, else left.
+    pub fn set_settings(self, settings: HotplugSettings) {
+        let mut own = self.manager.hotplug.settings.lock(self.manager.platform);
+        let block_bytes = if settings.block_bytes.is_power_of_two()
+            && settings.block_bytes >= crate::units::BLOCK_SIZE
+        {
+            settings.block_bytes
+        } else {
+            own.block_bytes
+        };
+        *own = HotplugSettings { block_bytes, ..settings };
+    }
+
+    /// Makes a device's or module's addresses known, for the policy *auto-movable*.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn register_group(self, group: Group) -> Result<(), GroupError> {
+        let mut groups = self.manager.hotplug.groups.lock(self.manager.platform);
+        if let Some(other) = groups
+            .iter()
+            .flatten()
+            .find(|other| !other.region.intersection(group.region).is_empty())
+        {
+            return Err(GroupError::Overlaps(other.region));
+        }
+        let place = groups.iter_mut().find(|place| place.is_none()).ok_or(GroupError::Full)?;
+        *place = Some(group);
+        Ok(())
+    }
+
+    /// [`add`](Self::add) as `auto_online_blocks` and the policy say.
+    ///
+    /// # Errors
+    /// [`HotplugError`]; nothing has changed.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn add_by_policy(
+        self,
+        range: PhysRange,
+        node: NodeId,
+    ) -> Result<Added, HotplugError> {
+        match self.grade_for(range, node, self.settings().auto_online) {
+            // SAFETY: passed on to the caller.
+            Some(grade) => unsafe { self.add(range, node, grade) },
+            // SAFETY: passed on to the caller.
+            None => unsafe { self.add_offline(range, node) },
+        }
+    }
+
+    /// The grade that memory gets; none where it stays offline.
+    #[must_use]
+    pub fn grade_for(self, range: PhysRange, node: NodeId, kind: OnlineType) -> Option<Grade> {
+        Some(match kind {
+            OnlineType::Offline => return None,
+            OnlineType::Kernel => Grade::Any,
+            OnlineType::Movable => Grade::MovableOnly,
+            OnlineType::Online => match self.settings().policy {
+                OnlinePolicy::ContigZones => self.contiguous_grade(range, node),
+                OnlinePolicy::AutoMovable => self.auto_grade(range, node),
+            },
+        })
+    }
+
+    fn contiguous_grade(self, range: PhysRange, node: NodeId) -> Grade {
+        let frames = range.touched_frames();
+        let (mut kernel, mut movable) = (false, false);
+        let touches = |span: PfnRange| !span.intersection(frames).is_empty();
+        for kind in ZoneKind::ALL {
+            let Some(view) = self.manager.view(ZoneId { node, kind }) else { continue };
+            let graded = view.graded_memory(Grade::MovableOnly).span;
+            movable |= touches(graded);
+            kernel |= kind == ZoneKind::of(frames.start)
+                && view.present_pages() > graded.pages()
+                && touches(view.span());
+        }
+        match (kernel, movable) {
+            (true, false) => Grade::Any,
+            (false, true) => Grade::MovableOnly,
+            _ if self.manager.hotplug.movable_node => Grade::MovableOnly,
+            _ => Grade::Any,
+        }
+    }
+
+    fn auto_grade(self, range: PhysRange, node: NodeId) -> Grade {
+        let settings = self.settings();
+        let groups = *self.manager.hotplug.groups.lock(self.manager.platform);
+        let own = groups
+            .iter()
+            .flatten()
+            .find(|group| !group.region.intersection(range).is_empty())
+            .copied();
+        let (wanted_pages, own_kernel_pages) = match own {
+            // Once some of a module is for everybody, all of it is.
+            Some(group @ Group { unit_bytes: None, .. }) => {
+                let shares = self.shares_of(group.region);
+                if shares.kernel_pages != 0 {
+                    return Grade::Any;
+                }
+                let all = group.region.whole_frames().pages();
+                (all.saturating_sub(shares.movable_pages), 0)
+            }
+            Some(group @ Group { unit_bytes: Some(unit_bytes), .. }) => {
+                let unit = unit_bytes.max(range.size());
+                (unit / crate::units::PAGE_SIZE, self.shares_of(group.region).kernel_pages)
+            }
+            None => (range.whole_frames().pages(), 0),
+        };
+        let allows = |on: Option<NodeId>| {
+            let boot = self.manager.hotplug.boot_kernel_pages(on);
+            let all = self.shares(on);
+            let others = groups
+                .iter()
+                .flatten()
+                .filter(|group| group.unit_bytes.is_some() && Some(**group) != own)
+                .filter(|group| on.is_none_or(|on| group.node == on))
+                .map(|group| self.shares_of(group.region));
+            may_be_movable(
+                boot,
+                all.movable_pages,
+                others,
+                own_kernel_pages,
+                wanted_pages,
+                settings.auto_movable_ratio,
+            )
+        };
+        if allows(None) && (!settings.auto_movable_numa_aware || allows(Some(node))) {
+            Grade::MovableOnly
+        } else {
+            Grade::Any
+        }
+    }
+
+    /// For whom the memory of a node is, or all.
+    fn shares(self, on: Option<NodeId>) -> Shares {
+        let mut shares = Shares::default();
+        for zone in self.manager.zones() {
+            if on.is_none_or(|on| zone.id().node == on) {
+                let graded = zone.most_graded_pages(self.manager.platform);
+                shares.movable_pages += graded;
+                shares.kernel_pages += zone.present_pages().saturating_sub(graded);
+            }
+        }
+        shares
+    }
+
+    /// For whom the memory of a region is.
+    #[must_use]
+    pub fn shares_of(self, region: PhysRange) -> Shares {
+        let mut shares = Shares::default();
+        let Ok(blocks) = blocks_of(region) else { return shares };
+        for piece in self.known(blocks) {
+            for (presence, run) in self.runs_of(piece) {
+                if presence != crate::zone::Presence::Online {
+                    continue;
+                }
+                let graded = run.zone.graded_in(self.manager.platform, run.indices());
+                shares.movable_pages += graded;
+                shares.kernel_pages += pages_of(run.blocks).pages() - graded;
+            }
+        }
+        shares
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const PAGES: u64 = GIB / 4096;
+
+    #[test]
+    fn memory_blocks_are_as_large_as_linux_makes_them() {
+        let mib = |bytes: u64| bytes >> 20;
+        assert_eq!(mib(memory_block_bytes(8 * GIB, true, None)), 128);
+        assert_eq!(mib(memory_block_bytes(64 * GIB, true, None)), 2048);
+        assert_eq!(mib(memory_block_bytes(65 * GIB, true, None)), 1024);
+        assert_eq!(mib(memory_block_bytes(100 * GIB + GIB / 4, true, None)), 256);
+        assert_eq!(mib(memory_block_bytes(100 * GIB + GIB / 4, false, None)), 2048);
+        assert_eq!(mib(memory_block_bytes(128 * GIB, false, Some(256 << 20))), 256);
+    }
+
+    /// 4 GiB at boot less 98 frames: a module of 12 GiB is movable, one of 16 is not.
+    #[test]
+    fn a_module_is_for_one_sort_as_a_whole() {
+        let none = || core::iter::empty();
+        let boot = 4 * PAGES - 98;
+        assert!(may_be_movable(boot, 0, none(), 0, 12 * PAGES, 301));
+        assert!(!may_be_movable(boot, 0, none(), 0, 16 * PAGES, 301));
+        assert!(!may_be_movable(boot, 0, none(), 0, 1, 0));
+    }
+
+    /// By 128 MiB: 96 movable, then one for everybody and three movable in turn.
+    #[test]
+    fn a_device_keeps_the_ratio_as_it_grows() {
+        let unit = (128 << 20) / 4096;
+        let (boot, mut own) = (4 * PAGES - 98, Shares::default());
+        let mut sorts = std::string::String::new();
+        for _ in 0..108 {
+            let none = core::iter::empty();
+            if may_be_movable(boot, own.movable_pages, none, own.kernel_pages, unit, 301) {
+                own.movable_pages += unit;
+                sorts.push('m');
+            } else {
+                own.kernel_pages += unit;
+                sorts.push('k');
+            }
+        }
+        let expected = "m".repeat(96) + "kmmmkmmmkmmm";
+        assert_eq!(sorts, expected);
+    }
+
+    /// A has 9 GiB movable and needs 3 of 4 GiB; B gets 3 GiB.
+    #[test]
+    fn another_device_takes_its_part_of_the_kernel_memory() {
+        let a = Shares { kernel_pages: 0, movable_pages: 9 * PAGES };
+        let b = |wanted: u64| {
+            let movable = a.movable_pages;
+            may_be_movable(4 * PAGES, movable, core::iter::once(a), 0, wanted, 300)
+        };
+        assert!(b(3 * PAGES));
+        assert!(!b(3 * PAGES + 1));
+    }
+}

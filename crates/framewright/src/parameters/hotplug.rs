@@ -1,0 +1,178 @@
+//! `hotplug_windows=`, `memhp_default_state=` and `memory_hotplug.*`: memory that is added while the
+//! machine runs.
+
+use super::parse::parse_bool;
+use core::fmt;
+
+/// What is to become of memory that is added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnlineType {
+    /// Nobody gets it.
+    Offline,
+    /// The policy says for whom it is.
+    #[default]
+    Online,
+    /// For everybody.
+    Kernel,
+    /// For what can be moved.
+    Movable,
+}
+
+impl OnlineType {
+    const NAMES: [(Self, &'static str); 4] = [
+        (Self::Offline, "offline"),
+        (Self::Online, "online"),
+        (Self::Kernel, "online_kernel"),
+        (Self::Movable, "online_movable"),
+    ];
+
+    /// By Linux's name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(_, own)| *own == name).map(|(kind, _)| kind)
+    }
+}
+
+impl fmt::Display for OnlineType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let own = Self::NAMES.into_iter().find(|(kind, _)| kind == self);
+        f.write_str(own.map_or("", |(_, name)| name))
+    }
+}
+
+/// For whom memory is that is said to be *online* and no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnlinePolicy {
+    /// For those whose memory it lies among.
+    #[default]
+    ContigZones,
+    /// For what can be moved, as long as there is enough for everybody beside it.
+    AutoMovable,
+}
+
+impl OnlinePolicy {
+    /// Linux's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ContigZones => "contig-zones",
+            Self::AutoMovable => "auto-movable",
+        }
+    }
+
+    /// By Linux's name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::ContigZones, Self::AutoMovable].into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// All that is about memory that is added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HotplugParameters {
+    /// `hotplug_windows=N`: how many ranges of memory that bring-up does not know can be added
+    /// later, each with what lies next to it.
+    pub windows: u32,
+    /// `memhp_default_state=`.
+    pub auto_online: OnlineType,
+    /// `memory_hotplug.online_policy=`.
+    pub policy: OnlinePolicy,
+    /// `memory_hotplug.auto_movable_ratio=`.
+    pub auto_movable_ratio: u64,
+    /// `memory_hotplug.auto_movable_numa_aware=`.
+    pub auto_movable_numa_aware: bool,
+}
+
+/// Windows for memory that is added later, unless the command line says how many.
+const DEFAULT_WINDOWS: u32 = 8;
+/// The most that there can be.
+const MOST_WINDOWS: u32 = 1024;
+/// Linux's default.
+const DEFAULT_RATIO: u64 = 301;
+
+impl Default for HotplugParameters {
+    fn default() -> Self {
+        Self {
+            windows: DEFAULT_WINDOWS,
+            auto_online: OnlineType::Online,
+            policy: OnlinePolicy::ContigZones,
+            auto_movable_ratio: DEFAULT_RATIO,
+            auto_movable_numa_aware: true,
+        }
+    }
+}
+
+impl HotplugParameters {
+    /// Sets the parameter `name`; none where it is not one of these.
+    pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
+        Some(match name {
+            "hotplug_windows" => match value.parse() {
+                Ok(windows @ 0..=MOST_WINDOWS) => {
+                    self.windows = windows;
+                    Ok(())
+                }
+                _ => Err("hotplug_windows= takes a number from 0 to 1024"),
+            },
+            "memhp_default_state" => OnlineType::parse(value)
+                .map(|kind| self.auto_online = kind)
+                .ok_or("memhp_default_state= is offline, online, online_kernel or online_movable"),
+            "memory_hotplug.online_policy" => OnlinePolicy::parse(value)
+                .map(|policy| self.policy = policy)
+                .ok_or("memory_hotplug.online_policy= is contig-zones or auto-movable"),
+            "memory_hotplug.auto_movable_ratio" => value
+                .parse()
+                .map(|ratio| self.auto_movable_ratio = ratio)
+                .map_err(|_| "memory_hotplug.auto_movable_ratio= takes a number"),
+            "memory_hotplug.auto_movable_numa_aware" => parse_bool(value)
+                .map(|aware| self.auto_movable_numa_aware = aware)
+                .ok_or("memory_hotplug.auto_movable_numa_aware= is Y or N"),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_linuxs() {
+        for name in ["offline", "online", "online_kernel", "online_movable"] {
+            let kind = OnlineType::parse(name).expect("known");
+            assert_eq!(std::format!("{kind}"), name);
+        }
+        assert_eq!(OnlineType::parse("on"), None);
+        for name in ["contig-zones", "auto-movable"] {
+            assert_eq!(OnlinePolicy::parse(name).map(OnlinePolicy::name), Some(name));
+        }
+    }
+
+    #[test]
+    fn what_is_set_and_what_is_wrong() {
+        let mut own = HotplugParameters::default();
+        for (name, value, good) in [
+            ("hotplug_windows", "32", true),
+            ("hotplug_windows", "1025", false),
+            ("memhp_default_state", "online_movable", true),
+            ("memhp_default_state", "on", false),
+            ("memory_hotplug.online_policy", "auto-movable", true),
+            ("memory_hotplug.online_policy", "auto", false),
+            ("memory_hotplug.auto_movable_ratio", "400", true),
+            ("memory_hotplug.auto_movable_ratio", "-1", false),
+            ("memory_hotplug.auto_movable_numa_aware", "N", true),
+            ("memory_hotplug.auto_movable_numa_aware", "maybe", false),
+        ] {
+            let set = own.set(name, value).expect("known");
+            assert_eq!(set.is_ok(), good, "{name}={value}");
+        }
+        assert_eq!(own.set("memory_hotplug.memmap_on_memory", "1"), None);
+        let expected = HotplugParameters {
+            windows: 32,
+            auto_online: OnlineType::Movable,
+            policy: OnlinePolicy::AutoMovable,
+            auto_movable_ratio: 400,
+            auto_movable_numa_aware: false,
+        };
+        assert_eq!(own, expected);
+    }
+}

@@ -1,0 +1,258 @@
+//! `/sys/devices/system/memory` and `/sys/module/memory_hotplug`: memory blocks, and what becomes
+//! of memory that is added (Linux: `drivers/base/memory.c`, `mm/memory_hotplug.c`).
+//!
+//! A block is here a way to speak of memory: the manager knows units of 2 MiB. A block is online
+//! when any of it is.
+
+use super::super::{FileError, parse_bool, parse_number};
+use crate::manager::{Budget, HotplugError, HotplugSettings, Manager, RangeError};
+use crate::parameters::{OnlinePolicy, OnlineType};
+use crate::platform::Platform;
+use crate::units::{BLOCK_SIZE, NodeId, PhysRange};
+use crate::zone::{Grade, Presence, ZoneKind};
+use core::fmt::{Display, Write};
+
+type Shown = Result<(), FileError>;
+
+/// How long a block may take to be vacated; Linux would try for ever.
+const OFFLINE_NS: u64 = 10_000_000_000;
+
+fn show(out: &mut dyn Write, value: impl Display) -> Shown {
+    Ok(writeln!(out, "{value}")?)
+}
+
+/// All memory blocks, of which something is there.
+pub(super) fn blocks<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
+    let size = manager.hotplug().settings().block_bytes;
+    let mut next = 0;
+    manager.hotplug().for_each_run(&mut |range, presence, _| {
+        if presence != Presence::Absent {
+            let end = range.end.div_ceil(size);
+            (next.max(range.start / size)..end).for_each(|block| visit(&[block]));
+            next = next.max(end);
+        }
+    });
+}
+
+/// The addresses of the block that a path names.
+fn block<P: Platform>(manager: &Manager<P>, numbers: &[u64]) -> Result<PhysRange, FileError> {
+    let size = manager.hotplug().settings().block_bytes;
+    let number = *numbers.first().ok_or(FileError::NotFound)?;
+    let start = number.checked_mul(size).ok_or(FileError::NotFound)?;
+    Ok(PhysRange::with_size(start, size))
+}
+
+/// What is in a block: the nodes and grades of what is online, and whether something is offline.
+#[derive(Default)]
+struct Content {
+    online: bool,
+    offline: bool,
+    of: Option<(NodeId, ZoneKind)>,
+    grades: [bool; 2],
+    is_mixed: bool,
+}
+
+fn content<P: Platform>(manager: &Manager<P>, range: PhysRange) -> Content {
+    let mut content = Content::default();
+    manager.hotplug().for_each_run_in(range, &mut |run, presence, node| {
+        if presence == Presence::Absent {
+            return;
+        }
+        let kind = ZoneKind::of(crate::units::Pfn::containing(run.start));
+        content.is_mixed |= content.of.is_some_and(|other| other != (node, kind));
+        content.of = Some((node, kind));
+        content.offline |= presence == Presence::Offline;
+        if presence == Presence::Online {
+            content.online = true;
+            for address in (run.start..run.end).step_by(to_usize(BLOCK_SIZE)) {
+                let grade = manager.moving().grade_of(crate::units::Pfn::containing(address));
+                let movable = grade.is_some_and(|grade| grade != Grade::Any);
+                content.grades[usize::from(movable)] = true;
+            }
+        }
+    });
+    content
+}
+
+fn to_usize(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+pub(super) fn block_size_bytes<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    show(out, format_args!("{:x}", manager.hotplug().settings().block_bytes))
+}
+
+pub(super) fn phys_index<P: Platform>(
+    _: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    show(out, format_args!("{:08x}", numbers.first().ok_or(FileError::NotFound)?))
+}
+
+/// Whether memory can be taken out of use at all.
+pub(super) fn removable<P: Platform>(_: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    show(out, 1)
+}
+
+pub(super) fn state<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    let content = content(manager, block(manager, numbers)?);
+    show(out, if content.online { "online" } else { "offline" })
+}
+
+pub(super) fn online<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    let content = content(manager, block(manager, numbers)?);
+    show(out, u8::from(content.online))
+}
+
+pub(super) fn set_state<P: Platform>(manager: &Manager<P>, numbers: &[u64], text: &str) -> Shown {
+    set(manager, numbers, OnlineType::parse(text.trim()).ok_or(FileError::Invalid)?)
+}
+
+pub(super) fn set_online<P: Platform>(manager: &Manager<P>, numbers: &[u64], text: &str) -> Shown {
+    let is_on = parse_bool(text)?;
+    set(manager, numbers, if is_on { OnlineType::Online } else { OnlineType::Offline })
+}
+
+/// What of a block is not so yet becomes so; a state that is reached already is an error.
+fn set<P: Platform>(manager: &Manager<P>, numbers: &[u64], kind: OnlineType) -> Shown {
+    let range = block(manager, numbers)?;
+    let hotplug = manager.hotplug();
+    let from = if kind == OnlineType::Offline { Presence::Online } else { Presence::Offline };
+    let mut found = false;
+    // One run after the other: each changes what comes after it.
+    let mut rest = range;
+    loop {
+        let mut first: Option<(PhysRange, NodeId)> = None;
+        hotplug.for_each_run_in(rest, &mut |run, presence, node| {
+            if presence == from && first.is_none() {
+                first = Some((run, node));
+            }
+        });
+        let Some((run, node)) = first else { break };
+        found = true;
+        match hotplug.grade_for(run, node, kind) {
+            Some(grade) => hotplug.online(run, grade).map(drop),
+            None => {
+                let now = manager.platform().now_ns();
+                let until = |now: u64| Budget::until(now.saturating_add(OFFLINE_NS).max(1));
+                hotplug.offline(run, now.map_or(Budget::UNLIMITED, until)).map(drop)
+            }
+        }
+        .map_err(refused)?;
+        rest.start = run.end;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    if found { Ok(()) } else { Err(FileError::Invalid) }
+}
+
+fn refused(error: HotplugError) -> FileError {
+    match error {
+        HotplugError::Range(RangeError::Vacate(_)) | HotplugError::Busy => FileError::Busy,
+        HotplugError::Tables(_) | HotplugError::Veto(_) => FileError::Busy,
+        HotplugError::NoRoomForTables { .. } => FileError::NoMemory,
+        _ => FileError::Invalid,
+    }
+}
+
+/// Of what is online its zone, or `none` where there are several; of what is offline those that it
+/// could be of, the default first.
+pub(super) fn valid_zones<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    let range = block(manager, numbers)?;
+    let content = content(manager, range);
+    let kind = ZoneKind::of(crate::units::Pfn::containing(range.start)).name();
+    if content.online {
+        let one = !content.is_mixed && content.grades != [true, true];
+        let name = if content.grades[1] { "Movable" } else { kind };
+        return show(out, if one { name } else { "none" });
+    }
+    let (node, _) = content.of.ok_or(FileError::NotFound)?;
+    let default = manager.hotplug().grade_for(range, node, OnlineType::Online);
+    if default == Some(Grade::MovableOnly) {
+        show(out, format_args!("Movable {kind}"))
+    } else {
+        show(out, format_args!("{kind} Movable"))
+    }
+}
+
+fn change<P: Platform>(
+    manager: &Manager<P>,
+    change: impl FnOnce(&mut HotplugSettings) -> Option<()>,
+) -> Shown {
+    let mut settings = manager.hotplug().settings();
+    change(&mut settings).ok_or(FileError::Invalid)?;
+    manager.hotplug().set_settings(settings);
+    Ok(())
+}
+
+pub(super) fn auto_online_blocks<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    show(out, manager.hotplug().settings().auto_online)
+}
+
+pub(super) fn set_auto_online_blocks<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    text: &str,
+) -> Shown {
+    let kind = OnlineType::parse(text.trim());
+    change(manager, |settings| kind.map(|kind| settings.auto_online = kind))
+}
+
+pub(super) fn policy<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    show(out, manager.hotplug().settings().policy.name())
+}
+
+pub(super) fn set_policy<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+    let policy = OnlinePolicy::parse(text.trim());
+    change(manager, |settings| policy.map(|policy| settings.policy = policy))
+}
+
+pub(super) fn ratio<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
+    show(out, manager.hotplug().settings().auto_movable_ratio)
+}
+
+pub(super) fn set_ratio<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+    let ratio = parse_number(text)?;
+    change(manager, |settings| {
+        settings.auto_movable_ratio = ratio;
+        Some(())
+    })
+}
+
+pub(super) fn numa_aware<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    show(out, if manager.hotplug().settings().auto_movable_numa_aware { "Y" } else { "N" })
+}
+
+pub(super) fn set_numa_aware<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
+    let aware = parse_bool(text)?;
+    change(manager, |settings| {
+        settings.auto_movable_numa_aware = aware;
+        Some(())
+    })
+}

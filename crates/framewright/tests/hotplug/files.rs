@@ -1,0 +1,136 @@
+//! Linux's view of it.
+
+use crate::add::{add, machine, node};
+use crate::common::{check, gib, mib};
+use framewright::manager::{Group, HotplugSettings};
+use framewright::parameters::{OnlinePolicy, OnlineType};
+use framewright::procfs::{FileError, FileSystem, Source};
+use framewright::units::PhysRange;
+use framewright::zone::Grade;
+use framewright_testkit::Owner;
+
+fn read(manager: &crate::common::Fake, path: &str) -> Result<String, FileError> {
+    let table = manager.files();
+    let sources: [&dyn Source; 1] = [&table];
+    let mut text = String::new();
+    FileSystem::new(&sources).read(path, &mut text)?;
+    Ok(text)
+}
+
+fn write(manager: &crate::common::Fake, path: &str, text: &str) -> Result<(), FileError> {
+    let table = manager.files();
+    let sources: [&dyn Source; 1] = [&table];
+    FileSystem::new(&sources).write(path, text)
+}
+
+const MEMORY: &str = "/sys/devices/system/memory";
+
+#[test]
+fn blocks_have_linuxs_files() {
+    let manager = machine(gib(4, 5), "memhp_default_state=offline");
+    assert_eq!(read(&manager, &format!("{MEMORY}/block_size_bytes")).as_deref(), Ok("8000000\n"));
+    let of = |block: u32, file: &str| read(&manager, &format!("{MEMORY}/memory{block}/{file}"));
+    assert_eq!(of(0, "state").as_deref(), Ok("online\n"));
+    assert_eq!(of(0, "valid_zones").as_deref(), Ok("none\n"), "of DMA and DMA32");
+    assert_eq!(of(1, "valid_zones").as_deref(), Ok("DMA32\n"));
+    assert_eq!(of(2, "state"), Err(FileError::NotFound));
+    assert_eq!(of(32, "state"), Err(FileError::NotFound));
+    // SAFETY: the machine has this memory and nobody else uses it.
+    unsafe { manager.hotplug().add_by_policy(mib(4096, 4224), node(0)) }.expect("added");
+    assert_eq!(of(32, "state").as_deref(), Ok("offline\n"));
+    assert_eq!(of(32, "phys_index").as_deref(), Ok("00000020\n"));
+    assert_eq!(of(32, "removable").as_deref(), Ok("1\n"));
+    assert_eq!(of(32, "valid_zones").as_deref(), Ok("Normal Movable\n"));
+    let set = |text: &str| write(&manager, &format!("{MEMORY}/memory32/state"), text);
+    assert_eq!(set("sleeping"), Err(FileError::Invalid));
+    assert_eq!(set("offline"), Err(FileError::Invalid), "it is");
+    set("online_movable\n").expect("there");
+    assert_eq!(of(32, "state").as_deref(), Ok("online\n"));
+    assert_eq!(of(32, "online").as_deref(), Ok("1\n"));
+    assert_eq!(of(32, "valid_zones").as_deref(), Ok("Movable\n"));
+    assert_eq!(set("online"), Err(FileError::Invalid), "it is");
+    check(&manager);
+    // Somebody has a page of it, and nobody can move it.
+    let page = manager.allocate_at(
+        framewright::units::Pfn(4096 << 8),
+        framewright::units::Order::PAGE,
+        framewright::zone::MigrateType::Movable,
+    );
+    let page = page.expect("free");
+    assert_eq!(set("offline"), Err(FileError::Busy));
+    manager.give_back(page).expect("ours");
+    write(&manager, &format!("{MEMORY}/memory32/online"), "0").expect("free");
+    assert_eq!(of(32, "state").as_deref(), Ok("offline\n"));
+    write(&manager, &format!("{MEMORY}/memory32/online"), "1").expect("there");
+    assert_eq!(of(32, "valid_zones").as_deref(), Ok("Normal\n"));
+    check(&manager);
+}
+
+#[test]
+fn what_is_set_is_read_and_followed() {
+    let manager = machine(gib(4, 5), "");
+    let auto = format!("{MEMORY}/auto_online_blocks");
+    assert_eq!(read(&manager, &auto).as_deref(), Ok("online\n"));
+    assert_eq!(write(&manager, &auto, "always"), Err(FileError::Invalid));
+    write(&manager, &auto, "online_kernel").expect("known");
+    assert_eq!(read(&manager, &auto).as_deref(), Ok("online_kernel\n"));
+    let module = "/sys/module/memory_hotplug/parameters";
+    for (file, first, wrong, next) in [
+        ("online_policy", "contig-zones", "auto", "auto-movable"),
+        ("auto_movable_ratio", "301", "many", "400"),
+        ("auto_movable_numa_aware", "Y", "perhaps", "N"),
+    ] {
+        let path = format!("{module}/{file}");
+        assert_eq!(read(&manager, &path), Ok(format!("{first}\n")));
+        assert_eq!(write(&manager, &path, wrong), Err(FileError::Invalid));
+        write(&manager, &path, next).expect("known");
+        assert_eq!(read(&manager, &path), Ok(format!("{next}\n")));
+    }
+    let settings = manager.hotplug().settings();
+    let expected = HotplugSettings {
+        auto_online: OnlineType::Kernel,
+        policy: OnlinePolicy::AutoMovable,
+        auto_movable_ratio: 400,
+        auto_movable_numa_aware: false,
+        block_bytes: 128 << 20,
+    };
+    assert_eq!(settings, expected);
+}
+
+/// 256 MiB at boot allow three times as much for what can be moved; a node without any allows none
+/// unless the ratio is the machine's alone.
+#[test]
+fn auto_movable_keeps_the_ratio() {
+    let manager = machine(gib(4, 8), "memory_hotplug.online_policy=auto-movable");
+    let hotplug = manager.hotplug();
+    let device = PhysRange::new(4 << 30, 6 << 30);
+    hotplug
+        .register_group(Group { region: device, node: node(0), unit_bytes: Some(128 << 20) })
+        .expect("room");
+    let twice = Group { region: mib(5000, 9000), node: node(0), unit_bytes: None };
+    assert!(hotplug.register_group(twice).is_err());
+    let mut sorts = String::new();
+    for number in 0..14 {
+        let start = (4 << 30) + number * (128 << 20);
+        let range = PhysRange::with_size(start, 128 << 20);
+        // SAFETY: the machine has this memory and nobody else uses it.
+        unsafe { hotplug.add_by_policy(range, node(0)) }.expect("added");
+        let shares = hotplug.shares_of(range);
+        sorts.push(if shares.movable_pages != 0 { 'm' } else { 'k' });
+    }
+    // Three times 256 MiB less a little, and a hundredth of it.
+    assert_eq!(sorts, "mmmmmmkmmmkmmm");
+    check(&manager);
+    let far = mib(6144, 6272);
+    assert_eq!(hotplug.grade_for(far, node(1), OnlineType::Online), Some(Grade::Any));
+    let settings = HotplugSettings { auto_movable_numa_aware: false, ..hotplug.settings() };
+    hotplug.set_settings(settings);
+    // The machine has no room for it either, until there is more for everybody.
+    assert_eq!(hotplug.grade_for(far, node(1), OnlineType::Online), Some(Grade::Any));
+    add(&manager, mib(7168, 8192), 0, Grade::Any).expect("added");
+    assert_eq!(
+        hotplug.grade_for(far, node(1), OnlineType::Online),
+        Some(Grade::Any),
+        "not at boot"
+    );
+}
