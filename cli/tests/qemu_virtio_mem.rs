@@ -185,6 +185,26 @@ fn what_the_host_wants_from_the_start_is_there_at_the_start() {
 }
 
 #[test]
+fn small_machines_become_large_and_memory_is_of_the_devices_node() {
+    let machine = [&["boot"][..], &MACHINE, &["128M", "--nodes", "2"]].concat();
+    let device = ["--virtio-mem", "30G,node=1,requested-size=30G", "--json", "--exec"];
+    let commands = format!("{STATUS}; cat /proc/zoneinfo; verify");
+    let report = common::run(&[&machine[..], &device, &[&commands]].concat()).json();
+    let log = report["log"].to_string();
+    assert!(log.contains("by 2048 KiB, node 1"), "{log}");
+    let said = report["exec"]["output"].as_str().expect("text");
+    let lines: Vec<String> = said.lines().map(str::to_owned).collect();
+    assert_eq!(number(&lines, "plugged_bytes"), 30 << 30, "{said}");
+    assert_eq!(number(&lines, "plug_requests"), 1, "{said}");
+    // All but the tables of the new memory, which it holds itself.
+    let node = said.split("Node 1, zone   Normal").nth(1).expect("the zone");
+    let managed = node.lines().find(|line| line.contains(" managed ")).expect("a number");
+    let managed: u64 = managed.split_whitespace().nth(1).expect("it").parse().expect("a number");
+    assert!((30 * 262_144 - 1024..=30 * 262_144).contains(&managed), "{managed}");
+    assert!(said.contains("verified: "), "{said}");
+}
+
+#[test]
 fn a_device_behind_an_iommu_is_refused_and_the_guest_goes_on() {
     let machine = [&["boot"][..], &MACHINE, &["256M", "--json"]].concat();
     let device = ["--virtio-mem", "256M,disable-legacy=on,iommu_platform=on,requested-size=64M"];

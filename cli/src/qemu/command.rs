@@ -103,7 +103,7 @@ impl Machine {
     /// Properties of the user come after ours, so that they prevail.
     pub fn add_virtio_mem(&mut self, addition: &Addition, monitor: Option<&Path>) {
         self.more_mib += addition.bytes / MIB;
-        let backend = format!("memory-backend-ram,id=vmem0,size={}", addition.bytes);
+        let backend = format!("memory-backend-ram,id=vmem0,reserve=off,size={}", addition.bytes);
         let mut device =
             "virtio-mem-pci,id=vm0,memdev=vmem0,node=0,block-size=2M,requested-size=0".to_owned();
         if !addition.properties.is_empty() {
@@ -273,7 +273,7 @@ mod tests {
         assert!(line.contains(" -m 2048M,maxmem=5120M -smp 1 "), "{line}");
         assert!(
             line.contains(
-                " -object memory-backend-ram,id=vmem0,size=3221225472 -device \
+                " -object memory-backend-ram,id=vmem0,reserve=off,size=3221225472 -device \
                  virtio-mem-pci,id=vm0,memdev=vmem0,node=0,block-size=2M,requested-size=0,\
                  requested-size=1G \
                  -chardev socket,id=monitor,path=/a,,b/7.qmp,server=on,wait=off \

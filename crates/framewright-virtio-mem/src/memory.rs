@@ -43,7 +43,7 @@ pub enum Removal {
     },
     /// Nothing can be taken out of use at the moment.
     Nothing {
-        /// How many units are in use by something that cannot be moved, as far as is known.
+        /// How many things are in the way that cannot be moved, as far as is known.
         obstacles: u64,
     },
 }

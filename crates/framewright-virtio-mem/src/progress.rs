@@ -53,7 +53,7 @@ pub enum Obstacle {
     NoMemory,
     /// The adopter can take nothing out of use.
     InUse {
-        /// Units that cannot be moved, as far as it knows.
+        /// How many things cannot be moved, as far as it knows.
         obstacles: u64,
     },
     /// The adopter took something out of use that it must not: it got it back. This is a mistake in
@@ -76,8 +76,9 @@ impl fmt::Display for Obstacle {
             Self::Unwanted => f.write_str("new memory could not be used"),
             Self::NoSpace => f.write_str("the usable region is full"),
             Self::NoMemory => f.write_str("no memory to keep account of more"),
+            Self::InUse { obstacles: 0 } => f.write_str("nothing can be taken out of use"),
             Self::InUse { obstacles } => {
-                write!(f, "nothing can be taken out of use ({obstacles} units in the way)")
+                write!(f, "nothing can be taken out of use ({obstacles} in the way)")
             }
             Self::BadRun { start_bytes, size_bytes } => {
                 write!(f, "{size_bytes:#x} bytes at {start_bytes:#x} were taken out of use wrongly")

@@ -62,7 +62,7 @@ struct Why(Option<Obstacle>);
 
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |obstacle| write!(f, ", {obstacle:?} first"))
+        self.0.map_or(Ok(()), |obstacle| write!(f, "; {obstacle}"))
     }
 }
 
@@ -75,6 +75,10 @@ unsafe impl PluggableMemory for ManagedMemory<'_> {
     }
 
     fn remove(&mut self, most_bytes: u64, unit_bytes: u64) -> Removal {
+        // What lies in caches of CPUs would cut what is free into runs.
+        if let Err(error) = self.manager.drain() {
+            log!("virtio-mem: {error}");
+        }
         let budget = Budget::until(PLATFORM.now_ns().map_or(0, |now_ns| now_ns + BUDGET_NS));
         // SAFETY: nobody in this guest looks at descriptors of frames that it does not hold.
         let found =

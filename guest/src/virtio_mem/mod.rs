@@ -31,6 +31,8 @@ const MS: u64 = 1_000_000;
 const LOOK_NS: u64 = 20 * MS;
 /// How often a device is tried again that did what it may not.
 const RETRY_NS: u64 = 1000 * MS;
+/// So much more that is free may be a unit that can go.
+const UNIT_PAGES: u64 = 512;
 /// How long the guest waits at the start for what the host wants from the start.
 const FIRST_SECONDS: u64 = 5;
 
@@ -43,6 +45,8 @@ pub struct Driver<'a> {
     due_ns: u64,
     /// What the log was told last: plugged bytes and the obstacle.
     told: (u64, Option<Obstacle>),
+    /// Free pages when nothing could be taken out of use.
+    stuck_at_pages: Option<u64>,
     fault: Option<DeviceFault>,
 }
 
@@ -89,7 +93,15 @@ fn open<'a>(
     );
     status::note_region(region);
     status::note(&device, None);
-    Some(Driver { manager, device, node, due_ns: 0, told: (0, None), fault: None })
+    Some(Driver {
+        manager,
+        device,
+        node,
+        due_ns: 0,
+        told: (0, None),
+        stuck_at_pages: None,
+        fault: None,
+    })
 }
 
 /// What may be memory of the device.
@@ -113,6 +125,10 @@ impl Driver<'_> {
 
     /// One step: what came of it, and how soon the next is due, in nanoseconds.
     fn work(&mut self, now_ns: u64, mover: Option<&dyn Mover>) -> (Option<Progress>, u64) {
+        let free_pages = self.manager.totals().free_pages;
+        if self.stuck_at_pages.is_some_and(|before| free_pages >= before + UNIT_PAGES) {
+            self.device.memory_changed();
+        }
         let region = region_of(&self.device);
         let mut memory = ManagedMemory::new(self.manager, region, self.node, mover);
         // SAFETY: the guest has one manager, which all of the device's memory goes to, and the map
@@ -121,6 +137,9 @@ impl Driver<'_> {
         let result = match step {
             Ok(progress) => {
                 self.fault = None;
+                let is_stuck = matches!(progress.obstacle, Some(Obstacle::InUse { .. }));
+                let seen_pages = self.stuck_at_pages.map_or(free_pages, |old| old.min(free_pages));
+                self.stuck_at_pages = is_stuck.then_some(seen_pages);
                 self.tell(progress, &memory);
                 if progress.obstacle == Some(Obstacle::Silent) {
                     self.reset();
