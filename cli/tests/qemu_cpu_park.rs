@@ -77,7 +77,7 @@ fn memory_that_moved_meanwhile_is_used_where_it_is() {
 #[test]
 fn cpus_come_and_go_under_traffic_and_every_page_is_accounted_for() {
     for (cpus, words, rounds) in
-        [("2", &[][..], 1000), ("5", &["--nodes", "2"], 300), ("3", &["page_poison=1"], 10)]
+        [("2", &[][..], 1000), ("5", &["--nodes", "2"], 300), ("4", &["pages=inside"], 300)]
     {
         let commands = format!(
             "cat /proc/interrupts; cpu storm {rounds} seed 3; cpu; verify; stress 1; cpu storm 20 \
@@ -121,7 +121,7 @@ fn what_cannot_be_is_said() {
 /// The others may keep its share.
 #[test]
 fn a_cpu_that_never_started_is_offline() {
-    let commands = "cpu; cpus; cpu online 2; cpu; cpu offline 2; stress 1; verify";
+    let commands = "cpu; cpus; cpu online 2; cpu; cpu offline 2; verify";
     let said = said(&boot("2", &["ghost_cpu=77"], commands));
     assert_eq!(said.matches("online 0-1\noffline 2\n").count(), 2, "{said}");
     assert!(said.contains("\ncpu: CPU 2 does not run\n"), "{said}");
