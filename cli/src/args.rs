@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::error::Error;
+use crate::target::percent;
 use clap::builder::PossibleValue;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
@@ -158,12 +159,11 @@ options! {
         cpus: Option<u32> = value("cpus", "N").value_parser(cpus),
         /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes
         map: Option<PathBuf> = path("map"),
-        /// Leave so much of memory, such as 60%, unaccepted, as the firmware of a confidential guest
-        /// does: there is no access to it until it is accepted (hosted)
+        /// Leave so much of memory, such as 60%, unaccepted, as firmware of confidential guests
+        /// does: no access before it is accepted (hosted)
         unaccepted: Option<u64> = value("unaccepted", "PERCENT").value_parser(percent),
         /// What accepting 2 MiB takes, in microseconds
-        accept_delay: Option<u64> =
-            value("accept-delay", "MICROSECONDS").value_parser(value_parser!(u64)),
+        accept_delay: Option<u64> = value("accept-delay", "MICROSECONDS").value_parser(number),
         /// QEMU's machine [default: q35]
         machine: Option<Model> = value("machine", "MACHINE").value_parser(value_parser!(Model)),
         /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the
@@ -502,14 +502,6 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
         "yes" => Ok(true),
         "no" => Ok(false),
         _ => Err("yes or no".into()),
-    }
-}
-
-/// A part of all, with or without the sign.
-fn percent(text: &str) -> Result<u64, String> {
-    match text.strip_suffix('%').unwrap_or(text).parse() {
-        Ok(percent @ 0..=99) => Ok(percent),
-        _ => Err("a percentage from 0% to 99%".into()),
     }
 }
 

@@ -92,7 +92,8 @@ fn summary(report: &Value) -> String {
         _ => String::new(),
     };
     format!(
-        "{}, {}, {}: first allocation after {}, all memory after {}; metadata {}{share}{unaccepted}",
+        "{}, {}, {}: first allocation after {}, all memory after {}; metadata {}{share}\
+         {unaccepted}",
         report["platform"].as_str().unwrap_or("?"),
         report["policy"].as_str().unwrap_or("?"),
         counted(&report["threads"], "thread"),
