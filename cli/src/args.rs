@@ -2,16 +2,17 @@
 
 mod values;
 
-pub use values::{cpus, nodes, percent, size};
+pub use values::{cpus, nodes, size};
 
 use crate::error::Error;
+use crate::target::percent;
 use clap::builder::PossibleValue;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
 use framewright::parameters;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{addition, interval, seconds, size_or_nothing, yes_or_no};
+use values::{addition, interval, number, seconds, size_or_nothing, yes_or_no};
 
 /// What keys do.
 pub const KEYS: &str =
@@ -185,12 +186,11 @@ options! {
         cpus: Option<u32> = value("cpus", "N").value_parser(cpus),
         /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes
         map: Option<PathBuf> = path("map"),
-        /// Leave so much of memory, such as 60%, unaccepted, as the firmware of a confidential
-        /// guest does: there is no access to it until it is accepted (hosted)
+        /// Leave so much of memory, such as 60%, unaccepted, as firmware of confidential guests
+        /// does: no access before it is accepted (hosted)
         unaccepted: Option<u64> = value("unaccepted", "PERCENT").value_parser(percent),
         /// What accepting 2 MiB takes, in microseconds
-        accept_delay: Option<u64> =
-            value("accept-delay", "MICROSECONDS").value_parser(value_parser!(u64)),
+        accept_delay: Option<u64> = value("accept-delay", "MICROSECONDS").value_parser(number),
         /// QEMU's machine [default: q35]
         machine: Option<Model> = value("machine", "MACHINE").value_parser(value_parser!(Model)),
         /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the

@@ -55,6 +55,17 @@ pub fn command_line(target: &Target) -> String {
     target.parameters.join(" ")
 }
 
+/// A part of all, with or without the sign.
+///
+/// # Errors
+/// It is none, or all.
+pub fn percent(text: &str) -> Result<u64, String> {
+    match text.strip_suffix('%').unwrap_or(text).parse() {
+        Ok(percent @ 0..=99) => Ok(percent),
+        _ => Err("a percentage from 0% to 99%".into()),
+    }
+}
+
 /// What accepting 2 MiB takes.
 pub fn accept_delay(target: &Target) -> Duration {
     Duration::from_micros(target.accept_delay.unwrap_or(0))

@@ -277,3 +277,40 @@ fn boot_ends_with_the_policies_side_by_side() {
         outcome.stdout
     );
 }
+
+#[test]
+fn memory_that_a_guest_has_to_accept() {
+    let words = ["boot", "--json", "--memory", "4G", "--unaccepted", "75%", "pages=none"];
+    let report = run(&words).json();
+    let totals = &report["totals"];
+    let unaccepted = totals["unaccepted_pages"].as_u64().expect("a count");
+    assert!((2900 << 8..3072 << 8).contains(&unaccepted), "{totals}");
+    let count = |name: &str| totals[name].as_u64().expect("a count");
+    assert_eq!(
+        count("present_pages"),
+        count("managed_pages") + count("reserved_pages") + unaccepted
+    );
+    let eager = [&words[..], &["accept_memory=eager"]].concat();
+    let report = run(&eager).json();
+    assert_eq!(report["totals"]["unaccepted_pages"], 0);
+    check_sums(&report);
+    let line = |report: &Value, text: &str| {
+        let log = report["log"].as_array().expect("a log");
+        log.iter().any(|line| line.as_str().is_some_and(|line| line.contains(text)))
+    };
+    assert!(line(&report, "accept_memory=eager, 31"), "{}", report["log"]);
+    // Commands touch what they allocate.
+    let exec = "alloc 18 2; alloc 0 100; cat /proc/meminfo; cat /proc/vmstat; cat /proc/zoneinfo";
+    let outcome = run(&[&words[..1], &words[2..], &["--exec", exec]].concat());
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    for text in ["Unaccepted: ", "nr_unaccepted ", "accept_fail 0"] {
+        assert!(outcome.stdout.contains(text), "{text} in {}", outcome.stdout);
+    }
+    for (words, why) in [
+        (["--unaccepted", "100%"], "a percentage from 0% to 99%"),
+        (["--accept-delay", "soon"], "soon"),
+    ] {
+        let refused = run(&[&["boot", "--memory", "4G"][..], &words].concat());
+        assert!(refused.code == Some(2) && refused.stderr.contains(why), "{}", refused.stderr);
+    }
+}

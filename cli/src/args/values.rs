@@ -61,17 +61,6 @@ fn count(text: &str, what: &str, most: u64) -> Result<u32, String> {
     }
 }
 
-/// A part of all, with or without the sign.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn percent(text: &str) -> Result<u64, String> {
-    match text.strip_suffix('%').unwrap_or(text).parse() {
-        Ok(percent @ 0..=99) => Ok(percent),
-        _ => Err("a percentage from 0% to 99%".into()),
-    }
-}
-
 /// Whether something is to be.
 pub fn yes_or_no(text: &str) -> Result<bool, String> {
     match text {
@@ -97,6 +86,10 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn number(text: &str) -> Result<u64, String> {
+/// A whole number.
+///
+/// # Errors
+/// That it is none.
+pub fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "not a whole number".into())
 }

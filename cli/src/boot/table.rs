@@ -68,7 +68,11 @@ fn zones(report: &Value) -> Grid {
 
 fn counts(of: &Value) -> [String; 4] {
     let reserved = match (of["present_pages"].as_u64(), of["managed_pages"].as_u64()) {
-        (Some(present), Some(managed)) => size(present.saturating_sub(managed) * PAGE_SIZE),
+        (Some(present), Some(managed)) => {
+            // What is not accepted is no more reserved than it is free.
+            let unaccepted = of["unaccepted_pages"].as_u64().unwrap_or(0);
+            size(present.saturating_sub(managed + unaccepted) * PAGE_SIZE)
+        }
         _ => unknown(),
     };
     [pages(&of["present_pages"]), pages(&of["managed_pages"]), reserved, pages(&of["free_pages"])]
@@ -83,8 +87,13 @@ fn summary(report: &Value) -> String {
         }
         _ => String::new(),
     };
+    let unaccepted = match totals["unaccepted_pages"].as_u64() {
+        Some(pages @ 1..) => format!("; {} unaccepted", size(pages * PAGE_SIZE)),
+        _ => String::new(),
+    };
     format!(
-        "{}, {}, {}: first allocation after {}, all memory after {}; metadata {}{share}",
+        "{}, {}, {}: first allocation after {}, all memory after {}; metadata {}{share}\
+         {unaccepted}",
         report["platform"].as_str().unwrap_or("?"),
         report["policy"].as_str().unwrap_or("?"),
         counted(&report["threads"], "thread"),

@@ -90,10 +90,11 @@ pub struct IrqState(pub usize);
 /// The implementer promises that
 /// * every frame that it declares usable, or unaccepted once
 ///   [`accept_memory`](Platform::accept_memory) accepted it, is unused RAM while the manager owns
-///   it, and is readable and writable, with any content, at `direct(pa)` for every `pa` below `direct_limit()`; equal
-///   addresses give equal pointers for ever, and `direct(pa + n)` is `direct(pa) + n` as long as
-///   all between them is present memory; and `direct(pa)` is aligned as `pa` is, up to a page: what
-///   is shown at the place of a page begins at a multiple of the page size;
+///   it, and is readable and writable, with any content, at `direct(pa)` for every `pa` below
+///   `direct_limit()`; equal addresses give equal pointers for ever, and `direct(pa + n)` is
+///   `direct(pa) + n` as long as all between them is present memory; and `direct(pa)` is aligned
+///   as `pa` is, up to a page: what is shown at the place of a page begins at a multiple of the
+///   page size;
 /// * between `irq_save` and the matching `irq_restore` no interrupt handler of this CPU calls the
 ///   manager;
 /// * between `pin` and `unpin` the caller stays on the CPU that `pin` named, no other task of that

@@ -1,5 +1,7 @@
 //! Memory that has to be accepted first, as in a confidential guest: without access until then, so
 //! that a touch too early stops the process with its address.
+//!
+//! Orders of memory: Relaxed: what a test sets, which orders nothing.
 
 use super::HostedPlatform;
 use framewright::firmware::{MemoryKind, MemoryMap};

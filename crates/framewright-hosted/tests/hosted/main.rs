@@ -8,4 +8,5 @@ mod platform;
 mod random_text;
 mod reporting;
 mod system_trees;
+mod unaccepted;
 mod vmemmap;

@@ -1,8 +1,8 @@
 //! [`FakeAccept`]: memory that has to be accepted before it is touched.
 
-use super::fake::FakeMachine;
+use super::cpu::CpuSet;
 use super::memory::Memory;
-use framewright::firmware::MemoryKind;
+use framewright::firmware::{MemoryKind, MemoryMap};
 use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::{AcceptError, AcceptMemory};
 use std::collections::BTreeSet;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The memory of a [`FakeMachine`] that firmware left unaccepted. Until it is accepted a touch
-/// faults, because it is mapped without any right. Everything that a guest would die of panics:
-/// accepting a frame twice, or one that was accepted from the start.
+/// The memory of a [`FakeMachine`](super::FakeMachine) that firmware left unaccepted. Until it is
+/// accepted a touch faults, because it is mapped without any right. Everything that a guest would
+/// die of panics: accepting a frame twice, or one that was accepted from the start.
 pub struct FakeAccept {
     memory: Arc<Memory>,
-    cpus: Arc<super::cpu::CpuSet>,
+    cpus: Arc<CpuSet>,
     unaccepted: Vec<PhysRange>,
     reads_past_pages: AtomicBool,
     delay_ns: AtomicU64,
@@ -70,16 +70,16 @@ fn set(bits: &mut Vec<u64>, run: PfnRange) -> bool {
 }
 
 impl FakeAccept {
-    pub(super) fn new(machine: &FakeMachine) -> Self {
-        let ranges = machine.map.ranges().iter();
+    pub(super) fn new(memory: &Arc<Memory>, cpus: &Arc<CpuSet>, map: MemoryMap<'_>) -> Self {
+        let ranges = map.ranges().iter();
         let unaccepted: Vec<PhysRange> = ranges
             .filter(|entry| entry.kind == MemoryKind::Unaccepted)
             .map(|entry| entry.range)
             .collect();
-        unaccepted.iter().for_each(|&range| machine.memory.close(range));
+        unaccepted.iter().for_each(|&range| memory.close(range));
         Self {
-            memory: Arc::clone(&machine.memory),
-            cpus: Arc::clone(&machine.cpus),
+            memory: Arc::clone(memory),
+            cpus: Arc::clone(cpus),
             unaccepted,
             reads_past_pages: AtomicBool::new(true),
             delay_ns: AtomicU64::new(0),

@@ -256,7 +256,8 @@ impl Builder {
             entropy: self.entropy,
         }));
         if self.accepts {
-            machine.accept.get_or_init(|| Box::leak(Box::new(FakeAccept::new(machine))));
+            let accept = FakeAccept::new(&machine.memory, &machine.cpus, map);
+            machine.accept.get_or_init(|| Box::leak(Box::new(accept)));
         }
         if !self.is_kept {
             retire_with_thread(machine);

@@ -72,7 +72,12 @@ pub fn json<P: Platform>(
             zone.present_pages(),
             zone.managed_pages()
         )?;
-        write!(out, r#","free_pages":{}}}"#, zone.free_pages())?;
+        write!(
+            out,
+            r#","free_pages":{},"unaccepted_pages":{}}}"#,
+            zone.free_pages(),
+            zone.unaccepted_pages()
+        )?;
     }
     out.write_str(r#"],"deferred":["#)?;
     for (index, node) in manager.vmemmap().deferred_nodes().enumerate() {

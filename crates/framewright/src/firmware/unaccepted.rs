@@ -1,11 +1,11 @@
 //! The configuration table of EFI that says which memory a confidential guest has not accepted yet.
 //!
-//! A boot loader makes it for the first kernel; it stays reserved, so that the kernel after this
-//! one finds it too: whoever accepts memory clears its bits ([`UnacceptedTable::clear`]).
+//! A boot loader makes it for the first kernel; it stays reserved, so that the next kernel finds it
+//! too: whoever accepts memory clears its bits ([`UnacceptedTable::clear`]).
 //!
 //! ```text
-//!   0  version, 1     8  address of the first unit     24  one bit for each unit, the lowest first:
-//!   4  bytes a unit  16  bytes of bits                     set when it is not accepted
+//!   0  version, 1     8  address of the first unit    24  one bit for each unit, the lowest first:
+//!   4  bytes a unit  16  bytes of bits                    set when it is not accepted
 //! ```
 //!
 //! What is outside of the units that it has is accepted.

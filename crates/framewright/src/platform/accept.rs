@@ -24,7 +24,7 @@ pub unsafe trait AcceptMemory: Sync {
     /// [`AcceptError`] says how far it came. Nobody asks for the frame after that again.
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError>;
 
-    /// Whether who has a page may read past its end, as Linux does in `load_unaligned_zeropad`: then
+    /// Whether who has a page may read past its end, as Linux does (`load_unaligned_zeropad`): then
     /// the block behind a block is accepted before the last page of that is handed out.
     fn reads_past_pages(&self) -> bool {
         true

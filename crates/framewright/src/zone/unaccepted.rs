@@ -1,7 +1,7 @@
 //! Memory of a zone that the guest has not accepted yet, and how runs of it are claimed.
 //!
-//! Unaccepted blocks are heads in the state *unaccepted*, as large as they come, linked in ascending
-//! order through their entries: the block table is the bitmap of what is not accepted. Whoever
+//! Unaccepted blocks are heads in the state *unaccepted*, as large as they come, linked ascending
+//! through their entries: the block table is the bitmap of what is not accepted. Whoever
 //! accepts cuts a piece out of a head and makes it *accepting*, under the lock; accepts it outside
 //! of all locks; and frees it, under the lock again. A run that is being accepted keeps its place
 //! in the list, so that its rest can go back where it was.

@@ -6,9 +6,9 @@
 //! the very memory that another accepts, and nothing else, waits for that.
 //!
 //! ```text
-//!   request ──> grow ──┐   lowest run           claim ──> AcceptMemory ──> block behind it ──> free
-//!   isolation ─> grow_at ─> runs of a range  ──┘            │ fails
-//!   job, poll ─> accept_some  highest run                   └──> lost: reserved, counted
+//!   request ───> grow ────────> lowest run       ─┐
+//!   isolation ─> grow_at ─────> runs of a range  ─┼─ claim ─> AcceptMemory ─> block behind ─> free
+//!   job, poll ─> accept_some ─> highest run      ─┘               └─ fails: lost, reserved
 //! ```
 //!
 //! Requests take the lowest memory and a block each, so that the block that had to be accepted

@@ -72,8 +72,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// thread whose node is done helps nodes that are not, unless `memmap_init_threads=` was given:
     /// memory is up when the slowest node is. Requests go on meanwhile and bring up what they lack.
     /// With `accept_memory=eager` all memory is accepted then
-    /// ([`accept_all`](super::super::Acceptance::accept_all)). Returns when nothing is withheld any more, so it may wait for other CPUs: call it where
-    /// [`Platform::can_wait`] says so, once `helpers` can come. Later calls find nothing to do.
+    /// ([`accept_all`](super::super::Acceptance::accept_all)). Returns when nothing is withheld any
+    /// more, so it may wait for other CPUs: call it where [`Platform::can_wait`] says so, once
+    /// `helpers` can come. Later calls find nothing to do.
     pub fn initialise_deferred<H: Helpers + ?Sized>(self, helpers: &H) {
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
         let mut zones: [&[Zone]; MAX_ZONES] = [&[]; MAX_ZONES];
