@@ -4,6 +4,7 @@
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::firmware::MemoryKind;
+use framewright::manager::{Budget, ContiguousRequest};
 use framewright::memblock::MemblockRequest;
 use framewright::parameters::AcceptPolicy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
@@ -162,7 +163,17 @@ fn what_runs_short_accepts_a_block_at_a_time() {
     assert_eq!(held.len() as u64, BLOCK);
     machine.accept().forget_calls();
     held.push(take(&manager, &Request::new(Order::PAGE)));
-    assert_eq!(machine.accept().calls(), [blocks(2, 3)], "the second was accepted already");
+    // The second was accepted already. Who may wait leaves as much more as was wanted before, from
+    // the end, for those who may not.
+    let more = blocks(2047, 2048);
+    assert_eq!(machine.accept().calls(), [blocks(2, 3), more]);
+    for _ in 0..30_000 {
+        held.push(take(&manager, &Request::new(Order::PAGE)));
+    }
+    // Up to Linux's mark, in larger and larger steps.
+    let (calls, promo) = (machine.accept().calls().len(), normal.watermarks().promo_pages);
+    assert!(calls < 45 && normal.free_pages() < promo + 16 * BLOCK, "{calls} calls");
+    check(&manager);
     held.into_iter().for_each(|range| give_back(&manager, range));
     check(&manager);
 }
@@ -246,6 +257,53 @@ fn a_range_accepts_what_it_touches_and_one_block_behind() {
     assert_eq!(machine.accept().accepted_pages() - accepted, (1 << 18) + 3 * BLOCK);
     give_back(&manager, taken);
     check(&manager);
+}
+
+#[test]
+fn contiguous_runs_accept_themselves_where_nothing_else_has_room() {
+    let unaccepted = gib(4, 8);
+    let machine = machine(mib(0, 512), unaccepted).build();
+    let manager = up(machine, "");
+    let pages = 1 << 18;
+    let request = ContiguousRequest::new(pages);
+    let budget = Budget::UNLIMITED;
+    let first = manager.moving().allocate_contiguous(&request, budget).expect("it comes up");
+    assert_accepted(&manager, first);
+    assert_eq!(machine.accept().accepted_pages(), pages + BLOCK);
+    // What is accepted by now is better than what is not.
+    give_back(&manager, first);
+    let again = manager.moving().allocate_contiguous(&request, budget).expect("it is free");
+    assert_eq!((again, machine.accept().accepted_pages()), (first, pages + BLOCK));
+    let odd = ContiguousRequest::new(3 * BLOCK + 5);
+    let second = manager.moving().allocate_contiguous(&odd, budget).expect("it comes up");
+    assert_accepted(&manager, second);
+    assert!(machine.accept().accepted_pages() <= pages + 6 * BLOCK);
+    let range = PfnRange::new((7 << 18) + 100, (7 << 18) + 1700);
+    let third = manager.moving().allocate_range(range, budget).expect("it comes up");
+    assert_accepted(&manager, third);
+    check_all(&manager, unaccepted);
+    [again, second, third].into_iter().for_each(|range| give_back(&manager, range));
+    check(&manager);
+}
+
+#[test]
+fn pools_accept_what_they_hold() {
+    for line in ["hugepages=100", "hugepagesz=1G hugepages=2", "hugetlb_cma=1G", "cma=256M"] {
+        let unaccepted = gib(4, 8);
+        let machine = machine(gib(0, 1), unaccepted).build();
+        let parameters = parameters(line);
+        let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
+        let fill = manager.hugetlb().fill(&parameters, &NoHelpers);
+        check_all(&manager, unaccepted);
+        let got: u64 = fill.pools.iter().map(|pool| pool.got * pool.size.frames()).sum();
+        let wanted: u64 = fill.pools.iter().map(|pool| pool.wanted * pool.size.frames()).sum();
+        assert_eq!(got, wanted, "{line}");
+        let area = manager.moving().area_pages();
+        assert!(area != 0 || got != 0, "{line}");
+        // And of each GiB what may be read behind it.
+        let most = got + area + 4 * BLOCK;
+        assert!(machine.accept().accepted_pages() <= most, "{line}");
+    }
 }
 
 #[test]
