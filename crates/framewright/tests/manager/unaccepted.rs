@@ -9,20 +9,19 @@ use framewright::memblock::MemblockRequest;
 use framewright::parameters::AcceptPolicy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
-use framewright::zone::{MigrateType, State, ZoneKind, pages_to_accept};
+use framewright::zone::{MigrateType, State, ZoneKind};
 use framewright::{AllocateError, BringUp, Manager, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{Builder, FakeMachine, FakeVmemmap, HelperPool, Owner};
-use std::sync::Barrier;
 use std::time::Duration;
 
 const BLOCK: u64 = 512;
 
-fn machine(accepted: PhysRange, unaccepted: PhysRange) -> Builder {
+pub fn machine(accepted: PhysRange, unaccepted: PhysRange) -> Builder {
     FakeMachine::builder().ram(accepted).memory(unaccepted, MemoryKind::Unaccepted).accepts()
 }
 
-fn up(machine: &'static FakeMachine, line: &str) -> Fake {
+pub fn up(machine: &'static FakeMachine, line: &str) -> Fake {
     bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
 }
 
@@ -67,7 +66,7 @@ fn ahead(manager: &Fake) -> u64 {
 }
 
 /// What is accepted and what is not is all there was, and everything else is right.
-fn check_all(manager: &Fake, unaccepted: PhysRange) {
+pub fn check_all(manager: &Fake, unaccepted: PhysRange) {
     check(manager);
     let device = manager.platform().accept();
     let all = unaccepted.size() / 4096;
@@ -82,18 +81,18 @@ fn check_all(manager: &Fake, unaccepted: PhysRange) {
     assert_eq!(manager.totals().unaccepted_pages, left);
 }
 
-fn take(manager: &Fake, request: &Request) -> PfnRange {
+pub fn take(manager: &Fake, request: &Request) -> PfnRange {
     let range = manager.allocate(request).expect("there is memory");
     assert_accepted(manager, range);
     range
 }
 
-fn give_back(manager: &Fake, range: PfnRange) {
+pub fn give_back(manager: &Fake, range: PfnRange) {
     manager.give_back(range).expect("allocated");
 }
 
 /// Takes all pages one by one; how many.
-fn take_all(manager: &Fake) -> u64 {
+pub fn take_all(manager: &Fake) -> u64 {
     let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
     let mut taken = Vec::new();
     while let Ok(range) = manager.allocate(&all) {
@@ -420,7 +419,7 @@ fn a_block_that_fails_is_lost_and_another_serves() {
     assert_eq!((events.failures, events.last_failed), (1, Some(Pfn(start + BLOCK + 7))));
     for block in [start / BLOCK, start / BLOCK + 1] {
         let block = BlockNumber(u32::try_from(block).expect("small"));
-        assert!(manager.block_state(block).is_some_and(|state| state.is(State::Offline)));
+        assert!(manager.block_state(block).is_some_and(|state| state.is(State::Reserved)));
         let place = manager.allocate_at(block.start(), Order::PAGE, MigrateType::Movable);
         assert!(matches!(place, Err(AllocateError::NotFree(_))), "{place:?}");
     }
@@ -547,72 +546,4 @@ fn reserves_for_movable_memory_are_not_accepted_for_it() {
         give_back(&manager, range);
     });
     check_all(&manager, unaccepted);
-}
-
-#[test]
-fn several_cpus_accept_different_blocks() {
-    let unaccepted = gib(4, 6);
-    for line in ["", "memmap_init=deferred", "zone_parts=4"] {
-        let machine = machine(mib(0, 512), unaccepted).cpus(7).build();
-        if line.starts_with("memmap") {
-            FakeVmemmap::install(machine);
-        }
-        machine.accept().set_delay(Duration::from_micros(20));
-        let manager = up(machine, line);
-        let (start, manager) = (Barrier::new(6), &manager);
-        let all: Vec<PfnRange> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..6_u8)
-                .map(|number| {
-                    let start = &start;
-                    scope.spawn(move || {
-                        start.wait();
-                        let wanted = Request::new(order(if number < 3 { 0 } else { 9 }));
-                        let mut taken: Vec<PfnRange> = Vec::new();
-                        for round in 0..200 {
-                            taken.push(take(manager, &wanted));
-                            if number == 5 && round % 50 == 0 {
-                                let block = BlockNumber(4 * 512 + 700 + round);
-                                let range =
-                                    BlockRange { start: block, end: BlockNumber(block.0 + 3) };
-                                if manager.isolation().isolate(range).is_ok() {
-                                    manager.isolation().unisolate(range).expect("isolated");
-                                }
-                            }
-                        }
-                        taken
-                    })
-                })
-                .collect();
-            let taken = threads.into_iter().map(|thread| thread.join().expect("no panic"));
-            taken.flatten().collect()
-        });
-        check_all(manager, unaccepted);
-        all.into_iter().for_each(|range| give_back(manager, range));
-        manager.vmemmap().initialise_deferred(&NoHelpers);
-        check_all(manager, unaccepted);
-    }
-}
-
-#[test]
-fn linuxs_rule_for_how_much_to_accept() {
-    // 26 blocks of 4 MiB.
-    assert_eq!(pages_to_accept(30_000, 40_000, 35_840).div_ceil(1024), 26);
-    assert_eq!(pages_to_accept(0, 40_000, 35_840), BLOCK, "one where there are no marks");
-    assert_eq!(pages_to_accept(30_000, 70_000, 35_840), 0);
-    assert_eq!(pages_to_accept(30_000, 100, 100), 100, "no more than there is");
-    assert_eq!(pages_to_accept(30_000, 100, 0), 0);
-}
-
-#[test]
-fn without_a_device_it_stays_reserved() {
-    let machine =
-        FakeMachine::builder().ram(mib(0, 256)).memory(gib(1, 2), MemoryKind::Unaccepted).build();
-    let manager = up(machine, "accept_memory=eager");
-    assert_eq!(manager.acceptance().unaccepted_pages(), 0);
-    assert!(manager.totals().reserved_pages >= 1 << 18);
-    assert!(take_all(&manager) < 256 << 8);
-    let range = BlockRange { start: BlockNumber(600), end: BlockNumber(700) };
-    let pages = manager.isolation().isolate(range).expect("nothing is free there");
-    assert_eq!(pages.reserved_pages, 100 * BLOCK);
-    manager.isolation().unisolate(range).expect("nothing was isolated");
 }
