@@ -156,6 +156,18 @@ impl Memory {
         assert!(changed == 0, "mprotect of {range:?}: {}", std::io::Error::last_os_error());
     }
 
+    /// Memory of one region is no more: a touch faults, and what was in it is lost.
+    pub(super) fn unplug(&self, range: PhysRange) {
+        let flags = libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let start = self.direct(range.start);
+        map(Some(start), to_usize(range.size()), libc::PROT_NONE, flags, -1);
+    }
+
+    /// Memory of one region is there again, with other content.
+    pub(super) fn plug(&self, range: PhysRange, pattern: u8) {
+        Self::open(&Region { range, start: self.direct(range.start) }, pattern);
+    }
+
     /// Replaces all of it by a mapping that faults.
     pub(super) fn retire(&self) {
         if self.retired.swap(true, Ordering::Relaxed) {

@@ -15,7 +15,7 @@ use super::initialise::ZoneTables;
 use super::locked::LockedZone;
 use crate::block::list::Position;
 use crate::block::split::{divide_whole, largest_piece};
-use crate::block::table::{GROUP, blocks_of};
+use crate::block::table::{BlockTable, GROUP, blocks_of};
 use crate::block::{BlockState, MigrateType, Segment, State};
 use crate::page::Descriptors;
 use crate::platform::Platform;
@@ -66,15 +66,19 @@ pub(crate) struct Window {
     pub(crate) tables: ZoneTables,
     /// Memory of its tables outside of it.
     pub(crate) table_memory: PhysRange,
+    /// Whether others of its tables lie in it.
+    pub(crate) has_own_tables: bool,
     pub(crate) descriptors: Descriptors,
 }
 
 impl Zone {
     /// A part of a zone none of whose blocks is memory.
     pub(crate) fn window(window: Window) -> Self {
-        let Window { id, part, segments, tables, table_memory, descriptors } = window;
+        let Window { id, part, segments, tables, table_memory, has_own_tables, descriptors } =
+            window;
         let mut zone = Self::new(id, part, part + 1);
         zone.table_memory = table_memory;
+        zone.has_own_tables = has_own_tables;
         if let Some(segment) = segments.first() {
             let range =
                 crate::units::PfnRange { start: segment.start.start(), end: segment.end().start() };
@@ -98,6 +102,18 @@ impl Zone {
         for segment in segments {
             locked.make_offline(segment.indices());
         }
+    }
+
+    /// Looks at the table for those who have no lock. One that may go with the memory that it lies in
+    /// is looked at under the lock, so that it is there as long as it takes (invariant 49).
+    #[inline]
+    pub(super) fn look_at_table<P: Platform, R>(
+        &self,
+        platform: &P,
+        look: impl FnOnce(&BlockTable) -> R,
+    ) -> R {
+        let _locked = self.has_own_tables.then(|| self.read(platform));
+        look(&self.table)
     }
 
     /// What the first block at `range` is, and where the blocks end that are the same.

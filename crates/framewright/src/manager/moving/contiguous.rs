@@ -216,7 +216,7 @@ impl<P: Platform> Moving<'_, P> {
         parts.iter().for_each(|part| part.give_up_spare(self.manager.platform));
         // What is moved must find room outside of the place.
         let free: u64 = parts.iter().map(Zone::free_pages).sum();
-        cheapest_in(parts, request, avoided).filter(|found| {
+        cheapest_in(self.manager.platform, parts, request, avoided).filter(|found| {
             let inside = found.range.pages().saturating_sub(found.to_move);
             found.to_move <= free.saturating_sub(inside)
         })
