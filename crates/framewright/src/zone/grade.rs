@@ -234,8 +234,8 @@ impl Zone {
         let table = locked.buddy.table;
         let mut index = range.start;
         while let Some(found) = table.heads(index..range.end).next() {
-            // What was not isolated is nobody's to change: reserved, or no memory, whose entries may
-            // have gone with it (invariant 49).
+            // What was not isolated is nobody's to change: reserved, or no memory, whose entries
+            // may have gone with it (invariant 49).
             if !found.state.is_isolated() {
                 index = found.end();
                 continue;

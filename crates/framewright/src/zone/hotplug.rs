@@ -104,8 +104,8 @@ impl Zone {
         }
     }
 
-    /// Looks at the table for those who have no lock. One that may go with the memory that it lies in
-    /// is looked at under the lock, so that it is there as long as it takes (invariant 49).
+    /// Looks at the table for those who have no lock. One that may go with the memory that it lies
+    /// in is looked at under the lock, so that it is there as long as it takes (invariant 49).
     #[inline]
     pub(super) fn look_at_table<P: Platform, R>(
         &self,
@@ -221,6 +221,9 @@ impl Zone {
             locked.note_freed_since(before);
         }
         self.gather_offline(platform, range);
+        if self.has_own_tables && self.present_pages() == 0 {
+            self.lock(platform).buddy.reported.forget();
+        }
     }
 
     /// Returns how many blocks that were.

@@ -313,9 +313,8 @@ fn hammer(line: &str, reports: bool) {
                     }
                     calm.store(false, Ordering::Relaxed);
                     unplug(manager, window);
-                    thread::yield_now();
+                    read_all_files(manager);
                 }
-                plug(manager, window, 1);
             });
         });
         let changed = changer.join();
