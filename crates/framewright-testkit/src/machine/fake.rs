@@ -239,6 +239,11 @@ impl FakeMachine {
         unsafe { start.write_bytes(self.pattern, 4096) };
     }
 
+    /// Where its last memory ends, spare memory included.
+    pub(crate) fn memory_end(&self) -> u64 {
+        self.memory.end()
+    }
+
     /// Takes memory out of the machine, whole pages within one range of it: from now on a touch
     /// faults.
     ///

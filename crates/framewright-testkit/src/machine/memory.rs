@@ -116,6 +116,11 @@ impl Memory {
         }
     }
 
+    /// Where the last region ends.
+    pub(super) fn end(&self) -> u64 {
+        self.regions.last().map_or(0, |last| last.range.end)
+    }
+
     /// The region that holds `address`.
     pub(super) fn find(&self, address: u64) -> Option<NonNull<u8>> {
         let index = self.regions.partition_point(|region| region.range.end <= address);

@@ -206,8 +206,15 @@ impl Zone {
     }
 
     /// Makes blocks offline, or none, that are the caller's, allocated whole, or tables that nobody
-    /// needs any more, or offline.
-    pub(crate) fn take_offline<P: Platform>(&self, platform: &P, range: Range<u32>, to: Presence) {
+    /// needs any more, or offline. Returns how many of them others had isolated meanwhile, which
+    /// ends.
+    pub(crate) fn take_offline<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        to: Presence,
+    ) -> u64 {
+        let mut isolated = 0;
         let mut index = range.start;
         while index < range.end {
             let mut locked = self.lock_coalesced(platform);
@@ -216,7 +223,9 @@ impl Zone {
                 if index >= range.end {
                     break;
                 }
+                let blocks_before = locked.isolated_blocks.iter().sum::<u32>();
                 index += self.take_head_offline(&mut locked, index, range.end, to);
+                isolated += u64::from(blocks_before - locked.isolated_blocks.iter().sum::<u32>());
             }
             locked.note_freed_since(before);
         }
@@ -224,6 +233,7 @@ impl Zone {
         if self.has_own_tables && self.present_pages() == 0 {
             self.lock(platform).buddy.reported.forget();
         }
+        isolated
     }
 
     /// Returns how many blocks that were.
@@ -244,6 +254,9 @@ impl Zone {
         }
         let (blocks, pages) = (blocks_of(order), order.pages());
         let state = table.state(index);
+        if state.is_isolated() {
+            locked.isolated_blocks[state.migrate_type() as usize] -= blocks;
+        }
         locked.buddy.uncount_blocks(state.migrate_type(), blocks);
         let counter =
             if state.is(State::Reserved) { &self.reserved_pages } else { &self.managed_pages };

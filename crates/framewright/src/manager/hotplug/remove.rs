@@ -94,7 +94,10 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         for piece in self.known(blocks) {
             let before = piece.zone.reserved_pages();
-            piece.zone.take_offline(self.manager.platform, piece.indices(), to);
+            let isolated = piece.zone.take_offline(self.manager.platform, piece.indices(), to);
+            if isolated != 0 {
+                self.manager.isolation().forget(isolated);
+            }
             if self.own_tables(piece) != 0 && before != 0 && piece.zone.reserved_pages() == 0 {
                 let bytes = u64::from(self.own_tables(piece)) * BLOCK_BYTES;
                 self.manager.hotplug.table_bytes.fetch_sub(bytes, Ordering::Relaxed);

@@ -3,8 +3,8 @@
 //! Orders of memory: a list changes when a node gets its first memory. A reader that finds it half
 //! changed meets a node twice, and misses none that was there before: it asks for the length again
 //! after each node. Acquire pairs with Release: who reads a node that moved sees the length that
-//! it moved under. Relaxed: what only the one who changes the list reads, and lists that nobody else
-//! has yet.
+//! it moved under. Relaxed: what only the one who changes the list reads, and lists that nobody
+//! else has yet.
 
 use crate::firmware::UNREACHABLE_DISTANCE;
 use crate::sync::table_atomic::{AtomicU16, Ordering};
