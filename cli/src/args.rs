@@ -383,6 +383,7 @@ pub const OF_BENCH: [&str; 17] = [
     "compare",
     "contig",
     "fragment",
+    "hotplug",
     "hugepages",
     "init",
     "jobs",

@@ -91,7 +91,7 @@ impl FakeHost {
     /// A host of `machine` that answers at once, and its device.
     #[must_use]
     pub fn new(machine: &'static FakeMachine, traits: Traits) -> (Arc<Self>, FakeReportDevice) {
-        let end = machine.map().ranges().iter().map(|entry| entry.range.end).max().unwrap_or(0);
+        let end = machine.memory_end();
         let frames = vec![UNKNOWN; usize::try_from(end / PAGE_SIZE).expect("64-bit addresses")];
         let state = State {
             frames,

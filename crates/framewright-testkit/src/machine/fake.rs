@@ -5,7 +5,7 @@ use super::cpu::{self, CpuSet};
 use super::memory::Memory;
 use super::vmemmap::FakeVmemmap;
 use framewright::firmware::{MemoryMap, Topology};
-use framewright::units::{NodeId, Pfn};
+use framewright::units::{NodeId, Pfn, PhysRange};
 use framewright::vmemmap_space::VmemmapSpace;
 use framewright::{AcceptMemory, IrqState, PinnedCpu, Platform};
 use std::cell::RefCell;
@@ -237,6 +237,35 @@ impl FakeMachine {
         let start = self.memory.direct(frame.address());
         // SAFETY: ranges of memory consist of whole frames, and the frame is the caller's.
         unsafe { start.write_bytes(self.pattern, 4096) };
+    }
+
+    /// Where its last memory ends, spare memory included.
+    pub(crate) fn memory_end(&self) -> u64 {
+        self.memory.end()
+    }
+
+    /// Takes memory out of the machine, whole pages within one range of it: from now on a touch
+    /// faults.
+    ///
+    /// # Safety
+    /// Nobody but the caller uses the memory.
+    ///
+    /// # Panics
+    /// When it is not the machine's memory.
+    pub unsafe fn unplug(&self, range: PhysRange) {
+        self.memory.unplug(range);
+    }
+
+    /// Puts memory in where some was taken out, with `pattern` in every byte; of more than 4 GiB in
+    /// the first and last 2 GiB.
+    ///
+    /// # Safety
+    /// As of [`unplug`](Self::unplug).
+    ///
+    /// # Panics
+    /// When it is not the machine's memory.
+    pub unsafe fn plug(&self, range: PhysRange, pattern: u8) {
+        self.memory.plug(range, pattern);
     }
 
     /// Gives up the vmemmap, if the machine has one.

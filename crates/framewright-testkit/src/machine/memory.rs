@@ -116,6 +116,11 @@ impl Memory {
         }
     }
 
+    /// Where the last region ends.
+    pub(super) fn end(&self) -> u64 {
+        self.regions.last().map_or(0, |last| last.range.end)
+    }
+
     /// The region that holds `address`.
     pub(super) fn find(&self, address: u64) -> Option<NonNull<u8>> {
         let index = self.regions.partition_point(|region| region.range.end <= address);
@@ -154,6 +159,18 @@ impl Memory {
         // SAFETY: the range lies in one region of this module's own mapping.
         let changed = unsafe { libc::mprotect(start, to_usize(range.size()), protection) };
         assert!(changed == 0, "mprotect of {range:?}: {}", std::io::Error::last_os_error());
+    }
+
+    /// Memory of one region is no more: a touch faults, and what was in it is lost.
+    pub(super) fn unplug(&self, range: PhysRange) {
+        let flags = libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let start = self.direct(range.start);
+        map(Some(start), to_usize(range.size()), libc::PROT_NONE, flags, -1);
+    }
+
+    /// Memory of one region is there again, with other content.
+    pub(super) fn plug(&self, range: PhysRange, pattern: u8) {
+        Self::open(&Region { range, start: self.direct(range.start) }, pattern);
     }
 
     /// Replaces all of it by a mapping that faults.

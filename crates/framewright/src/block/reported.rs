@@ -137,6 +137,12 @@ impl ReportedBitmap {
         self.floor_pages = free_pages;
     }
 
+    /// The bitmaps go with the memory that they lie in, none of which is free: nothing is marked.
+    pub(crate) fn forget(&mut self) {
+        self.tracked = false;
+        self.floor_pages = 0;
+    }
+
     fn count(words: &[AtomicU64], span: Span) -> u64 {
         words[span.words()]
             .iter()

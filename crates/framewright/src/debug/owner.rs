@@ -158,6 +158,13 @@ impl Owners {
         Ok(())
     }
 
+    /// Undoes [`free`](Self::free).
+    pub(crate) fn take_back(&self, pages: Range<usize>) {
+        for record in self.of(pages) {
+            record.allocation.fetch_or(ALLOCATED, Ordering::Relaxed);
+        }
+    }
+
     /// What is known of a page; nothing when it was never allocated.
     pub(crate) fn history(&self, page: usize) -> Option<PageHistory> {
         let record = self.records.get(page)?;

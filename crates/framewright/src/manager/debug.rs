@@ -22,6 +22,14 @@ use crate::vmemmap_space::BlockNumber;
 use crate::zone::FreeError;
 use core::ops::Range;
 
+/// A run of pages of which something is kept.
+struct Aided {
+    segment: &'static SegmentAids,
+    run: PfnRange,
+    /// Counted from where the records begin.
+    pages: Range<usize>,
+}
+
 impl<P: Platform> Debugging<'_, P> {
     /// Which debug aids are on.
     #[must_use]
@@ -33,8 +41,8 @@ impl<P: Platform> Debugging<'_, P> {
     /// was never allocated.
     #[must_use]
     pub fn page_history(self, pfn: Pfn) -> Option<PageHistory> {
-        let (segment, pages) =
-            self.manager.aids_of(PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) })?;
+        let one = PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) };
+        let Aided { segment, pages, .. } = self.manager.aids_of(one).next()?;
         self.manager.debug.owners(segment).history(pages.start)
     }
 
@@ -47,15 +55,39 @@ impl<P: Platform> Debugging<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// What is kept of a range, which lies in one zone without a gap, with its pages counted from
-    /// where the records begin.
-    fn aids_of(&self, range: PfnRange) -> Option<(&'static SegmentAids, Range<usize>)> {
-        let block = BlockNumber::containing(range.start);
-        let index =
-            self.directory.partition_point(|segment| segment.start <= block).checked_sub(1)?;
-        let (segment, aids) = (self.directory.get(index)?, self.debug.segments.get(index)?);
-        let first = as_index(range.start.0 - aids.start.start().0);
-        (block < segment.end()).then(|| (aids, first..first + as_index(range.pages())))
+    /// What is kept of a range, which lies in one zone without a gap: one piece, unless some of the
+    /// range was added after bring-up. Of that nothing is kept.
+    fn aids_of(&self, range: PfnRange) -> impl Iterator<Item = Aided> + use<P> {
+        let (directory, segments) = (self.directory, self.debug.segments);
+        let mut rest = range;
+        core::iter::from_fn(move || {
+            while !rest.is_empty() && !segments.is_empty() {
+                let start = rest.start;
+                let block = BlockNumber::containing(start);
+                let mut next = directory.partition_point(|segment| segment.start <= block);
+                let mut found = next.checked_sub(1).and_then(|index| directory.get(index));
+                found = found.filter(|segment| block < segment.end());
+                let Some(mut last) = found else {
+                    let after = directory.get(next).map_or(rest.end, |after| after.start.start());
+                    rest.start = after.min(rest.end);
+                    continue;
+                };
+                let aids = segments.get(next - 1)?;
+                while let Some(after) = directory.get(next).filter(|next| next.start == last.end())
+                {
+                    (last, next) = (after, next + 1);
+                }
+                let run = PfnRange { start, end: last.end().start().min(rest.end) };
+                rest.start = run.end;
+                let first = as_index(start.0 - aids.start.start().0);
+                return Some(Aided {
+                    segment: aids,
+                    run,
+                    pages: first..first + as_index(run.pages()),
+                });
+            }
+            None
+        })
     }
 
     fn event(&self, place: Place) -> Event {
@@ -121,10 +153,10 @@ impl<P: Platform> Manager<P> {
         if aids.page_owner {
             let event = self.event(place);
             for run in runs {
-                if let Some((segment, pages)) = self.aids_of(run) {
-                    let serial =
-                        self.debug.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-                    let order = Order::for_pages(run.pages()).unwrap_or(Order::MAX);
+                let serial =
+                    self.debug.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+                let order = Order::for_pages(run.pages()).unwrap_or(Order::MAX);
+                for Aided { segment, pages, .. } in self.aids_of(run) {
                     self.debug
                         .owners(segment)
                         .allocate(pages, &Allocation { event, order, serial });
@@ -136,30 +168,31 @@ impl<P: Platform> Manager<P> {
     /// Forgets that pages hold poison: for what is allocated without looking, is written to, and
     /// goes back as it is.
     pub(super) fn forget_content(&self, run: PfnRange) {
-        if self.debug.aids.page_poison
-            && let Some((segment, pages)) = self.aids_of(run)
-        {
-            segment.filled.take(pages, |_| {});
+        if self.debug.aids.page_poison {
+            for Aided { segment, pages, .. } in self.aids_of(run) {
+                segment.filled.take(pages, |_| {});
+            }
         }
     }
 
     /// The first byte of a run that is not poison where poison was put; its marks are gone then.
     fn find_damage(&self, run: PfnRange) -> Option<Damage> {
-        let (segment, pages) = self.aids_of(run)?;
-        let first = pages.start;
         let mut damage = None;
-        segment.filled.take(pages, |page| {
-            if damage.is_none() {
-                let start = run.start.add((page - first) as u64);
-                let frame = PfnRange { start, end: start.add(1) };
-                let other = first_other(self.platform, frame, POISON);
-                damage = other.map(|(address, found)| Damage {
-                    address,
-                    found,
-                    history: self.debug.owners(segment).history(page),
-                });
-            }
-        });
+        for Aided { segment, run, pages } in self.aids_of(run) {
+            let first = pages.start;
+            segment.filled.take(pages, |page| {
+                if damage.is_none() {
+                    let start = run.start.add((page - first) as u64);
+                    let frame = PfnRange { start, end: start.add(1) };
+                    let other = first_other(self.platform, frame, POISON);
+                    damage = other.map(|(address, found)| Damage {
+                        address,
+                        found,
+                        history: self.debug.owners(segment).history(page),
+                    });
+                }
+            });
+        }
         damage
     }
 
@@ -178,13 +211,16 @@ impl<P: Platform> Manager<P> {
             piece.zone.check_allocated(self.platform, piece.segment, piece.range)
         })
         .map_err(|error| self.explained(error))?;
-        if self.debug.aids.page_owner
-            && let Some((segment, pages)) = self.aids_of(range)
-        {
-            let (owners, first) = (self.debug.owners(segment), pages.start);
-            owners.free(pages, neighbours, &self.event(place)).map_err(|misuse| {
-                let pfn = |page: usize| range.start.add((page - first) as u64);
-                match misuse {
+        if self.debug.aids.page_owner {
+            let event = self.event(place);
+            for (number, Aided { segment, run, pages }) in self.aids_of(range).enumerate() {
+                let (owners, first) = (self.debug.owners(segment), pages.start);
+                let Err(misuse) = owners.free(pages, neighbours, &event) else { continue };
+                for before in self.aids_of(range).take(number) {
+                    self.debug.owners(before.segment).take_back(before.pages);
+                }
+                let pfn = |page: usize| run.start.add((page - first) as u64);
+                return Err(match misuse {
                     Misuse::NotAllocated(page) => {
                         self.explained(FreeError::free_already(pfn(page)))
                     }
@@ -193,21 +229,23 @@ impl<P: Platform> Manager<P> {
                         allocation: owners.history(first),
                         pfn: pfn(page),
                     },
-                }
-            })?;
+                });
+            }
         }
         self.fill_freed(range);
         Ok(())
     }
 
-    /// Fills memory that nobody has any more.
     /// Memory came into being, with any content: it is to look as what was freed.
     pub(super) fn fill_added(&self, range: PfnRange) {
         if self.pressure.epoch.wants_attention() {
+            // What was poison when it went may be none now, and not every page is filled.
+            self.forget_content(range);
             self.fill_freed(range);
         }
     }
 
+    /// Fills memory that nobody has any more.
     fn fill_freed(&self, range: PfnRange) {
         let aids = &self.debug.aids;
         let reachable = self.reachable(range);
@@ -217,14 +255,15 @@ impl<P: Platform> Manager<P> {
         if !aids.page_poison {
             return;
         }
-        let Some((segment, pages)) = self.aids_of(range) else { return };
         let sparsely = aids.poison_sparsely && range.pages() > PAGES_PER_BLOCK;
         let step = if sparsely { PAGES_PER_BLOCK } else { 1 };
-        let mut pfn = if sparsely { range.start.0.next_multiple_of(step) } else { range.start.0 };
-        while pfn < reachable.end.0 {
-            fill(self.platform, PfnRange::new(pfn, pfn + 1), POISON);
-            segment.filled.set(pages.start + as_index(pfn - range.start.0));
-            pfn += step;
+        for Aided { segment, run, pages } in self.aids_of(reachable) {
+            let mut pfn = run.start.0.next_multiple_of(step);
+            while pfn < run.end.0 {
+                fill(self.platform, PfnRange::new(pfn, pfn + 1), POISON);
+                segment.filled.set(pages.start + as_index(pfn - run.start.0));
+                pfn += step;
+            }
         }
     }
 

@@ -228,7 +228,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
 
     /// So many blocks less are isolated. With the last, caches keep all of their zone again, if
     /// they can be reached from here.
-    fn forget(self, blocks: u64) {
+    pub(super) fn forget(self, blocks: u64) {
         let mut isolations = self.manager.isolations.lock(self.manager.platform);
         isolations.blocks = isolations.blocks.saturating_sub(blocks);
         let none = isolations.blocks == 0;

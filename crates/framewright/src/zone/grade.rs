@@ -233,7 +233,14 @@ impl Zone {
         locked.is_unusual = true;
         let table = locked.buddy.table;
         let mut index = range.start;
-        while let Some(HeadIn { index: at, state, .. }) = table.heads(index..range.end).next() {
+        while let Some(found) = table.heads(index..range.end).next() {
+            // What was not isolated is nobody's to change: reserved, or no memory, whose entries
+            // may have gone with it (invariant 49).
+            if !found.state.is_isolated() {
+                index = found.end();
+                continue;
+            }
+            let HeadIn { index: at, state, .. } = found;
             index = at;
             let order = if state.is(State::Split) {
                 Order::BLOCK

@@ -15,7 +15,7 @@ use super::initialise::ZoneTables;
 use super::locked::LockedZone;
 use crate::block::list::Position;
 use crate::block::split::{divide_whole, largest_piece};
-use crate::block::table::{GROUP, blocks_of};
+use crate::block::table::{BlockTable, GROUP, blocks_of};
 use crate::block::{BlockState, MigrateType, Segment, State};
 use crate::page::Descriptors;
 use crate::platform::Platform;
@@ -66,15 +66,19 @@ pub(crate) struct Window {
     pub(crate) tables: ZoneTables,
     /// Memory of its tables outside of it.
     pub(crate) table_memory: PhysRange,
+    /// Whether others of its tables lie in it.
+    pub(crate) has_own_tables: bool,
     pub(crate) descriptors: Descriptors,
 }
 
 impl Zone {
     /// A part of a zone none of whose blocks is memory.
     pub(crate) fn window(window: Window) -> Self {
-        let Window { id, part, segments, tables, table_memory, descriptors } = window;
+        let Window { id, part, segments, tables, table_memory, has_own_tables, descriptors } =
+            window;
         let mut zone = Self::new(id, part, part + 1);
         zone.table_memory = table_memory;
+        zone.has_own_tables = has_own_tables;
         if let Some(segment) = segments.first() {
             let range =
                 crate::units::PfnRange { start: segment.start.start(), end: segment.end().start() };
@@ -98,6 +102,18 @@ impl Zone {
         for segment in segments {
             locked.make_offline(segment.indices());
         }
+    }
+
+    /// Looks at the table for those who have no lock. One that may go with the memory that it lies
+    /// in is looked at under the lock, so that it is there as long as it takes (invariant 49).
+    #[inline]
+    pub(super) fn look_at_table<P: Platform, R>(
+        &self,
+        platform: &P,
+        look: impl FnOnce(&BlockTable) -> R,
+    ) -> R {
+        let _locked = self.has_own_tables.then(|| self.read(platform));
+        look(&self.table)
     }
 
     /// What the first block at `range` is, and where the blocks end that are the same.
@@ -190,8 +206,15 @@ impl Zone {
     }
 
     /// Makes blocks offline, or none, that are the caller's, allocated whole, or tables that nobody
-    /// needs any more, or offline.
-    pub(crate) fn take_offline<P: Platform>(&self, platform: &P, range: Range<u32>, to: Presence) {
+    /// needs any more, or offline. Returns how many of them others had isolated meanwhile, which
+    /// ends.
+    pub(crate) fn take_offline<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        to: Presence,
+    ) -> u64 {
+        let mut isolated = 0;
         let mut index = range.start;
         while index < range.end {
             let mut locked = self.lock_coalesced(platform);
@@ -200,11 +223,17 @@ impl Zone {
                 if index >= range.end {
                     break;
                 }
+                let blocks_before = locked.isolated_blocks.iter().sum::<u32>();
                 index += self.take_head_offline(&mut locked, index, range.end, to);
+                isolated += u64::from(blocks_before - locked.isolated_blocks.iter().sum::<u32>());
             }
             locked.note_freed_since(before);
         }
         self.gather_offline(platform, range);
+        if self.has_own_tables && self.present_pages() == 0 {
+            self.lock(platform).buddy.reported.forget();
+        }
+        isolated
     }
 
     /// Returns how many blocks that were.
@@ -225,6 +254,9 @@ impl Zone {
         }
         let (blocks, pages) = (blocks_of(order), order.pages());
         let state = table.state(index);
+        if state.is_isolated() {
+            locked.isolated_blocks[state.migrate_type() as usize] -= blocks;
+        }
         locked.buddy.uncount_blocks(state.migrate_type(), blocks);
         let counter =
             if state.is(State::Reserved) { &self.reserved_pages } else { &self.managed_pages };

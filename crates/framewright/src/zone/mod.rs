@@ -153,6 +153,8 @@ pub struct Zone {
     descriptors: Option<Descriptors>,
     /// Whether free blocks are shuffled.
     shuffles: bool,
+    /// Whether its tables lie in its own memory, and go with it.
+    has_own_tables: bool,
     array: Option<Array>,
     sections: Sections,
     deferred_init: DeferredInit,
@@ -181,6 +183,7 @@ impl Zone {
             segments: &[],
             descriptors: None,
             shuffles: false,
+            has_own_tables: false,
             array: None,
             sections: Sections::none(),
             deferred_init: DeferredInit::new(),

@@ -220,15 +220,17 @@ impl Zone {
     /// Calls `visit` for split blocks of a type among `indices` whose contents may be moved or
     /// added to, without the lock: what it says was so at some moment. Returns false when `visit`
     /// did.
-    pub(crate) fn for_each_split(
+    pub(crate) fn for_each_split<P: Platform>(
         &self,
+        platform: &P,
         indices: Range<u32>,
         migrate_type: MigrateType,
         visit: &mut dyn FnMut(Fullness) -> bool,
     ) -> bool {
         let mut index = indices.start;
         while index < indices.end {
-            let Some(state) = self.table.state_if_ready(index) else {
+            let state = self.look_at_table(platform, |table| table.state_if_ready(index));
+            let Some(state) = state else {
                 index = self.table.next_ready(index);
                 continue;
             };
@@ -243,15 +245,27 @@ impl Zone {
     }
 
     /// [`Fullness`] of one block of a type, without the lock.
-    pub(crate) fn fullness(&self, index: u32, migrate_type: MigrateType) -> Option<Fullness> {
-        Fullness::of(index, self.table.state_if_ready(index)?, migrate_type)
+    pub(crate) fn fullness<P: Platform>(
+        &self,
+        platform: &P,
+        index: u32,
+        migrate_type: MigrateType,
+    ) -> Option<Fullness> {
+        let state = self.look_at_table(platform, |table| table.state_if_ready(index))?;
+        Fullness::of(index, state, migrate_type)
     }
 
     /// What has to be moved to have the blocks of the head that covers `index`: where they end, and
     /// how many frames of each somebody has. Nothing where they cannot be had, as blocks of a grade
     /// by who may not have such. Without the lock.
-    pub(crate) fn to_move(&self, index: u32, has_graded: bool) -> (u32, Option<u64>) {
-        let Some((head, state)) = self.table.head_unlocked(index) else { return (index + 1, None) };
+    pub(crate) fn to_move<P: Platform>(
+        &self,
+        platform: &P,
+        index: u32,
+        has_graded: bool,
+    ) -> (u32, Option<u64>) {
+        let found = self.look_at_table(platform, |table| table.head_unlocked(index));
+        let Some((head, state)) = found else { return (index + 1, None) };
         let end = crate::block::table::blocks_of(state.order().max(Order::BLOCK)) + head;
         let movable = matches!(state.migrate_type(), MigrateType::Movable)
             || !state.migrate_type().is_mergeable();

@@ -15,7 +15,7 @@ use crate::block::list::Position;
 use crate::block::table::{GROUP, blocks_of};
 use crate::block::{BlockState, FreeMap, State};
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 
 /// Entries that are looked at under one hold of the lock.
@@ -120,18 +120,30 @@ pub(crate) enum Returned {
 impl Zone {
     /// Begins to track what is reported, unless that was done before: nothing was reported yet.
     pub(crate) fn track_reported<P: Platform>(&self, platform: &P) {
-        let (reported, zero) = {
-            let locked = self.read(platform);
-            if locked.buddy.reported.is_tracked() {
+        let clear = |(reported, zero): (&[AtomicU64], &[AtomicU64])| {
+            reported.iter().chain(zero).for_each(|word| word.store(0, Ordering::Relaxed));
+        };
+        let locked = self.read(platform);
+        if locked.buddy.reported.is_tracked() {
+            return;
+        }
+        let words = locked.buddy.reported.words();
+        // Marks that lie in the zone's own memory are there while some of that is, which ends under
+        // the lock only; when it comes, they are tracked from then on.
+        let mut locked = if self.has_own_tables {
+            drop(locked);
+            let locked = self.lock(platform);
+            if locked.buddy.reported.is_tracked() || self.present_pages() == 0 {
                 return;
             }
-            locked.buddy.reported.words()
+            clear(words);
+            locked
+        } else {
+            drop(locked);
+            // Nobody looks at them before they are tracked, and one device at a time is registered.
+            clear(words);
+            self.lock(platform)
         };
-        // Nobody looks at them before they are tracked, and one device at a time is registered.
-        for word in reported.iter().chain(zero) {
-            word.store(0, Ordering::Relaxed);
-        }
-        let mut locked = self.lock(platform);
         let unreported_pages = locked.buddy.unreported_pages();
         locked.buddy.reported.track(unreported_pages);
         locked.is_unusual = true;

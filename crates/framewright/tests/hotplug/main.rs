@@ -18,5 +18,7 @@ fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
 
 mod add;
 mod files;
+mod gone;
+mod odd;
 mod release;
 mod remove;

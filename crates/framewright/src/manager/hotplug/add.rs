@@ -77,8 +77,8 @@ impl<P: Platform> Hotplug<'_, P> {
     pub fn online(self, range: PhysRange, grade: Grade) -> Result<Added, HotplugError> {
         let blocks = blocks_of(range)?;
         let _changing = self.begin()?;
-        self.check(blocks, Presence::Offline, None)?;
         let node = self.known(blocks).next().map(|piece| piece.zone.id().node);
+        self.check(blocks, Presence::Offline, node)?;
         let node = node.ok_or(HotplugError::Absent(blocks.start.start()))?;
         let is_first = !self.has_memory(node);
         self.ask(range, node, is_first)?;
@@ -249,14 +249,19 @@ impl<P: Platform> Hotplug<'_, P> {
         let platform = self.manager.platform;
         let mut pages = 0;
         for piece in self.known(blocks) {
-            if self.manager.reporting.is_registered() {
-                piece.zone.track_reported(platform);
-            }
+            let track = || {
+                if self.manager.reporting.is_registered() {
+                    piece.zone.track_reported(platform);
+                }
+            };
+            track();
             for (_, run) in self.runs_of(piece).filter(|(place, _)| *place != Presence::Online) {
                 self.manager.fill_added(pages_of(run.blocks));
                 run.zone.bring_online(platform, run.indices(), grade.migrate_type());
                 pages += u64::from(run.blocks.blocks()) * PAGES_PER_BLOCK;
             }
+            // Who registered meanwhile may not have found what came.
+            track();
         }
         self.after_change();
         pages

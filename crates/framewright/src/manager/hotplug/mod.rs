@@ -188,6 +188,9 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// What the block of an address is: memory that is handed out, offline, or none.
     #[must_use]
     pub fn presence_of(self, address: u64) -> Presence {
+        if address >= crate::units::PHYSICAL_ADDRESS_END {
+            return Presence::Absent;
+        }
         let block = BlockNumber::containing(crate::units::Pfn::containing(address));
         let one = BlockRange { start: block, end: BlockNumber(block.0.saturating_add(1)) };
         self.known(one).next().map_or(Presence::Absent, |piece| {

@@ -60,14 +60,15 @@ pub fn may_be_movable(
     }
     let (mut kernel, mut movable) = (boot_kernel_pages, movable_pages);
     for other in others {
-        let needed = (other.movable_pages * 100 / ratio).saturating_sub(other.kernel_pages);
+        let needed = u128::from(other.movable_pages) * 100 / u128::from(ratio);
+        let needed = u64::try_from(needed).unwrap_or(u64::MAX).saturating_sub(other.kernel_pages);
         if kernel <= needed {
             return false;
         }
         kernel -= needed;
         movable = movable.saturating_sub(other.movable_pages);
     }
-    kernel += own_kernel_pages;
+    kernel = kernel.saturating_add(own_kernel_pages);
     movable.saturating_add(wanted_pages)
         <= u64::try_from(u128::from(ratio) * u128::from(kernel) / 100).unwrap_or(u64::MAX)
 }

@@ -2,7 +2,7 @@
 //!
 //! Orders of memory: Relaxed: counts that are only told.
 
-use super::{Hotplug, Piece, pages_of};
+use super::{Hotplug, Piece, bytes_of, pages_of};
 use crate::manager::state::hotplug::Changing;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
@@ -94,6 +94,10 @@ impl<P: Platform> Hotplug<'_, P> {
         if range.is_empty() {
             return Err(ReleaseError::Empty(range));
         }
+        let end = Pfn::containing(crate::units::PHYSICAL_ADDRESS_END);
+        if range.end > end {
+            return Err(ReleaseError::NotMemory(range.start.max(end)));
+        }
         let _changing = self.begin_release()?;
         if let Some(pfn) = self.own_frame(range) {
             return Err(ReleaseError::Manager(pfn));
@@ -166,7 +170,13 @@ impl<P: Platform> Hotplug<'_, P> {
     /// The first frame of a range that is of the manager's tables.
     fn own_frame(self, range: PfnRange) -> Option<Pfn> {
         let zones = self.manager.zones().iter().map(|zone| zone.table_memory());
-        let tables = zones.chain(self.manager.hotplug.tables);
+        let windows = self.manager.hotplug.segments.as_slice().iter();
+        let inside =
+            windows.zip(self.manager.hotplug.own_tables.as_slice()).map(|(window, &own)| {
+                let end = BlockNumber(window.start.0 + own);
+                bytes_of(BlockRange { start: window.start, end })
+            });
+        let tables = zones.chain(self.manager.hotplug.tables).chain(inside);
         let own = tables.map(|table| table.touched_frames().intersection(range));
         own.filter(|own| !own.is_empty()).map(|own| own.start).min()
     }

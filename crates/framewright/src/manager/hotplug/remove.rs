@@ -94,7 +94,10 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         for piece in self.known(blocks) {
             let before = piece.zone.reserved_pages();
-            piece.zone.take_offline(self.manager.platform, piece.indices(), to);
+            let isolated = piece.zone.take_offline(self.manager.platform, piece.indices(), to);
+            if isolated != 0 {
+                self.manager.isolation().forget(isolated);
+            }
             if self.own_tables(piece) != 0 && before != 0 && piece.zone.reserved_pages() == 0 {
                 let bytes = u64::from(self.own_tables(piece)) * BLOCK_BYTES;
                 self.manager.hotplug.table_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -112,7 +115,12 @@ impl<P: Platform> Hotplug<'_, P> {
     /// go with the last of it.
     fn check_removal(self, blocks: BlockRange, to: Presence) -> Result<u64, HotplugError> {
         let (mut next, mut pages) = (blocks.start, 0);
+        let mut node = None;
         for piece in self.known(blocks) {
+            let of = piece.zone.id().node;
+            if *node.get_or_insert(of) != of {
+                return Err(HotplugError::OtherNode(piece.blocks.start.start(), of));
+            }
             if piece.blocks.start != next {
                 return Err(HotplugError::Absent(next.start()));
             }
@@ -128,7 +136,7 @@ impl<P: Platform> Hotplug<'_, P> {
             pages += of_piece;
             let tables = self.tables_of(piece);
             let touches = piece.blocks.start < tables.end && tables.start < piece.blocks.end;
-            if touches && (of_piece != piece.zone.present_pages() || to != Presence::Absent) {
+            if touches && (to != Presence::Absent || !self.is_all_of_window(piece)) {
                 return Err(HotplugError::Tables(bytes_of(tables)));
             }
             if touches {
@@ -136,6 +144,17 @@ impl<P: Platform> Hotplug<'_, P> {
             }
         }
         if next == blocks.end { Ok(pages) } else { Err(HotplugError::Absent(next.start())) }
+    }
+
+    /// Whether all of a window is no memory but these blocks. What is offline counts as memory: the
+    /// tables say that it is.
+    fn is_all_of_window(self, piece: Piece) -> bool {
+        let (start, end) = (piece.segment.start, piece.segment.end());
+        let before = BlockRange { start, end: piece.blocks.start };
+        let after = BlockRange { start: piece.blocks.end, end };
+        [before, after].into_iter().filter(|rest| rest.start < rest.end).all(|blocks| {
+            self.runs_of(Piece { blocks, ..piece }).all(|(place, _)| place == Presence::Absent)
+        })
     }
 
     /// The node that would have no memory left.
@@ -234,6 +253,9 @@ impl<P: Platform> Hotplug<'_, P> {
         // From the top down, as much at a time as is wanted.
         let mut end = BlockNumber(blocks.end.0 / align * align);
         while end > blocks.start {
+            // Where nothing is, nothing is looked for.
+            let Some(last) = self.known(BlockRange { end, ..blocks }).last() else { break };
+            end = BlockNumber(last.blocks.end.0.next_multiple_of(align)).min(end);
             let start = BlockNumber(end.0.saturating_sub(most)).max(blocks.start);
             let start = BlockNumber(start.0.next_multiple_of(align)).min(end);
             if start == end {

@@ -184,6 +184,7 @@ impl<P: Platform> Hotplug<'_, P> {
             segments,
             tables,
             table_memory: planned.outside,
+            has_own_tables: planned.inside_blocks != 0,
             descriptors,
         });
         let zone = manager.zones.push(window).ok()?;

@@ -123,8 +123,10 @@ impl<P: Platform> Moving<'_, P> {
         'zones: for zone in zones {
             for migrate_type in MOVABLE {
                 let left = blocks - done.blocks;
-                let Some(plan) = Plan::of(zone, migrate_type, left) else { continue };
-                let made = plan.carry_out(&mut mission);
+                let Some(plan) = Plan::of(manager.platform, zone, migrate_type, left) else {
+                    continue;
+                };
+                let made = plan.carry_out(manager.platform, &mut mission);
                 done.blocks += made.blocks;
                 if made.is_cut_short || done.blocks >= blocks {
                     done.is_cut_short = made.is_cut_short;
@@ -185,19 +187,29 @@ struct Made {
 
 impl Plan {
     /// The one that makes most blocks whole, `most` at most; nothing where none can be.
-    fn of(zone: &'static Zone, migrate_type: MigrateType, most: u64) -> Option<Self> {
+    fn of<P: Platform>(
+        platform: &P,
+        zone: &'static Zone,
+        migrate_type: MigrateType,
+        most: u64,
+    ) -> Option<Self> {
         // Blocks by frames in use, and what is free in all of them.
         let mut alike = [Alike::default(); COUNTS];
         let mut room = 0;
         for segment in zone.segments() {
-            zone.for_each_split(segment.indices(), migrate_type, &mut |found: Fullness| {
-                let used = usize::try_from(found.in_use).unwrap_or(usize::MAX);
-                if let Some(alike) = alike.get_mut(used) {
-                    alike.note(found);
-                    room += found.free;
-                }
-                true
-            });
+            zone.for_each_split(
+                platform,
+                segment.indices(),
+                migrate_type,
+                &mut |found: Fullness| {
+                    let used = usize::try_from(found.in_use).unwrap_or(usize::MAX);
+                    if let Some(alike) = alike.get_mut(used) {
+                        alike.note(found);
+                        room += found.free;
+                    }
+                    true
+                },
+            );
         }
         // What is free in the blocks that are left is where all goes.
         let (mut to_move, mut chosen) = (0_u64, 0_u64);
@@ -220,17 +232,22 @@ impl Plan {
             }
         }
         for segment in zone.segments() {
-            zone.for_each_split(segment.indices(), migrate_type, &mut |found: Fullness| {
-                if found.in_use == plan.limit && at_limit != 0 {
-                    (plan.border, at_limit) = (found.index, at_limit - 1);
-                }
-                at_limit != 0
-            });
+            zone.for_each_split(
+                platform,
+                segment.indices(),
+                migrate_type,
+                &mut |found: Fullness| {
+                    if found.in_use == plan.limit && at_limit != 0 {
+                        (plan.border, at_limit) = (found.index, at_limit - 1);
+                    }
+                    at_limit != 0
+                },
+            );
         }
         (chosen != 0).then_some(plan)
     }
 
-    fn carry_out<P: Platform>(&self, mission: &mut Mission<'_, P>) -> Made {
+    fn carry_out<P: Platform>(&self, platform: &P, mission: &mut Mission<'_, P>) -> Made {
         let mut made = Made::default();
         let mut targets = Fullest {
             plan: self,
@@ -240,7 +257,8 @@ impl Plan {
             source: 0,
         };
         for segment in self.zone.segments() {
-            self.zone.for_each_split(segment.indices(), self.migrate_type, &mut |found| {
+            let indices = segment.indices();
+            self.zone.for_each_split(platform, indices, self.migrate_type, &mut |found| {
                 if found.in_use == 0 || !self.is_source(found) {
                     return true;
                 }
@@ -343,7 +361,8 @@ impl Fullest<'_> {
             if let Some(segment) = place.segment(self.plan.zone)
                 && let Some(index) = place.indices.clone().next_back()
                 && index != self.source
-                && let Some(found) = self.plan.zone.fullness(index, self.plan.migrate_type)
+                && let Some(found) =
+                    self.plan.zone.fullness(manager.platform, index, self.plan.migrate_type)
                 && !self.plan.is_source(found)
                 && found.free >= order.pages()
             {

@@ -217,7 +217,7 @@ impl<P: Platform> Moving<'_, P> {
         // What is moved must find room outside of the place.
         let has = |part: &Zone| part.withheld_pages() + part.free_pages();
         let free: u64 = parts.iter().map(has).sum();
-        cheapest_in(parts, request, avoided).filter(|found| {
+        cheapest_in(self.manager.platform, parts, request, avoided).filter(|found| {
             let inside = found.range.pages().saturating_sub(found.to_move);
             found.to_move <= free.saturating_sub(inside)
         })

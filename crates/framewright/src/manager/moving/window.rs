@@ -11,6 +11,7 @@
 
 use super::contiguous::ContiguousRequest;
 use crate::block::MigrateType;
+use crate::platform::Platform;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{Segment, Zone};
@@ -28,8 +29,8 @@ pub(super) struct Candidate {
 }
 
 /// Where the entries of ascending blocks are.
-#[derive(Clone, Copy)]
-struct Cursor<'a> {
+struct Cursor<'a, P> {
+    platform: &'a P,
     parts: &'a [Zone],
     part: usize,
     segment: usize,
@@ -37,7 +38,7 @@ struct Cursor<'a> {
     has_graded: bool,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a, P: Platform> Cursor<'a, P> {
     fn at(&mut self, block: BlockNumber) -> Option<(&'a Zone, &'a Segment)> {
         loop {
             let zone = self.parts.get(self.part)?;
@@ -56,24 +57,24 @@ impl<'a> Cursor<'a> {
         let next = BlockNumber(block.0 + 1);
         let Some((zone, segment)) = self.at(block) else { return (next, None) };
         let index = segment.index_of(block);
-        let (end, each) = zone.to_move(index, self.has_graded);
+        let (end, each) = zone.to_move(self.platform, index, self.has_graded);
         (BlockNumber(block.0 + (end - index)).min(segment.end()).max(next), each)
     }
 }
 
 /// What of blocks has to be moved, one after the other: heads are looked up once, and what they
 /// cost is kept until the window has passed them.
-struct Costs<'a> {
+struct Costs<'a, P> {
     /// Of the block that enters the window, and of the one that leaves it.
-    front: Cursor<'a>,
-    back: Cursor<'a>,
+    front: Cursor<'a, P>,
+    back: Cursor<'a, P>,
     avoided: &'a dyn Fn(BlockNumber) -> bool,
     end: BlockNumber,
     each: Option<u64>,
     kept: [u16; KEPT as usize],
 }
 
-impl Costs<'_> {
+impl<P: Platform> Costs<'_, P> {
     /// Of the next block.
     #[inline]
     fn of(&mut self, block: BlockNumber) -> Option<u64> {
@@ -116,7 +117,8 @@ fn runs(parts: &[Zone]) -> impl Iterator<Item = BlockRange> {
 }
 
 /// The cheapest place in a zone without blocks that are `avoided`.
-pub(super) fn cheapest_in(
+pub(super) fn cheapest_in<P: Platform>(
+    platform: &P,
     parts: &[Zone],
     request: &ContiguousRequest,
     avoided: &dyn Fn(BlockNumber) -> bool,
@@ -124,9 +126,9 @@ pub(super) fn cheapest_in(
     let mut best: Option<Candidate> = None;
     let mut left = BLOCKS_LOOKED_AT;
     let has_graded = request.migrate_type == MigrateType::Movable;
-    let cursor = Cursor { parts, part: 0, segment: 0, has_graded };
+    let cursor = Cursor { platform, parts, part: 0, segment: 0, has_graded };
     let mut costs = Costs {
-        front: cursor,
+        front: Cursor { ..cursor },
         back: cursor,
         avoided,
         end: BlockNumber(0),
@@ -146,10 +148,10 @@ pub(super) fn cheapest_in(
 }
 
 /// The cheapest window of one run of blocks.
-fn cheapest_of(
+fn cheapest_of<P: Platform>(
     run: BlockRange,
     request: &ContiguousRequest,
-    costs: &mut Costs<'_>,
+    costs: &mut Costs<'_, P>,
     left: &mut u32,
 ) -> Option<Candidate> {
     let blocks = u32::try_from(request.pages.div_ceil(PAGES_PER_BLOCK)).ok()?;

@@ -50,7 +50,8 @@ impl fmt::Display for Veto {
 }
 
 /// Who is told of memory that comes and goes (Linux: `memory_notify`, `node_notify`). Called with
-/// no lock held by the manager; it may allocate and free, and may not add or remove.
+/// no lock held by the manager; it may allocate and free, and may not add, remove or
+/// release.
 pub trait HotplugNotifier: Sync {
     /// What is about to be done can be refused where the event says that it is about to be; of all
     /// others the answer does not count.
