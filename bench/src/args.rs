@@ -70,6 +70,9 @@ pub enum Bench {
     /// How long moving memory takes beside a plain copy, in compaction and in emptying a range, and
     /// finding the place for a long run
     Contig(BenchOptions),
+    /// How long adding and removing memory takes, up to 1 TiB at once, and what it takes of the
+    /// memory that is there
+    Hotplug(BenchOptions),
     /// How long the memory map takes, eager, deferred and on demand, beside a plain fill of the
     /// same bytes
     Init(BenchInit),

@@ -6,7 +6,7 @@
 
 use crate::bench::section::Tables;
 use crate::bench::{
-    alloc, bring_up, contig, fragment, hugepages, init, jobs, longest, reporting, scaling,
+    alloc, bring_up, contig, fragment, hotplug, hugepages, init, jobs, longest, reporting, scaling,
 };
 use crate::bench::{simulate, traffic};
 use crate::model;
@@ -36,7 +36,7 @@ const fn bench(
 }
 
 /// All of them, in the order of the page.
-const ALL: [Bench; 15] = [
+const ALL: [Bench; 16] = [
     bench("compare", none, Some(figures::compare::section), targets::guest::TARGETS),
     bench("alloc", alloc::tables, Some(figures::alloc::section), targets::alloc::TARGETS),
     bench("traffic", traffic::tables, Some(figures::traffic::section), targets::traffic::TARGETS),
@@ -44,6 +44,7 @@ const ALL: [Bench; 15] = [
     bench("longest", longest::tables, None, &[]),
     bench("fragment", fragment::tables, None, &[]),
     bench("contig", contig::tables, None, targets::contig::TARGETS),
+    bench("hotplug", hotplug::tables, None, targets::hotplug::TARGETS),
     bench("bring-up", bring_up::tables, Some(figures::bring_up::section), targets::init::BRING_UP),
     bench("init", init::tables, Some(figures::init::section), targets::init::MAP),
     bench("scaling", scaling::tables, Some(figures::scaling::section), &[]),

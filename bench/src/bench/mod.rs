@@ -16,6 +16,7 @@ pub mod common;
 pub mod contig;
 pub mod fragment;
 pub mod host;
+pub mod hotplug;
 pub mod hugepages;
 pub mod init;
 pub mod jobs;
@@ -56,6 +57,7 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         Bench::Longest(options) => (longest::section(options.quick)?, options.json),
         Bench::Fragment(options) => (fragment::section(options.quick)?, options.json),
         Bench::Contig(options) => (contig::section(options.quick)?, options.json),
+        Bench::Hotplug(options) => (hotplug::section(options.quick)?, options.json),
         Bench::Traffic(options) => (traffic::section(options.quick)?, options.json),
         Bench::Init(BenchInit { table: true, common }) => {
             (scaling::section(Where::Hosted, common.quick)?, common.json)

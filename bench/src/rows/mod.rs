@@ -172,6 +172,7 @@ tables! {
     "contig" contig: Contig,
     "fault" fault: Fault,
     "fragment" fragment: Fragment,
+    "hotplug" hotplug: Hotplug,
     "hugepages" hugepages: Hugepages,
     "init" init: Init,
     "jobs" jobs: Jobs,
@@ -222,6 +223,10 @@ fields! {
     Fragment {
         allocator: String, managed_gib: u64,
         allocated_percent: Spread, free_in_whole_blocks_percent: Spread, own_count_percent: Spread,
+    }
+    /// Memory that came or went.
+    Hotplug {
+        what: String, call_us: Spread, taken_kib: Spread,
     }
     /// A pool filled and emptied.
     Hugepages {

@@ -33,6 +33,7 @@ macro_rules! targets {
 pub mod alloc;
 pub mod contig;
 pub mod guest;
+pub mod hotplug;
 pub mod hugepages;
 pub mod init;
 pub mod jobs;

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
 const ROOM_FOR_PARAMETERS: usize = 160;
 
-/// The largest machine of which more is mapped than `mem=` says.
+/// The largest machine of which more is mapped than `mem=` says, where it has a memory map.
 const MOST_SPARE_BYTES: u64 = 64 << 30;
 
 /// Time that CPUs have spent on this process.
@@ -308,7 +308,7 @@ impl<'a> Intake<'a> {
         let mut applied = parameters.clone();
         // What `mem=` leaves out is there and can be added later.
         let bytes: u64 = machine.ranges.iter().map(|entry| entry.range.size()).sum();
-        if all && bytes <= MOST_SPARE_BYTES {
+        if all && (bytes <= MOST_SPARE_BYTES || !parameters.pages.are_wanted(true)) {
             applied.memory_limit = None;
         }
         applied.apply(&mut map).map_err(|error| refused(&error))?;

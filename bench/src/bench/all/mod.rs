@@ -54,13 +54,14 @@ impl Part {
 }
 
 /// All of them, what belongs to the processor and its memory first, what boots machines last.
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 17] = [
     Part::new("bring-up"),
     Part::new("alloc"),
     Part::new("traffic"),
     Part::new("simulate"),
     Part::new("longest"),
     Part::new("fragment"),
+    Part::new("hotplug"),
     Part::new("contig"),
     Part::new("init"),
     Part::new("jobs"),

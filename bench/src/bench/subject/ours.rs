@@ -54,6 +54,25 @@ impl<'a> Ours<'a> {
     }
 }
 
+impl<'a> Ours<'a> {
+    /// [`with`](Self::with) other boot parameters.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_words<T>(
+        memory_bytes: u64,
+        words: &str,
+        work: impl FnOnce(&Ours<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let machine = Machine::synthetic(memory_bytes, 1, 1)
+            .map_err(|error| Error::Failed(error.to_string()))?;
+        let pass = Session::open(&machine, words)?.bring_up(&mut Silent)?;
+        let result = work(&Ours(pass.manager()))?;
+        pass.verify()?;
+        Ok(result)
+    }
+}
+
 impl Subject for Ours<'_> {
     const NAME: &'static str = "framewright";
 

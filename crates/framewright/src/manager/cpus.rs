@@ -2,14 +2,14 @@
 //! follows the number of those that are there.
 //!
 //! ```text
-//!   there ──offline──> away: kept out of its cache, which is empty ──online──> there
+//!   there ──offline──> away: its cache is empty and has no room ──online──> there
 //! ```
 //!
-//! A CPU that is away is one more that is kept out of its cache by a drainer (`sync::ownership`),
-//! for as long as it is away. So nothing that a CPU does can be wrong: one that calls the manager
-//! while it is said to be away goes the way past its cache, as it does during a drain. And nobody
-//! waits for one that is away: it is in the middle of nothing, and the platform's barrier leaves
-//! out CPUs that do not run ([`Platform::cpu_barrier`]).
+//! The cache of a CPU that is away is emptied as by a drain, and then it may keep nothing. So
+//! nothing that a CPU does can be wrong: one that calls the manager while it is said to be away
+//! finds no room in its cache and goes past it. And nobody waits for one that is away: it is in the
+//! middle of nothing, and the platform's barrier leaves out CPUs that do not run
+//! ([`Platform::cpu_barrier`]).
 //!
 //! Orders of memory: Relaxed: which CPUs there are is changed by one call at a time, which
 //! `changing_cpus` orders (Acquire, Release), and is a hint to everybody else.
@@ -100,8 +100,6 @@ impl<'m, P: Platform> Cpus<'m, P> {
             return Err(CpuError::Calling(cpu));
         }
         cache.set_offline(true);
-        // Until it comes back. The barrier of `resize` makes it visible.
-        cache.ownership.revoke();
         self.resize(cache).map_err(CpuError::Cached)
     }
 
@@ -117,9 +115,7 @@ impl<'m, P: Platform> Cpus<'m, P> {
             return Err(CpuError::Online(cpu));
         }
         cache.set_offline(false);
-        let resized = self.resize(cache);
-        cache.ownership.give_back();
-        resized.map_err(CpuError::Cached)
+        self.resize(cache).map_err(CpuError::Cached)
     }
 
     /// Whether CPU `cpu` is there. All are at first, also those that never ran.

@@ -258,8 +258,10 @@ impl Zone {
         let each = match state.state() {
             _ if state.is_isolated() || state.is_graded() && !has_graded => None,
             // What is withheld comes up when it is isolated.
-            Some(State::Free | State::Deferred | State::Accepting) => Some(0),
-            Some(State::Unaccepted) if !state.has(BlockState::KEPT) => Some(0),
+            Some(State::Free | State::Deferred) => Some(0),
+            // What is accepted already is as good and costs nothing.
+            Some(State::Accepting) => Some(1),
+            Some(State::Unaccepted) if !state.has(BlockState::KEPT) => Some(1),
             Some(State::Whole) if movable && !state.is_nobodys() => Some(PAGES_PER_BLOCK),
             Some(State::Split) if movable && state.managed_pages() == PAGES_PER_BLOCK => {
                 Some(PAGES_PER_BLOCK - state.free_pages() - state.descriptor_pages())

@@ -23,6 +23,10 @@ pub(crate) enum Unreleasable {
     Unaccepted,
 }
 
+/// Frames of a block.
+#[expect(clippy::cast_possible_truncation, reason = "512")]
+const FRAMES: usize = PAGES_PER_BLOCK as usize;
+
 /// How many blocks a part covers.
 fn blocks_in(part: PfnRange) -> u32 {
     u32::try_from(part.pages().div_ceil(PAGES_PER_BLOCK)).unwrap_or(1)
@@ -41,8 +45,8 @@ impl Zone {
         let is_whole = part.pages() >= PAGES_PER_BLOCK;
         let mut wants = false;
         for block in index..index + blocks_in(part) {
-            let offset = |of: usize| of + (block - index) as usize * PAGES_PER_BLOCK as usize;
-            let range = if is_whole { 0..PAGES_PER_BLOCK as usize } else { in_block(part) };
+            let offset = |of: usize| of + (block - index) as usize * FRAMES;
+            let range = if is_whole { 0..FRAMES } else { in_block(part) };
             let (_, state) = locked
                 .buddy
                 .table

@@ -66,6 +66,19 @@ pub fn lowmem_reserve(
     reserve
 }
 
+/// How many pages Linux accepts of a zone before a request looks at its marks
+/// (`mm/page_alloc.c`, `cond_accept_memory`), so that so many are free that need no accepting:
+/// `free_pages` counts those that are unaccepted, too. A block while there are no marks yet.
+#[must_use]
+pub const fn pages_to_accept(mark_pages: u64, free_pages: u64, unaccepted_pages: u64) -> u64 {
+    let lacking = if mark_pages == 0 {
+        PAGES_PER_BLOCK
+    } else {
+        mark_pages.saturating_sub(free_pages.saturating_sub(unaccepted_pages))
+    };
+    if lacking < unaccepted_pages { lacking } else { unaccepted_pages }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,17 +112,4 @@ mod tests {
         assert_eq!(lowmem_reserve(ZoneKind::Normal, managed, 32), [0, 0, 0]);
         assert_eq!(lowmem_reserve(ZoneKind::Dma, managed, 0), [0, 0, 0]);
     }
-}
-
-/// How many pages Linux accepts of a zone before a request looks at its marks
-/// (`mm/page_alloc.c`, `cond_accept_memory`), so that so many are free that need no accepting:
-/// `free_pages` counts those that are unaccepted, too. A block while there are no marks yet.
-#[must_use]
-pub const fn pages_to_accept(mark_pages: u64, free_pages: u64, unaccepted_pages: u64) -> u64 {
-    let lacking = if mark_pages == 0 {
-        PAGES_PER_BLOCK
-    } else {
-        mark_pages.saturating_sub(free_pages.saturating_sub(unaccepted_pages))
-    };
-    if lacking < unaccepted_pages { lacking } else { unaccepted_pages }
 }

@@ -261,10 +261,13 @@ fn marks_follow_memory() {
     check(&manager);
 }
 
+/// Which events are refused.
+type Refuses = fn(HotplugEvent) -> bool;
+
 #[derive(Default)]
 struct Log {
     seen: Mutex<Vec<HotplugEvent>>,
-    refuse: Mutex<Option<fn(HotplugEvent) -> bool>>,
+    refuse: Mutex<Option<Refuses>>,
 }
 
 impl HotplugNotifier for Log {

@@ -229,28 +229,29 @@ struct Post {
 }
 
 impl Post {
-    fn wait_for(flag: &AtomicBool, wanted: bool) {
-        while flag.load(Ordering::Acquire) != wanted {
+    /// Or until all is over, when somebody has failed.
+    fn wait_for(flag: &AtomicBool, wanted: bool, over: &AtomicBool) {
+        while flag.load(Ordering::Acquire) != wanted && !over.load(Ordering::Relaxed) {
             thread::yield_now();
         }
     }
 
-    fn park(&self) {
+    fn park(&self, over: &AtomicBool) {
         self.stop.store(true, Ordering::Release);
-        Self::wait_for(&self.stands, true);
+        Self::wait_for(&self.stands, true, over);
     }
 
-    fn wake(&self) {
+    fn wake(&self, over: &AtomicBool) {
         self.stop.store(false, Ordering::Release);
-        Self::wait_for(&self.stands, false);
+        Self::wait_for(&self.stands, false, over);
     }
 
     /// Where a CPU looks whether it is to stop.
-    fn look(&self) {
+    fn look(&self, over: &AtomicBool) {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         if self.stop.load(Ordering::Acquire) {
             self.stands.store(true, Ordering::Release);
-            Self::wait_for(&self.stop, false);
+            Self::wait_for(&self.stop, false, over);
             self.stands.store(false, Ordering::Release);
         }
     }
@@ -275,17 +276,18 @@ fn come_and_go(manager: &Fake, rounds: u64) {
     thread::scope(|scope| {
         let (posts, shared, stop) = (&posts, &shared, &stop);
         let turn = move |first: u64, of: &[u32]| {
+            let failing = Stop(stop);
             for round in 0..rounds / 2 {
                 let cpu = of[usize::try_from(round).expect("small") % of.len()];
                 let post = &posts[cpu as usize];
                 let cpus = manager.cpus();
                 let kind = (round + first) % 3;
                 if kind == 0 {
-                    post.park();
+                    post.park(stop);
                 }
                 cpus.offline(cpu).expect("it is there");
                 if kind == 1 {
-                    post.park();
+                    post.park(stop);
                 }
                 assert_eq!(kept(manager, cpu), 0, "round {round}");
                 if round % 8 == 0 {
@@ -294,27 +296,29 @@ fn come_and_go(manager: &Fake, rounds: u64) {
                 thread::yield_now();
                 assert!(!cpus.is_online(cpu) && kept(manager, cpu) == 0, "round {round}");
                 if round % 2 == 0 && kind != 2 {
-                    post.wake();
+                    post.wake(stop);
                     cpus.online(cpu).expect("it is away");
                 } else {
                     cpus.online(cpu).expect("it is away");
                     if kind != 2 {
-                        post.wake();
+                        post.wake(stop);
                     }
                 }
             }
+            std::mem::forget(failing);
         };
         // However the scope is left.
         let _stop = Stop(stop);
         for cpu in 1..CPUS {
             scope.spawn(move || {
+                let _stop = Stop(stop);
                 manager.platform().run_on(cpu, || {
                     let mut room = [Held::NOTHING; 64];
                     let mut worker = Worker::new(manager, shared, &mut room, u64::from(cpu));
                     let post = &posts[cpu as usize];
                     while !stop.load(Ordering::Relaxed) {
                         worker.run(20).unwrap_or_else(|failure| panic!("CPU {cpu}: {failure}"));
-                        post.look();
+                        post.look(stop);
                     }
                     worker.finish().unwrap_or_else(|failure| panic!("CPU {cpu}: {failure}"));
                 });

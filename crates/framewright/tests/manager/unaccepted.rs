@@ -4,24 +4,24 @@
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::firmware::MemoryKind;
+use framewright::manager::{Budget, ContiguousRequest};
 use framewright::memblock::MemblockRequest;
 use framewright::parameters::AcceptPolicy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
-use framewright::zone::{MigrateType, State, ZoneKind, pages_to_accept};
+use framewright::zone::{MigrateType, State, ZoneKind};
 use framewright::{AllocateError, BringUp, Manager, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{Builder, FakeMachine, FakeVmemmap, HelperPool, Owner};
-use std::sync::Barrier;
 use std::time::Duration;
 
 const BLOCK: u64 = 512;
 
-fn machine(accepted: PhysRange, unaccepted: PhysRange) -> Builder {
+pub fn machine(accepted: PhysRange, unaccepted: PhysRange) -> Builder {
     FakeMachine::builder().ram(accepted).memory(unaccepted, MemoryKind::Unaccepted).accepts()
 }
 
-fn up(machine: &'static FakeMachine, line: &str) -> Fake {
+pub fn up(machine: &'static FakeMachine, line: &str) -> Fake {
     bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
 }
 
@@ -66,7 +66,7 @@ fn ahead(manager: &Fake) -> u64 {
 }
 
 /// What is accepted and what is not is all there was, and everything else is right.
-fn check_all(manager: &Fake, unaccepted: PhysRange) {
+pub fn check_all(manager: &Fake, unaccepted: PhysRange) {
     check(manager);
     let device = manager.platform().accept();
     let all = unaccepted.size() / 4096;
@@ -81,18 +81,18 @@ fn check_all(manager: &Fake, unaccepted: PhysRange) {
     assert_eq!(manager.totals().unaccepted_pages, left);
 }
 
-fn take(manager: &Fake, request: &Request) -> PfnRange {
+pub fn take(manager: &Fake, request: &Request) -> PfnRange {
     let range = manager.allocate(request).expect("there is memory");
     assert_accepted(manager, range);
     range
 }
 
-fn give_back(manager: &Fake, range: PfnRange) {
+pub fn give_back(manager: &Fake, range: PfnRange) {
     manager.give_back(range).expect("allocated");
 }
 
 /// Takes all pages one by one; how many.
-fn take_all(manager: &Fake) -> u64 {
+pub fn take_all(manager: &Fake) -> u64 {
     let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
     let mut taken = Vec::new();
     while let Ok(range) = manager.allocate(&all) {
@@ -162,7 +162,17 @@ fn what_runs_short_accepts_a_block_at_a_time() {
     assert_eq!(held.len() as u64, BLOCK);
     machine.accept().forget_calls();
     held.push(take(&manager, &Request::new(Order::PAGE)));
-    assert_eq!(machine.accept().calls(), [blocks(2, 3)], "the second was accepted already");
+    // The second was accepted already. Who may wait leaves as much more as was wanted before, from
+    // the end, for those who may not.
+    let more = blocks(2047, 2048);
+    assert_eq!(machine.accept().calls(), [blocks(2, 3), more]);
+    for _ in 0..30_000 {
+        held.push(take(&manager, &Request::new(Order::PAGE)));
+    }
+    // Up to Linux's mark, in larger and larger steps.
+    let (calls, promo) = (machine.accept().calls().len(), normal.watermarks().promo_pages);
+    assert!(calls < 45 && normal.free_pages() < promo + 16 * BLOCK, "{calls} calls");
+    check(&manager);
     held.into_iter().for_each(|range| give_back(&manager, range));
     check(&manager);
 }
@@ -246,6 +256,53 @@ fn a_range_accepts_what_it_touches_and_one_block_behind() {
     assert_eq!(machine.accept().accepted_pages() - accepted, (1 << 18) + 3 * BLOCK);
     give_back(&manager, taken);
     check(&manager);
+}
+
+#[test]
+fn contiguous_runs_accept_themselves_where_nothing_else_has_room() {
+    let unaccepted = gib(4, 8);
+    let machine = machine(mib(0, 512), unaccepted).build();
+    let manager = up(machine, "");
+    let pages = 1 << 18;
+    let request = ContiguousRequest::new(pages);
+    let budget = Budget::UNLIMITED;
+    let first = manager.moving().allocate_contiguous(&request, budget).expect("it comes up");
+    assert_accepted(&manager, first);
+    assert_eq!(machine.accept().accepted_pages(), pages + BLOCK);
+    // What is accepted by now is better than what is not.
+    give_back(&manager, first);
+    let again = manager.moving().allocate_contiguous(&request, budget).expect("it is free");
+    assert_eq!((again, machine.accept().accepted_pages()), (first, pages + BLOCK));
+    let odd = ContiguousRequest::new(3 * BLOCK + 5);
+    let second = manager.moving().allocate_contiguous(&odd, budget).expect("it comes up");
+    assert_accepted(&manager, second);
+    assert!(machine.accept().accepted_pages() <= pages + 6 * BLOCK);
+    let range = PfnRange::new((7 << 18) + 100, (7 << 18) + 1700);
+    let third = manager.moving().allocate_range(range, budget).expect("it comes up");
+    assert_accepted(&manager, third);
+    check_all(&manager, unaccepted);
+    [again, second, third].into_iter().for_each(|range| give_back(&manager, range));
+    check(&manager);
+}
+
+#[test]
+fn pools_accept_what_they_hold() {
+    for line in ["hugepages=100", "hugepagesz=1G hugepages=2", "hugetlb_cma=1G", "cma=256M"] {
+        let unaccepted = gib(4, 8);
+        let machine = machine(gib(0, 1), unaccepted).build();
+        let parameters = parameters(line);
+        let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
+        let fill = manager.hugetlb().fill(&parameters, &NoHelpers);
+        check_all(&manager, unaccepted);
+        let got: u64 = fill.pools.iter().map(|pool| pool.got * pool.size.frames()).sum();
+        let wanted: u64 = fill.pools.iter().map(|pool| pool.wanted * pool.size.frames()).sum();
+        assert_eq!(got, wanted, "{line}");
+        let area = manager.moving().area_pages();
+        assert!(area != 0 || got != 0, "{line}");
+        // And of each GiB what may be read behind it.
+        let most = got + area + 4 * BLOCK;
+        assert!(machine.accept().accepted_pages() <= most, "{line}");
+    }
 }
 
 #[test]
@@ -362,7 +419,7 @@ fn a_block_that_fails_is_lost_and_another_serves() {
     assert_eq!((events.failures, events.last_failed), (1, Some(Pfn(start + BLOCK + 7))));
     for block in [start / BLOCK, start / BLOCK + 1] {
         let block = BlockNumber(u32::try_from(block).expect("small"));
-        assert!(manager.block_state(block).is_some_and(|state| state.is(State::Offline)));
+        assert!(manager.block_state(block).is_some_and(|state| state.is(State::Reserved)));
         let place = manager.allocate_at(block.start(), Order::PAGE, MigrateType::Movable);
         assert!(matches!(place, Err(AllocateError::NotFree(_))), "{place:?}");
     }
@@ -489,72 +546,4 @@ fn reserves_for_movable_memory_are_not_accepted_for_it() {
         give_back(&manager, range);
     });
     check_all(&manager, unaccepted);
-}
-
-#[test]
-fn several_cpus_accept_different_blocks() {
-    let unaccepted = gib(4, 6);
-    for line in ["", "memmap_init=deferred", "zone_parts=4"] {
-        let machine = machine(mib(0, 512), unaccepted).cpus(7).build();
-        if line.starts_with("memmap") {
-            FakeVmemmap::install(machine);
-        }
-        machine.accept().set_delay(Duration::from_micros(20));
-        let manager = up(machine, line);
-        let (start, manager) = (Barrier::new(6), &manager);
-        let all: Vec<PfnRange> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..6_u8)
-                .map(|number| {
-                    let start = &start;
-                    scope.spawn(move || {
-                        start.wait();
-                        let wanted = Request::new(order(if number < 3 { 0 } else { 9 }));
-                        let mut taken: Vec<PfnRange> = Vec::new();
-                        for round in 0..200 {
-                            taken.push(take(manager, &wanted));
-                            if number == 5 && round % 50 == 0 {
-                                let block = BlockNumber(4 * 512 + 700 + round);
-                                let range =
-                                    BlockRange { start: block, end: BlockNumber(block.0 + 3) };
-                                if manager.isolation().isolate(range).is_ok() {
-                                    manager.isolation().unisolate(range).expect("isolated");
-                                }
-                            }
-                        }
-                        taken
-                    })
-                })
-                .collect();
-            let taken = threads.into_iter().map(|thread| thread.join().expect("no panic"));
-            taken.flatten().collect()
-        });
-        check_all(manager, unaccepted);
-        all.into_iter().for_each(|range| give_back(manager, range));
-        manager.vmemmap().initialise_deferred(&NoHelpers);
-        check_all(manager, unaccepted);
-    }
-}
-
-#[test]
-fn linuxs_rule_for_how_much_to_accept() {
-    // 26 blocks of 4 MiB.
-    assert_eq!(pages_to_accept(30_000, 40_000, 35_840).div_ceil(1024), 26);
-    assert_eq!(pages_to_accept(0, 40_000, 35_840), BLOCK, "one where there are no marks");
-    assert_eq!(pages_to_accept(30_000, 70_000, 35_840), 0);
-    assert_eq!(pages_to_accept(30_000, 100, 100), 100, "no more than there is");
-    assert_eq!(pages_to_accept(30_000, 100, 0), 0);
-}
-
-#[test]
-fn without_a_device_it_stays_reserved() {
-    let machine =
-        FakeMachine::builder().ram(mib(0, 256)).memory(gib(1, 2), MemoryKind::Unaccepted).build();
-    let manager = up(machine, "accept_memory=eager");
-    assert_eq!(manager.acceptance().unaccepted_pages(), 0);
-    assert!(manager.totals().reserved_pages >= 1 << 18);
-    assert!(take_all(&manager) < 256 << 8);
-    let range = BlockRange { start: BlockNumber(600), end: BlockNumber(700) };
-    let pages = manager.isolation().isolate(range).expect("nothing is free there");
-    assert_eq!(pages.reserved_pages, 100 * BLOCK);
-    manager.isolation().unisolate(range).expect("nothing was isolated");
 }

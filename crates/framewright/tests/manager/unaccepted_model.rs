@@ -205,7 +205,7 @@ fn random_use_touches_nothing_that_is_not_accepted() {
         held.into_iter().for_each(|range| run.manager.give_back(range).expect("held"));
         run.manager.pool(PoolSize::TwoMib).resize(0, &NoHelpers).expect("an empty pool");
         // All that can be had can be touched.
-        for of in (0..=u8::try_from(BLOCK_ORDER).expect("small") + 4).rev() {
+        for of in (0..=BLOCK_ORDER + 4).rev() {
             while let Ok(range) = run.manager.allocate(&Request {
                 reserves: framewright::Reserves::All,
                 ..Request::new(Order::new(of).expect("an order"))

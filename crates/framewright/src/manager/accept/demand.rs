@@ -91,9 +91,9 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// Accepts up to the zone's mark for such memory what Linux would, so that who cannot wait
-    /// finds some: but no more than requests had before, so that the first ones pay for no more
-    /// than they need.
+    /// After a request for little, accepts up to the zone's mark for such memory what Linux would,
+    /// so that who cannot wait finds some: but no more than such requests had before, so that the
+    /// first ones pay for no more than they need.
     fn accept_more(
         &self,
         device: &dyn AcceptMemory,
@@ -102,8 +102,9 @@ impl<P: Platform> Manager<P> {
         pages: u64,
         may_wait: bool,
     ) {
-        let before = self.accept.note_demand(pages);
-        if !may_wait {
+        let is_small = growing.pages.max(growing.least.pages()) <= Order::BLOCK.pages();
+        let before = self.accept.note_demand(pages, is_small);
+        if !may_wait || !is_small {
             return;
         }
         let mark = zone.share_of(zone.watermarks().promo_pages);
@@ -119,7 +120,7 @@ impl<P: Platform> Manager<P> {
             let claim = || zone.claim_highest(self.platform, &wanted);
             match self.accept_one(device, zone, Behind::Accepted, claim) {
                 Attempt::Pages(more) if more != 0 => {
-                    self.accept.note_demand(more);
+                    self.accept.note_demand(more, true);
                     most = most.saturating_sub(more);
                 }
                 _ => return,
@@ -128,7 +129,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// [`grow`](Self::grow) for a caller that is inside a cache: it waits for nobody, because a
-    /// drain may be waiting for it, and accepts one block.
+    /// drain may be waiting for it.
     #[cold]
     #[inline(never)]
     pub(in crate::manager) fn grow_inside(
@@ -146,7 +147,7 @@ impl<P: Platform> Manager<P> {
             Growing { pages: order.pages(), least: order, max: Pfn(u64::MAX), migrate_type };
         match self.accept_for(device, zone, &growing) {
             Attempt::Pages(pages) if pages != 0 => {
-                self.accept.note_demand(pages);
+                self.accept_more(device, zone, &growing, pages, self.platform.can_wait());
                 Growth::Grown
             }
             _ if self.platform.can_wait() && zone.unaccepted_pages() != 0 => Growth::Busy,

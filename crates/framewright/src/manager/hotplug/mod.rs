@@ -92,7 +92,7 @@ fn blocks_of(range: PhysRange) -> Result<BlockRange, HotplugError> {
     if range.start >= range.end {
         return Err(HotplugError::Empty(range));
     }
-    if range.start % BLOCK_BYTES != 0 || range.end % BLOCK_BYTES != 0 {
+    if !range.start.is_multiple_of(BLOCK_BYTES) || !range.end.is_multiple_of(BLOCK_BYTES) {
         return Err(HotplugError::NotAligned(range));
     }
     if range.end > crate::units::PHYSICAL_ADDRESS_END {

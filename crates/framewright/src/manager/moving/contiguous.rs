@@ -215,7 +215,8 @@ impl<P: Platform> Moving<'_, P> {
         // What is free is told by the heads then.
         parts.iter().for_each(|part| part.give_up_spare(self.manager.platform));
         // What is moved must find room outside of the place.
-        let free: u64 = parts.iter().map(Zone::free_pages).sum();
+        let has = |part: &Zone| part.withheld_pages() + part.free_pages();
+        let free: u64 = parts.iter().map(has).sum();
         cheapest_in(parts, request, avoided).filter(|found| {
             let inside = found.range.pages().saturating_sub(found.to_move);
             found.to_move <= free.saturating_sub(inside)

@@ -34,6 +34,8 @@ pub(crate) struct AcceptState {
     calls: AtomicU64,
     accepted_pages: AtomicU64,
     demand_pages: AtomicU64,
+    /// Those of them that came up for requests for no more than a block.
+    small_pages: AtomicU64,
     failures: AtomicU64,
     /// The frame and one; 0: none.
     last_failed: AtomicU64,
@@ -47,6 +49,7 @@ impl AcceptState {
             calls: AtomicU64::new(early.calls),
             accepted_pages: AtomicU64::new(early.accepted_pages),
             demand_pages: AtomicU64::new(0),
+            small_pages: AtomicU64::new(0),
             failures: AtomicU64::new(early.failures),
             last_failed: AtomicU64::new(early.last_failed.map_or(0, |pfn| pfn.0 + 1)),
         }
@@ -62,9 +65,10 @@ impl AcceptState {
         }
     }
 
-    /// So many pages came up for requests; how many had before.
-    pub(crate) fn note_demand(&self, pages: u64) -> u64 {
-        self.demand_pages.fetch_add(pages, Ordering::Relaxed)
+    /// So many pages came up for a request; how many had before for small ones.
+    pub(crate) fn note_demand(&self, pages: u64, is_small: bool) -> u64 {
+        self.demand_pages.fetch_add(pages, Ordering::Relaxed);
+        self.small_pages.fetch_add(if is_small { pages } else { 0 }, Ordering::Relaxed)
     }
 
     pub(crate) fn events(&self) -> AcceptEvents {

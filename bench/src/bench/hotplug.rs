@@ -1,0 +1,123 @@
+//! `framewright-bench hotplug`: memory that comes and goes.
+
+use super::common::failed;
+use super::section::{Column, Section, Table, shown, table};
+use super::subject::Ours;
+use crate::progress;
+use crate::rows::{Hotplug, Rows, Spread};
+use framewright::Platform;
+use framewright::manager::Budget;
+use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
+use framewright::zone::Grade;
+use framewright_cli::error::Error;
+use framewright_cli::grid::microseconds;
+
+/// What is timed, in words that go with the numbers.
+const TIMED: &str = "\
+time of the call, on one thread, on a machine of 256 MiB; its memory is a mapping that the host \
+backs when it is touched. taken: by how much more free memory shrank, or grew less, than pages \
+came: the tables of what came that lie in memory that was there. Each repetition is a machine of \
+its own. No page descriptors";
+
+/// What targets look for.
+pub const ADD_TEBIBYTE: &str = "add 1 TiB";
+const BOOT: &str = "mem=256M pages=none";
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// Where synthetic machines have memory again behind the hole below 4 GiB.
+const START: u64 = 4 * GIB;
+
+/// One call: what it took, and from whom.
+struct Run {
+    call_us: f64,
+    taken_kib: f64,
+}
+
+/// Measures all of it.
+///
+/// # Errors
+/// A machine that this process cannot stand in for, or memory that was not taken.
+pub fn section(quick: bool) -> Result<Section, Error> {
+    let repetitions = if quick { 2 } else { 9 };
+    let names = [ADD_TEBIBYTE, "remove 1 TiB, all free", "add 12 GiB", "add 1 GiB by 2 MiB, each"];
+    let mut runs: [Vec<Run>; 4] = Default::default();
+    for number in 1..=repetitions {
+        progress::step(&format_args!("hotplug: {number}"))?;
+        let large = Ours::with_words(1040 * GIB, BOOT, |ours| {
+            let range = PhysRange::with_size(8 * GIB, 1024 * GIB);
+            Ok([add(ours, range)?, remove(ours, range)?])
+        })?;
+        let small = Ours::with_words(32 * GIB, BOOT, |ours| {
+            let twelve = add(ours, PhysRange::with_size(START, 12 * GIB))?;
+            let mut each = Vec::new();
+            for number in 0..GIB / (2 * MIB) {
+                let start = START + 16 * GIB + number * 2 * MIB;
+                each.push(add(ours, PhysRange::with_size(start, 2 * MIB))?);
+            }
+            let calls = each.len() as f64;
+            let call_us = each.iter().map(|run| run.call_us).sum::<f64>() / calls;
+            let taken_kib = each.iter().map(|run| run.taken_kib).sum();
+            Ok([twelve, Run { call_us, taken_kib }])
+        })?;
+        for (runs, run) in runs.iter_mut().zip(large.into_iter().chain(small)) {
+            runs.push(run);
+        }
+    }
+    let rows: Vec<Hotplug> =
+        names.into_iter().zip(&runs).map(|(what, runs)| row(what, runs)).collect();
+    Ok(Section::of(repetitions, TIMED, &rows))
+}
+
+fn row(what: &str, runs: &[Run]) -> Hotplug {
+    Hotplug {
+        what: what.into(),
+        call_us: Spread::of(runs.iter().map(|run| run.call_us)),
+        taken_kib: Spread::of(runs.iter().map(|run| run.taken_kib)),
+    }
+}
+
+/// A call that changes memory by so many pages.
+fn timed(
+    ours: &Ours<'_>,
+    range: PhysRange,
+    call: impl FnOnce() -> Result<i64, String>,
+) -> Result<Run, Error> {
+    let manager = ours.manager();
+    let platform = manager.platform();
+    let free = || i64::try_from(manager.totals().free_pages).unwrap_or(i64::MAX);
+    let (before, started) = (free(), platform.now_ns());
+    let came = call().map_err(|error| failed(format!("{range}: {error}")))?;
+    let call_ns = platform.now_ns().zip(started).map_or(0, |(now, then)| now - then);
+    let taken_pages = before + came - free();
+    let taken_kib = (taken_pages * PAGE_SIZE.cast_signed()) as f64 / 1024.0;
+    Ok(Run { call_us: call_ns as f64 / 1000.0, taken_kib })
+}
+
+fn add(ours: &Ours<'_>, range: PhysRange) -> Result<Run, Error> {
+    let hotplug = ours.manager().hotplug();
+    timed(ours, range, || {
+        // SAFETY: the machine has this memory, which `mem=` has left out (invariant 1).
+        let added = unsafe { hotplug.add(range, NodeId::ZERO, Grade::Any) };
+        added.map(|added| added.pages.cast_signed()).map_err(|error| error.to_string())
+    })
+}
+
+fn remove(ours: &Ours<'_>, range: PhysRange) -> Result<Run, Error> {
+    let hotplug = ours.manager().hotplug();
+    timed(ours, range, || {
+        // SAFETY: nobody looks at descriptors (invariant 49).
+        let removed = unsafe { hotplug.remove(range, Budget::UNLIMITED) };
+        removed.map(|removed| -removed.pages.cast_signed()).map_err(|error| error.to_string())
+    })
+}
+
+const COLUMNS: [Column<Hotplug>; 3] = [
+    ("<call", |row| row.what.clone()),
+    (">time", |row| shown(row.call_us.middle, microseconds)),
+    (">taken", |row| shown(row.taken_kib.middle, |kib| format!("{kib:.0} KiB"))),
+];
+
+/// Rows for people.
+pub fn tables(rows: &Rows) -> Vec<Table> {
+    table(&COLUMNS, &rows.hotplug).into_iter().collect()
+}
