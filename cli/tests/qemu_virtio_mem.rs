@@ -169,6 +169,38 @@ fn memory_in_use_is_moved_away_before_it_goes() {
 }
 
 #[test]
+fn memory_comes_and_goes_under_random_traffic_and_reports() {
+    let words = ["256M", "--cpus", "2", "--balloon", "--virtio-mem", "1G"];
+    let mut machine = Machine::start("traffic", &[&["shell"][..], &MACHINE, &words].concat());
+    let before = number(&machine.run("cat /proc/meminfo"), "MemTotal:");
+    // The tables of the new memory are the manager's from then on; the traffic counts all others.
+    machine.have(1024);
+    machine.have(0);
+    let keys = machine.keys.as_mut().expect("a shell");
+    writeln!(keys, "echo begin; stress 10; echo end $?").expect("it reads");
+    machine.line("begin");
+    // Traffic may be in the way of what is to go, so that a wish may stay one.
+    for mib in [1024, 300, 700, 2, 1024, 64, 512, 128, 256, 1000, 10, 400] {
+        let outcome = machine.plug(&[&format!("{mib}M"), "--wait", "1"]);
+        assert!(
+            outcome.stdout.starts_with(&format!("{mib} MiB requested, ")),
+            "{}",
+            outcome.stderr
+        );
+    }
+    let end = machine.line("end ");
+    assert_eq!(end, "end 0", "{}", machine.seen.join("\n"));
+    machine.have(64);
+    assert_eq!(number(&machine.run("cat /proc/meminfo"), "MemTotal:"), before + (64 << 10));
+    machine.have(0);
+    let status = machine.run(STATUS);
+    assert!(number(&status, "plug_requests") >= 6, "{status:?}");
+    assert!(machine.run("verify").iter().any(|line| line.starts_with("verified: ")));
+    let said = machine.finish();
+    assert!(!said.contains("cannot be used"), "{said}");
+}
+
+#[test]
 fn what_the_host_wants_from_the_start_is_there_at_the_start() {
     let machine = [&["boot"][..], &MACHINE, &["256M"]].concat();
     let device = ["--virtio-mem", "256M,requested-size=64M", "--balloon", "--json", "--exec"];
