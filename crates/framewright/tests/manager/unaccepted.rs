@@ -5,20 +5,19 @@
 use crate::common::{Fake, bring_up_with, check, gib, is_careful, mib, order, parameters, settled};
 use framewright::firmware::MemoryKind;
 use framewright::manager::{Budget, ContiguousRequest};
-use framewright::memblock::MemblockRequest;
 use framewright::parameters::AcceptPolicy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{MigrateType, State, ZoneKind, pages_to_accept};
-use framewright::{AllocateError, BringUp, Manager, Request, Reserves};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{Builder, FakeMachine, FakeVmemmap, HelperPool, Owner};
 use std::sync::Barrier;
 use std::time::Duration;
 
-const BLOCK: u64 = 512;
+pub const BLOCK: u64 = 512;
 
-fn machine(accepted: PhysRange, unaccepted: PhysRange) -> Builder {
+pub fn machine(accepted: PhysRange, unaccepted: PhysRange) -> Builder {
     FakeMachine::builder().ram(accepted).memory(unaccepted, MemoryKind::Unaccepted).accepts()
 }
 
@@ -67,7 +66,7 @@ fn ahead(manager: &Fake) -> u64 {
 }
 
 /// What is accepted and what is not is all there was, and everything else is right.
-fn check_all(manager: &Fake, unaccepted: PhysRange) {
+pub fn check_all(manager: &Fake, unaccepted: PhysRange) {
     check(manager);
     let device = manager.platform().accept();
     let all = unaccepted.size() / 4096;
@@ -93,7 +92,7 @@ fn give_back(manager: &Fake, range: PfnRange) {
 }
 
 /// Takes all pages one by one; how many.
-fn take_all(manager: &Fake) -> u64 {
+pub fn take_all(manager: &Fake) -> u64 {
     let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
     let mut taken = Vec::new();
     while let Ok(range) = manager.allocate(&all) {
@@ -451,82 +450,6 @@ fn where_all_fails_requests_fail() {
     assert!(all < 64 << 8);
     check(&manager);
     assert_eq!(manager.acceptance().lost_pages(), unaccepted.size() / 4096);
-}
-
-#[test]
-fn the_early_allocator_accepts_what_it_hands_out() {
-    let unaccepted = gib(1, 2);
-    let machine = machine(mib(0, 4), unaccepted).build();
-    let mut early = machine.memblock(&[]);
-    let small = early.allocate(&MemblockRequest::new(4096, 4096)).expect("accepted memory");
-    assert!(small.end <= 4 << 20 && machine.accept().calls().is_empty());
-    let request = MemblockRequest { zeroed: true, ..MemblockRequest::new(5 << 20, 4096) };
-    let large = early.allocate(&request).expect("unaccepted memory");
-    // The last 5 MiB: three units, behind which there is no memory.
-    assert_eq!(large, PhysRange::new((2 << 30) - (5 << 20), 2 << 30));
-    assert_eq!(early.accepted().accepted_pages, 3 * BLOCK);
-    // It ends inside a unit that is accepted.
-    let next = early.allocate(&MemblockRequest::new(64 << 10, 4096)).expect("accepted memory");
-    assert_eq!(early.accepted().accepted_pages, 3 * BLOCK, "{next:?}");
-    // On the border of a unit: the one behind it is accepted already.
-    let unit = early.allocate(&MemblockRequest::new(2 << 20, 2 << 20)).expect("memory");
-    assert_eq!(early.accepted().accepted_pages, 4 * BLOCK, "{unit:?}");
-    // And lower down, where it is not.
-    let request = MemblockRequest {
-        max_address: (1 << 30) + (8 << 20),
-        min_address: 1 << 30,
-        ..MemblockRequest::new(2 << 20, 2 << 20)
-    };
-    let low = early.allocate(&request).expect("memory");
-    assert_eq!(early.accepted().accepted_pages, 6 * BLOCK, "{low:?}");
-    let parameters = parameters("");
-    let input = BringUp { parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error).expect("up");
-    check_all(&manager, unaccepted);
-    let taken = take_all(&manager);
-    assert!(taken > 1000 << 8, "{taken}");
-    check_all(&manager, unaccepted);
-}
-
-#[test]
-fn the_early_allocator_finds_another_place_when_one_fails() {
-    let unaccepted = gib(1, 2);
-    let machine = machine(mib(0, 4), unaccepted).build();
-    let last = Pfn((2 << 18) - BLOCK + 3);
-    machine.accept().fail_at(last);
-    let mut early = machine.memblock(&[]);
-    let found = early.allocate(&MemblockRequest::new(6 << 20, 4096)).expect("another place");
-    // The last page before what failed can be read past its end.
-    assert!(found.end < (2 << 30) - (2 << 20), "{found:?}");
-    assert_eq!((early.accepted().failures, early.accepted().last_failed), (1, Some(last)));
-    let parameters = parameters("");
-    let input = BringUp { parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error).expect("up");
-    check(&manager);
-    take_all(&manager);
-    assert!(!machine.accept().is_accepted(last));
-}
-
-#[test]
-fn pieces_of_blocks_are_accepted_at_bring_up() {
-    // Both ends inside blocks, a hole, and reservations of odd sizes in the middle.
-    let machine = FakeMachine::builder()
-        .ram(mib(0, 64))
-        .memory(PhysRange::new(0x10_0123_4000, 0x10_4321_0000), MemoryKind::Unaccepted)
-        .memory(PhysRange::new(0x10_4330_0000, 0x10_4500_0000), MemoryKind::Unaccepted)
-        .accepts()
-        .build();
-    let reserved = [PhysRange::new(0x10_2000_3000, 0x10_2061_5123)];
-    let manager = bring_up_with(machine, &reserved, &parameters("")).expect("bring-up");
-    check(&manager);
-    take_all(&manager);
-    check(&manager);
-    let device = machine.accept();
-    assert!(device.is_accepted(Pfn(0x100_1234)) && device.is_accepted(Pfn(0x104_320f)));
-    // What was reserved holds something, so that it was accepted by whoever put that there.
-    assert!(!device.is_accepted(Pfn(0x102_0003)) && !device.is_accepted(Pfn(0x102_0615)));
-    assert!(device.is_accepted(Pfn(0x102_0002)) && device.is_accepted(Pfn(0x102_0616)));
-    assert_eq!(manager.acceptance().unaccepted_pages(), 0);
 }
 
 #[test]
