@@ -374,7 +374,7 @@ fn chosen(mut matches: ArgMatches) -> Command {
 }
 
 /// Commands of the other program, by which its users still ask this one.
-pub const OF_BENCH: [&str; 17] = [
+pub const OF_BENCH: [&str; 18] = [
     "all",
     "alloc",
     "bench",

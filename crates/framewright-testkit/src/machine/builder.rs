@@ -220,15 +220,25 @@ impl Builder {
         }
         let map = builder.finish().unwrap_or_else(|error| panic!("{error}"));
         let topology = Box::leak(Box::new(self.topology()));
-        let mut usable: Vec<PhysRange> = map
-            .ranges()
-            .iter()
-            .filter(|entry| {
-                entry.kind.is_usable() || self.accepts && entry.kind == MemoryKind::Unaccepted
-            })
-            .map(|entry| entry.range)
-            .chain(self.spare.iter().copied())
-            .collect();
+        // What becomes one region once it is accepted is linear, as all present memory should be.
+        let mut usable: Vec<PhysRange> = Vec::new();
+        let mut was_unaccepted = false;
+        for entry in map.ranges() {
+            let is_unaccepted = self.accepts && entry.kind == MemoryKind::Unaccepted;
+            if !entry.kind.is_usable() && !is_unaccepted {
+                continue;
+            }
+            match usable.last_mut() {
+                Some(last)
+                    if last.end == entry.range.start && (is_unaccepted || was_unaccepted) =>
+                {
+                    last.end = entry.range.end;
+                }
+                _ => usable.push(entry.range),
+            }
+            was_unaccepted = is_unaccepted;
+        }
+        usable.extend_from_slice(&self.spare);
         usable.sort_unstable_by_key(|range| range.start);
         let pattern =
             self.before.map(|before| before.pattern).or(self.pattern).unwrap_or_else(next_pattern);

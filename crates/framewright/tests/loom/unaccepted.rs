@@ -6,6 +6,7 @@ use framewright::Request;
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::MigrateType;
+use framewright_jobs::NoHelpers;
 
 const fn unaccepted(blocks: u64, cpus: u32) -> Shape {
     Shape { unaccepted: blocks, ..Shape::new(blocks, cpus) }
@@ -71,5 +72,16 @@ fn one_block_fails_and_the_other_serves_one_of_two() {
         assert!(mine.is_some() != theirs.is_some(), "{mine:?}, {theirs:?}");
         assert_eq!(model.acceptance().lost_pages(), 1024);
         mine.into_iter().chain(theirs).collect()
+    });
+}
+
+#[test]
+fn all_is_accepted_while_somebody_takes_a_block() {
+    explore(unaccepted(3, 2), Some(2), |model| {
+        let other = on(model, 1, move || model.allocate_past_caches(&Request::new(order(9))));
+        model.acceptance().accept_all(&NoHelpers);
+        let theirs = other.join().expect("no panic").expect("there are three");
+        assert_eq!(model.acceptance().unaccepted_pages(), 0);
+        vec![theirs]
     });
 }

@@ -67,7 +67,7 @@ mod shuffle;
 mod threads;
 mod tiers;
 mod unaccepted;
-mod unaccepted_cpus;
+mod unaccepted_early;
 mod unaccepted_model;
 mod vmemmap;
 mod vmemmap_layouts;

@@ -2,26 +2,26 @@
 //! page is handed out before it and what may be read behind it are accepted. A touch of what is not
 //! accepted faults.
 
-use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
+use crate::common::{Fake, bring_up_with, check, gib, is_careful, mib, order, parameters, settled};
 use framewright::firmware::MemoryKind;
 use framewright::manager::{Budget, ContiguousRequest};
-use framewright::memblock::MemblockRequest;
 use framewright::parameters::AcceptPolicy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
-use framewright::zone::{MigrateType, State, ZoneKind};
-use framewright::{AllocateError, BringUp, Manager, Request, Reserves};
+use framewright::zone::{MigrateType, State, ZoneKind, pages_to_accept};
+use framewright::{AllocateError, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{Builder, FakeMachine, FakeVmemmap, HelperPool, Owner};
+use std::sync::Barrier;
 use std::time::Duration;
 
-const BLOCK: u64 = 512;
+pub const BLOCK: u64 = 512;
 
 pub fn machine(accepted: PhysRange, unaccepted: PhysRange) -> Builder {
     FakeMachine::builder().ram(accepted).memory(unaccepted, MemoryKind::Unaccepted).accepts()
 }
 
-pub fn up(machine: &'static FakeMachine, line: &str) -> Fake {
+fn up(machine: &'static FakeMachine, line: &str) -> Fake {
     bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
 }
 
@@ -81,13 +81,13 @@ pub fn check_all(manager: &Fake, unaccepted: PhysRange) {
     assert_eq!(manager.totals().unaccepted_pages, left);
 }
 
-pub fn take(manager: &Fake, request: &Request) -> PfnRange {
+fn take(manager: &Fake, request: &Request) -> PfnRange {
     let range = manager.allocate(request).expect("there is memory");
     assert_accepted(manager, range);
     range
 }
 
-pub fn give_back(manager: &Fake, range: PfnRange) {
+fn give_back(manager: &Fake, range: PfnRange) {
     manager.give_back(range).expect("allocated");
 }
 
@@ -301,7 +301,9 @@ fn pools_accept_what_they_hold() {
         assert!(area != 0 || got != 0, "{line}");
         // And of each GiB what may be read behind it.
         let most = got + area + 4 * BLOCK;
-        assert!(machine.accept().accepted_pages() <= most, "{line}");
+        // Tables of page owners, and placement by chance, take more.
+        let accepted = machine.accept().accepted_pages();
+        assert!(accepted <= most || is_careful(), "{line}: {accepted} of {most}");
     }
 }
 
@@ -451,82 +453,6 @@ fn where_all_fails_requests_fail() {
 }
 
 #[test]
-fn the_early_allocator_accepts_what_it_hands_out() {
-    let unaccepted = gib(1, 2);
-    let machine = machine(mib(0, 4), unaccepted).build();
-    let mut early = machine.memblock(&[]);
-    let small = early.allocate(&MemblockRequest::new(4096, 4096)).expect("accepted memory");
-    assert!(small.end <= 4 << 20 && machine.accept().calls().is_empty());
-    let request = MemblockRequest { zeroed: true, ..MemblockRequest::new(5 << 20, 4096) };
-    let large = early.allocate(&request).expect("unaccepted memory");
-    // The last 5 MiB: three units, behind which there is no memory.
-    assert_eq!(large, PhysRange::new((2 << 30) - (5 << 20), 2 << 30));
-    assert_eq!(early.accepted().accepted_pages, 3 * BLOCK);
-    // It ends inside a unit that is accepted.
-    let next = early.allocate(&MemblockRequest::new(64 << 10, 4096)).expect("accepted memory");
-    assert_eq!(early.accepted().accepted_pages, 3 * BLOCK, "{next:?}");
-    // On the border of a unit: the one behind it is accepted already.
-    let unit = early.allocate(&MemblockRequest::new(2 << 20, 2 << 20)).expect("memory");
-    assert_eq!(early.accepted().accepted_pages, 4 * BLOCK, "{unit:?}");
-    // And lower down, where it is not.
-    let request = MemblockRequest {
-        max_address: (1 << 30) + (8 << 20),
-        min_address: 1 << 30,
-        ..MemblockRequest::new(2 << 20, 2 << 20)
-    };
-    let low = early.allocate(&request).expect("memory");
-    assert_eq!(early.accepted().accepted_pages, 6 * BLOCK, "{low:?}");
-    let parameters = parameters("");
-    let input = BringUp { parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error).expect("up");
-    check_all(&manager, unaccepted);
-    let taken = take_all(&manager);
-    assert!(taken > 1000 << 8, "{taken}");
-    check_all(&manager, unaccepted);
-}
-
-#[test]
-fn the_early_allocator_finds_another_place_when_one_fails() {
-    let unaccepted = gib(1, 2);
-    let machine = machine(mib(0, 4), unaccepted).build();
-    let last = Pfn((2 << 18) - BLOCK + 3);
-    machine.accept().fail_at(last);
-    let mut early = machine.memblock(&[]);
-    let found = early.allocate(&MemblockRequest::new(6 << 20, 4096)).expect("another place");
-    // The last page before what failed can be read past its end.
-    assert!(found.end < (2 << 30) - (2 << 20), "{found:?}");
-    assert_eq!((early.accepted().failures, early.accepted().last_failed), (1, Some(last)));
-    let parameters = parameters("");
-    let input = BringUp { parameters: &parameters, started_ns: None };
-    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error).expect("up");
-    check(&manager);
-    take_all(&manager);
-    assert!(!machine.accept().is_accepted(last));
-}
-
-#[test]
-fn pieces_of_blocks_are_accepted_at_bring_up() {
-    // Both ends inside blocks, a hole, and reservations of odd sizes in the middle.
-    let machine = FakeMachine::builder()
-        .ram(mib(0, 64))
-        .memory(PhysRange::new(0x10_0123_4000, 0x10_4321_0000), MemoryKind::Unaccepted)
-        .memory(PhysRange::new(0x10_4330_0000, 0x10_4500_0000), MemoryKind::Unaccepted)
-        .accepts()
-        .build();
-    let reserved = [PhysRange::new(0x10_2000_3000, 0x10_2061_5123)];
-    let manager = bring_up_with(machine, &reserved, &parameters("")).expect("bring-up");
-    check(&manager);
-    take_all(&manager);
-    check(&manager);
-    let device = machine.accept();
-    assert!(device.is_accepted(Pfn(0x100_1234)) && device.is_accepted(Pfn(0x104_320f)));
-    // What was reserved holds something, so that it was accepted by whoever put that there.
-    assert!(!device.is_accepted(Pfn(0x102_0003)) && !device.is_accepted(Pfn(0x102_0615)));
-    assert!(device.is_accepted(Pfn(0x102_0002)) && device.is_accepted(Pfn(0x102_0616)));
-    assert_eq!(manager.acceptance().unaccepted_pages(), 0);
-}
-
-#[test]
 fn reserves_for_movable_memory_are_not_accepted_for_it() {
     let unaccepted = gib(1, 5);
     let machine = machine(gib(0, 1), unaccepted).build();
@@ -546,4 +472,72 @@ fn reserves_for_movable_memory_are_not_accepted_for_it() {
         give_back(&manager, range);
     });
     check_all(&manager, unaccepted);
+}
+
+#[test]
+fn several_cpus_accept_different_blocks() {
+    let unaccepted = gib(4, 6);
+    for line in ["", "memmap_init=deferred", "zone_parts=4"] {
+        let machine = machine(mib(0, 512), unaccepted).cpus(7).build();
+        if line.starts_with("memmap") {
+            FakeVmemmap::install(machine);
+        }
+        machine.accept().set_delay(Duration::from_micros(20));
+        let manager = up(machine, line);
+        let (start, manager) = (Barrier::new(6), &manager);
+        let all: Vec<PfnRange> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..6_u8)
+                .map(|number| {
+                    let start = &start;
+                    scope.spawn(move || {
+                        start.wait();
+                        let wanted = Request::new(order(if number < 3 { 0 } else { 9 }));
+                        let mut taken: Vec<PfnRange> = Vec::new();
+                        for round in 0..200 {
+                            taken.push(take(manager, &wanted));
+                            if number == 5 && round % 50 == 0 {
+                                let block = BlockNumber(4 * 512 + 700 + round);
+                                let range =
+                                    BlockRange { start: block, end: BlockNumber(block.0 + 3) };
+                                if manager.isolation().isolate(range).is_ok() {
+                                    manager.isolation().unisolate(range).expect("isolated");
+                                }
+                            }
+                        }
+                        taken
+                    })
+                })
+                .collect();
+            let taken = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            taken.flatten().collect()
+        });
+        check_all(manager, unaccepted);
+        all.into_iter().for_each(|range| give_back(manager, range));
+        manager.vmemmap().initialise_deferred(&NoHelpers);
+        check_all(manager, unaccepted);
+    }
+}
+
+#[test]
+fn linuxs_rule_for_how_much_to_accept() {
+    // 26 blocks of 4 MiB.
+    assert_eq!(pages_to_accept(30_000, 40_000, 35_840).div_ceil(1024), 26);
+    assert_eq!(pages_to_accept(0, 40_000, 35_840), BLOCK, "one where there are no marks");
+    assert_eq!(pages_to_accept(30_000, 70_000, 35_840), 0);
+    assert_eq!(pages_to_accept(30_000, 100, 100), 100, "no more than there is");
+    assert_eq!(pages_to_accept(30_000, 100, 0), 0);
+}
+
+#[test]
+fn without_a_device_it_stays_reserved() {
+    let machine =
+        FakeMachine::builder().ram(mib(0, 256)).memory(gib(1, 2), MemoryKind::Unaccepted).build();
+    let manager = up(machine, "accept_memory=eager");
+    assert_eq!(manager.acceptance().unaccepted_pages(), 0);
+    assert!(manager.totals().reserved_pages >= 1 << 18);
+    assert!(take_all(&manager) < 256 << 8);
+    let range = BlockRange { start: BlockNumber(600), end: BlockNumber(700) };
+    let pages = manager.isolation().isolate(range).expect("nothing is free there");
+    assert_eq!(pages.reserved_pages, 100 * BLOCK);
+    manager.isolation().unisolate(range).expect("nothing was isolated");
 }
