@@ -392,6 +392,7 @@ fn pieces(
         let mut tries = 0;
         // SAFETY: nobody looks at descriptors by number.
         while let Err(error) =
+            // SAFETY: nobody looks at descriptors by number meanwhile (invariant 49).
             unsafe { manager.hotplug().by(handles).remove(range, Budget::UNLIMITED) }
         {
             assert!(matches!(error, HotplugError::Range(_)) && tries < 10_000, "{error:?}");
