@@ -13,7 +13,7 @@ use framewright::{Parameters, Request, Reserves};
 use framewright_testkit::model::{BlockModel, Wanted};
 use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 const BOTH: [Pages; 2] = [Pages::None, Pages::Inside];
@@ -264,7 +264,8 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
         let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(4).build();
         let manager = bring_up_with(machine, &[], &plain_with_pages(pages)).expect("bring-up");
         let range = blocks(16, 8);
-        let (isolated, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        // The round in which it is isolated, counted from 1.
+        let (isolated, done) = (AtomicU64::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
             for seed in 1..=3_u64 {
                 let (manager, isolated, done) = (&manager, &isolated, &done);
@@ -282,12 +283,12 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
                             let of = order(
                                 [0, 0, 1, 3, 6, 9][usize::try_from(random(6)).expect("small")],
                             );
-                            let was_isolated = isolated.load(Ordering::Acquire);
+                            let round = isolated.load(Ordering::Acquire);
                             if let Ok(pfn) = manager.allocate_order(of, MigrateType::Movable) {
-                                let unexpected = was_isolated && frames(range).contains(pfn);
+                                let unexpected = round != 0 && frames(range).contains(pfn);
                                 // Unless it was put back meanwhile.
                                 assert!(
-                                    !unexpected || !isolated.load(Ordering::Acquire),
+                                    !unexpected || isolated.load(Ordering::Acquire) != round,
                                     "{pfn} is isolated"
                                 );
                                 held.push((pfn, of));
@@ -305,11 +306,11 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
             }
             for round in 0..25 {
                 manager.isolation().isolate(range).expect("it is not isolated");
-                isolated.store(true, Ordering::Release);
+                isolated.store(round + 1, Ordering::Release);
                 for _ in 0..200 {
                     thread::yield_now();
                 }
-                isolated.store(false, Ordering::Release);
+                isolated.store(0, Ordering::Release);
                 match manager.isolation().claim(range) {
                     Ok(claimed) => manager.give_back_to_zone(claimed).expect("claimed"),
                     Err(IsolateError::InUse(_)) => {
