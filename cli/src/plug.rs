@@ -1,7 +1,7 @@
 //! `framewright plug`: how much of its additional memory a running machine has.
 
 use crate::args::Plug;
-use crate::attach::{Monitor, MonitorError, Running, with_monitors};
+use crate::attach::{Monitor, MonitorError, Sort, with_monitors};
 use crate::error::{self, Error};
 use crate::interrupt;
 use crate::output::Output;
@@ -19,7 +19,7 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// There is no such machine, or none, or several; QEMU refuses; the machine got less far; a signal.
 pub fn run(plug: &Plug) -> Result<u8, Error> {
     interrupt::watch();
-    let pid = find(plug.pid, &with_monitors())?;
+    let pid = MACHINES.find(plug.pid, &with_monitors())?;
     let tell = |error| cannot(pid, error);
     let mut monitor = Monitor::connect(pid).map_err(tell)?;
     monitor.set(VIRTIO_MEM_PATH, "requested-size", &json!(plug.bytes)).map_err(tell)?;
@@ -42,30 +42,13 @@ pub fn run(plug: &Plug) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Which process has the machine.
-fn find(wanted: Option<u32>, running: &[Running]) -> Result<u32, Error> {
-    let list = || {
-        let lines = running.iter().map(|Running { pid, command }| format!("\n  {pid}  {command}"));
-        lines.collect::<String>()
-    };
-    match (wanted, running) {
-        (Some(pid), _) if running.iter().any(|process| process.pid == pid) => Ok(pid),
-        (None, [only]) => Ok(only.pid),
-        (_, []) => Err(Error::Failed(
-            "you have no machine running that memory can be added to; `framewright shell --on qemu \
-             --virtio-mem SIZE` starts one"
-                .into(),
-        )),
-        (Some(pid), _) => Err(Error::Usage(format!(
-            "process {pid} has no machine of yours that memory can be added to; there are{}",
-            list()
-        ))),
-        (None, _) => Err(Error::Usage(format!(
-            "several machines are running; say which, by the number of its process{}",
-            list()
-        ))),
-    }
-}
+/// Machines as they are called here.
+const MACHINES: Sort = Sort {
+    none: "you have no machine running that memory can be added to; `framewright shell --on qemu \
+           --virtio-mem SIZE` starts one",
+    other: "has no machine of yours that memory can be added to",
+    several: "several machines are running; say which, by the number of its process",
+};
 
 fn cannot(pid: u32, error: MonitorError) -> Error {
     Error::Failed(match error {
@@ -76,21 +59,4 @@ fn cannot(pid: u32, error: MonitorError) -> Error {
         }
         MonitorError::Failed(error) => format!("QEMU cannot be asked: {error}"),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_only_machine_is_meant_unless_one_is_named() {
-        let machine = |pid| Running { pid, command: format!("machine {pid}") };
-        let (one, two) = ([machine(7)], [machine(7), machine(9)]);
-        assert!(matches!(find(None, &one), Ok(7)));
-        assert!(matches!(find(Some(9), &two), Ok(9)));
-        assert!(matches!(find(Some(8), &one), Err(Error::Usage(_))));
-        assert!(matches!(find(None, &[]), Err(Error::Failed(_))));
-        let Err(Error::Usage(message)) = find(None, &two) else { panic!("one of two is chosen") };
-        assert!(message.ends_with("\n  7  machine 7\n  9  machine 9"), "{message}");
-    }
 }

@@ -1,9 +1,9 @@
 //! The side that asks.
 
 use super::answer::Answer;
-use super::peer::Peer;
+use super::peer::{Peer, Silence};
 use super::place;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::time::Duration;
 
 /// How long an answer may take; a guest is asked by whoever answers us, and has 4 s itself.
@@ -30,14 +30,10 @@ pub enum ReadError {
 
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            ErrorKind::BrokenPipe
-            | ErrorKind::ConnectionReset
-            | ErrorKind::ConnectionRefused
-            | ErrorKind::NotFound
-            | ErrorKind::UnexpectedEof => Self::Gone,
-            ErrorKind::TimedOut => Self::Silent,
-            _ => Self::Failed(error),
+        match Silence::of(&error) {
+            Some(Silence::Gone) => Self::Gone,
+            Some(Silence::Late) => Self::Silent,
+            None => Self::Failed(error),
         }
     }
 }

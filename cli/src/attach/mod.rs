@@ -6,6 +6,7 @@
 //! on both ways. Nothing can be written, and nobody waits for whoever asks.
 
 mod answer;
+mod choice;
 mod client;
 mod guest;
 mod monitor;
@@ -13,6 +14,7 @@ mod peer;
 mod place;
 mod server;
 
+pub use choice::Sort;
 pub use client::{Client, ReadError};
 pub use guest::GuestLine;
 pub use monitor::{Monitor, MonitorError};

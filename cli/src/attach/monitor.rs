@@ -1,9 +1,9 @@
 //! QEMU's monitor: questions and answers of one line of JSON each (QMP).
 
-use super::peer::Peer;
+use super::peer::{Peer, Silence};
 use super::place;
 use serde_json::{Value, json};
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::time::Duration;
 
 /// How long QEMU may take for an answer.
@@ -31,14 +31,10 @@ pub enum MonitorError {
 
 impl From<io::Error> for MonitorError {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            ErrorKind::BrokenPipe
-            | ErrorKind::ConnectionReset
-            | ErrorKind::ConnectionRefused
-            | ErrorKind::NotFound
-            | ErrorKind::UnexpectedEof => Self::Gone,
-            ErrorKind::TimedOut => Self::Silent,
-            _ => Self::Failed(error),
+        match Silence::of(&error) {
+            Some(Silence::Gone) => Self::Gone,
+            Some(Silence::Late) => Self::Silent,
+            None => Self::Failed(error),
         }
     }
 }

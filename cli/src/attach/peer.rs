@@ -6,6 +6,29 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+/// Why somebody on the other side of a socket says nothing.
+pub enum Silence {
+    /// There is nobody any more.
+    Gone,
+    /// Nothing came in time.
+    Late,
+}
+
+impl Silence {
+    /// What an error means; nothing where it is the system's.
+    pub fn of(error: &io::Error) -> Option<Self> {
+        match error.kind() {
+            ErrorKind::BrokenPipe
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::NotFound
+            | ErrorKind::UnexpectedEof => Some(Self::Gone),
+            ErrorKind::TimedOut => Some(Self::Late),
+            _ => None,
+        }
+    }
+}
+
 /// What poll said of the descriptors that it was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ready {

@@ -5,7 +5,7 @@ mod screen;
 mod view;
 
 use crate::args::Top;
-use crate::attach::{Client, ReadError, Running, running};
+use crate::attach::{Client, ReadError, Sort, running};
 use crate::error::{self, Error};
 use crate::interrupt;
 use crate::output::Output;
@@ -25,7 +25,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// There is no such machine, or none, or several; it does not answer; a signal.
 pub fn run(top: &Top) -> Result<u8, Error> {
     interrupt::watch();
-    let pid = find(top.pid, &running())?;
+    let pid = SHELLS.find(top.pid, &running())?;
     let first = take(pid).map_err(|error| cannot(pid, &error))?;
     let interval = top.interval;
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -39,32 +39,13 @@ pub fn run(top: &Top) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Which process to look at.
-fn find(wanted: Option<u32>, running: &[Running]) -> Result<u32, Error> {
-    let list = || {
-        let lines = running.iter().map(|Running { pid, command }| format!("\n  {pid}  {command}"));
-        lines.collect::<String>()
-    };
-    match (wanted, running) {
-        (Some(pid), _) if running.iter().any(|process| process.pid == pid) => Ok(pid),
-        (None, [only]) => Ok(only.pid),
-        (_, []) => Err(Error::Failed(
-            "you have no shell running; `framewright shell`, or `boot --exec`, is what can be \
-             watched"
-                .into(),
-        )),
-        (Some(pid), _) => Err(Error::Usage(format!(
-            "process {pid} is not a shell of yours that can be watched; \
-                there are{}",
-            list()
-        ))),
-        (None, _) => Err(Error::Usage(format!(
-            "several shells are running; say which, by its \
-            number{}",
-            list()
-        ))),
-    }
-}
+/// Shells as they are called here.
+const SHELLS: Sort = Sort {
+    none: "you have no shell running; `framewright shell`, or `boot --exec`, is what can be \
+           watched",
+    other: "is not a shell of yours that can be watched",
+    several: "several shells are running; say which, by its number",
+};
 
 fn take(pid: u32) -> Result<Sample, ReadError> {
     let mut client = Client::connect(pid)?;
@@ -142,22 +123,5 @@ fn live(pid: u32, first: Sample, interval: Duration) -> Result<bool, Error> {
         if next(pid, &mut view).is_none() {
             return Ok(true);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_only_one_needs_no_name() {
-        let process = |pid| Running { pid, command: format!("framewright shell {pid}") };
-        assert!(matches!(find(None, &[process(7)]), Ok(7)));
-        assert!(matches!(find(Some(8), &[process(7), process(8)]), Ok(8)));
-        assert!(matches!(find(None, &[]), Err(Error::Failed(_))));
-        let Err(Error::Usage(why)) = find(None, &[process(7), process(8)]) else { panic!("two") };
-        assert!(why.contains("\n  7  framewright shell 7\n  8  framewright shell 8"), "{why}");
-        let Err(Error::Usage(why)) = find(Some(9), &[process(7)]) else { panic!("another") };
-        assert!(why.starts_with("process 9 is not a shell of yours"), "{why}");
     }
 }

@@ -55,3 +55,23 @@ pub fn count(machine: &Machine) -> BTreeMap<(usize, &'static str), Count> {
 pub fn pages(machine: &Machine) -> Vec<(usize, &'static str, u64)> {
     count(machine).into_iter().map(|((node, zone), count)| (node, zone, count.pages)).collect()
 }
+
+/// Whether a child process does not survive reading a byte.
+pub fn is_killed_by_touching(byte: *const u8) -> bool {
+    // SAFETY: the child reads one byte and ends; it takes no lock and calls nothing that is not
+    // safe after fork.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        // SAFETY: the address is in a mapping of this process; if it may not be read, the child
+        // dies, as the test expects.
+        std::hint::black_box(unsafe { byte.read_volatile() });
+        // SAFETY: ends the child without running code of the parent.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is ours, and the status is a live value.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(waited, child);
+    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV
+}

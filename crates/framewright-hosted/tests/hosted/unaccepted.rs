@@ -1,5 +1,6 @@
 //! A process as a confidential guest: memory that is not accepted has no access.
 
+use crate::common::is_killed_by_touching;
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::platform::Platform;
@@ -9,25 +10,9 @@ use framewright_hosted::{HostedPlatform, Machine};
 
 const MIB: u64 = 1 << 20;
 
-/// Whether a child process does not survive reading a byte.
-fn is_killed_by_touching(platform: &HostedPlatform, address: u64) -> bool {
-    let byte = platform.direct(address).as_ptr();
-    // SAFETY: the child reads one byte and ends; it takes no lock and calls nothing that is not
-    // safe after fork.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
-    if child == 0 {
-        // SAFETY: the address is in a mapping of this process; if it may not be read, the child
-        // dies, as the test expects.
-        std::hint::black_box(unsafe { byte.read_volatile() });
-        // SAFETY: ends the child without running code of the parent.
-        unsafe { libc::_exit(0) };
-    }
-    let mut status = 0;
-    // SAFETY: the child is ours, and the status is a live value.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!(waited, child);
-    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV
+/// Whether a child process does not survive reading a byte at an address.
+fn touch_kills(platform: &HostedPlatform, address: u64) -> bool {
+    is_killed_by_touching(platform.direct(address).as_ptr())
 }
 
 /// 64 MiB that are accepted, and 192 MiB that are not.
@@ -48,23 +33,23 @@ fn frames(start_mib: u64, end_mib: u64) -> PfnRange {
 #[test]
 fn a_touch_before_memory_is_accepted_is_found() {
     with_platform(|platform, _| {
-        assert!(!is_killed_by_touching(platform, 63 * MIB));
+        assert!(!touch_kills(platform, 63 * MIB));
         for address in [64, 100, 255].map(|at| at * MIB) {
-            assert!(is_killed_by_touching(platform, address), "{address:#x}");
+            assert!(touch_kills(platform, address), "{address:#x}");
         }
         let device = platform.accept_memory().expect("a device");
         device.accept(frames(100, 104)).expect("accepted");
         for (mib, is_accepted) in [(99, false), (100, true), (103, true), (104, false)] {
-            assert_eq!(!is_killed_by_touching(platform, mib * MIB), is_accepted, "{mib} MiB");
+            assert_eq!(!touch_kills(platform, mib * MIB), is_accepted, "{mib} MiB");
         }
         platform.set_accept_failure(Some(Pfn((200 << 8) + 3)));
         let refused = device.accept(frames(198, 202));
         assert_eq!(refused, Err(AcceptError { accepted_pages: 2 * 256 + 3 }));
-        assert!(!is_killed_by_touching(platform, 199 * MIB));
-        assert!(is_killed_by_touching(platform, 201 * MIB));
+        assert!(!touch_kills(platform, 199 * MIB));
+        assert!(touch_kills(platform, 201 * MIB));
         // SAFETY: there is no manager.
         unsafe { platform.forget_accepted() }.expect("closed");
-        assert!(is_killed_by_touching(platform, 100 * MIB));
+        assert!(touch_kills(platform, 100 * MIB));
     });
 }
 

@@ -1,6 +1,7 @@
 //! The vmemmap of a machine in a process: what it costs, what giving it back saves, and that an
 //! access to an absent part is found.
 
+use crate::common::is_killed_by_touching;
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::platform::Platform;
@@ -116,24 +117,4 @@ fn a_touch_of_a_map_that_was_given_back_is_found() {
     assert!(!is_killed_by_touching(page), "it is present again");
     manager.give_back(huge).expect("allocated");
     manager.verify().expect("the tables are right");
-}
-
-/// Whether a child process does not survive reading a byte.
-fn is_killed_by_touching(byte: *const u8) -> bool {
-    // SAFETY: the child reads one byte and ends; it takes no lock and calls nothing that is not
-    // safe after fork.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
-    if child == 0 {
-        // SAFETY: the address is in a mapping of this process; if it may not be read, the child
-        // dies, as the test expects.
-        std::hint::black_box(unsafe { byte.read_volatile() });
-        // SAFETY: ends the child without running code of the parent.
-        unsafe { libc::_exit(0) };
-    }
-    let mut status = 0;
-    // SAFETY: the child is ours, and the status is a live value.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!(waited, child);
-    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV
 }

@@ -7,7 +7,7 @@ use crate::shell::Shell;
 use crate::size::Size;
 use framewright::Platform;
 use framewright::manager::Budget;
-use framewright::parameters::parse_size;
+use framewright::parameters::{OnlineType, parse_size};
 use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use framewright::zone::{Grade, Presence};
 
@@ -64,8 +64,6 @@ pub(super) fn hotplug<P: Platform, H: Host>(
     let Some((what, rest)) = arguments.split_first() else { return show(shell, io) };
     let hotplug = shell.manager.hotplug();
     let started = shell.manager.platform().now_ns();
-    let mut failed = None;
-    let note = &mut failed;
     let wanted = Wanted::parse(rest, io)?;
     let range = wanted.range;
     let budget = started
@@ -89,36 +87,29 @@ pub(super) fn hotplug<P: Platform, H: Host>(
                 // SAFETY: as above.
                 None => unsafe { hotplug.add_offline(range, wanted.node) },
             };
-            ("added", added.map(|added| added.pages).map_err(|error| *note = Some(error)))
+            ("added, and can be had", added.map(|added| added.pages))
         }
         "online" => {
-            let grade = wanted.grade.or_else(|| {
-                use framewright::parameters::OnlineType;
-                hotplug.grade_for(range, wanted.node, OnlineType::Online)
-            });
+            let grade =
+                wanted.grade.or_else(|| hotplug.grade_for(range, wanted.node, OnlineType::Online));
             let online = hotplug.online(range, grade.unwrap_or(Grade::Any));
-            ("online", online.map(|added| added.pages).map_err(|error| *note = Some(error)))
+            ("online, and can be had", online.map(|added| added.pages))
         }
         "offline" => {
             let offline = hotplug.offline(range, budget);
-            ("offline", offline.map(|gone| gone.pages).map_err(|error| *note = Some(error)))
+            ("offline, and could be had", offline.map(|gone| gone.pages))
         }
         "remove" => {
             // SAFETY: the shell looks at no descriptor while it waits for this (invariant 49).
             let removed = unsafe { hotplug.remove(range, budget) };
-            ("removed", removed.map(|gone| gone.pages).map_err(|error| *note = Some(error)))
+            ("removed, and could be had", removed.map(|gone| gone.pages))
         }
         other => {
             return Err(io.wrong(format_args!("{other}: add, remove, online or offline")));
         }
     };
-    let Ok(pages) = pages else {
-        return match failed {
-            Some(error) => Err(io.wrong(format_args!("{error}"))),
-            None => Err(io.wrong(format_args!("nothing was done"))),
-        };
-    };
-    write!(io.out, "{done}: {range}, {} that can be had", Size::of_pages(pages))?;
+    let pages = pages.map_err(|error| io.wrong(format_args!("{error}")))?;
+    write!(io.out, "{range}, {done}: {}", Size::of_pages(pages))?;
     if let Some(ns) = shell.manager.platform().now_ns().zip(started).map(|(now, then)| now - then) {
         write!(io.out, ", {} us", ns / 1000)?;
     }

@@ -14,6 +14,17 @@ fn well() -> (FakeVirtioMem, Driver, Memory) {
     (host, device, memory)
 }
 
+/// A reset has cut a request off, and what came of it has been asked.
+fn cut_off() -> (FakeVirtioMem, Driver, Memory) {
+    let (host, mut device, mut memory) = well();
+    host.set_requested(8 * BLOCK);
+    host.set_answers(Answers::OnDemand);
+    device.step(&mut memory, 0).expect("a device that is well");
+    device.reset().expect("a device that is well");
+    device.step(&mut memory, 0).expect("a device that is well");
+    (host, device, memory)
+}
+
 #[test]
 fn memory_stays_over_a_reset() {
     let (host, mut device, mut memory) = well();
@@ -114,12 +125,7 @@ fn the_device_is_asked_what_came_of_what_nobody_wanted() {
 
 #[test]
 fn half_a_request_breaks_the_device() {
-    let (host, mut device, mut memory) = well();
-    host.set_requested(8 * BLOCK);
-    host.set_answers(Answers::OnDemand);
-    device.step(&mut memory, 0).expect("a device that is well");
-    device.reset().expect("a device that is well");
-    device.step(&mut memory, 0).expect("a device that is well");
+    let (host, mut device, mut memory) = cut_off();
     host.reply(Reply::State(2));
     assert!(host.answer());
     let fault = DeviceFault::Partial { start_bytes: START };
@@ -129,12 +135,7 @@ fn half_a_request_breaks_the_device() {
 
 #[test]
 fn states_that_there_are_not_are_faults() {
-    let (host, mut device, mut memory) = well();
-    host.set_requested(8 * BLOCK);
-    host.set_answers(Answers::OnDemand);
-    device.step(&mut memory, 0).expect("a device that is well");
-    device.reset().expect("a device that is well");
-    device.step(&mut memory, 0).expect("a device that is well");
+    let (host, mut device, mut memory) = cut_off();
     // A whole answer without a state.
     host.reply(Reply::Wrote(8));
     assert!(host.answer());

@@ -17,7 +17,7 @@
 use crate::manager::facets::Cpus;
 use crate::manager::pcp_drain::join;
 use crate::manager::state::Manager;
-use crate::page::{CpuCache, Limits};
+use crate::page::CpuCache;
 use crate::platform::{Platform, pinned};
 use crate::sync::table_atomic::{AtomicBool, Ordering};
 use crate::units::NodeId;
@@ -68,12 +68,29 @@ impl fmt::Display for CpuError {
 impl core::error::Error for CpuError {}
 
 /// The only call that changes which CPUs there are, until it is dropped.
-struct Changing<'m>(&'m AtomicBool);
+pub(super) struct Changing<'m>(&'m AtomicBool);
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         // Release pairs with the Acquire in `begin`: calls follow one another.
         self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Keeps others out who change which CPUs there are or what they keep. Where waiting is allowed.
+fn changing<'m, P: Platform>(platform: &P, flag: &'m AtomicBool) -> Changing<'m> {
+    // Acquire pairs with the Release when `Changing` is dropped.
+    while flag.swap(true, Ordering::Acquire) {
+        // Whoever has it waits for CPUs, and may have lost his own.
+        platform.yield_now();
+    }
+    Changing(flag)
+}
+
+impl<P: Platform> Manager<P> {
+    /// No CPU comes or goes meanwhile; nothing where one may and cannot be waited for.
+    pub(super) fn keep_cpus(&self) -> Option<Changing<'_>> {
+        self.platform.can_wait().then(|| changing(self.platform, &self.changing_cpus))
     }
 }
 
@@ -143,12 +160,7 @@ impl<'m, P: Platform> Cpus<'m, P> {
         if !platform.can_wait() {
             return Err(CpuError::CannotWait);
         }
-        // Acquire pairs with the Release when `Changing` is dropped.
-        while changing_cpus.swap(true, Ordering::Acquire) {
-            // Whoever has it waits for CPUs, and may have lost his own.
-            platform.yield_now();
-        }
-        Ok((cache, Changing(changing_cpus)))
+        Ok((cache, changing(*platform, changing_cpus)))
     }
 
     fn node_of(self, cache: &CpuCache) -> Option<NodeId> {
@@ -171,12 +183,6 @@ impl<'m, P: Platform> Cpus<'m, P> {
             if self.node_of(cache) != node {
                 return;
             }
-            let share_pages = cache.home_pages() / u64::from(sharers);
-            let limits = if cache.is_offline() || node.is_none() {
-                Limits::NONE
-            } else {
-                Limits::of_share(share_pages)
-            };
             // Bit by bit, as in a drain.
             let mut goes_on = true;
             while goes_on {
@@ -184,7 +190,7 @@ impl<'m, P: Platform> Cpus<'m, P> {
                     returned = join(returned, self.manager.drain_some(cache));
                     let is_empty = cache.is_empty();
                     if is_empty {
-                        cache.resize(sharers, &limits);
+                        cache.resize(sharers);
                     }
                     !is_empty
                 });

@@ -91,8 +91,8 @@ pub use facets::{
     Sysctl, Vmemmap,
 };
 pub use hotplug::{
-    Added, GroupError, Hotplug, HotplugError, ReleaseError, Released, Removal, Removed, Shares,
-    may_be_movable, memory_block_bytes,
+    Added, GroupError, Hotplug, HotplugError, MovableRatio, ReleaseError, Released, Removal,
+    Removed, Shares, memory_block_bytes,
 };
 pub(crate) use hugetlb::Loan;
 pub use hugetlb::{BootFill, BootPool, Poisoned, Pool, Resized};

@@ -145,10 +145,15 @@ impl CpuCache {
         self.sharers.load(Ordering::Relaxed)
     }
 
-    /// Changes how much is kept, and of what part of its node. For whoever has the cache, while
-    /// nothing is in it.
-    pub(crate) fn resize(&self, sharers: u32, limits: &Limits) {
+    /// Keeps the share of one of so many CPUs from now on, or nothing while its CPU is not there.
+    /// For whoever has the cache, while nothing is in it.
+    pub(crate) fn resize(&self, sharers: u32) {
         self.contents.touch();
+        let limits = if self.is_offline() {
+            Limits::NONE
+        } else {
+            Limits::of_share(self.home_pages() / u64::from(sharers.max(1)))
+        };
         self.sharers.store(sharers, Ordering::Relaxed);
         for (place, most) in self.blocks.iter().zip(limits.blocks()) {
             place.store(most, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use crate::block::{BlockState, MigrateType, Segment, State};
 use crate::page::Descriptors;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::{Order, PhysRange};
+use crate::units::{Order, PfnRange, PhysRange};
 use crate::zone::ZoneId;
 use core::ops::Range;
 
@@ -80,8 +80,7 @@ impl Zone {
         zone.table_memory = table_memory;
         zone.has_own_tables = has_own_tables;
         if let Some(segment) = segments.first() {
-            let range =
-                crate::units::PfnRange { start: segment.start.start(), end: segment.end().start() };
+            let range = PfnRange { start: segment.start.start(), end: segment.end().start() };
             zone.attach(range, segments, tables);
             zone.pfn_range = range;
             zone.changing.locked.get_mut().make_offline(segment.indices());
@@ -284,36 +283,21 @@ impl Zone {
     }
 
     /// From the first to the last of its blocks that are memory, of a window; the span of others.
-    pub(crate) fn present_span<P: Platform>(
-        &self,
-        platform: &P,
-        is_window: bool,
-    ) -> crate::units::PfnRange {
-        let none = crate::units::PfnRange::new(0, 0);
+    pub(crate) fn present_span<P: Platform>(&self, platform: &P, is_window: bool) -> PfnRange {
+        let none = PfnRange::new(0, 0);
         let Some(segment) = self.segments.first().filter(|_| is_window) else { return self.span };
         if self.present_pages() == 0 {
             return none;
         }
-        let mut span = none;
-        let mut next = segment.index;
-        while next < segment.indices().end {
-            let locked = self.read_coalesced(platform);
-            for _ in 0..HEADS_AT_ONCE {
-                let Some((head, state)) = locked.buddy.table.head_of(next) else { break };
-                let end = head + blocks_of(state.order());
-                if !state.is(State::Offline) {
-                    let [start, end] = [next, end].map(|at| segment.block_of(at).start());
-                    let start = if span.is_empty() { start } else { span.start };
-                    span = crate::units::PfnRange { start, end };
-                }
-                next = end;
-                if next >= segment.indices().end {
-                    break;
-                }
+        let (mut span, mut rest) = (none, segment.indices());
+        while !rest.is_empty() {
+            let (presence, end) = self.place_of(platform, &rest);
+            if presence == Presence::Online {
+                let [first, end] = [rest.start, end].map(|at| segment.block_of(at).start());
+                let start = if span.is_empty() { first } else { span.start };
+                span = PfnRange { start, end };
             }
-            if locked.buddy.table.head_of(next).is_none() {
-                next += 1;
-            }
+            rest.start = end;
         }
         span
     }

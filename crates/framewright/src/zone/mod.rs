@@ -83,7 +83,7 @@ pub use kind::{ZoneId, ZoneKind};
 pub use locked::ZoneFlow;
 pub(crate) use occupied::{FrameBits, Fullness, Held, InBlock, Occupied, UsedFrames, set_frames};
 pub use parts::ZoneParts;
-pub(crate) use pfn_range::{near, near_of, range_of};
+pub(crate) use pfn_range::{near, range_of};
 pub(crate) use refill::Refill;
 pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned};
 pub use reserve::takes_reserve_first;

@@ -4,23 +4,11 @@
 //! Tables are often placed at an end of a zone. A cache asks two numbers about a frame that is
 //! freed, whatever they are, so that with these two a free of such tables is refused at no cost.
 
-use super::{Segment, Zone, ZoneParts};
+use super::{Segment, Zone};
 use crate::block::table::HeadIn;
 use crate::block::{BlockState, FreeMap, State};
 use crate::page::Near;
 use crate::units::{Order, Pfn, PfnRange};
-
-/// What a CPU's cache knows of a zone that has these parts and whose part `turn` is the CPU's: of
-/// its frames those of that part are found at once.
-pub(crate) fn near(parts: &[Zone], turn: usize) -> Near {
-    let Some(home) = parts.get(turn) else { return Near::NONE };
-    let longest = home.segments.iter().max_by_key(|segment| segment.blocks);
-    Near {
-        range: range_of(parts.iter()),
-        table: home.table,
-        segment: longest.copied().unwrap_or(Segment::EMPTY),
-    }
-}
 
 /// The frames of a zone that has these parts.
 pub(crate) fn range_of<'a>(parts: impl Iterator<Item = &'a Zone>) -> PfnRange {
@@ -32,11 +20,12 @@ pub(crate) fn range_of<'a>(parts: impl Iterator<Item = &'a Zone>) -> PfnRange {
     all.unwrap_or(PfnRange::new(0, 0))
 }
 
-/// What a CPU's cache knows of a zone of whose parts `home` is the CPU's.
-pub(crate) fn near_of(parts: ZoneParts<'_>, home: &Zone) -> Near {
+/// What a CPU's cache knows of a zone that has these parts, of which `home` is the CPU's: of its
+/// frames those of that part are found at once.
+pub(crate) fn near<'a>(parts: impl Iterator<Item = &'a Zone>, home: &Zone) -> Near {
     let longest = home.segments.iter().max_by_key(|segment| segment.blocks);
     Near {
-        range: range_of(parts.iter()),
+        range: range_of(parts),
         table: home.table,
         segment: longest.copied().unwrap_or(Segment::EMPTY),
     }

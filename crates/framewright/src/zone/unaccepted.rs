@@ -9,7 +9,7 @@
 //! ```text
 //!              ┌──── claim ────┐                 ┌──> free
 //!   unaccepted │               v   finish        │
-//!      ^  ^    └─────────── accepting ───────────┼──> offline and poisoned: it failed
+//!      ^  ^    └─────────── accepting ───────────┼──> reserved and poisoned: it failed
 //!      │  └──────────────────────────────────────┤    behind what failed, not tried
 //!      └─ ahead ─────────────────────────────────┘    accepted, but what follows is not yet
 //! ```

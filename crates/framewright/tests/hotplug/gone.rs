@@ -402,3 +402,54 @@ fn pieces(
         unplug(manager, range);
     }
 }
+
+/// Where there is no room for the tables of a window that would be small, they lie in the memory
+/// itself: in whole GiBs of it, and the edges have windows of their own.
+#[test]
+fn a_window_without_room_for_its_tables_elsewhere_is_of_whole_gibs() {
+    let whole = mib(4352, 12_544);
+    let machine = FakeMachine::builder().ram(mib(0, 64)).spare(whole).build();
+    let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+    // 64 neighbouring pages here and there, and no more.
+    let all = Request { reserves: Reserves::All, ..Request::new(crate::common::order(6)) };
+    let mut held = Vec::new();
+    while let Ok(run) = manager.allocate(&all) {
+        held.push(run);
+    }
+    for _ in 0..2 {
+        let single = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
+        while let Ok(page) = manager.allocate(&single) {
+            held.push(page);
+        }
+    }
+    held.sort_unstable_by_key(|run| run.start);
+    let (mut kept, mut freed) = (Vec::new(), 0);
+    let mut last = 0;
+    for run in held {
+        if run.pages() == 64 && run.start.0 >= last + 256 && freed < 64 {
+            (last, freed) = (run.start.0, freed + 1);
+            manager.give_back_to_zone(run).expect("ours");
+        } else {
+            kept.push(run);
+        }
+    }
+    manager.sysctl().set_min_free_kbytes(0).expect("possible");
+    let present = manager.totals().present_pages;
+    // SAFETY: the machine has this memory and nobody else uses it.
+    let added = unsafe { manager.hotplug().add(whole, node(0), Grade::Any) }.expect("added");
+    assert!(added.table_bytes != 0 && added.windows == 3, "{added:?}");
+    check(&manager);
+    assert_eq!(remove(&manager, whole), Ok(added.pages));
+    check(&manager);
+    unplug(&manager, whole);
+    check(&manager);
+    read_all_files(&manager);
+    assert_eq!(manager.totals().present_pages, present);
+    plug(&manager, whole, 0xff);
+    assert_eq!(add(&manager, whole, 0, Grade::Any), Ok(added.pages));
+    check(&manager);
+    for run in kept {
+        manager.give_back_to_zone(run).expect("ours");
+    }
+    check(&manager);
+}

@@ -3,8 +3,8 @@
 use crate::add::{add, machine, node};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
 use framewright::manager::{
-    Budget, HotplugError, HotplugEvent, HotplugNotifier, ReleaseError, Removal, Shares, Veto,
-    may_be_movable,
+    Budget, HotplugError, HotplugEvent, HotplugNotifier, MovableRatio, ReleaseError, Removal,
+    Shares, Veto,
 };
 use framewright::units::{Order, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
 use framewright::zone::{Grade, MigrateType, Presence};
@@ -55,8 +55,14 @@ fn absurd_arguments_are_refused() {
     }
     let most = Shares { kernel_pages: 0, movable_pages: u64::MAX };
     let one = || core::iter::once(most);
-    assert!(!may_be_movable(1000, u64::MAX, one(), u64::MAX, u64::MAX, 301));
-    assert!(may_be_movable(u64::MAX, 0, core::iter::empty(), u64::MAX, u64::MAX, u64::MAX));
+    let ratio = |percent, boot_kernel_pages, movable_pages| MovableRatio {
+        percent,
+        boot_kernel_pages,
+        movable_pages,
+    };
+    assert!(!ratio(301, 1000, u64::MAX).allows(u64::MAX, u64::MAX, one()));
+    let none = core::iter::empty();
+    assert!(ratio(u64::MAX, u64::MAX, 0).allows(u64::MAX, u64::MAX, none));
     // Nothing but holes, and pages at the bottom.
     let page = manager.allocate_order(Order::PAGE, MigrateType::Unmovable).expect("memory");
     for (most, align) in [(2 << 20, 2 << 20), (u64::MAX, 2 << 20), (1 << 60, 1 << 52)] {

@@ -11,10 +11,6 @@ use crate::zone::Presence;
 
 /// Windows that one call can make.
 const MOST_PLANNED: usize = 16;
-/// Blocks of 1 GiB.
-const GIB: u32 = 512;
-/// From so many blocks on the tables of a window lie in itself, and it is made of whole GiBs.
-const LARGE: u32 = 16 * GIB;
 
 /// What came of adding memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,12 +172,8 @@ impl<P: Platform> Hotplug<'_, P> {
 
     /// Blocks of a window that has its tables in itself come with these, or after them.
     fn check_tables(self, piece: Piece) -> Result<(), HotplugError> {
-        let own = self.own_tables(piece);
-        let tables = BlockRange {
-            start: piece.segment.start,
-            end: BlockNumber(piece.segment.start.0 + own),
-        };
-        let is_there = own == 0 || piece.zone.reserved_pages() != 0;
+        let tables = self.tables_of(piece);
+        let is_there = tables.blocks() == 0 || Self::has_own_tables(piece);
         let comes = piece.blocks.start == tables.start && piece.blocks.end > tables.end;
         if is_there || comes { Ok(()) } else { Err(HotplugError::Tables(bytes_of(tables))) }
     }
@@ -194,26 +186,49 @@ impl<P: Platform> Hotplug<'_, P> {
                 next = segment.end().min(blocks.end);
                 continue;
             }
-            let mut end = self.unknown_until(next, blocks.end);
-            // Edges of a large one are windows of their own.
-            if end.0 - next.0 >= LARGE {
-                let whole = next.0.next_multiple_of(GIB);
-                end = BlockNumber(if whole == next.0 { end.0 / GIB * GIB } else { whole });
+            let rest = BlockRange { start: next, end: self.unknown_until(next, blocks.end) };
+            match self.plan_first(rest, node, plan.len) {
+                Ok(planned) if plan.len < MOST_PLANNED => {
+                    next = planned.1;
+                    plan.planned[plan.len] = Some(planned.0);
+                    plan.len += 1;
+                }
+                refused => {
+                    let error = match refused {
+                        Ok((planned, _)) => {
+                            self.forget(&planned);
+                            HotplugError::NoWindow(bytes_of(blocks))
+                        }
+                        Err(error) => error,
+                    };
+                    self.forget_all(&plan);
+                    return Err(error);
+                }
             }
-            let planned = match plan.planned.get_mut(plan.len) {
-                None => Err(HotplugError::NoWindow(bytes_of(blocks))),
-                Some(place) => self
-                    .plan(BlockRange { start: next, end }, node, plan.len)
-                    .map(|planned| *place = Some(planned)),
-            };
-            if let Err(error) = planned {
-                self.forget_all(&plan);
-                return Err(error);
-            }
-            plan.len += 1;
-            next = end;
         }
         Ok(plan)
+    }
+
+    /// A window for all of a run without a place, or for the first part of it, where tables have to
+    /// lie in the memory itself; and where that ends.
+    fn plan_first(
+        self,
+        run: BlockRange,
+        node: NodeId,
+        number: usize,
+    ) -> Result<(Planned, BlockNumber), HotplugError> {
+        let plan_to = |end| {
+            let part = BlockRange { end, ..run };
+            self.plan(part, node, number).map(|planned| (planned, end))
+        };
+        let part = Self::whole_part(run);
+        if Self::is_small(run) || part.is_none() {
+            match (plan_to(run.end), part) {
+                (Err(HotplugError::NoRoomForTables { .. }), Some(_)) => {}
+                (planned, _) => return planned,
+            }
+        }
+        plan_to(part.unwrap_or(run.end))
     }
 
     fn forget_all(self, plan: &Plan) {

@@ -6,10 +6,11 @@
 //! zone's parts each CPU gets the one that its share of the zone's memory falls into.
 
 use crate::manager::state::Manager;
-use crate::page::{CpuCache, Limits, Near};
+use crate::manager::state::isolations::kept as kept_of;
+use crate::page::{CpuCache, Near};
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId};
-use crate::zone::{Zone, ZoneId, ZoneKind, ZoneParts, near_of};
+use crate::zone::{Zone, ZoneId, ZoneKind, ZoneParts, near};
 
 /// Where a CPU finds memory.
 struct Home {
@@ -33,7 +34,12 @@ impl<P: Platform> Manager<P> {
         let homes_differ = (0..).zip(self.caches).any(|(cpu, cache)| {
             self.home_of(cpu).is_some_and(|home| Self::is_worth_it(cache, &home))
         });
-        if !homes_differ || !is_alone && !self.platform.can_wait() {
+        if !homes_differ {
+            return;
+        }
+        // Shares are those of the CPUs that are there.
+        let kept = self.keep_cpus();
+        if kept.is_none() && !is_alone {
             return;
         }
         let mut sharers = [0_u32; MAX_NODES];
@@ -51,15 +57,9 @@ impl<P: Platform> Manager<P> {
             // back.
             let _ = self.drain_cache(cache);
             cache.settle(home.zone, home.near, home.pages);
-            let sharers = sharers[home.node.index()].max(1);
-            let limits = if cache.is_offline() {
-                Limits::NONE
-            } else {
-                Limits::of_share(home.pages / u64::from(sharers))
-            };
-            cache.resize(sharers, &limits);
+            cache.resize(sharers[home.node.index()].max(1));
             let hull = self.isolations.lock(self.platform).hull;
-            cache.keep_only(|near| crate::manager::state::isolations::kept(near, hull));
+            cache.keep_only(|near| kept_of(near, hull));
         });
     }
 
@@ -92,11 +92,11 @@ impl<P: Platform> Manager<P> {
         let zone = self.zones().iter().position(|zone| core::ptr::eq(zone, home))?;
         let largest =
             |parts: ZoneParts<'static>| parts.iter().max_by_key(|part| part.final_managed_pages());
-        let near_other = other.and_then(|parts| Some(near_of(parts, largest(parts)?)));
+        let near_other = other.and_then(|parts| Some(near(parts.iter(), largest(parts)?)));
         Some(Home {
             node,
             zone,
-            near: [near_of(first, home), near_other.unwrap_or(Near::NONE)],
+            near: [near(first.iter(), home), near_other.unwrap_or(Near::NONE)],
             pages: all + other.map_or(0, managed_pages),
         })
     }

@@ -27,7 +27,7 @@ mod window;
 
 pub use add::Added;
 pub use error::HotplugError;
-pub use policy::{GroupError, Shares, may_be_movable, memory_block_bytes};
+pub use policy::{GroupError, MovableRatio, Shares, memory_block_bytes};
 pub use release::{ReleaseError, Released};
 pub use remove::{Removal, Removed};
 

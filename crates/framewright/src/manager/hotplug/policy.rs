@@ -43,34 +43,47 @@ pub struct Shares {
     pub movable_pages: u64,
 }
 
-/// Whether `wanted_pages` more for what can be moved leave everybody enough, by Linux's rule
-/// (`auto_movable_can_online_movable`): `boot` is what was there at boot, `all` what there is,
-/// `others` the shares of other devices, `own` that of the device it is about.
-#[must_use]
-pub fn may_be_movable(
-    boot_kernel_pages: u64,
-    movable_pages: u64,
-    others: impl Iterator<Item = Shares>,
-    own_kernel_pages: u64,
-    wanted_pages: u64,
-    ratio: u64,
-) -> bool {
-    if ratio == 0 {
-        return false;
-    }
-    let (mut kernel, mut movable) = (boot_kernel_pages, movable_pages);
-    for other in others {
-        let needed = u128::from(other.movable_pages) * 100 / u128::from(ratio);
-        let needed = u64::try_from(needed).unwrap_or(u64::MAX).saturating_sub(other.kernel_pages);
-        if kernel <= needed {
+/// How much may be for what can be moved alone, on a node or on all (Linux:
+/// `auto_movable_can_online_movable`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MovableRatio {
+    /// Of 100 pages for everybody, how many; 0 means none.
+    pub percent: u64,
+    /// Pages that were for everybody at boot.
+    pub boot_kernel_pages: u64,
+    /// Pages that are for what can be moved.
+    pub movable_pages: u64,
+}
+
+impl MovableRatio {
+    /// Whether `wanted_pages` more for what can be moved leave everybody enough. They are of a
+    /// device that has `own_kernel_pages` for everybody; `others` are the shares of other devices,
+    /// each of which has what it needs beside its own first.
+    #[must_use]
+    pub fn allows(
+        self,
+        wanted_pages: u64,
+        own_kernel_pages: u64,
+        others: impl Iterator<Item = Shares>,
+    ) -> bool {
+        if self.percent == 0 {
             return false;
         }
-        kernel -= needed;
-        movable = movable.saturating_sub(other.movable_pages);
+        let percent = u128::from(self.percent);
+        let narrow = |pages: u128| u64::try_from(pages).unwrap_or(u64::MAX);
+        let (mut kernel, mut movable) = (self.boot_kernel_pages, self.movable_pages);
+        for other in others {
+            let needed = narrow(u128::from(other.movable_pages) * 100 / percent);
+            let needed = needed.saturating_sub(other.kernel_pages);
+            if kernel <= needed {
+                return false;
+            }
+            kernel -= needed;
+            movable = movable.saturating_sub(other.movable_pages);
+        }
+        let kernel = kernel.saturating_add(own_kernel_pages);
+        movable.saturating_add(wanted_pages) <= narrow(percent * u128::from(kernel) / 100)
     }
-    kernel = kernel.saturating_add(own_kernel_pages);
-    movable.saturating_add(wanted_pages)
-        <= u64::try_from(u128::from(ratio) * u128::from(kernel) / 100).unwrap_or(u64::MAX)
 }
 
 /// Why a group was not registered.
@@ -211,22 +224,18 @@ impl<P: Platform> Hotplug<'_, P> {
             None => (range.whole_frames().pages(), 0),
         };
         let allows = |on: Option<NodeId>| {
-            let boot = self.manager.hotplug.boot_kernel_pages(on);
-            let all = self.shares(on);
+            let ratio = MovableRatio {
+                percent: settings.auto_movable_ratio,
+                boot_kernel_pages: self.manager.hotplug.boot_kernel_pages(on),
+                movable_pages: self.shares(on).movable_pages,
+            };
             let others = groups
                 .iter()
                 .flatten()
                 .filter(|group| group.unit_bytes.is_some() && Some(**group) != own)
                 .filter(|group| on.is_none_or(|on| group.node == on))
                 .map(|group| self.shares_of(group.region));
-            may_be_movable(
-                boot,
-                all.movable_pages,
-                others,
-                own_kernel_pages,
-                wanted_pages,
-                settings.auto_movable_ratio,
-            )
+            ratio.allows(wanted_pages, own_kernel_pages, others)
         };
         if allows(None) && (!settings.auto_movable_numa_aware || allows(Some(node))) {
             Grade::MovableOnly
@@ -273,6 +282,9 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
     const PAGES: u64 = GIB / 4096;
+    /// 4 GiB less 98 frames, and nothing allowed.
+    const BOOT: MovableRatio =
+        MovableRatio { percent: 0, boot_kernel_pages: 4 * PAGES - 98, movable_pages: 0 };
 
     #[test]
     fn memory_blocks_are_as_large_as_linux_makes_them() {
@@ -289,21 +301,22 @@ mod tests {
     #[test]
     fn a_module_is_for_one_sort_as_a_whole() {
         let none = || core::iter::empty();
-        let boot = 4 * PAGES - 98;
-        assert!(may_be_movable(boot, 0, none(), 0, 12 * PAGES, 301));
-        assert!(!may_be_movable(boot, 0, none(), 0, 16 * PAGES, 301));
-        assert!(!may_be_movable(boot, 0, none(), 0, 1, 0));
+        let ratio = MovableRatio { percent: 301, ..BOOT };
+        assert!(ratio.allows(12 * PAGES, 0, none()));
+        assert!(!ratio.allows(16 * PAGES, 0, none()));
+        assert!(!BOOT.allows(1, 0, none()));
     }
 
     /// By 128 MiB: 96 movable, then one for everybody and three movable in turn.
     #[test]
     fn a_device_keeps_the_ratio_as_it_grows() {
         let unit = (128 << 20) / 4096;
-        let (boot, mut own) = (4 * PAGES - 98, Shares::default());
+        let mut own = Shares::default();
         let mut sorts = std::string::String::new();
         for _ in 0..108 {
-            let none = core::iter::empty();
-            if may_be_movable(boot, own.movable_pages, none, own.kernel_pages, unit, 301) {
+            let movable_pages = own.movable_pages;
+            let ratio = MovableRatio { percent: 301, movable_pages, ..BOOT };
+            if ratio.allows(unit, own.kernel_pages, core::iter::empty()) {
                 own.movable_pages += unit;
                 sorts.push('m');
             } else {
@@ -319,10 +332,9 @@ mod tests {
     #[test]
     fn another_device_takes_its_part_of_the_kernel_memory() {
         let a = Shares { kernel_pages: 0, movable_pages: 9 * PAGES };
-        let b = |wanted: u64| {
-            let movable = a.movable_pages;
-            may_be_movable(4 * PAGES, movable, core::iter::once(a), 0, wanted, 300)
-        };
+        let movable_pages = a.movable_pages;
+        let ratio = MovableRatio { percent: 300, boot_kernel_pages: 4 * PAGES, movable_pages };
+        let b = |wanted: u64| ratio.allows(wanted, 0, core::iter::once(a));
         assert!(b(3 * PAGES));
         assert!(!b(3 * PAGES + 1));
     }

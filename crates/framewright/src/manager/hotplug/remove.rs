@@ -59,11 +59,6 @@ impl<P: Platform> Hotplug<'_, P> {
     /// # Errors
     /// As there; also where some of it is offline already.
     pub fn offline(self, range: PhysRange, budget: Budget) -> Result<Removed, HotplugError> {
-        let blocks = blocks_of(range)?;
-        let first = self.known(blocks).flat_map(|piece| self.runs_of(piece));
-        if let Some((_, run)) = first.into_iter().find(|(place, _)| *place != Presence::Online) {
-            return Err(HotplugError::Absent(run.blocks.start.start()));
-        }
         self.take_out(range, budget, Presence::Offline)
     }
 
@@ -93,14 +88,14 @@ impl<P: Platform> Hotplug<'_, P> {
             return Err(error);
         }
         for piece in self.known(blocks) {
-            let before = piece.zone.reserved_pages();
+            let tables = bytes_of(self.tables_of(piece)).size();
+            let had_tables = tables != 0 && Self::has_own_tables(piece);
             let isolated = piece.zone.take_offline(self.manager.platform, piece.indices(), to);
             if isolated != 0 {
                 self.manager.isolation().forget(isolated);
             }
-            if self.own_tables(piece) != 0 && before != 0 && piece.zone.reserved_pages() == 0 {
-                let bytes = u64::from(self.own_tables(piece)) * BLOCK_BYTES;
-                self.manager.hotplug.table_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            if had_tables && !Self::has_own_tables(piece) {
+                self.manager.hotplug.table_bytes.fetch_sub(tables, Ordering::Relaxed);
             }
         }
         self.after_change();
@@ -128,9 +123,9 @@ impl<P: Platform> Hotplug<'_, P> {
             let mut of_piece = 0;
             for (place, run) in self.runs_of(piece) {
                 match place {
-                    Presence::Absent => return Err(HotplugError::Absent(run.blocks.start.start())),
                     Presence::Online => of_piece += pages_of(run.blocks).pages(),
-                    Presence::Offline => {}
+                    Presence::Offline if to == Presence::Absent => {}
+                    _ => return Err(HotplugError::Absent(run.blocks.start.start())),
                 }
             }
             pages += of_piece;

@@ -24,6 +24,10 @@ const GIB: u32 = 1 << (Order::MAX.get() - Order::BLOCK.get());
 const SMALL_TABLES_BYTES: u64 = 768 << 10;
 const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
 
+fn has_small_tables(size: TableSize) -> bool {
+    size.bytes() <= SMALL_TABLES_BYTES
+}
+
 /// A window that has all it needs and is not there yet.
 #[derive(Clone, Copy)]
 pub(super) struct Planned {
@@ -48,8 +52,23 @@ impl<P: Platform> Hotplug<'_, P> {
         end.min(border).min(next)
     }
 
-    /// A window for blocks that have no place, as much larger as makes it whole GiBs where nothing
-    /// is in the way; `number` is how many others were planned.
+    /// Where the first window for blocks without a place ends: after the edge before their first
+    /// whole GiB, or after the last whole one. Nothing where that is no less than all of it.
+    pub(super) fn whole_part(blocks: BlockRange) -> Option<BlockNumber> {
+        let whole = BlockNumber(blocks.start.0.next_multiple_of(GIB));
+        let end = if whole == blocks.start { blocks.end.0 / GIB * GIB } else { whole.0 };
+        (blocks.start.0 < end && end < blocks.end.0).then_some(BlockNumber(end))
+    }
+
+    /// Whether a window of these blocks has tables that are placed in memory that is there.
+    pub(super) fn is_small(blocks: BlockRange) -> bool {
+        let segment = Segment { start: blocks.start, blocks: blocks.blocks(), ..Segment::EMPTY };
+        has_small_tables(TableSize::of(&[segment]))
+    }
+
+    /// A window for blocks that have no place: with tables in memory that is there, and then as
+    /// much larger as makes it whole GiBs where nothing is in the way; or with tables in itself,
+    /// and then of whole GiBs as it is. `number` is how many others were planned.
     pub(super) fn plan(
         self,
         wanted: BlockRange,
@@ -69,7 +88,7 @@ impl<P: Platform> Hotplug<'_, P> {
         };
         let own = segment(wanted);
         let own_size = TableSize::of(&[own]);
-        if own_size.bytes() <= SMALL_TABLES_BYTES {
+        if has_small_tables(own_size) {
             let blocks = self.widened(wanted, kind);
             let segment = segment(blocks);
             let size = TableSize::of(&[segment]);
@@ -80,13 +99,8 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         // The tables lie in the memory itself: whole GiBs of it, so that nobody looks into them
         // when it is gone (invariant 5).
-        let is_whole = |block: BlockNumber| block.0.is_multiple_of(GIB);
-        if !is_whole(wanted.start) || !is_whole(wanted.end) {
-            let inner = BlockNumber(wanted.start.0.next_multiple_of(GIB));
-            let stop = BlockNumber(wanted.end.0 / GIB * GIB);
-            if inner >= stop {
-                return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
-            }
+        if !wanted.start.0.is_multiple_of(GIB) || !wanted.end.0.is_multiple_of(GIB) {
+            return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
         }
         let heads_bytes = Heads::bytes(&own_size).next_multiple_of(PAGE_SIZE);
         let outside = self.memory_for_tables(heads_bytes, node)?;
@@ -196,8 +210,14 @@ impl<P: Platform> Hotplug<'_, P> {
 }
 
 impl<P: Platform> Hotplug<'_, P> {
-    /// How many blocks at the start of a piece's window hold its tables.
-    pub(super) fn own_tables(self, piece: Piece) -> u32 {
+    /// Whether a window that has tables in itself has them at this moment: nothing else of it is
+    /// reserved.
+    pub(super) fn has_own_tables(piece: Piece) -> bool {
+        piece.zone.reserved_pages() != 0
+    }
+
+    /// How many blocks at the start of a piece's window are for its tables.
+    fn own_tables(self, piece: Piece) -> u32 {
         let number = usize::from(piece.segment.zone).checked_sub(self.manager.hotplug.first_window);
         let own = number.and_then(|number| self.manager.hotplug.own_tables.as_slice().get(number));
         own.copied().unwrap_or(0)
@@ -216,7 +236,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// As of [`make`](Self::make).
     pub(super) unsafe fn place_tables(self, piece: Piece) -> u64 {
         let tables = self.tables_of(piece);
-        if tables.blocks() == 0 || piece.zone.reserved_pages() != 0 {
+        if tables.blocks() == 0 || Self::has_own_tables(piece) {
             return 0;
         }
         let platform = self.manager.platform;

@@ -2,7 +2,7 @@
 
 use crate::manager::init::frame::Frame;
 use crate::manager::state::{Node, ZoneSlots};
-use crate::page::CpuCache;
+use crate::page::{CpuCache, Near};
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::{Zone, ZoneId, ZoneKind, near};
@@ -92,7 +92,10 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
             .chain(0..turn)
             .find(|&part| parts[0][part].final_managed_pages() != 0)
             .unwrap_or(turn);
-        let near = parts.map(|parts| near(parts, turn % parts.len().max(1)));
+        let near = parts.map(|parts| {
+            let home = parts.get(turn % parts.len().max(1));
+            home.map_or(Near::NONE, |home| near(parts.iter(), home))
+        });
         let sharers = sharers[home.node.index()].max(1);
         let slot = usize::from(home.zones[0].first) + turn;
         *cache = CpuCache::new(slot, near, home.pages, sharers);
