@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// What measured fields end in (docs/usage.md); `seconds` also stands alone.
 const TIMES: [&str; 6] = ["_ns", "_us", "_ms", "_seconds", "_s", "_mib"];
-const OTHERS: [&str; 6] = ["_bytes", "_pages", "_percent", "_ratio", "_gib", "_kb"];
+const OTHERS: [&str; 7] = ["_bytes", "_pages", "_percent", "_ratio", "_gib", "_kb", "_kib"];
 /// Numbers that keep the unit of the field that they go with, or are shares without one.
 const NAMED: [&str; 5] =
     ["deviation", "cpu_deviation", "against_off", "against_off_deviation", "reported_mib_per_s"];
