@@ -266,13 +266,14 @@ fn too_much(bytes: u64) -> Option<String> {
 struct Storage {
     ranges: Vec<MapRange>,
     claims: Vec<MemoryAffinity>,
+    distances: Vec<u8>,
 }
 
 impl Storage {
     fn of(machine: &Machine) -> Self {
         let mut ranges = machine.map_storage();
         ranges.resize(ranges.len() + ROOM_FOR_PARAMETERS, MapRange::EMPTY);
-        Self { ranges, claims: machine.topology_storage() }
+        Self { ranges, claims: machine.topology_storage(), distances: machine.distance_storage() }
     }
 }
 
@@ -293,7 +294,7 @@ impl<'a> Intake<'a> {
     ) -> Result<Self, Error> {
         let refused = |error: &dyn std::fmt::Display| Error::Usage(error.to_string());
         let mut map = MapBuilder::new(&mut storage.ranges);
-        let mut topology = Topology::new(&mut storage.claims);
+        let mut topology = Topology::new(&mut storage.claims).with_distances(&mut storage.distances);
         machine.load(&mut map, &mut topology).map_err(|error| refused(&error))?;
         log.line(format_args!("Framewright {}: {}", env!("CARGO_PKG_VERSION"), machine.name));
         machine.notes.iter().for_each(|note| log.line(format_args!("Machine: {note}")));

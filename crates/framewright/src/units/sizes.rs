@@ -21,4 +21,4 @@ pub const PHYSICAL_ADDRESS_BITS: u32 = 52;
 /// One past the last physical address that can exist.
 pub const PHYSICAL_ADDRESS_END: u64 = 1 << PHYSICAL_ADDRESS_BITS;
 /// How many nodes the manager knows at most.
-pub const MAX_NODES: usize = 64;
+pub const MAX_NODES: usize = 1024;
