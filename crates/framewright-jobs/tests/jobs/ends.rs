@@ -254,13 +254,13 @@ fn what_makes_no_sense_is_refused_and_named() {
         (Job::new(0..0).align(0), InvalidJob::AlignZero, "align"),
         (Job::new(0..5).max_threads(0), InvalidJob::MaxThreadsZero, "max_threads"),
         (
-            Job::new(0..5).placement(Placement::Node(64)),
-            InvalidJob::PlacementNode { node: 64 },
+            Job::new(0..5).placement(Placement::Node(1024)),
+            InvalidJob::PlacementNode { node: 1024 },
             "placement",
         ),
         (Job::of_parts(&reversed), InvalidJob::PartReversed { index: 1 }, "parts"),
         (Job::of_parts(&crossing), InvalidJob::PartOutOfOrder { index: 1 }, "parts"),
-        (Job::of_parts(&nowhere), InvalidJob::PartNode { index: 1, node: 64 }, "parts"),
+        (Job::of_parts(&nowhere), InvalidJob::PartNode { index: 1, node: 1024 }, "parts"),
         (Job::of_parts(&many), InvalidJob::TooManyParts { count: MAX_PARTS + 1 }, "parts"),
     ];
     for (job, why, field) in cases {

@@ -36,7 +36,7 @@ use crate::parameters::{AcceptPolicy, Policy};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Readers, SpinLock};
-use crate::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use crate::vmemmap::{ArrayMemory, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
@@ -181,8 +181,10 @@ impl<P: Platform> Manager<P> {
         if manager.prove_first_allocation() {
             manager.times.first_alloc_ns = since();
         }
-        for (node, kept) in (0..).filter_map(NodeId::new).zip(per_node) {
-            kept.movable_start.store(movable.on_node(node).map_or(0, |pfn| pfn.0), Ordering::Relaxed);
+        for (node, kept) in manager.nodes.iter().zip(per_node) {
+            // Relaxed: nobody else has the manager yet.
+            let start = movable.on_node(node.id).map_or(0, |pfn| pfn.0);
+            kept.movable_start.store(start, Ordering::Relaxed);
         }
         if !movable.is_empty() {
             manager.grade_at_boot(&movable);
