@@ -335,7 +335,7 @@ mod tests {
             on_nodes("hugepages=0:4,1:2", two),
             (6, [(0, Some(4)), (1, Some(2))].to_vec(), 0)
         );
-        assert_eq!(on_nodes("hugepages=63:1", two), (1, [(63, Some(1))].to_vec(), 0));
+        assert_eq!(on_nodes("hugepages=1023:1", two), (1, [(1023, Some(1))].to_vec(), 0));
         assert_eq!(on_nodes("hugepages=1:0,3:5", two), (5, [(3, Some(5))].to_vec(), 0));
         assert_eq!(on_nodes("hugepages=0:1,0:2", two), (3, [(0, Some(3))].to_vec(), 0));
         assert_eq!(
@@ -347,7 +347,7 @@ mod tests {
             (7, [(2, Some(7))].to_vec(), 0)
         );
         for bad in [
-            "64:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:1:2",
+            "1024:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:1:2",
         ] {
             let line = std::format!("hugepages={bad}");
             assert_eq!(on_nodes(&line, two), (0, Vec::new(), 1), "{bad}");
@@ -409,7 +409,7 @@ mod tests {
         for (bad, reason) in [
             ("", "takes a size such as 4G"),
             ("0:1G,", "takes a size such as 4G"),
-            ("64:1G", "takes a size such as 4G"),
+            ("1024:1G", "takes a size such as 4G"),
             ("1G,0:1G", "takes a size such as 4G"),
             ("1023M", "is less than one of the pages"),
             ("0:1G,1:512M", "is less than one of the pages"),

@@ -357,13 +357,13 @@ mod tests {
     #[test]
     fn areas_on_nodes() {
         let (parameters, problems) =
-            parse("cma_pernuma=16M numa_cma=0:64M,3:1G,63:4k numa_cma=0:64M,3:1G,63:8k");
+            parse("cma_pernuma=16M numa_cma=0:64M,3:1G,1023:4k numa_cma=0:64M,3:1G,1023:8k");
         assert_eq!(problems.len(), 0, "{problems:?}");
         let AreaParameters { cma_pernuma_bytes, numa_cma, .. } = parameters.areas;
         assert_eq!(cma_pernuma_bytes, 16 << 20);
         assert_eq!(numa_cma.total_bytes, (64 << 20) + (1 << 30) + (8 << 10));
         let nodes: Vec<_> = numa_cma.nodes().nodes().map(NodeId::index).collect();
-        assert_eq!(nodes, [0, 3, 63]);
+        assert_eq!(nodes, [0, 3, 1023]);
         assert_eq!(numa_cma.on_node(node(3)), Some(1 << 30));
         assert_eq!(numa_cma.on_node(node(1)), Some(0));
         // Of a node that is named twice the last counts.
@@ -371,7 +371,7 @@ mod tests {
         for text in [
             "",
             "64M",
-            "64:1M",
+            "1024:1M",
             "0:",
             ":1M",
             "0:1M,",

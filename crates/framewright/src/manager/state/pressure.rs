@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_so_until_something_is_freed_or_somebody_can_be_asked() {
-        let pressure = PressureState::new(false);
+        let pressure = PressureState::new(false, &[]);
         let order = |order| Order::new(order).expect("an order");
         let is_lost = |pressure: &PressureState, of, kind| pressure.is_lost(order(of), kind);
         let movable = MigrateType::Movable;
