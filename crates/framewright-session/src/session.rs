@@ -80,7 +80,14 @@ impl<'a> Session<'a> {
                     .map_err(|error| Error::Failed(error.to_string()))?;
             }
         }
-        Ok(Self { machine, command_line, platform: platform.leak(), no_array, placed, template: None })
+        Ok(Self {
+            machine,
+            command_line,
+            platform: platform.leak(),
+            no_array,
+            placed,
+            template: None,
+        })
     }
 
     /// This machine with other boot parameters from now on.
@@ -301,7 +308,8 @@ impl<'a> Intake<'a> {
     ) -> Result<Self, Error> {
         let refused = |error: &dyn std::fmt::Display| Error::Usage(error.to_string());
         let mut map = MapBuilder::new(&mut storage.ranges);
-        let mut topology = Topology::new(&mut storage.claims).with_distances(&mut storage.distances);
+        let mut topology =
+            Topology::new(&mut storage.claims).with_distances(&mut storage.distances);
         machine.load(&mut map, &mut topology).map_err(|error| refused(&error))?;
         log.line(format_args!("Framewright {}: {}", env!("CARGO_PKG_VERSION"), machine.name));
         machine.notes.iter().for_each(|note| log.line(format_args!("Machine: {note}")));

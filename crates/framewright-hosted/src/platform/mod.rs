@@ -191,7 +191,8 @@ impl HostedPlatform {
         let parts = framewright::firmware::node_ranges(map, topology);
         let parts = parts.map(|run| (run.range, run.node));
         host_nodes::deal_out(parts, &host, &mut |range, node| {
-            let offset = self.runs.offset(range.start.address()).ok_or(std::io::ErrorKind::InvalidInput)?;
+            let offset =
+                self.runs.offset(range.start.address()).ok_or(std::io::ErrorKind::InvalidInput)?;
             host_nodes::prefer(&self.mapping, offset, range.pages() * PAGE_SIZE, node)
         })
     }

@@ -62,7 +62,8 @@ fn every_node_serves_and_the_nearest_helps_out() {
         assert_eq!(manager.nodes().len(), MAX_NODES);
         let mut held = Vec::new();
         for index in 0..MAX_NODES {
-            let request = Request { node: NodeChoice::Exact(node(index)), ..Request::new(Order::PAGE) };
+            let request =
+                Request { node: NodeChoice::Exact(node(index)), ..Request::new(Order::PAGE) };
             let page = manager.allocate(&request).expect("every node has some");
             assert_eq!(manager.numa().zone_of(page.start).map(|zone| zone.node), Some(node(index)));
             held.push(page);

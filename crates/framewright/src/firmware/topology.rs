@@ -194,8 +194,7 @@ impl<'a> Topology<'a> {
         let id = NodeId::new(node).ok_or(TopologyError::NodeBeyondLimit { node: node as u64 })?;
         while self.node_count <= node {
             // A machine speaks either of domains or of nodes; with nodes the domain is the node.
-            self.domains[self.node_count] =
-                u32::try_from(self.node_count).unwrap_or(u32::MAX);
+            self.domains[self.node_count] = u32::try_from(self.node_count).unwrap_or(u32::MAX);
             self.node_count += 1;
         }
         Ok(id)

@@ -1,10 +1,10 @@
 //! Requests across zones and nodes.
 
-use crate::manager::request::Allowed;
 use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::frames;
 use crate::manager::accept::Growing;
+use crate::manager::request::Allowed;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;

@@ -16,14 +16,14 @@
 //! Orders of memory: Relaxed: a bit stands alone; who misses one that was just set finds it when it
 //! asks next.
 
-use crate::units::NodeMask;
-use crate::zone::Zone;
 use crate::manager::facets::Pressure;
 use crate::manager::request::{Mark, Search};
 use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::NodeId;
+use crate::units::NodeMask;
+use crate::zone::Zone;
 
 /// What a node lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -53,8 +53,7 @@ impl<P: Platform> Manager<P> {
     /// Whether a request just like this one has failed above the ordinary marks and nothing was
     /// freed since.
     pub(super) fn is_known_to_fail(&self, search: &Search, order: Order) -> bool {
-        self.pressure
-            .has_failed(self.platform, &Key::of(order, search, Reserves::None))
+        self.pressure.has_failed(self.platform, &Key::of(order, search, Reserves::None))
     }
 
     /// Everything that is done once memory is short. `attempt` looks for memory above the given

@@ -5,8 +5,8 @@
 //! are read in order, and what contradicts an earlier one is ignored and said.
 
 use super::movable::AreaSizes;
-use super::per_node::PerNode;
 use super::parse::{parse_bool, parse_size};
+use super::per_node::PerNode;
 use crate::units::{NodeId, NodeMask, PoolSize};
 
 /// How many pages of one size a command line asks for.
@@ -347,7 +347,8 @@ mod tests {
             (7, [(2, Some(7))].to_vec(), 0)
         );
         for bad in [
-            "1024:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:1:2",
+            "1024:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1",
+            "0:1:2",
         ] {
             let line = std::format!("hugepages={bad}");
             assert_eq!(on_nodes(&line, two), (0, Vec::new(), 1), "{bad}");

@@ -4,8 +4,8 @@
 //!
 //! Each word is taken as a whole or not at all, and of a word that is given twice the last counts.
 
-use super::per_node::PerNode;
 use super::parse::{parse_number, parse_size};
+use super::per_node::PerNode;
 use crate::firmware::{CoreSize, KernelCore, MovableSetting};
 use crate::units::{NodeId, NodeMask, PHYSICAL_ADDRESS_END, PhysRange};
 

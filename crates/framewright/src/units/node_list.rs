@@ -130,7 +130,9 @@ mod tests {
         }
         assert_eq!("99999999999999999999".parse(), bad(NodeListError::NotNumber));
         assert_eq!("2-1".parse(), bad(NodeListError::Backwards { first: 2, last: 1 }));
-        for (text, node) in [("1024", 1024), ("0-1024", 1024), ("3,0-18446744073709551615", usize::MAX)] {
+        for (text, node) in
+            [("1024", 1024), ("0-1024", 1024), ("3,0-18446744073709551615", usize::MAX)]
+        {
             assert_eq!(text.parse(), bad(NodeListError::BeyondLimit { node }), "{text:?}");
         }
     }

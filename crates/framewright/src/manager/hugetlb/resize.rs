@@ -14,7 +14,7 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId, NodeMask, PAGES_PER_BLOCK, PoolSize};
 use core::fmt;
 use core::ops::Range;
-use framewright_jobs::{MAX_PARTS, Helpers, Job, Part};
+use framewright_jobs::{Helpers, Job, MAX_PARTS, Part};
 
 /// Pages that are published together at most.
 const PAGES_AT_ONCE: u64 = 16384;
@@ -383,7 +383,14 @@ impl<P: Platform> Pool<'_, P> {
         // More nodes than a job has parts take turns.
         let mut rest = nodes().peekable();
         while rest.peek().is_some() {
-            self.work_on(shares, &mut rest.by_ref().take(MAX_PARTS), helpers, threads, direction, part);
+            self.work_on(
+                shares,
+                &mut rest.by_ref().take(MAX_PARTS),
+                helpers,
+                threads,
+                direction,
+                part,
+            );
         }
     }
 

@@ -1,6 +1,5 @@
 //! Bring-up, step by step.
 
-use crate::sync::table_atomic::Ordering;
 use crate::carve::Carver;
 use crate::debug::Aids;
 use crate::firmware::{MovableSetting, MovableStarts, movable_starts};
@@ -34,6 +33,7 @@ use crate::memblock::Memblock;
 use crate::page::Descriptors;
 use crate::parameters::{AcceptPolicy, Policy};
 use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Readers, SpinLock};
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};

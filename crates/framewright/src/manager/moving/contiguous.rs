@@ -198,10 +198,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     }
 
     /// The parts of each zone that will do, in the order in which they are asked.
-    fn zones_for<'a>(
-        self,
-        search: &Search<'a>,
-    ) -> impl Iterator<Item = &'static [Zone]> + 'a
+    fn zones_for<'a>(self, search: &Search<'a>) -> impl Iterator<Item = &'static [Zone]> + 'a
     where
         'm: 'a,
     {

@@ -1,11 +1,11 @@
 //! Changing the grade of blocks, at boot and while the machine runs.
 
-use crate::sync::table_atomic::Ordering;
-use crate::units::NodeId;
 use crate::firmware::MovableStarts;
 use crate::manager::facets::Moving;
 use crate::manager::state::Manager;
 use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::NodeId;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{Grade, IsolateError};
@@ -58,7 +58,8 @@ impl<P: Platform> Moving<'_, P> {
     #[must_use]
     pub fn start_on_node(self, node: NodeId) -> Option<Pfn> {
         // Relaxed: bring-up alone changes it.
-        let start = self.manager.numa.nodes().get(node.index())?.movable_start.load(Ordering::Relaxed);
+        let start =
+            self.manager.numa.nodes().get(node.index())?.movable_start.load(Ordering::Relaxed);
         Some(Pfn(start)).filter(|&start| start != Pfn(0))
     }
 

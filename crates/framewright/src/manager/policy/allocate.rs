@@ -1,9 +1,9 @@
 //! A request under a policy, and where its memory came from.
 
-use crate::manager::request::Allowed;
 use super::{InterleaveCursor, NumaPolicy, PolicyError, PolicyMode};
 use crate::debug::Place;
 use crate::manager::facets::Numa;
+use crate::manager::request::Allowed;
 use crate::manager::request::{AllocateError, Request, Search};
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;

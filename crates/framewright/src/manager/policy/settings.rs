@@ -4,11 +4,11 @@
 //! Weights are the machine's own at first: from bandwidths where these were told, else 1. Whoever
 //! sets one takes all of them over; nothing changes the others then.
 
-use crate::sync::table_atomic::Ordering;
 use super::PolicyError;
 use super::weights::{Weights, checked};
 use crate::manager::facets::Numa;
 use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, NodeMask};
 use crate::zone::{ZoneId, ZoneKind};
 

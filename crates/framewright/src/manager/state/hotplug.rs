@@ -2,12 +2,12 @@
 //!
 //! Orders of memory: who begins a change acquires what the one before released.
 
+use super::numa::PerNode;
 use crate::manager::init::obtained::MOST_RANGES;
 use crate::parameters::{HotplugParameters, OnlinePolicy, OnlineType};
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Growing, Readers, SpinLock};
 use crate::units::{NodeId, PhysRange};
-use super::numa::PerNode;
 use crate::zone::Segment;
 use core::fmt;
 

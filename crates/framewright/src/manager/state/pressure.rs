@@ -98,7 +98,8 @@ impl Key {
 
     /// Its word, if it is a usual request.
     fn usual(&self, epoch: u64) -> Option<u64> {
-        let near = Self::of(self.order, &Search::near(self.first, self.migrate_type), Reserves::None);
+        let near =
+            Self::of(self.order, &Search::near(self.first, self.migrate_type), Reserves::None);
         if *self == near { usual(epoch, self.order, self.migrate_type) } else { None }
     }
 }
