@@ -46,7 +46,7 @@ impl fmt::Display for NodeId {
 /// Words of a set.
 const WORDS: usize = MAX_NODES / 64;
 
-/// A set of nodes: 128 bytes, so that what is on the way of every request holds none.
+/// A set of nodes: up to 128 bytes, so that what is on the way of every request holds none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NodeMask([u64; WORDS]);
 

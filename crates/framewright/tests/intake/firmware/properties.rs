@@ -4,7 +4,7 @@ use framewright::firmware::{
     MapBuilder, MapError, MapRange, MemoryAffinity, MemoryKind, NodeRange, Topology, TopologyError,
     node_ranges,
 };
-use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+use framewright::units::{MAX_NODES, NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 use framewright_testkit::PageModel;
 use proptest::collection::vec;
 use proptest::prelude::*;
