@@ -1,9 +1,11 @@
 //! The nodes of this host, over which the memory of a machine's nodes is dealt out: node `i` of the
 //! machine prefers host node `i % n`.
 
+use super::HostedPlatform;
 use super::mapping::Mapping;
 use crate::source::size::parse_cpu_list;
-use framewright::units::NodeId;
+use framewright::firmware::{MemoryMap, Topology};
+use framewright::units::{NodeId, PAGE_SIZE};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -72,6 +74,23 @@ pub(super) fn prefer(mapping: &Mapping, offset: u64, bytes: u64, node: u32) -> i
     let word = mask.get_mut(node as usize / 64);
     *word.ok_or(io::ErrorKind::InvalidInput)? |= 1 << (node % 64);
     mapping.prefer(offset, bytes, &mask)
+}
+
+impl HostedPlatform {
+    /// Lets the memory of each node of the machine prefer a node of this host, where that has
+    /// several. `map` and `topology` are those that the machine was made of. To be called before
+    /// anybody touches memory: what is there stays where it is.
+    #[must_use]
+    pub fn place_nodes(&self, map: MemoryMap<'_>, topology: &Topology<'_>) -> HostNodes {
+        let host = online(Path::new("/"));
+        let parts = framewright::firmware::node_ranges(map, topology);
+        let parts = parts.map(|run| (run.range, run.node));
+        deal_out(parts, &host, &mut |range, node| {
+            let offset =
+                self.runs.offset(range.start.address()).ok_or(io::ErrorKind::InvalidInput)?;
+            prefer(&self.mapping, offset, range.pages() * PAGE_SIZE, node)
+        })
+    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use barrier::Barrier;
 use cpus::Cpus;
 use entropy::entropy;
 use framewright::AcceptMemory;
-use framewright::firmware::{MemoryMap, Topology};
+use framewright::firmware::MemoryMap;
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::{BLOCK_SIZE, NodeId, PAGE_SIZE, PhysRange};
 use framewright::vmemmap_space::{BlockRange, VmemmapSpace};
@@ -180,21 +180,6 @@ impl HostedPlatform {
     pub fn with_cpu_nodes(mut self, nodes: &[NodeId]) -> Self {
         self.cpu_nodes = nodes.iter().copied().take(self.cpus.count() as usize).collect();
         self
-    }
-
-    /// Lets the memory of each node of the machine prefer a node of this host, where that has
-    /// several. `map` and `topology` are those that the machine was made of. To be called before
-    /// anybody touches memory: what is there stays where it is.
-    #[must_use]
-    pub fn place_nodes(&self, map: MemoryMap<'_>, topology: &Topology<'_>) -> HostNodes {
-        let host = host_nodes::online(std::path::Path::new("/"));
-        let parts = framewright::firmware::node_ranges(map, topology);
-        let parts = parts.map(|run| (run.range, run.node));
-        host_nodes::deal_out(parts, &host, &mut |range, node| {
-            let offset =
-                self.runs.offset(range.start.address()).ok_or(std::io::ErrorKind::InvalidInput)?;
-            host_nodes::prefer(&self.mapping, offset, range.pages() * PAGE_SIZE, node)
-        })
     }
 
     /// Gives the machine a vmemmap ([`Platform::vmemmap_space`]): addresses of this process for 64

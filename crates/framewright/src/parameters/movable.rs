@@ -38,7 +38,6 @@ impl AreaSizes {
     /// (Linux: `mm/hugetlb_cma.c`, `hugetlb_cma_reserve`). In the plain form each node ascending
     /// gets an equal share, rounded up, until there is enough: 3 GiB on four nodes are one each on
     /// the first three. What is for other nodes is for nobody.
-    #[must_use]
     pub fn shares(
         &self,
         nodes: NodeMask,
