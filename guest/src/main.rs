@@ -81,6 +81,8 @@ static RAW_MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP
 static MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
 static AFFINITIES: Once<[MemoryAffinity; AFFINITY_CAPACITY]> =
     Once::new([MemoryAffinity::EMPTY; AFFINITY_CAPACITY]);
+/// Of 128 nodes, which is what QEMU can have.
+static DISTANCES: Once<[u8; 128 * 128]> = Once::new([0; 128 * 128]);
 static RESERVED: Once<Reserved> = Once::new(Reserved::new());
 static EARLY: Once<MemblockStorage> = Once::new(MemblockStorage::new());
 
@@ -175,7 +177,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
 
     let started_ns = PLATFORM.now_ns();
     let map = memory_map(&start_info, &parameters, MAP.take()).map_err(BootError::Map)?;
-    let mut topology = Topology::new(AFFINITIES.take());
+    let mut topology = Topology::new(AFFINITIES.take()).with_distances(DISTANCES.take());
     let nodes = read_nodes(tables.as_ref(), &parameters, &mut topology);
     let left_out = smp::list(tables.as_ref(), &topology, options.ghost_cpu);
     let reserved = RESERVED.take().collect(&start_info, tables.as_ref(), map);

@@ -27,6 +27,6 @@ pub mod reporting;
 pub mod source;
 
 pub use jobs::HostedHelpers;
-pub use platform::{CpuToken, HostedError, HostedPlatform, Layout};
+pub use platform::{CpuToken, HostNodes, HostedError, HostedPlatform, Layout};
 pub use reporting::{Advice, MadviseDevice};
 pub use source::{Affinity, CpuAffinity, Machine, SizeError, SourceError, parse_size};

@@ -4,49 +4,62 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::const_fn;
 use core::ops::Range;
 
-/// Nodes are numbered 0..64.
-pub const MAX_NODES: u32 = 64;
+/// Nodes are numbered from 0 to below this: 1024, and 64 without the feature `many-nodes`.
+pub const MAX_NODES: u32 = if cfg!(feature = "many-nodes") { 1024 } else { 64 };
+
+/// Words of a set of nodes.
+const WORDS: usize = MAX_NODES as usize / 64;
 
 /// The most parts that a job may have.
 pub const MAX_PARTS: usize = 64;
 
 /// A set of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct NodeSet(u64);
+pub struct NodeSet([u64; WORDS]);
 
 impl NodeSet {
     /// No node.
-    pub const EMPTY: Self = Self(0);
+    pub const EMPTY: Self = Self([0; WORDS]);
 
     /// This set with `node` added. A node that is not below [`MAX_NODES`] is left out.
     #[must_use]
-    pub const fn with(self, node: u32) -> Self {
-        if node < MAX_NODES { Self(self.0 | 1 << node) } else { self }
+    pub const fn with(mut self, node: u32) -> Self {
+        if node < MAX_NODES {
+            self.0[node as usize / 64] |= 1 << (node % 64);
+        }
+        self
     }
 
     /// Whether `node` is in it.
     #[must_use]
-    pub const fn contains(self, node: u32) -> bool {
-        node < MAX_NODES && self.0 >> node & 1 != 0
+    pub const fn contains(&self, node: u32) -> bool {
+        node < MAX_NODES && self.0[node as usize / 64] >> (node % 64) & 1 != 0
     }
 
     /// Whether no node is in it.
     #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; WORDS]
     }
 
     /// The nodes that are in both sets.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
+    pub fn and(self, other: Self) -> Self {
+        Self(core::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
     /// The first node after `node` in cyclic order, which is `node` itself when it is the only one.
-    fn after(self, node: u32) -> Option<u32> {
-        let above = if node + 1 < MAX_NODES { self.0 >> (node + 1) << (node + 1) } else { 0 };
-        let from = if above == 0 { self.0 } else { above };
-        (from != 0).then(|| from.trailing_zeros())
+    fn after(&self, node: u32) -> Option<u32> {
+        self.first_from(node + 1).or_else(|| self.first_from(0))
+    }
+
+    fn first_from(&self, from: u32) -> Option<u32> {
+        let first = from as usize / 64;
+        (0_u32..).step_by(64).zip(self.0).skip(first).find_map(|(base, bits)| {
+            let kept = if base < from { u64::MAX << (from % 64) } else { u64::MAX };
+            let bits = bits & kept;
+            (bits != 0).then(|| base + bits.trailing_zeros())
+        })
     }
 }
 
@@ -98,10 +111,11 @@ mod tests {
     #[test]
     fn the_cursor_goes_round_over_the_nodes_that_are_there() {
         let cursor = NodeCursor::new();
-        let nodes = NodeSet::from_iter([1, 4, 63, 64, 1000]);
-        assert!(!nodes.contains(64) && !nodes.contains(1000));
-        let given: Vec<_> = (0..5).filter_map(|_| cursor.next(nodes)).collect();
-        assert_eq!(given, [1, 4, 63, 1, 4]);
+        let last = MAX_NODES - 1;
+        let nodes = NodeSet::from_iter([1, 30, last, MAX_NODES]);
+        assert!(nodes.contains(last) && !nodes.contains(29) && !nodes.contains(MAX_NODES));
+        let given: Vec<_> = (0..4).filter_map(|_| cursor.next(nodes)).collect();
+        assert_eq!(given, [1, 30, last, 1]);
         assert_eq!(cursor.next(NodeSet::EMPTY), None);
         // In another set it goes on from where it was.
         assert_eq!(cursor.next(NodeSet::from_iter([0, 5])), Some(5));

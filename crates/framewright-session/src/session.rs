@@ -11,7 +11,7 @@ use framewright::platform::Platform;
 use framewright::stores::Line;
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
-use framewright_hosted::{HostedHelpers, HostedPlatform, Machine};
+use framewright_hosted::{HostNodes, HostedHelpers, HostedPlatform, Machine};
 use framewright_jobs::{Helpers, NoHelpers};
 use serde_json::Value;
 use std::ptr::NonNull;
@@ -37,6 +37,8 @@ pub struct Session<'a> {
     machine: &'a Machine,
     command_line: &'a str,
     platform: &'static HostedPlatform,
+    /// Where the memory of its nodes lies on the host; nothing where it has one.
+    placed: Option<HostNodes>,
     /// Why the machine has no vmemmap, though it should.
     no_array: Option<String>,
     /// What descriptors in the array begin as, where not as zero.
@@ -59,6 +61,8 @@ impl<'a> Session<'a> {
         let platform = open(intake.map, machine.cpu_count()).map_err(|error| {
             Error::Failed(format!("this process cannot stand in for the machine: {error}"))
         })?;
+        let several = intake.topology.node_count() > 1;
+        let placed = several.then(|| platform.place_nodes(intake.map, &intake.topology));
         let mut platform = platform;
         if intake.map.ranges().iter().any(|entry| entry.kind == MemoryKind::Unaccepted) {
             platform = platform
@@ -76,7 +80,14 @@ impl<'a> Session<'a> {
                     .map_err(|error| Error::Failed(error.to_string()))?;
             }
         }
-        Ok(Self { machine, command_line, platform: platform.leak(), no_array, template: None })
+        Ok(Self {
+            machine,
+            command_line,
+            platform: platform.leak(),
+            no_array,
+            placed,
+            template: None,
+        })
     }
 
     /// This machine with other boot parameters from now on.
@@ -184,6 +195,9 @@ impl<'a> Session<'a> {
         }
         let cpu_seconds = cpu_seconds() - before_cpu_seconds;
         let pools = manager.hugetlb().fill(parameters, HostedHelpers::shared());
+        if let Some(placed) = &self.placed {
+            log.line(format_args!("Host memory: {placed}"));
+        }
         if let Some(reason) = &self.no_array {
             log.line(format_args!("{reason}"));
         }
@@ -266,13 +280,14 @@ fn too_much(bytes: u64) -> Option<String> {
 struct Storage {
     ranges: Vec<MapRange>,
     claims: Vec<MemoryAffinity>,
+    distances: Vec<u8>,
 }
 
 impl Storage {
     fn of(machine: &Machine) -> Self {
         let mut ranges = machine.map_storage();
         ranges.resize(ranges.len() + ROOM_FOR_PARAMETERS, MapRange::EMPTY);
-        Self { ranges, claims: machine.topology_storage() }
+        Self { ranges, claims: machine.topology_storage(), distances: machine.distance_storage() }
     }
 }
 
@@ -293,7 +308,8 @@ impl<'a> Intake<'a> {
     ) -> Result<Self, Error> {
         let refused = |error: &dyn std::fmt::Display| Error::Usage(error.to_string());
         let mut map = MapBuilder::new(&mut storage.ranges);
-        let mut topology = Topology::new(&mut storage.claims);
+        let mut topology =
+            Topology::new(&mut storage.claims).with_distances(&mut storage.distances);
         machine.load(&mut map, &mut topology).map_err(|error| refused(&error))?;
         log.line(format_args!("Framewright {}: {}", env!("CARGO_PKG_VERSION"), machine.name));
         machine.notes.iter().for_each(|note| log.line(format_args!("Machine: {note}")));

@@ -15,7 +15,7 @@ use crate::platform::{EarlyMemory, PLATFORM};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
-use framewright::units::PAGE_SIZE;
+use framewright::units::{NodeMask, PAGE_SIZE};
 use framewright_arch::paging::MapFault;
 use framewright_arch::paging::{FlushRequest, LocalTlb};
 use framewright_arch::x86_64::features::Features;
@@ -223,15 +223,15 @@ impl Started {
         let nodes = online()
             .iter()
             .filter_map(cpu)
-            .fold(0u64, |nodes, cpu| nodes | 1 << cpu.node().index())
-            .count_ones();
+            .fold(NodeMask::EMPTY, |nodes, cpu| nodes.with(cpu.node()))
+            .len();
         let (cpus, khz) = (online().count(), interrupts::timer_khz());
-        let plural = |count: u32| if count == 1 { "" } else { "s" };
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
         log!("APIC: {}, timer {}.{:03} MHz", apic.mode(), khz / 1000, khz % 1000);
         log!(
             "smp: Brought up {nodes} node{}, {cpus} CPU{} in {}.{:03} ms",
             plural(nodes),
-            plural(cpus),
+            plural(cpus as usize),
             us / 1000,
             us % 1000,
         );

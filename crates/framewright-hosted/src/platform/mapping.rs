@@ -74,6 +74,29 @@ impl Mapping {
         check(unsafe { libc::mprotect(start.as_ptr().cast(), length, libc::PROT_NONE) })
     }
 
+    /// Lets `bytes` bytes from `offset` come from the nodes of the host in `mask` while those have
+    /// memory (mbind(2), `MPOL_PREFERRED`).
+    pub fn prefer(&self, offset: u64, bytes: u64, mask: &[u64]) -> io::Result<()> {
+        const MPOL_PREFERRED: libc::c_long = 1;
+        let (start, length) = self.part(offset, bytes)?;
+        // The system takes one off.
+        let bits = mask.len() * 64 + 1;
+        // SAFETY: `part` checked that the range lies in this mapping, and the mask is live and has
+        // as many bits as are read; where pages come from changes no content.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                start.as_ptr(),
+                length,
+                MPOL_PREFERRED,
+                mask.as_ptr(),
+                bits,
+                0,
+            )
+        };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Drops the pages behind `bytes` bytes from `offset`; they read as zero when next touched.
     ///
     /// # Safety

@@ -9,6 +9,7 @@ mod barrier;
 mod cpus;
 mod entropy;
 mod error;
+mod host_nodes;
 mod layout;
 mod mapping;
 mod own_process;
@@ -17,6 +18,7 @@ mod stores;
 mod vmemmap;
 
 pub use error::HostedError;
+pub use host_nodes::HostNodes;
 pub use layout::Layout;
 
 use accept::Acceptance;

@@ -21,6 +21,14 @@ impl Machine {
         vec![MemoryAffinity::EMPTY; 4 * self.affinities.len() + 16]
     }
 
+    /// Storage for [`Topology::with_distances`] to take this machine's.
+    #[must_use]
+    pub fn distance_storage(&self) -> Vec<u8> {
+        let nodes = self.distances.iter().map(|&(from, to, _)| from.max(to) as usize + 1).max();
+        let nodes = nodes.unwrap_or(0).min(framewright::units::MAX_NODES);
+        vec![0; nodes * nodes]
+    }
+
     /// Hands everything to the library: the ranges to `map`, nodes, CPUs and distances to
     /// `topology`. Node numbers are kept, so gaps become nodes with neither memory nor CPUs. A
     /// machine that names no CPU gets one on its lowest node.

@@ -167,8 +167,8 @@ fn impossible_machines_are_refused() {
     let error = load(&format!("{memory}node 0 memory 0 +2G\nnode 1 memory 1G +2G\n"));
     assert!(matches!(error, SourceError::Topology { .. }));
     assert!(error.to_string().starts_with("odd: nodes 0 and 1 both claim"), "{error}");
-    let error = load(&format!("{memory}node 64 cpus 0\n"));
-    assert!(error.to_string().contains("node 64 is beyond the limit of 64"), "{error}");
+    let error = load(&format!("{memory}node 1024 cpus 0\n"));
+    assert!(error.to_string().contains("node 1024 is beyond the limit of 1024"), "{error}");
     let error = load(&format!("{memory}distance 0 1 5\n"));
     assert!(error.to_string().contains("distance 5"), "{error}");
     let error = load("memory 0x10000000000000 +1G usable\n");
@@ -185,9 +185,15 @@ fn a_made_up_machine_is_a_q35() {
         (&real.ranges, &real.affinities, &real.cpus)
     );
     assert_eq!(pages(&made), expected(Q35));
-    for (bytes, nodes) in
-        [(8 << 20, 1), (64 << 20, 2), (1 << 30, 3), (2 << 30, 1), (3 << 30, 64), (24 << 40, 8)]
-    {
+    for (bytes, nodes) in [
+        (8 << 20, 1),
+        (64 << 20, 2),
+        (1 << 30, 3),
+        (2 << 30, 1),
+        (3 << 30, 64),
+        (24 << 40, 8),
+        (64 << 30, 1024),
+    ] {
         let machine = Machine::synthetic(bytes, nodes, 5).unwrap();
         let total: u64 = pages(&machine).iter().map(|zone| zone.2).sum();
         // 96 frames of ROM, frame 0, the frame that is cut at 639 KiB, 33 frames of tables.
@@ -198,7 +204,7 @@ fn a_made_up_machine_is_a_q35() {
     assert!(matches!(Machine::synthetic(1 << 20, 1, 1), Err(SourceError::MemorySize { .. })));
     assert!(matches!(Machine::synthetic(u64::MAX, 1, 1), Err(SourceError::MemorySize { .. })));
     assert!(matches!(Machine::synthetic(1 << 30, 0, 1), Err(SourceError::NodeCount { .. })));
-    assert!(matches!(Machine::synthetic(1 << 30, 65, 1), Err(SourceError::NodeCount { .. })));
+    assert!(matches!(Machine::synthetic(1 << 30, 1025, 1), Err(SourceError::NodeCount { .. })));
     assert!(matches!(Machine::synthetic(1 << 30, 1, 0), Err(SourceError::CpuCount { .. })));
     let error = Machine::synthetic(16 << 20, 4, 1).unwrap_err().to_string();
     assert!(error.starts_with("more nodes than memory: 4 nodes"), "{error}");
@@ -208,7 +214,7 @@ fn a_made_up_machine_is_a_q35() {
 fn nodes_are_emulated_evenly() {
     let mut machine = Machine::from_file(&machine_path(SUN)).unwrap();
     let total = 33_554_232_u64;
-    for nodes in [1_u32, 3, 8, 64] {
+    for nodes in [1_u32, 3, 8, 64, 1024] {
         machine.emulate_nodes(nodes).unwrap();
         let found = pages(&machine);
         assert_eq!(found.iter().map(|zone| zone.2).sum::<u64>(), total);
@@ -227,7 +233,7 @@ fn nodes_are_emulated_evenly() {
     assert!(matches!(machine.set_cpus(0), Err(SourceError::CpuCount { cpus: 0 })));
     let before = machine.clone();
     assert!(matches!(machine.emulate_nodes(0), Err(SourceError::NodeCount { nodes: 0 })));
-    assert!(matches!(machine.emulate_nodes(65), Err(SourceError::NodeCount { nodes: 65 })));
+    assert!(matches!(machine.emulate_nodes(1025), Err(SourceError::NodeCount { nodes: 1025 })));
     assert_eq!(machine, before);
     let mut small = Machine::synthetic(128 << 20, 1, 1).unwrap();
     let error = small.emulate_nodes(4).unwrap_err().to_string();

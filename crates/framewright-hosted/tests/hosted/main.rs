@@ -4,6 +4,7 @@ mod common;
 
 mod cpu_quota;
 mod known_answers;
+mod many_nodes;
 mod platform;
 mod random_text;
 mod reporting;

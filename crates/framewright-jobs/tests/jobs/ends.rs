@@ -3,8 +3,8 @@
 
 use crate::common::{Log, joined};
 use framewright_jobs::{
-    Cancel, DoneCount, InvalidJob, Job, JobError, MAX_PARTS, NoHelpers, Part, Placement, Summary,
-    Worker, WorkerStats,
+    Cancel, DoneCount, InvalidJob, Job, JobError, MAX_NODES, MAX_PARTS, NoHelpers, Part, Placement,
+    Summary, Worker, WorkerStats,
 };
 use framewright_testkit::HelperPool;
 use proptest::prelude::*;
@@ -237,7 +237,7 @@ fn what_makes_no_sense_is_refused_and_named() {
     let part = |node, start, end| Part { node, range: Range { start, end } };
     let reversed = [part(0, 0, 5), part(0, 9, 8)];
     let crossing = [part(0, 0, 5), part(1, 4, 8)];
-    let nowhere = [part(0, 0, 5), part(64, 5, 8)];
+    let nowhere = [part(0, 0, 5), part(MAX_NODES, 5, 8)];
     let many = vec![part(0, 0, 0); MAX_PARTS + 1];
     let cases = [
         (
@@ -254,13 +254,13 @@ fn what_makes_no_sense_is_refused_and_named() {
         (Job::new(0..0).align(0), InvalidJob::AlignZero, "align"),
         (Job::new(0..5).max_threads(0), InvalidJob::MaxThreadsZero, "max_threads"),
         (
-            Job::new(0..5).placement(Placement::Node(64)),
-            InvalidJob::PlacementNode { node: 64 },
+            Job::new(0..5).placement(Placement::Node(MAX_NODES)),
+            InvalidJob::PlacementNode { node: MAX_NODES },
             "placement",
         ),
         (Job::of_parts(&reversed), InvalidJob::PartReversed { index: 1 }, "parts"),
         (Job::of_parts(&crossing), InvalidJob::PartOutOfOrder { index: 1 }, "parts"),
-        (Job::of_parts(&nowhere), InvalidJob::PartNode { index: 1, node: 64 }, "parts"),
+        (Job::of_parts(&nowhere), InvalidJob::PartNode { index: 1, node: MAX_NODES }, "parts"),
         (Job::of_parts(&many), InvalidJob::TooManyParts { count: MAX_PARTS + 1 }, "parts"),
     ];
     for (job, why, field) in cases {

@@ -335,9 +335,8 @@ fn memblock_node_ranges<P: Platform>(
     manager: &Manager<P>,
 ) {
     log.line(format_args!("Movable zone start for each node"));
-    let starts = manager.moving().starts();
     for node in manager.nodes() {
-        if let Some(start) = starts.on_node(node.id) {
+        if let Some(start) = manager.moving().start_on_node(node.id) {
             log.line(format_args!("  Node {}: {:#018x}", node.id, start.address()));
         }
     }

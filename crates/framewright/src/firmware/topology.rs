@@ -39,6 +39,13 @@ pub enum TopologyError {
         /// What both claim.
         range: PhysRange,
     },
+    /// The table of distances has no room for this node.
+    TooFewDistances {
+        /// The node.
+        node: NodeId,
+        /// For so many nodes there is room.
+        nodes: usize,
+    },
     /// A node number is not below [`MAX_NODES`].
     NodeBeyondLimit {
         /// The number as given.
@@ -68,6 +75,9 @@ pub enum TopologyError {
 impl fmt::Display for TopologyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::TooFewDistances { node, nodes } => {
+                write!(f, "there is room for distances of {nodes} nodes, and none for node {node}")
+            }
             Self::OverlappingNodes { first, second, range } => {
                 write!(f, "nodes {first} and {second} both claim {range}")
             }
@@ -101,14 +111,20 @@ pub struct Topology<'a> {
     domains: [u32; MAX_NODES],
     node_count: usize,
     cpus: [u32; MAX_NODES],
-    distances: [[u8; MAX_NODES]; MAX_NODES],
+    /// Among the first nodes, where the caller gave no table.
+    near: [[u8; NEAR]; NEAR],
+    /// A row for each of [`table_nodes`](Self::table_nodes).
+    table: &'a mut [u8],
 }
 
+/// So many nodes have distances without a table from the caller.
+const NEAR: usize = 64;
+
 /// What is assumed where firmware says nothing.
-const fn unknown_distances() -> [[u8; MAX_NODES]; MAX_NODES] {
-    let mut distances = [[REMOTE_DISTANCE; MAX_NODES]; MAX_NODES];
+const fn unknown_distances() -> [[u8; NEAR]; NEAR] {
+    let mut distances = [[REMOTE_DISTANCE; NEAR]; NEAR];
     let mut node = 0;
-    while node < MAX_NODES {
+    while node < NEAR {
         distances[node][node] = LOCAL_DISTANCE;
         node += 1;
     }
@@ -119,15 +135,31 @@ impl<'a> Topology<'a> {
     /// One node, no CPU, nothing claimed. `n` affinity ranges need at most `2 * n` entries, and `n`
     /// when none overlap.
     pub fn new(storage: &'a mut [MemoryAffinity]) -> Self {
-        let distances = unknown_distances();
+        let near = unknown_distances();
         Self {
             ranges: storage,
             len: 0,
             domains: [0; MAX_NODES],
             node_count: 0,
             cpus: [0; MAX_NODES],
-            distances,
+            near,
+            table: &mut [],
         }
+    }
+
+    /// Keeps distances in `table`, a byte for each pair of nodes: `n * n` bytes are for `n` nodes.
+    /// Without one, those among the first 64 nodes can be told. Distances that were told before are
+    /// forgotten.
+    #[must_use]
+    pub fn with_distances(mut self, table: &'a mut [u8]) -> Self {
+        self.table = table;
+        self.forget_distances();
+        self
+    }
+
+    /// How many nodes distances can be told of.
+    fn table_nodes(&self) -> usize {
+        if self.table.is_empty() { NEAR } else { self.table.len().isqrt() }
     }
 
     /// The node of ACPI proximity domain `domain`, made on first sight: domains may be sparse,
@@ -162,8 +194,7 @@ impl<'a> Topology<'a> {
         let id = NodeId::new(node).ok_or(TopologyError::NodeBeyondLimit { node: node as u64 })?;
         while self.node_count <= node {
             // A machine speaks either of domains or of nodes; with nodes the domain is the node.
-            self.domains[self.node_count] =
-                u32::from(u8::try_from(self.node_count).unwrap_or(u8::MAX));
+            self.domains[self.node_count] = u32::try_from(self.node_count).unwrap_or(u32::MAX);
             self.node_count += 1;
         }
         Ok(id)
@@ -245,7 +276,7 @@ impl<'a> Topology<'a> {
     /// Sets the distance from one node to another.
     ///
     /// # Errors
-    /// [`TopologyError::BadDistance`].
+    /// [`TopologyError::BadDistance`], [`TopologyError::TooFewDistances`].
     pub fn set_distance(
         &mut self,
         from: NodeId,
@@ -256,13 +287,24 @@ impl<'a> Topology<'a> {
         if !sane {
             return Err(TopologyError::BadDistance { from, to, distance });
         }
-        self.distances[from.index()][to.index()] = distance;
+        let nodes = self.table_nodes();
+        if from.max(to).index() >= nodes {
+            return Err(TopologyError::TooFewDistances { node: from.max(to), nodes });
+        }
+        let place = match self.table.get_mut(from.index() * nodes + to.index()) {
+            Some(place) => place,
+            None => &mut self.near[from.index()][to.index()],
+        };
+        *place = distance;
         Ok(())
     }
 
     /// Forgets all distances: nodes are as far apart as when firmware says nothing.
     pub fn forget_distances(&mut self) {
-        self.distances = unknown_distances();
+        self.near = unknown_distances();
+        self.table.fill(REMOTE_DISTANCE);
+        let nodes = self.table_nodes();
+        self.table.iter_mut().step_by(nodes + 1).for_each(|own| *own = LOCAL_DISTANCE);
     }
 
     /// Forgets everything but the number of CPUs, which all go to node 0 (the parameter `numa=off`,
@@ -303,7 +345,13 @@ impl<'a> Topology<'a> {
     /// How far `to` is from `from`.
     #[must_use]
     pub fn distance(&self, from: NodeId, to: NodeId) -> u8 {
-        self.distances[from.index()][to.index()]
+        let nodes = self.table_nodes();
+        if from.max(to).index() >= nodes {
+            // Nobody could say.
+            return if from == to { LOCAL_DISTANCE } else { REMOTE_DISTANCE };
+        }
+        let told = self.table.get(from.index() * nodes + to.index());
+        told.copied().unwrap_or_else(|| self.near[from.index()][to.index()])
     }
 
     /// The claims, ascending and disjoint.

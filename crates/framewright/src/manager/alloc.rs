@@ -4,12 +4,13 @@ use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::frames;
 use crate::manager::accept::Growing;
+use crate::manager::request::Allowed;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::page::Put;
 use crate::platform::Platform;
-use crate::units::{NodeId, NodeMask, Order, Pfn, PfnRange};
+use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Segment, Zone};
 use core::iter;
@@ -169,7 +170,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Where to look.
-    pub(super) fn search(&self, request: &Request) -> Result<Search, AllocateError> {
+    pub(super) fn search(&self, request: &Request) -> Result<Search<'static>, AllocateError> {
         usable_type(request.migrate_type)?;
         let (first, exact) = match request.node {
             NodeChoice::Any => (self.local_node(), false),
@@ -190,7 +191,7 @@ impl<P: Platform> Manager<P> {
             first,
             wanted: first,
             is_named: request.node != NodeChoice::Any,
-            allowed: if exact { NodeMask::only(first) } else { NodeMask::ALL },
+            allowed: if exact { Allowed::Only(first) } else { Allowed::All },
             highest,
             max_address,
             migrate_type,

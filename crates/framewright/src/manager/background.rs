@@ -22,6 +22,8 @@ use crate::manager::state::Manager;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::NodeId;
+use crate::units::NodeMask;
+use crate::zone::Zone;
 
 /// What a node lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +32,11 @@ pub struct BackgroundShortage {
     pub node: NodeId,
     /// How many pages are missing until all of its zones are above their high watermarks.
     pub pages: u64,
+}
+
+/// A node's word and bit.
+const fn place(node: NodeId) -> (usize, u64) {
+    (node.index() / 64, 1 << (node.index() % 64))
 }
 
 impl<P: Platform> Manager<P> {
@@ -45,10 +52,13 @@ impl<P: Platform> Manager<P> {
     #[cold]
     fn wake_background(&self, search: &Search) {
         let woken = self.pressure.woken_by(search.migrate_type);
-        if woken.load(Ordering::Relaxed) >> search.first().index() & 1 == 0 {
-            let bits =
-                self.zonelist(search).fold(0, |bits, zone| bits | 1 << zone.id().node.index());
-            woken.fetch_or(bits, Ordering::Relaxed);
+        let (word, bit) = place(search.first());
+        if woken[word].load(Ordering::Relaxed) & bit == 0 {
+            let wake = |nodes: NodeMask, zone: &Zone| nodes.with(zone.id().node);
+            for node in self.zonelist(search).fold(NodeMask::EMPTY, wake).nodes() {
+                let (word, bit) = place(node);
+                woken[word].fetch_or(bit, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -62,8 +72,12 @@ impl<P: Platform> Pressure<'_, P> {
     pub fn background(self) -> Option<BackgroundShortage> {
         let woken = || self.manager.pressure.background.iter();
         loop {
-            let nodes = woken().fold(0, |all, woken| all | woken.load(Ordering::Relaxed));
-            let node = NodeId::new(nodes.checked_ilog2()?.try_into().ok()?)?;
+            let words = self.manager.nodes.len().div_ceil(64);
+            let last = (0..words).rev().find_map(|word| {
+                let nodes = woken().fold(0, |all, woken| all | woken[word].load(Ordering::Relaxed));
+                Some(word * 64 + nodes.checked_ilog2()? as usize)
+            });
+            let node = NodeId::new(last?)?;
             let pages = self.missing_pages(node);
             if pages != 0 {
                 return Some(BackgroundShortage { node, pages });
@@ -74,9 +88,9 @@ impl<P: Platform> Pressure<'_, P> {
     /// What a node lacks for the requests that found it below its low watermarks; nothing when none
     /// did, or since it has been above the high ones.
     pub(super) fn missing_pages(self, node: NodeId) -> u64 {
-        let bit = 1 << node.index();
+        let (word, bit) = place(node);
         for (woken, has_graded) in self.manager.pressure.background.iter().zip([false, true]) {
-            if woken.load(Ordering::Relaxed) & bit == 0 {
+            if woken[word].load(Ordering::Relaxed) & bit == 0 {
                 continue;
             }
             let zones = self.manager.views().filter(|zone| zone.id().node == node);
@@ -97,7 +111,7 @@ impl<P: Platform> Pressure<'_, P> {
             if pages != 0 {
                 return pages;
             }
-            woken.fetch_and(!bit, Ordering::Relaxed);
+            woken[word].fetch_and(!bit, Ordering::Relaxed);
         }
         0
     }

@@ -117,7 +117,10 @@ impl<P: Platform> Manager<P> {
 
     /// Parts of zones in the order in which they are asked: zones from the wanted one down on the
     /// wanted node, then on the others by distance; of each the calling CPU's part first.
-    pub(super) fn zonelist(&self, search: &Search) -> impl Iterator<Item = &'static Zone> + '_ {
+    pub(super) fn zonelist<'a>(
+        &'a self,
+        search: &Search<'a>,
+    ) -> impl Iterator<Item = &'static Zone> + 'a {
         let &Search { first, allowed, highest, .. } = search;
         let turn = if self.is_divided { self.home_part() } else { 0 };
         let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);

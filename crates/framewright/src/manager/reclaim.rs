@@ -53,8 +53,7 @@ impl<P: Platform> Manager<P> {
     /// Whether a request just like this one has failed above the ordinary marks and nothing was
     /// freed since.
     pub(super) fn is_known_to_fail(&self, search: &Search, order: Order) -> bool {
-        self.pressure
-            .has_failed(self.platform, &Key { order, search: *search, reserves: Reserves::None })
+        self.pressure.has_failed(self.platform, &Key::of(order, search, Reserves::None))
     }
 
     /// Everything that is done once memory is short. `attempt` looks for memory above the given
@@ -69,7 +68,7 @@ impl<P: Platform> Manager<P> {
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
         count(&self.pressure.counters.stalls[request.zone as usize], 1);
-        let key = |reserves| Key { order, search: *search, reserves };
+        let key = |reserves| Key::of(order, search, reserves);
         let found = 'ways: {
             let mut missing = order.pages();
             if !request.fail_fast {
@@ -166,7 +165,7 @@ fn shortage(request: &Request, search: &Search, order: Order, pages: u64) -> Sho
         order,
         pages,
         node: request.node,
-        nodes: search.allowed,
+        nodes: search.allowed.nodes(),
         zone: request.zone,
         max_address: request.max_address,
         migrate_type: request.migrate_type,

@@ -105,9 +105,39 @@ impl Request {
     }
 }
 
+/// Which nodes will do. A set is borrowed: a request that names none, or one, writes none.
+#[derive(Clone, Copy)]
+pub(crate) enum Allowed<'a> {
+    /// All that there are.
+    All,
+    /// One.
+    Only(NodeId),
+    /// Some.
+    Set(&'a NodeMask),
+}
+
+impl Allowed<'_> {
+    pub(super) fn contains(self, node: NodeId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(only) => only == node,
+            Self::Set(nodes) => nodes.contains(node),
+        }
+    }
+
+    /// As a set.
+    pub(crate) const fn nodes(self) -> NodeMask {
+        match self {
+            Self::All => NodeMask::ALL,
+            Self::Only(node) => NodeMask::only(node),
+            Self::Set(nodes) => *nodes,
+        }
+    }
+}
+
 /// Where a request looks for memory and for what, once its node is known.
 #[derive(Clone, Copy)]
-pub(crate) struct Search {
+pub(crate) struct Search<'a> {
     /// The others are asked by how far they are from this one.
     pub(super) first: NodeId,
     /// Whose memory is wanted; another's is counted as a miss.
@@ -115,32 +145,20 @@ pub(crate) struct Search {
     /// The node was named, and may not be the caller's.
     pub(super) is_named: bool,
     /// No other nodes will do.
-    pub(super) allowed: NodeMask,
+    pub(super) allowed: Allowed<'a>,
     pub(super) highest: ZoneKind,
     pub(super) max_address: u64,
     pub(super) migrate_type: MigrateType,
 }
 
-/// Who wants it does not matter.
-impl PartialEq for Search {
-    fn eq(&self, other: &Self) -> bool {
-        let key = |search: &Self| {
-            (search.first, search.allowed, search.highest, search.max_address, search.migrate_type)
-        };
-        key(self) == key(other)
-    }
-}
-
-impl Eq for Search {}
-
-impl Search {
+impl Search<'_> {
     /// Anything of a type, near a node.
     pub(super) const fn near(first: NodeId, migrate_type: MigrateType) -> Self {
         Self {
             first,
             wanted: first,
             is_named: false,
-            allowed: NodeMask::ALL,
+            allowed: Allowed::All,
             highest: ZoneKind::Normal,
             max_address: u64::MAX,
             migrate_type,
@@ -149,6 +167,14 @@ impl Search {
 
     pub(super) const fn first(&self) -> NodeId {
         self.first
+    }
+
+    pub(super) const fn nodes(&self) -> NodeMask {
+        self.allowed.nodes()
+    }
+
+    pub(super) const fn highest(&self) -> ZoneKind {
+        self.highest
     }
 
     pub(super) const fn migrate_type(&self) -> MigrateType {

@@ -6,7 +6,8 @@
 
 use super::movable::AreaSizes;
 use super::parse::{parse_bool, parse_size};
-use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
+use super::per_node::PerNode;
+use crate::units::{NodeId, NodeMask, PoolSize};
 
 /// How many pages of one size a command line asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,7 +15,7 @@ pub struct Requested {
     /// In all.
     pub pages: u64,
     /// On which nodes, in the form `hugepages=0:4,1:2`.
-    nodes: Option<[u32; MAX_NODES]>,
+    nodes: Option<PerNode<u32>>,
 }
 
 impl Requested {
@@ -23,16 +24,13 @@ impl Requested {
     /// Pages of one node, in the node form; nothing in the plain one.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> Option<u64> {
-        self.nodes.map(|nodes| u64::from(nodes[node.index()]))
+        Some(u64::from(self.nodes.as_ref()?.of(node)))
     }
 
     /// The nodes that are named with at least one page.
     #[must_use]
     pub fn nodes(&self) -> NodeMask {
-        NodeMask::ALL
-            .nodes()
-            .filter(|&node| self.on_node(node).is_some_and(|pages| pages != 0))
-            .fold(NodeMask::EMPTY, NodeMask::with)
+        self.nodes.as_ref().map_or(NodeMask::EMPTY, PerNode::nodes)
     }
 }
 
@@ -231,13 +229,13 @@ fn counts(value: &str) -> Option<Requested> {
     if !value.contains(':') {
         return Some(Requested { pages: number(value)?, nodes: None });
     }
-    let (mut pages, mut nodes) = (0_u64, [0_u32; MAX_NODES]);
+    let (mut pages, mut nodes) = (0_u64, PerNode::new());
     for pair in value.split(',') {
         let (node, count) = pair.split_once(':')?;
         let node = NodeId::new(usize::try_from(number(node)?).ok()?)?;
         // More pages than memory can have are as good as four milliards.
         let count = u32::try_from(number(count)?).unwrap_or(u32::MAX);
-        let slot = &mut nodes[node.index()];
+        let slot: &mut u32 = nodes.of_mut(node)?;
         let before = *slot;
         *slot = before.saturating_add(count);
         pages += u64::from(*slot - before);
@@ -337,7 +335,7 @@ mod tests {
             on_nodes("hugepages=0:4,1:2", two),
             (6, [(0, Some(4)), (1, Some(2))].to_vec(), 0)
         );
-        assert_eq!(on_nodes("hugepages=63:1", two), (1, [(63, Some(1))].to_vec(), 0));
+        assert_eq!(on_nodes("hugepages=1023:1", two), (1, [(1023, Some(1))].to_vec(), 0));
         assert_eq!(on_nodes("hugepages=1:0,3:5", two), (5, [(3, Some(5))].to_vec(), 0));
         assert_eq!(on_nodes("hugepages=0:1,0:2", two), (3, [(0, Some(3))].to_vec(), 0));
         assert_eq!(
@@ -349,7 +347,8 @@ mod tests {
             (7, [(2, Some(7))].to_vec(), 0)
         );
         for bad in [
-            "64:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1", "0:1:2",
+            "1024:1", "0:4,", ",0:4", "0:4,5", "5,0:4", "0:", ":4", "0:4;1:2", "0:-1", "x:1",
+            "0:1:2",
         ] {
             let line = std::format!("hugepages={bad}");
             assert_eq!(on_nodes(&line, two), (0, Vec::new(), 1), "{bad}");
@@ -411,7 +410,7 @@ mod tests {
         for (bad, reason) in [
             ("", "takes a size such as 4G"),
             ("0:1G,", "takes a size such as 4G"),
-            ("64:1G", "takes a size such as 4G"),
+            ("1024:1G", "takes a size such as 4G"),
             ("1G,0:1G", "takes a size such as 4G"),
             ("1023M", "is less than one of the pages"),
             ("0:1G,1:512M", "is less than one of the pages"),

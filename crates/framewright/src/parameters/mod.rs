@@ -7,6 +7,7 @@ mod hugetlb;
 mod known;
 mod movable;
 mod parse;
+mod per_node;
 mod policy;
 mod reporting;
 

@@ -5,8 +5,9 @@
 //! Each word is taken as a whole or not at all, and of a word that is given twice the last counts.
 
 use super::parse::{parse_number, parse_size};
+use super::per_node::PerNode;
 use crate::firmware::{CoreSize, KernelCore, MovableSetting};
-use crate::units::{MAX_NODES, NodeId, NodeMask, PHYSICAL_ADDRESS_END, PhysRange};
+use crate::units::{NodeId, NodeMask, PHYSICAL_ADDRESS_END, PhysRange};
 
 /// How much memory a command line wants set aside, in all or on nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,7 +15,7 @@ pub struct AreaSizes {
     /// In all, in bytes.
     pub total_bytes: u64,
     /// On which nodes, in the form `0:1G,1:2G`.
-    nodes: Option<[u64; MAX_NODES]>,
+    nodes: Option<PerNode<u64>>,
 }
 
 impl AreaSizes {
@@ -24,46 +25,46 @@ impl AreaSizes {
     /// Bytes on one node, in the node form; nothing in the plain one.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> Option<u64> {
-        self.nodes.map(|nodes| nodes[node.index()])
+        Some(self.nodes.as_ref()?.of(node))
     }
 
     /// The nodes that are named with more than nothing.
     #[must_use]
     pub fn nodes(&self) -> NodeMask {
-        let has = |node: &NodeId| self.on_node(*node).is_some_and(|bytes| bytes != 0);
-        NodeMask::ALL.nodes().filter(has).fold(NodeMask::EMPTY, NodeMask::with)
+        self.nodes.as_ref().map_or(NodeMask::EMPTY, PerNode::nodes)
     }
 
     /// Bytes for each of `nodes`, which are those that there are, in multiples of `unit_bytes`
     /// (Linux: `mm/hugetlb_cma.c`, `hugetlb_cma_reserve`). In the plain form each node ascending
     /// gets an equal share, rounded up, until there is enough: 3 GiB on four nodes are one each on
     /// the first three. What is for other nodes is for nobody.
-    #[must_use]
-    pub fn shares(&self, nodes: NodeMask, unit_bytes: u64) -> [u64; MAX_NODES] {
-        let mut shares = [0_u64; MAX_NODES];
+    pub fn shares(
+        &self,
+        nodes: NodeMask,
+        unit_bytes: u64,
+    ) -> impl Iterator<Item = (NodeId, u64)> + '_ {
         let unit_bytes = unit_bytes.max(1);
-        let count: u64 = nodes.nodes().map(|_| 1).sum();
+        let count = nodes.len() as u64;
         let (share, mut given) = (self.total_bytes.div_ceil(count.max(1)), 0_u64);
-        for node in nodes.nodes() {
+        nodes.nodes().map(move |node| {
             let left = self.total_bytes.saturating_sub(given);
             let bytes = self.on_node(node).unwrap_or(share.min(left));
             // What cannot be rounded up is more than there can be.
             let bytes = bytes.checked_next_multiple_of(unit_bytes).unwrap_or(bytes);
-            shares[node.index()] = bytes;
             given = given.saturating_add(bytes);
-        }
-        shares
+            (node, bytes)
+        })
     }
 
     /// The form `node:size[,node:size...]`.
     pub(super) fn parse_nodes(value: &str) -> Option<Self> {
-        let mut nodes = [0; MAX_NODES];
+        let mut nodes = PerNode::new();
         for pair in value.split(',') {
             let (node, size) = pair.split_once(':')?;
             let node = NodeId::new(usize::try_from(parse_number(node)?).ok()?)?;
-            nodes[node.index()] = parse_size(size).ok()?;
+            *nodes.of_mut(node)? = parse_size(size).ok()?;
         }
-        let total_bytes = nodes.iter().fold(0_u64, |sum, &bytes| sum.saturating_add(bytes));
+        let total_bytes = nodes.values().fold(0_u64, |sum, bytes| sum.saturating_add(bytes));
         Some(Self { total_bytes, nodes: Some(nodes) })
     }
 
@@ -355,13 +356,13 @@ mod tests {
     #[test]
     fn areas_on_nodes() {
         let (parameters, problems) =
-            parse("cma_pernuma=16M numa_cma=0:64M,3:1G,63:4k numa_cma=0:64M,3:1G,63:8k");
+            parse("cma_pernuma=16M numa_cma=0:64M,3:1G,1023:4k numa_cma=0:64M,3:1G,1023:8k");
         assert_eq!(problems.len(), 0, "{problems:?}");
         let AreaParameters { cma_pernuma_bytes, numa_cma, .. } = parameters.areas;
         assert_eq!(cma_pernuma_bytes, 16 << 20);
         assert_eq!(numa_cma.total_bytes, (64 << 20) + (1 << 30) + (8 << 10));
         let nodes: Vec<_> = numa_cma.nodes().nodes().map(NodeId::index).collect();
-        assert_eq!(nodes, [0, 3, 63]);
+        assert_eq!(nodes, [0, 3, 1023]);
         assert_eq!(numa_cma.on_node(node(3)), Some(1 << 30));
         assert_eq!(numa_cma.on_node(node(1)), Some(0));
         // Of a node that is named twice the last counts.
@@ -369,7 +370,7 @@ mod tests {
         for text in [
             "",
             "64M",
-            "64:1M",
+            "1024:1M",
             "0:",
             ":1M",
             "0:1M,",
@@ -411,8 +412,11 @@ mod tests {
         let unit = 1 << 30;
         let four = (0..4).map(node).fold(NodeMask::EMPTY, NodeMask::with);
         let gibs = |text, nodes| {
-            let shares = AreaSizes::parse(text).expect("sizes").shares(nodes, unit);
-            [0, 1, 2, 3].map(|node: usize| shares[node] >> 30)
+            let sizes = AreaSizes::parse(text).expect("sizes");
+            let shares = sizes.shares(nodes, unit);
+            let mut gibs = [0; 4];
+            shares.for_each(|(node, bytes)| gibs[node.index()] = bytes >> 30);
+            gibs
         };
         assert_eq!(gibs("3G", four), [1, 1, 1, 0]);
         assert_eq!(gibs("8G", four), [2, 2, 2, 2]);
@@ -449,7 +453,7 @@ mod tests {
                 prop_assert!(sum == sizes.total_bytes || sizes.nodes.is_none(), "{line}");
                 let shares = sizes.shares(NodeMask::ALL, 1 << 30);
                 prop_assert!(
-                    shares.iter().fold(0_u64, |sum, &share| sum.saturating_add(share))
+                    shares.fold(0_u64, |sum, (_, share)| sum.saturating_add(share))
                         >= sizes.total_bytes
                 );
             }

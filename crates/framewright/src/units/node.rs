@@ -5,7 +5,7 @@ use core::fmt;
 
 /// A node: memory and CPUs that are near to one another. Dense, 0..[`MAX_NODES`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct NodeId(u8);
+pub struct NodeId(u16);
 
 impl NodeId {
     /// The first node.
@@ -15,7 +15,7 @@ impl NodeId {
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "checked against MAX_NODES, which fits")]
     pub const fn new(index: usize) -> Option<Self> {
-        if index < MAX_NODES { Some(Self(index as u8)) } else { None }
+        if index < MAX_NODES { Some(Self(index as u16)) } else { None }
     }
 
     /// The number as an index.
@@ -43,83 +43,182 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// A set of nodes.
+/// Words of a set.
+const WORDS: usize = MAX_NODES / 64;
+
+/// A set of nodes: up to 128 bytes, so that what is on the way of every request holds none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct NodeMask(u64);
+pub struct NodeMask([u64; WORDS]);
 
 impl NodeMask {
     /// No node.
-    pub const EMPTY: Self = Self(0);
+    pub const EMPTY: Self = Self([0; WORDS]);
     /// Every node that there can be.
-    pub const ALL: Self = Self(u64::MAX);
+    pub const ALL: Self = Self([u64::MAX; WORDS]);
 
     /// One node.
     #[must_use]
     pub const fn only(node: NodeId) -> Self {
-        Self(1 << node.index())
+        Self::EMPTY.with(node)
     }
 
     /// These nodes and `node`.
     #[must_use]
-    pub const fn with(self, node: NodeId) -> Self {
-        Self(self.0 | 1 << node.index())
+    pub const fn with(mut self, node: NodeId) -> Self {
+        self.0[node.index() / 64] |= 1 << (node.index() % 64);
+        self
     }
 
     /// These nodes without `node`.
     #[must_use]
-    pub const fn without(self, node: NodeId) -> Self {
-        Self(self.0 & !(1 << node.index()))
+    pub const fn without(mut self, node: NodeId) -> Self {
+        self.0[node.index() / 64] &= !(1 << (node.index() % 64));
+        self
     }
 
     /// Whether a node is among them.
     #[must_use]
-    pub const fn contains(self, node: NodeId) -> bool {
-        self.0 >> node.index() & 1 != 0
+    pub const fn contains(&self, node: NodeId) -> bool {
+        self.0[node.index() / 64] >> (node.index() % 64) & 1 != 0
     }
 
     /// Whether there is none.
     #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
+    pub const fn is_empty(&self) -> bool {
+        self.first().is_none()
     }
 
     /// Those that are in both sets.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
+    pub const fn and(mut self, other: Self) -> Self {
+        let mut word = 0;
+        while word < WORDS {
+            self.0[word] &= other.0[word];
+            word += 1;
+        }
+        self
     }
 
     /// How many they are.
     #[must_use]
-    pub const fn len(self) -> usize {
-        self.0.count_ones() as usize
+    pub const fn len(&self) -> usize {
+        let (mut len, mut word) = (0, 0);
+        while word < WORDS {
+            len += self.0[word].count_ones() as usize;
+            word += 1;
+        }
+        len
     }
 
     /// The first of them, if there is any.
     #[must_use]
-    pub const fn first(self) -> Option<NodeId> {
-        NodeId::new(self.0.trailing_zeros() as usize)
+    pub const fn first(&self) -> Option<NodeId> {
+        self.first_from(0)
+    }
+
+    /// The first of them whose index is not below `from`.
+    const fn first_from(&self, from: usize) -> Option<NodeId> {
+        let (mut word, mut kept) = (from / 64, u64::MAX << (from % 64));
+        while word < WORDS {
+            let bits = self.0[word] & kept;
+            if bits != 0 {
+                return NodeId::new(word * 64 + bits.trailing_zeros() as usize);
+            }
+            word += 1;
+            kept = u64::MAX;
+        }
+        None
     }
 
     /// The next of them after `node`, which need not be one; after the last comes the first again
     /// (Linux: `next_node_in` in `include/linux/nodemask.h`). Nothing when there is none.
     #[must_use]
-    pub const fn next_after(self, node: NodeId) -> Option<NodeId> {
-        // Two shifts, as one by all bits is none.
-        let behind = Self(self.0 & (u64::MAX << node.index() << 1));
-        if behind.is_empty() { self.first() } else { behind.first() }
+    pub const fn next_after(&self, node: NodeId) -> Option<NodeId> {
+        match self.first_from(node.index() + 1) {
+            None => self.first(),
+            next => next,
+        }
     }
 
     /// Number `index` of them, counted from 0, ascending; nothing when they are fewer.
     #[must_use]
-    pub fn nth(self, index: usize) -> Option<NodeId> {
+    pub fn nth(&self, index: usize) -> Option<NodeId> {
         self.nodes().nth(index)
     }
 
     /// Its nodes, ascending.
-    pub fn nodes(self) -> impl Iterator<Item = NodeId> + Clone {
-        (0..MAX_NODES).filter_map(NodeId::new).filter(move |&node| self.contains(node))
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + Clone + use<> {
+        let (nodes, mut from) = (*self, 0);
+        core::iter::from_fn(move || {
+            let node = nodes.first_from(from)?;
+            from = node.index() + 1;
+            Some(node)
+        })
     }
 }
 
-const _: () = assert!(MAX_NODES <= 64, "a set of nodes is one word");
+const _: () = assert!(MAX_NODES.is_multiple_of(64) && MAX_NODES <= 1 << 16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    fn node(index: usize) -> NodeId {
+        NodeId::new(index).expect("a node")
+    }
+
+    #[test]
+    fn words_meet_without_a_gap() {
+        assert_eq!(NodeId::new(1023).map(NodeId::number), Some(1023));
+        assert_eq!(NodeId::new(1024), None);
+        let borders = [63, 64, 127, 128, 1023];
+        for index in borders {
+            let only = NodeMask::only(node(index));
+            assert_eq!((only.len(), only.first()), (1, Some(node(index))));
+            assert_eq!(only.next_after(node(index)), Some(node(index)));
+            assert!(only.without(node(index)).is_empty());
+        }
+        let all = borders.map(node).into_iter().fold(NodeMask::EMPTY, NodeMask::with);
+        let found: Vec<usize> = all.nodes().map(NodeId::index).collect();
+        assert_eq!(found, borders);
+        assert_eq!(all.next_after(node(63)), Some(node(64)));
+        assert_eq!(all.next_after(node(128)), Some(node(1023)));
+        assert_eq!(all.next_after(node(1023)), Some(node(63)));
+        assert_eq!((NodeMask::ALL.len(), NodeMask::ALL.nodes().count()), (1024, 1024));
+    }
+
+    fn set() -> impl Strategy<Value = BTreeSet<u16>> {
+        prop::collection::btree_set(0_u16..1024, 0..40)
+    }
+
+    fn mask(set: &BTreeSet<u16>) -> NodeMask {
+        set.iter().map(|&index| node(index.into())).fold(NodeMask::EMPTY, NodeMask::with)
+    }
+
+    proptest! {
+        #[test]
+        fn a_mask_is_a_set(one in set(), other in set(), at in 0_u16..1024, nth in 0_usize..50) {
+            let (nodes, id) = (mask(&one), node(at.into()));
+            let numbers =
+                |mask: NodeMask| mask.nodes().map(|node| node.0).collect::<BTreeSet<u16>>();
+            prop_assert_eq!(&numbers(nodes), &one);
+            prop_assert_eq!(nodes.len(), one.len());
+            prop_assert_eq!(nodes.is_empty(), one.is_empty());
+            prop_assert_eq!(nodes.contains(id), one.contains(&at));
+            prop_assert_eq!(nodes.first().map(|node| node.0), one.first().copied());
+            prop_assert_eq!(nodes.nth(nth).map(|node| node.0), one.iter().nth(nth).copied());
+            let next = one.range(at + 1..).next().or(one.first()).copied();
+            prop_assert_eq!(nodes.next_after(id).map(|node| node.0), next);
+            let both: BTreeSet<u16> = one.intersection(&other).copied().collect();
+            prop_assert_eq!(numbers(nodes.and(mask(&other))), both);
+            let mut changed = one.clone();
+            changed.insert(at);
+            prop_assert_eq!(numbers(nodes.with(id)), changed.clone());
+            changed.remove(&at);
+            prop_assert_eq!(numbers(nodes.with(id).without(id)), changed);
+        }
+    }
+}

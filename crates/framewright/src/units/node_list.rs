@@ -113,11 +113,13 @@ mod tests {
             ("5,0-1,1-2", &[0, 1, 2, 5], "0-2,5"),
             ("0-1,3-3", &[0, 1, 3], "0-1,3"),
             ("63", &[63], "63"),
+            ("0-3,1023", &[0, 1, 2, 3, 1023], "0-3,1023"),
+            ("62-65,127-128", &[62, 63, 64, 65, 127, 128], "62-65,127-128"),
         ] {
             assert_eq!(text.parse(), Ok(mask(nodes)), "{text:?}");
             assert_eq!(mask(nodes).to_string(), written);
         }
-        assert_eq!("0-63".parse(), Ok(NodeMask::ALL));
+        assert_eq!("0-1023".parse(), Ok(NodeMask::ALL));
     }
 
     #[test]
@@ -128,7 +130,9 @@ mod tests {
         }
         assert_eq!("99999999999999999999".parse(), bad(NodeListError::NotNumber));
         assert_eq!("2-1".parse(), bad(NodeListError::Backwards { first: 2, last: 1 }));
-        for (text, node) in [("64", 64), ("0-64", 64), ("3,0-18446744073709551615", usize::MAX)] {
+        for (text, node) in
+            [("1024", 1024), ("0-1024", 1024), ("3,0-18446744073709551615", usize::MAX)]
+        {
             assert_eq!(text.parse(), bad(NodeListError::BeyondLimit { node }), "{text:?}");
         }
     }

@@ -64,25 +64,15 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
         // First arrival in this block: nothing before `start` lies in it, or it would have been
         // settled then.
         let block = PfnRange::new(start.0, end);
-        let mut pages = [0_u16; crate::units::MAX_NODES];
         let runs = core::iter::once(current).chain(self.rest.clone());
-        for run in runs.take_while(|run| run.range.start.0 < end) {
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "at most the 512 frames of a block"
-            )]
-            let inside = run.range.intersection(block).pages() as u16;
-            pages[run.node.index()] += inside;
-        }
-        let mut owner = mine.node;
-        for (node, &count) in pages.iter().enumerate() {
-            let best = pages[owner.index()];
-            if let Some(node) = NodeId::new(node)
-                && (count > best || count == best && count > 0 && node < owner)
-            {
-                owner = node;
-            }
-        }
+        let runs = runs.take_while(|run| run.range.start.0 < end);
+        // Few runs lie in a block, so that they are looked at again for each.
+        let pages_of = |node: NodeId| -> u64 {
+            let own = runs.clone().filter(|run| run.node == node);
+            own.map(|run| run.range.intersection(block).pages()).sum()
+        };
+        let most = runs.clone().map(|run| (pages_of(run.node), core::cmp::Reverse(run.node))).max();
+        let owner = most.map_or(mine.node, |(_, node)| node.0);
         ZoneId { node: owner, kind: mine.kind }
     }
 }

@@ -152,7 +152,7 @@ fn the_command_line_keeps_the_upper_part_of_each_node() {
     };
     for line in ["kernelcore=4G", "kernelcore=25%"] {
         let manager = bring_up_with(build(), &[], &parameters(line)).expect("bring-up");
-        let start = |node| manager.moving().starts().on_node(NodeId::new(node).expect("one"));
+        let start = |node| manager.moving().start_on_node(NodeId::new(node).expect("one"));
         assert_eq!((start(0), start(1)), (Some(Pfn(0x12_0400)), Some(Pfn(0x26_0400))), "{line}");
         check(&manager);
         let grade = |pfn| manager.moving().grade_of(Pfn(pfn));

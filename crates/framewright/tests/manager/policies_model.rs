@@ -7,7 +7,7 @@ use framewright::manager::{
     InterleaveCursor, NumaCounts, NumaPolicy, PolicyError, PolicyMode, Weights,
 };
 use framewright::memblock::NodeChoice;
-use framewright::units::{NodeId, NodeMask, PfnRange, PhysRange};
+use framewright::units::{MAX_NODES, NodeId, NodeMask, PfnRange, PhysRange};
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
@@ -222,7 +222,7 @@ fn run(history: &[Step]) {
     let start = all();
     let mut model = Model {
         manager: &manager,
-        cursor: (63, 0),
+        cursor: (MAX_NODES - 1, 0),
         weights: [1; NODES],
         counts: start,
         without_memory: 0,

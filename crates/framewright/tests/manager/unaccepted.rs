@@ -462,7 +462,7 @@ fn reserves_for_movable_memory_are_not_accepted_for_it() {
     let unmovable = Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(10)) };
     let mut held: Vec<PfnRange> =
         core::iter::from_fn(|| manager.allocate(&unmovable).ok()).collect();
-    let start = manager.moving().starts().on_node(NodeId::ZERO).expect("there is such memory");
+    let start = manager.moving().start_on_node(NodeId::ZERO).expect("there is such memory");
     assert!(held.iter().all(|range| range.end <= start), "what cannot move is below {start}");
     check_all(&manager, unaccepted);
     held.extend(core::iter::from_fn(|| manager.allocate(&Request::new(order(10))).ok()));

@@ -14,7 +14,7 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId, NodeMask, PAGES_PER_BLOCK, PoolSize};
 use core::fmt;
 use core::ops::Range;
-use framewright_jobs::{Helpers, Job, Part};
+use framewright_jobs::{Helpers, Job, MAX_PARTS, Part};
 
 /// Pages that are published together at most.
 const PAGES_AT_ONCE: u64 = 16384;
@@ -380,9 +380,34 @@ impl<P: Platform> Pool<'_, P> {
             nodes().for_each(|node| part(node, 0..shares[node.index()]));
             return;
         }
-        let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_NODES];
+        // More nodes than a job has parts take turns.
+        let mut rest = nodes().peekable();
+        while rest.peek().is_some() {
+            self.work_on(
+                shares,
+                &mut rest.by_ref().take(MAX_PARTS),
+                helpers,
+                threads,
+                direction,
+                part,
+            );
+        }
+    }
+
+    fn work_on<H: Helpers + ?Sized>(
+        &self,
+        shares: &Shares,
+        nodes: &mut dyn Iterator<Item = NodeId>,
+        helpers: &H,
+        threads: u32,
+        direction: Direction,
+        part: &(dyn Fn(NodeId, Range<u64>) + Sync),
+    ) {
+        let size = self.size;
+        let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_PARTS];
         let mut used = 0;
-        for (slot, node) in parts.iter_mut().zip(nodes()) {
+        // In this order: a node that finds no room would be lost.
+        for (slot, node) in parts.iter_mut().zip(nodes) {
             let (index, start) = (node.index(), (node.index() as u64) << PART_SHIFT);
             *slot = Part {
                 node: u32::try_from(index).unwrap_or(0),

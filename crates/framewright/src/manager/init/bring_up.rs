@@ -33,9 +33,10 @@ use crate::memblock::Memblock;
 use crate::page::Descriptors;
 use crate::parameters::{AcceptPolicy, Policy};
 use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Readers, SpinLock};
-use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use crate::vmemmap::{ArrayMemory, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
@@ -114,7 +115,7 @@ impl<P: Platform> Manager<P> {
         }
         give_caches_homes(&mut frame, platform);
         let early_accepted = AcceptEvents::of_early(&early.accepted());
-        let Frame { slots, nodes, directory, caches, pools, .. } = frame;
+        let Frame { slots, nodes, per_node, directory, caches, pools, .. } = frame;
         let Frame { zones, mut zone_list, window_segments, window_tables, .. } = frame;
         let without_vmemmap = pools.boot_pages.blocks();
         let same = caches
@@ -141,7 +142,7 @@ impl<P: Platform> Manager<P> {
                 notifier: SpinLock::new(None),
                 settings: SpinLock::new(HotplugSettings::of(&input.parameters.hotplug)),
                 groups: SpinLock::new([None; MOST_GROUPS]),
-                boot_kernel_pages: [0; MAX_NODES],
+                nodes: per_node,
                 movable_node: input.parameters.movable_node,
                 readers,
                 descriptors_are_wanted: are_wanted,
@@ -150,8 +151,8 @@ impl<P: Platform> Manager<P> {
                 released_pages: AtomicU64::new(0),
             },
             changing_cpus: AtomicBool::new(false),
-            pressure: PressureState::new(aids.watch()),
-            numa: NumaSettings::new(DRAM_TIER),
+            pressure: PressureState::new(aids.watch(), per_node),
+            numa: NumaSettings::new(per_node, DRAM_TIER),
             debug,
             isolations: SpinLock::new(Isolations::NONE),
             moving: MovingState::new(),
@@ -180,7 +181,11 @@ impl<P: Platform> Manager<P> {
         if manager.prove_first_allocation() {
             manager.times.first_alloc_ns = since();
         }
-        manager.moving.starts = movable;
+        for (node, kept) in manager.nodes.iter().zip(per_node) {
+            // Relaxed: nobody else has the manager yet.
+            let start = movable.on_node(node.id).map_or(0, |pfn| pfn.0);
+            kept.movable_start.store(start, Ordering::Relaxed);
+        }
         if !movable.is_empty() {
             manager.grade_at_boot(&movable);
         }
@@ -188,7 +193,8 @@ impl<P: Platform> Manager<P> {
         manager.moving.failed_area_bytes = manager.make_areas(input.parameters);
         for zone in manager.zones() {
             let pages = zone.present_pages().saturating_sub(zone.most_graded_pages(platform));
-            manager.hotplug.boot_kernel_pages[zone.id().node.index()] += pages;
+            // Relaxed: nobody else has the manager yet.
+            per_node[zone.id().node.index()].boot_kernel_pages.fetch_add(pages, Ordering::Relaxed);
         }
         manager.moving.is_up = true;
         manager.times.bring_up_ns = since();
@@ -306,7 +312,7 @@ fn make_vmemmap<P: Platform>(
     }
     note_absent(frame.nodes, &array);
     let policy = input.parameters.policy;
-    let mut have = ZoneSet::default();
+    let mut have = ZoneSet::EMPTY;
     frame
         .zones
         .iter()

@@ -5,6 +5,7 @@ use crate::manager::init::error::BringUpError;
 use crate::manager::init::obtained::Obtained;
 use crate::manager::init::plan::{Plan, for_each_segment};
 use crate::manager::state::fallback::Fallback;
+use crate::manager::state::numa::PerNode;
 use crate::manager::state::pools::Pools;
 use crate::manager::state::{Node, ZoneSlots};
 use crate::memblock::Memblock;
@@ -50,6 +51,7 @@ pub(crate) struct Frame {
     pub(crate) present: &'static mut [Partial],
     pub(crate) readers: &'static mut [Readers],
     pub(crate) parts: &'static mut [Part],
+    pub(crate) per_node: &'static [PerNode],
     pub(crate) pools: Pools,
 }
 
@@ -86,6 +88,7 @@ impl Frame {
             + room::<Partial>((partials + present) as u64)
             + room::<Readers>(readers as u64)
             + room::<Part>(nodes as u64)
+            + room::<PerNode>(nodes as u64)
             + Pools::room(zones, nodes, parameters);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one
@@ -125,6 +128,7 @@ impl Frame {
             present: carver.values(present, |_| Partial::empty()),
             readers: carver.values(readers, |_| Readers::new()),
             parts: carver.values(nodes, |_| Part::None),
+            per_node: carver.values(nodes, |_| PerNode::new()),
             pools: Pools::carve(&mut carver, all, nodes, parameters),
             caches: carver.values(platform.cpus() as usize, |_| {
                 CpuCache::new(usize::MAX, [Near::NONE; 2], 0, 1)

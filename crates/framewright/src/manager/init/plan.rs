@@ -20,7 +20,10 @@ fn blocks_of_run(run: &ZoneRun) -> Range<u32> {
 
 /// Most parts of a zone.
 const MOST_PARTS: u32 = 256;
-const _: () = assert!(MOST_PARTS as usize * ZoneId::LIMIT < u16::MAX as usize);
+/// Parts that all zones together may have beyond one each: parts have numbers of 16 bits, windows
+/// of hotplug among them.
+const MOST_MORE: u32 = 48 * 1024;
+const _: () = assert!(MOST_MORE as usize + ZoneId::LIMIT < u16::MAX as usize);
 /// Up to so many CPUs share a zone (docs/log/decisions.md, *Zones in parts*).
 const FEW_CPUS: u32 = 2;
 /// Where memory is scarce, so many CPUs share a part.
@@ -141,15 +144,17 @@ pub(crate) fn for_each_segment(
 }
 
 /// A set of zones, one bit each.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct ZoneSet([u64; ZoneId::LIMIT.div_ceil(64)]);
 
 impl ZoneSet {
+    pub(crate) const EMPTY: Self = Self([0; ZoneId::LIMIT.div_ceil(64)]);
+
     pub(crate) fn insert(&mut self, zone: ZoneId) {
         self.0[zone.index() / 64] |= 1 << (zone.index() % 64);
     }
 
-    pub(crate) fn contains(self, zone: ZoneId) -> bool {
+    pub(crate) fn contains(&self, zone: ZoneId) -> bool {
         self.0[zone.index() / 64] >> (zone.index() % 64) & 1 != 0
     }
 }
@@ -174,7 +179,7 @@ impl Plan {
         wanted: &dyn Fn(NodeId, u32) -> u32,
     ) -> Self {
         let mut plan = Self {
-            zones: ZoneSet::default(),
+            zones: ZoneSet::EMPTY,
             divisions: Divisions([Division::default(); ZoneId::LIMIT]),
             parts: 0,
             segments: 0,
@@ -199,16 +204,18 @@ impl Plan {
                 gigabytes.number(run.zone, blocks_of_run(&run));
             }
         }
+        let mut more = MOST_MORE;
         for node in (0..MAX_NODES).filter_map(NodeId::new) {
             for zone in ZoneKind::ALL.map(|kind| ZoneId { node, kind }) {
                 if !self.zones.contains(zone) {
                     continue;
                 }
                 let gigabytes = gigabytes.count[zone.index()];
-                let most = gigabytes.clamp(1, MOST_PARTS);
+                let most = gigabytes.clamp(1, MOST_PARTS).min(more + 1);
                 let parts = u16::try_from(wanted(node, gigabytes).clamp(1, most)).unwrap_or(1);
                 self.divisions.0[zone.index()] = Division { gigabytes, parts };
                 self.parts += usize::from(parts);
+                more -= u32::from(parts) - 1;
             }
         }
     }

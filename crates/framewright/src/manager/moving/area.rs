@@ -373,8 +373,8 @@ impl<P: Platform> Manager<P> {
         let with_memory = self.hugetlb().nodes_with_memory(NodeMask::ALL);
         let gigantic_bytes = Order::MAX.pages() * PAGE_SIZE;
         let gigantic = huge_pages.cma.shares(with_memory, gigantic_bytes);
-        for node in with_memory.nodes() {
-            fail(self.make_numbered(HUGETLB, gigantic[node.index()], node, Order::MAX));
+        for (node, bytes) in gigantic {
+            fail(self.make_numbered(HUGETLB, bytes, node, Order::MAX));
         }
         if let Some(area) = areas.cma {
             let (node, align) = (NodeChoice::Any, Order::BLOCK);

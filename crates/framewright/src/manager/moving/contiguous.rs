@@ -111,7 +111,7 @@ impl Avoid {
     }
 }
 
-impl<P: Platform> Moving<'_, P> {
+impl<'m, P: Platform> Moving<'m, P> {
     /// Where such a run could be had with the least to move. It is not reserved: others may take
     /// it, and the counts may have changed by the time it is asked for.
     ///
@@ -187,7 +187,7 @@ impl<P: Platform> Moving<'_, P> {
         Err(last)
     }
 
-    fn search_of(self, request: &ContiguousRequest) -> Result<Search, ContiguousError> {
+    fn search_of(self, request: &ContiguousRequest) -> Result<Search<'static>, ContiguousError> {
         let &ContiguousRequest { pages, node, zone, max_address, migrate_type, .. } = request;
         if pages == 0 || pages > Pfn::containing(u64::MAX).0 {
             return Err(ContiguousError::Request(AllocateError::BadSize { pages }));
@@ -198,7 +198,10 @@ impl<P: Platform> Moving<'_, P> {
     }
 
     /// The parts of each zone that will do, in the order in which they are asked.
-    fn zones_for(self, search: &Search) -> impl Iterator<Item = &'static [Zone]> {
+    fn zones_for<'a>(self, search: &Search<'a>) -> impl Iterator<Item = &'static [Zone]> + 'a
+    where
+        'm: 'a,
+    {
         let mut last = None;
         let ids = self.manager.zonelist(search).map(|zone| zone.id());
         let ids = ids.filter(move |&id| last.replace(id) != Some(id));

@@ -4,6 +4,8 @@ use crate::firmware::MovableStarts;
 use crate::manager::facets::Moving;
 use crate::manager::state::Manager;
 use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::NodeId;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{Grade, IsolateError};
@@ -51,10 +53,14 @@ impl<P: Platform> Moving<'_, P> {
         set
     }
 
-    /// Where memory for what can be moved alone began on each node at bring-up.
+    /// Where memory for what can be moved alone began on a node at bring-up; nothing where it had
+    /// none.
     #[must_use]
-    pub const fn starts(self) -> MovableStarts {
-        self.manager.moving.starts
+    pub fn start_on_node(self, node: NodeId) -> Option<Pfn> {
+        // Relaxed: bring-up alone changes it.
+        let start =
+            self.manager.numa.nodes().get(node.index())?.movable_start.load(Ordering::Relaxed);
+        Some(Pfn(start)).filter(|&start| start != Pfn(0))
     }
 
     /// Who may have the block of a frame; nothing where there is no memory.

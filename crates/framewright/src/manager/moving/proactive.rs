@@ -16,7 +16,7 @@ use super::vacate::Budget;
 use crate::manager::facets::Moving;
 use crate::manager::state::pressure::count;
 use crate::platform::Platform;
-use crate::units::{MAX_NODES, NodeId, PAGES_PER_BLOCK};
+use crate::units::{MAX_NODES, NodeId, NodeMask, PAGES_PER_BLOCK};
 use crate::zone::{ProactiveMarks, weighted_score};
 
 /// How often a node at rest is looked at, as in Linux (`HPAGE_FRAG_CHECK_INTERVAL_MSEC`).
@@ -34,7 +34,7 @@ pub struct Compactor<'m, P: Platform> {
     moving: Moving<'m, P>,
     due_ns: [u64; MAX_NODES],
     /// Nodes that are being compacted, a bit each.
-    working: u64,
+    working: NodeMask,
 }
 
 /// How a node's free memory lies.
@@ -50,7 +50,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     /// Compacts nodes in the background whenever it is polled.
     #[must_use]
     pub const fn compactor(self) -> Compactor<'m, P> {
-        Compactor { moving: self, due_ns: [0; MAX_NODES], working: 0 }
+        Compactor { moving: self, due_ns: [0; MAX_NODES], working: NodeMask::EMPTY }
     }
 
     /// Percent of a node's free memory that is not in whole blocks, zones weighted by their size
@@ -87,7 +87,7 @@ impl<P: Platform> Compactor<'_, P> {
         let mut next = now_ns.saturating_add(INTERVAL_NS);
         let marks = ProactiveMarks::of(manager.sysctl().compaction_proactiveness());
         let Some(marks) = marks.filter(|_| self.moving.mover().is_some()) else {
-            self.working = 0;
+            self.working = NodeMask::EMPTY;
             return next;
         };
         for node in manager.nodes() {
@@ -107,11 +107,11 @@ fn visit<P: Platform>(
     moving: Moving<'_, P>,
     node: NodeId,
     marks: ProactiveMarks,
-    working: &mut u64,
+    working: &mut NodeMask,
 ) -> u64 {
-    let (manager, bit) = (moving.manager, 1 << node.index());
-    let begun = *working & bit != 0;
-    *working &= !bit;
+    let manager = moving.manager;
+    let begun = working.contains(node);
+    *working = working.without(node);
     let pieces = moving.pieces(node, Some(marks));
     let wanted = if begun { pieces.missing_blocks != 0 } else { marks.begins(pieces.score) };
     // Reclaim makes room first, and what it frees may lie well.
@@ -129,7 +129,7 @@ fn visit<P: Platform>(
         return PAUSE * INTERVAL_NS;
     }
     if is_cut_short {
-        *working |= bit;
+        *working = working.with(node);
         return BREATH_NS;
     }
     INTERVAL_NS

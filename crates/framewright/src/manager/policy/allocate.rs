@@ -3,6 +3,7 @@
 use super::{InterleaveCursor, NumaPolicy, PolicyError, PolicyMode};
 use crate::debug::Place;
 use crate::manager::facets::Numa;
+use crate::manager::request::Allowed;
 use crate::manager::request::{AllocateError, Request, Search};
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
@@ -133,7 +134,8 @@ impl<P: Platform> Numa<'_, P> {
                 self.placed(self.manager.allocate_any(&near, place)?, node)
             }
             PolicyMode::Bind | PolicyMode::PreferredMany => {
-                let search = self.search(request, policy, home)?;
+                let mut room = NodeMask::EMPTY;
+                let search = self.search(request, policy, home, &mut room)?;
                 let range = if policy.mode == PolicyMode::Bind {
                     self.manager
                         .allocate_within(request, &search, false, place)
@@ -192,16 +194,18 @@ impl<P: Platform> Numa<'_, P> {
     }
 
     /// Where a request looks that is bound to a policy's nodes, or prefers them.
-    pub(super) fn search(
+    pub(super) fn search<'a>(
         self,
         request: &Request,
         policy: &NumaPolicy<'_>,
         home: NodeId,
-    ) -> Result<Search, PolicyError> {
+        room: &'a mut NodeMask,
+    ) -> Result<Search<'a>, PolicyError> {
         request.order()?;
         let near = Request { node: NodeChoice::Preferred(home), ..*request };
-        let allowed = self.usable(policy)?;
-        let mut search = Search { allowed, ..self.manager.search(&near)? };
+        *room = self.usable(policy)?;
+        let nodes = &*room;
+        let mut search = Search { allowed: Allowed::Set(nodes), ..self.manager.search(&near)? };
         let below = Pfn::containing(search.max_address);
         let fits = |zone: &&Zone| zone.final_managed_pages() != 0 && zone.span().start < below;
         let nearest = self.manager.zonelist(&search).find(fits).map(|zone| zone.id().node);
@@ -211,7 +215,7 @@ impl<P: Platform> Numa<'_, P> {
                 self.manager.pressure.numa.note_without_memory();
                 return Err(PolicyError::NoMemory(policy.nodes));
             }
-            None => allowed.first().unwrap_or(home),
+            None => nodes.first().unwrap_or(home),
         };
         Ok(search)
     }
@@ -221,7 +225,7 @@ impl<P: Platform> Numa<'_, P> {
         match error {
             AllocateError::OutOfMemory { order } => {
                 self.manager.pressure.numa.note_refused(search.wanted);
-                PolicyError::OutOfMemory { order, nodes: search.allowed }
+                PolicyError::OutOfMemory { order, nodes: search.allowed.nodes() }
             }
             error => PolicyError::Request(error),
         }
@@ -263,9 +267,9 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-impl Search {
+impl Search<'_> {
     /// The search on all nodes; whose memory is wanted stays.
     pub(super) const fn anywhere(self) -> Self {
-        Self { allowed: NodeMask::ALL, ..self }
+        Self { allowed: Allowed::All, ..self }
     }
 }

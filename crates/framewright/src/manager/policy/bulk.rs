@@ -5,7 +5,7 @@ use super::weights::Weights;
 use super::{InterleaveCursor, NumaPolicy, PolicyError, PolicyMode};
 use crate::debug::Place;
 use crate::manager::facets::Numa;
-use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
+use crate::manager::request::{AllocateError, Allowed, Mark, ORDINARY, Request, Search};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId, NodeMask, Order, Pfn};
@@ -57,7 +57,8 @@ impl<P: Platform> Numa<'_, P> {
                 self.manager.allocate_bulk(&Request { node, ..*request }, pages)?
             }
             PolicyMode::Bind => {
-                let search = self.search(request, policy, home)?;
+                let mut room = NodeMask::EMPTY;
+                let search = self.search(request, policy, home, &mut room)?;
                 let found = self.manager.allocate_bulk_where(request, &search, pages);
                 let done = found.map_err(|error| self.refused(error, &search))?;
                 if done < pages.len() {
@@ -67,7 +68,8 @@ impl<P: Platform> Numa<'_, P> {
                 done
             }
             PolicyMode::PreferredMany => {
-                let search = self.search(request, policy, home)?;
+                let mut room = NodeMask::EMPTY;
+                let search = self.search(request, policy, home, &mut room)?;
                 let near = self.manager.fill(&search, ORDINARY, pages);
                 let done = self.fill_rest(request, &search, near, pages)?;
                 self.hand_out(request, &pages[..done], Location::caller())?;
@@ -107,7 +109,7 @@ impl<P: Platform> Numa<'_, P> {
             let near = Request { node: NodeChoice::Preferred(node), ..*request };
             let search = self.manager.search(&near)?;
             first = first.or(Some((near, search)));
-            let only = Search { allowed: NodeMask::only(node), ..search };
+            let only = Search { allowed: Allowed::Only(node), ..search };
             let share = &mut pages[done..done + shares[node.index()]];
             let mut got = self.manager.fill(&only, &[Mark::Low], share);
             if got < share.len() {

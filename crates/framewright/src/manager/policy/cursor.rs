@@ -7,7 +7,7 @@ use super::weights::Weights;
 use crate::units::{MAX_NODES, NodeId, NodeMask};
 
 /// Where an interleave stands: the node that was used last, and how many pages of its weight are
-/// left. Two bytes that the caller keeps where it keeps its policy, in a task, a file, a mapping.
+/// left. Four bytes that the caller keeps where it keeps its policy, in a task, a file, a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct InterleaveCursor {
     node: NodeId,
@@ -103,7 +103,7 @@ impl InterleaveCursor {
     }
 }
 
-const _: () = assert!(size_of::<InterleaveCursor>() == 2);
+const _: () = assert!(size_of::<InterleaveCursor>() == 4);
 
 #[cfg(test)]
 mod tests {

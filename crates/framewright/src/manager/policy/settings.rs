@@ -8,6 +8,7 @@ use super::PolicyError;
 use super::weights::{Weights, checked};
 use crate::manager::facets::Numa;
 use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, NodeMask};
 use crate::zone::{ZoneId, ZoneKind};
 
@@ -54,8 +55,9 @@ impl<P: Platform> Numa<'_, P> {
         let tunables = self.manager.tunables.lock(self.manager.platform);
         self.manager.numa.set_auto(auto);
         if auto {
-            self.apply_bandwidths(&tunables.bandwidths);
+            self.apply_bandwidths();
         }
+        drop(tunables);
     }
 
     /// Says how much a node can move in a second, in one unit for all nodes (Linux: MB, from the
@@ -65,18 +67,23 @@ impl<P: Platform> Numa<'_, P> {
     /// [`PolicyError::NoNode`]; nothing was changed.
     pub fn set_bandwidth(self, node: NodeId, bandwidth: u64) -> Result<(), PolicyError> {
         self.known(node)?;
-        let mut tunables = self.manager.tunables.lock(self.manager.platform);
-        tunables.bandwidths[node.index()] = bandwidth;
+        let tunables = self.manager.tunables.lock(self.manager.platform);
+        // Relaxed: read and written under the lock alone.
+        self.manager.numa.nodes()[node.index()].bandwidth.store(bandwidth, Ordering::Relaxed);
         if self.manager.numa.is_auto() {
-            self.apply_bandwidths(&tunables.bandwidths);
+            self.apply_bandwidths();
         }
+        drop(tunables);
         Ok(())
     }
 
     /// Computes all weights from what is known, for the nodes that have memory. The lock of the
     /// parameters is held.
-    fn apply_bandwidths(self, bandwidths: &[u64]) {
-        let weights = Weights::from_bandwidth(self.with_memory(), bandwidths);
+    fn apply_bandwidths(self) {
+        let of = |node: NodeId| {
+            self.manager.numa.nodes()[node.index()].bandwidth.load(Ordering::Relaxed)
+        };
+        let weights = Weights::from_bandwidths(self.with_memory(), &of);
         for node in self.nodes().nodes() {
             self.manager.numa.set_weight(node, weights.of(node));
         }

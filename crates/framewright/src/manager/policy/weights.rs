@@ -35,7 +35,11 @@ impl Weights {
     /// has 0 or nothing there, and gets 1; so do nodes that are not among `nodes`.
     #[must_use]
     pub fn from_bandwidth(nodes: NodeMask, bandwidths: &[u64]) -> Self {
-        let of = |node: NodeId| u128::from(bandwidths.get(node.index()).copied().unwrap_or(0));
+        Self::from_bandwidths(nodes, &|node| bandwidths.get(node.index()).copied().unwrap_or(0))
+    }
+
+    pub(super) fn from_bandwidths(nodes: NodeMask, of: &dyn Fn(NodeId) -> u64) -> Self {
+        let of = |node: NodeId| u128::from(of(node));
         let sum: u128 = nodes.nodes().map(of).sum();
         let mut all = Self::EVEN;
         let mut divisor = 0;

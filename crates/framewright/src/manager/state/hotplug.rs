@@ -2,11 +2,12 @@
 //!
 //! Orders of memory: who begins a change acquires what the one before released.
 
+use super::numa::PerNode;
 use crate::manager::init::obtained::MOST_RANGES;
 use crate::parameters::{HotplugParameters, OnlinePolicy, OnlineType};
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Growing, Readers, SpinLock};
-use crate::units::{MAX_NODES, NodeId, PhysRange};
+use crate::units::{NodeId, PhysRange};
 use crate::zone::Segment;
 use core::fmt;
 
@@ -126,8 +127,8 @@ pub(crate) struct HotplugState {
     pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
     pub(crate) settings: SpinLock<HotplugSettings>,
     pub(crate) groups: SpinLock<[Option<Group>; MOST_GROUPS]>,
-    /// Pages of each node that were for everybody when bring-up ended.
-    pub(crate) boot_kernel_pages: [u64; MAX_NODES],
+    /// With the pages of each node that were for everybody when bring-up ended.
+    pub(crate) nodes: &'static [PerNode],
     /// `movable_node`.
     pub(crate) movable_node: bool,
     /// What descriptors of windows need.
@@ -147,9 +148,11 @@ pub(crate) struct Changing<'a>(&'a AtomicBool);
 impl HotplugState {
     /// Pages that were for everybody when bring-up ended, on one node or all.
     pub(crate) fn boot_kernel_pages(&self, on: Option<NodeId>) -> u64 {
+        // Relaxed: bring-up alone changes them.
+        let of = |node: &PerNode| node.boot_kernel_pages.load(Ordering::Relaxed);
         match on {
-            Some(node) => self.boot_kernel_pages[node.index()],
-            None => self.boot_kernel_pages.iter().sum(),
+            Some(node) => of(&self.nodes[node.index()]),
+            None => self.nodes.iter().map(of).sum(),
         }
     }
 

@@ -3,7 +3,6 @@
 //! Orders of memory: Relaxed everywhere: counters, and the mover's flag, whose mover is read under
 //! its lock.
 
-use crate::firmware::MovableStarts;
 use crate::manager::state::areas::{Area, MOST_AREAS};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
@@ -179,8 +178,6 @@ pub(crate) struct MovingState {
     pub(crate) counters: MovingCounters,
     /// Requests whose compaction failed not long ago.
     pub(crate) defer: SpinLock<Defer>,
-    /// Where memory for what can be moved alone began at bring-up.
-    pub(crate) starts: MovableStarts,
     pub(crate) areas: [SpinLock<Option<Area>>; MOST_AREAS],
     /// Frames of all areas.
     pub(crate) area_pages: AtomicU64,
@@ -201,7 +198,6 @@ impl MovingState {
             has_mover: AtomicBool::new(false),
             counters: MovingCounters::default(),
             defer: SpinLock::new(Defer::new()),
-            starts: MovableStarts::NONE,
             areas: core::array::from_fn(|_| SpinLock::new(None)),
             area_pages: AtomicU64::new(0),
             failed_area_bytes: 0,

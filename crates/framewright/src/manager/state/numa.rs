@@ -10,7 +10,7 @@
 //! be said by itself. Who changes several settings together holds the lock of the parameters.
 
 use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use crate::units::{MAX_NODES, NodeId};
+use crate::units::NodeId;
 
 /// Pages of one node by whom they were for, since bring-up. As Linux counts them, with what CPUs'
 /// caches took counted when they took it.
@@ -45,21 +45,46 @@ pub(crate) struct Rare {
     pub(crate) refused: AtomicU64,
 }
 
+/// What the manager keeps of one node beside its memory: an entry for each node that there is.
+pub(crate) struct PerNode {
+    rare: Rare,
+    weight: AtomicU8,
+    tier: AtomicU8,
+    /// What it can move in a second; 0 where it is not known.
+    pub(crate) bandwidth: AtomicU64,
+    /// The first frame of its movable memory at boot; 0 where it has none.
+    pub(crate) movable_start: AtomicU64,
+    /// Pages at boot of memory that is not movable.
+    pub(crate) boot_kernel_pages: AtomicU64,
+}
+
+impl PerNode {
+    pub(crate) fn new() -> Self {
+        Self {
+            rare: Rare::default(),
+            weight: AtomicU8::new(1),
+            tier: AtomicU8::new(0),
+            bandwidth: AtomicU64::new(0),
+            movable_start: AtomicU64::new(0),
+            boot_kernel_pages: AtomicU64::new(0),
+        }
+    }
+}
+
 /// See the module documentation.
 pub(crate) struct NumaMisses {
-    nodes: [Rare; MAX_NODES],
+    nodes: &'static [PerNode],
     /// Requests whose nodes have no memory for them.
     without_memory: AtomicU64,
 }
 
 impl NumaMisses {
-    pub(crate) fn new() -> Self {
-        let nodes = core::array::from_fn(|_| Rare::default());
+    pub(crate) fn new(nodes: &'static [PerNode]) -> Self {
         Self { nodes, without_memory: AtomicU64::new(0) }
     }
 
     pub(crate) fn of(&self, node: NodeId) -> &Rare {
-        &self.nodes[node.index()]
+        &self.nodes[node.index()].rare
     }
 
     /// Pages came from the node whose turn it was.
@@ -98,28 +123,29 @@ impl NumaMisses {
 
 /// What is set for each node.
 pub(crate) struct NumaSettings {
-    weights: [AtomicU8; MAX_NODES],
+    nodes: &'static [PerNode],
     /// Whether weights follow bandwidths.
     auto: AtomicBool,
-    tiers: [AtomicU8; MAX_NODES],
 }
 
 impl NumaSettings {
     /// All nodes alike, and of this tier.
-    pub(crate) fn new(tier: u8) -> Self {
-        Self {
-            weights: core::array::from_fn(|_| AtomicU8::new(1)),
-            auto: AtomicBool::new(true),
-            tiers: core::array::from_fn(|_| AtomicU8::new(tier)),
-        }
+    pub(crate) fn new(nodes: &'static [PerNode], tier: u8) -> Self {
+        nodes.iter().for_each(|node| node.tier.store(tier, Ordering::Relaxed));
+        Self { nodes, auto: AtomicBool::new(true) }
+    }
+
+    /// All nodes, ascending.
+    pub(crate) const fn nodes(&self) -> &'static [PerNode] {
+        self.nodes
     }
 
     pub(crate) fn weight(&self, node: NodeId) -> u8 {
-        self.weights[node.index()].load(Ordering::Relaxed)
+        self.nodes[node.index()].weight.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_weight(&self, node: NodeId, weight: u8) {
-        self.weights[node.index()].store(weight, Ordering::Relaxed);
+        self.nodes[node.index()].weight.store(weight, Ordering::Relaxed);
     }
 
     pub(crate) fn is_auto(&self) -> bool {
@@ -131,10 +157,10 @@ impl NumaSettings {
     }
 
     pub(crate) fn tier(&self, node: NodeId) -> u8 {
-        self.tiers[node.index()].load(Ordering::Relaxed)
+        self.nodes[node.index()].tier.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_tier(&self, node: NodeId, tier: u8) {
-        self.tiers[node.index()].store(tier, Ordering::Relaxed);
+        self.nodes[node.index()].tier.store(tier, Ordering::Relaxed);
     }
 }

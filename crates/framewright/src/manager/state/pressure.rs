@@ -2,12 +2,12 @@
 
 use crate::block::MigrateType;
 use crate::manager::request::{Reserves, Search};
-use crate::manager::state::numa::NumaMisses;
+use crate::manager::state::numa::{NumaMisses, PerNode};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{DrainEpoch, SpinLock};
-use crate::units::{NodeMask, Order};
+use crate::units::{MAX_NODES, NodeId, NodeMask, Order};
 use crate::zone::ZoneKind;
 
 /// Tasks that can be in the hook at once; others go on without it.
@@ -59,9 +59,13 @@ pub trait Reclaim: Sync {
 /// A request as far as it decides whether memory is found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
-    pub(crate) order: Order,
-    pub(crate) search: Search,
-    pub(crate) reserves: Reserves,
+    order: Order,
+    first: NodeId,
+    nodes: NodeMask,
+    highest: ZoneKind,
+    max_address: u64,
+    migrate_type: MigrateType,
+    reserves: Reserves,
 }
 
 /// Bits of a [`usual`] word for order and type.
@@ -79,13 +83,24 @@ fn usual(epoch: u64, order: Order, migrate_type: MigrateType) -> Option<u64> {
 }
 
 impl Key {
+    /// Who wants it does not matter.
+    pub(crate) const fn of(order: Order, search: &Search<'_>, reserves: Reserves) -> Self {
+        Self {
+            order,
+            first: search.first(),
+            nodes: search.nodes(),
+            highest: search.highest(),
+            max_address: search.max_address(),
+            migrate_type: search.migrate_type(),
+            reserves,
+        }
+    }
+
     /// Its word, if it is a usual request.
     fn usual(&self, epoch: u64) -> Option<u64> {
-        let &Self { order, search, reserves } = self;
-        let migrate_type = search.migrate_type();
-        let is_usual =
-            reserves == Reserves::None && search == Search::near(search.first(), migrate_type);
-        if is_usual { usual(epoch, order, migrate_type) } else { None }
+        let near =
+            Self::of(self.order, &Search::near(self.first, self.migrate_type), Reserves::None);
+        if *self == near { usual(epoch, self.order, self.migrate_type) } else { None }
     }
 }
 
@@ -140,29 +155,29 @@ pub(crate) struct PressureState {
     pub(crate) has_hook: AtomicBool,
     /// Nodes that reclaim in the background should look after, a bit each: for requests that may
     /// not have graded memory, and for those that may.
-    pub(crate) background: [AtomicU64; 2],
+    pub(crate) background: [[AtomicU64; MAX_NODES / 64]; 2],
     /// Who is in the hook; 0 is nobody.
     pub(crate) tasks: [AtomicU64; RECLAIM_TASKS],
 }
 
 impl PressureState {
-    pub(crate) fn new(aids: bool) -> Self {
+    pub(crate) fn new(aids: bool, nodes: &'static [PerNode]) -> Self {
         Self {
             counters: Counters::default(),
-            numa: NumaMisses::new(),
+            numa: NumaMisses::new(nodes),
             epoch: DrainEpoch::new(aids),
             failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
             usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
             hook: SpinLock::new(None),
             has_hook: AtomicBool::new(false),
-            background: [AtomicU64::new(0), AtomicU64::new(0)],
+            background: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
             tasks: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
     /// Nodes that requests of a type found below their low watermarks.
     #[inline]
-    pub(crate) fn woken_by(&self, migrate_type: MigrateType) -> &AtomicU64 {
+    pub(crate) fn woken_by(&self, migrate_type: MigrateType) -> &[AtomicU64; MAX_NODES / 64] {
         &self.background[usize::from(migrate_type == MigrateType::Movable)]
     }
 
@@ -231,13 +246,12 @@ impl Drop for InHook<'_> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::units::NodeId;
     use std::collections::BTreeSet;
 
     fn near(order: u8, node: usize, migrate_type: MigrateType) -> Key {
         let order = Order::new(order).expect("an order");
         let node = NodeId::new(node).expect("a node");
-        Key { order, search: Search::near(node, migrate_type), reserves: Reserves::None }
+        Key::of(order, &Search::near(node, migrate_type), Reserves::None)
     }
 
     #[test]
@@ -249,7 +263,7 @@ mod tests {
             for order in 0..=Order::MAX.get() {
                 for kind in types {
                     let of = |node| near(order, node, kind).usual(epoch);
-                    assert_eq!(of(0), of(63));
+                    assert_eq!(of(0), of(1023));
                     words.extend(of(0));
                 }
                 keys += types.len();
@@ -268,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_so_until_something_is_freed_or_somebody_can_be_asked() {
-        let pressure = PressureState::new(false);
+        let pressure = PressureState::new(false, &[]);
         let order = |order| Order::new(order).expect("an order");
         let is_lost = |pressure: &PressureState, of, kind| pressure.is_lost(order(of), kind);
         let movable = MigrateType::Movable;

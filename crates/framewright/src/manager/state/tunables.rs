@@ -3,7 +3,7 @@
 
 use crate::parameters::{Pages, Parameters};
 use crate::platform::Platform;
-use crate::units::{MAX_NODES, NodeId};
+use crate::units::NodeId;
 use crate::zone::{
     COMPACTION_PROACTIVENESS, EXTFRAG_THRESHOLD, LOWMEM_RESERVE_RATIO, Zone, ZoneId, ZoneKind,
     default_min_free_kbytes, lowmem_reserve, watermarks,
@@ -49,8 +49,6 @@ pub(crate) struct Tunables {
     pub(crate) lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
     pub(crate) extfrag_threshold: u64,
     pub(crate) compaction_proactiveness: u64,
-    /// What each node can move in a second; 0 where it is not known.
-    pub(crate) bandwidths: [u64; MAX_NODES],
 }
 
 impl Tunables {
@@ -63,7 +61,6 @@ impl Tunables {
             lowmem_reserve_ratio: LOWMEM_RESERVE_RATIO,
             extfrag_threshold: EXTFRAG_THRESHOLD,
             compaction_proactiveness: COMPACTION_PROACTIVENESS,
-            bandwidths: [0; MAX_NODES],
         }
     }
 

@@ -18,8 +18,8 @@ use core::iter;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part, Placement};
 
-/// Most zones that can be deferred: one of each node.
-const MAX_ZONES: usize = crate::units::MAX_NODES;
+/// Most zones that are initialised side by side; the others are helped with.
+const MAX_ZONES: usize = framewright_jobs::MAX_PARTS;
 
 impl<'m, P: Platform> Vmemmap<'m, P> {
     /// When page descriptors come into being. Not always what `memmap_init=` said: without an array

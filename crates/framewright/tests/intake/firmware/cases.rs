@@ -248,7 +248,7 @@ fn proximity_domains_may_be_sparse() {
         (topology.node_count(), topology.domain(node(1)), topology.find_domain(8)),
         (2, 7, None)
     );
-    for domain in 100..162 {
+    for domain in 100..1122 {
         topology.node_of_domain(domain).expect("room");
     }
     assert_eq!(topology.node_of_domain(5), Err(TopologyError::TooManyDomains { domain: 5 }));
@@ -308,10 +308,37 @@ fn claims_of_one_node_may_overlap_but_not_of_two() {
 #[test]
 fn a_node_beyond_the_limit_is_refused() {
     let mut topology = Topology::new(&mut []);
-    assert_eq!(topology.declare_node(MAX_NODES), Err(TopologyError::NodeBeyondLimit { node: 64 }));
+    assert_eq!(
+        topology.declare_node(MAX_NODES),
+        Err(TopologyError::NodeBeyondLimit { node: 1024 })
+    );
     assert_eq!(topology.node_count(), 1);
-    assert_eq!(topology.declare_node(MAX_NODES - 1), Ok(node(63)));
-    assert_eq!(topology.node_count(), 64);
+    assert_eq!(topology.declare_node(MAX_NODES - 1), Ok(node(1023)));
+    assert_eq!(topology.node_count(), 1024);
+    assert_eq!(topology.domain(node(1023)), 1023);
+}
+
+#[test]
+fn distances_of_many_nodes_need_a_table() {
+    let mut topology = Topology::new(&mut []);
+    assert!(topology.set_distance(node(63), node(0), 99).is_ok());
+    assert_eq!(topology.distance(node(63), node(0)), 99);
+    let refused = Err(TopologyError::TooFewDistances { node: node(64), nodes: 64 });
+    assert_eq!(topology.set_distance(node(0), node(64), 30), refused);
+    assert_eq!(topology.distance(node(1023), node(1023)), 10);
+    assert_eq!(topology.distance(node(1023), node(64)), 20);
+    let mut table = vec![0; 130 * 130 + 1];
+    let mut topology = Topology::new(&mut []).with_distances(&mut table);
+    for (from, to, distance) in [(0, 129, 30), (129, 0, 31), (64, 63, 32), (128, 127, 255)] {
+        assert_eq!(topology.distance(node(from), node(to)), 20);
+        assert_eq!(topology.set_distance(node(from), node(to), distance), Ok(()));
+        assert_eq!(topology.distance(node(from), node(to)), distance);
+    }
+    assert!((0..1024).all(|index| topology.distance(node(index), node(index)) == 10));
+    let refused = Err(TopologyError::TooFewDistances { node: node(130), nodes: 130 });
+    assert_eq!(topology.set_distance(node(130), node(0), 30), refused);
+    topology.forget_distances();
+    assert_eq!(topology.distance(node(0), node(129)), 20);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use framewright::firmware::{
     MapBuilder, MapError, MapRange, MemoryAffinity, MemoryKind, NodeRange, Topology, TopologyError,
     node_ranges,
 };
-use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+use framewright::units::{MAX_NODES, NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 use framewright_testkit::PageModel;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -312,14 +312,14 @@ proptest! {
 
     #[test]
     fn sparse_domains_become_dense_nodes(
-        domains in vec(any::<u32>(), 1..80),
+        domains in vec(any::<u32>(), 1..1100),
         cpus in vec(any::<Index>(), 0..40),
     ) {
         let mut affinity = [];
         let mut topology = Topology::new(&mut affinity);
         let mut known: Vec<u32> = Vec::new();
         for &domain in &domains {
-            if !known.contains(&domain) && known.len() == 64 {
+            if !known.contains(&domain) && known.len() == MAX_NODES {
                 prop_assert_eq!(
                     topology.node_of_domain(domain),
                     Err(TopologyError::TooManyDomains { domain })
