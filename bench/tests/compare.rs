@@ -176,10 +176,12 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     assert!(
         calls.lines().all(|call| machine(call)
             && call.contains("-cpu max,-cx16")
-            && call.contains("-m 1024M -smp 1")),
+            && (call.contains("-m 1024M -smp 1") || call.contains("-m 1024M,maxmem=3072M -smp 1"))),
         "{calls}"
     );
-    let plain: Vec<&str> = calls.lines().filter(|call| !call.contains("virtio-balloon")).collect();
+    let comes_and_goes = ["virtio-balloon", "virtio-mem"];
+    let is_plain = |call: &&str| !comes_and_goes.iter().any(|device| call.contains(device));
+    let plain: Vec<&str> = calls.lines().filter(is_plain).collect();
     let later = plain
         .iter()
         .position(|call| call.contains("-smp 16 "))
@@ -329,6 +331,42 @@ fn the_program_in_linux_follows_scripts() {
     assert_eq!(lines[11], format!("@failed resize {number}x 1: error 2"));
     assert!(lines[12].starts_with(&format!("@failed load {words}: error ")), "{}", outcome.stdout);
     assert_eq!(lines[13..], ["@failed bogus: error 2", "@mark last", "@over"]);
+}
+
+#[test]
+fn the_program_in_linux_sees_memory_come_and_go() {
+    let folder = Scratch::new("compare-follow");
+    let file = folder.path("meminfo");
+    let total = |kib: u64| {
+        let next = folder.path("next");
+        fs::write(&next, format!("MemFree: 1 kB\nMemTotal: {kib} kB\n")).expect("a file");
+        fs::rename(next, &file).expect("ours");
+    };
+    let name = format!("{} MemTotal:", file.display());
+    let started = folder.path("started").display().to_string();
+    fs::write(&started, "0").expect("a file");
+    total(1000);
+    let outcome = std::thread::scope(|scope| {
+        let path = folder.path("script");
+        let script = format!("write {started} 1\nfollow {name} 500 20\nfollow {name} 1 0\n");
+        fs::write(&path, script).expect("a file");
+        let program = scope.spawn(move || finish(Command::new(linux_init()).arg(path)));
+        while fs::read_to_string(&started).expect("a file") != "1" {
+            std::thread::yield_now();
+        }
+        // Wherever in its rise the program first looks, it sees more, and then less.
+        for kib in (1000..=6000).step_by(500) {
+            total(kib);
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+        total(1000);
+        program.join().expect("it ran")
+    });
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    let [_, grown, shrunk, late, _] = *lines else { panic!("{}", outcome.stdout) };
+    assert_eq!(grown, format!("@grown {name} 500"));
+    assert_eq!(shrunk, format!("@shrunk {name} 500"));
+    assert_eq!(late, format!("@failed follow {name} 1 0: error 62"));
 }
 
 #[test]

@@ -15,6 +15,9 @@
 //! * `fault huge|base SECONDS CPUS` takes page faults, see [`faults`](crate::faults).
 //! * `scatter PERCENT ROUNDS SEED` leaves so much of memory in use, in single pages, see
 //!   [`scatter`](crate::scatter).
+//! * `follow FILE WORD KIB SECONDS` waits until the sum behind `WORD` has grown by `KIB`, prints
+//!   `@grown FILE WORD KIB`, then until it has shrunk by as much again, and prints `@shrunk`
+//!   likewise; for so many seconds each at most.
 //! * `sleep SECONDS` waits.
 //!
 //! A command that fails prints `@failed COMMAND: error N`, and the script goes on.
@@ -22,7 +25,7 @@
 use crate::faults;
 use crate::say;
 use crate::scatter;
-use crate::system::{self, ENOENT, Errno, File, Mapping, Pages};
+use crate::system::{self, ENOENT, ETIME, Errno, File, Mapping, Pages};
 
 /// Most bytes that are read of a control file; the longest, `zoneinfo`, has some 3000 for each
 /// node.
@@ -51,6 +54,7 @@ pub fn run(line: &str) {
         "resize" => resize(next(), next()),
         "time" => time(next(), next()),
         "sum" => sum(next(), next()),
+        "follow" => follow(next(), next(), number(next()), number(next())),
         "log" => log(rest),
         "dirty" => dirty(number(next()), number(next())),
         "fault" => match next() {
@@ -124,6 +128,28 @@ pub fn summed(name: &str, word: &str) -> Result<u64, Errno> {
     });
     let (found, sum) = numbers.fold((0, 0), |(found, sum), number| (found + 1, sum + number));
     if found == 0 { Err(ENOENT) } else { Ok(sum) }
+}
+
+/// Waits for memory to come and go.
+fn follow(name: &str, word: &str, kib: u64, seconds: u64) -> Result<(), Errno> {
+    let before = summed(name, word)?;
+    let within = |done: &dyn Fn(u64) -> bool| {
+        let end_ns = system::now_ns() + seconds * 1_000_000_000;
+        loop {
+            if done(summed(name, word)?) {
+                return Ok(());
+            }
+            if system::now_ns() >= end_ns {
+                return Err(ETIME);
+            }
+            system::sleep_ms();
+        }
+    };
+    within(&|now| now >= before + kib)?;
+    say!("@grown {name} {word} {kib}");
+    within(&|now| now <= before)?;
+    say!("@shrunk {name} {word} {kib}");
+    Ok(())
 }
 
 fn log(words: &str) -> Result<(), Errno> {

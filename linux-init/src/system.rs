@@ -13,6 +13,9 @@ pub const EPERM: Errno = Errno(1);
 /// No such file: also what a path is that is too long for us.
 pub const ENOENT: Errno = Errno(2);
 
+/// What was waited for did not come.
+pub const ETIME: Errno = Errno(62);
+
 const READ: usize = 0;
 const WRITE: usize = 1;
 const OPEN: usize = 2;
@@ -165,7 +168,16 @@ pub fn now_ns() -> u64 {
 
 /// Waits.
 pub fn sleep(seconds: u64) {
-    let time = [seconds, 0];
+    wait([seconds, 0]);
+}
+
+/// Waits for a millisecond.
+pub fn sleep_ms() {
+    wait([0, 1_000_000]);
+}
+
+/// Waits for seconds and nanoseconds.
+fn wait(time: [u64; 2]) {
     // SAFETY: the time lives during the call; what is left of it after a signal is not asked for.
     let _ = unsafe { call(NANOSLEEP, [time.as_ptr().addr(), 0, 0, 0, 0, 0]) };
 }

@@ -1,4 +1,4 @@
-//! The Linux kernel that is compared with: a file that is one, its version, and its balloon driver.
+//! The Linux kernel that is compared with: a file that is one, its version, and its drivers.
 
 use crate::bench::common::failed;
 use framewright_cli::error::Error;
@@ -16,8 +16,9 @@ const VERSION_BASE: usize = 0x200;
 /// A version's text is shorter.
 const LONGEST_VERSION: usize = 200;
 
-/// Where modules of the balloon are, below the folder of all modules.
+/// Where the drivers are, below the folder of all modules.
 const BALLOON: &str = "kernel/drivers/virtio/virtio_balloon.ko";
+const VIRTIO_MEM: &str = "kernel/drivers/virtio/virtio_mem.ko";
 
 /// A kernel.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub struct Kernel {
     pub version: String,
     /// The balloon driver, where it is a module that is at hand.
     pub balloon: Option<Vec<u8>>,
+    /// The virtio-mem driver, likewise.
+    pub virtio_mem: Option<Vec<u8>>,
 }
 
 /// Looks at the file that is to be the kernel.
@@ -43,8 +46,9 @@ pub fn open(path: &Path) -> Result<Kernel, Error> {
             /boot; an uncompressed vmlinux is none",
         )
     })?;
-    let balloon = balloon(path, &version)?;
-    Ok(Kernel { path: path.to_owned(), version, balloon })
+    let balloon = module(path, &version, BALLOON)?;
+    let virtio_mem = module(path, &version, VIRTIO_MEM)?;
+    Ok(Kernel { path: path.to_owned(), version, balloon, virtio_mem })
 }
 
 /// The first word of a kernel's version; `None` for what is no kernel.
@@ -63,13 +67,13 @@ fn version(image: &[u8]) -> Option<String> {
     (!word.is_empty()).then(|| word.to_owned())
 }
 
-/// The balloon driver of a kernel: beside it, as packages lay it out, or among those of this
+/// A driver of a kernel: beside it, as packages lay it out, or among those of this
 /// machine.
-fn balloon(path: &Path, version: &str) -> Result<Option<Vec<u8>>, Error> {
+fn module(path: &Path, version: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
     let root = path.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let folders = ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder));
     for folder in folders.into_iter().chain([PathBuf::from("/lib/modules")]) {
-        let file = folder.join(version).join(BALLOON);
+        let file = folder.join(version).join(name);
         if file.is_file() {
             return read(&file, |file| fs::read(file));
         }

@@ -2,7 +2,8 @@
 
 use super::cpio::Archive;
 use super::kernel::Kernel;
-use framewright_cli::args::{Accel, Model};
+use framewright_cli::args::{Accel, Addition, Model};
+use framewright_cli::attach::MonitorPlace;
 use framewright_cli::error::{self, Error};
 use framewright_cli::qemu::attempts::explained;
 use framewright_cli::qemu::command::{Accelerator, Machine};
@@ -10,11 +11,12 @@ use framewright_cli::qemu::protocol::Transcript;
 use framewright_cli::qemu::run::{self, End, Ended, Limits, Watch};
 use framewright_cli::qemu::{guest_image, guest_image::Package};
 use serde_json::Value;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ChildStdin;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// What both are told: no memory is cleared when it is allocated or freed, and nothing is done
@@ -24,8 +26,11 @@ pub const SAME_FOR_BOTH: &str = "init_on_alloc=0 init_on_free=0";
 /// emulator from a timer interrupt for too long.)
 pub const LINUX_WORDS: &str =
     "mitigations=off console=ttyS0 no_timer_check oops=panic panic=-1 rdinit=/init";
-/// Linux's name of the driver in the initial RAM disk.
+/// Linux's names of drivers in the initial RAM disk.
 pub const BALLOON_MODULE: &str = "/virtio_balloon.ko";
+pub const VIRTIO_MEM_MODULE: &str = "/virtio_mem.ko";
+/// What QEMU writes down about memory that may be added.
+const TRACED: [&str; 2] = ["virtio_mem_plug_request", "virtio_mem_unplug_request"];
 
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_secs(180);
@@ -53,6 +58,8 @@ pub struct Shape {
     pub balloon: bool,
     /// QEMU takes all memory before the machine begins; otherwise it comes as it is touched.
     pub preallocated: bool,
+    /// Memory that may be added; then there is a monitor.
+    pub more_bytes: u64,
 }
 
 /// Everything that runs need.
@@ -64,6 +71,8 @@ pub struct Lab {
     qemu: String,
     folder: Folder,
     deaths: Cell<usize>,
+    /// Who hears lines as they come.
+    ears: RefCell<Option<Sender<String>>>,
 }
 
 /// What the guest's shell is for.
@@ -136,6 +145,7 @@ impl Lab {
             qemu,
             folder: Folder::new()?,
             deaths: Cell::new(0),
+            ears: RefCell::new(None),
         };
         if accel != Accel::Tcg {
             lab.accelerator = Accelerator::Kvm;
@@ -145,6 +155,7 @@ impl Lab {
                 cpus: 1,
                 balloon: false,
                 preallocated: true,
+                more_bytes: 0,
             };
             let device = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").map(|_| ());
             let works =
@@ -194,7 +205,7 @@ impl Lab {
         let line = format!("{SAME_FOR_BOTH} {LINUX_WORDS} {words}");
         for deaths in 1.. {
             let (heard, ended) =
-                self.run(shape, &self.kernel.path, line.trim_end(), &more, Listener::new(None))?;
+                self.run(shape, &self.kernel.path, line.trim_end(), &more, self.listener(None))?;
             let done = matches!(ended.how, End::Exit(status) if status.success());
             if done && heard.text().any(|line| line == LAST) {
                 return Ok(heard);
@@ -228,7 +239,7 @@ impl Lab {
         };
         let line = format!("{SAME_FOR_BOTH} {words} {mode}").replace("  ", " ");
         let (heard, ended) =
-            self.run(shape, &self.guest, &line, &memory(shape), Listener::new(input))?;
+            self.run(shape, &self.guest, &line, &memory(shape), self.listener(input))?;
         let done = matches!(ended.how, End::Exit(status) if status.code() == Some(GUEST_DONE));
         if done { Ok(heard) } else { Err(failed("the guest did not come to its end", &ended)) }
     }
@@ -246,6 +257,17 @@ impl Lab {
             machine.add_balloon("");
         }
         let mut more = more.to_vec();
+        let mut monitor = None;
+        if shape.more_bytes != 0 {
+            let place = MonitorPlace::new()
+                .map_err(|error| Error::Failed(format!("no place for QEMU's monitor: {error}")))?;
+            let addition = Addition { bytes: shape.more_bytes, properties: String::new() };
+            machine.add_virtio_mem(&addition, Some(&place.path));
+            monitor = Some(place);
+            let traced = TRACED.iter().flat_map(|event| ["-trace", event]).map(str::to_owned);
+            more.extend(traced);
+            more.extend(["-D".to_owned(), self.trace().display().to_string()]);
+        }
         if self.accelerator == Accelerator::Tcg {
             more.extend(["-cpu".to_owned(), EMULATED_CPU.to_owned()]);
         }
@@ -255,9 +277,33 @@ impl Lab {
         let spawned = Instant::now();
         let mut ended = run::run(&arguments, limits, &mut listener)?;
         let report = ended.transcript.report.take().and_then(Result::ok).unwrap_or_default();
+        drop(monitor);
         listener.end();
         let Listener { lines, prompt, .. } = listener;
         Ok((Heard { spawned, first_line: ended.first_line, prompt, lines, report }, ended))
+    }
+
+    fn listener(&self, input: Option<Option<ChildStdin>>) -> Listener {
+        Listener::new(input, self.ears.borrow().clone())
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.folder.0.join("trace")
+    }
+
+    /// How many requests the last machine with memory to add sent for it.
+    pub fn requests(&self) -> u64 {
+        let trace = fs::read_to_string(self.trace()).unwrap_or_default();
+        let is_one = |line: &&str| TRACED.iter().any(|event| line.contains(event));
+        trace.lines().filter(is_one).count() as u64
+    }
+
+    /// Sends lines of machines to `ears` as they come, while `run` runs.
+    pub fn heard_by<T>(&self, ears: Sender<String>, run: impl FnOnce() -> T) -> T {
+        *self.ears.borrow_mut() = Some(ears);
+        let result = run();
+        *self.ears.borrow_mut() = None;
+        result
     }
 
     fn initial_disk(&self, script: &str) -> Vec<u8> {
@@ -266,8 +312,12 @@ impl Lab {
         archive.character_device("dev/console", (5, 1));
         archive.program("init", &self.init);
         archive.file("script", script.as_bytes());
-        if let Some(balloon) = &self.kernel.balloon {
-            archive.file(BALLOON_MODULE.trim_start_matches('/'), balloon);
+        let kernel = &self.kernel;
+        let modules = [(BALLOON_MODULE, &kernel.balloon), (VIRTIO_MEM_MODULE, &kernel.virtio_mem)];
+        for (name, module) in modules {
+            if let Some(module) = module {
+                archive.file(name.trim_start_matches('/'), module);
+            }
         }
         archive.finish()
     }
@@ -309,17 +359,22 @@ struct Listener {
     partial: Vec<u8>,
     /// For the shell at a terminal: the line to it, once it is there.
     input: Option<Option<ChildStdin>>,
+    ears: Option<Sender<String>>,
 }
 
 impl Listener {
-    fn new(input: Option<Option<ChildStdin>>) -> Self {
-        Self { lines: Vec::new(), prompt: None, partial: Vec::new(), input }
+    fn new(input: Option<Option<ChildStdin>>, ears: Option<Sender<String>>) -> Self {
+        Self { lines: Vec::new(), prompt: None, partial: Vec::new(), input, ears }
     }
 
     /// One more line, now.
     fn keep(&mut self, now: Instant, line: String) -> Result<(), Error> {
         if self.lines.len() == MOST_LINES {
             return Err(Error::Failed(format!("a machine said more than {MOST_LINES} lines")));
+        }
+        if let Some(ears) = &self.ears {
+            // Whoever has heard enough need not hear more.
+            let _ = ears.send(line.clone());
         }
         self.lines.push((now, line));
         Ok(())

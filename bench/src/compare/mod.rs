@@ -32,7 +32,7 @@ use serde_json::Value;
 type Section = (&'static str, &'static str, fn(&Lab, &Plan) -> Result<Vec<Value>, Error>);
 
 /// All sections, in the order in which they run.
-const SECTIONS: [Section; 5] = [
+const SECTIONS: [Section; 6] = [
     (
         "boot",
         "from the start of QEMU to the first line on the serial port, and to the shell's prompt; \
@@ -85,6 +85,14 @@ const SECTIONS: [Section; 5] = [
          free before. Both are mapped, Linux's in a process that sleeps, ours in the guest's own \
          tables",
         sections::compaction::run,
+    ),
+    (
+        "virtio-mem",
+        "the host wants 2 GiB more in a machine of 1 GiB, then nothing more; from the wish until \
+         the machine says that it has the memory (in Linux MemTotal, looked at each millisecond) \
+         or has it no longer, and the device says the same. Nothing is in use. Requests are those \
+         that QEMU traces; Linux brings the memory online for what can be moved",
+        sections::virtio_mem::run,
     ),
 ];
 

@@ -77,6 +77,7 @@ impl Plan {
             cpus: self.cpus,
             balloon,
             preallocated: !balloon,
+            more_bytes: 0,
         }
     }
 
@@ -156,7 +157,14 @@ mod tests {
         let shape = plan(Some(3 * GIB), 0).shape(8, 2, true);
         assert_eq!(
             shape,
-            Shape { memory_bytes: 3 * GIB, nodes: 2, cpus: 2, balloon: true, preallocated: false }
+            Shape {
+                memory_bytes: 3 * GIB,
+                nodes: 2,
+                cpus: 2,
+                balloon: true,
+                preallocated: false,
+                more_bytes: 0
+            }
         );
     }
 

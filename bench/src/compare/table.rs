@@ -103,7 +103,7 @@ fn number(value: f64, unit: Option<Unit>) -> String {
         Some(Unit::Milliseconds) => microseconds(value * 1e3),
         Some(Unit::Seconds) => format!("{value:.2} s"),
         Some(Unit::Mebibytes) => format!("{value:.1} MiB"),
-        Some(Unit::Pages) => format!("{value:.0}"),
+        Some(Unit::Pages | Unit::Requests) => format!("{value:.0}"),
         Some(Unit::Percent) => format!("{value:.1} %"),
         // Sizes are whole numbers of bytes below 2^53.
         #[expect(

@@ -341,10 +341,12 @@ pub enum Unit {
     /// Of what size the row says.
     Pages,
     Percent,
+    /// To a device.
+    Requests,
 }
 
 impl Unit {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Milliseconds,
         Self::Seconds,
         Self::Bytes,
@@ -352,6 +354,7 @@ impl Unit {
         Self::IterationsPerSecond,
         Self::Pages,
         Self::Percent,
+        Self::Requests,
     ];
 
     /// As in names of fields.
@@ -364,6 +367,7 @@ impl Unit {
             Self::IterationsPerSecond => "iterations_per_s",
             Self::Pages => "pages",
             Self::Percent => "percent",
+            Self::Requests => "requests",
         }
     }
 }

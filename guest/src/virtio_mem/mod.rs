@@ -28,7 +28,7 @@ type GuestDevice = VirtioMem<GuestHal, PciTransport>;
 
 const MS: u64 = 1_000_000;
 /// How often the host's wish is looked at.
-const LOOK_NS: u64 = 20 * MS;
+const LOOK_NS: u64 = MS;
 /// How often a device is tried again that did what it may not.
 const RETRY_NS: u64 = 1000 * MS;
 /// So much more that is free may be a unit that can go.

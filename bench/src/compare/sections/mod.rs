@@ -5,6 +5,7 @@ pub mod compaction;
 pub mod memory;
 pub mod pools;
 pub mod reporting;
+pub mod virtio_mem;
 
 use super::lab::{Lab, Shape};
 use crate::rows::Compare;

@@ -64,7 +64,7 @@ fn speed_up(row: &Compare) -> Option<Mark> {
     match row.both.unit? {
         Unit::Milliseconds | Unit::Seconds => Some(ratio),
         Unit::Bytes => row.what.contains("metadata").then_some(ratio),
-        Unit::Mebibytes | Unit::Pages | Unit::Percent => None,
+        Unit::Mebibytes | Unit::Pages | Unit::Percent | Unit::Requests => None,
         Unit::IterationsPerSecond => {
             let spread = ratio.spread.filter(|(least, _)| *least > 0.0);
             let spread = spread.map(|(least, most)| (1.0 / most, 1.0 / least));
