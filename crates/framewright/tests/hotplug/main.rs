@@ -19,6 +19,7 @@ fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
 mod add;
 mod files;
 mod gone;
+mod model;
 mod odd;
 mod release;
 mod remove;
