@@ -1,7 +1,7 @@
 //! Memory that is added.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
-use framewright::manager::{Budget, HotplugError, HotplugEvent, HotplugNotifier, Veto};
+use framewright::manager::{Budget, HotplugError, HotplugEvent, HotplugNotifier, Reserves, Veto};
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType, Presence, ZoneId, ZoneKind};
@@ -320,4 +320,45 @@ fn who_is_told_may_refuse_and_hears_of_everything() {
         [E::RemovingLast(one), E::GoingOffline(range), E::RemovedLast(one), E::Offline(range)]
     );
     check(&manager);
+}
+
+/// With ever more memory free until there is enough, so that each table in turn finds none.
+#[test]
+fn without_memory_for_tables_nothing_is_added() {
+    for line in ["", "pages=inside", "page_owner=on pages=inside", "zone_parts=4"] {
+        let small = mib(4096, 4224);
+        let manager = machine(small, line);
+        let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
+        let mut held: Vec<_> =
+            std::iter::from_fn(|| manager.allocate(&all).map(|page| page.start).ok()).collect();
+        let (windows, present) = (manager.hotplug().windows_left(), manager.totals().present_pages);
+        let mut refused = 0;
+        loop {
+            let free = manager.totals().free_pages;
+            match add(&manager, small, 0, Grade::Any) {
+                Ok(pages) => {
+                    assert_eq!(pages, 128 * PER_MIB);
+                    break;
+                }
+                Err(HotplugError::NoRoomForTables { bytes }) => {
+                    assert!(bytes > 0 && bytes <= 1 << 20, "{bytes}");
+                    check(&manager);
+                    let now = manager.totals();
+                    assert_eq!((now.present_pages, now.free_pages), (present, free), "{line}");
+                    assert_eq!(manager.hotplug().windows_left(), windows);
+                    refused += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            // The last ones are neighbours now and then.
+            let page = held.pop().expect("there is enough in the end");
+            manager.give_back_order(page, Order::PAGE).expect("held");
+            manager.drain().expect("good frames");
+        }
+        assert!(refused > 0, "{line}");
+        check(&manager);
+        assert_eq!(manager.hotplug().presence_of(small.start), Presence::Online);
+        held.into_iter().for_each(|page| manager.give_back_order(page, Order::PAGE).expect("held"));
+        check(&manager);
+    }
 }
