@@ -7,10 +7,19 @@
 //! |---|---|---|
 //! | `x86_64` | `adapters::x86_64` | `FrameAllocator` and `FrameDeallocator` for all page sizes |
 //! | `virtio-drivers` | `adapters::virtio` | the DMA half of `Hal` |
+//! | `bootloader_api`, `limine`, `multiboot2`, `uefi-raw` | of these names, `uefi` | memory maps |
 //!
 //! Their tests run with `cargo test -p framewright --all-features`. What an adapter hands out is
 //! unmovable: the owner of a page table or of a device's ring cannot be asked to let go of it.
 
+#[cfg(feature = "bootloader_api")]
+pub mod bootloader_api;
+#[cfg(feature = "limine")]
+pub mod limine;
+#[cfg(feature = "multiboot2")]
+pub mod multiboot2;
+#[cfg(feature = "uefi-raw")]
+pub mod uefi;
 #[cfg(feature = "virtio-drivers")]
 pub mod virtio;
 #[cfg(feature = "x86_64")]

@@ -80,6 +80,26 @@ impl MemoryKind {
         }
     }
 
+    /// The kind of an EFI memory descriptor, by its type and its attributes, once boot services
+    /// have ended (Linux: `arch/x86/platform/efi/efi.c`, `do_add_efi_memmap`). What the loader and boot
+    /// services had is usable where it can be cached; memory for a special purpose is set aside.
+    #[must_use]
+    pub const fn from_efi(kind: u32, attributes: u64) -> Self {
+        /// EFI_MEMORY_WB and EFI_MEMORY_SP.
+        const WRITE_BACK: u64 = 0x8;
+        const SPECIAL_PURPOSE: u64 = 0x4_0000;
+        match kind {
+            1..=4 | 7 if attributes & SPECIAL_PURPOSE != 0 => Self::SoftReserved,
+            1..=4 | 7 if attributes & WRITE_BACK != 0 => Self::Conventional,
+            8 => Self::Unusable,
+            9 => Self::AcpiReclaimable,
+            10 => Self::AcpiNvs,
+            14 => Self::Persistent,
+            15 => Self::Unaccepted,
+            _ => Self::Reserved,
+        }
+    }
+
     /// The name that Linux's boot log gives the kind (the last three of ours follow its style).
     #[must_use]
     pub const fn name(self) -> &'static str {

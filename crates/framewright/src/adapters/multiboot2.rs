@@ -1,0 +1,28 @@
+//! The memory map of Multiboot 2, as the crate `multiboot2` gives it.
+//!
+//! ```
+//! # use framewright::firmware::{MapBuilder, MapError};
+//! use framewright::adapters::multiboot2::add;
+//! use multiboot2::BootInformation;
+//!
+//! fn intake(builder: &mut MapBuilder<'_>, info: &BootInformation<'_>) -> Result<(), MapError> {
+//!     match info.memory_map_tag() {
+//!         Some(tag) => add(builder, tag.memory_areas()),
+//!         None => Ok(()),
+//!     }
+//! }
+//! ```
+
+use crate::firmware::{MapBuilder, MapError, MemoryKind};
+use ::multiboot2::MemoryArea;
+
+/// Adds all areas. The boot loader names nothing that is in use: image, modules and boot
+/// information are for the kernel to leave out.
+///
+/// # Errors
+/// See [`MapBuilder::add`]; areas before the one that is refused have been added.
+pub fn add(builder: &mut MapBuilder<'_>, areas: &[MemoryArea]) -> Result<(), MapError> {
+    areas.iter().try_for_each(|area| {
+        builder.add(area.start_address(), area.size(), MemoryKind::from_e820(area.typ().val()))
+    })
+}
