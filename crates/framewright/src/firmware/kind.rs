@@ -81,8 +81,9 @@ impl MemoryKind {
     }
 
     /// The kind of an EFI memory descriptor, by its type and its attributes, once boot services
-    /// have ended (Linux: `arch/x86/platform/efi/efi.c`, `do_add_efi_memmap`). What the loader and boot
-    /// services had is usable where it can be cached; memory for a special purpose is set aside.
+    /// have ended (Linux: `arch/x86/platform/efi/efi.c`, `do_add_efi_memmap`). What the loader and
+    /// boot services had is usable where it can be cached; memory for a special purpose is set
+    /// aside.
     #[must_use]
     pub const fn from_efi(kind: u32, attributes: u64) -> Self {
         /// EFI_MEMORY_WB and EFI_MEMORY_SP.
