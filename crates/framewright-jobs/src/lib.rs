@@ -117,9 +117,10 @@ mod job;
 mod misuse;
 mod nodes;
 pub mod plan;
-#[expect(unsafe_code, reason = "the one place where a borrowed job is handed to other threads")]
+#[expect(unsafe_code, reason = "the one place where what is borrowed is handed to other threads")]
 mod raw;
 mod scheduler;
+mod slices;
 mod sync;
 mod token;
 mod worker;

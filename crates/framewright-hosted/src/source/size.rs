@@ -43,7 +43,7 @@ pub(super) fn parse_inclusive(text: &str) -> Option<framewright::units::PhysRang
 
 /// Reads a list of CPUs as Linux writes it (`0-3,8`), ascending as written. An empty list is a
 /// list.
-pub(crate) fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
+pub(super) fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !(part.is_empty() && text.trim().is_empty())) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,18 +1,8 @@
 //! Threads that help with [jobs](framewright_jobs), under the resource control of their caller.
 //!
-//! ```
-//! use framewright_hosted::HostedHelpers;
-//! use framewright_jobs::Job;
-//! use std::sync::atomic::{AtomicU64, Ordering};
+#![doc = include_str!("../README.md")]
 //!
-//! let sum = AtomicU64::new(0);
-//! Job::new(0..1_000_000).run(HostedHelpers::shared(), |chunk, _worker| {
-//!     sum.fetch_add(chunk.sum(), Ordering::Relaxed);
-//!     Ok::<_, std::convert::Infallible>(())
-//! })?;
-//! assert_eq!(sum.into_inner(), 499_999_500_000);
-//! # Ok::<(), framewright_jobs::JobError<std::convert::Infallible>>(())
-//! ```
+//! # What a helper does
 //!
 //! A helper
 //!
@@ -50,13 +40,18 @@ mod pool;
 mod priority;
 mod progress;
 pub mod quota;
+mod sysfs;
 mod system;
 mod thread;
 
+pub use framewright_jobs::{
+    Cancel, DoneCount, Helpers, InvalidJob, Job, JobError, NoHelpers, Part, Placement, Summary,
+    UnitCost, Worker, WorkerStats,
+};
 pub use priority::{LONGEST_CHUNK_NS, Priority};
 pub use quota::CpuQuota;
 
-use framewright_jobs::{Helpers, MAX_HELPERS, NodeSet, Workers};
+use framewright_jobs::{MAX_HELPERS, NodeSet, Workers};
 use per_process::PerProcess;
 use pool::Pool;
 use std::fmt;
