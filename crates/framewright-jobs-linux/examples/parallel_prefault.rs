@@ -6,9 +6,8 @@
 //! ```
 //!
 //! The other ways that virtual machine monitors have are measured beside it: one thread, and what
-//! QEMU does with `prealloc-threads=N`, which starts a thread for each of N equal parts. Equal parts
-//! take equal time only while every thread has a CPU to itself, so all are also measured while a
-//! CPU is kept busy.
+//! QEMU does with `prealloc-threads=N`, a thread for each of N equal parts. These take equal time
+//! only while every thread has a CPU to itself, so all are also measured while a CPU is kept busy.
 
 use framewright_jobs_linux::{DoneCount, HostedHelpers, Job, JobError, Summary};
 use std::io;
@@ -200,7 +199,7 @@ fn beside<T>(is_busy: bool, work: impl FnOnce() -> T) -> T {
 /// The way of backing memory, by name.
 type Way<'a> = (String, Box<dyn Fn(&GuestMemory) -> Result<u32, Box<dyn std::error::Error>> + 'a>);
 
-/// Backs `bytes` in each way, `rounds` times in turn, and prints the median and the slowest of each.
+/// Backs `bytes` in each way, `rounds` times in turn; prints the median and the slowest of each.
 fn compare(bytes: usize, rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
     let cpus = std::thread::available_parallelism()?.get();
     let ways: [Way<'_>; 3] = [

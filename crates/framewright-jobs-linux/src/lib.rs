@@ -2,6 +2,23 @@
 //!
 #![doc = include_str!("../README.md")]
 //!
+//! # What a job can be
+//!
+//! * [`Job::indices`]: units are indices, chunks have a `Range<usize>`; [`Job::new`] has units in
+//!   `u64`.
+//! * [`Job::for_each`]: chunks that cannot fail.
+//! * [`Job::for_slice_mut`], [`Job::try_for_slice_mut`], [`Job::for_slice_mut_or_undo`]: each chunk
+//!   has its part of a slice.
+//! * [`Job::map_into`]: writes a value to each element of a slice.
+//! * [`Job::reduce`], [`Job::with_states`]: each worker has a state of its own.
+//! * [`Job::run`], [`Job::run_or_undo`]: chunks of units, with errors and with undo.
+//! * [`Job::cancelled_by`], [`Job::counting_in`], [`Job::max_threads`], [`Job::align`]: stop,
+//!   progress, limits.
+//!
+//! The caller works itself, and threads help only if a job is worth their start: a loop of a
+//! microsecond stays a loop. [`Job`] says what there is beside these. `parallel_prefault` and
+//! `parallel_checksum` are examples.
+//!
 //! # What a helper does
 //!
 //! A helper
