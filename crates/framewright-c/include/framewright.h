@@ -62,7 +62,7 @@ enum fw_error {
   FW_NO_ROOM_FOR_TABLES = 16,
   // Nothing is left to hand out once the tables are placed.
   FW_NOTHING_TO_MANAGE = 17,
-  // The command line is not UTF-8.
+  // The command line is not UTF-8, or has 4096 bytes and more.
   FW_WRONG_TEXT = 18,
   // There is not as much memory in one run.
   FW_OUT_OF_MEMORY = 19,
@@ -193,7 +193,7 @@ struct fw_counters {
   uint64_t reserved_pages;
   // Can be handed out.
   uint64_t free_pages;
-  // Handed out, or in a CPU's cache.
+  // Handed out, in a CPU's cache, or tables of memory that was added.
   uint64_t allocated_pages;
   // Bytes of the manager's own tables.
   uint64_t metadata_bytes;
@@ -205,8 +205,8 @@ extern "C" {
 
 // Brings memory up. What is in `map` and not in `used` belongs to the manager from now on; the
 // kernel's image, its stack and what the boot loader left belong into `used`. Page 0 is never
-// handed out. `command_line` may be null; words in it that are no parameters of the manager are
-// skipped.
+// handed out. `command_line` may be null and has less than 4096 bytes; words in it that are no
+// parameters of the manager are skipped.
 //
 // If it fails nothing has happened, and it may be called again.
 //
@@ -267,8 +267,9 @@ int32_t fw_free_layout(uint64_t address, uint64_t bytes);
 // Where physical `address` is seen; null where it is not, or memory is not up.
 void *fw_direct(uint64_t address);
 
-// Adds memory that the map did not have. Start and size are multiples of 2 MiB. `pages`, if it is
-// not null, gets the pages that can be handed out: at most 1 MiB of the range may hold tables.
+// Adds memory that the map did not have. Start and size are multiples of 2 MiB. Its tables are
+// allocated from memory that is there, 1 MiB at most. `pages`, if it is not null, gets the pages
+// that can be handed out.
 //
 // The caller promises:
 // The range is memory that nobody uses, seen at `direct_base`, and stays so. `pages` is null or

@@ -4,7 +4,7 @@ use crate::error::*;
 use crate::instance;
 use crate::platform::{Checked, fw_platform};
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char};
+use core::ffi::c_char;
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::units::{PHYSICAL_ADDRESS_END, PhysRange};
@@ -14,6 +14,9 @@ use framewright::{BringUp, Manager, Parameters, Platform};
 const MOST_RANGES: usize = 256;
 /// Ranges that are in use.
 const MOST_USED: usize = 64;
+
+/// Bytes of a command line, its zero included.
+const MOST_TEXT_BYTES: usize = 4096;
 
 /// What a range of the memory map is.
 #[repr(C)]
@@ -90,6 +93,24 @@ unsafe fn array<'a, T>(start: *const T, count: usize) -> Result<&'a [T], fw_erro
     Ok(unsafe { core::slice::from_raw_parts(start, count) })
 }
 
+/// A string of C; none is an empty one. The library's own search for the end would want C's
+/// `strlen`.
+///
+/// # Safety
+/// `start` is null, or a zero comes before the text is too long.
+unsafe fn text<'a>(start: *const c_char) -> Result<&'a str, fw_error> {
+    if start.is_null() {
+        return Ok("");
+    }
+    let start = start.cast::<u8>();
+    // SAFETY: no zero was found before, so the byte is there, says the caller (invariant 51).
+    let mut ends = (0..MOST_TEXT_BYTES).map(|at| unsafe { start.wrapping_add(at).read() } == 0);
+    let bytes = ends.position(|is_end| is_end).ok_or(FW_WRONG_TEXT)?;
+    // SAFETY: so many bytes were read just now (invariant 51).
+    let text = unsafe { core::slice::from_raw_parts(start, bytes) };
+    core::str::from_utf8(text).map_err(|_| FW_WRONG_TEXT)
+}
+
 /// The range of `bytes` bytes from `start` on.
 pub(crate) fn span(start: u64, bytes: u64) -> Result<PhysRange, fw_error> {
     let end = start.checked_add(bytes).filter(|&end| end <= PHYSICAL_ADDRESS_END);
@@ -109,8 +130,8 @@ fn kind(kind: u32) -> Result<MemoryKind, fw_error> {
 
 /// Brings memory up. What is in `map` and not in `used` belongs to the manager from now on; the
 /// kernel's image, its stack and what the boot loader left belong into `used`. Page 0 is never
-/// handed out. `command_line` may be null; words in it that are no parameters of the manager are
-/// skipped.
+/// handed out. `command_line` may be null and has less than 4096 bytes; words in it that are no
+/// parameters of the manager are skipped.
 ///
 /// If it fails nothing has happened, and it may be called again.
 ///
@@ -134,12 +155,8 @@ pub unsafe extern "C" fn fw_bring_up(
         let map = unsafe { array(map, map_count) }?;
         // SAFETY: passed on to the caller (invariant 51).
         let used = unsafe { array(used, used_count) }?;
-        let text = if command_line.is_null() {
-            ""
-        } else {
-            // SAFETY: it ends in a zero, says the caller (invariant 51).
-            unsafe { CStr::from_ptr(command_line) }.to_str().map_err(|_| FW_WRONG_TEXT)?
-        };
+        // SAFETY: passed on to the caller (invariant 51).
+        let text = unsafe { text(command_line) }?;
         instance::make(platform, |platform| {
             // SAFETY: the caller that makes the manager has it to itself (invariant 51).
             let scratch = unsafe { &mut *SCRATCH.0.get() };

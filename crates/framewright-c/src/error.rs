@@ -47,7 +47,7 @@ pub enum fw_error {
     FW_NO_ROOM_FOR_TABLES = 16,
     /// Nothing is left to hand out once the tables are placed.
     FW_NOTHING_TO_MANAGE = 17,
-    /// The command line is not UTF-8.
+    /// The command line is not UTF-8, or has 4096 bytes and more.
     FW_WRONG_TEXT = 18,
     /// There is not as much memory in one run.
     FW_OUT_OF_MEMORY = 19,
@@ -109,7 +109,7 @@ const WORDS: [&core::ffi::CStr; 31] = [
     c"the memory map has no usable memory",
     c"there is no room for the manager's tables",
     c"nothing is left to hand out once the tables are placed",
-    c"the command line is not UTF-8",
+    c"the command line is not UTF-8, or has 4096 bytes and more",
     c"out of memory",
     c"the size is 0 or above 1 GiB",
     c"the order is above 18, or the alignment is no power of two",

@@ -183,6 +183,11 @@ static void wrong_maps(void) {
     GIVES(FW_NO_ROOM_FOR_TABLES, fw_bring_up(&platform, small, 1, NULL, 0, NULL));
     CHECK(logged_bytes > 0);
     GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 4, used, 2, "\xff"));
+    char *words = malloc(4096);
+    CHECK(words);
+    memset(words, ' ', 4096);
+    GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 4, used, 2, words));
+    free(words);
 }
 
 static void before(void) {
