@@ -10,8 +10,8 @@
 //! the red zone and vector registers alone (`--target x86_64-unknown-none`).
 //!
 //! There is one manager, as there is one physical memory. Errors are numbers; [`fw_strerror`] has
-//! words for them, and [`fw_platform::log`] is told what and where. Nothing here unwinds, and what a
-//! caller gets wrong about arguments is an error.
+//! words for them, and [`fw_platform::log`] is told what and where. Nothing here unwinds, and what
+//! a caller gets wrong about arguments is an error.
 //!
 //! `examples/c-kernel` boots with it. The test `c` builds programs in C with every compiler that is
 //! there and runs them under sanitisers; the test `header` compares the header with the sources.

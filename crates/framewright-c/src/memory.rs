@@ -166,8 +166,8 @@ pub unsafe extern "C" fn fw_free_pages(address: u64, pages: u64) -> i32 {
     number(free())
 }
 
-/// Allocates whole pages for `bytes` bytes, aligned to `align_bytes` and to a page, and writes their
-/// physical address to `address`. No bytes take one page.
+/// Allocates whole pages for `bytes` bytes, aligned to `align_bytes` and to a page, and writes
+/// their physical address to `address`. No bytes take one page.
 ///
 /// # Safety
 /// `address` is null or points to a number.
@@ -230,8 +230,8 @@ pub unsafe extern "C" fn fw_add_memory(start: u64, bytes: u64, pages: *mut u64) 
 /// not null, gets their number.
 ///
 /// # Safety
-/// The caller owns the range, as whoever named it in `used`, and nobody uses it any more. `pages` is
-/// null or points to a number.
+/// The caller owns the range, as whoever named it in `used`, and nobody uses it any more. `pages`
+/// is null or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fw_release(start: u64, bytes: u64, pages: *mut u64) -> i32 {
     let release = || {

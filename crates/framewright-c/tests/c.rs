@@ -1,5 +1,5 @@
-//! Programs in C with the archive, made by every compiler that is there, under the address sanitiser
-//! and the one for undefined behaviour.
+//! Programs in C with the archive, made by every compiler that is there, under the address
+//! sanitiser and the one for undefined behaviour.
 
 mod common;
 

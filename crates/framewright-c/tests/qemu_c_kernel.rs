@@ -23,7 +23,7 @@ fn kernel(compiler: &str) -> PathBuf {
     }
     compile.args(["-Wall", "-Wextra", "-Werror", "-nostdlib", "-static", "-no-pie"]);
     compile.arg(format!("-Wl,-T,{}", sources.join("linker.ld").display()));
-    compile.args(["-Wl,-z,max-page-size=0x1000", "-Wl,--build-id=none"]);
+    compile.args(["-Wl,-z,max-page-size=0x1000", "-Wl,--build-id=none", "-Wl,--gc-sections"]);
     compile.arg("-I").arg(folder().join("include"));
     compile.arg(sources.join("boot.s")).arg(sources.join("kernel.c")).arg(archive());
     run(compile.arg("-o").arg(&image));

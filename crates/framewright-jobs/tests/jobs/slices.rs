@@ -36,15 +36,14 @@ proptest! {
         let (start, pool) = (start.min(len), HelperPool::new(helpers));
         let end = len.min(start + size);
         let job = cut(Job::indices(start..end), min_chunk, align, guided);
-        // A `Box` so that a part which two workers have shows as a double free as well.
-        let mut slice: Vec<Box<usize>> = vec![Box::new(0); len];
+        let mut slice = vec![0_usize; len];
         job.for_slice_mut(&pool, &mut slice, |range, part, _| {
             assert_eq!(range.len(), part.len());
             work_on(&range);
-            range.zip(part).for_each(|(index, element)| *element = Box::new(**element + index + 1));
+            range.zip(part).for_each(|(index, element)| *element += index + 1);
         }).expect("nothing fails");
         for (index, element) in slice.iter().enumerate() {
-            prop_assert_eq!(**element, if (start..end).contains(&index) { index + 1 } else { 0 });
+            prop_assert_eq!(*element, if (start..end).contains(&index) { index + 1 } else { 0 });
         }
         let mut mapped = vec![usize::MAX; len];
         job.map_into(&pool, &mut mapped, |index| 2 * index).expect("nothing fails");
@@ -137,7 +136,7 @@ fn what_does_not_fit_is_refused_before_anything_is_called() {
         assert_eq!(job.for_slice_mut_or_undo(&NoHelpers, &mut slice, called, |_, _| ()), beyond);
     }
     let reversed = Err(JobError::Invalid(InvalidJob::RangeReversed { start: 7, end: 3 }));
-    let job = Job::new(7..3);
+    let job = Job::new(Range { start: 7, end: 3 });
     assert_eq!(job.try_for_slice_mut(&NoHelpers, &mut slice, called), reversed);
     let none = Job::indices(0..5).with_states(&NoHelpers, &mut [(); 0], |_, _, _| Ok::<_, ()>(()));
     assert_eq!(none, Err(JobError::Invalid(InvalidJob::NoStates)));
