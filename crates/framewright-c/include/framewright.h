@@ -251,8 +251,8 @@ int32_t fw_allocate_pages(uint64_t pages, uint32_t align_order, uint64_t *addres
 // The caller owns these pages, and nobody uses them any more.
 int32_t fw_free_pages(uint64_t address, uint64_t pages);
 
-// Allocates whole pages for `bytes` bytes, aligned to `align_bytes` and to a page, and writes their
-// physical address to `address`. No bytes take one page.
+// Allocates whole pages for `bytes` bytes, aligned to `align_bytes` and to a page, and writes
+// their physical address to `address`. No bytes take one page.
 //
 // The caller promises:
 // `address` is null or points to a number.
@@ -281,8 +281,8 @@ int32_t fw_add_memory(uint64_t start, uint64_t bytes, uint64_t *pages);
 // not null, gets their number.
 //
 // The caller promises:
-// The caller owns the range, as whoever named it in `used`, and nobody uses it any more. `pages` is
-// null or points to a number.
+// The caller owns the range, as whoever named it in `used`, and nobody uses it any more. `pages`
+// is null or points to a number.
 int32_t fw_release(uint64_t start, uint64_t bytes, uint64_t *pages);
 
 // Counts pages. Takes no lock: what others do meanwhile is in some counters and not in others.

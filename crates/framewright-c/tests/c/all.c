@@ -1,5 +1,6 @@
 /* Calls every function of framewright.h in a process whose memory is an array. Ends with 0 if all
- * is as the header says; `all two` also has two threads that are CPUs. */
+ * is as the header says; `all two` also has two threads that are CPUs, and in `all identity`
+ * addresses are physical. */
 #define _GNU_SOURCE
 #include "framewright.h"
 
@@ -335,7 +336,36 @@ static void two_cpus(void) {
     for (int i = 0; i < 2; i++) CHECK(!pthread_join(threads[i], NULL));
 }
 
+/* Where memory is seen where it is, and the platform has nothing that is optional. */
+static int identity(void) {
+    const struct fw_platform bare = {
+        .size = sizeof bare,
+        .version = FW_VERSION,
+        .cpus = 1,
+        .flags = FW_IDENTITY_MAP,
+        .direct_limit = (uint64_t)(uintptr_t)memory + RAM,
+        .context = &context,
+        .pin = pin,
+        .irq_save = irq_save,
+        .irq_restore = irq_restore,
+    };
+    const struct fw_range all[] = {{(uint64_t)(uintptr_t)memory, RAM, FW_CONVENTIONAL}};
+    uint64_t address;
+    struct fw_counters counters;
+    GIVES(FW_OK, fw_bring_up(&bare, all, 1, NULL, 0, NULL));
+    GIVES(FW_OK, fw_allocate_pages(7, 0, &address));
+    CHECK((uintptr_t)fw_direct(address) == address);
+    memset(fw_direct(address), 1, 7 * PAGE);
+    GIVES(FW_OK, fw_free_pages(address, 7));
+    GIVES(FW_OK, fw_drain(NULL));
+    GIVES(FW_OK, fw_verify(&counters));
+    CHECK(counters.allocated_pages == 0);
+    printf("%llu pages free\n", (unsigned long long)counters.free_pages);
+    return 0;
+}
+
 int main(int count, char **words) {
+    if (count > 1 && !strcmp(words[1], "identity")) return identity();
     bool two = count > 1 && !strcmp(words[1], "two");
     struct fw_counters start, end, counted;
     uint64_t cached;
