@@ -2,7 +2,7 @@
  *
  *     cargo rustc --release -p framewright-c --crate-type staticlib -- --cfg framewright_archive
  *     gcc -ffreestanding -mno-red-zone -fno-pic -fno-stack-protector -O2 \
- *         -fno-tree-loop-distribute-patterns -nostdlib -static -no-pie \
+ *         -fno-tree-loop-distribute-patterns -nostdlib -static \
  *         -Wl,-T,examples/c-kernel/linker.ld -Icrates/framewright-c/include \
  *         examples/c-kernel/boot.s examples/c-kernel/kernel.c \
  *         target/release/libframewright_c.a -o target/c-kernel

@@ -21,7 +21,7 @@ fn kernel(compiler: &str) -> PathBuf {
     } else {
         compile.arg("-fno-builtin");
     }
-    compile.args(["-Wall", "-Wextra", "-Werror", "-nostdlib", "-static", "-no-pie"]);
+    compile.args(["-Wall", "-Wextra", "-Werror", "-nostdlib", "-static"]);
     compile.arg(format!("-Wl,-T,{}", sources.join("linker.ld").display()));
     compile.args(["-Wl,-z,max-page-size=0x1000", "-Wl,--build-id=none", "-Wl,--gc-sections"]);
     compile.arg("-I").arg(folder().join("include"));

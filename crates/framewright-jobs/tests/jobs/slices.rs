@@ -3,9 +3,12 @@
 use framewright_jobs::{Cancel, InvalidJob, Job, JobError, NoHelpers, Part, Worker};
 use framewright_testkit::HelperPool;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::error::Error;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// How a job may be cut.
 fn cut(job: Job<'_>, min_chunk: Option<u64>, align: u64, guided: bool) -> Job<'_> {
@@ -121,6 +124,30 @@ proptest! {
         prop_assert_eq!(sums[0].1, (0..len).sum::<usize>());
         prop_assert_eq!(summary.units, len as u64);
     }
+}
+
+#[test]
+fn workers_that_meet_have_states_of_their_own() {
+    let pool = HelperPool::new(1);
+    let (inside, places) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
+    let mut states = [0_u64; 4];
+    let job = Job::indices(0..2).min_chunk(1);
+    job.with_states(&pool, &mut states, |state, _, worker| {
+        inside.fetch_add(1, Ordering::Relaxed);
+        // Until both are in a chunk.
+        while inside.load(Ordering::Relaxed) < 2 {
+            std::thread::yield_now();
+        }
+        *state += 1;
+        let place = (worker.index(), std::ptr::from_mut(state).addr());
+        places.lock().unwrap_or_else(PoisonError::into_inner).insert(place);
+        Ok::<_, Infallible>(())
+    })
+    .expect("nothing fails");
+    let places = places.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let apart: BTreeSet<usize> = places.iter().map(|&(_, place)| place).collect();
+    assert_eq!((places.len(), apart.len()), (2, 2), "{places:?}");
+    assert_eq!(states, [1, 1, 0, 0]);
 }
 
 #[test]
