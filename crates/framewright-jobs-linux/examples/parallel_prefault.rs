@@ -9,7 +9,7 @@
 //! QEMU does with `prealloc-threads=N`, a thread for each of N equal parts. These take equal time
 //! only while every thread has a CPU to itself, so all are also measured while a CPU is kept busy.
 
-use framewright_jobs_linux::{DoneCount, HostedHelpers, Job, JobError, Summary};
+use framewright_jobs_linux::{DoneCount, HostedHelpers, Job, JobError, Priority, Summary};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 
 /// A unit of the job: a huge page, so that no two threads fault on one.
 const UNIT_BYTES: usize = 2 << 20;
+
+/// Helpers as important as their caller: the guest's user waits for it. Those that all share give
+/// way to every other thread of the system.
+static HELPERS: HostedHelpers = HostedHelpers::new().with_priority(Priority::Kept);
 
 /// What guests run in: a memory file, and all of it in the address space.
 struct GuestMemory {
@@ -119,6 +123,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// Backs all of `memory`, or none of it. `refuse` is a unit for which memory is refused, to show
 /// what happens then.
 fn prefault(
+    helpers: &HostedHelpers,
     memory: &GuestMemory,
     done: &DoneCount,
     refuse: Option<u64>,
@@ -128,7 +133,7 @@ fn prefault(
         index(units.start)..index(units.end)
     };
     Job::indices(0..memory.units()).counting_in(done).run_or_undo(
-        HostedHelpers::shared(),
+        helpers,
         |chunk, _worker| {
             let result = match refuse {
                 Some(unit) if chunk.contains(&unit) => Err(io::ErrorKind::OutOfMemory.into()),
@@ -196,13 +201,18 @@ fn beside<T>(is_busy: bool, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The way of backing memory, by name.
-type Way<'a> = (String, Box<dyn Fn(&GuestMemory) -> Result<u32, Box<dyn std::error::Error>> + 'a>);
+/// Backs memory and gives the number of threads that did it.
+type Backing<'a> = dyn Fn(&GuestMemory) -> Result<u32, Box<dyn std::error::Error>> + 'a;
+/// A way of backing memory, by name.
+type Way<'a> = (String, Box<Backing<'a>>);
 
 /// Backs `bytes` in each way, `rounds` times in turn; prints the median and the slowest of each.
 fn compare(bytes: usize, rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
     let cpus = std::thread::available_parallelism()?.get();
-    let ways: [Way<'_>; 3] = [
+    let job = |helpers: &'static HostedHelpers| -> Box<Backing<'_>> {
+        Box::new(move |memory| Ok(prefault(helpers, memory, &DoneCount::new(), None)?.threads))
+    };
+    let ways: [Way<'_>; 4] = [
         (
             "one thread".into(),
             Box::new(|memory| Ok(memory.populate(&(0..memory.units())).map(|()| 1)?)),
@@ -211,13 +221,14 @@ fn compare(bytes: usize, rounds: usize) -> Result<(), Box<dyn std::error::Error>
             format!("{cpus} equal parts"),
             Box::new(move |memory| Ok(equal_parts(memory, cpus).map(|()| u32::try_from(cpus))??)),
         ),
-        ("job".into(), Box::new(|memory| Ok(prefault(memory, &DoneCount::new(), None)?.threads))),
+        ("job".into(), job(&HELPERS)),
+        ("job, gives way".into(), job(HostedHelpers::shared())),
     ];
-    println!("{:<16} {:>9} {:>9} {:>8} {:>8}", "ms", "median", "slowest", "GiB/s", "threads");
+    println!("{:<18} {:>9} {:>9} {:>8} {:>8}", "ms", "median", "slowest", "GiB/s", "threads");
     for is_busy in [false, true] {
         println!("{}", if is_busy { "one CPU kept busy" } else { "nothing else runs" });
-        let mut times = [const { Vec::new() }; 3];
-        let mut threads = [0; 3];
+        let mut times = [const { Vec::new() }; 4];
+        let mut threads = [0; 4];
         for _ in 0..rounds {
             for (index, (_, way)) in ways.iter().enumerate() {
                 let memory = GuestMemory::new(bytes)?;
@@ -235,7 +246,7 @@ fn compare(bytes: usize, rounds: usize) -> Result<(), Box<dyn std::error::Error>
             let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
             let ms = |time: Duration| time.as_secs_f64() * 1e3;
             let speed = bytes as f64 / median.as_secs_f64() / f64::from(1 << 30);
-            println!("  {name:<14} {:9.1} {:9.1} {speed:8.2} {threads:8}", ms(median), ms(slowest));
+            println!("  {name:<16} {:9.1} {:9.1} {speed:8.2} {threads:8}", ms(median), ms(slowest));
         }
     }
     Ok(())
@@ -250,10 +261,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("MiB is a multiple of 2, and at least one round is run".into());
     }
     let memory = GuestMemory::new(bytes)?;
-    println!("{mib} MiB, {} pages; {}", memory.kind, HostedHelpers::shared().priority());
+    println!("{mib} MiB of {} pages", memory.kind);
 
     // All or nothing.
-    match prefault(&memory, &DoneCount::new(), Some(memory.units() as u64 / 2)) {
+    match prefault(&HELPERS, &memory, &DoneCount::new(), Some(memory.units() as u64 / 2)) {
         Err(JobError::Failed { error, range }) => {
             println!("huge pages {range:?}: {error}; all others were given back")
         }
@@ -262,7 +273,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(memory.backed()?, 0, "something was left half done");
 
     let done = DoneCount::new();
-    let summary = with_progress(memory.units(), &done, || prefault(&memory, &done, None))?;
+    let summary =
+        with_progress(memory.units(), &done, || prefault(&HELPERS, &memory, &done, None))?;
     assert_eq!((memory.backed()?, done.units()), (bytes as u64, summary.units));
     drop(memory);
     compare(bytes, rounds)
