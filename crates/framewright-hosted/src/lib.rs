@@ -4,8 +4,8 @@
 //! describes, or a synthetic one. [`platform`] lets a process stand in for such a machine: threads
 //! are its CPUs and one reserved mapping is its physical memory, so a machine of 24 TiB can be
 //! brought up on a small one. [`reporting`] gives free memory back to the operating system.
-//! [`jobs`] has threads that help with multithreaded jobs and stay within what their caller may
-//! use.
+//! [`jobs`] is the crate `framewright-jobs-linux`: threads that help with multithreaded jobs and
+//! stay within what their caller may use.
 //!
 //! ```no_run
 //! use framewright::firmware::{MapBuilder, Topology};
@@ -21,12 +21,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod jobs;
 pub mod platform;
 pub mod reporting;
 pub mod source;
 
-pub use jobs::HostedHelpers;
+pub use framewright_jobs_linux as jobs;
+pub use framewright_jobs_linux::HostedHelpers;
 pub use platform::{CpuToken, HostNodes, HostedError, HostedPlatform, Layout};
 pub use reporting::{Advice, MadviseDevice};
 pub use source::{Affinity, CpuAffinity, Machine, SizeError, SourceError, parse_size};

@@ -52,6 +52,15 @@ pub enum InvalidJob {
         /// As given.
         node: u32,
     },
+    /// The job has units that are no indices of the slice.
+    BeyondSlice {
+        /// One past the last unit.
+        end: u64,
+        /// The elements of the slice.
+        len: usize,
+    },
+    /// There is no state for any worker.
+    NoStates,
 }
 
 impl fmt::Display for InvalidJob {
@@ -79,6 +88,10 @@ impl fmt::Display for InvalidJob {
             Self::PartNode { index, node } => {
                 write!(f, "parts: node {node} of part {index} is beyond the limit of {nodes} nodes")
             }
+            Self::BeyondSlice { end, len } => {
+                write!(f, "range: ends at {end}, beyond a slice of {len} elements")
+            }
+            Self::NoStates => write!(f, "states: must not be empty, the caller needs one"),
         }
     }
 }
@@ -116,7 +129,17 @@ impl<E: fmt::Display> fmt::Display for JobError<E> {
     }
 }
 
-impl<E: fmt::Debug + fmt::Display> core::error::Error for JobError<E> {}
+/// The text of a `JobError` says everything in one line; its source is the error that a chunk
+/// returned, or what is wrong with the job.
+impl<E: core::error::Error + 'static> core::error::Error for JobError<E> {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Invalid(why) => Some(why),
+            Self::Failed { error, .. } => Some(error),
+            Self::Cancelled { .. } => None,
+        }
+    }
+}
 
 impl<E> From<InvalidJob> for JobError<E> {
     fn from(why: InvalidJob) -> Self {

@@ -24,6 +24,9 @@ use crate::scheduler::{MAX_HELPERS, Workers};
 ///    [`current_node`](Self::current_node).
 /// 8. Where panics unwind: [`WorkerSlot::serve_with`] and [`resume_panic`](Self::resume_panic).
 ///
+/// A kernel uses idle CPUs in this way: a `static` array of slots, an idle loop that serves the
+/// CPU's slot before it halts, and a [`wake`](Self::wake) that sends an interrupt.
+///
 /// Nothing in it is `unsafe`. An implementation that answers nonsense makes jobs slow, never wrong.
 /// A helper that takes work and never returns from it makes its job wait for ever.
 ///

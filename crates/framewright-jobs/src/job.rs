@@ -66,6 +66,11 @@ impl<'a> Job<'a> {
         Self::with_extent(range.start, Extent::End(range.end))
     }
 
+    /// A job over indices, for example of a slice.
+    pub const fn indices(range: Range<usize>) -> Self {
+        Self::new(range.start as u64..range.end as u64)
+    }
+
     /// A job over `size` units from `start` on.
     pub const fn with_size(start: u64, size: u64) -> Self {
         Self::with_extent(start, Extent::Size(size))
@@ -187,6 +192,17 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Refuses a job that makes no sense, or that has units which are no indices of a slice of
+    /// `len` elements.
+    pub(crate) fn check_end(&self, len: usize) -> Result<(), InvalidJob> {
+        let size = self.size()?;
+        let end = match self.extent {
+            Extent::Parts => self.parts.last().map_or(0, |part| part.range.end),
+            _ => self.start + size,
+        };
+        if end > len as u64 { Err(InvalidJob::BeyondSlice { end, len }) } else { Ok(()) }
+    }
+
     /// Where it keeps what units cost, if it does.
     pub(crate) fn unit_cost(&self) -> Option<&'a UnitCost> {
         self.unit_cost.filter(|_| self.min_chunk.is_none())
@@ -196,6 +212,12 @@ impl<'a> Job<'a> {
     pub(crate) const fn has_parts(&self) -> bool {
         matches!(self.extent, Extent::Parts)
     }
+}
+
+/// Units as indices. All units of a job are some once its end was checked.
+pub(crate) fn as_indices(units: &Range<u64>) -> Range<usize> {
+    let index = |unit| usize::try_from(unit).unwrap_or(usize::MAX);
+    index(units.start)..index(units.end)
 }
 
 /// The number of units of all parts.

@@ -2,6 +2,20 @@
 //!
 #![doc = include_str!("../README.md")]
 //!
+//! ## How a job is divided
+//!
+//! With `min_chunk(n)` chunks have one size, by padata's rule ([`plan`]); with `.guided()` they
+//! shrink as the rest does, so that workers end together on uneven work. With neither, the caller
+//! begins alone, times its chunks, and calls helpers once the rest is worth their start: a small
+//! job costs little more than a loop. Ranges are disjoint, cover the job exactly, have their
+//! borders on multiples of `align`, and are claimed in ascending order, each with one atomic
+//! operation. A job of [parts](Job::of_parts) says which units are best done on which node. The
+//! list below has the rules in full.
+//!
+//! A caller whose jobs are alike keeps what they taught in a [`UnitCost`], which may be a `static`.
+//! A job that is known to be small is then one call without a look at the clock, and one that is
+//! worth helpers asks for them before its first chunk.
+//!
 //! ## The rules of division
 //!
 //! * `min_chunk(n)`: threads are `size / max(n, align)`, at least 1, at most `max_threads`. Chunks
@@ -68,6 +82,19 @@
 //! Without a clock nothing can be estimated: helpers are called at once, as many as there are
 //! multiples of `align`. Give a `min_chunk` on such platforms.
 //!
+//! ## How a job ends
+//!
+//! * **Error**: the first error is returned with its range. Nothing is claimed after it, running
+//!   chunks finish, and [`Job::run_or_undo`] undoes every maximal range that succeeded, ascending,
+//!   on the caller's thread. A chunk that fails cleans up after itself.
+//! * **Cancelled** through a [`Cancel`]: nothing is claimed after it, running chunks finish, and
+//!   [`Job::run_or_undo`] undoes what succeeded. If everything was claimed already, the job
+//!   succeeds.
+//! * **Panic**: no chunk is claimed after it. When all workers have stopped, it goes on in the
+//!   caller with the payload that the platform kept. Nothing is undone.
+//!
+//! [`DoneCount`] counts units for a progress bar; [`WorkerStats`] tell what each worker did.
+//!
 //! ## Jobs inside and beside jobs
 //!
 //! A chunk may run jobs of its own: they get the helpers that are idle, or none. A job that has
@@ -117,9 +144,10 @@ mod job;
 mod misuse;
 mod nodes;
 pub mod plan;
-#[expect(unsafe_code, reason = "the one place where a borrowed job is handed to other threads")]
+#[expect(unsafe_code, reason = "the one place where what is borrowed is handed to other threads")]
 mod raw;
 mod scheduler;
+mod slices;
 mod sync;
 mod token;
 mod worker;

@@ -70,6 +70,36 @@
 //! });
 //! ```
 //!
+//! Parts of a slice whose elements may not go to another thread:
+//!
+//! ```compile_fail,E0277
+//! use framewright_jobs::{Job, NoHelpers};
+//! let mut slice = [std::rc::Rc::new(1)];
+//! let _ = Job::indices(0..1).for_slice_mut(&NoHelpers, &mut slice, |_, _, _| ());
+//! ```
+//! ```
+//! use framewright_jobs::{Job, NoHelpers};
+//! let mut slice = [std::sync::Arc::new(1)];
+//! let _ = Job::indices(0..1).for_slice_mut(&NoHelpers, &mut slice, |_, _, _| ());
+//! ```
+//!
+//! A part that is kept beyond its chunk:
+//!
+//! ```compile_fail,E0521
+//! use framewright_jobs::{Job, NoHelpers};
+//! let kept: std::sync::Mutex<Vec<&mut [u8]>> = std::sync::Mutex::new(Vec::new());
+//! let _ = Job::indices(0..4).for_slice_mut(&NoHelpers, &mut [0; 4], |_, part, _| {
+//!     kept.lock().unwrap().push(part);
+//! });
+//! ```
+//! ```
+//! use framewright_jobs::{Job, NoHelpers};
+//! let kept: std::sync::Mutex<Vec<Vec<u8>>> = std::sync::Mutex::new(Vec::new());
+//! let _ = Job::indices(0..4).for_slice_mut(&NoHelpers, &mut [0; 4], |_, part, _| {
+//!     kept.lock().unwrap().push(part.to_vec());
+//! });
+//! ```
+//!
 //! Helpers that threads must not share:
 //!
 //! ```compile_fail,E0277

@@ -61,9 +61,10 @@ const CORE: &[&str] = &[
     "adapters",
 ];
 
-const CRATES: [Rules; 15] = [
+const CRATES: [Rules; 16] = [
     Rules { order: CORE, ..Rules::of("crates/framewright/src") },
     Rules::of("crates/framewright-jobs/src"),
+    Rules::of("crates/framewright-jobs-linux/src"),
     Rules::of("crates/framewright-virtio/src"),
     Rules::of("crates/framewright-balloon/src"),
     Rules::of("crates/framewright-virtio-mem/src"),

@@ -15,9 +15,10 @@ const ORDERS: [(&str, &[&str]); 5] = [
 ];
 
 /// Where the rule holds: sources of what runs beside other threads or CPUs.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "crates/framewright/src/",
     "crates/framewright-jobs/src/",
+    "crates/framewright-jobs-linux/src/",
     "crates/framewright-arch/src/",
     "crates/framewright-virtio/src/",
     "crates/framewright-balloon/src/",

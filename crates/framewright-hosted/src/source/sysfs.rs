@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// The content of a file of one value, trimmed.
-pub(crate) fn value(path: &Path) -> Result<String, String> {
+pub(super) fn value(path: &Path) -> Result<String, String> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(text.trim().to_owned()),
         Err(error) => Err(error.to_string()),
@@ -14,7 +14,7 @@ pub(crate) fn value(path: &Path) -> Result<String, String> {
 }
 
 /// The numbers `N` of the entries `prefixN` of a folder, ascending.
-pub(crate) fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u64>, String> {
+pub(super) fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u64>, String> {
     let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
     let mut numbers: Vec<u64> = entries
         .filter_map(Result::ok)

@@ -2,7 +2,6 @@
 
 mod common;
 
-mod cpu_quota;
 mod known_answers;
 mod many_nodes;
 mod platform;

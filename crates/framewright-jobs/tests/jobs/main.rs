@@ -8,5 +8,6 @@ mod ends;
 mod known_cost;
 mod resources;
 mod sharing;
+mod slices;
 mod small_jobs;
 mod vectors;

@@ -1,18 +1,25 @@
 //! Threads that help with [jobs](framewright_jobs), under the resource control of their caller.
 //!
-//! ```
-//! use framewright_hosted::HostedHelpers;
-//! use framewright_jobs::Job;
-//! use std::sync::atomic::{AtomicU64, Ordering};
+#![doc = include_str!("../README.md")]
 //!
-//! let sum = AtomicU64::new(0);
-//! Job::new(0..1_000_000).run(HostedHelpers::shared(), |chunk, _worker| {
-//!     sum.fetch_add(chunk.sum(), Ordering::Relaxed);
-//!     Ok::<_, std::convert::Infallible>(())
-//! })?;
-//! assert_eq!(sum.into_inner(), 499_999_500_000);
-//! # Ok::<(), framewright_jobs::JobError<std::convert::Infallible>>(())
-//! ```
+//! # What a job can be
+//!
+//! * [`Job::indices`]: units are indices, chunks have a `Range<usize>`; [`Job::new`] has units in
+//!   `u64`.
+//! * [`Job::for_each`]: chunks that cannot fail.
+//! * [`Job::for_slice_mut`], [`Job::try_for_slice_mut`], [`Job::for_slice_mut_or_undo`]: each chunk
+//!   has its part of a slice.
+//! * [`Job::map_into`]: writes a value to each element of a slice.
+//! * [`Job::reduce`], [`Job::with_states`]: each worker has a state of its own.
+//! * [`Job::run`], [`Job::run_or_undo`]: chunks of units, with errors and with undo.
+//! * [`Job::cancelled_by`], [`Job::counting_in`], [`Job::max_threads`], [`Job::align`]: stop,
+//!   progress, limits.
+//!
+//! The caller works itself, and threads help only if a job is worth their start: a loop of a
+//! microsecond stays a loop. [`Job`] says what there is beside these. `parallel_prefault` and
+//! `parallel_checksum` are examples.
+//!
+//! # What a helper does
 //!
 //! A helper
 //!
@@ -50,13 +57,18 @@ mod pool;
 mod priority;
 mod progress;
 pub mod quota;
+mod sysfs;
 mod system;
 mod thread;
 
+pub use framewright_jobs::{
+    Cancel, DoneCount, Helpers, InvalidJob, Job, JobError, NoHelpers, Part, Placement, Summary,
+    UnitCost, Worker, WorkerStats,
+};
 pub use priority::{LONGEST_CHUNK_NS, Priority};
 pub use quota::CpuQuota;
 
-use framewright_jobs::{Helpers, MAX_HELPERS, NodeSet, Workers};
+use framewright_jobs::{MAX_HELPERS, NodeSet, Workers};
 use per_process::PerProcess;
 use pool::Pool;
 use std::fmt;

@@ -3,9 +3,9 @@
 //!
 //! A test runs this program again; an environment variable names its role.
 
-use framewright_hosted::HostedHelpers;
-use framewright_hosted::jobs::{CpuQuota, LONGEST_CHUNK_NS, Priority};
 use framewright_jobs::{Helpers, Job};
+use framewright_jobs_linux::HostedHelpers;
+use framewright_jobs_linux::{CpuQuota, LONGEST_CHUNK_NS, Priority};
 use std::convert::Infallible;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -1,9 +1,9 @@
 //! Jobs with threads of this process: coverage, panics, nesting, many callers, and what helpers
 //! adopt from their caller.
 
-use framewright_hosted::HostedHelpers;
-use framewright_hosted::jobs::Priority;
 use framewright_jobs::{Helpers, Job, JobError};
+use framewright_jobs_linux::HostedHelpers;
+use framewright_jobs_linux::Priority;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;

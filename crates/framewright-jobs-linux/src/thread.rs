@@ -138,7 +138,7 @@ mod tests {
             thread.map(Thread::join).is_ok() && is_posix
         };
         assert!(matches!(Thread::start("any".to_owned(), 1 << 16, || {}), Ok(Thread::Std(_))));
-        crate::jobs::HostedHelpers::new().pool();
+        crate::HostedHelpers::new().pool();
         assert!(system::in_child(threads_of_child).success());
     }
 }

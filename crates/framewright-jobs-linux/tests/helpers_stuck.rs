@@ -1,8 +1,8 @@
 //! A helper that loses its CPU inside a chunk, with a caller that waits for it.
 
-use framewright_hosted::HostedHelpers;
-use framewright_hosted::jobs::Priority;
 use framewright_jobs::{Helpers, Job};
+use framewright_jobs_linux::HostedHelpers;
+use framewright_jobs_linux::Priority;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Quotas of control groups: known files, synthetic trees, random text.
 
-use framewright_hosted::jobs::CpuQuota;
-use framewright_hosted::jobs::quota::{
+use framewright_jobs_linux::CpuQuota;
+use framewright_jobs_linux::quota::{
     Group, Mount, parse_cfs, parse_cpu_max, parse_groups, parse_mounts,
 };
 use proptest::collection::vec;

@@ -1,8 +1,7 @@
 //! The CPUs of each NUMA node of this machine.
 
+use super::sysfs::{cpu_list, numbered};
 use super::system::{self, CpuMask};
-use crate::source::size::parse_cpu_list;
-use crate::source::sysfs::{numbered, value};
 use framewright_jobs::{MAX_NODES, NodeSet};
 use std::path::Path;
 
@@ -18,10 +17,9 @@ impl Nodes {
     pub fn read(root: &Path) -> Self {
         let folder = root.join("sys/devices/system/node");
         let mut nodes = Self::default();
-        for number in numbered(&folder, "node").unwrap_or_default() {
-            let Ok(node) = u32::try_from(number) else { continue };
-            let list = value(&folder.join(format!("node{number}/cpulist"))).ok();
-            let cpus = list.and_then(|list| parse_cpu_list(&list)).unwrap_or_default();
+        for node in numbered(&folder, "node") {
+            let list = std::fs::read_to_string(folder.join(format!("node{node}/cpulist"))).ok();
+            let cpus = list.and_then(|list| cpu_list(&list)).unwrap_or_default();
             if cpus.is_empty() || node >= MAX_NODES {
                 continue;
             }

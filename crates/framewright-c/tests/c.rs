@@ -1,0 +1,100 @@
+//! Programs in C with the archive, made by every compiler that is there, under the address
+//! sanitiser and the one for undefined behaviour.
+
+mod common;
+
+use common::{archive, folder, is_there, run};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+const INSTALL: &str = "\
+no C compiler with sanitisers is there, and the interface for C cannot be tested without. Install
+one with
+  apt-get install gcc libc6-dev    (Debian, Ubuntu)
+  dnf install gcc libasan libubsan (Fedora)
+  pacman -S gcc                    (Arch)";
+
+/// Compiles and runs `all.c` as this standard of C.
+fn all(compiler: &str, standard: &str, sanitised: bool, words: &[&str]) {
+    let name = format!("all-{compiler}-{standard}-{sanitised}-{}", words.concat());
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut compile = Command::new(compiler);
+    compile.arg(format!("-std={standard}")).args(["-g", "-O1", "-Wall", "-Wextra", "-Werror"]);
+    if sanitised {
+        compile.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+    }
+    compile.arg("-I").arg(folder().join("include")).arg(folder().join("tests/c/all.c"));
+    // Low addresses could be physical ones.
+    run(compile.arg(archive()).args(["-no-pie", "-lpthread", "-o"]).arg(&program));
+    let output = run(Command::new(&program).args(words));
+    assert!(output.ends_with(" pages free\n"), "{output}");
+}
+
+/// Compilers that are tried.
+const COMPILERS: [&str; 2] = ["gcc", "clang"];
+
+/// Whether a compiler has the libraries of its sanitisers.
+fn has_sanitisers(compiler: &str) -> bool {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = folder.join(format!("nothing-{compiler}.c"));
+    std::fs::write(&source, "int main(void) { return 0; }\n").expect("a file");
+    let mut compile = Command::new(compiler);
+    compile.arg("-fsanitize=address,undefined").arg(&source).arg("-o");
+    compile.arg(source.with_extension("out"));
+    compile.output().is_ok_and(|output| output.status.success())
+}
+
+/// All standards and sanitisers, with one CPU and with two.
+fn all_ways(compiler: &str) {
+    let sanitised = has_sanitisers(compiler);
+    if !sanitised {
+        not_possible(&format!(
+            "{compiler} has no sanitisers (apt-get install libclang-rt-dev or libc6-dev, dnf \
+             install compiler-rt or libasan libubsan)"
+        ));
+    }
+    for words in [&[][..], &["two"], &["identity"]] {
+        all(compiler, "gnu11", sanitised, words);
+    }
+    all(compiler, "c99", false, &["two"]);
+}
+
+/// With one of the compilers everything must have been tried; the other is tried if it is there.
+fn every_function(compiler: &str) {
+    let is_complete = |compiler: &&str| is_there(compiler) && has_sanitisers(compiler);
+    assert!(COMPILERS.iter().any(is_complete), "{INSTALL}");
+    if is_there(compiler) {
+        all_ways(compiler);
+    } else {
+        not_possible(&format!("{compiler} is missing (apt-get install {compiler})"));
+    }
+}
+
+#[test]
+fn every_function_with_gcc() {
+    every_function("gcc");
+}
+
+#[test]
+fn every_function_with_clang() {
+    every_function("clang");
+}
+
+/// The header needs nothing but a compiler.
+#[test]
+fn the_header_stands_alone() {
+    let compiler = COMPILERS.into_iter().find(|name| is_there(name)).expect(INSTALL);
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("alone.c");
+    std::fs::write(&source, "#include \"framewright.h\"\nint fw_nothing(void);\n").expect("a file");
+    let mut compile = Command::new(compiler);
+    compile.args(["-ffreestanding", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]);
+    run(compile.args(["-fsyntax-only", "-I"]).arg(folder().join("include")).arg(&source));
+}
+
+/// Says past the harness what could not be tried, for the summary of all tests.
+fn not_possible(what: &str) {
+    let line = format!("\nNOT POSSIBLE HERE: {what}\n");
+    // Nobody may be there to read it.
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
