@@ -1,6 +1,5 @@
 //! A machine of as many nodes as there can be.
 
-use framewright::NoHelpers;
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::Budget;
@@ -9,6 +8,7 @@ use framewright::units::{MAX_NODES, NodeId, NodeMask, Order, PhysRange};
 use framewright::zone::Grade;
 use framewright::{BringUp, Manager, Parameters, Request};
 use framewright_hosted::{HostedPlatform, Machine};
+use framewright_jobs::NoHelpers;
 use framewright_testkit::Owner;
 
 const GIB: u64 = 1 << 30;
