@@ -8,6 +8,15 @@
 //! beside other ways to run a loop; `reporting` watches free memory go back to the host; `scaling`
 //! has the sources' tables of times by threads; `simulate` says what more CPUs would do than this
 //! host has.
+//!
+//! # Adding one
+//!
+//! 1. Write it in a file of its own here. It makes a `Section`: rows (`rows`), repetitions, and the
+//!    sentence that says what is timed.
+//! 2. Add its command to `args`, the bench with its tables, figures and limits (`targets`) to
+//!    `registry`. The report then draws it and says met or missed.
+//! 3. Say in `docs/performance.md` what the limit is, why, and what was measured on which machine,
+//!    with the command. When the numbers are replaced later, the old ones move to `docs/log`.
 
 mod all;
 pub mod alloc;
