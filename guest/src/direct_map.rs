@@ -11,7 +11,8 @@
 //! from 2 MiB            the image where it was loaded: code (read, execute), constants (read),
 //!                       data (read, write), an unmapped page, the stack of CPU 0 (384 KiB)
 //! 0xffff800000000000    + physical address: all present memory, in pages of up to 1 GiB if the CPU
-//!                       has them; read, write, the image's code and constants read only
+//!                       has them; read, write, the image's code and constants read only; what is
+//!                       not accepted (`accept`) comes when it is
 //! 0xffffd00000000000    the shell's window for huge pages (`window`), 512 GiB
 //! 0xffffd80000000000    the shell's movable memory (`mapping`), 512 GiB
 //! 0xffffea0000000000    + 64 for each frame: the vmemmap, 1 GiB of addresses for 64 GiB of memory;
@@ -24,11 +25,11 @@
 //!                       each of their ranges
 //! ```
 
-use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
 use crate::window;
+use crate::{accept, image};
 use core::ptr::NonNull;
-use framewright::firmware::MemoryMap;
+use framewright::firmware::{MemoryKind, MemoryMap};
 use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
@@ -95,6 +96,16 @@ impl KernelTables {
             &mut Mapped::default(),
         )
     }
+
+    /// Maps what `request` says, where nothing was, with tables from `memory`.
+    pub fn add(
+        &self,
+        memory: &mut impl TableMemory,
+        request: &MapRequest,
+        mapped: &mut Mapped,
+    ) -> Result<(), MapFault> {
+        self.0.map(memory, request, mapped)
+    }
 }
 
 /// Builds the tables, changes to them, and raises the direct map's limit to the end of memory.
@@ -122,6 +133,7 @@ pub fn build(
     let end = map.present_end();
     let mut step = PhysRange::new(0, BOOT_MAP_LIMIT.min(end));
     map_present(&tables, &mut memory, map, step, &mut mapped)?;
+    accept::attach(memory.early, &KernelTables(tables))?;
     // SAFETY: the image is mapped as before, so that code, stack, data and descriptor tables stay
     // where they are; physical memory is reached only through the direct map, which is where the
     // boot tables had it. The devices that go away are not used any more.
@@ -134,7 +146,8 @@ pub fn build(
     Ok((KernelTables(tables), mapped))
 }
 
-/// Maps all present memory of `window`. Code and constants cannot be written here either.
+/// Maps all present memory of `window` that has not to be accepted. Code and constants cannot be
+/// written here either.
 fn map_present(
     tables: &PageTable,
     memory: &mut EarlyTables<'_, '_>,
@@ -143,7 +156,9 @@ fn map_present(
     mapped: &mut Mapped,
 ) -> Result<(), MapFault> {
     let fixed = PhysRange::new(image::code().start, image::constants().end);
-    for entry in map.ranges().iter().filter(|entry| entry.kind.is_present()) {
+    let is_accepted = |kind| kind != MemoryKind::Unaccepted || accept::device().is_none();
+    let ranges = map.ranges().iter().filter(|entry| entry.kind.is_present());
+    for entry in ranges.filter(|entry| is_accepted(entry.kind)) {
         let range = entry.range.intersection(window);
         for (part, access) in [
             (range.intersection(PhysRange::new(0, fixed.start)), Access::DATA),
@@ -215,7 +230,7 @@ pub fn add_memory(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<
 }
 
 /// Where an entry of a table is.
-fn entry(table: u64, index: usize) -> NonNull<Entry> {
+pub fn entry(table: u64, index: usize) -> NonNull<Entry> {
     assert!(index < 512, "a table has 512 entries");
     // SAFETY: within the frame of one table.
     unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) }

@@ -2,11 +2,12 @@
 //!
 //! In assembly, because in Rust such accesses are undefined behaviour.
 
+use crate::accept;
 use crate::console::log;
 use crate::exceptions;
 use crate::exit::{Ending, exit};
 use crate::image;
-use crate::platform::GuestPlatform;
+use crate::platform::{DIRECT_MAP, GuestPlatform};
 use crate::smp;
 use core::arch::asm;
 use framewright::Manager;
@@ -27,6 +28,8 @@ pub enum Fault {
     Constants,
     /// Frees a page twice.
     DoubleFree,
+    /// Writes to memory that is not accepted.
+    Unaccepted,
     /// Is silent and never ends.
     Hang,
 }
@@ -40,6 +43,7 @@ impl Fault {
             "stack" => Self::Stack,
             "readonly" | "rodata" => Self::Constants,
             "double-free" => Self::DoubleFree,
+            "unaccepted" => Self::Unaccepted,
             "hang" => Self::Hang,
             _ => return None,
         })
@@ -53,6 +57,11 @@ impl Fault {
             Self::Stack => overflow(),
             Self::Constants => write_zero(image::constants().start),
             Self::DoubleFree => free_twice(manager),
+            Self::Unaccepted => match accept::highest_unaccepted() {
+                // In the middle of it.
+                Some(unit) => write_zero(DIRECT_MAP + unit.start + unit.size() / 2 + 0x123),
+                None => log!("Framewright: all memory is accepted"),
+            },
             Self::Hang => registers::halt(),
         }
     }

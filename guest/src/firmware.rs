@@ -1,6 +1,8 @@
 //! Intake: translates what the boot protocol and ACPI say for the manager.
 
+use crate::accept;
 use crate::image;
+use crate::options::Unaccepted;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP};
 use framewright::Parameters;
 use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryKind, MemoryMap, Topology};
@@ -82,6 +84,23 @@ pub fn memory_map<'a>(
         builder.add(entry.start, entry.size_bytes, entry.kind)?;
     }
     parameters.apply(&mut builder)?;
+    builder.finish()
+}
+
+/// `found` as this boot has it: with the memory that it leaves unaccepted, but for what is `taken`.
+pub fn with_unaccepted<'a>(
+    found: MemoryMap<'_>,
+    asked: Option<&Unaccepted>,
+    taken: &[PhysRange],
+    storage: &'a mut [MapRange],
+) -> Result<MemoryMap<'a>, MapError> {
+    let mut builder = MapBuilder::new(storage);
+    for entry in found.ranges() {
+        builder.add(entry.range.start, entry.range.size(), entry.kind)?;
+    }
+    if let Some(asked) = asked {
+        accept::leave_unaccepted(&mut builder, asked, taken)?;
+    }
     builder.finish()
 }
 

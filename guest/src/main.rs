@@ -20,6 +20,7 @@
 #![no_std]
 #![no_main]
 
+mod accept;
 mod balloon;
 mod console;
 mod cpu_check;
@@ -55,7 +56,7 @@ use exceptions::Turn;
 use exit::{Ending, exit};
 use firmware::{
     AFFINITY_CAPACITY, AcpiTables, COPIES_BYTES, MAP_CAPACITY, RESERVED_CAPACITY, Reserved,
-    copy_raw_map, divide, memory_map, physical, read_nodes,
+    copy_raw_map, divide, memory_map, physical, read_nodes, with_unaccepted,
 };
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
 use framewright::memblock::{MemblockError, MemblockStorage};
@@ -171,15 +172,20 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     for (word, missing) in options.without_effect() {
         log!("{word} has no effect without {missing}");
     }
-    bootlog::firmware_map(&mut Log, copy_raw_map(&start_info, RAW_MAP.take()));
+    let raw_map = RAW_MAP.take();
+    bootlog::firmware_map(&mut Log, copy_raw_map(&start_info, raw_map));
 
     let started_ns = PLATFORM.now_ns();
-    let map = memory_map(&start_info, &parameters, MAP.take()).map_err(BootError::Map)?;
+    let found = memory_map(&start_info, &parameters, raw_map).map_err(BootError::Map)?;
     let mut topology = Topology::new(AFFINITIES.take());
     let nodes = read_nodes(tables.as_ref(), &parameters, &mut topology);
     let left_out = smp::list(tables.as_ref(), &topology, options.ghost_cpu);
-    let reserved = RESERVED.take().collect(&start_info, tables.as_ref(), map);
+    let reserved = RESERVED.take().collect(&start_info, tables.as_ref(), found);
     let reserved = reserved.map_err(|_| BootError::TooManyReserved)?;
+    let unaccepted = options.unaccepted();
+    let map = with_unaccepted(found, unaccepted.as_ref(), reserved, MAP.take());
+    let map = map.map_err(BootError::Map)?;
+    accept::begin(map, unaccepted.as_ref());
     let mut early = EarlyMemory::empty(&PLATFORM, EARLY.take(), &topology);
     early.set_movable_node(parameters.movable_node);
     // SAFETY: what the boot loader calls usable and `Reserved` does not name is nobody's, and this
