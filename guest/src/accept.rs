@@ -166,6 +166,15 @@ pub fn unaccepted_bytes() -> u64 {
     })
 }
 
+/// Tables that were taken and are not needed any more, as all memory is accepted: they are the
+/// caller's from now on.
+pub fn take_spare() -> PfnRange {
+    let none = PfnRange::new(0, 0);
+    let Some(device) = DEVICE.get().filter(|_| unaccepted_bytes() == 0) else { return none };
+    let taken = |state: &mut State| core::mem::replace(&mut state.spare, PhysRange::new(0, 0));
+    device.state.with(&PLATFORM, taken).whole_frames()
+}
+
 /// What the device has done, a number with its name in each line; nothing where there is none.
 pub fn show(out: &mut dyn Write) -> fmt::Result {
     let Some(device) = DEVICE.get() else { return Ok(()) };

@@ -9,7 +9,8 @@
 //! ```text
 //! 0 .. 2 MiB            nothing: null pointers fault
 //! from 2 MiB            the image where it was loaded: code (read, execute), constants (read),
-//!                       data (read, write), an unmapped page, the stack of CPU 0 (384 KiB)
+//!                       data (read, write), an unmapped page, the stack of CPU 0 (384 KiB); what
+//!                       boot alone needs disappears when it is released (`release`)
 //! 0xffff800000000000    + physical address: all present memory, in pages of up to 1 GiB if the CPU
 //!                       has them; read, write, the image's code and constants read only; what is
 //!                       not accepted (`accept`) comes when it is
@@ -26,6 +27,8 @@
 //! ```
 
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
+use crate::smp::TlbShootdown;
+use crate::tables::InUse;
 use crate::window;
 use crate::{accept, image};
 use core::ptr::NonNull;
@@ -35,7 +38,8 @@ use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright::{Manager, Request};
 use framewright_arch::paging::{
-    Access, Entry, MapFault, MapRequest, Mapped, PageSize, PageTable, TableMemory,
+    Access, Entry, FlushRequest, FlushTlb, MapFault, MapRequest, Mapped, PageSize, PageTable,
+    TableMemory, VirtualRange, index_of,
 };
 use framewright_arch::x86_64::features::Features;
 use framewright_arch::x86_64::registers::{page_table_root, set_page_table_root};
@@ -106,6 +110,35 @@ impl KernelTables {
     ) -> Result<(), MapFault> {
         self.0.map(memory, request, mapped)
     }
+
+    /// Takes a part of the image out of its own addresses, on all CPUs. False where it is not
+    /// mapped there in pages of 4 KiB: nothing has changed.
+    pub fn unmap_image(&self, part: PhysRange) -> bool {
+        let addresses = || (part.start..part.end).step_by(PAGE_SIZE as usize);
+        let leaf = |address: u64| {
+            let mut table = self.0.root();
+            for level in [4, 3, 2] {
+                let found = InUse.read(table, index_of(address, level));
+                if !found.is_present() || found.is_page(level) {
+                    return None;
+                }
+                table = found.address();
+            }
+            let index = index_of(address, 1);
+            (InUse.read(table, index).address() == address).then_some((table, index))
+        };
+        if !addresses().all(|address| leaf(address).is_some()) {
+            return false;
+        }
+        for (table, index) in addresses().filter_map(leaf) {
+            // SAFETY: an entry of the tables in use, as `InUse` reads them. Nobody uses the part
+            // any more, by the caller's word; translations go with the flush.
+            unsafe { entry(table, index).write_volatile(Entry::default()) };
+        }
+        let pages = VirtualRange { start: part.start, end: part.end };
+        TlbShootdown { global: true }.flush(FlushRequest::Ranges(&[pages]));
+        true
+    }
 }
 
 /// Builds the tables, changes to them, and raises the direct map's limit to the end of memory.
@@ -122,6 +155,9 @@ pub fn build(
         (image::code(), Access::CODE),
         (image::constants(), Access::CONSTANTS),
         (image::data(), Access::DATA),
+        (image::boot_tables(), Access::DATA),
+        (image::init(), Access::DATA),
+        (image::zeroed(), Access::DATA),
         (image::stack(), Access::DATA),
     ] {
         tables.map(

@@ -169,6 +169,9 @@ impl fmt::Display for Place {
         if physical.is_some_and(accept::is_unaccepted) {
             return f.write_str(" (memory that is not accepted yet)");
         }
+        if image::boot_only().into_iter().any(within) {
+            return f.write_str(" (what only boot needed, and is released)");
+        }
         if within(image::code()) || within(image::constants()) {
             return f.write_str(" (code and constants of this program, which are read-only)");
         }

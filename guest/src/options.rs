@@ -131,6 +131,14 @@ impl Options<'_> {
     }
 }
 
+/// A copy of the command line.
+pub fn keep<'b>(line: &str, room: &'b mut [u8; CAPACITY]) -> &'b str {
+    let bytes = line.as_bytes();
+    let length = bytes.len().min(CAPACITY);
+    room[..length].copy_from_slice(&bytes[..length]);
+    core::str::from_utf8(&room[..length]).unwrap_or("")
+}
+
 /// Takes the guest's words out of `line`. The others are joined in `rest` for the manager.
 pub fn split<'a, 'b>(
     line: &'a str,

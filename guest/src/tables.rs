@@ -3,6 +3,7 @@
 use crate::accept;
 use crate::image;
 use crate::platform::{DIRECT_MAP, GuestPlatform, PLATFORM};
+use crate::release;
 use crate::vmemmap::GuestVmemmap;
 use core::fmt;
 use framewright::Manager;
@@ -103,6 +104,8 @@ impl Inspector<'_> {
             (image::code(), Access::CODE),
             (image::constants(), Access::CONSTANTS),
             (image::data(), Access::DATA),
+            (image::boot_tables(), Access::DATA),
+            (image::zeroed(), Access::DATA),
             (image::stack(), Access::DATA),
         ];
         match parts.into_iter().find(|(part, _)| is_in(*part)) {
@@ -206,7 +209,9 @@ pub fn inspect(
         .filter(|entry| entry.kind.is_present())
         .map(|entry| entry.range.size())
         .sum();
-    let parts = [image::code(), image::constants(), image::data(), image::stack()];
+    let data = [image::data(), image::zeroed(), image::stack()];
+    let fixed = [image::code(), image::constants()];
+    let parts = fixed.into_iter().chain(data).chain(release::kept_parts());
     let counts = vmemmap.counts();
     let described = (counts.populated_pages - counts.evicted_pages) << 12;
     let sums = [
@@ -215,7 +220,7 @@ pub fn inspect(
             "the direct map does not have all memory",
         ),
         (
-            found.image_pages == parts.iter().map(|part| part.size() >> 12).sum(),
+            found.image_pages == parts.map(|part| part.size() >> 12).sum(),
             "a part of the image is not mapped",
         ),
         (
