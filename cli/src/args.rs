@@ -464,11 +464,12 @@ const GUEST_SWITCHES: [(&str, &str); 20] = [
     ("accept_delay=MICROSECONDS", "so long takes accepting 2 MiB"),
     ("accept_fault=ADDRESS", "the 2 MiB with this address cannot be accepted"),
     ("balloon_test=SECONDS", "use the virtio balloon, and wait so long for the host"),
-    ("check=cpus", "have all CPUs show that they work together"),
+    ("check=cpus|release", "have all CPUs work together, or release what may not be"),
     ("exec=COMMANDS", "run shell commands (given by --exec)"),
     (
         "fault=KIND",
-        "fail once memory is up: null, panic, stack, readonly, double-free, unaccepted or hang",
+        "fail once memory is up: null, panic, stack, readonly, released, double-free, unaccepted \
+         or hang",
     ),
     ("fault_cpu=N", "the CPU that fails"),
     ("ghost_cpu=ID", "start a CPU with this APIC ID, though no table lists it"),

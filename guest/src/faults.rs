@@ -26,6 +26,8 @@ pub enum Fault {
     Stack,
     /// Writes to the program's constants.
     Constants,
+    /// Writes to data that only boot needed.
+    Released,
     /// Frees a page twice.
     DoubleFree,
     /// Writes to memory that is not accepted.
@@ -42,6 +44,7 @@ impl Fault {
             "panic" => Self::Panic,
             "stack" => Self::Stack,
             "readonly" | "rodata" => Self::Constants,
+            "released" => Self::Released,
             "double-free" => Self::DoubleFree,
             "unaccepted" => Self::Unaccepted,
             "hang" => Self::Hang,
@@ -56,6 +59,7 @@ impl Fault {
             Self::Panic => panic!("asked for by fault=panic"),
             Self::Stack => overflow(),
             Self::Constants => write_zero(image::constants().start),
+            Self::Released => write_zero(image::init().start),
             Self::DoubleFree => free_twice(manager),
             Self::Unaccepted => match accept::highest_unaccepted() {
                 // In the middle of it.

@@ -291,6 +291,9 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     if options.check_cpus && !cpu_check::run() {
         return Ok(Ending::Crash);
     }
+    if options.check_release && !release::check(&manager, map) {
+        return Ok(Ending::Crash);
+    }
     if options.storm_hz.is_some() && !smp::has_timer() {
         log!("Framewright: interrupt_storm= needs a timer of known rate");
     }

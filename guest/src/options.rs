@@ -79,6 +79,8 @@ pub struct Options<'a> {
     pub accept_delay_us: Option<u64>,
     /// `check=cpus`: have all CPUs show that they work together.
     pub check_cpus: bool,
+    /// `check=release`: try to release what may not be.
+    pub check_release: bool,
 }
 
 /// Memory that is not accepted, and how accepting it goes.
@@ -156,7 +158,8 @@ pub fn split<'a, 'b>(
                 None => problem(Problem {
                     word,
                     reason: Some(
-                        "fault= is null, panic, stack, readonly, double-free, unaccepted or hang",
+                        "fault= is null, panic, stack, readonly, released, double-free, \
+                         unaccepted or hang",
                     ),
                 }),
             },
@@ -189,7 +192,10 @@ pub fn split<'a, 'b>(
                 }),
             },
             Some(("check", "cpus")) => options.check_cpus = true,
-            Some(("check", _)) => problem(Problem { word, reason: Some("check= is cpus") }),
+            Some(("check", "release")) => options.check_release = true,
+            Some(("check", _)) => {
+                problem(Problem { word, reason: Some("check= is cpus or release") })
+            }
             Some(("interrupt_storm", value)) => match value.parse() {
                 Ok(hz) if (1..=MOST_STORM_HZ).contains(&hz) => options.storm_hz = Some(hz),
                 _ => problem(Problem {

@@ -13,6 +13,7 @@ use crate::platform::GuestPlatform;
 use crate::{accept, image, smp};
 use core::sync::atomic::{AtomicBool, Ordering};
 use framewright::Manager;
+use framewright::firmware::MemoryMap;
 use framewright::manager::{ReleaseError, Released};
 use framewright::units::{PfnRange, PhysRange};
 
@@ -86,4 +87,32 @@ unsafe fn release(
     if pages != 0 {
         log!("{}", Released { pages }.line(what));
     }
+}
+
+/// Tries what may not be released; whether all of it was refused and nothing changed.
+pub fn check(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>) -> bool {
+    let unaccepted = accept::highest_unaccepted().into_iter();
+    let beyond = PhysRange::with_size(map.present_end().next_multiple_of(1 << 30), 1 << 21);
+    let tries = [("released before", image::init()), ("no memory", beyond)].into_iter();
+    let tries = tries.chain(unaccepted.map(|range| ("the manager's to accept", range)));
+    let before = manager.totals();
+    let mut is_right = true;
+    for (what, range) in tries {
+        // SAFETY: nobody is to get it: this is the error that must be found, of somebody who does
+        // not own the memory.
+        match unsafe { manager.hotplug().release(range.touched_frames()) } {
+            Ok(_) => {
+                log!("release check: {what}: NOT REFUSED");
+                is_right = false;
+            }
+            Err(error) => log!("release check: {what}: {error}"),
+        }
+    }
+    let after = manager.totals();
+    // Looking at it may have had it accepted.
+    let counts = [before, after].map(|totals| {
+        let more = totals.unaccepted_pages;
+        (totals.free_pages + more, totals.managed_pages + more, totals.reserved_pages)
+    });
+    is_right && counts[0] == counts[1]
 }
