@@ -4,7 +4,7 @@
 //! time is not. It goes to its place in the list of unaccepted memory, with a mark: nothing is
 //! written of its descriptors, whose part of the array may be gone.
 //!
-//! What goes and is not accepted leaves the list first, so that nobody accepts it for nothing.
+//! So does what was reported to a host that forgets. What goes and is not accepted leaves the list first, so that nobody accepts it for nothing.
 //!
 //! Orders of memory: Relaxed: counters are written under the zone lock. Pages that come to or leave
 //! the list are Release, as in `unaccepted`.
@@ -156,6 +156,11 @@ impl Zone {
                 }
             }
         }
+    }
+
+    /// Counts what is in the list again and was managed all the time.
+    pub(super) fn note_unaccepted_again(&self, order: Order) {
+        self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
     }
 
     /// Counts what was taken out of use and was unaccepted, or could not be accepted: false where

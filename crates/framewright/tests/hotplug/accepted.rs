@@ -3,8 +3,10 @@
 use crate::add::{add, node};
 use crate::common::{Descriptors, Fake, bring_up_with, check, gib, mib, parameters, settled};
 use framewright::manager::{Budget, HotplugError};
-use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, MigrateType};
+use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 use framewright_testkit::{FakeAccept, FakeMachine, Owner};
 
 const PER_MIB: u64 = 256;
@@ -256,5 +258,127 @@ fn memory_behind_such_as_is_in_use_is_accepted_to_be_read() {
     let third = mib(4094, 4096);
     assert!(third.end == first.start && node(0).index() == 0);
     use_everything(&manager);
+    check(&manager);
+}
+
+const MS: u64 = 1_000_000;
+
+#[test]
+fn what_a_host_had_that_forgets_is_accepted_again() {
+    let answers = [Answer::After(0), Answer::Fails(1), Answer::Refuses, Answer::Never];
+    for (line, answer) in ["", "pages=inside"].iter().flat_map(|&line| answers.map(|it| (line, it)))
+    {
+        let builder = FakeMachine::builder().ram(mib(0, 256)).accepts();
+        let machine = builder.build();
+        let parameters = parameters(&format!("{line} page_reporting.page_reporting_order=5"));
+        let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
+        let device = machine.accept();
+        device.set_forgets(true);
+        device.set_reads_past_pages(false);
+        let before = settled(&manager);
+        let content =
+            framewright_testkit::careful().map(|_| framewright::reporting::Content::Poison);
+        let traits =
+            Traits { content: content.unwrap_or(Traits::default().content), ..Traits::default() };
+        let (host, reports) = FakeHost::new(machine, traits);
+        host.answer(answer);
+        let mut reporter =
+            manager.register_reporting(reports).map_err(|(error, _)| error).expect("the only one");
+        let mut now_ns = 1;
+        for _ in 0..100 {
+            now_ns = reporter.poll(now_ns).unwrap_or(now_ns + 1000 * MS).max(now_ns + MS);
+        }
+        check(&manager);
+        let counts = settled(&manager);
+        match answer {
+            Answer::Refuses => assert_eq!(counts.unaccepted_pages, 0),
+            Answer::Never => assert!(counts.reporting_pages > 0, "{counts:?}"),
+            _ => assert!(counts.unaccepted_pages > 64 * PER_MIB, "{line} {answer:?}: {counts:?}"),
+        }
+        // What is not accepted again faults.
+        use_everything(&manager);
+        if answer == Answer::Never {
+            reporter.reset();
+        }
+        loop {
+            match reporter.unregister() {
+                Ok(_) => break,
+                Err(again) => reporter = again,
+            }
+            now_ns = reporter.poll(now_ns).unwrap_or(now_ns + 1000 * MS).max(now_ns + MS);
+        }
+        check(&manager);
+        use_everything(&manager);
+        let after = settled(&manager);
+        assert_eq!(after.unaccepted_pages, 0, "{line} {answer:?}");
+        assert_eq!(after.managed_pages, before.managed_pages, "{line} {answer:?}");
+        let again = device.accepted_pages();
+        assert_eq!(again == 0, answer == Answer::Refuses, "{line} {answer:?}: {again}");
+    }
+}
+
+#[test]
+fn what_is_isolated_while_the_host_has_it_is_accepted_when_it_comes_back() {
+    for fails in [false, true] {
+        let machine = FakeMachine::builder().ram(mib(0, 256)).accepts().build();
+        let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+        let device = machine.accept();
+        device.set_forgets(true);
+        device.set_reads_past_pages(false);
+        let traits = Traits { writes: false, ..Traits::default() };
+        let (host, reports) = FakeHost::new(machine, traits);
+        host.answer(Answer::Never);
+        let registered = manager.register_reporting(reports);
+        let Ok(mut reporter) = registered.map_err(|(error, _)| error) else {
+            // A careful run poisons free memory, which this device does not keep.
+            return;
+        };
+        let mut now_ns = 1;
+        while manager.totals().reporting_pages == 0 {
+            now_ns = reporter.poll(now_ns).unwrap_or(now_ns + 1000 * MS).max(now_ns + MS);
+        }
+        // A part of it, and what is free around it.
+        let out = host.take_submissions().concat();
+        let first = out.iter().min_by_key(|range| range.start).expect("something is out");
+        let start = BlockNumber::containing(Pfn::containing(first.start));
+        let blocks = BlockRange { start, end: BlockNumber(start.0 + 1) };
+        manager.isolation().isolate(blocks).expect("isolated");
+        if fails {
+            device.fail_at(start.start());
+        }
+        host.answer_now();
+        host.answer(Answer::Refuses);
+        for _ in 0..3 {
+            now_ns = reporter.poll(now_ns).unwrap_or(now_ns + MS).max(now_ns + MS);
+        }
+        check(&manager);
+        assert_eq!(device.calls(), [PfnRange { start: start.start(), end: blocks.end.start() }]);
+        let counts = manager.totals();
+        assert_eq!(counts.isolated_pages, if fails { 0 } else { PAGES_PER_BLOCK });
+        let out_pages: u64 = out.iter().map(|range| range.size() >> 12).sum();
+        assert_eq!(counts.unaccepted_pages, out_pages - PAGES_PER_BLOCK);
+        assert_eq!(counts.reporting_pages, 0);
+        manager.isolation().unisolate(blocks).expect("isolated");
+        check(&manager);
+        use_everything(&manager);
+        assert_eq!(manager.totals().unaccepted_pages, 0);
+    }
+}
+
+#[test]
+fn nothing_is_reported_where_it_could_be_read_from_the_page_before() {
+    let machine = FakeMachine::builder().ram(mib(0, 256)).accepts().build();
+    let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+    machine.accept().set_forgets(true);
+    let (host, reports) = FakeHost::new(machine, Traits { writes: false, ..Traits::default() });
+    let Ok(mut reporter) = manager.register_reporting(reports).map_err(|(error, _)| error) else {
+        return;
+    };
+    manager.reporting().flush();
+    let mut now_ns = 1;
+    for _ in 0..500 {
+        now_ns = reporter.poll(now_ns).unwrap_or(now_ns + 1000 * MS).max(now_ns + MS);
+    }
+    assert!(host.take_submissions().is_empty());
     check(&manager);
 }

@@ -28,7 +28,7 @@ use crate::parameters::AcceptPolicy;
 use crate::platform::{AcceptMemory, Platform, pinned};
 use crate::units::{Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{AcceptRun, Follower, LastBlock, Zone};
+use crate::zone::{AcceptRun, Batch, Follower, LastBlock, Zone};
 
 impl<P: Platform> Acceptance<'_, P> {
     /// `accept_memory=`.
@@ -209,6 +209,19 @@ impl<P: Platform> Manager<P> {
             rest.start = found.end.max(rest.start + 1);
         }
         self.accept_border(device, frames.end);
+    }
+
+    /// Takes back what a host had that forgets that it was accepted.
+    pub(crate) fn take_back_unaccepted(&self, zone: &Zone, batch: &mut Batch) {
+        while let Some(frames) = zone.take_back_unaccepted(self.platform, batch) {
+            // Somebody isolated it: he counts on what is free in it being memory.
+            let Some(device) = self.platform.accept_memory() else { return };
+            let first = BlockNumber::containing(frames.start);
+            let Some(segment) = self.segment_of(first) else { return };
+            let accepted = self.ask(device, frames);
+            let start = segment.index_of(first);
+            zone.end_report(self.platform, &(start..start + blocks(frames)), accepted);
+        }
     }
 
     /// Has frames accepted that are to hold tables; the first that could not be.
