@@ -460,11 +460,17 @@ fn parameters_help() -> String {
 
 /// What the guest's command line takes beside boot parameters. This program itself gives `exec=`,
 /// `report=`, `shell` and `snapshot=`; who boots the guest without it finds them here, too.
-const GUEST_SWITCHES: [(&str, &str); 17] = [
+const GUEST_SWITCHES: [(&str, &str); 20] = [
+    ("accept_delay=MICROSECONDS", "so long takes accepting 2 MiB"),
+    ("accept_fault=ADDRESS", "the 2 MiB with this address cannot be accepted"),
     ("balloon_test=SECONDS", "use the virtio balloon, and wait so long for the host"),
-    ("check=cpus", "have all CPUs show that they work together"),
+    ("check=cpus|release", "have all CPUs work together, or release what may not be"),
     ("exec=COMMANDS", "run shell commands (given by --exec)"),
-    ("fault=KIND", "fail once memory is up: null, panic, stack, readonly, double-free or hang"),
+    (
+        "fault=KIND",
+        "fail once memory is up: null, panic, stack, readonly, released, double-free, unaccepted \
+         or hang",
+    ),
     ("fault_cpu=N", "the CPU that fails"),
     ("ghost_cpu=ID", "start a CPU with this APIC ID, though no table lists it"),
     ("interrupt_storm=HZ", "handlers of timers allocate, too, during traffic"),
@@ -479,6 +485,10 @@ const GUEST_SWITCHES: [(&str, &str); 17] = [
     ("stress=SECONDS", "random traffic once memory is up"),
     ("stress_operations=N", "so much traffic, rather than so long"),
     ("stress_seed=N", "the seed of that traffic"),
+    (
+        "unaccepted=[SIZE]@ADDRESS",
+        "memory that is not accepted when the guest begins; all from there on without a size",
+    ),
     ("virtio_mem_test=SECONDS", "use the virtio-mem device, and wait so long for the host"),
     ("(anything else)", "is reported as unknown and ignored, unless it is nearly one of these"),
 ];

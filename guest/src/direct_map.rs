@@ -9,9 +9,11 @@
 //! ```text
 //! 0 .. 2 MiB            nothing: null pointers fault
 //! from 2 MiB            the image where it was loaded: code (read, execute), constants (read),
-//!                       data (read, write), an unmapped page, the stack of CPU 0 (384 KiB)
+//!                       data (read, write), an unmapped page, the stack of CPU 0 (384 KiB); what
+//!                       boot alone needs disappears when it is released (`release`)
 //! 0xffff800000000000    + physical address: all present memory, in pages of up to 1 GiB if the CPU
-//!                       has them; read, write, the image's code and constants read only
+//!                       has them; read, write, the image's code and constants read only; what is
+//!                       not accepted (`accept`) comes when it is
 //! 0xffffd00000000000    the shell's window for huge pages (`window`), 512 GiB
 //! 0xffffd80000000000    the shell's movable memory (`mapping`), 512 GiB
 //! 0xffffea0000000000    + 64 for each frame: the vmemmap, 1 GiB of addresses for 64 GiB of memory;
@@ -24,17 +26,20 @@
 //!                       each of their ranges
 //! ```
 
-use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
+use crate::smp::TlbShootdown;
+use crate::tables::InUse;
 use crate::window;
+use crate::{accept, image};
 use core::ptr::NonNull;
-use framewright::firmware::MemoryMap;
+use framewright::firmware::{MemoryKind, MemoryMap};
 use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright::{Manager, Request};
 use framewright_arch::paging::{
-    Access, Entry, MapFault, MapRequest, Mapped, PageSize, PageTable, TableMemory,
+    Access, Entry, FlushRequest, FlushTlb, MapFault, MapRequest, Mapped, PageSize, PageTable,
+    TableMemory, VirtualRange, index_of,
 };
 use framewright_arch::x86_64::features::Features;
 use framewright_arch::x86_64::registers::{page_table_root, set_page_table_root};
@@ -95,6 +100,45 @@ impl KernelTables {
             &mut Mapped::default(),
         )
     }
+
+    /// Maps what `request` says, where nothing was, with tables from `memory`.
+    pub fn add(
+        &self,
+        memory: &mut impl TableMemory,
+        request: &MapRequest,
+        mapped: &mut Mapped,
+    ) -> Result<(), MapFault> {
+        self.0.map(memory, request, mapped)
+    }
+
+    /// Takes a part of the image out of its own addresses, on all CPUs. False where it is not
+    /// mapped there in pages of 4 KiB: nothing has changed.
+    pub fn unmap_image(&self, part: PhysRange) -> bool {
+        let addresses = || (part.start..part.end).step_by(PAGE_SIZE as usize);
+        let leaf = |address: u64| {
+            let mut table = self.0.root();
+            for level in [4, 3, 2] {
+                let found = InUse.read(table, index_of(address, level));
+                if !found.is_present() || found.is_page(level) {
+                    return None;
+                }
+                table = found.address();
+            }
+            let index = index_of(address, 1);
+            (InUse.read(table, index).address() == address).then_some((table, index))
+        };
+        if !addresses().all(|address| leaf(address).is_some()) {
+            return false;
+        }
+        for (table, index) in addresses().filter_map(leaf) {
+            // SAFETY: an entry of the tables in use, as `InUse` reads them. Nobody uses the part
+            // any more, by the caller's word; translations go with the flush.
+            unsafe { entry(table, index).write_volatile(Entry::default()) };
+        }
+        let pages = VirtualRange { start: part.start, end: part.end };
+        TlbShootdown { global: true }.flush(FlushRequest::Ranges(&[pages]));
+        true
+    }
 }
 
 /// Builds the tables, changes to them, and raises the direct map's limit to the end of memory.
@@ -111,6 +155,9 @@ pub fn build(
         (image::code(), Access::CODE),
         (image::constants(), Access::CONSTANTS),
         (image::data(), Access::DATA),
+        (image::boot_tables(), Access::DATA),
+        (image::init(), Access::DATA),
+        (image::zeroed(), Access::DATA),
         (image::stack(), Access::DATA),
     ] {
         tables.map(
@@ -122,6 +169,7 @@ pub fn build(
     let end = map.present_end();
     let mut step = PhysRange::new(0, BOOT_MAP_LIMIT.min(end));
     map_present(&tables, &mut memory, map, step, &mut mapped)?;
+    accept::attach(memory.early, &KernelTables(tables))?;
     // SAFETY: the image is mapped as before, so that code, stack, data and descriptor tables stay
     // where they are; physical memory is reached only through the direct map, which is where the
     // boot tables had it. The devices that go away are not used any more.
@@ -134,7 +182,8 @@ pub fn build(
     Ok((KernelTables(tables), mapped))
 }
 
-/// Maps all present memory of `window`. Code and constants cannot be written here either.
+/// Maps all present memory of `window` that has not to be accepted. Code and constants cannot be
+/// written here either.
 fn map_present(
     tables: &PageTable,
     memory: &mut EarlyTables<'_, '_>,
@@ -143,7 +192,9 @@ fn map_present(
     mapped: &mut Mapped,
 ) -> Result<(), MapFault> {
     let fixed = PhysRange::new(image::code().start, image::constants().end);
-    for entry in map.ranges().iter().filter(|entry| entry.kind.is_present()) {
+    let is_accepted = |kind| kind != MemoryKind::Unaccepted || accept::device().is_none();
+    let ranges = map.ranges().iter().filter(|entry| entry.kind.is_present());
+    for entry in ranges.filter(|entry| is_accepted(entry.kind)) {
         let range = entry.range.intersection(window);
         for (part, access) in [
             (range.intersection(PhysRange::new(0, fixed.start)), Access::DATA),
@@ -215,7 +266,7 @@ pub fn add_memory(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<
 }
 
 /// Where an entry of a table is.
-fn entry(table: u64, index: usize) -> NonNull<Entry> {
+pub fn entry(table: u64, index: usize) -> NonNull<Entry> {
     assert!(index < 512, "a table has 512 entries");
     // SAFETY: within the frame of one table.
     unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) }

@@ -6,8 +6,9 @@
 
 use crate::console::log;
 use crate::exit::{Ending, exit};
+use crate::platform::DIRECT_MAP;
 use crate::storage::{Once, Settled};
-use crate::{console, image, mapping, smp};
+use crate::{accept, console, image, mapping, smp};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use framewright::units::{PAGE_SIZE, PhysRange};
@@ -163,6 +164,13 @@ impl fmt::Display for Place {
         }
         if mapping::is_mapping(address) {
             return f.write_str(" (an address of movable memory that has no page)");
+        }
+        let physical = address.checked_sub(DIRECT_MAP);
+        if physical.is_some_and(accept::is_unaccepted) {
+            return f.write_str(" (memory that is not accepted yet)");
+        }
+        if image::boot_only().into_iter().any(within) {
+            return f.write_str(" (what only boot needed, and is released)");
         }
         if within(image::code()) || within(image::constants()) {
             return f.write_str(" (code and constants of this program, which are read-only)");

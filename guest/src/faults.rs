@@ -2,11 +2,12 @@
 //!
 //! In assembly, because in Rust such accesses are undefined behaviour.
 
+use crate::accept;
 use crate::console::log;
 use crate::exceptions;
 use crate::exit::{Ending, exit};
 use crate::image;
-use crate::platform::GuestPlatform;
+use crate::platform::{DIRECT_MAP, GuestPlatform};
 use crate::smp;
 use core::arch::asm;
 use framewright::Manager;
@@ -25,8 +26,12 @@ pub enum Fault {
     Stack,
     /// Writes to the program's constants.
     Constants,
+    /// Writes to data that only boot needed.
+    Released,
     /// Frees a page twice.
     DoubleFree,
+    /// Writes to memory that is not accepted.
+    Unaccepted,
     /// Is silent and never ends.
     Hang,
 }
@@ -39,7 +44,9 @@ impl Fault {
             "panic" => Self::Panic,
             "stack" => Self::Stack,
             "readonly" | "rodata" => Self::Constants,
+            "released" => Self::Released,
             "double-free" => Self::DoubleFree,
+            "unaccepted" => Self::Unaccepted,
             "hang" => Self::Hang,
             _ => return None,
         })
@@ -52,7 +59,13 @@ impl Fault {
             Self::Panic => panic!("asked for by fault=panic"),
             Self::Stack => overflow(),
             Self::Constants => write_zero(image::constants().start),
+            Self::Released => write_zero(image::init().start),
             Self::DoubleFree => free_twice(manager),
+            Self::Unaccepted => match accept::highest_unaccepted() {
+                // In the middle of it.
+                Some(unit) => write_zero(DIRECT_MAP + unit.start + unit.size() / 2 + 0x123),
+                None => log!("Framewright: all memory is accepted"),
+            },
             Self::Hang => registers::halt(),
         }
     }

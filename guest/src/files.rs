@@ -2,6 +2,7 @@
 //!
 //! Orders of memory: Relaxed, because they are counters.
 
+use crate::accept;
 use crate::smp::{self, Counters};
 use crate::virtio_mem;
 use crate::vmemmap;
@@ -40,6 +41,9 @@ const FILES: &[File<Machine>] = &[
     File::read_only("/proc/vmstat", |_, _, out| vmstat(out)),
     File::read_only("/sys/kernel/debug/framewright/virtio_mem", |_, _, out| {
         Ok(virtio_mem::show(out)?)
+    }),
+    File::read_only("/sys/kernel/debug/framewright/accept_device", |_, _, out| {
+        Ok(accept::show(out)?)
     }),
 ];
 

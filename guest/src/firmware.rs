@@ -1,10 +1,12 @@
 //! Intake: translates what the boot protocol and ACPI say for the manager.
 
+use crate::accept;
 use crate::image;
+use crate::options::Unaccepted;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP};
 use framewright::Parameters;
 use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryKind, MemoryMap, Topology};
-use framewright::units::{NodeId, PhysRange};
+use framewright::units::{NodeId, PfnRange, PhysRange};
 use framewright_arch::acpi::{AcpiError, Tables, read_topology};
 use framewright_arch::x86_64::pvh::StartInfo;
 
@@ -16,6 +18,9 @@ pub const AFFINITY_CAPACITY: usize = 512;
 pub const RESERVED_CAPACITY: usize = 512;
 /// The real-mode vectors, the BIOS data area and whatever else firmware keeps at low addresses.
 const LOW_MEMORY: PhysRange = PhysRange::new(0, 64 * 1024);
+
+/// Memory that holds ACPI's tables until they are read.
+const ACPI: MemoryKind = MemoryKind::AcpiReclaimable;
 
 /// The ACPI tables as this guest sees them.
 pub type AcpiTables = Tables<'static>;
@@ -85,6 +90,25 @@ pub fn memory_map<'a>(
     builder.finish()
 }
 
+/// `found` as this boot has it: with the memory of ACPI's tables, which are read and then released,
+/// and what it leaves unaccepted, but for what is `taken`.
+pub fn as_used<'a>(
+    found: MemoryMap<'_>,
+    asked: Option<&Unaccepted>,
+    taken: &[PhysRange],
+    storage: &'a mut [MapRange],
+) -> Result<MemoryMap<'a>, MapError> {
+    let mut builder = MapBuilder::new(storage);
+    for entry in found.ranges() {
+        let kind = if entry.kind == ACPI { MemoryKind::Conventional } else { entry.kind };
+        builder.add(entry.range.start, entry.range.size(), kind)?;
+    }
+    if let Some(asked) = asked {
+        accept::leave_unaccepted(&mut builder, asked, taken)?;
+    }
+    builder.finish()
+}
+
 /// Fills `topology`. Malformed tables leave one node; malformed distances leave all nodes at the
 /// usual distances. The error is for the log.
 pub fn read_nodes(
@@ -106,9 +130,23 @@ pub fn read_nodes(
     read
 }
 
+/// What something that is reserved at the beginning is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// It stays.
+    Kept,
+    /// What the boot protocol says, which is copied.
+    BootParameters,
+    /// An initial RAM disk or another file, which this guest does not look at.
+    Module,
+    /// ACPI tables, which are copied.
+    AcpiTables,
+}
+
 /// Ranges that hold something when the guest begins.
 pub struct Reserved {
     ranges: [PhysRange; RESERVED_CAPACITY],
+    what: [Left; RESERVED_CAPACITY],
     count: usize,
 }
 
@@ -119,7 +157,11 @@ pub struct TooManyReserved;
 impl Reserved {
     /// Nothing yet.
     pub const fn new() -> Self {
-        Self { ranges: [PhysRange::new(0, 0); RESERVED_CAPACITY], count: 0 }
+        Self {
+            ranges: [PhysRange::new(0, 0); RESERVED_CAPACITY],
+            what: [Left::Kept; RESERVED_CAPACITY],
+            count: 0,
+        }
     }
 
     /// Collects what this program, the boot protocol and ACPI occupy.
@@ -128,18 +170,21 @@ impl Reserved {
         start_info: &StartInfo<'_>,
         tables: Option<&AcpiTables>,
         map: MemoryMap<'_>,
-    ) -> Result<&[PhysRange], TooManyReserved> {
-        self.add(LOW_MEMORY)?;
-        self.add(image::whole())?;
-        self.add(start_info.own_range)?;
-        self.add(start_info.memory_map_range)?;
-        self.add(start_info.command_line_range)?;
-        self.add(start_info.module_list_range)?;
+    ) -> Result<(), TooManyReserved> {
+        self.add(LOW_MEMORY, Left::Kept)?;
+        self.add(image::whole(), Left::Kept)?;
+        self.add(start_info.own_range, Left::BootParameters)?;
+        self.add(start_info.memory_map_range, Left::BootParameters)?;
+        self.add(start_info.command_line_range, Left::BootParameters)?;
+        self.add(start_info.module_list_range, Left::BootParameters)?;
         for module in start_info.modules() {
-            self.add(module)?;
+            self.add(module, Left::Module)?;
+        }
+        for entry in map.ranges().iter().filter(|entry| entry.kind == ACPI) {
+            self.add(entry.range, Left::AcpiTables)?;
         }
         if let Some(tables) = tables {
-            // They are normally in memory of their own kind, which needs no reservation.
+            // They are normally in memory of their own kind.
             let usable = |range: &PhysRange| {
                 map.ranges().iter().any(|entry| {
                     entry.kind.is_usable() && !entry.range.intersection(*range).is_empty()
@@ -147,17 +192,52 @@ impl Reserved {
             };
             let named = tables.headers().flatten().map(|(_, range)| range);
             for range in tables.root_ranges().into_iter().chain(named).filter(usable) {
-                self.add(range)?;
+                self.add(range, Left::AcpiTables)?;
             }
         }
-        Ok(&self.ranges[..self.count])
+        Ok(())
     }
 
-    fn add(&mut self, range: PhysRange) -> Result<(), TooManyReserved> {
+    /// All of them.
+    pub fn ranges(&self) -> &[PhysRange] {
+        &self.ranges[..self.count]
+    }
+
+    /// Frames that hold nothing but what is of this sort, run by run, each once.
+    pub fn frames_of(&self, sort: Left) -> impl Iterator<Item = PfnRange> {
+        let all = self.ranges().iter().zip(&self.what).enumerate();
+        all.filter(move |(_, (_, what))| **what == sort)
+            .flat_map(move |(number, (range, _))| self.alone_in(number, range.touched_frames()))
+    }
+
+    /// The frames of the range with this number that no other has to do with but such as come
+    /// later and are of its sort.
+    fn alone_in(&self, number: usize, frames: PfnRange) -> impl Iterator<Item = PfnRange> {
+        let mut rest = frames;
+        core::iter::from_fn(move || {
+            while !rest.is_empty() {
+                let others = self.ranges().iter().zip(&self.what).enumerate();
+                let others = others.filter(|(other, (_, what))| {
+                    *other < number || *other > number && **what != self.what[number]
+                });
+                let parts = others.map(|(_, (range, _))| range.touched_frames().intersection(rest));
+                let first = parts.filter(|part| !part.is_empty()).min_by_key(|part| part.start);
+                let run = PfnRange { end: first.map_or(rest.end, |part| part.start), ..rest };
+                rest.start = first.map_or(rest.end, |part| part.end);
+                if !run.is_empty() {
+                    return Some(run);
+                }
+            }
+            None
+        })
+    }
+
+    fn add(&mut self, range: PhysRange, what: Left) -> Result<(), TooManyReserved> {
         if range.is_empty() {
             return Ok(());
         }
         *self.ranges.get_mut(self.count).ok_or(TooManyReserved)? = range;
+        self.what[self.count] = what;
         self.count += 1;
         Ok(())
     }

@@ -6,6 +6,9 @@ unsafe extern "C" {
     static image_start: u8;
     static constants_start: u8;
     static data_start: u8;
+    static init_start: u8;
+    static boot_tables_start: u8;
+    static boot_tables_end: u8;
     static stack_guard: u8;
     static stack_bottom: u8;
     static image_end: u8;
@@ -34,8 +37,20 @@ part!(
     constants, constants_start, data_start
 );
 part!(
-    /// Data up to the page below the stack, readable and writable.
-    data, data_start, stack_guard
+    /// Data, readable and writable.
+    data, data_start, init_start
+);
+part!(
+    /// The tables of `boot.s`, readable and writable until they are released.
+    boot_tables, boot_tables_start, boot_tables_end
+);
+part!(
+    /// Data that only boot needs, readable and writable until it is released.
+    init, init_start, boot_tables_start
+);
+part!(
+    /// Data that is zero at first, up to the page below the stack, readable and writable.
+    zeroed, boot_tables_end, stack_guard
 );
 part!(
     /// The page below the stack, not mapped.
@@ -45,3 +60,8 @@ part!(
     /// The stack, readable and writable.
     stack, stack_bottom, image_end
 );
+
+/// The parts that boot alone needs.
+pub fn boot_only() -> [PhysRange; 2] {
+    [boot_tables(), init()]
+}

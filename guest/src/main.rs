@@ -20,6 +20,7 @@
 #![no_std]
 #![no_main]
 
+mod accept;
 mod balloon;
 mod console;
 mod cpu_check;
@@ -34,6 +35,7 @@ mod image;
 mod mapping;
 mod options;
 mod platform;
+mod release;
 mod shell;
 mod smp;
 mod storage;
@@ -55,7 +57,7 @@ use exceptions::Turn;
 use exit::{Ending, exit};
 use firmware::{
     AFFINITY_CAPACITY, AcpiTables, COPIES_BYTES, MAP_CAPACITY, RESERVED_CAPACITY, Reserved,
-    copy_raw_map, divide, memory_map, physical, read_nodes,
+    as_used, copy_raw_map, divide, memory_map, physical, read_nodes,
 };
 use framewright::firmware::{MapError, MapRange, MemoryAffinity, Topology};
 use framewright::memblock::{MemblockError, MemblockStorage};
@@ -75,14 +77,20 @@ core::arch::global_asm!(
     options(att_syntax)
 );
 
+// What is in `.bss.init` and `.init.data` is released after boot: no reference to it stays (`release`).
+#[unsafe(link_section = ".bss.init")]
 static COPIES: Once<[u8; COPIES_BYTES]> = Once::new([0; COPIES_BYTES]);
+/// The command line as it came, which words refer to as long as the guest runs.
+static WHOLE_LINE: Once<[u8; options::CAPACITY]> = Once::new([0; options::CAPACITY]);
 static COMMAND_LINE: Once<[u8; options::CAPACITY]> = Once::new([0; options::CAPACITY]);
+#[unsafe(link_section = ".init.data")]
 static RAW_MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
 static MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
 static AFFINITIES: Once<[MemoryAffinity; AFFINITY_CAPACITY]> =
     Once::new([MemoryAffinity::EMPTY; AFFINITY_CAPACITY]);
 /// Of 128 nodes, which is what QEMU can have.
 static DISTANCES: Once<[u8; 128 * 128]> = Once::new([0; 128 * 128]);
+#[unsafe(link_section = ".bss.init")]
 static RESERVED: Once<Reserved> = Once::new(Reserved::new());
 static EARLY: Once<MemblockStorage> = Once::new(MemblockStorage::new());
 
@@ -151,6 +159,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     // Without the line, memory that it reserves would be used, and tests that it asks for would
     // seem to pass.
     let line = start_info.command_line().map_err(BootError::Start)?;
+    let line = options::keep(line, WHOLE_LINE.take());
     log!("Command line: {line}");
     let rest = COMMAND_LINE.take();
     let mut refused_words = 0;
@@ -173,20 +182,26 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     for (word, missing) in options.without_effect() {
         log!("{word} has no effect without {missing}");
     }
-    bootlog::firmware_map(&mut Log, copy_raw_map(&start_info, RAW_MAP.take()));
+    let raw_map = RAW_MAP.take();
+    bootlog::firmware_map(&mut Log, copy_raw_map(&start_info, raw_map));
 
     let started_ns = PLATFORM.now_ns();
-    let map = memory_map(&start_info, &parameters, MAP.take()).map_err(BootError::Map)?;
+    let found = memory_map(&start_info, &parameters, raw_map).map_err(BootError::Map)?;
     let mut topology = Topology::new(AFFINITIES.take()).with_distances(DISTANCES.take());
     let nodes = read_nodes(tables.as_ref(), &parameters, &mut topology);
     let left_out = smp::list(tables.as_ref(), &topology, options.ghost_cpu);
-    let reserved = RESERVED.take().collect(&start_info, tables.as_ref(), map);
-    let reserved = reserved.map_err(|_| BootError::TooManyReserved)?;
+    let reserved = RESERVED.take();
+    let collected = reserved.collect(&start_info, tables.as_ref(), found);
+    collected.map_err(|_| BootError::TooManyReserved)?;
+    let unaccepted = options.unaccepted();
+    let map = as_used(found, unaccepted.as_ref(), reserved.ranges(), MAP.take());
+    let map = map.map_err(BootError::Map)?;
+    accept::begin(map, unaccepted.as_ref());
     let mut early = EarlyMemory::empty(&PLATFORM, EARLY.take(), &topology);
     early.set_movable_node(parameters.movable_node);
     // SAFETY: what the boot loader calls usable and `Reserved` does not name is nobody's, and this
     // runs once (invariant 1).
-    unsafe { early.start(map, reserved) }.map_err(BootError::Early)?;
+    unsafe { early.start(map, reserved.ranges()) }.map_err(BootError::Early)?;
     let intake_ns = PLATFORM.now_ns();
     let (kernel_tables, mapped) =
         direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
@@ -239,6 +254,13 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     bootlog::bring_up(&mut Log, &intake, &manager);
     bootlog::deferred(&mut Log, &manager);
     bootlog::huge_pages(&mut Log, &pools);
+    // SAFETY: what firmware and boot loader left was copied, and modules are nobody's. Of the copies,
+    // of the map as it came and of what was reserved nobody has a reference from here on: the
+    // command line is kept, and `parameters`, `topology` and `map` have memory of their own.
+    unsafe {
+        release::boot_memory(&manager, reserved);
+        release::image(&manager, &kernel_tables);
+    }
     // The shell has a command for it, and checking millions of descriptors takes long.
     if options.shell.is_none() {
         match manager.verify() {
@@ -269,6 +291,9 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         return Ok(Ending::Crash);
     }
     if options.check_cpus && !cpu_check::run() {
+        return Ok(Ending::Crash);
+    }
+    if options.check_release && !release::check(&manager, map) {
         return Ok(Ending::Crash);
     }
     if options.storm_hz.is_some() && !smp::has_timer() {

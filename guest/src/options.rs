@@ -3,13 +3,16 @@
 use crate::faults::Fault;
 use crate::stress::{Length, Stress};
 use crate::vmemmap_check::VmemmapSpaceTest;
-use framewright::parameters::Problem;
+use framewright::parameters::{Problem, parse_size};
+use framewright::units::{PHYSICAL_ADDRESS_END, PhysRange};
 
 /// Bytes of the command line that are passed on.
 pub const CAPACITY: usize = framewright_arch::x86_64::pvh::MAX_COMMAND_LINE_BYTES + 1;
 
 /// The names of the guest's words.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 19] = [
+    "accept_delay",
+    "accept_fault",
     "balloon_test",
     "check",
     "exec",
@@ -25,11 +28,14 @@ const NAMES: [&str; 16] = [
     "stress",
     "stress_operations",
     "stress_seed",
+    "unaccepted",
     "virtio_mem_test",
 ];
 
 /// Most interrupts a second that a storm may have on each CPU.
 const MOST_STORM_HZ: u64 = 100_000;
+/// Most microseconds that accepting 2 MiB may take.
+const MOST_DELAY_US: u64 = 1_000_000;
 
 /// What the command line asks of the guest itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,8 +70,28 @@ pub struct Options<'a> {
     pub fault_cpu: Option<u32>,
     /// `ghost_cpu=ID`: start a CPU with this APIC ID, though no table lists it.
     pub ghost_cpu: Option<u32>,
+    /// `unaccepted=SIZE@ADDRESS` or `unaccepted=@ADDRESS`: memory that is not accepted when the
+    /// guest begins.
+    pub unaccepted: Option<PhysRange>,
+    /// `accept_fault=ADDRESS`: the 2 MiB with this address cannot be accepted.
+    pub accept_fault: Option<u64>,
+    /// `accept_delay=MICROSECONDS`: so long takes each 2 MiB.
+    pub accept_delay_us: Option<u64>,
     /// `check=cpus`: have all CPUs show that they work together.
     pub check_cpus: bool,
+    /// `check=release`: try to release what may not be.
+    pub check_release: bool,
+}
+
+/// Memory that is not accepted, and how accepting it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Unaccepted {
+    /// What of usable memory.
+    pub range: PhysRange,
+    /// The 2 MiB with this address cannot be accepted.
+    pub fault: Option<u64>,
+    /// So long takes each 2 MiB.
+    pub delay_us: u64,
 }
 
 /// What is at the other end of the serial line.
@@ -84,18 +110,35 @@ impl Options<'_> {
         self.stress.map(|length| Stress { length, seed, storm_hz })
     }
 
+    /// What is not accepted.
+    pub fn unaccepted(&self) -> Option<Unaccepted> {
+        let (fault, delay_us) = (self.accept_fault, self.accept_delay_us.unwrap_or(0));
+        self.unaccepted.map(|range| Unaccepted { range, fault, delay_us })
+    }
+
     /// Words that do nothing because another one is missing, each with what is missing.
     pub fn without_effect(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         const TRAFFIC: &str = "stress= or stress_operations=";
         let has_traffic = self.stress.is_some();
+        let is_unaccepted = self.unaccepted.is_some();
         [
             (self.stress_seed.is_some() && !has_traffic, "stress_seed=", TRAFFIC),
             (self.storm_hz.is_some() && !has_traffic, "interrupt_storm=", TRAFFIC),
+            (self.accept_fault.is_some() && !is_unaccepted, "accept_fault=", "unaccepted="),
+            (self.accept_delay_us.is_some() && !is_unaccepted, "accept_delay=", "unaccepted="),
             (self.fault_cpu.is_some() && self.fault.is_none(), "fault_cpu=", "fault="),
         ]
         .into_iter()
         .filter_map(|(is_alone, word, missing)| is_alone.then_some((word, missing)))
     }
+}
+
+/// A copy of the command line.
+pub fn keep<'b>(line: &str, room: &'b mut [u8; CAPACITY]) -> &'b str {
+    let bytes = line.as_bytes();
+    let length = bytes.len().min(CAPACITY);
+    room[..length].copy_from_slice(&bytes[..length]);
+    core::str::from_utf8(&room[..length]).unwrap_or("")
 }
 
 /// Takes the guest's words out of `line`. The others are joined in `rest` for the manager.
@@ -114,7 +157,10 @@ pub fn split<'a, 'b>(
                 Some(fault) => options.fault = Some(fault),
                 None => problem(Problem {
                     word,
-                    reason: Some("fault= is null, panic, stack, readonly, double-free or hang"),
+                    reason: Some(
+                        "fault= is null, panic, stack, readonly, released, double-free, \
+                         unaccepted or hang",
+                    ),
                 }),
             },
             Some(("fault_cpu", value)) => match value.parse() {
@@ -127,8 +173,29 @@ pub fn split<'a, 'b>(
                 Ok(apic_id) => options.ghost_cpu = Some(apic_id),
                 Err(_) => problem(Problem { word, reason: Some("ghost_cpu= takes an APIC ID") }),
             },
+            Some(("unaccepted", value)) => match parse_range(value) {
+                Some(range) => options.unaccepted = Some(range),
+                None => problem(Problem {
+                    word,
+                    reason: Some("unaccepted= is SIZE@ADDRESS, or @ADDRESS for all from there on"),
+                }),
+            },
+            Some(("accept_fault", value)) => match parse_size(value) {
+                Ok(address) => options.accept_fault = Some(address),
+                Err(_) => problem(Problem { word, reason: Some("accept_fault= takes an address") }),
+            },
+            Some(("accept_delay", value)) => match value.parse() {
+                Ok(us) if us <= MOST_DELAY_US => options.accept_delay_us = Some(us),
+                _ => problem(Problem {
+                    word,
+                    reason: Some("accept_delay= takes microseconds, up to a second"),
+                }),
+            },
             Some(("check", "cpus")) => options.check_cpus = true,
-            Some(("check", _)) => problem(Problem { word, reason: Some("check= is cpus") }),
+            Some(("check", "release")) => options.check_release = true,
+            Some(("check", _)) => {
+                problem(Problem { word, reason: Some("check= is cpus or release") })
+            }
             Some(("interrupt_storm", value)) => match value.parse() {
                 Ok(hz) if (1..=MOST_STORM_HZ).contains(&hz) => options.storm_hz = Some(hz),
                 _ => problem(Problem {
@@ -195,6 +262,15 @@ pub fn split<'a, 'b>(
         }
     }
     (options, core::str::from_utf8(&rest[..length]).unwrap_or(""))
+}
+
+/// `SIZE@ADDRESS`, or `@ADDRESS` for everything from there on.
+fn parse_range(text: &str) -> Option<PhysRange> {
+    let (size, start) = text.split_once('@')?;
+    let start = parse_size(start).ok()?;
+    let size = if size.is_empty() { u64::MAX } else { parse_size(size).ok()? };
+    let range = PhysRange::new(start, start.saturating_add(size).min(PHYSICAL_ADDRESS_END));
+    (range.start < range.end).then_some(range)
 }
 
 /// The guest's word that `word` is probably a misspelling of. `None` for words that are not meant

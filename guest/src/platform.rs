@@ -4,13 +4,14 @@
 //! whoever sees it higher sees the tables. Clock and kind of wait are Relaxed, because they are
 //! settled on one CPU before others run.
 
+use crate::accept;
 use crate::smp;
 use crate::storage::Settled;
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use framewright::memblock::Memblock;
-use framewright::platform::{IrqState, PinnedCpu, Platform};
+use framewright::platform::{AcceptMemory, IrqState, PinnedCpu, Platform};
 use framewright::units::NodeId;
 use framewright::vmemmap_space::VmemmapSpace;
 use framewright_arch::x86_64::features::hypervisor_is;
@@ -90,7 +91,7 @@ impl GuestPlatform {
 }
 
 // SAFETY: the tables of `boot.s`, and later those of `direct_map`, map all present memory below
-// `direct_limit` at one offset (invariants 1 and 15); the intake reserves what this program
+// `direct_limit` at one offset (invariants 1 and 15), but what is to be accepted (`accept`); the intake reserves what this program
 // occupies. Nothing moves between CPUs here, each has a number of its own, and with interrupts off
 // no handler that calls the manager comes (those that come anyway report a failure and end). The
 // barrier waits for a barrier on each CPU that runs; one that is still starting or parked touches
@@ -150,6 +151,10 @@ unsafe impl Platform for GuestPlatform {
 
     fn direct_limit(&self) -> u64 {
         self.direct_limit.load(Ordering::Acquire)
+    }
+
+    fn accept_memory(&self) -> Option<&dyn AcceptMemory> {
+        accept::device()
     }
 
     fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {

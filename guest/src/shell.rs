@@ -20,6 +20,7 @@ use core::cell::Cell;
 use core::fmt::{self, Write};
 use framewright::Manager;
 use framewright::SpinLock;
+use framewright::manager::Acceptor;
 use framewright::platform::Platform;
 use framewright::procfs::{FileSystem, Source};
 use framewright_shell::{Editor, Event, Host, MovableMemory, Run, Shell};
@@ -60,6 +61,8 @@ pub fn run(
         background: SpinLock::new(Some(Background {
             driver,
             memory,
+            acceptor: manager.acceptance().acceptor(),
+            accept_ns: 0,
             watch: Watch::begin(),
             files,
         })),
@@ -196,6 +199,9 @@ struct Typed {
 struct Background<'a, 'b, 'c, 'd> {
     driver: Option<&'a mut Driver<'b>>,
     memory: Option<&'a mut virtio_mem::Driver<'d>>,
+    acceptor: Acceptor<'c, GuestPlatform>,
+    /// When it is due.
+    accept_ns: u64,
     watch: Watch,
     files: FileSystem<'c>,
 }
@@ -223,6 +229,10 @@ impl Line<'_, '_, '_, '_> {
             }
             if let Some(memory) = &mut background.memory {
                 memory.poll(Some(&self.mapping));
+            }
+            if let Some(now_ns) = PLATFORM.now_ns().filter(|now_ns| *now_ns >= background.accept_ns)
+            {
+                background.accept_ns = background.acceptor.poll(now_ns);
             }
             background.watch.poll(&background.files);
             self.background.with(&PLATFORM, |place| *place = Some(background));

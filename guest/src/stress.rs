@@ -158,11 +158,11 @@ impl Stress {
     }
 }
 
-/// Pages that are idle: free, or with descriptors of free pages. When everything is freed again,
+/// Pages that are idle: free, not accepted yet or not to be, or with descriptors of free pages. When everything is freed again,
 /// other blocks may be split than before.
 fn idle_pages(manager: &Manager<GuestPlatform>) -> u64 {
-    let totals = manager.totals();
-    totals.free_pages + totals.descriptor_pages
+    let (totals, lost_pages) = (manager.totals(), manager.acceptance().lost_pages());
+    totals.free_pages + totals.unaccepted_pages + totals.descriptor_pages + lost_pages
 }
 
 impl Traffic<'_> {

@@ -7,10 +7,10 @@
 
 use crate::lock::lock;
 use crate::machine::FakeMachine;
-use framewright::Platform;
 use framewright::debug::POISON;
 use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
+use framewright::{AcceptMemory, Platform};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -238,6 +238,10 @@ impl FakeReportDevice {
                     &[*range],
                     if is_acknowledged || keeps_poison { self.host.leaves() } else { JUNK },
                 );
+            }
+            let accepts = self.host.machine.accept_memory();
+            if accepts.is_some_and(AcceptMemory::forgets) {
+                self.host.machine.accept().forget(*range);
             }
             for frame in frames(range.whole_frames()) {
                 state.frames[frame] = if is_acknowledged { DISCARDED } else { UNKNOWN };

@@ -205,9 +205,17 @@ impl PageTable {
                 entry.address()
             } else {
                 let new = memory.allocate().ok_or(MapFault::OutOfFrames { address })?;
-                memory.write(table, index, Entry::table(new));
-                mapped.tables += 1;
-                new
+                // Who allocates may have had to map the frame itself, right here.
+                let entry = memory.read(table, index);
+                if entry.is_page(above) {
+                    return Err(MapFault::Occupied { address });
+                } else if entry.is_present() {
+                    entry.address()
+                } else {
+                    memory.write(table, index, Entry::table(new));
+                    mapped.tables += 1;
+                    new
+                }
             };
         }
         Ok(table)

@@ -10,13 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The memory of a [`FakeMachine`](super::FakeMachine) that firmware left unaccepted. Until it is
+/// The memory of a [`FakeMachine`](super::FakeMachine) that firmware left unaccepted, and what is
+/// added to it ([`Builder::spare`](super::Builder::spare)). Until it is
 /// accepted a touch faults, because it is mapped without any right. Everything that a guest would
 /// die of panics: accepting a frame twice, or one that was accepted from the start.
 pub struct FakeAccept {
     memory: Arc<Memory>,
     cpus: Arc<CpuSet>,
     unaccepted: Vec<PhysRange>,
+    forgets: AtomicBool,
     reads_past_pages: AtomicBool,
     delay_ns: AtomicU64,
     meeting: OnceLock<(Barrier, AtomicUsize)>,
@@ -31,6 +33,8 @@ struct State {
     accepted_pages: u64,
     failing: BTreeSet<Pfn>,
     calls: Vec<PfnRange>,
+    /// What the host had and was accepted from the start.
+    forgotten: Vec<PhysRange>,
 }
 
 fn place(pfn: Pfn) -> (usize, u64) {
@@ -69,18 +73,33 @@ fn set(bits: &mut Vec<u64>, run: PfnRange) -> bool {
     new
 }
 
+fn clear(bits: &mut [u64], run: PfnRange) {
+    for (word, mask) in words(run) {
+        if let Some(word) = bits.get_mut(word) {
+            *word &= !mask;
+        }
+    }
+}
+
 impl FakeAccept {
-    pub(super) fn new(memory: &Arc<Memory>, cpus: &Arc<CpuSet>, map: MemoryMap<'_>) -> Self {
+    pub(super) fn new(
+        memory: &Arc<Memory>,
+        cpus: &Arc<CpuSet>,
+        map: MemoryMap<'_>,
+        spare: &[PhysRange],
+    ) -> Self {
         let ranges = map.ranges().iter();
         let unaccepted: Vec<PhysRange> = ranges
             .filter(|entry| entry.kind == MemoryKind::Unaccepted)
             .map(|entry| entry.range)
+            .chain(spare.iter().copied())
             .collect();
         unaccepted.iter().for_each(|&range| memory.close(range));
         Self {
             memory: Arc::clone(memory),
             cpus: Arc::clone(cpus),
             unaccepted,
+            forgets: AtomicBool::new(false),
             reads_past_pages: AtomicBool::new(true),
             delay_ns: AtomicU64::new(0),
             meeting: OnceLock::new(),
@@ -95,6 +114,33 @@ impl FakeAccept {
     /// Says whether pages may be read past their end; at first they may.
     pub fn set_reads_past_pages(&self, reads: bool) {
         self.reads_past_pages.store(reads, Ordering::Relaxed);
+    }
+
+    /// Says whether the host takes acceptance away of what it has meanwhile; at first it does not.
+    pub fn set_forgets(&self, forgets: bool) {
+        self.forgets.store(forgets, Ordering::Relaxed);
+    }
+
+    /// The host has memory, and takes acceptance away.
+    ///
+    /// # Panics
+    /// When it may not.
+    pub fn forget(&self, range: PhysRange) {
+        assert!(self.forgets(), "{range:?} stays accepted");
+        self.forget_asked(range);
+        let run = PfnRange::new(range.start / PAGE_SIZE, range.end / PAGE_SIZE);
+        let mut state = self.state();
+        clear(&mut state.accepted, run);
+        state.forgotten.push(range);
+        drop(state);
+        self.memory.close(range);
+    }
+
+    /// Nobody was asked for memory that went after it could not be accepted, or that could not be
+    /// added.
+    pub fn forget_asked(&self, range: PhysRange) {
+        let run = PfnRange::new(range.start / PAGE_SIZE, range.end / PAGE_SIZE);
+        clear(&mut self.state().asked, run);
     }
 
     /// Accepting takes so long for each 2 MiB. The caller sleeps meanwhile.
@@ -125,7 +171,10 @@ impl FakeAccept {
     /// Whether a frame may be touched.
     #[must_use]
     pub fn is_accepted(&self, pfn: Pfn) -> bool {
-        !self.is_unaccepted_at_first(pfn) || has(&self.state().accepted, pfn)
+        let state = self.state();
+        let is_in = |range: &PhysRange| range.start <= pfn.address() && pfn.address() < range.end;
+        let was_unaccepted = self.unaccepted.iter().chain(&state.forgotten).any(is_in);
+        !was_unaccepted || has(&state.accepted, pfn)
     }
 
     /// How many frames were accepted.
@@ -144,14 +193,10 @@ impl FakeAccept {
     pub fn forget_calls(&self) {
         self.state().calls.clear();
     }
-
-    fn is_unaccepted_at_first(&self, pfn: Pfn) -> bool {
-        let address = pfn.address();
-        self.unaccepted.iter().any(|range| range.start <= address && address < range.end)
-    }
 }
 
-// SAFETY: what is accepted becomes readable and writable, and nobody closes it again.
+// SAFETY: what is accepted becomes readable and writable, and is closed again only when it is the
+// host's.
 unsafe impl AcceptMemory for FakeAccept {
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
         assert!(!range.is_empty(), "nothing is to be accepted");
@@ -160,7 +205,8 @@ unsafe impl AcceptMemory for FakeAccept {
         state.calls.push(range);
         let all = PhysRange::new(range.start.address(), range.end.address());
         let inside = |part: &PhysRange| part.intersection(all) == all;
-        assert!(self.unaccepted.iter().any(inside), "{range:?} needs no accepting");
+        let mut known = self.unaccepted.iter().chain(&state.forgotten);
+        assert!(known.any(inside), "{range:?} needs no accepting");
         let end = state.failing.range(range.start..range.end).next().copied().unwrap_or(range.end);
         // The one that fails was asked for, too.
         let asked = PfnRange { end: Pfn(range.end.0.min(end.0 + 1)), ..range };
@@ -185,6 +231,10 @@ unsafe impl AcceptMemory for FakeAccept {
         set(&mut state.accepted, good);
         state.accepted_pages += good.pages();
         if end == range.end { Ok(()) } else { Err(AcceptError { accepted_pages: good.pages() }) }
+    }
+
+    fn forgets(&self) -> bool {
+        self.forgets.load(Ordering::Relaxed)
     }
 
     fn reads_past_pages(&self) -> bool {

@@ -266,7 +266,7 @@ impl Builder {
             entropy: self.entropy,
         }));
         if self.accepts {
-            let accept = FakeAccept::new(&machine.memory, &machine.cpus, map);
+            let accept = FakeAccept::new(&machine.memory, &machine.cpus, map, &self.spare);
             machine.accept.get_or_init(|| Box::leak(Box::new(accept)));
         }
         if !self.is_kept {

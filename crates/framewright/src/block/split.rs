@@ -284,7 +284,8 @@ pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<O
             State::Offline,
             State::Reserved,
         ];
-        if !divides.into_iter().any(|divided| state.is(divided)) {
+        let is_going = state.is(State::Unaccepted) && state.has(BlockState::GOING);
+        if !is_going && !divides.into_iter().any(|divided| state.is(divided)) {
             return None;
         }
         if head == index && blocks_of(order) <= end - index {

@@ -5,10 +5,12 @@
 //!  4.. 8  order          (of a head)            29..38  managed frames of a split block
 //!  9..11  migrate type   (of a head)            39..48  present frames of a split block
 //! 12..13  map form       (none, array, inside)  49..52  free order of a split block, see below
-//! 14      isolated       15  reporting          53..61  first map frame (split, inside form)
+//! 14      isolated       15  reporting, going   53..61  first map frame (split, inside form)
 //! 16      poisoned                              62      scattered   63  undescribed (split blocks)
 //! 18      swept          (split blocks)         53      counted (blocks that are allocated whole)
-//!                                               54      reported (free heads), ahead (unaccepted)
+//!                                                       again (unaccepted)
+//!                                               54      reported (free heads), ahead (unaccepted),
+//!                                                       accepted (offline heads, lost ones)
 //!                                               55      kept (allocated whole, unaccepted),
 //!                                                       there (offline heads)
 //! ```
@@ -133,6 +135,14 @@ impl BlockState {
     /// Bit, of an unaccepted block of 2 MiB: it is accepted, ahead of its use, because the block
     /// before it is in use.
     pub const AHEAD: u64 = 1 << 54;
+    /// Bit, of an offline head, or of one that is out of use because memory could not be accepted:
+    /// it is accepted.
+    pub const ACCEPTED: u64 = Self::AHEAD;
+    /// Bit, of an unaccepted head: it came to the machine, or came back, so that its descriptors
+    /// are not those of bring-up.
+    pub const AGAIN: u64 = 1 << 53;
+    /// Bit, of an unaccepted head: it is being taken out of use and in no list.
+    pub const GOING: u64 = 1 << 15;
     /// Bit, of a block that is allocated whole: the manager has it, for the vmemmap or for a
     /// pool, and nobody else frees it.
     pub const KEPT: u64 = 1 << 55;

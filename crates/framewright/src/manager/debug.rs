@@ -236,12 +236,15 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// Memory came into being, with any content: it is to look as what was freed.
-    pub(super) fn fill_added(&self, range: PfnRange) {
+    /// Memory came into being, with any content: it is to look as what was freed, unless it cannot
+    /// be touched yet.
+    pub(super) fn fill_added(&self, range: PfnRange, is_accepted: bool) {
         if self.pressure.epoch.wants_attention() {
             // What was poison when it went may be none now, and not every page is filled.
             self.forget_content(range);
-            self.fill_freed(range);
+            if is_accepted {
+                self.fill_freed(range);
+            }
         }
     }
 

@@ -7,7 +7,8 @@ use core::fmt;
 /// ends the guest, and ask for it range by range (Linux: `drivers/firmware/efi/unaccepted_memory.c`
 /// and `arch_accept_memory`).
 ///
-/// Each frame is asked for once, in ranges that are aligned to 2 MiB and up to 1 GiB, but for
+/// Each frame is asked for once, unless it went and came back ([`forgets`](Self::forgets)), or its
+/// block, in which a frame could not be accepted, did; or adding it failed; in ranges that are aligned to 2 MiB and up to 1 GiB, but for
 /// pieces at the borders of what firmware reported, which are as small as a frame. Smaller or
 /// larger steps are the implementer's affair.
 ///
@@ -23,6 +24,14 @@ pub unsafe trait AcceptMemory: Sync {
     /// # Errors
     /// [`AcceptError`] says how far it came. Nobody asks for the frame after that again.
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError>;
+
+    /// Whether the host takes acceptance away from memory that it has meanwhile: memory that was
+    /// removed and is added again, and what was reported to it as free
+    /// ([`reporting`](crate::reporting)), is accepted anew before its next use then. Otherwise it
+    /// is as it was. Memory that comes for the first time is always accepted. Always the same.
+    fn forgets(&self) -> bool {
+        false
+    }
 
     /// Whether who has a page may read past its end, as Linux does (`load_unaligned_zeropad`): then
     /// the block behind a block is accepted before the last page of that is handed out.

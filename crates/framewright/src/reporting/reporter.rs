@@ -8,7 +8,7 @@ use super::event::Event;
 use super::pass::{Capacity, Kind, Pass};
 use crate::manager::{Loan, Manager, Reporting, add};
 use crate::parameters::Pace;
-use crate::platform::Platform;
+use crate::platform::{AcceptMemory, Platform};
 use crate::units::{Order, PAGE_SIZE, PhysRange};
 use crate::zone::{Batch, Collected, Returned};
 
@@ -220,6 +220,18 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.manager.reporting()
     }
 
+    /// Whether what the host had has to be accepted again.
+    fn is_forgotten(&self) -> bool {
+        self.manager.platform().accept_memory().is_some_and(AcceptMemory::forgets)
+    }
+
+    /// Whether memory may be reported: what lies behind memory in use cannot be given away where
+    /// pages are read past their end and the host forgets that they were accepted.
+    fn may_report(&self) -> bool {
+        let device = self.manager.platform().accept_memory();
+        !device.is_some_and(|device| device.forgets() && device.reads_past_pages())
+    }
+
     fn step(&mut self, now_ns: u64) -> Next {
         if self.resetting {
             return self.go_on_resetting(now_ns);
@@ -277,7 +289,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let order = self.order;
         let platform = self.manager.platform();
         let before_ns = self.looked_ns.replace(now_ns).unwrap_or(now_ns);
-        let worth = (self.known_to_fail.is_none() || self.known_to_fail != Some(self.seen()))
+        let worth = self.may_report()
+            && (self.known_to_fail.is_none() || self.known_to_fail != Some(self.seen()))
             && (order < Order::BLOCK
                 || self.manager.zones().iter().any(|zone| zone.has_unreported(platform, order))
                 || self.reports_pools() && self.manager.hugetlb().has_pages_to_report(order));
@@ -301,6 +314,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     /// on what free memory holds.
     fn reports_pools(&self) -> bool {
         self.reporting().has_pools()
+            && !self.is_forgotten()
             && matches!(self.device.content(), Content::Undefined | Content::Zero)
     }
 
@@ -328,6 +342,10 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             }
             self.order = order;
         }
+        if self.is_forgotten() {
+            // A part of a block cannot be accepted.
+            self.order = self.order.max(Order::BLOCK);
+        }
         self.phase = Phase::Active;
         self.pass = Some(Pass::new(kind, self.order, now_ns));
     }
@@ -345,6 +363,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     /// The next submission of the pass, or its end.
     fn go_on(&mut self, now_ns: u64) -> Next {
         let reports_pools = self.reports_pools();
+        if !self.may_report() {
+            return self.finish_pass(now_ns);
+        }
         let Some(pass) = &mut self.pass else {
             self.phase = Phase::Idle;
             return Next::Step;
@@ -516,7 +537,16 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     fn take_back(&mut self, source: Source, returned: &dyn Fn(usize) -> Returned) {
         self.out = None;
         self.registration.in_use = false;
-        self.give_back(source, returned);
+        match source {
+            // Whatever became of it, the host had it.
+            Source::Zone(number) if self.is_forgotten() => {
+                if let Some(zone) = self.manager.zones().get(number) {
+                    self.manager.take_back_unaccepted(zone, &mut self.batch);
+                    self.manager.note_free();
+                }
+            }
+            _ => self.give_back(source, returned),
+        }
     }
 
     fn give_back(&mut self, source: Source, returned: &dyn Fn(usize) -> Returned) {

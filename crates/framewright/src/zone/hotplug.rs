@@ -13,6 +13,8 @@
 use super::Zone;
 use super::initialise::ZoneTables;
 use super::locked::LockedZone;
+use super::unaccepted::is_listed;
+use super::unaccepted_again::was_accepted;
 use crate::block::list::Position;
 use crate::block::split::{divide_whole, largest_piece};
 use crate::block::table::{BlockTable, GROUP, blocks_of};
@@ -50,10 +52,11 @@ impl Presence {
         }
     }
 
-    /// The word of a head that is no memory in use.
-    const fn word(self, order: Order) -> BlockState {
-        let head = BlockState::head(State::Offline, order, NO_TYPE);
-        if matches!(self, Self::Offline) { head.with(BlockState::THERE) } else { head }
+    /// The word of a head that is no memory in use, and accepted or not.
+    const fn word(self, order: Order, is_accepted: bool) -> BlockState {
+        let there = if matches!(self, Self::Offline) { BlockState::THERE } else { 0 };
+        let accepted = if is_accepted { BlockState::ACCEPTED } else { 0 };
+        BlockState::head(State::Offline, order, NO_TYPE).with(there | accepted)
     }
 }
 
@@ -143,10 +146,19 @@ impl Zone {
         (found.unwrap_or(Presence::Absent), range.end)
     }
 
-    /// Makes blocks offline, or none, that are the other.
-    pub(crate) fn put_offline<P: Platform>(&self, platform: &P, range: Range<u32>, to: Presence) {
-        self.change_offline(platform, range.clone(), |locked, index, order| {
-            locked.buddy.table.set_state(index, to.word(order));
+    /// Makes blocks offline, or none, that are the other. With `forgets` what was no memory is not
+    /// accepted any more.
+    pub(crate) fn put_offline<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        to: Presence,
+        forgets: bool,
+    ) {
+        self.change_offline(platform, range.clone(), |locked, index, order, before| {
+            let is_there = before.has(BlockState::THERE);
+            let is_accepted = before.has(BlockState::ACCEPTED) && (is_there || !forgets);
+            locked.buddy.table.set_state(index, to.word(order, is_accepted));
         });
         self.gather_offline(platform, range);
     }
@@ -158,7 +170,7 @@ impl Zone {
         range: Range<u32>,
         migrate_type: MigrateType,
     ) {
-        self.change_offline(platform, range, |locked, index, order| {
+        self.change_offline(platform, range, |locked, index, order, _| {
             locked.buddy.count_blocks(migrate_type, blocks_of(order));
             locked.is_unusual |= migrate_type.is_grade();
             locked.buddy.free(index, order, migrate_type, Position::Tail);
@@ -169,7 +181,7 @@ impl Zone {
 
     /// Makes blocks reserved memory, all of which are offline: tables are there.
     pub(crate) fn bring_tables_online<P: Platform>(&self, platform: &P, range: Range<u32>) {
-        self.change_offline(platform, range, |locked, index, order| {
+        self.change_offline(platform, range, |locked, index, order, _| {
             locked.buddy.count_blocks(NO_TYPE, blocks_of(order));
             locked.buddy.table.set_state(index, BlockState::head(State::Reserved, order, NO_TYPE));
             self.present_pages.fetch_add(order.pages(), Ordering::Relaxed);
@@ -177,12 +189,13 @@ impl Zone {
         });
     }
 
-    /// Calls `change` for pieces of blocks that are offline or holes, each an inner head by then.
-    fn change_offline<P: Platform>(
+    /// Calls `change` for pieces of blocks that are offline or holes, each an inner head by then,
+    /// with what it was.
+    pub(super) fn change_offline<P: Platform>(
         &self,
         platform: &P,
         range: Range<u32>,
-        mut change: impl FnMut(&mut LockedZone, u32, Order),
+        mut change: impl FnMut(&mut LockedZone, u32, Order, BlockState),
     ) {
         let mut index = range.start;
         while index < range.end {
@@ -197,8 +210,9 @@ impl Zone {
                 } else {
                     divide_whole(&table, index, range.end).unwrap_or(Order::BLOCK)
                 };
+                let before = table.state(index);
                 table.set_inner(index);
-                change(&mut locked, index, order);
+                change(&mut locked, index, order, before);
                 index += blocks_of(order);
             }
         }
@@ -248,7 +262,7 @@ impl Zone {
         locked.end_count(head);
         let order = divide_whole(&table, index, end).unwrap_or(Order::BLOCK);
         if found.is(State::Offline) {
-            table.set_state(index, to.word(order));
+            table.set_state(index, to.word(order, was_accepted(found)));
             return blocks_of(order);
         }
         let (blocks, pages) = (blocks_of(order), order.pages());
@@ -257,13 +271,19 @@ impl Zone {
             locked.isolated_blocks[state.migrate_type() as usize] -= blocks;
         }
         locked.buddy.uncount_blocks(state.migrate_type(), blocks);
-        let counter =
-            if state.is(State::Reserved) { &self.reserved_pages } else { &self.managed_pages };
-        counter.fetch_sub(pages, Ordering::Relaxed);
+        let was_used = if self.uncount_unaccepted(state, pages) {
+            false
+        } else if state.is(State::Reserved) {
+            self.reserved_pages.fetch_sub(pages, Ordering::Relaxed);
+            false
+        } else {
+            self.managed_pages.fetch_sub(pages, Ordering::Relaxed);
+            true
+        };
         self.present_pages.fetch_sub(pages, Ordering::Relaxed);
-        locked.freed_pages += if state.is(State::Reserved) { 0 } else { pages };
+        locked.freed_pages += if was_used { pages } else { 0 };
         table.set_inner(index);
-        table.set_state(index, to.word(order));
+        table.set_state(index, to.word(order, was_accepted(state)));
         blocks
     }
 
@@ -302,7 +322,7 @@ impl Zone {
         span
     }
 
-    /// The highest run of free blocks within `range`, of at most `most` blocks, a multiple of
+    /// The highest run of blocks that are free, or not accepted yet, within `range`, of at most `most` blocks, a multiple of
     /// `align` blocks and aligned to it; of equally long ones the highest. A look without a lock
     /// held for long: others may take of it meanwhile.
     pub(crate) fn highest_free<P: Platform>(
@@ -338,7 +358,9 @@ impl Zone {
                 let end = found
                     .map_or(next + 1, |(head, state)| head + blocks_of(state.order()))
                     .min(range.end);
-                let is_free = found.is_some_and(|(_, state)| state.is(State::Free));
+                let is_free = found.is_some_and(|(_, state)| {
+                    state.is(State::Free) || state.is(State::Unaccepted) && is_listed(state)
+                });
                 match &mut run {
                     Some(run) if is_free && run.end == next => run.end = end,
                     _ => {
@@ -372,7 +394,7 @@ impl LockedZone {
             }
             let entry = table.cold_entry(index);
             entry.clear();
-            entry.set_state(Presence::Absent.word(order));
+            entry.set_state(Presence::Absent.word(order, false));
             index += blocks_of(order);
         }
     }
@@ -382,7 +404,8 @@ impl LockedZone {
         let table = self.buddy.table;
         let place = |index: u32| {
             let (_, state) = table.head_of(index)?;
-            state.is(State::Offline).then(|| Presence::of(state))
+            let is_accepted = state.has(BlockState::ACCEPTED);
+            state.is(State::Offline).then(|| (Presence::of(state), is_accepted))
         };
         let mut index = range.start;
         while index < range.end {
@@ -406,7 +429,8 @@ impl LockedZone {
                 let order = largest_piece(index, end, Order::MAX);
                 let entry = table.cold_entry(index);
                 entry.clear();
-                entry.set_state(first.unwrap_or(Presence::Absent).word(order));
+                let (presence, is_accepted) = first.unwrap_or((Presence::Absent, false));
+                entry.set_state(presence.word(order, is_accepted));
                 index += blocks_of(order);
             }
         }

@@ -58,6 +58,7 @@ mod runs;
 mod shuffle;
 mod split;
 mod unaccepted;
+mod unaccepted_again;
 mod unpublish;
 mod verify;
 mod watermark;

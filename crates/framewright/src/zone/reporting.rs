@@ -12,11 +12,13 @@ use super::Zone;
 use super::locked::LockedZone;
 use crate::block::in_flight::MOST_IN_FLIGHT;
 use crate::block::list::Position;
+use crate::block::split::divide_whole;
 use crate::block::table::{GROUP, blocks_of};
 use crate::block::{BlockState, FreeMap, State};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
+use core::ops::Range;
 
 /// Entries that are looked at under one hold of the lock.
 pub(crate) const MOST_VISITED: u32 = 1024;
@@ -215,6 +217,68 @@ impl Zone {
         }
         drop(locked);
         *batch = Batch::EMPTY;
+    }
+
+    /// Takes the pieces of a batch back, all of whole blocks, as unaccepted memory; the batch is
+    /// empty then. What was isolated meanwhile stays with the reporter: the first run of it is
+    /// returned, and the batch is as it was, to come again when that is back
+    /// ([`end_report`](Self::end_report)).
+    pub(crate) fn take_back_unaccepted<P: Platform>(
+        &self,
+        platform: &P,
+        batch: &mut Batch,
+    ) -> Option<PfnRange> {
+        let mut locked = self.lock(platform);
+        for piece in batch.pieces() {
+            let (mut index, end) = (piece.index, piece.index + blocks_of(piece.order));
+            while index < end {
+                let Some((head, state)) = locked.buddy.table.head_of(index) else { break };
+                let order = state.order().max(Order::BLOCK);
+                if head == index && state.is(State::Reporting) {
+                    if state.is_isolated() {
+                        return locked.run(index, 0, order);
+                    }
+                    locked.reporting_pages -= order.pages();
+                    locked.buddy.table.set_inner(index);
+                    let word = BlockState::head(State::Unaccepted, order, state.migrate_type());
+                    locked.buddy.table.set_state(index, word.with(BlockState::AGAIN));
+                    locked.insert_unaccepted(index);
+                    self.note_unaccepted_again(order);
+                }
+                index = head + blocks_of(order);
+            }
+        }
+        drop(locked);
+        *batch = Batch::EMPTY;
+        None
+    }
+
+    /// Takes blocks back of which the first `accepted` are accepted; the others, which could not
+    /// be, are nobody's from now on.
+    pub(crate) fn end_report<P: Platform>(&self, platform: &P, range: &Range<u32>, accepted: u32) {
+        let mut locked = self.lock(platform);
+        let mut index = range.start;
+        while index < range.end {
+            let good_end = range.start + accepted;
+            let end = if index < good_end { good_end.min(range.end) } else { range.end };
+            let order = divide_whole(&locked.buddy.table, index, end).unwrap_or(Order::BLOCK);
+            let state = locked.buddy.table.state(index);
+            if state.is(State::Reporting) {
+                locked.reporting_pages -= order.pages();
+                if index >= good_end {
+                    let isolated = if state.is_isolated() { BlockState::ISOLATED } else { 0 };
+                    locked.buddy.table.set_inner(index);
+                    let word = BlockState::head(State::Whole, order, state.migrate_type());
+                    let word = word.with(BlockState::POISONED | isolated);
+                    locked.buddy.table.set_state(index, word);
+                } else if state.is_isolated() {
+                    locked.keep_isolated(index, state);
+                } else {
+                    locked.buddy.free(index, order, state.migrate_type(), Position::Tail);
+                }
+            }
+            index += blocks_of(order);
+        }
     }
 
     /// A search for runs ends here: the block in whose middle it is was not swept.

@@ -39,8 +39,8 @@ const MOST_HEADS: u32 = 1 << 10;
 
 /// Unaccepted memory of a zone, under its lock.
 pub(super) struct Unaccepted {
-    first: u32,
-    last: u32,
+    pub(super) first: u32,
+    pub(super) last: u32,
 }
 
 impl Unaccepted {
@@ -55,6 +55,8 @@ pub(crate) struct AcceptRun {
     start: Pfn,
     /// It was accepted before.
     is_ahead: bool,
+    /// It came to the machine, or came back.
+    is_again: bool,
 }
 
 impl AcceptRun {
@@ -281,9 +283,10 @@ impl Zone {
         debug_assert!(state.is(State::Unaccepted), "block {start} is {state:?}");
         let is_ahead = state.has(BlockState::AHEAD);
         let word = BlockState::head(State::Accepting, order, state.migrate_type());
-        self.table.set_state(start, word);
+        let is_again = state.has(BlockState::AGAIN);
+        self.table.set_state(start, word.with(again(state)));
         self.changing.accepting_runs.fetch_add(1, Ordering::Relaxed);
-        AcceptRun { index: start, order, start: self.start_of(start), is_ahead }
+        AcceptRun { index: start, order, start: self.start_of(start), is_ahead, is_again }
     }
 
     /// Ends a claim of a run of which the first `accepted` blocks are accepted. Of all of them
@@ -310,14 +313,16 @@ impl Zone {
                 LastBlock::Lost => (end - 1, end),
             }
         };
-        if let Some(array) = self.array
+        if let Some(array) = self.array.filter(|_| !run.is_again)
             && free_end > run.index
         {
             array.describe(run.index..free_end, run.start);
         }
         let mut locked = self.lock(platform);
         let pages = locked.settle(run.index..free_end, Settled::Free);
-        let lost = locked.settle(free_end..lost_end, Settled::Lost);
+        let good_end = up_to.clamp(free_end, lost_end);
+        let lost = locked.settle(free_end..good_end, Settled::LostAccepted)
+            + locked.settle(good_end..lost_end, Settled::Lost);
         let rest = if up_to < end { Settled::Back } else { Settled::Ahead };
         locked.settle(lost_end..end, rest);
         locked.publish();
@@ -422,11 +427,17 @@ impl Zone {
 
 /// Whether a head is in the list.
 pub(super) fn is_listed(state: BlockState) -> bool {
-    state.is(State::Accepting) || state.is(State::Unaccepted) && !state.has(BlockState::KEPT)
+    let is_out = state.has(BlockState::KEPT | BlockState::GOING);
+    state.is(State::Accepting) || state.is(State::Unaccepted) && !is_out
+}
+
+/// The bit that says that it came to the machine, where it is set.
+fn again(state: BlockState) -> u64 {
+    if state.has(BlockState::AGAIN) { BlockState::AGAIN } else { 0 }
 }
 
 /// Whether a block could not be accepted.
-fn is_lost(state: BlockState) -> bool {
+pub(super) fn is_lost(state: BlockState) -> bool {
     state.is(State::Reserved) && state.has(BlockState::POISONED)
 }
 
@@ -435,6 +446,8 @@ fn is_lost(state: BlockState) -> bool {
 enum Settled {
     Free,
     Lost,
+    /// It is accepted, and what lies behind it is lost.
+    LostAccepted,
     Ahead,
     Back,
 }
@@ -451,7 +464,7 @@ impl LockedZone {
         }
     }
 
-    fn unlink_unaccepted(&mut self, index: u32) {
+    pub(super) fn unlink_unaccepted(&mut self, index: u32) {
         let table = self.buddy.table;
         let (previous, next) = table.links(index);
         match previous {
@@ -478,7 +491,7 @@ impl LockedZone {
 
     /// Halves heads of the list until one begins at `index` and none that begins in `index..end`
     /// reaches over `end`; its order. `index` lies in such a head.
-    fn cut_unaccepted(&mut self, index: u32, end: u32) -> Order {
+    pub(super) fn cut_unaccepted(&mut self, index: u32, end: u32) -> Order {
         let table = self.buddy.table;
         loop {
             let Some((head, state)) = table.head_of(index) else { return Order::BLOCK };
@@ -520,19 +533,21 @@ impl LockedZone {
                     // To the tail, as everything from bring-up.
                     self.buddy.free(index, order, migrate_type, Position::Tail);
                 }
-                Settled::Lost => {
+                Settled::Lost | Settled::LostAccepted => {
                     self.unlink_unaccepted(index);
                     let word = BlockState::head(State::Reserved, order, migrate_type);
-                    table.set_state(index, word.with(BlockState::POISONED));
+                    let is_good = to == Settled::LostAccepted;
+                    let mark = if is_good { BlockState::ACCEPTED } else { 0 };
+                    table.set_state(index, word.with(BlockState::POISONED | mark));
                 }
                 Settled::Ahead => {
                     debug_assert!(order == Order::BLOCK, "one block waits, not more");
                     let word = BlockState::head(State::Unaccepted, order, migrate_type);
-                    table.set_state(index, word.with(BlockState::AHEAD));
+                    table.set_state(index, word.with(BlockState::AHEAD | again(state)));
                 }
                 Settled::Back => {
-                    table
-                        .set_state(index, BlockState::head(State::Unaccepted, order, migrate_type));
+                    let word = BlockState::head(State::Unaccepted, order, migrate_type);
+                    table.set_state(index, word.with(again(state)));
                 }
             }
             index += blocks_of(order);

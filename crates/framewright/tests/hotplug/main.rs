@@ -16,6 +16,7 @@ fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
     }
 }
 
+mod accepted;
 mod add;
 mod files;
 mod gone;

@@ -28,7 +28,7 @@ use crate::parameters::AcceptPolicy;
 use crate::platform::{AcceptMemory, Platform, pinned};
 use crate::units::{Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{AcceptRun, Follower, LastBlock, Zone};
+use crate::zone::{AcceptRun, Batch, Follower, LastBlock, Zone};
 
 impl<P: Platform> Acceptance<'_, P> {
     /// `accept_memory=`.
@@ -146,13 +146,19 @@ impl<P: Platform> Manager<P> {
 
     /// Has frames accepted; how many blocks of them were, from the first on.
     fn ask(&self, device: &dyn AcceptMemory, frames: PfnRange) -> u32 {
+        let accepted_pages = self.ask_pages(device, frames);
+        blocks(PfnRange { end: frames.start.add(accepted_pages), ..frames })
+    }
+
+    /// Has frames accepted; how many were, from the first on.
+    fn ask_pages(&self, device: &dyn AcceptMemory, frames: PfnRange) -> u64 {
         let accepted_pages = match device.accept(frames) {
             Ok(()) => frames.pages(),
             // Whatever it says, the last one was not.
             Err(error) => error.accepted_pages.min(frames.pages().saturating_sub(1)),
         };
         self.accept.note_call(frames, accepted_pages);
-        blocks(PfnRange { end: frames.start.add(accepted_pages), ..frames })
+        accepted_pages
     }
 
     /// Accepts the first block of what lies right behind memory that is in use or will be, at the
@@ -167,17 +173,65 @@ impl<P: Platform> Manager<P> {
             let (mut at, mut end) = (None, None);
             while let Some((index, start)) = zone.unaccepted_after(self.platform, at) {
                 at = Some(index);
-                if end != Some(start)
-                    && let Some(before) = start.0.checked_sub(1).map(Pfn)
-                    && self.is_in_use(before)
-                    && self.secure(device, start, Behind::Accepted) == LastBlock::Lost
-                {
-                    let page = crate::units::Order::PAGE;
-                    // Nobody gives it back.
-                    let _ = self.allocate_at(before, page, crate::block::MigrateType::Movable);
+                if end != Some(start) {
+                    self.accept_border(device, start);
                 }
                 end = zone.end_of(self.platform, index);
             }
+        }
+    }
+
+    /// Sees to it that what is in use before a frame may be read past its end.
+    fn accept_border(&self, device: &dyn AcceptMemory, start: Pfn) {
+        if let Some(before) = start.0.checked_sub(1).map(Pfn)
+            && self.is_in_use(before)
+            && self.secure(device, start, Behind::Accepted) == LastBlock::Lost
+        {
+            let page = crate::units::Order::PAGE;
+            // Nobody gives it back.
+            let _ = self.allocate_at(before, page, crate::block::MigrateType::Movable);
+        }
+    }
+
+    /// Sees to the borders between memory in use and the unaccepted heads among `frames`, which lie
+    /// in one part of a zone, and what lies behind them.
+    pub(in crate::manager) fn accept_borders_of(&self, zone: &Zone, frames: PfnRange) {
+        let Some(device) = self.platform.accept_memory() else { return };
+        if !device.reads_past_pages() {
+            return;
+        }
+        let first = BlockNumber::containing(frames.start);
+        let Some(segment) = self.segment_of(first) else { return };
+        let start = segment.index_of(first);
+        let mut rest = start..start + blocks(frames);
+        while let Some(found) = zone.unaccepted_in(self.platform, rest.clone()) {
+            self.accept_border(device, segment.block_of(found.start).start());
+            rest.start = found.end.max(rest.start + 1);
+        }
+        self.accept_border(device, frames.end);
+    }
+
+    /// Takes back what a host had that forgets that it was accepted.
+    pub(crate) fn take_back_unaccepted(&self, zone: &Zone, batch: &mut Batch) {
+        while let Some(frames) = zone.take_back_unaccepted(self.platform, batch) {
+            // Somebody isolated it: he counts on what is free in it being memory.
+            let Some(device) = self.platform.accept_memory() else { return };
+            let first = BlockNumber::containing(frames.start);
+            let Some(segment) = self.segment_of(first) else { return };
+            let accepted = self.ask(device, frames);
+            let start = segment.index_of(first);
+            zone.end_report(self.platform, &(start..start + blocks(frames)), accepted);
+        }
+    }
+
+    /// Has frames accepted that are to hold tables; the first that could not be.
+    pub(in crate::manager) fn accept_for_tables(&self, frames: PfnRange) -> Result<(), Pfn> {
+        let Some(device) = self.platform.accept_memory() else { return Ok(()) };
+        let accepted_pages = self.ask_pages(device, frames);
+        if accepted_pages == frames.pages() {
+            Ok(())
+        } else {
+            Err(frames.start.add(accepted_pages))
         }
     }
 

@@ -1,9 +1,9 @@
 //! Adding memory.
 
 use super::window::Planned;
-use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of, pages_of};
+use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of};
 use crate::manager::state::hotplug::HotplugEvent;
-use crate::platform::Platform;
+use crate::platform::{AcceptMemory, Platform};
 use crate::units::{NodeId, PAGES_PER_BLOCK, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::Grade;
@@ -26,7 +26,7 @@ pub struct Added {
 }
 
 /// Windows to be made.
-struct Plan {
+pub(super) struct Plan {
     planned: [Option<Planned>; MOST_PLANNED],
     len: usize,
 }
@@ -107,6 +107,13 @@ impl<P: Platform> Hotplug<'_, P> {
             self.forget_all(&plan);
             return Err(error);
         }
+        if let Err(error) = self.accept_tables(blocks, &plan) {
+            if grade.is_some() {
+                self.cancel_adding(range, node, is_first);
+            }
+            self.forget_all(&plan);
+            return Err(error);
+        }
         // From here on nothing fails.
         let mut windows = 0;
         for planned in plan.all() {
@@ -126,7 +133,8 @@ impl<P: Platform> Hotplug<'_, P> {
                 for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == Presence::Absent)
                 {
                     let platform = self.manager.platform;
-                    run.zone.put_offline(platform, run.indices(), Presence::Offline);
+                    let forgets = platform.accept_memory().is_some_and(AcceptMemory::forgets);
+                    run.zone.put_offline(platform, run.indices(), Presence::Offline, forgets);
                 }
             }
             return Ok(Added { range, pages: 0, table_bytes, windows });
@@ -244,12 +252,16 @@ impl<P: Platform> Hotplug<'_, P> {
             })?;
         }
         self.notify(HotplugEvent::GoingOnline(range)).map_err(|veto| {
-            let _ = self.notify(HotplugEvent::CancelOnline(range));
-            if is_first {
-                let _ = self.notify(HotplugEvent::CancelFirst(node));
-            }
+            self.cancel_adding(range, node, is_first);
             HotplugError::Veto(veto)
         })
+    }
+
+    fn cancel_adding(self, range: PhysRange, node: NodeId, is_first: bool) {
+        let _ = self.notify(HotplugEvent::CancelOnline(range));
+        if is_first {
+            let _ = self.notify(HotplugEvent::CancelFirst(node));
+        }
     }
 
     fn tell(self, range: PhysRange, node: NodeId, is_first: bool) {
@@ -259,7 +271,8 @@ impl<P: Platform> Hotplug<'_, P> {
         let _ = self.notify(HotplugEvent::Online(range));
     }
 
-    /// Makes all blocks free that are no memory yet; returns how many pages that were.
+    /// Makes all blocks free that are no memory yet, or leaves them to be accepted; returns how many
+    /// pages that were that can be had.
     fn hand_out(self, blocks: BlockRange, grade: Grade) -> u64 {
         let platform = self.manager.platform;
         let mut pages = 0;
@@ -271,15 +284,14 @@ impl<P: Platform> Hotplug<'_, P> {
             };
             track();
             for (_, run) in self.runs_of(piece).filter(|(place, _)| *place != Presence::Online) {
-                self.manager.fill_added(pages_of(run.blocks));
-                run.zone.bring_online(platform, run.indices(), grade.migrate_type());
+                self.hand_out_run(run, grade);
                 pages += u64::from(run.blocks.blocks()) * PAGES_PER_BLOCK;
             }
             // Who registered meanwhile may not have found what came.
             track();
         }
         self.after_change();
-        pages
+        pages - self.accept_added(blocks)
     }
 
     /// A node has memory: all others may be served from there.
@@ -292,7 +304,7 @@ impl<P: Platform> Hotplug<'_, P> {
 }
 
 impl Plan {
-    fn all(&self) -> impl Iterator<Item = &Planned> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Planned> {
         self.planned.iter().take(self.len).flatten()
     }
 }

@@ -33,6 +33,8 @@ pub enum HotplugError {
     Tables(PhysRange),
     /// Tables are to be in the range, and the platform's direct map does not reach there.
     NotReached(PhysRange),
+    /// This frame, where tables are to be, could not be accepted.
+    NotAccepted(Pfn),
     /// Somebody else adds or removes memory and cannot be waited for from here.
     Busy,
     /// Who is told of it refused.
@@ -67,6 +69,7 @@ impl fmt::Display for HotplugError {
             Self::NotReached(range) => {
                 write!(f, "tables cannot be in {range}: the direct map ends before it")
             }
+            Self::NotAccepted(pfn) => write!(f, "pfn {pfn} could not be accepted"),
             Self::Busy => f.write_str("somebody else adds or removes memory"),
             Self::Veto(veto) => veto.fmt(f),
             Self::Range(error) => error.fmt(f),

@@ -17,6 +17,7 @@
 //! [`allocate_range`](crate::manager::Moving::allocate_range) does, and undoes that if it cannot
 //! have all of it.
 
+mod accept;
 mod add;
 mod error;
 mod homes;

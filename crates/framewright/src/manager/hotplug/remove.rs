@@ -83,7 +83,10 @@ impl<P: Platform> Hotplug<'_, P> {
         let pages = self.check_removal(blocks, to)?;
         let last = self.last_of(blocks);
         self.ask_removal(range, last)?;
+        // Nobody accepts for nothing what is to go.
+        self.withhold_unaccepted(blocks);
         if let Err(error) = self.take(blocks, budget) {
+            self.keep_unaccepted(blocks);
             self.cancel(range, last);
             return Err(error);
         }
@@ -183,7 +186,8 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// The runs of memory among blocks, those of tables left out.
+    /// The runs of memory among blocks that have an owner or can have one: those of tables left
+    /// out, and what is not accepted and goes so.
     fn memory_of(self, blocks: BlockRange) -> impl Iterator<Item = Piece> {
         self.known(blocks).flat_map(move |piece| {
             let tables = self.tables_of(piece);
@@ -191,7 +195,7 @@ impl<P: Platform> Hotplug<'_, P> {
             let start = if piece.blocks.start >= tables.start { start } else { piece.blocks.start };
             let rest = Piece { blocks: BlockRange { start, ..piece.blocks }, ..piece };
             let runs = self.runs_of(rest).filter(|(place, _)| *place == Presence::Online);
-            runs.map(|(_, run)| run)
+            runs.flat_map(move |(_, run)| self.takeable_of(run))
         })
     }
 

@@ -278,7 +278,7 @@ unsafe fn tables_over<P: Platform>(
 
 impl Planned {
     /// Its blocks that hold its tables.
-    fn inside(&self) -> BlockRange {
+    pub(super) fn inside(&self) -> BlockRange {
         let start = self.blocks.start;
         BlockRange { start, end: BlockNumber(start.0 + self.inside_blocks) }
     }

@@ -1,0 +1,125 @@
+//! Memory that comes to a guest that has to accept it, and unaccepted memory that goes.
+
+use super::add::Plan;
+use super::{Hotplug, HotplugError, Piece, bytes_of, pages_of};
+use crate::parameters::AcceptPolicy;
+use crate::platform::{AcceptMemory, Platform};
+use crate::units::PAGES_PER_BLOCK;
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::Grade;
+
+impl<'m, P: Platform> Hotplug<'m, P> {
+    /// Whether the host takes acceptance away from what goes; nothing where nothing is accepted.
+    fn forgets(self) -> Option<bool> {
+        self.manager.platform.accept_memory().map(AcceptMemory::forgets)
+    }
+
+    /// Has memory accepted into which adding `blocks` puts tables.
+    pub(super) fn accept_tables(self, blocks: BlockRange, plan: &Plan) -> Result<(), HotplugError> {
+        let Some(forgets) = self.forgets() else { return Ok(()) };
+        let known = self.known(blocks).filter_map(|piece| {
+            let tables = self.tables_of(piece);
+            if tables.blocks() == 0 || Self::has_own_tables(piece) {
+                return None;
+            }
+            let start = piece.segment.index_of(tables.start);
+            let all = start..start + tables.blocks();
+            // All of the window went, and so they are all alike.
+            let (wants, _) = piece.zone.wants_accepting(self.manager.platform, &all, forgets);
+            wants.then_some(tables)
+        });
+        let planned = plan.all().map(|planned| planned.inside());
+        for tables in known.chain(planned).filter(|tables| tables.blocks() != 0) {
+            let frames = bytes_of(tables).whole_frames();
+            self.manager.accept_for_tables(frames).map_err(HotplugError::NotAccepted)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a run free that is no memory yet, or leaves it to be accepted.
+    pub(super) fn hand_out_run(self, run: Piece, grade: Grade) {
+        let platform = self.manager.platform;
+        let forgets = self.forgets();
+        let mut rest = run.indices();
+        while !rest.is_empty() {
+            let (wants, end) = match forgets {
+                Some(forgets) => run.zone.wants_accepting(platform, &rest, forgets),
+                None => (false, rest.end),
+            };
+            let part = rest.start..end;
+            self.manager.fill_added(pages_of(blocks_in(run, &part)), !wants);
+            if wants {
+                run.zone.bring_unaccepted(platform, part, grade.migrate_type());
+            } else {
+                run.zone.bring_online(platform, part, grade.migrate_type());
+            }
+            rest.start = end;
+        }
+    }
+
+    /// What follows for accepting when blocks have come: all of them are accepted with
+    /// `accept_memory=eager`, else the first behind such as are in use. How many pages of them
+    /// nobody gets.
+    pub(super) fn accept_added(self, blocks: BlockRange) -> u64 {
+        if self.forgets().is_none() {
+            return 0;
+        }
+        let manager = self.manager;
+        for piece in self.known(blocks) {
+            let frames = pages_of(piece.blocks);
+            if manager.accept.policy == AcceptPolicy::Eager {
+                manager.grow_at(piece.zone, frames);
+            }
+            manager.accept_borders_of(piece.zone, frames);
+        }
+        let all: u64 = self.known(blocks).map(|piece| pages_of(piece.blocks).pages()).sum();
+        let takeable = self.known(blocks).flat_map(|piece| self.takeable_of(piece));
+        all - takeable.map(|run| u64::from(run.blocks.blocks()) * PAGES_PER_BLOCK).sum::<u64>()
+    }
+
+    /// The runs of a piece that have an owner or can have one.
+    pub(super) fn takeable_of(self, piece: Piece) -> impl Iterator<Item = Piece> + use<'m, P> {
+        let platform = self.manager.platform;
+        let accepts = self.forgets().is_some();
+        let mut rest = piece.indices();
+        core::iter::from_fn(move || {
+            while !rest.is_empty() {
+                let (is_takeable, end) = if accepts {
+                    piece.zone.can_be_taken(platform, &rest)
+                } else {
+                    (true, rest.end)
+                };
+                let part = rest.start..end;
+                rest.start = end;
+                if is_takeable {
+                    return Some(Piece { blocks: blocks_in(piece, &part), ..piece });
+                }
+            }
+            None
+        })
+    }
+
+    /// Takes unaccepted memory among blocks out of the reach of who wants memory.
+    pub(super) fn withhold_unaccepted(self, blocks: BlockRange) {
+        if self.forgets().is_some() {
+            for piece in self.known(blocks) {
+                piece.zone.withhold_unaccepted(self.manager.platform, piece.indices());
+            }
+        }
+    }
+
+    /// Undoes [`withhold_unaccepted`](Self::withhold_unaccepted).
+    pub(super) fn keep_unaccepted(self, blocks: BlockRange) {
+        if self.forgets().is_some() {
+            for piece in self.known(blocks) {
+                piece.zone.keep_unaccepted(self.manager.platform, piece.indices());
+            }
+        }
+    }
+}
+
+/// The blocks of a part of a piece's segment.
+fn blocks_in(piece: Piece, part: &core::ops::Range<u32>) -> BlockRange {
+    let start = piece.segment.block_of(part.start);
+    BlockRange { start, end: BlockNumber(start.0 + (part.end - part.start)) }
+}

@@ -1,0 +1,220 @@
+//! Memory that has to be accepted because it came, and unaccepted memory that goes.
+//!
+//! What was memory before says in its offline head whether it is accepted; what comes for the first
+//! time is not. It goes to its place in the list of unaccepted memory, with a mark: nothing is
+//! written of its descriptors, whose part of the array may be gone.
+//!
+//! So does what was reported to a host that forgets. What goes and is not accepted leaves the list first, so that nobody accepts it for nothing.
+//!
+//! Orders of memory: Relaxed: counters are written under the zone lock. Pages that come to or leave
+//! the list are Release, as in `unaccepted`.
+
+use super::Zone;
+use super::locked::LockedZone;
+use super::unaccepted::{is_listed, is_lost};
+use crate::block::list::NONE;
+use crate::block::table::blocks_of;
+use crate::block::{BlockState, MigrateType, State};
+use crate::platform::Platform;
+use crate::sync::table_atomic::Ordering;
+use crate::units::Order;
+use core::ops::Range;
+
+/// Heads that are changed under one hold of the lock.
+const HEADS_AT_ONCE: u32 = 128;
+
+impl Zone {
+    /// Whether the first block at `range`, which is offline, has to be accepted before it is used,
+    /// and where the blocks end of which the same holds. With `forgets` the host takes acceptance
+    /// away of what is no memory meanwhile.
+    pub(crate) fn wants_accepting<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u32>,
+        forgets: bool,
+    ) -> (bool, u32) {
+        let wants = |state: BlockState| {
+            let is_there = state.has(BlockState::THERE);
+            !state.has(BlockState::ACCEPTED) || forgets && !is_there
+        };
+        self.run_of(platform, range, |found| found.is_none_or(wants))
+    }
+
+    /// Whether the first block at `range` has an owner or can have one: it is neither going
+    /// unaccepted nor out of use because it could not be accepted; and where the blocks end of
+    /// which the same holds.
+    pub(crate) fn can_be_taken<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u32>,
+    ) -> (bool, u32) {
+        self.run_of(platform, range, |found| {
+            found.is_none_or(|state| !is_going(state) && !is_lost(state))
+        })
+    }
+
+    fn run_of<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u32>,
+        kind: impl Fn(Option<BlockState>) -> bool,
+    ) -> (bool, u32) {
+        let (mut found, mut next) = (None, range.start);
+        while next < range.end {
+            let locked = self.read_coalesced(platform);
+            for _ in 0..HEADS_AT_ONCE {
+                if next >= range.end {
+                    break;
+                }
+                let head = locked.buddy.table.head_of(next);
+                let this = kind(head.map(|(_, state)| state));
+                if *found.get_or_insert(this) != this {
+                    return (!this, next);
+                }
+                let end = head.map_or(next + 1, |(head, state)| {
+                    head + blocks_of(state.order().max(Order::BLOCK))
+                });
+                next = end.min(range.end);
+            }
+        }
+        (found.unwrap_or(true), range.end)
+    }
+
+    /// Makes blocks unaccepted memory, all of which are offline or holes.
+    pub(crate) fn bring_unaccepted<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        migrate_type: MigrateType,
+    ) {
+        self.change_offline(platform, range, |locked, index, order, _| {
+            locked.buddy.count_blocks(migrate_type, blocks_of(order));
+            locked.is_unusual |= migrate_type.is_grade();
+            self.present_pages.fetch_add(order.pages(), Ordering::Relaxed);
+            self.managed_pages.fetch_add(order.pages(), Ordering::Relaxed);
+            let word = BlockState::head(State::Unaccepted, order, migrate_type);
+            locked.buddy.table.set_state(index, word.with(BlockState::AGAIN));
+            locked.insert_unaccepted(index);
+            self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
+        });
+    }
+
+    /// Takes unaccepted memory out of the list, in which nobody is at work; it counts as reserved
+    /// then. Returns the pages.
+    pub(crate) fn withhold_unaccepted<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
+        let mut pages = 0;
+        self.each_unaccepted(platform, range.clone(), is_listed, |locked, index| {
+            let order = locked.cut_unaccepted(index, range.end);
+            let state = locked.buddy.table.state(index);
+            locked.unlink_unaccepted(index);
+            locked.buddy.table.set_state(index, state.with(BlockState::GOING));
+            self.reserved_pages.fetch_add(order.pages(), Ordering::Relaxed);
+            self.changing.unaccepted_pages.fetch_sub(order.pages(), Ordering::Release);
+            self.managed_pages.fetch_sub(order.pages(), Ordering::Relaxed);
+            pages += order.pages();
+        });
+        pages
+    }
+
+    /// Undoes [`withhold_unaccepted`](Self::withhold_unaccepted).
+    pub(crate) fn keep_unaccepted<P: Platform>(&self, platform: &P, range: Range<u32>) {
+        self.each_unaccepted(platform, range, is_going, |locked, index| {
+            let state = locked.buddy.table.state(index);
+            let order = state.order();
+            locked.buddy.table.set_state(index, state.without(BlockState::GOING));
+            locked.insert_unaccepted(index);
+            self.managed_pages.fetch_add(order.pages(), Ordering::Relaxed);
+            self.reserved_pages.fetch_sub(order.pages(), Ordering::Relaxed);
+            self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
+        });
+    }
+
+    /// Calls `change` for each unaccepted head in `range` that is wanted, some under each hold of
+    /// the lock, with the index where its part of the range begins.
+    fn each_unaccepted<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        wanted: impl Fn(BlockState) -> bool,
+        mut change: impl FnMut(&mut LockedZone, u32),
+    ) {
+        let mut next = range.start;
+        while next < range.end {
+            let mut locked = self.lock(platform);
+            for _ in 0..HEADS_AT_ONCE {
+                let Some(found) = self.table.heads(next..range.end).next() else { return };
+                if found.state.is(State::Unaccepted) && wanted(found.state) {
+                    change(&mut locked, found.index);
+                    // It was cut perhaps.
+                    let order = self.table.state(found.index).order();
+                    next = found.index + blocks_of(order);
+                } else {
+                    next = found.end();
+                }
+                if next >= range.end {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Counts what is in the list again and was managed all the time.
+    pub(super) fn note_unaccepted_again(&self, order: Order) {
+        self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
+    }
+
+    /// Counts what was taken out of use and was unaccepted, or could not be accepted: false where
+    /// it was neither.
+    pub(super) fn uncount_unaccepted(&self, state: BlockState, pages: u64) -> bool {
+        if is_lost(state) {
+            // One of the two hides it from who reads the other.
+            self.managed_pages.fetch_sub(pages, Ordering::Relaxed);
+            self.changing.lost_pages.fetch_sub(pages, Ordering::Release);
+        } else if is_going(state) {
+            self.reserved_pages.fetch_sub(pages, Ordering::Relaxed);
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
+/// Whether a head is about to go, and in no list.
+fn is_going(state: BlockState) -> bool {
+    state.is(State::Unaccepted) && state.has(BlockState::GOING)
+}
+
+/// Whether what had this state before it went is accepted.
+pub(super) fn was_accepted(state: BlockState) -> bool {
+    let may_not_be = state.is(State::Unaccepted) || state.is(State::Offline) || is_lost(state);
+    !may_not_be || state.has(BlockState::ACCEPTED)
+}
+
+impl LockedZone {
+    /// Puts an unaccepted head to its place in the list.
+    pub(super) fn insert_unaccepted(&mut self, index: u32) {
+        let table = self.buddy.table;
+        // Mostly it comes behind a neighbour, or behind all others.
+        let neighbour = index.checked_sub(1).and_then(|before| table.head_of(before));
+        let mut previous = match neighbour {
+            Some((head, state)) if is_listed(state) => head,
+            _ => self.unaccepted.last,
+        };
+        while previous != NONE && previous > index {
+            (previous, _) = table.links(previous);
+        }
+        let next = match previous {
+            NONE => core::mem::replace(&mut self.unaccepted.first, index),
+            previous => {
+                let (_, next) = table.links(previous);
+                table.set_next(previous, index);
+                next
+            }
+        };
+        table.entry(index).set_links(previous, next);
+        match next {
+            NONE => self.unaccepted.last = index,
+            next => table.set_previous(next, index),
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A device that accepts memory, as a confidential guest has one, made of page tables: memory that
+//! is not accepted has no place in the direct map, so that a touch too early is a page fault with
+//! its address (`unaccepted=` on the command line).
+//!
+//! Accepting maps, with the largest pages that fit. Only entries that were empty change, and no CPU
+//! remembers an empty one: so nothing has to be flushed, and whoever learns from the manager that
+//! the memory is there, through a lock, finds the entries that were written before.
+//!
+//! Tables for what is not accepted come from memory that is taken at boot, as nothing can be
+//! allocated where memory is accepted: one for each GiB that has such memory, which does without it
+//! when it is accepted in one go, and some for pieces.
+//!
+//! Orders of memory: Relaxed: words of the command line and counters.
+
+use crate::direct_map::{DIRECT_MAP_END, KernelTables, entry};
+use crate::options::Unaccepted;
+use crate::platform::{DIRECT_MAP, EarlyMemory, PLATFORM};
+use crate::storage::Settled;
+use crate::tables::InUse;
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::firmware::{MapBuilder, MapError, MemoryKind, MemoryMap};
+use framewright::memblock::MemblockRequest;
+use framewright::platform::Platform;
+use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
+use framewright::{AcceptError, AcceptMemory, SpinLock};
+use framewright_arch::paging::{
+    Access, Entry, MapFault, MapRequest, Mapped, TableMemory, translate,
+};
+use framewright_arch::x86_64::registers::page_table_root;
+
+/// What is accepted at once at least.
+const UNIT: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
+const GIB: u64 = 1 << 30;
+/// What a table of pages of 1 GiB covers.
+const HALF_TIB: u64 = GIB << 9;
+/// Tables for pieces that are no whole units.
+const TABLES_FOR_PIECES: u64 = 8;
+/// Ranges that can be accepted before there are tables; neighbours become one.
+const MOST_EARLY: usize = 64;
+
+/// The device, where the command line asks for one.
+static DEVICE: Settled<Device> = Settled::new();
+
+/// What stands in for the module of the CPU that accepts memory.
+struct Device {
+    /// With what firmware left unaccepted.
+    map: MemoryMap<'static>,
+    /// No unit with this address can be accepted; `u64::MAX`: all can be.
+    fault: u64,
+    delay_us: u64,
+    state: SpinLock<State>,
+    calls: AtomicU64,
+    faults: AtomicU64,
+    /// Times that it was asked for what is mapped. There must be none.
+    repeated: AtomicU64,
+}
+
+struct State {
+    tables: Option<KernelTables>,
+    /// What was accepted before there were tables.
+    early: [PhysRange; MOST_EARLY],
+    early_count: usize,
+    /// Tables that were taken and are not used.
+    spare: PhysRange,
+    mapped: Mapped,
+}
+
+/// Makes a device for what `map` calls unaccepted, if the options ask for one. To be called once,
+/// before there is an allocator.
+pub fn begin(map: MemoryMap<'static>, asked: Option<&Unaccepted>) {
+    let Some(asked) = asked else { return };
+    DEVICE.settle(Device {
+        map,
+        fault: asked.fault.map_or(u64::MAX, |address| address / UNIT * UNIT),
+        delay_us: asked.delay_us,
+        state: SpinLock::new(State {
+            tables: None,
+            early: [PhysRange::new(0, 0); MOST_EARLY],
+            early_count: 0,
+            spare: PhysRange::new(0, 0),
+            mapped: Mapped::default(),
+        }),
+        calls: AtomicU64::new(0),
+        faults: AtomicU64::new(0),
+        repeated: AtomicU64::new(0),
+    });
+}
+
+/// The device for the manager.
+pub fn device() -> Option<&'static dyn AcceptMemory> {
+    DEVICE.get().map(|device| device as &dyn AcceptMemory)
+}
+
+/// Leaves units in `asked` unaccepted that are usable memory as a whole and in which nothing was
+/// left by firmware or boot loader (`taken`): they had to accept these.
+pub fn leave_unaccepted(
+    builder: &mut MapBuilder<'_>,
+    asked: &Unaccepted,
+    taken: &[PhysRange],
+) -> Result<(), MapError> {
+    let mut next = asked.range.start;
+    while next < asked.range.end {
+        let wanted = PhysRange::new(next, asked.range.end);
+        let usable = builder.ranges().iter().filter(|entry| entry.kind.is_usable());
+        let mut parts = usable.map(|entry| entry.range.intersection(wanted));
+        let Some(part) = parts.find(|part| !part.is_empty()) else { break };
+        next = part.end;
+        let units = PhysRange::new(part.start.next_multiple_of(UNIT), part.end / UNIT * UNIT);
+        let mut start = units.start;
+        while start < units.end {
+            let rest = PhysRange::new(start, units.end);
+            let in_use = taken.iter().map(|taken| taken.intersection(rest));
+            let first = in_use.filter(|range| !range.is_empty()).min_by_key(|range| range.start);
+            let end = first.map_or(units.end, |range| range.start / UNIT * UNIT);
+            if start < end {
+                builder.leave_unaccepted(PhysRange::new(start, end))?;
+            }
+            start = first.map_or(units.end, |range| range.end.next_multiple_of(UNIT));
+        }
+    }
+    Ok(())
+}
+
+/// From now on what is accepted is mapped in `tables`, which are not in use yet; what was accepted
+/// before is mapped now. Nothing without a device.
+pub fn attach(early: &mut EarlyMemory<'_>, tables: &KernelTables) -> Result<(), MapFault> {
+    let Some(device) = DEVICE.get() else { return Ok(()) };
+    let bytes = device.tables_needed() * PAGE_SIZE;
+    // Which may accept some, too.
+    let spare = early
+        .allocate(&MemblockRequest::new(bytes, PAGE_SIZE))
+        .map_err(|_| MapFault::OutOfFrames { address: DIRECT_MAP })?;
+    device.state.with(&PLATFORM, |state| {
+        state.spare = spare;
+        state.tables = Some(*tables);
+        let accepted = state.early;
+        accepted[..state.early_count].iter().try_for_each(|&range| state.map(range))
+    })
+}
+
+/// Whether memory at a physical address cannot be touched before it is accepted.
+pub fn is_unaccepted(address: u64) -> bool {
+    let Some(device) = DEVICE.get() else { return false };
+    let root = page_table_root() & !(PAGE_SIZE - 1);
+    device.unaccepted().any(|range| range.start <= address && address < range.end)
+        && translate(&InUse, root, DIRECT_MAP + address).is_none()
+}
+
+/// The highest unit that is not accepted.
+pub fn highest_unaccepted() -> Option<PhysRange> {
+    let ranges = DEVICE.get().into_iter().flat_map(Device::unaccepted);
+    let last = |range: PhysRange| {
+        let mut units = (range.start / UNIT..range.end / UNIT).rev();
+        units.find(|unit| is_unaccepted(unit * UNIT))
+    };
+    let unit = ranges.filter_map(last).max()?;
+    Some(PhysRange::with_size(unit * UNIT, UNIT))
+}
+
+/// Bytes that are not accepted.
+pub fn unaccepted_bytes() -> u64 {
+    DEVICE.get().map_or(0, |device| {
+        let all: u64 = device.unaccepted().map(|range| range.size()).sum();
+        all - device.state.with(&PLATFORM, |state| state.accepted_bytes())
+    })
+}
+
+/// Tables that were taken and are not needed any more, as all memory is accepted: they are the
+/// caller's from now on.
+pub fn take_spare() -> PfnRange {
+    let none = PfnRange::new(0, 0);
+    let Some(device) = DEVICE.get().filter(|_| unaccepted_bytes() == 0) else { return none };
+    let taken = |state: &mut State| core::mem::replace(&mut state.spare, PhysRange::new(0, 0));
+    device.state.with(&PLATFORM, taken).whole_frames()
+}
+
+/// What the device has done, a number with its name in each line; nothing where there is none.
+pub fn show(out: &mut dyn Write) -> fmt::Result {
+    let Some(device) = DEVICE.get() else { return Ok(()) };
+    let (mapped, spare) = device.state.with(&PLATFORM, |state| (state.mapped, state.spare));
+    let lines = [
+        ("unaccepted_bytes", unaccepted_bytes()),
+        ("accepted_bytes", mapped.bytes()),
+        ("calls", device.calls.load(Ordering::Relaxed)),
+        ("faults", device.faults.load(Ordering::Relaxed)),
+        ("repeated", device.repeated.load(Ordering::Relaxed)),
+        ("pages_1g", mapped.large),
+        ("pages_2m", mapped.medium),
+        ("pages_4k", mapped.small),
+        ("tables", mapped.tables),
+        ("tables_left", spare.size() / PAGE_SIZE),
+    ];
+    lines.iter().try_for_each(|(name, value)| writeln!(out, "{name} {value}"))
+}
+
+impl Device {
+    fn unaccepted(&self) -> impl Iterator<Item = PhysRange> {
+        let ranges = self.map.ranges().iter();
+        ranges.filter(|entry| entry.kind == MemoryKind::Unaccepted).map(|entry| entry.range)
+    }
+
+    /// Tables that accepting all memory in the smallest steps takes.
+    fn tables_needed(&self) -> u64 {
+        let of = |bytes: u64| {
+            let mut seen = 0;
+            let mut count = 0;
+            for range in self.unaccepted() {
+                let start = (range.start / bytes).max(seen);
+                let end = range.end.div_ceil(bytes).max(start);
+                count += end - start;
+                seen = end;
+            }
+            count
+        };
+        of(GIB) + of(HALF_TIB) + TABLES_FOR_PIECES
+    }
+
+    /// Takes as long as is asked for.
+    fn delay(&self, bytes: u64) {
+        let Some(start_ns) = PLATFORM.now_ns().filter(|_| self.delay_us != 0) else { return };
+        let delay_ns = (bytes / UNIT).max(1).saturating_mul(self.delay_us * 1000);
+        while PLATFORM.now_ns().is_some_and(|now_ns| now_ns < start_ns.saturating_add(delay_ns)) {
+            PLATFORM.relax();
+        }
+    }
+}
+
+// SAFETY: what is accepted is mapped in the direct map, and nobody takes it out again. What was
+// accepted before there were the tables that are to be in use is mapped in the boot tables, and in
+// the others before these are in use.
+unsafe impl AcceptMemory for Device {
+    fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
+        let bytes = range.to_phys();
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let fault = PhysRange::new(self.fault, self.fault.saturating_add(UNIT));
+        let wrong = fault.intersection(bytes);
+        let good = if wrong.is_empty() { bytes } else { PhysRange::new(bytes.start, wrong.start) };
+        self.delay(good.size());
+        let accepted = self.state.with(&PLATFORM, |state| {
+            let before = state.accepted_bytes();
+            let result = state.accept(good);
+            if let Err(MapFault::Occupied { .. }) = result {
+                self.repeated.fetch_add(1, Ordering::Relaxed);
+            }
+            result.map_or_else(|_| state.accepted_bytes() - before, |()| good.size())
+        });
+        if accepted == bytes.size() {
+            return Ok(());
+        }
+        self.faults.fetch_add(1, Ordering::Relaxed);
+        Err(AcceptError { accepted_pages: accepted / PAGE_SIZE })
+    }
+}
+
+impl State {
+    fn accepted_bytes(&self) -> u64 {
+        let early = self.early[..self.early_count].iter().map(|range| range.size()).sum::<u64>();
+        // Both are there only while the early ones are being mapped.
+        if self.tables.is_some() { self.mapped.bytes() } else { early }
+    }
+
+    fn accept(&mut self, range: PhysRange) -> Result<(), MapFault> {
+        if range.is_empty() || self.tables.is_some() {
+            return self.map(range);
+        }
+        let known = &mut self.early[..self.early_count];
+        if let Some(after) = known.iter_mut().find(|known| known.start == range.end) {
+            after.start = range.start;
+        } else if let Some(before) = known.iter_mut().find(|known| known.end == range.start) {
+            before.end = range.end;
+        } else {
+            let full = MapFault::OutOfFrames { address: DIRECT_MAP + range.start };
+            *self.early.get_mut(self.early_count).ok_or(full)? = range;
+            self.early_count += 1;
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, range: PhysRange) -> Result<(), MapFault> {
+        let address = DIRECT_MAP + range.start;
+        if range.end > DIRECT_MAP_END {
+            return Err(MapFault::BadRange { address, range });
+        }
+        let Some(tables) = self.tables else { return Ok(()) };
+        let request = MapRequest { address, range, access: Access::DATA };
+        let mut memory = SpareTables { left: &mut self.spare };
+        tables.add(&mut memory, &request, &mut self.mapped)
+    }
+}
+
+/// Tables in memory that was taken for them.
+struct SpareTables<'a> {
+    left: &'a mut PhysRange,
+}
+
+impl TableMemory for SpareTables<'_> {
+    fn allocate(&mut self) -> Option<u64> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let frame = self.left.start;
+        self.left.start += PAGE_SIZE;
+        (0..512).for_each(|index| self.write(frame, index, Entry::default()));
+        Some(frame)
+    }
+
+    fn read(&self, table: u64, index: usize) -> Entry {
+        // SAFETY: the builder names the tables in use, those that they lead to, and those that
+        // `allocate` gave it, which were taken for this (invariant 3). Volatile, because the CPU
+        // reads and marks them too.
+        unsafe { entry(table, index).read_volatile() }
+    }
+
+    fn write(&mut self, table: u64, index: usize, value: Entry) {
+        // SAFETY: as above; one CPU at a time, by the lock of the state. Only entries that were
+        // empty change, so that no translation in use does.
+        unsafe { entry(table, index).write_volatile(value) };
+    }
+}
