@@ -13,10 +13,8 @@
 //! Orders of memory: Relaxed: words of the command line and counters.
 
 use crate::direct_map::{DIRECT_MAP_END, KernelTables, entry};
-use crate::options::Unaccepted;
-use crate::platform::{DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
+use crate::platform::{DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM, set_accept_device};
 use crate::storage::Settled;
-use crate::tables::InUse;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::firmware::{MapBuilder, MapError, MemoryKind, MemoryMap};
@@ -41,6 +39,17 @@ const MOST_EARLY: usize = 64;
 
 /// The device, where the command line asks for one.
 static DEVICE: Settled<Device> = Settled::new();
+
+/// Memory that is not accepted, and how accepting it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Unaccepted {
+    /// What of usable memory.
+    pub range: PhysRange,
+    /// The 2 MiB with this address cannot be accepted.
+    pub fault: Option<u64>,
+    /// So long takes each 2 MiB.
+    pub delay_us: u64,
+}
 
 /// What stands in for the module of the CPU that accepts memory.
 struct Device {
@@ -72,7 +81,7 @@ struct State {
 /// before there is an allocator.
 pub fn begin(map: MemoryMap<'static>, asked: Option<&Unaccepted>) {
     let Some(asked) = asked else { return };
-    DEVICE.settle(Device {
+    let device = DEVICE.settle(Device {
         map,
         fault: asked.fault.map_or(u64::MAX, |address| address / UNIT * UNIT),
         delay_us: asked.delay_us,
@@ -88,11 +97,7 @@ pub fn begin(map: MemoryMap<'static>, asked: Option<&Unaccepted>) {
         faults: AtomicU64::new(0),
         repeated: AtomicU64::new(0),
     });
-}
-
-/// The device for the manager.
-pub fn device() -> Option<&'static dyn AcceptMemory> {
-    DEVICE.get().map(|device| device as &dyn AcceptMemory)
+    set_accept_device(device);
 }
 
 /// Leaves units in `asked` unaccepted that are usable memory as a whole and in which nothing was
@@ -142,8 +147,8 @@ pub fn attach(early: &mut EarlyMemory<'_>, tables: &KernelTables) -> Result<(), 
     })
 }
 
-/// Memory may be added in `region` later, one for all times: it is accepted then. `None` where there
-/// is no device.
+/// Memory may be added in `region` later, one for all times: it is accepted then. `None` where
+/// there is no device.
 pub fn expect(manager: &Manager<GuestPlatform>, region: PhysRange) -> Option<Result<(), MapFault>> {
     let device = DEVICE.get()?;
     let fault = MapFault::OutOfFrames { address: DIRECT_MAP + region.start };
@@ -161,9 +166,10 @@ pub fn is_unaccepted(address: u64) -> bool {
     let Some(device) = DEVICE.get() else { return false };
     let root = page_table_root() & !(PAGE_SIZE - 1);
     let region = device.state.with(&PLATFORM, |state| state.region);
+    let mut nothing = [PhysRange::new(0, 0); 2];
     let mut ranges = device.unaccepted().chain([region]);
     ranges.any(|range| range.start <= address && address < range.end)
-        && translate(&InUse, root, DIRECT_MAP + address).is_none()
+        && translate(&SpareTables { left: &mut nothing }, root, DIRECT_MAP + address).is_none()
 }
 
 /// The highest unit that is not accepted.
@@ -324,8 +330,8 @@ impl TableMemory for SpareTables<'_> {
 
     fn read(&self, table: u64, index: usize) -> Entry {
         // SAFETY: the builder names the tables in use, those that they lead to, and those that
-        // `allocate` gave it, which were taken for this (invariants 3 and 42). Volatile, because the CPU
-        // reads and marks them too.
+        // `allocate` gave it, which were taken for this (invariants 3 and 42). Volatile, because
+        // the CPU reads and marks them too.
         unsafe { entry(table, index).read_volatile() }
     }
 
