@@ -112,7 +112,8 @@ impl KernelTables {
     /// Takes a part of the image out of its own addresses, on all CPUs. False where it is not
     /// mapped there in pages of 4 KiB: nothing has changed.
     pub fn unmap_image(&self, part: PhysRange, flush: &impl FlushTlb) -> bool {
-        let addresses = || (part.start..part.end).step_by(PAGE_SIZE as usize);
+        let addresses =
+            || (part.start / PAGE_SIZE..part.end / PAGE_SIZE).map(|page| page * PAGE_SIZE);
         let leaf = |address: u64| {
             let mut table = self.0.root();
             for level in [4, 3, 2] {

@@ -256,10 +256,9 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     // SAFETY: what firmware and boot loader left was copied, and modules are nobody's. Of the
     // copies, of the map as it came and of what was reserved nobody has a reference from here on:
     // the command line is kept, and `parameters`, `topology` and `map` have memory of their own.
-    unsafe {
-        release::boot_memory(&manager, reserved);
-        release::image(&manager, &kernel_tables);
-    }
+    unsafe { release::boot_memory(&manager, reserved) };
+    // SAFETY: as above; this is the last that looks at what was reserved.
+    unsafe { release::image(&manager, &kernel_tables) };
     // The shell has a command for it, and checking millions of descriptors takes long.
     if options.shell.is_none() {
         match manager.verify() {
