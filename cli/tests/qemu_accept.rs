@@ -170,6 +170,27 @@ fn words_that_say_nothing_are_refused() {
     }
 }
 
+#[test]
+fn memory_that_is_plugged_is_accepted_when_it_is_wanted() {
+    for policy in ["lazy", "eager"] {
+        let policy_word = format!("accept_memory={policy}");
+        let words = ["--memory", "256M", "--virtio-mem", "512M,requested-size=384M"];
+        let said = boot(&[&words[..], &["unaccepted=@128M", &policy_word]].concat());
+        assert!(said.log.contains("virtio-mem: 384 MiB plugged"), "{}", said.log);
+        let (accepted, left) = (said.number("accepted_bytes"), said.number("Unaccepted:"));
+        if policy == "eager" {
+            assert_eq!(left, 0);
+            assert!(accepted >= 384 * MIB && said.number("unaccepted_bytes") == 128 * MIB);
+        } else {
+            assert!(left >= 384 << 10 && accepted < 64 * MIB, "{left} {accepted}");
+        }
+    }
+    // All that is plugged is written, unplugged, and plugged again.
+    let words = ["--memory", "256M", "--virtio-mem", "64M,requested-size=64M"];
+    let said = boot(&[&words[..], &["unaccepted=@64M", "stress=3"]].concat());
+    assert!(said.log.contains("every page accounted for"), "{}", said.log);
+}
+
 /// A program that is ended when the test is over, however that ends.
 struct Ended(Child);
 

@@ -13,17 +13,15 @@
 //! Orders of memory: Relaxed: words of the command line and counters.
 
 use crate::direct_map::{DIRECT_MAP_END, KernelTables, entry};
-use crate::options::Unaccepted;
-use crate::platform::{DIRECT_MAP, EarlyMemory, PLATFORM};
+use crate::platform::{DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM, set_accept_device};
 use crate::storage::Settled;
-use crate::tables::InUse;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::firmware::{MapBuilder, MapError, MemoryKind, MemoryMap};
 use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
-use framewright::{AcceptError, AcceptMemory, SpinLock};
+use framewright::{AcceptError, AcceptMemory, Manager, Request, SpinLock};
 use framewright_arch::paging::{
     Access, Entry, MapFault, MapRequest, Mapped, TableMemory, translate,
 };
@@ -41,6 +39,17 @@ const MOST_EARLY: usize = 64;
 
 /// The device, where the command line asks for one.
 static DEVICE: Settled<Device> = Settled::new();
+
+/// Memory that is not accepted, and how accepting it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Unaccepted {
+    /// What of usable memory.
+    pub range: PhysRange,
+    /// The 2 MiB with this address cannot be accepted.
+    pub fault: Option<u64>,
+    /// So long takes each 2 MiB.
+    pub delay_us: u64,
+}
 
 /// What stands in for the module of the CPU that accepts memory.
 struct Device {
@@ -61,8 +70,10 @@ struct State {
     /// What was accepted before there were tables.
     early: [PhysRange; MOST_EARLY],
     early_count: usize,
-    /// Tables that were taken and are not used.
-    spare: PhysRange,
+    /// Tables that were taken and are not used: at boot, and for what may be added.
+    spare: [PhysRange; 2],
+    /// Where memory may be added, none of which is accepted.
+    region: PhysRange,
     mapped: Mapped,
 }
 
@@ -70,7 +81,7 @@ struct State {
 /// before there is an allocator.
 pub fn begin(map: MemoryMap<'static>, asked: Option<&Unaccepted>) {
     let Some(asked) = asked else { return };
-    DEVICE.settle(Device {
+    let device = DEVICE.settle(Device {
         map,
         fault: asked.fault.map_or(u64::MAX, |address| address / UNIT * UNIT),
         delay_us: asked.delay_us,
@@ -78,18 +89,15 @@ pub fn begin(map: MemoryMap<'static>, asked: Option<&Unaccepted>) {
             tables: None,
             early: [PhysRange::new(0, 0); MOST_EARLY],
             early_count: 0,
-            spare: PhysRange::new(0, 0),
+            spare: [PhysRange::new(0, 0); 2],
+            region: PhysRange::new(0, 0),
             mapped: Mapped::default(),
         }),
         calls: AtomicU64::new(0),
         faults: AtomicU64::new(0),
         repeated: AtomicU64::new(0),
     });
-}
-
-/// The device for the manager.
-pub fn device() -> Option<&'static dyn AcceptMemory> {
-    DEVICE.get().map(|device| device as &dyn AcceptMemory)
+    set_accept_device(device);
 }
 
 /// Leaves units in `asked` unaccepted that are usable memory as a whole and in which nothing was
@@ -132,19 +140,36 @@ pub fn attach(early: &mut EarlyMemory<'_>, tables: &KernelTables) -> Result<(), 
         .allocate(&MemblockRequest::new(bytes, PAGE_SIZE))
         .map_err(|_| MapFault::OutOfFrames { address: DIRECT_MAP })?;
     device.state.with(&PLATFORM, |state| {
-        state.spare = spare;
+        state.spare[0] = spare;
         state.tables = Some(*tables);
         let accepted = state.early;
         accepted[..state.early_count].iter().try_for_each(|&range| state.map(range))
     })
 }
 
+/// Memory may be added in `region` later, one for all times: it is accepted then. `None` where
+/// there is no device.
+pub fn expect(manager: &Manager<GuestPlatform>, region: PhysRange) -> Option<Result<(), MapFault>> {
+    let device = DEVICE.get()?;
+    let fault = MapFault::OutOfFrames { address: DIRECT_MAP + region.start };
+    let tables = region.size().div_ceil(GIB) + region.size().div_ceil(HALF_TIB) + 2;
+    let Ok(spare) = manager.allocate(&Request::pages(tables)) else { return Some(Err(fault)) };
+    device.state.with(&PLATFORM, |state| {
+        (state.spare[1], state.region) = (spare.to_phys(), region);
+    });
+    PLATFORM.raise_direct_limit(region.end);
+    Some(Ok(()))
+}
+
 /// Whether memory at a physical address cannot be touched before it is accepted.
 pub fn is_unaccepted(address: u64) -> bool {
     let Some(device) = DEVICE.get() else { return false };
     let root = page_table_root() & !(PAGE_SIZE - 1);
-    device.unaccepted().any(|range| range.start <= address && address < range.end)
-        && translate(&InUse, root, DIRECT_MAP + address).is_none()
+    let region = device.state.with(&PLATFORM, |state| state.region);
+    let mut nothing = [PhysRange::new(0, 0); 2];
+    let mut ranges = device.unaccepted().chain([region]);
+    ranges.any(|range| range.start <= address && address < range.end)
+        && translate(&SpareTables { left: &mut nothing }, root, DIRECT_MAP + address).is_none()
 }
 
 /// The highest unit that is not accepted.
@@ -158,11 +183,11 @@ pub fn highest_unaccepted() -> Option<PhysRange> {
     Some(PhysRange::with_size(unit * UNIT, UNIT))
 }
 
-/// Bytes that are not accepted.
+/// Bytes that are not accepted, those included that may be added.
 pub fn unaccepted_bytes() -> u64 {
     DEVICE.get().map_or(0, |device| {
         let all: u64 = device.unaccepted().map(|range| range.size()).sum();
-        all - device.state.with(&PLATFORM, |state| state.accepted_bytes())
+        device.state.with(&PLATFORM, |state| all + state.region.size() - state.accepted_bytes())
     })
 }
 
@@ -171,7 +196,7 @@ pub fn unaccepted_bytes() -> u64 {
 pub fn take_spare() -> PfnRange {
     let none = PfnRange::new(0, 0);
     let Some(device) = DEVICE.get().filter(|_| unaccepted_bytes() == 0) else { return none };
-    let taken = |state: &mut State| core::mem::replace(&mut state.spare, PhysRange::new(0, 0));
+    let taken = |state: &mut State| core::mem::replace(&mut state.spare[0], PhysRange::new(0, 0));
     device.state.with(&PLATFORM, taken).whole_frames()
 }
 
@@ -189,7 +214,7 @@ pub fn show(out: &mut dyn Write) -> fmt::Result {
         ("pages_2m", mapped.medium),
         ("pages_4k", mapped.small),
         ("tables", mapped.tables),
-        ("tables_left", spare.size() / PAGE_SIZE),
+        ("tables_left", spare.iter().map(|range| range.size() / PAGE_SIZE).sum()),
     ];
     lines.iter().try_for_each(|(name, value)| writeln!(out, "{name} {value}"))
 }
@@ -291,24 +316,22 @@ impl State {
 
 /// Tables in memory that was taken for them.
 struct SpareTables<'a> {
-    left: &'a mut PhysRange,
+    left: &'a mut [PhysRange; 2],
 }
 
 impl TableMemory for SpareTables<'_> {
     fn allocate(&mut self) -> Option<u64> {
-        if self.left.is_empty() {
-            return None;
-        }
-        let frame = self.left.start;
-        self.left.start += PAGE_SIZE;
+        let left = self.left.iter_mut().find(|range| !range.is_empty())?;
+        let frame = left.start;
+        left.start += PAGE_SIZE;
         (0..512).for_each(|index| self.write(frame, index, Entry::default()));
         Some(frame)
     }
 
     fn read(&self, table: u64, index: usize) -> Entry {
         // SAFETY: the builder names the tables in use, those that they lead to, and those that
-        // `allocate` gave it, which were taken for this (invariant 3). Volatile, because the CPU
-        // reads and marks them too.
+        // `allocate` gave it, which were taken for this (invariants 3 and 42). Volatile, because
+        // the CPU reads and marks them too.
         unsafe { entry(table, index).read_volatile() }
     }
 

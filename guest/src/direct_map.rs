@@ -26,11 +26,9 @@
 //!                       each of their ranges
 //! ```
 
+use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM};
-use crate::smp::TlbShootdown;
-use crate::tables::InUse;
 use crate::window;
-use crate::{accept, image};
 use core::ptr::NonNull;
 use framewright::firmware::{MemoryKind, MemoryMap};
 use framewright::memblock::MemblockRequest;
@@ -113,38 +111,41 @@ impl KernelTables {
 
     /// Takes a part of the image out of its own addresses, on all CPUs. False where it is not
     /// mapped there in pages of 4 KiB: nothing has changed.
-    pub fn unmap_image(&self, part: PhysRange) -> bool {
-        let addresses = || (part.start..part.end).step_by(PAGE_SIZE as usize);
+    pub fn unmap_image(&self, part: PhysRange, flush: &impl FlushTlb) -> bool {
+        let addresses =
+            || (part.start / PAGE_SIZE..part.end / PAGE_SIZE).map(|page| page * PAGE_SIZE);
         let leaf = |address: u64| {
             let mut table = self.0.root();
             for level in [4, 3, 2] {
-                let found = InUse.read(table, index_of(address, level));
+                let found = read(table, index_of(address, level));
                 if !found.is_present() || found.is_page(level) {
                     return None;
                 }
                 table = found.address();
             }
             let index = index_of(address, 1);
-            (InUse.read(table, index).address() == address).then_some((table, index))
+            (read(table, index).address() == address).then_some((table, index))
         };
         if !addresses().all(|address| leaf(address).is_some()) {
             return false;
         }
         for (table, index) in addresses().filter_map(leaf) {
-            // SAFETY: an entry of the tables in use, as `InUse` reads them. Nobody uses the part
+            // SAFETY: an entry of the tables in use (invariant 3). Nobody uses the part
             // any more, by the caller's word; translations go with the flush.
             unsafe { entry(table, index).write_volatile(Entry::default()) };
         }
         let pages = VirtualRange { start: part.start, end: part.end };
-        TlbShootdown { global: true }.flush(FlushRequest::Ranges(&[pages]));
+        flush.flush(FlushRequest::Ranges(&[pages]));
         true
     }
 }
 
-/// Builds the tables, changes to them, and raises the direct map's limit to the end of memory.
+/// Builds the tables, has what `attach` does done with them, changes to them, and raises the direct
+/// map's limit to the end of memory.
 pub fn build(
     early: &mut EarlyMemory<'_>,
     map: MemoryMap<'_>,
+    attach: impl FnOnce(&mut EarlyMemory<'_>, &KernelTables) -> Result<(), MapFault>,
 ) -> Result<(KernelTables, Mapped), MapFault> {
     let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
     let mut memory = EarlyTables { early };
@@ -169,7 +170,7 @@ pub fn build(
     let end = map.present_end();
     let mut step = PhysRange::new(0, BOOT_MAP_LIMIT.min(end));
     map_present(&tables, &mut memory, map, step, &mut mapped)?;
-    accept::attach(memory.early, &KernelTables(tables))?;
+    attach(memory.early, &KernelTables(tables))?;
     // SAFETY: the image is mapped as before, so that code, stack, data and descriptor tables stay
     // where they are; physical memory is reached only through the direct map, which is where the
     // boot tables had it. The devices that go away are not used any more.
@@ -192,7 +193,7 @@ fn map_present(
     mapped: &mut Mapped,
 ) -> Result<(), MapFault> {
     let fixed = PhysRange::new(image::code().start, image::constants().end);
-    let is_accepted = |kind| kind != MemoryKind::Unaccepted || accept::device().is_none();
+    let is_accepted = |kind| kind != MemoryKind::Unaccepted || PLATFORM.accept_memory().is_none();
     let ranges = map.ranges().iter().filter(|entry| entry.kind.is_present());
     for entry in ranges.filter(|entry| is_accepted(entry.kind)) {
         let range = entry.range.intersection(window);
@@ -263,6 +264,13 @@ pub fn add_memory(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<
     tables.map(&mut ManagedTables { manager }, &request, &mut Mapped::default())?;
     PLATFORM.raise_direct_limit(range.end);
     Ok(())
+}
+
+/// An entry of a table in use.
+fn read(table: u64, index: usize) -> Entry {
+    // SAFETY: only tables in use are read (invariant 3), and an entry is a number. Volatile,
+    // because the CPU may mark it.
+    unsafe { entry(table, index).read_volatile() }
 }
 
 /// Where an entry of a table is.

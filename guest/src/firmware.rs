@@ -1,8 +1,7 @@
 //! Intake: translates what the boot protocol and ACPI say for the manager.
 
-use crate::accept;
+use crate::accept::{self, Unaccepted};
 use crate::image;
-use crate::options::Unaccepted;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP};
 use framewright::Parameters;
 use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryKind, MemoryMap, Topology};

@@ -77,7 +77,8 @@ core::arch::global_asm!(
     options(att_syntax)
 );
 
-// What is in `.bss.init` and `.init.data` is released after boot: no reference to it stays (`release`).
+// What is in `.bss.init` and `.init.data` is released after boot: no reference to it stays
+// (`release`).
 #[unsafe(link_section = ".bss.init")]
 static COPIES: Once<[u8; COPIES_BYTES]> = Once::new([0; COPIES_BYTES]);
 /// The command line as it came, which words refer to as long as the guest runs.
@@ -204,7 +205,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     unsafe { early.start(map, reserved.ranges()) }.map_err(BootError::Early)?;
     let intake_ns = PLATFORM.now_ns();
     let (kernel_tables, mapped) =
-        direct_map::build(&mut early, map).map_err(BootError::DirectMap)?;
+        direct_map::build(&mut early, map, accept::attach).map_err(BootError::DirectMap)?;
     let mapped_ns = PLATFORM.now_ns();
     let vmemmap = vmemmap::build(&mut early, map);
     smp::on_timer(storm::strike);
@@ -254,13 +255,12 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     bootlog::bring_up(&mut Log, &intake, &manager);
     bootlog::deferred(&mut Log, &manager);
     bootlog::huge_pages(&mut Log, &pools);
-    // SAFETY: what firmware and boot loader left was copied, and modules are nobody's. Of the copies,
-    // of the map as it came and of what was reserved nobody has a reference from here on: the
-    // command line is kept, and `parameters`, `topology` and `map` have memory of their own.
-    unsafe {
-        release::boot_memory(&manager, reserved);
-        release::image(&manager, &kernel_tables);
-    }
+    // SAFETY: what firmware and boot loader left was copied, and modules are nobody's. Of the
+    // copies, of the map as it came and of what was reserved nobody has a reference from here on:
+    // the command line is kept, and `parameters`, `topology` and `map` have memory of their own.
+    unsafe { release::boot_memory(&manager, reserved) };
+    // SAFETY: as above; this is the last that looks at what was reserved.
+    unsafe { release::image(&manager, &kernel_tables) };
     // The shell has a command for it, and checking millions of descriptors takes long.
     if options.shell.is_none() {
         match manager.verify() {

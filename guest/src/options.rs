@@ -1,5 +1,6 @@
 //! The guest's own words on the command line; the rest is for the manager.
 
+use crate::accept::Unaccepted;
 use crate::faults::Fault;
 use crate::stress::{Length, Stress};
 use crate::vmemmap_check::VmemmapSpaceTest;
@@ -81,17 +82,6 @@ pub struct Options<'a> {
     pub check_cpus: bool,
     /// `check=release`: try to release what may not be.
     pub check_release: bool,
-}
-
-/// Memory that is not accepted, and how accepting it goes.
-#[derive(Clone, Copy, Debug)]
-pub struct Unaccepted {
-    /// What of usable memory.
-    pub range: PhysRange,
-    /// The 2 MiB with this address cannot be accepted.
-    pub fault: Option<u64>,
-    /// So long takes each 2 MiB.
-    pub delay_us: u64,
 }
 
 /// What is at the other end of the serial line.

@@ -4,7 +4,6 @@
 //! whoever sees it higher sees the tables. Clock and kind of wait are Relaxed, because they are
 //! settled on one CPU before others run.
 
-use crate::accept;
 use crate::smp;
 use crate::storage::Settled;
 use core::num::NonZeroU64;
@@ -55,6 +54,14 @@ static BARRIER: Settled<fn()> = Settled::new();
 /// The vmemmap, once there is one.
 static VMEMMAP_SPACE: Settled<&'static dyn VmemmapSpace> = Settled::new();
 
+/// What accepts memory, where there is such.
+static ACCEPT_DEVICE: Settled<&'static dyn AcceptMemory> = Settled::new();
+
+/// Sets what accepts memory. To be called once, before there is an allocator.
+pub fn set_accept_device(device: &'static dyn AcceptMemory) {
+    ACCEPT_DEVICE.settle(device);
+}
+
 /// Sets the barrier on all CPUs. To be called once, before another CPU is started.
 pub fn set_barrier(barrier: fn()) {
     BARRIER.settle(barrier);
@@ -91,11 +98,11 @@ impl GuestPlatform {
 }
 
 // SAFETY: the tables of `boot.s`, and later those of `direct_map`, map all present memory below
-// `direct_limit` at one offset (invariants 1 and 15), but what is to be accepted (`accept`); the intake reserves what this program
-// occupies. Nothing moves between CPUs here, each has a number of its own, and with interrupts off
-// no handler that calls the manager comes (those that come anyway report a failure and end). The
-// barrier waits for a barrier on each CPU that runs; one that is still starting or parked touches
-// nothing of the manager's before it does run (`smp::park`).
+// `direct_limit` at one offset (invariants 1 and 15), but what is to be accepted (`accept`); the
+// intake reserves what this program occupies. Nothing moves between CPUs here, each has a number of
+// its own, and with interrupts off no handler that calls the manager comes (those that come anyway
+// report a failure and end). The barrier waits for a barrier on each CPU that runs; one that is
+// still starting or parked touches nothing of the manager's before it does run (`smp::park`).
 unsafe impl Platform for GuestPlatform {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let address = usize::try_from(DIRECT_MAP | pa).expect("addresses have 64 bits");
@@ -154,7 +161,7 @@ unsafe impl Platform for GuestPlatform {
     }
 
     fn accept_memory(&self) -> Option<&dyn AcceptMemory> {
-        accept::device()
+        ACCEPT_DEVICE.get().copied()
     }
 
     fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {

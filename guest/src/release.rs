@@ -10,6 +10,7 @@ use crate::console::log;
 use crate::direct_map::KernelTables;
 use crate::firmware::{Left, Reserved};
 use crate::platform::GuestPlatform;
+use crate::smp::TlbShootdown;
 use crate::{accept, image, smp};
 use core::sync::atomic::{AtomicBool, Ordering};
 use framewright::Manager;
@@ -56,7 +57,7 @@ pub unsafe fn image(manager: &Manager<GuestPlatform>, tables: &KernelTables) {
     for (((part, what), may_go), kept) in
         image::boot_only().into_iter().zip(names).zip(may_go).zip(&KEPT)
     {
-        if may_go && tables.unmap_image(part) {
+        if may_go && tables.unmap_image(part, &TlbShootdown { global: true }) {
             kept.store(false, Ordering::Relaxed);
             // SAFETY: no table that is in use is among the boot tables, as all CPUs have the final
             // ones; the rest is passed on to the caller.

@@ -158,8 +158,8 @@ impl Stress {
     }
 }
 
-/// Pages that are idle: free, not accepted yet or not to be, or with descriptors of free pages. When everything is freed again,
-/// other blocks may be split than before.
+/// Pages that are idle: free, not accepted yet or not to be, or with descriptors of free pages.
+/// When everything is freed again, other blocks may be split than before.
 fn idle_pages(manager: &Manager<GuestPlatform>) -> u64 {
     let (totals, lost_pages) = (manager.totals(), manager.acceptance().lost_pages());
     totals.free_pages + totals.unaccepted_pages + totals.descriptor_pages + lost_pages

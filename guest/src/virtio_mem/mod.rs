@@ -8,6 +8,7 @@ mod exercise;
 mod memory;
 mod status;
 
+use crate::accept;
 use crate::console::log;
 use crate::direct_map::{self, DIRECT_MAP_END};
 use crate::platform::{GuestPlatform, PLATFORM};
@@ -81,7 +82,8 @@ fn open<'a>(
     let Region { block_bytes, node, .. } = device.region();
     let region = region_of(&device);
     // Whole pages of 2 MiB, as the driver plugs by these.
-    if let Err(error) = direct_map::add_memory(manager, region) {
+    let mapped = accept::expect(manager, region);
+    if let Err(error) = mapped.unwrap_or_else(|| direct_map::add_memory(manager, region)) {
         refuse(&error);
         return None;
     }

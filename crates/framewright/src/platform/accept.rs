@@ -8,9 +8,9 @@ use core::fmt;
 /// and `arch_accept_memory`).
 ///
 /// Each frame is asked for once, unless it went and came back ([`forgets`](Self::forgets)), or its
-/// block, in which a frame could not be accepted, did; or adding it failed; in ranges that are aligned to 2 MiB and up to 1 GiB, but for
-/// pieces at the borders of what firmware reported, which are as small as a frame. Smaller or
-/// larger steps are the implementer's affair.
+/// block, in which a frame could not be accepted, did; or adding it failed; in ranges that are
+/// aligned to 2 MiB and up to 1 GiB, but for pieces at the borders of what firmware reported, which
+/// are as small as a frame. Smaller or larger steps are the implementer's affair.
 ///
 /// Contexts: any in which the manager is called, interrupt handlers included, without any lock, and
 /// pinned. Several CPUs at once, for ranges that have no frame in common.

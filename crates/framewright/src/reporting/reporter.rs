@@ -8,7 +8,7 @@ use super::event::Event;
 use super::pass::{Capacity, Kind, Pass};
 use crate::manager::{Loan, Manager, Reporting, add};
 use crate::parameters::Pace;
-use crate::platform::{AcceptMemory, Platform};
+use crate::platform::Platform;
 use crate::units::{Order, PAGE_SIZE, PhysRange};
 use crate::zone::{Batch, Collected, Returned};
 
@@ -218,18 +218,6 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
 
     fn reporting(&self) -> &Reporting {
         self.manager.reporting()
-    }
-
-    /// Whether what the host had has to be accepted again.
-    fn is_forgotten(&self) -> bool {
-        self.manager.platform().accept_memory().is_some_and(AcceptMemory::forgets)
-    }
-
-    /// Whether memory may be reported: what lies behind memory in use cannot be given away where
-    /// pages are read past their end and the host forgets that they were accepted.
-    fn may_report(&self) -> bool {
-        let device = self.manager.platform().accept_memory();
-        !device.is_some_and(|device| device.forgets() && device.reads_past_pages())
     }
 
     fn step(&mut self, now_ns: u64) -> Next {

@@ -4,7 +4,8 @@
 //! time is not. It goes to its place in the list of unaccepted memory, with a mark: nothing is
 //! written of its descriptors, whose part of the array may be gone.
 //!
-//! So does what was reported to a host that forgets. What goes and is not accepted leaves the list first, so that nobody accepts it for nothing.
+//! So does what was reported to a host that forgets. What goes and is not accepted leaves the list
+//! first, so that nobody accepts it for nothing.
 //!
 //! Orders of memory: Relaxed: counters are written under the zone lock. Pages that come to or leave
 //! the list are Release, as in `unaccepted`.

@@ -94,8 +94,8 @@ impl<'m, P: Platform> Acceptance<'m, P> {
 impl<P: Platform> Acceptor<'_, P> {
     /// Accepts some memory at `now_ns`, by any clock that only goes forward, and says when to come
     /// back. One call takes some 2 ms where the platform has a clock, or as long as 2 MiB take. It
-    /// does nothing unless `accept_memory=background` was said, nor while free memory is reported to
-    /// a host that forgets what was accepted: it would take back what that was given.
+    /// does nothing unless `accept_memory=background` was said, nor while free memory is reported
+    /// to a host that forgets what was accepted: it would take back what that was given.
     ///
     /// To be called where nobody waits for this CPU.
     pub fn poll(&mut self, now_ns: u64) -> u64 {

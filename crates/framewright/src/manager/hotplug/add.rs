@@ -271,8 +271,8 @@ impl<P: Platform> Hotplug<'_, P> {
         let _ = self.notify(HotplugEvent::Online(range));
     }
 
-    /// Makes all blocks free that are no memory yet, or leaves them to be accepted; returns how many
-    /// pages that were that can be had.
+    /// Makes all blocks free that are no memory yet, or leaves them to be accepted; returns how
+    /// many pages that were that can be had.
     fn hand_out(self, blocks: BlockRange, grade: Grade) -> u64 {
         let platform = self.manager.platform;
         let mut pages = 0;

@@ -2,7 +2,7 @@
 
 use super::{EVENTS, Phase, Registration, Reporter};
 use crate::manager::{Loan, Manager, Reporting, ReportingCounters};
-use crate::platform::Platform;
+use crate::platform::{AcceptMemory, Platform};
 use crate::reporting::device::{Content, MOST_RANGES, ReportDevice};
 use crate::reporting::event::{Event, RegisterError};
 use crate::reporting::pass::Capacity;
@@ -92,5 +92,19 @@ impl<P: Platform> Manager<P> {
                 from = zone.forget_sweeps(self.platform(), index);
             }
         }
+    }
+}
+
+impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
+    /// Whether what the host had has to be accepted again.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.manager.platform().accept_memory().is_some_and(AcceptMemory::forgets)
+    }
+
+    /// Whether memory may be reported: what lies behind memory in use cannot be given away where
+    /// pages are read past their end and the host forgets that they were accepted.
+    pub(super) fn may_report(&self) -> bool {
+        let device = self.manager.platform().accept_memory();
+        !device.is_some_and(|device| device.forgets() && device.reads_past_pages())
     }
 }
