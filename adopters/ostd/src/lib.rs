@@ -107,7 +107,8 @@ fn bring_up() -> Manager<Ostd> {
     let len = added.len;
     let given = &mut added.ranges[..len];
     given.sort_unstable_by_key(|range| range.start);
-    let (mut ranges, mut claims) = ([MapRange::EMPTY; 2 * MOST_RANGES + 5], [MemoryAffinity::EMPTY; 1]);
+    let (mut ranges, mut claims) =
+        ([MapRange::EMPTY; 2 * MOST_RANGES + 5], [MemoryAffinity::EMPTY; 1]);
     let mut builder = MapBuilder::new(&mut ranges);
     let (mut gaps, mut count) = ([PhysRange::with_size(0, 0); MOST_RANGES], 0);
     for (index, range) in given.iter().enumerate() {

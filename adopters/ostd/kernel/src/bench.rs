@@ -13,6 +13,8 @@ use ostd::power::{ExitCode, poweroff};
 
 const ROUNDS: usize = 1000;
 const BULK: usize = 4000;
+/// Pages that are free in pieces.
+const PIECES: usize = 40 * 512;
 
 fn layout(pages: usize, align_pages: usize) -> Layout {
     let align = align_pages * PAGE_SIZE;
@@ -30,7 +32,7 @@ fn row(name: &str, ticks: u64, times: usize) {
 /// Pages handed out and taken back at once.
 fn pair(name: &str, layout: Layout) {
     let frames = allocator();
-    let mut once = || {
+    let once = || {
         let start = frames.alloc(layout)?;
         frames.dealloc(start, layout.size());
         Some(())
@@ -97,23 +99,25 @@ fn largest_run() -> usize {
     (0..=18).rev().map(|order| 1 << order).find(|&pages| fits(pages)).unwrap_or(0)
 }
 
-/// All memory taken, and each second page given back.
+/// No memory free but runs of four pages with as much in use between them.
 fn fragmented() {
-    let one = layout(1, 1);
-    let mut held: Vec<Paddr> = Vec::with_capacity(3 << 20);
-    take(&mut held, one, 3 << 20);
-    early_println!("all {}", held.len());
-    held.sort_unstable();
-    let mut index = 0;
+    let (one, block) = (layout(1, 1), layout(512, 512));
+    let (mut blocks, mut held) = (Vec::with_capacity(8192), Vec::with_capacity(PIECES));
+    take(&mut blocks, block, 8192);
+    let spare = blocks.split_off(blocks.len().saturating_sub(PIECES / 512));
+    spare.iter().for_each(|&start| allocator().dealloc(start, block.size()));
+    take(&mut held, one, PIECES);
     held.retain(|&start| {
-        index += 1;
-        if index % 2 == 0 {
+        let stays = start / PAGE_SIZE % 8 >= 4;
+        if !stays {
             allocator().dealloc(start, PAGE_SIZE);
         }
-        index % 2 != 0
+        stays
     });
     pair("fragmented-1", one);
+    pair("fragmented-3", layout(3, 1));
     give_back(&mut held, one);
+    give_back(&mut blocks, block);
 }
 
 #[ostd::main]

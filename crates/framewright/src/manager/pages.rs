@@ -1,5 +1,6 @@
 //! Calls that say a size and nothing else.
 
+use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
 use crate::manager::state::Manager;
 use crate::platform::Platform;
@@ -17,7 +18,13 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub fn allocate_pages(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
-        self.allocate(&Request { align, ..Request::pages(pages) })
+        match Order::for_pages(pages) {
+            Some(order) if order.pages() == pages && order >= align => {
+                let start = self.allocate_order(order, MigrateType::Movable)?;
+                Ok(PfnRange { start, end: start.add(pages) })
+            }
+            _ => self.allocate(&Request { align, ..Request::pages(pages) }),
+        }
     }
 
     /// Allocates whole pages for a layout: as many as its size takes, one for none, aligned as it
@@ -47,7 +54,11 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
-        // SAFETY: passed on to the caller (invariant 42).
-        unsafe { self.free(range) }
+        match range.as_order() {
+            // SAFETY: passed on to the caller (invariant 42).
+            Some(order) => unsafe { self.free_order(start, order) },
+            // SAFETY: as above (invariant 42).
+            None => unsafe { self.free(range) },
+        }
     }
 }
