@@ -47,7 +47,7 @@ impl Framewright {
 
     /// Frames that are free, caches of CPUs included.
     pub fn free_pages(self) -> u64 {
-        let _off = ostd::irq::disable_local();
+        let _pinned = ostd::task::disable_preempt();
         let manager = manager();
         manager.views().map(|zone| zone.free_pages()).sum::<u64>() + manager.caches().pages()
     }
@@ -55,19 +55,23 @@ impl Framewright {
 
 impl GlobalFrameAllocator for Framewright {
     fn alloc(&self, layout: Layout) -> Option<Paddr> {
-        let _off = ostd::irq::disable_local();
+        let _pinned = ostd::task::disable_preempt();
         Some(manager().allocate_layout(layout).ok()?.start.address() as Paddr)
     }
 
     fn dealloc(&self, addr: Paddr, size: usize) {
-        let _off = ostd::irq::disable_local();
-        give_back(Pfn::containing(addr as u64), (size / PAGE_SIZE) as u64);
+        let _pinned = ostd::task::disable_preempt();
+        let (start, pages) = (Pfn::containing(addr as u64), (size / PAGE_SIZE) as u64);
+        // SAFETY: OSTD gives back what nobody uses any more (invariant 42).
+        if unsafe { manager().free_pages(start, pages) }.is_err() {
+            release(start, pages);
+        }
     }
 
     fn add_free_memory(&self, addr: Paddr, size: usize) {
-        let _off = ostd::irq::disable_local();
+        let _pinned = ostd::task::disable_preempt();
         if MANAGER.is_completed() {
-            return give_back(Pfn::containing(addr as u64), (size / PAGE_SIZE) as u64);
+            return release(Pfn::containing(addr as u64), (size / PAGE_SIZE) as u64);
         }
         let mut added = ADDED.lock();
         let len = added.len;
@@ -85,15 +89,13 @@ fn manager() -> &'static Manager<Ostd> {
     MANAGER.call_once(bring_up)
 }
 
-/// Frees what was allocated here; what OSTD had before there was an allocator is released.
-fn give_back(start: Pfn, pages: u64) {
+/// What OSTD had before there was an allocator.
+#[cold]
+fn release(start: Pfn, pages: u64) {
+    let range = framewright::units::PfnRange { start, end: start.add(pages) };
     // SAFETY: OSTD gives back what nobody uses any more (invariant 42).
-    if unsafe { manager().free_pages(start, pages) }.is_err() {
-        let range = framewright::units::PfnRange { start, end: start.add(pages) };
-        // SAFETY: the same.
-        if unsafe { manager().hotplug().release(range) }.is_err() {
-            lose(pages);
-        }
+    if unsafe { manager().hotplug().release(range) }.is_err() {
+        lose(pages);
     }
 }
 

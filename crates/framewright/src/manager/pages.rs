@@ -36,6 +36,11 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub fn allocate_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
+        // What most are, in few instructions.
+        if layout.size() as u64 == PAGE_SIZE && layout.align() as u64 <= PAGE_SIZE {
+            let start = self.allocate_order(Order::PAGE, MigrateType::Movable)?;
+            return Ok(PfnRange { start, end: start.add(1) });
+        }
         let pages_of = |bytes: usize| (bytes as u64).div_ceil(PAGE_SIZE).max(1);
         let align_pages = pages_of(layout.align());
         let align =
@@ -53,10 +58,24 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
+        if pages == 1 {
+            // SAFETY: passed on to the caller (invariant 42).
+            return unsafe { self.free_order(start, Order::PAGE) };
+        }
+        // SAFETY: as above (invariant 42).
+        unsafe { self.free_run(PfnRange { start, end: Pfn(start.0.saturating_add(pages)) }) }
+    }
+
+    /// [`free`](Self::free), as orders where it is one.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    #[track_caller]
+    unsafe fn free_run(&self, range: PfnRange) -> Result<(), FreeError> {
         match range.as_order() {
             // SAFETY: passed on to the caller (invariant 42).
-            Some(order) => unsafe { self.free_order(start, order) },
+            Some(order) => unsafe { self.free_order(range.start, order) },
             // SAFETY: as above (invariant 42).
             None => unsafe { self.free(range) },
         }

@@ -13,7 +13,7 @@ use crate::manager::state::Manager;
 use crate::manager::state::isolations::kept;
 use crate::manager::vmemmap::deferred::Growth;
 use crate::page::{CpuCache, Flow, Lot, MOST_WORDS, Put};
-use crate::platform::{Platform, pinned};
+use crate::platform::{PinnedCpu, Platform, pinned};
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, range_of};
@@ -30,6 +30,23 @@ pub struct CpuCacheInfo {
     pub batch_pages: u64,
     /// It never has more than so many.
     pub most_pages: u64,
+}
+
+/// Inside the CPU's cache, and pinned, until it [leaves](Self::leave).
+#[must_use]
+struct Inside<'a, P: Platform> {
+    cache: &'a CpuCache,
+    platform: &'a P,
+    cpu: PinnedCpu,
+}
+
+impl<P: Platform> Inside<'_, P> {
+    #[inline(always)]
+    fn leave(self) {
+        self.cache.ownership.leave();
+        // SAFETY: pinned when it went in; what was pinned since is unpinned (invariant 16).
+        unsafe { self.platform.unpin(self.cpu) };
+    }
 }
 
 impl<P: Platform> Caches<'_, P> {
@@ -85,10 +102,14 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK {
             return self.allocate_large(order, migrate_type);
         }
-        match self.inside(|cache| cache.get(order, migrate_type)) {
-            Some(Some(start)) => Ok(start),
-            _ => self.allocate_slowly(order, migrate_type),
+        if let Some(inside) = self.enter() {
+            let start = inside.cache.get(order, migrate_type);
+            inside.leave();
+            if let Some(start) = start {
+                return Ok(start);
+            }
         }
+        self.allocate_slowly(order, migrate_type)
     }
 
     /// Allocates orders that no cache keeps.
@@ -116,7 +137,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Calls `work` with the number of the CPU on which it then runs to its end.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pinned<T>(&self, work: impl FnOnce(u32) -> T) -> T {
         pinned(self.platform, work)
     }
@@ -139,14 +160,25 @@ impl<P: Platform> Manager<P> {
     /// Calls `work` with the CPU's cache, unless somebody else is in it.
     #[inline]
     pub(super) fn inside<T>(&self, work: impl FnOnce(&CpuCache) -> T) -> Option<T> {
-        self.pinned(|cpu| match self.caches.get(cpu as usize) {
-            Some(cache) if cache.ownership.enter() => {
-                let result = work(cache);
-                cache.ownership.leave();
-                Some(result)
-            }
-            _ => None,
-        })
+        let inside = self.enter()?;
+        let result = work(inside.cache);
+        inside.leave();
+        Some(result)
+    }
+
+    /// The CPU's cache, unless somebody else is in it: [`inside`](Self::inside) where each
+    /// instruction counts.
+    #[inline(always)]
+    fn enter(&self) -> Option<Inside<'_, P>> {
+        let cpu = self.platform.pin();
+        if let Some(cache) = self.caches.get(cpu.index() as usize)
+            && cache.ownership.enter()
+        {
+            return Some(Inside { cache, platform: self.platform, cpu });
+        }
+        // SAFETY: pinned here just now (invariant 16).
+        unsafe { self.platform.unpin(cpu) };
+        None
     }
 
     /// From the near zone, above its low mark if it has that; then from the others; then by all
@@ -320,7 +352,7 @@ impl<P: Platform> Manager<P> {
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns these frames, and nobody uses
     /// them any more.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub unsafe fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
@@ -329,7 +361,14 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK {
             return self.free_large(start, order, Location::caller());
         }
-        let put = self.inside(|cache| self.keep(cache, start, order));
+        let put = match self.enter() {
+            Some(inside) => {
+                let put = self.keep(inside.cache, start, order);
+                inside.leave();
+                Some(put)
+            }
+            None => None,
+        };
         if put == Some(Put::Cached) {
             Ok(())
         } else {
@@ -338,11 +377,29 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Keeps a run in a cache, if that can be seen to be where it belongs and there is room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn keep(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         if self.pressure.epoch.wants_attention() {
             return Put::Full;
         }
+        if !CpuCache::comes_by_word(order) {
+            return self.keep_by_block(cache, start, order);
+        }
+        match cache.put_next(start, order) {
+            Some(put) => put,
+            None => self.keep_other_word(cache, start, order),
+        }
+    }
+
+    /// [`keep_by_block`](Self::keep_by_block) out of the way of what is shorter.
+    #[inline(never)]
+    fn keep_other_word(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        self.keep_by_block(cache, start, order)
+    }
+
+    /// [`keep`](Self::keep) of a run whose block says where it belongs.
+    #[inline(always)]
+    fn keep_by_block(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         match cache.lot(start, order) {
             Some(lot) => cache.put(start, order, lot),
             None => self.keep_elsewhere(cache, start, order),

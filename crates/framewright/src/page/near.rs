@@ -118,6 +118,7 @@ impl Bounds {
         }
     }
 
+    #[inline]
     pub(super) fn is_none(&self) -> bool {
         self.0[1].load(Ordering::Relaxed) == 0
     }

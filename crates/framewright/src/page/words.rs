@@ -173,10 +173,16 @@ impl Stack {
         self.end.store(self.base + limit, Ordering::Relaxed);
     }
 
-    /// Where the entry on top is, if there is one.
+    /// How many entries are in use, if any are, and where the one on top is.
     #[inline]
-    pub(super) fn top(&self) -> Option<usize> {
-        Some((self.floor() + self.in_use().checked_sub(1)?) as usize)
+    pub(super) fn top(&self) -> Option<(u32, usize)> {
+        let len = self.in_use();
+        Some((len, (self.floor() + len.checked_sub(1)?) as usize))
+    }
+
+    #[inline]
+    pub(super) fn set_len(&self, len: u32) {
+        self.len.store(len, Ordering::Relaxed);
     }
 
     /// Where the next entry goes, if there is room; it counts then.
