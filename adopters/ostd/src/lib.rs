@@ -11,16 +11,17 @@
 
 mod platform;
 
+pub use platform::Ostd;
+
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
-use framewright::units::{Pfn, PhysRange};
+use framewright::units::{Pfn, PfnRange, PhysRange};
 use framewright::{BringUp, Manager, Parameters};
 use ostd::mm::{PAGE_SIZE, Paddr, frame::GlobalFrameAllocator};
-use platform::Ostd;
 
-/// Ranges that can be added before the first allocation, with what lies between them.
+/// Ranges that can be added before the first allocation.
 const MOST_RANGES: usize = 128;
 /// What lies between two ranges and is no larger is memory that OSTD had in use when it added them.
 const LARGEST_GAP: u64 = 512 << 20;
@@ -45,65 +46,55 @@ impl Framewright {
         LOST_PAGES.load(Ordering::Relaxed)
     }
 
-    /// Frames that are free, caches of CPUs included.
-    pub fn free_pages(self) -> u64 {
-        let _pinned = ostd::task::disable_preempt();
-        let manager = manager();
-        manager.views().map(|zone| zone.free_pages()).sum::<u64>() + manager.caches().pages()
+    /// The manager, once something has been allocated.
+    pub fn manager(self) -> Option<&'static Manager<Ostd>> {
+        MANAGER.get()
     }
 }
 
 impl GlobalFrameAllocator for Framewright {
+    #[inline]
     fn alloc(&self, layout: Layout) -> Option<Paddr> {
-        let _pinned = ostd::task::disable_preempt();
-        Some(manager().allocate_layout(layout).ok()?.start.address() as Paddr)
+        let Some(manager) = MANAGER.get() else { return alloc_first(layout) };
+        Some(manager.allocate_layout(layout).ok()?.start.address() as Paddr)
     }
 
+    #[inline]
     fn dealloc(&self, addr: Paddr, size: usize) {
-        let _pinned = ostd::task::disable_preempt();
         let (start, pages) = (Pfn::containing(addr as u64), (size / PAGE_SIZE) as u64);
+        let Some(manager) = MANAGER.get() else { return lose(addr, size) };
         // SAFETY: OSTD gives back what nobody uses any more (invariant 42).
-        if unsafe { manager().free_pages(start, pages) }.is_err() {
-            release(start, pages);
+        if unsafe { manager.free_pages(start, pages) }.is_err() {
+            lose(addr, size);
         }
     }
 
     fn add_free_memory(&self, addr: Paddr, size: usize) {
-        let _pinned = ostd::task::disable_preempt();
-        if MANAGER.is_completed() {
-            return release(Pfn::containing(addr as u64), (size / PAGE_SIZE) as u64);
-        }
         let mut added = ADDED.lock();
         let len = added.len;
         match added.ranges.get_mut(len) {
-            Some(place) => {
+            Some(place) if !MANAGER.is_completed() => {
                 *place = PhysRange::with_size(addr as u64, size as u64);
                 added.len += 1;
             }
-            None => lose((size / PAGE_SIZE) as u64),
+            _ => lose(addr, size),
         }
     }
 }
 
-fn manager() -> &'static Manager<Ostd> {
-    MANAGER.call_once(bring_up)
-}
-
-/// What OSTD had before there was an allocator.
+/// The first allocation says that all memory has been added.
 #[cold]
-fn release(start: Pfn, pages: u64) {
-    let range = framewright::units::PfnRange { start, end: start.add(pages) };
-    // SAFETY: OSTD gives back what nobody uses any more (invariant 42).
-    if unsafe { manager().hotplug().release(range) }.is_err() {
-        lose(pages);
-    }
-}
-
-fn lose(pages: u64) {
-    LOST_PAGES.fetch_add(pages, Ordering::Relaxed);
+#[inline(never)]
+fn alloc_first(layout: Layout) -> Option<Paddr> {
+    let manager = MANAGER.call_once(bring_up);
+    Some(manager.allocate_layout(layout).ok()?.start.address() as Paddr)
 }
 
 #[cold]
+fn lose(_: Paddr, size: usize) {
+    LOST_PAGES.fetch_add((size / PAGE_SIZE) as u64, Ordering::Relaxed);
+}
+
 fn bring_up() -> Manager<Ostd> {
     let mut added = ADDED.lock();
     let len = added.len;
@@ -131,8 +122,14 @@ fn bring_up() -> Manager<Ostd> {
         unsafe { Memblock::with_reserved(&Ostd, &mut storage, map, &topology, &gaps[..count]) };
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
-    match Manager::bring_up(early.expect("the ranges are few"), &input) {
+    let manager = match Manager::bring_up(early.expect("the ranges are few"), &input) {
         Ok(manager) => manager,
         Err(failed) => panic!("{}", failed.error),
+    };
+    for gap in &gaps[..count] {
+        // OSTD frees of it what it has, like anything else. Devices' addresses are refused.
+        let gap = PfnRange { start: Pfn::containing(gap.start), end: Pfn::containing(gap.end) };
+        let _ = manager.hotplug().adopt(gap);
     }
+    manager
 }

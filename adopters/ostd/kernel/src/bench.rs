@@ -125,8 +125,6 @@ fn main() {
     early_println!("allocator {}", NAME);
     row("start", ADDITION_TICKS.load(Relaxed) + FIRST_TICKS.load(Relaxed), 1);
     row("start-additions", ADDITION_TICKS.load(Relaxed), 1);
-    #[cfg(feature = "framewright")]
-    early_println!("lost {}", UNDER_TEST.lost_pages());
     early_println!("run {}", largest_run());
     let one = layout(1, 1);
     pair("pair", one);
@@ -138,6 +136,14 @@ fn main() {
     pair("280", layout(280, 1));
     fragmented();
     early_println!("run-after {}", largest_run());
+    #[cfg(feature = "framewright")]
+    {
+        early_println!("lost {}", UNDER_TEST.lost_pages());
+        let checked = UNDER_TEST.manager().map(|manager| manager.verify());
+        if !matches!(checked, Some(Ok(_))) {
+            early_println!("failed {:?}", checked);
+        }
+    }
     early_println!("end");
     poweroff(ExitCode::Success);
 }

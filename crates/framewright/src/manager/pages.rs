@@ -7,6 +7,7 @@ use crate::platform::Platform;
 use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use crate::zone::FreeError;
 use core::alloc::Layout;
+use core::panic::Location;
 
 impl<P: Platform> Manager<P> {
     /// Allocates `pages` frames in one run, movable, near the caller, at any address, whose first
@@ -37,10 +38,19 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     pub fn allocate_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
         // What most are, in few instructions.
-        if layout.size() as u64 == PAGE_SIZE && layout.align() as u64 <= PAGE_SIZE {
-            let start = self.allocate_order(Order::PAGE, MigrateType::Movable)?;
+        if layout.size() as u64 == PAGE_SIZE
+            && layout.align() as u64 <= PAGE_SIZE
+            && let Some(start) = self.take_page()
+        {
             return Ok(PfnRange { start, end: start.add(1) });
         }
+        self.allocate_other_layout(layout)
+    }
+
+    /// [`allocate_layout`](Self::allocate_layout) of all but what is at hand.
+    #[inline(never)]
+    #[track_caller]
+    fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
         let pages_of = |bytes: usize| (bytes as u64).div_ceil(PAGE_SIZE).max(1);
         let align_pages = pages_of(layout.align());
         let align =
@@ -58,25 +68,24 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        if pages == 1 {
-            // SAFETY: passed on to the caller (invariant 42).
-            return unsafe { self.free_order(start, Order::PAGE) };
+        if pages == 1 && !cfg!(debug_assertions) && self.free_next(start, Order::PAGE) {
+            return Ok(());
         }
-        // SAFETY: as above (invariant 42).
-        unsafe { self.free_run(PfnRange { start, end: Pfn(start.0.saturating_add(pages)) }) }
+        // SAFETY: passed on to the caller (invariant 42).
+        unsafe { self.free_run(start, pages) }
     }
 
-    /// [`free`](Self::free), as orders where it is one.
+    /// [`free_pages`](Self::free_pages) of all but a page of the word that is handed out from.
     ///
     /// # Safety
     /// As there.
     #[inline(never)]
     #[track_caller]
-    unsafe fn free_run(&self, range: PfnRange) -> Result<(), FreeError> {
+    unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
         match range.as_order() {
+            Some(order) => self.free_elsewhere(start, order, Location::caller()),
             // SAFETY: passed on to the caller (invariant 42).
-            Some(order) => unsafe { self.free_order(range.start, order) },
-            // SAFETY: as above (invariant 42).
             None => unsafe { self.free(range) },
         }
     }

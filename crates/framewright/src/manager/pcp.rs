@@ -112,6 +112,18 @@ impl<P: Platform> Manager<P> {
         self.allocate_slowly(order, migrate_type)
     }
 
+    /// A movable page, if the cache has one and nothing besides is to be done.
+    #[inline(always)]
+    pub(super) fn take_page(&self) -> Option<Pfn> {
+        if self.pressure.epoch.wants_attention() {
+            return None;
+        }
+        let inside = self.enter()?;
+        let start = inside.cache.get(Order::PAGE, MigrateType::Movable);
+        inside.leave();
+        start
+    }
+
     /// Allocates orders that no cache keeps.
     #[inline(never)]
     fn allocate_large(
@@ -355,51 +367,51 @@ impl<P: Platform> Manager<P> {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+        if CpuCache::comes_by_word(order) && !cfg!(debug_assertions) && self.free_next(start, order)
+        {
+            return Ok(());
+        }
+        self.free_elsewhere(start, order, Location::caller())
+    }
+
+    /// Frees into the word that is handed out from next, if that is the run's.
+    #[inline(always)]
+    pub(super) fn free_next(&self, start: Pfn, order: Order) -> bool {
+        let Some(inside) = self.enter() else { return false };
+        let is_kept = !self.pressure.epoch.wants_attention()
+            && inside.cache.put_next(start, order) == Some(Put::Cached);
+        inside.leave();
+        is_kept
+    }
+
+    /// [`free_order`](Self::free_order) of all else.
+    #[inline(never)]
+    pub(super) fn free_elsewhere(
+        &self,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
             self.check_free_order(start, order).map_err(|error| self.explained(error))?;
         }
         if order > Order::BLOCK {
-            return self.free_large(start, order, Location::caller());
+            return self.free_large(start, order, place);
         }
-        let put = match self.enter() {
-            Some(inside) => {
-                let put = self.keep(inside.cache, start, order);
-                inside.leave();
-                Some(put)
-            }
-            None => None,
-        };
-        if put == Some(Put::Cached) {
-            Ok(())
-        } else {
-            self.free_slowly(start, order, put, Location::caller())
+        let mut put = None;
+        if let Some(inside) = self.enter() {
+            put = Some(self.keep(inside.cache, start, order));
+            inside.leave();
         }
+        if put == Some(Put::Cached) { Ok(()) } else { self.free_slowly(start, order, put, place) }
     }
 
     /// Keeps a run in a cache, if that can be seen to be where it belongs and there is room.
-    #[inline(always)]
+    #[inline]
     pub(super) fn keep(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         if self.pressure.epoch.wants_attention() {
             return Put::Full;
         }
-        if !CpuCache::comes_by_word(order) {
-            return self.keep_by_block(cache, start, order);
-        }
-        match cache.put_next(start, order) {
-            Some(put) => put,
-            None => self.keep_other_word(cache, start, order),
-        }
-    }
-
-    /// [`keep_by_block`](Self::keep_by_block) out of the way of what is shorter.
-    #[inline(never)]
-    fn keep_other_word(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
-        self.keep_by_block(cache, start, order)
-    }
-
-    /// [`keep`](Self::keep) of a run whose block says where it belongs.
-    #[inline(always)]
-    fn keep_by_block(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         match cache.lot(start, order) {
             Some(lot) => cache.put(start, order, lot),
             None => self.keep_elsewhere(cache, start, order),

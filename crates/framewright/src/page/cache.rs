@@ -285,9 +285,8 @@ impl CpuCache {
         if !Self::comes_by_word(order) || !start.is_aligned(order) || self.is_away() {
             return None;
         }
-        let runs = Runs::one(start, order);
         let top = self.top(self.stack(order, Lot::MOVABLE)?)?;
-        if top.holds(runs) { Some(top.give(runs)) } else { None }
+        top.give_one(start)
     }
 
     /// Keeps a run, if there is room.
