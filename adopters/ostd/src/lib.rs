@@ -19,7 +19,7 @@ use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, To
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::units::{Pfn, PfnRange, PhysRange};
 use framewright::{BringUp, Manager, Parameters};
-use ostd::mm::{PAGE_SIZE, Paddr, frame::GlobalFrameAllocator};
+use ostd::mm::{Paddr, frame::GlobalFrameAllocator};
 
 /// Ranges that can be added before the first allocation.
 const MOST_RANGES: usize = 128;
@@ -34,16 +34,16 @@ struct Added {
 static ADDED: spin::Mutex<Added> =
     spin::Mutex::new(Added { ranges: [PhysRange::with_size(0, 0); MOST_RANGES], len: 0 });
 static MANAGER: spin::Once<Manager<Ostd>> = spin::Once::new();
-static LOST_PAGES: AtomicU64 = AtomicU64::new(0);
+static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// The allocator; there is one, whatever the number of these.
 #[derive(Clone, Copy, Debug)]
 pub struct Framewright;
 
 impl Framewright {
-    /// Frames that were given back and that the manager could not take.
-    pub fn lost_pages(self) -> u64 {
-        LOST_PAGES.load(Ordering::Relaxed)
+    /// How often memory was given back that the manager could not take.
+    pub fn lost(self) -> u64 {
+        LOST.load(Ordering::Relaxed)
     }
 
     /// The manager, once something has been allocated.
@@ -61,11 +61,11 @@ impl GlobalFrameAllocator for Framewright {
 
     #[inline]
     fn dealloc(&self, addr: Paddr, size: usize) {
-        let (start, pages) = (Pfn::containing(addr as u64), (size / PAGE_SIZE) as u64);
-        let Some(manager) = MANAGER.get() else { return lose(addr, size) };
+        let Some(manager) = MANAGER.get() else { return lose() };
+        let (start, size) = (Pfn::containing(addr as u64), size as u64);
         // SAFETY: OSTD gives back what nobody uses any more (invariant 42).
-        if unsafe { manager.free_pages(start, pages) }.is_err() {
-            lose(addr, size);
+        if unsafe { manager.free_bytes(start, size) }.is_err() {
+            lose();
         }
     }
 
@@ -77,7 +77,7 @@ impl GlobalFrameAllocator for Framewright {
                 *place = PhysRange::with_size(addr as u64, size as u64);
                 added.len += 1;
             }
-            _ => lose(addr, size),
+            _ => lose(),
         }
     }
 }
@@ -91,8 +91,8 @@ fn alloc_first(layout: Layout) -> Option<Paddr> {
 }
 
 #[cold]
-fn lose(_: Paddr, size: usize) {
-    LOST_PAGES.fetch_add((size / PAGE_SIZE) as u64, Ordering::Relaxed);
+fn lose() {
+    LOST.fetch_add(1, Ordering::Relaxed);
 }
 
 fn bring_up() -> Manager<Ostd> {

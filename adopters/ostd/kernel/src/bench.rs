@@ -138,7 +138,7 @@ fn main() {
     early_println!("run-after {}", largest_run());
     #[cfg(feature = "framewright")]
     {
-        early_println!("lost {}", UNDER_TEST.lost_pages());
+        early_println!("lost {}", UNDER_TEST.lost());
         let checked = UNDER_TEST.manager().map(|manager| manager.verify());
         if !matches!(checked, Some(Ok(_))) {
             early_println!("failed {:?}", checked);

@@ -3,11 +3,19 @@
 use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
 use crate::manager::state::Manager;
+use crate::page::Put;
 use crate::platform::Platform;
 use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use crate::zone::FreeError;
 use core::alloc::Layout;
 use core::panic::Location;
+
+/// Whole pages, one for none.
+#[inline]
+const fn pages_of(bytes: u64) -> u64 {
+    let pages = bytes.div_ceil(PAGE_SIZE);
+    if pages == 0 { 1 } else { pages }
+}
 
 impl<P: Platform> Manager<P> {
     /// Allocates `pages` frames in one run, movable, near the caller, at any address, whose first
@@ -24,6 +32,13 @@ impl<P: Platform> Manager<P> {
                 let start = self.allocate_order(order, MigrateType::Movable)?;
                 Ok(PfnRange { start, end: start.add(pages) })
             }
+            // Runs that are kept are aligned to the order above.
+            Some(order)
+                if order >= align
+                    && let Some(start) = self.take_odd(pages) =>
+            {
+                Ok(PfnRange { start, end: start.add(pages) })
+            }
             _ => self.allocate(&Request { align, ..Request::pages(pages) }),
         }
     }
@@ -38,8 +53,8 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     pub fn allocate_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
         // What most are, in few instructions.
-        if layout.size() as u64 == PAGE_SIZE
-            && layout.align() as u64 <= PAGE_SIZE
+        let (size, align) = (layout.size() as u64, layout.align() as u64);
+        if (size.wrapping_sub(1) | align.wrapping_sub(1)) < PAGE_SIZE
             && let Some(start) = self.take_page()
         {
             return Ok(PfnRange { start, end: start.add(1) });
@@ -51,11 +66,31 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     #[track_caller]
     fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
-        let pages_of = |bytes: usize| (bytes as u64).div_ceil(PAGE_SIZE).max(1);
-        let align_pages = pages_of(layout.align());
+        let align_pages = pages_of(layout.align() as u64);
         let align =
             Order::for_pages(align_pages).ok_or(AllocateError::BadSize { pages: align_pages })?;
-        self.allocate_pages(pages_of(layout.size()), align)
+        self.allocate_pages(pages_of(layout.size() as u64), align)
+    }
+
+    /// Frees the whole pages that so many bytes take, one for none: what
+    /// [`allocate_layout`](Self::allocate_layout) allocated for this size.
+    ///
+    /// # Errors
+    /// See [`FreeError`]; nothing has changed hands then.
+    ///
+    /// # Safety
+    /// As of [`free`](Self::free).
+    #[inline]
+    #[track_caller]
+    pub unsafe fn free_bytes(&self, start: Pfn, size_bytes: u64) -> Result<(), FreeError> {
+        if size_bytes.wrapping_sub(1) < PAGE_SIZE
+            && !cfg!(debug_assertions)
+            && self.free_next(start, Order::PAGE)
+        {
+            return Ok(());
+        }
+        // SAFETY: passed on to the caller (invariant 42).
+        unsafe { self.free_run(start, pages_of(size_bytes)) }
     }
 
     /// Frees `pages` frames from `start` on: [`free`](Self::free) of a start and a size.
@@ -83,8 +118,12 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
+        if pages == 1 {
+            return self.free_page(start, Location::caller());
+        }
         match range.as_order() {
             Some(order) => self.free_elsewhere(start, order, Location::caller()),
+            None if !cfg!(debug_assertions) && self.free_odd(range) == Some(Put::Cached) => Ok(()),
             // SAFETY: passed on to the caller (invariant 42).
             None => unsafe { self.free(range) },
         }

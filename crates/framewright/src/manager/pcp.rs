@@ -34,15 +34,15 @@ pub struct CpuCacheInfo {
 
 /// Inside the CPU's cache, and pinned, until it [leaves](Self::leave).
 #[must_use]
-struct Inside<'a, P: Platform> {
-    cache: &'a CpuCache,
+pub(super) struct Inside<'a, P: Platform> {
+    pub(super) cache: &'a CpuCache,
     platform: &'a P,
     cpu: PinnedCpu,
 }
 
 impl<P: Platform> Inside<'_, P> {
     #[inline(always)]
-    fn leave(self) {
+    pub(super) fn leave(self) {
         self.cache.ownership.leave();
         // SAFETY: pinned when it went in; what was pinned since is unpinned (invariant 16).
         unsafe { self.platform.unpin(self.cpu) };
@@ -124,6 +124,18 @@ impl<P: Platform> Manager<P> {
         start
     }
 
+    /// A movable run of so many pages, no power of two, as [`take_page`](Self::take_page).
+    #[inline(always)]
+    pub(super) fn take_odd(&self, pages: u64) -> Option<Pfn> {
+        if self.pressure.epoch.wants_attention() {
+            return None;
+        }
+        let inside = self.enter()?;
+        let start = inside.cache.get_odd(pages, MigrateType::Movable);
+        inside.leave();
+        start
+    }
+
     /// Allocates orders that no cache keeps.
     #[inline(never)]
     fn allocate_large(
@@ -181,7 +193,7 @@ impl<P: Platform> Manager<P> {
     /// The CPU's cache, unless somebody else is in it: [`inside`](Self::inside) where each
     /// instruction counts.
     #[inline(always)]
-    fn enter(&self) -> Option<Inside<'_, P>> {
+    pub(super) fn enter(&self) -> Option<Inside<'_, P>> {
         let cpu = self.platform.pin();
         if let Some(cache) = self.caches.get(cpu.index() as usize)
             && cache.ownership.enter()
@@ -324,9 +336,17 @@ impl<P: Platform> Manager<P> {
     /// Asked when frames come back that may be another node's: a CPU that frees as many as it takes
     /// never refills, and would get the other node's frames for ever. Above the high mark, so that
     /// a node that is nearly full is not left and come back to all the time.
+    #[inline]
     pub(super) fn come_home_if_possible(&self, cache: &CpuCache) {
-        if cache.is_away()
-            && let Some(home) = self.zones().get(cache.zone())
+        if cache.is_away() {
+            self.come_home_if_there_is_room(cache);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn come_home_if_there_is_room(&self, cache: &CpuCache) {
+        if let Some(home) = self.zones().get(cache.zone())
             && let high_pages = home.watermarks().high_pages
             // Its share first: while the node is full no other part's counters are read.
             && home.free_pages() > high_pages / u64::from(home.parts())
@@ -384,6 +404,12 @@ impl<P: Platform> Manager<P> {
         is_kept
     }
 
+    /// [`free_elsewhere`](Self::free_elsewhere) of a page, known to the compiler.
+    #[inline(always)]
+    pub(super) fn free_page(&self, start: Pfn, place: Place) -> Result<(), FreeError> {
+        self.free_by_block(start, Order::PAGE, place)
+    }
+
     /// [`free_order`](Self::free_order) of all else.
     #[inline(never)]
     pub(super) fn free_elsewhere(
@@ -392,6 +418,11 @@ impl<P: Platform> Manager<P> {
         order: Order,
         place: Place,
     ) -> Result<(), FreeError> {
+        self.free_by_block(start, order, place)
+    }
+
+    #[inline(always)]
+    fn free_by_block(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
             self.check_free_order(start, order).map_err(|error| self.explained(error))?;
         }
@@ -407,7 +438,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Keeps a run in a cache, if that can be seen to be where it belongs and there is room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn keep(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         if self.pressure.epoch.wants_attention() {
             return Put::Full;

@@ -260,16 +260,19 @@ impl<P: Platform> Manager<P> {
 
     /// [`free_plain`](Self::free_plain) of what is no power of two.
     #[inline(never)]
-    fn free_odd(&self, range: PfnRange) -> Option<Put> {
+    pub(super) fn free_odd(&self, range: PfnRange) -> Option<Put> {
         if !CpuCache::is_odd(range) {
             return None;
         }
-        self.inside(|cache| self.keep_odd(cache, range)).flatten()
+        let inside = self.enter()?;
+        let put = self.keep_odd(inside.cache, range);
+        inside.leave();
+        put
     }
 
     /// Keeps a run of a number of pages that is no power of two, if there is room; nothing when it
     /// belongs elsewhere.
-    #[inline]
+    #[inline(always)]
     fn keep_odd(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
         self.come_home_if_possible(cache);
         if self.pressure.epoch.wants_attention() || !cache.covers(range) {
@@ -277,7 +280,11 @@ impl<P: Platform> Manager<P> {
         }
         // Its first half tells, as its block is split. A wrong guess puts it to a use for which
         // that is not meant, and nothing else.
-        let lot = self.lot(cache, range.start, Order::for_pages(range.pages() / 2)?)?;
+        let half = Order::for_pages(range.pages() / 2)?;
+        let lot = match cache.lot(range.start, half) {
+            Some(lot) => lot,
+            None => self.lot(cache, range.start, half)?,
+        };
         Some(cache.put_odd(range, lot.migrate_type()))
     }
 

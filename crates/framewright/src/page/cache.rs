@@ -320,11 +320,13 @@ impl CpuCache {
     }
 
     /// Whether a run is one that [`put_odd`](Self::put_odd) is for.
+    #[inline]
     pub(crate) fn is_odd(range: PfnRange) -> bool {
         OddRuns::takes(range)
     }
 
     /// Keeps a run of a number of pages that is no power of two, if there is room.
+    #[inline]
     pub(crate) fn put_odd(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
         self.contents.touch();
         self.odd.put(range, migrate_type)

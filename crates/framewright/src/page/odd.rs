@@ -63,6 +63,7 @@ impl OddRuns {
 
     /// Whether a run is of the kind that is kept here: less than a block, no power of two, and
     /// aligned as one that was asked for.
+    #[inline]
     pub(super) fn takes(range: PfnRange) -> bool {
         let pages = range.pages();
         (1..PAGES_PER_BLOCK).contains(&pages)
@@ -89,6 +90,7 @@ impl OddRuns {
         Some(found.range.start)
     }
 
+    #[inline]
     fn remove(&self, at: usize) {
         let len = self.len.load(Ordering::Relaxed) as usize;
         for next in at + 1..len.min(MOST) {
