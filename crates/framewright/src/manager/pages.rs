@@ -3,9 +3,8 @@
 use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
 use crate::manager::state::Manager;
-use crate::page::Put;
 use crate::platform::Platform;
-use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange};
+use crate::units::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, PfnRange};
 use crate::zone::FreeError;
 use core::alloc::Layout;
 use core::panic::Location;
@@ -13,7 +12,7 @@ use core::panic::Location;
 /// Whole pages, one for none.
 #[inline]
 const fn pages_of(bytes: u64) -> u64 {
-    let pages = bytes.div_ceil(PAGE_SIZE);
+    let pages = bytes.saturating_add(PAGE_SIZE - 1) / PAGE_SIZE;
     if pages == 0 { 1 } else { pages }
 }
 
@@ -66,9 +65,11 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     #[track_caller]
     fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
-        let align_pages = pages_of(layout.align() as u64);
-        let align =
-            Order::for_pages(align_pages).ok_or(AllocateError::BadSize { pages: align_pages })?;
+        // A power of two, of which a page and less are the same.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
+        let bits = layout.align().trailing_zeros() as u8;
+        let align = Order::new(bits.saturating_sub(PAGE_SHIFT as u8))
+            .ok_or(AllocateError::BadSize { pages: layout.align() as u64 / PAGE_SIZE })?;
         self.allocate_pages(pages_of(layout.size() as u64), align)
     }
 
@@ -117,13 +118,26 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     #[track_caller]
     unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
         if pages == 1 {
             return self.free_page(start, Location::caller());
         }
+        if !pages.is_power_of_two() && !cfg!(debug_assertions) && self.free_odd(start, pages) {
+            return Ok(());
+        }
+        // SAFETY: passed on to the caller (invariant 42).
+        unsafe { self.free_long(start, pages) }
+    }
+
+    /// [`free_pages`](Self::free_pages), the long way.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    #[track_caller]
+    unsafe fn free_long(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
         match range.as_order() {
             Some(order) => self.free_elsewhere(start, order, Location::caller()),
-            None if !cfg!(debug_assertions) && self.free_odd(range) == Some(Put::Cached) => Ok(()),
             // SAFETY: passed on to the caller (invariant 42).
             None => unsafe { self.free(range) },
         }

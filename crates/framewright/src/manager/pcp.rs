@@ -405,7 +405,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// [`free_elsewhere`](Self::free_elsewhere) of a page, known to the compiler.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn free_page(&self, start: Pfn, place: Place) -> Result<(), FreeError> {
         self.free_by_block(start, Order::PAGE, place)
     }

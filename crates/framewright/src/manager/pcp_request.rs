@@ -81,7 +81,7 @@ impl<P: Platform> Manager<P> {
     /// is known.
     #[inline(always)]
     pub(super) fn free_plain(&self, range: PfnRange) -> Option<Put> {
-        let Some(order) = range.plain_order() else { return self.free_odd(range) };
+        let Some(order) = range.plain_order() else { return self.put_odd(range) };
         if order == Order::BLOCK && self.reporting.is_registered() {
             return None;
         }
@@ -260,7 +260,7 @@ impl<P: Platform> Manager<P> {
 
     /// [`free_plain`](Self::free_plain) of what is no power of two.
     #[inline(never)]
-    pub(super) fn free_odd(&self, range: PfnRange) -> Option<Put> {
+    fn put_odd(&self, range: PfnRange) -> Option<Put> {
         if !CpuCache::is_odd(range) {
             return None;
         }
@@ -268,6 +268,19 @@ impl<P: Platform> Manager<P> {
         let put = self.keep_odd(inside.cache, range);
         inside.leave();
         put
+    }
+
+    /// Frees a run that is no power of two into the CPU's cache, if that takes it at once.
+    #[inline(never)]
+    pub(super) fn free_odd(&self, start: Pfn, pages: u64) -> bool {
+        let range = PfnRange { start, end: Pfn(start.0.wrapping_add(pages)) };
+        if !CpuCache::is_odd(range) {
+            return false;
+        }
+        let Some(inside) = self.enter() else { return false };
+        let put = self.keep_odd(inside.cache, range);
+        inside.leave();
+        put == Some(Put::Cached)
     }
 
     /// Keeps a run of a number of pages that is no power of two, if there is room; nothing when it

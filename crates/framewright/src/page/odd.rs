@@ -103,6 +103,7 @@ impl OddRuns {
     }
 
     /// Keeps a run that [`takes`](Self::takes) names, if there is room.
+    #[inline]
     pub(super) fn put(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
         let mut pages = range.pages();
         for run in self.runs() {
