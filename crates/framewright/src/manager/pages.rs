@@ -26,20 +26,35 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub fn allocate_pages(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+        if !pages.is_power_of_two() {
+            return self.allocate_odd(pages, align);
+        }
         match Order::for_pages(pages) {
-            Some(order) if order.pages() == pages && order >= align => {
+            Some(order) if order >= align => {
                 let start = self.allocate_order(order, MigrateType::Movable)?;
                 Ok(PfnRange { start, end: start.add(pages) })
             }
-            // Runs that are kept are aligned to the order above.
-            Some(order)
-                if order >= align
-                    && let Some(start) = self.take_odd(pages) =>
-            {
-                Ok(PfnRange { start, end: start.add(pages) })
-            }
-            _ => self.allocate(&Request { align, ..Request::pages(pages) }),
+            _ => self.allocate_aligned(pages, align),
         }
+    }
+
+    /// [`allocate_pages`](Self::allocate_pages) of what is no power of two.
+    #[inline(never)]
+    #[track_caller]
+    fn allocate_odd(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+        // Runs that are kept are aligned to the order above.
+        if (align == Order::PAGE || Order::for_pages(pages).is_some_and(|order| order >= align))
+            && let Some(start) = self.take_odd(pages)
+        {
+            return Ok(PfnRange { start, end: start.add(pages) });
+        }
+        self.allocate_aligned(pages, align)
+    }
+
+    #[inline(never)]
+    #[track_caller]
+    fn allocate_aligned(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+        self.allocate(&Request { align, ..Request::pages(pages) })
     }
 
     /// Allocates whole pages for a layout: as many as its size takes, one for none, aligned as it

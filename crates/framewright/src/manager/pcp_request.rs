@@ -291,12 +291,11 @@ impl<P: Platform> Manager<P> {
         if self.pressure.epoch.wants_attention() || !cache.covers(range) {
             return None;
         }
-        // Its first half tells, as its block is split. A wrong guess puts it to a use for which
+        // Its first page tells, as its block is split. A wrong guess puts it to a use for which
         // that is not meant, and nothing else.
-        let half = Order::for_pages(range.pages() / 2)?;
-        let lot = match cache.lot(range.start, half) {
+        let lot = match cache.lot(range.start, Order::PAGE) {
             Some(lot) => lot,
-            None => self.lot(cache, range.start, half)?,
+            None => self.lot(cache, range.start, Order::PAGE)?,
         };
         Some(cache.put_odd(range, lot.migrate_type()))
     }
