@@ -220,7 +220,7 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
     let mut passed = Passed::default();
     for package in packages {
         let output = Run::cargo(&["test", "--profile", "model", "--no-fail-fast", "-p", package])
-            .args(["--test", name])
+            .args(["--test", name, "--features", name])
             .args(["--target-dir", &format!("target/{name}")])
             .env("RUSTFLAGS", flags.trim_start())
             .output();
