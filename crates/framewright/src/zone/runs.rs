@@ -64,9 +64,12 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
         // First arrival in this block: nothing before `start` lies in it, or it would have been
         // settled then.
         let block = PfnRange::new(start.0, end);
+        let in_block = || self.rest.clone().take_while(|run| run.range.start.0 < end);
+        if in_block().all(|run| run.node == mine.node) {
+            return mine;
+        }
         let mut pages = [0_u16; crate::units::MAX_NODES];
-        let runs = core::iter::once(current).chain(self.rest.clone());
-        for run in runs.take_while(|run| run.range.start.0 < end) {
+        for run in core::iter::once(current).chain(in_block()) {
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "at most the 512 frames of a block"
