@@ -99,10 +99,7 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub unsafe fn free_bytes(&self, start: Pfn, size_bytes: u64) -> Result<(), FreeError> {
-        if size_bytes.wrapping_sub(1) < PAGE_SIZE
-            && !cfg!(debug_assertions)
-            && self.free_next(start, Order::PAGE)
-        {
+        if size_bytes.wrapping_sub(1) < PAGE_SIZE && self.free_next(start, Order::PAGE) {
             return Ok(());
         }
         // SAFETY: passed on to the caller (invariant 42).
@@ -119,7 +116,7 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        if pages == 1 && !cfg!(debug_assertions) && self.free_next(start, Order::PAGE) {
+        if pages == 1 && self.free_next(start, Order::PAGE) {
             return Ok(());
         }
         // SAFETY: passed on to the caller (invariant 42).
@@ -136,7 +133,7 @@ impl<P: Platform> Manager<P> {
         if pages == 1 {
             return self.free_page(start, Location::caller());
         }
-        if !pages.is_power_of_two() && !cfg!(debug_assertions) && self.free_odd(start, pages) {
+        if !pages.is_power_of_two() && self.free_odd(start, pages) {
             return Ok(());
         }
         // SAFETY: passed on to the caller (invariant 42).

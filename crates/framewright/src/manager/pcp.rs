@@ -397,6 +397,10 @@ impl<P: Platform> Manager<P> {
     /// Frees into the word that is handed out from next, if that is the run's.
     #[inline(always)]
     pub(super) fn free_next(&self, start: Pfn, order: Order) -> bool {
+        // The long way says what is wrong.
+        if cfg!(debug_assertions) && self.check_free_order(start, order).is_err() {
+            return false;
+        }
         let Some(inside) = self.enter() else { return false };
         let is_kept = !self.pressure.epoch.wants_attention()
             && inside.cache.put_next(start, order) == Some(Put::Cached);

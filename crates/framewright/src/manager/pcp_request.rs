@@ -277,6 +277,10 @@ impl<P: Platform> Manager<P> {
         if !CpuCache::is_odd(range) {
             return false;
         }
+        // The long way says what is wrong.
+        if cfg!(debug_assertions) && self.check_free(range).is_err() {
+            return false;
+        }
         let Some(inside) = self.enter() else { return false };
         let put = self.keep_odd(inside.cache, range);
         inside.leave();
