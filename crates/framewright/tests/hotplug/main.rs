@@ -17,6 +17,7 @@ fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
 }
 
 mod add;
+mod adopt;
 mod files;
 mod gone;
 mod odd;
