@@ -48,7 +48,7 @@ pub const ALL: &[Step] = &[
     Step { name: "browser", about: "reports, looked at in a browser", run: browser_tests },
     Step {
         name: "adopters",
-        about: "kernels of others on our allocator: their tests pass, and it costs no more than it did",
+        about: "kernels of others on our allocator: their tests, and what it costs",
         run: adopters::step,
     },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },

@@ -11,10 +11,10 @@ const LINEAR_MAPPING: usize = 0xffff_8000_0000_0000;
 /// OSTD, which takes the CPU from a task only where that gives it away.
 pub struct Ostd;
 
-// SAFETY: OSTD maps all memory at one offset before it adds any; it switches tasks where one yields,
-// waits or goes back to user mode (`might_preempt` in its scheduler), and the manager does none of
-// these, so that the CPU stays the same and other tasks of it away; it knows how many CPUs there are
-// before it allocates.
+// SAFETY: OSTD maps all memory at one offset before it adds any; it switches tasks where one
+// yields, waits or goes back to user mode (`might_preempt` in its scheduler), and the manager does
+// none of these, so that the CPU stays the same and other tasks of it away; it knows how many CPUs
+// there are before it allocates.
 unsafe impl Platform for Ostd {
     #[inline]
     fn direct(&self, pa: u64) -> NonNull<u8> {

@@ -35,7 +35,7 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
 #[unsafe(no_mangle)]
 pub static KTEST_TEST_WHITELIST: Option<&[&str]> = None;
 
-/// As above.
+/// OSTD alone.
 #[cfg(feature = "tests")]
 #[unsafe(no_mangle)]
 pub static KTEST_CRATE_WHITELIST: Option<&[&str]> = Some(&["ostd"]);

@@ -13,7 +13,7 @@ use crate::manager::state::Manager;
 use crate::manager::state::isolations::kept;
 use crate::manager::vmemmap::deferred::Growth;
 use crate::page::{CpuCache, Flow, Lot, MOST_WORDS, Put};
-use crate::platform::{PinnedCpu, Platform, pinned};
+use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, range_of};
@@ -30,23 +30,6 @@ pub struct CpuCacheInfo {
     pub batch_pages: u64,
     /// It never has more than so many.
     pub most_pages: u64,
-}
-
-/// Inside the CPU's cache, and pinned, until it [leaves](Self::leave).
-#[must_use]
-pub(super) struct Inside<'a, P: Platform> {
-    pub(super) cache: &'a CpuCache,
-    platform: &'a P,
-    cpu: PinnedCpu,
-}
-
-impl<P: Platform> Inside<'_, P> {
-    #[inline(always)]
-    pub(super) fn leave(self) {
-        self.cache.ownership.leave();
-        // SAFETY: pinned when it went in; what was pinned since is unpinned (invariant 16).
-        unsafe { self.platform.unpin(self.cpu) };
-    }
 }
 
 impl<P: Platform> Caches<'_, P> {
@@ -112,30 +95,6 @@ impl<P: Platform> Manager<P> {
         self.allocate_slowly(order, migrate_type)
     }
 
-    /// A movable page, if the cache has one and nothing besides is to be done.
-    #[inline(always)]
-    pub(super) fn take_page(&self) -> Option<Pfn> {
-        if self.pressure.epoch.wants_attention() {
-            return None;
-        }
-        let inside = self.enter()?;
-        let start = inside.cache.get(Order::PAGE, MigrateType::Movable);
-        inside.leave();
-        start
-    }
-
-    /// A movable run of so many pages, no power of two, as [`take_page`](Self::take_page).
-    #[inline(always)]
-    pub(super) fn take_odd(&self, pages: u64) -> Option<Pfn> {
-        if self.pressure.epoch.wants_attention() {
-            return None;
-        }
-        let inside = self.enter()?;
-        let start = inside.cache.get_odd(pages, MigrateType::Movable);
-        inside.leave();
-        start
-    }
-
     /// Allocates orders that no cache keeps.
     #[inline(never)]
     fn allocate_large(
@@ -160,12 +119,6 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// Calls `work` with the number of the CPU on which it then runs to its end.
-    #[inline(always)]
-    pub(super) fn pinned<T>(&self, work: impl FnOnce(u32) -> T) -> T {
-        pinned(self.platform, work)
-    }
-
     /// Where something besides the work is to be done: nobody has freed anything since the caches
     /// were emptied, but this may be had yet, or a debug aid is on.
     #[inline(never)]
@@ -179,30 +132,6 @@ impl<P: Platform> Manager<P> {
         let taken = PfnRange { start, end: start.add(order.pages()) };
         self.after_allocation(core::iter::once(taken), false, place)?;
         Ok(start)
-    }
-
-    /// Calls `work` with the CPU's cache, unless somebody else is in it.
-    #[inline]
-    pub(super) fn inside<T>(&self, work: impl FnOnce(&CpuCache) -> T) -> Option<T> {
-        let inside = self.enter()?;
-        let result = work(inside.cache);
-        inside.leave();
-        Some(result)
-    }
-
-    /// The CPU's cache, unless somebody else is in it: [`inside`](Self::inside) where each
-    /// instruction counts.
-    #[inline(always)]
-    pub(super) fn enter(&self) -> Option<Inside<'_, P>> {
-        let cpu = self.platform.pin();
-        if let Some(cache) = self.caches.get(cpu.index() as usize)
-            && cache.ownership.enter()
-        {
-            return Some(Inside { cache, platform: self.platform, cpu });
-        }
-        // SAFETY: pinned here just now (invariant 16).
-        unsafe { self.platform.unpin(cpu) };
-        None
     }
 
     /// From the near zone, above its low mark if it has that; then from the others; then by all
@@ -394,20 +323,6 @@ impl<P: Platform> Manager<P> {
         self.free_elsewhere(start, order, Location::caller())
     }
 
-    /// Frees into the word that is handed out from next, if that is the run's.
-    #[inline(always)]
-    pub(super) fn free_next(&self, start: Pfn, order: Order) -> bool {
-        // The long way says what is wrong.
-        if cfg!(debug_assertions) && self.check_free_order(start, order).is_err() {
-            return false;
-        }
-        let Some(inside) = self.enter() else { return false };
-        let is_kept = !self.pressure.epoch.wants_attention()
-            && inside.cache.put_next(start, order) == Some(Put::Cached);
-        inside.leave();
-        is_kept
-    }
-
     /// [`free_elsewhere`](Self::free_elsewhere) of a page, known to the compiler.
     #[inline(never)]
     pub(super) fn free_page(&self, start: Pfn, place: Place) -> Result<(), FreeError> {
@@ -585,7 +500,7 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    fn check_free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+    pub(super) fn check_free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if !start.is_aligned(order) {
             return Err(FreeError::NotAligned { start, order });
         }

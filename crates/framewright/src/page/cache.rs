@@ -275,8 +275,8 @@ impl CpuCache {
         (order.get() as usize) < WORD_ORDERS
     }
 
-    /// Keeps a run of the word that is handed out from next, in few instructions; nothing when it is
-    /// of another. Its block need not be looked at: frames of it are here, so it is split, and
+    /// Keeps a run of the word that is handed out from next, in few instructions; nothing when it
+    /// is of another. Its block need not be looked at: frames of it are here, so it is split, and
     /// nothing keeps it from being used.
     #[inline(always)]
     pub(crate) fn put_next(&self, start: Pfn, order: Order) -> Option<Put> {
