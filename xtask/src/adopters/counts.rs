@@ -11,8 +11,9 @@ const TOLERANCE_PERCENT: u64 = 3;
 /// Rows of which there cannot be too much, and may not be less.
 const MORE_IS_BETTER: [&str; 3] = ["run", "run-after", "tests"];
 const HEAD: &str = "\
-# What Framewright takes in kernels of others: instructions, text in bytes, pages of the largest
-# run, tests that pass. Written by `cargo xtask adopters --bless`; checked by `cargo xtask adopters`.
+# What Framewright takes in kernels of others: instructions, text in bytes, pages of the
+# largest run, tests that pass. Written by `cargo xtask adopters --bless`, and checked by
+# `cargo xtask adopters`.
 ";
 
 /// Named numbers, in the order in which they came.
