@@ -152,6 +152,6 @@ fn cargo(words: &[&str]) -> Run {
 }
 
 fn last_line(failure: &Failure) -> String {
-    let lines = failure.output.lines().filter(|line| line.contains("error"));
-    lines.last().unwrap_or("no word of why").trim().to_owned()
+    let mut lines = failure.output.lines().filter(|line| line.contains("error"));
+    lines.next_back().unwrap_or("no word of why").trim().to_owned()
 }

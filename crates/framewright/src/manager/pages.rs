@@ -82,8 +82,8 @@ impl<P: Platform> Manager<P> {
     fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
         // A power of two, of which a page and less are the same.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
-        let bits = layout.align().trailing_zeros() as u8;
-        let align = Order::new(bits.saturating_sub(PAGE_SHIFT as u8))
+        let order = layout.align().trailing_zeros().saturating_sub(PAGE_SHIFT) as u8;
+        let align = Order::new(order)
             .ok_or(AllocateError::BadSize { pages: layout.align() as u64 / PAGE_SIZE })?;
         self.allocate_pages(pages_of(layout.size() as u64), align)
     }
