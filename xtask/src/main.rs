@@ -1,5 +1,6 @@
 //! Developer commands. `cargo xtask test` is what continuous integration runs, no more and no less.
 
+mod adopters;
 mod api;
 mod command;
 mod guest;
@@ -28,6 +29,8 @@ usage: cargo xtask <command>
   miri                 unit tests and jobs under Miri, which finds undefined behaviour; needs
                        a nightly toolchain
   guest                builds the reference guest and the minimal kernel and shows their sizes
+  adopters [--bless]   kernels of others on their allocator and on ours: tests, instructions, size;
+                       with --bless these counts are the ones that are kept
   api                  writes the lists of the public interface, docs/api
   fmt                  formats all code
 ";
@@ -57,6 +60,8 @@ fn main() -> ExitCode {
             .iter()
             .try_for_each(|kernel| guest::build(kernel).map(|image| println!("{image}")))
             .map_err(|failure| failure.output),
+        ["adopters"] => adopters::run(false),
+        ["adopters", "--bless"] => adopters::run(true),
         ["api"] => api::write(),
         ["fmt"] => command::Run::cargo(&["fmt", "--all"])
             .output()

@@ -2,7 +2,7 @@
 
 use crate::command::{PANIC, Run};
 use crate::step::{Failure, Passed, Step, Tally};
-use crate::{api, guest, house, packages, publish, soak, workspace};
+use crate::{adopters, api, guest, house, packages, publish, soak, workspace};
 
 /// Every step, in the order in which they run.
 pub const ALL: &[Step] = &[
@@ -46,6 +46,11 @@ pub const ALL: &[Step] = &[
         run: publish::check,
     },
     Step { name: "browser", about: "reports, looked at in a browser", run: browser_tests },
+    Step {
+        name: "adopters",
+        about: "kernels of others on our allocator: their tests, and what it costs",
+        run: adopters::step,
+    },
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
 ];
 
@@ -217,7 +222,7 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
     let mut passed = Passed::default();
     for package in packages {
         let output = Run::cargo(&["test", "--profile", "model", "--no-fail-fast", "-p", package])
-            .args(["--test", name])
+            .args(["--test", name, "--features", name])
             .args(["--target-dir", &format!("target/{name}")])
             .env("RUSTFLAGS", flags.trim_start())
             .output();

@@ -49,6 +49,7 @@ impl PinnedCpu {
 }
 
 /// Does `work`, which learns the number of the CPU, while the caller stays on it.
+#[inline(always)]
 pub(crate) fn pinned<P: Platform + ?Sized, R>(platform: &P, work: impl FnOnce(u32) -> R) -> R {
     let cpu = platform.pin();
     let result = work(cpu.index());

@@ -36,6 +36,10 @@ pub fn inspect(root: &Path, manifests: &[PathBuf]) -> io::Result<Vec<String>> {
     for (path, text) in &manifests {
         let Some(name) = package_name(text) else { continue };
         let shown = workspace::shown(path);
+        // Kernels of others and the layers for them see what everybody sees.
+        if path.starts_with(root.join("adopters")) {
+            continue;
+        }
         // The table names libraries by crate and programs by folder.
         let folder = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
         let Some(allowed) = table.get(name).or_else(|| table.get(folder.as_ref())) else {

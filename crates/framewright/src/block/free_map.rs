@@ -93,6 +93,14 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         self.first(start, end, |word| !word)
     }
 
+    /// The last frame that is free.
+    #[must_use]
+    pub fn last_free(&self) -> Option<usize> {
+        let words = self.words.iter().map(|word| word.load(Ordering::Relaxed)).enumerate();
+        let (index, word) = words.rev().find(|&(_, word)| word != 0)?;
+        Some(index * 64 + word.ilog2() as usize)
+    }
+
     fn first(&self, start: usize, end: usize, wanted: impl Fn(u64) -> u64) -> Option<usize> {
         (start / 64..end.div_ceil(64)).find_map(|index| {
             let found =

@@ -69,6 +69,7 @@ mod pages;
 mod parts;
 mod pcp;
 mod pcp_drain;
+mod pcp_enter;
 mod pcp_request;
 mod policy;
 mod reclaim;

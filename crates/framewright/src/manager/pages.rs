@@ -1,11 +1,20 @@
 //! Calls that say a size and nothing else.
 
+use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
 use crate::manager::state::Manager;
 use crate::platform::Platform;
-use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange};
+use crate::units::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, PfnRange};
 use crate::zone::FreeError;
 use core::alloc::Layout;
+use core::panic::Location;
+
+/// Whole pages, one for none.
+#[inline]
+const fn pages_of(bytes: u64) -> u64 {
+    let pages = bytes.saturating_add(PAGE_SIZE - 1) / PAGE_SIZE;
+    if pages == 0 { 1 } else { pages }
+}
 
 impl<P: Platform> Manager<P> {
     /// Allocates `pages` frames in one run, movable, near the caller, at any address, whose first
@@ -17,6 +26,34 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub fn allocate_pages(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+        if !pages.is_power_of_two() {
+            return self.allocate_odd(pages, align);
+        }
+        match Order::for_pages(pages) {
+            Some(order) if order >= align => {
+                let start = self.allocate_order(order, MigrateType::Movable)?;
+                Ok(PfnRange { start, end: start.add(pages) })
+            }
+            _ => self.allocate_aligned(pages, align),
+        }
+    }
+
+    /// [`allocate_pages`](Self::allocate_pages) of what is no power of two.
+    #[inline(never)]
+    #[track_caller]
+    fn allocate_odd(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+        // Runs that are kept are aligned to the order above.
+        if (align == Order::PAGE || Order::for_pages(pages).is_some_and(|order| order >= align))
+            && let Some(start) = self.take_odd(pages)
+        {
+            return Ok(PfnRange { start, end: start.add(pages) });
+        }
+        self.allocate_aligned(pages, align)
+    }
+
+    #[inline(never)]
+    #[track_caller]
+    fn allocate_aligned(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
         self.allocate(&Request { align, ..Request::pages(pages) })
     }
 
@@ -29,11 +66,44 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub fn allocate_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
-        let pages_of = |bytes: usize| (bytes as u64).div_ceil(PAGE_SIZE).max(1);
-        let align_pages = pages_of(layout.align());
-        let align =
-            Order::for_pages(align_pages).ok_or(AllocateError::BadSize { pages: align_pages })?;
-        self.allocate_pages(pages_of(layout.size()), align)
+        // What most are, in few instructions.
+        let (size, align) = (layout.size() as u64, layout.align() as u64);
+        if (size.wrapping_sub(1) | align.wrapping_sub(1)) < PAGE_SIZE
+            && let Some(start) = self.take_page()
+        {
+            return Ok(PfnRange { start, end: start.add(1) });
+        }
+        self.allocate_other_layout(layout)
+    }
+
+    /// [`allocate_layout`](Self::allocate_layout) of all but what is at hand.
+    #[inline(never)]
+    #[track_caller]
+    fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
+        // A power of two, of which a page and less are the same.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
+        let order = layout.align().trailing_zeros().saturating_sub(PAGE_SHIFT) as u8;
+        let align = Order::new(order)
+            .ok_or(AllocateError::BadSize { pages: layout.align() as u64 / PAGE_SIZE })?;
+        self.allocate_pages(pages_of(layout.size() as u64), align)
+    }
+
+    /// Frees the whole pages that so many bytes take, one for none: what
+    /// [`allocate_layout`](Self::allocate_layout) allocated for this size.
+    ///
+    /// # Errors
+    /// See [`FreeError`]; nothing has changed hands then.
+    ///
+    /// # Safety
+    /// As of [`free`](Self::free).
+    #[inline]
+    #[track_caller]
+    pub unsafe fn free_bytes(&self, start: Pfn, size_bytes: u64) -> Result<(), FreeError> {
+        if size_bytes.wrapping_sub(1) < PAGE_SIZE && self.free_next(start, Order::PAGE) {
+            return Ok(());
+        }
+        // SAFETY: passed on to the caller (invariant 42).
+        unsafe { self.free_run(start, pages_of(size_bytes)) }
     }
 
     /// Frees `pages` frames from `start` on: [`free`](Self::free) of a start and a size.
@@ -46,8 +116,42 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
+        if pages == 1 && self.free_next(start, Order::PAGE) {
+            return Ok(());
+        }
         // SAFETY: passed on to the caller (invariant 42).
-        unsafe { self.free(range) }
+        unsafe { self.free_run(start, pages) }
+    }
+
+    /// [`free_pages`](Self::free_pages) of all but a page of the word that is handed out from.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    #[track_caller]
+    unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        if pages == 1 {
+            return self.free_page(start, Location::caller());
+        }
+        if !pages.is_power_of_two() && self.free_odd(start, pages) {
+            return Ok(());
+        }
+        // SAFETY: passed on to the caller (invariant 42).
+        unsafe { self.free_long(start, pages) }
+    }
+
+    /// [`free_pages`](Self::free_pages), the long way.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    #[track_caller]
+    unsafe fn free_long(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
+        match range.as_order() {
+            Some(order) => self.free_elsewhere(start, order, Location::caller()),
+            // SAFETY: passed on to the caller (invariant 42).
+            None => unsafe { self.free(range) },
+        }
     }
 }

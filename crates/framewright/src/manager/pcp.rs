@@ -13,7 +13,7 @@ use crate::manager::state::Manager;
 use crate::manager::state::isolations::kept;
 use crate::manager::vmemmap::deferred::Growth;
 use crate::page::{CpuCache, Flow, Lot, MOST_WORDS, Put};
-use crate::platform::{Platform, pinned};
+use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, range_of};
@@ -85,10 +85,14 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK {
             return self.allocate_large(order, migrate_type);
         }
-        match self.inside(|cache| cache.get(order, migrate_type)) {
-            Some(Some(start)) => Ok(start),
-            _ => self.allocate_slowly(order, migrate_type),
+        if let Some(inside) = self.enter() {
+            let start = inside.cache.get(order, migrate_type);
+            inside.leave();
+            if let Some(start) = start {
+                return Ok(start);
+            }
         }
+        self.allocate_slowly(order, migrate_type)
     }
 
     /// Allocates orders that no cache keeps.
@@ -115,12 +119,6 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// Calls `work` with the number of the CPU on which it then runs to its end.
-    #[inline]
-    pub(super) fn pinned<T>(&self, work: impl FnOnce(u32) -> T) -> T {
-        pinned(self.platform, work)
-    }
-
     /// Where something besides the work is to be done: nobody has freed anything since the caches
     /// were emptied, but this may be had yet, or a debug aid is on.
     #[inline(never)]
@@ -134,19 +132,6 @@ impl<P: Platform> Manager<P> {
         let taken = PfnRange { start, end: start.add(order.pages()) };
         self.after_allocation(core::iter::once(taken), false, place)?;
         Ok(start)
-    }
-
-    /// Calls `work` with the CPU's cache, unless somebody else is in it.
-    #[inline]
-    pub(super) fn inside<T>(&self, work: impl FnOnce(&CpuCache) -> T) -> Option<T> {
-        self.pinned(|cpu| match self.caches.get(cpu as usize) {
-            Some(cache) if cache.ownership.enter() => {
-                let result = work(cache);
-                cache.ownership.leave();
-                Some(result)
-            }
-            _ => None,
-        })
     }
 
     /// From the near zone, above its low mark if it has that; then from the others; then by all
@@ -280,9 +265,17 @@ impl<P: Platform> Manager<P> {
     /// Asked when frames come back that may be another node's: a CPU that frees as many as it takes
     /// never refills, and would get the other node's frames for ever. Above the high mark, so that
     /// a node that is nearly full is not left and come back to all the time.
+    #[inline]
     pub(super) fn come_home_if_possible(&self, cache: &CpuCache) {
-        if cache.is_away()
-            && let Some(home) = self.zones().get(cache.zone())
+        if cache.is_away() {
+            self.come_home_if_there_is_room(cache);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn come_home_if_there_is_room(&self, cache: &CpuCache) {
+        if let Some(home) = self.zones().get(cache.zone())
             && let high_pages = home.watermarks().high_pages
             // Its share first: while the node is full no other part's counters are read.
             && home.free_pages() > high_pages / u64::from(home.parts())
@@ -320,25 +313,51 @@ impl<P: Platform> Manager<P> {
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns these frames, and nobody uses
     /// them any more.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub unsafe fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+        if CpuCache::comes_by_word(order) && !cfg!(debug_assertions) && self.free_next(start, order)
+        {
+            return Ok(());
+        }
+        self.free_elsewhere(start, order, Location::caller())
+    }
+
+    /// [`free_elsewhere`](Self::free_elsewhere) of a page, known to the compiler.
+    #[inline(never)]
+    pub(super) fn free_page(&self, start: Pfn, place: Place) -> Result<(), FreeError> {
+        self.free_by_block(start, Order::PAGE, place)
+    }
+
+    /// [`free_order`](Self::free_order) of all else.
+    #[inline(never)]
+    pub(super) fn free_elsewhere(
+        &self,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
+        self.free_by_block(start, order, place)
+    }
+
+    #[inline(always)]
+    fn free_by_block(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
             self.check_free_order(start, order).map_err(|error| self.explained(error))?;
         }
         if order > Order::BLOCK {
-            return self.free_large(start, order, Location::caller());
+            return self.free_large(start, order, place);
         }
-        let put = self.inside(|cache| self.keep(cache, start, order));
-        if put == Some(Put::Cached) {
-            Ok(())
-        } else {
-            self.free_slowly(start, order, put, Location::caller())
+        let mut put = None;
+        if let Some(inside) = self.enter() {
+            put = Some(self.keep(inside.cache, start, order));
+            inside.leave();
         }
+        if put == Some(Put::Cached) { Ok(()) } else { self.free_slowly(start, order, put, place) }
     }
 
     /// Keeps a run in a cache, if that can be seen to be where it belongs and there is room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn keep(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         if self.pressure.epoch.wants_attention() {
             return Put::Full;
@@ -481,7 +500,7 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    fn check_free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
+    pub(super) fn check_free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if !start.is_aligned(order) {
             return Err(FreeError::NotAligned { start, order });
         }

@@ -81,7 +81,7 @@ impl<P: Platform> Manager<P> {
     /// is known.
     #[inline(always)]
     pub(super) fn free_plain(&self, range: PfnRange) -> Option<Put> {
-        let Some(order) = range.plain_order() else { return self.free_odd(range) };
+        let Some(order) = range.plain_order() else { return self.put_odd(range) };
         if order == Order::BLOCK && self.reporting.is_registered() {
             return None;
         }
@@ -260,24 +260,47 @@ impl<P: Platform> Manager<P> {
 
     /// [`free_plain`](Self::free_plain) of what is no power of two.
     #[inline(never)]
-    fn free_odd(&self, range: PfnRange) -> Option<Put> {
+    fn put_odd(&self, range: PfnRange) -> Option<Put> {
         if !CpuCache::is_odd(range) {
             return None;
         }
-        self.inside(|cache| self.keep_odd(cache, range)).flatten()
+        let inside = self.enter()?;
+        let put = self.keep_odd(inside.cache, range);
+        inside.leave();
+        put
+    }
+
+    /// Frees a run that is no power of two into the CPU's cache, if that takes it at once.
+    #[inline(never)]
+    pub(super) fn free_odd(&self, start: Pfn, pages: u64) -> bool {
+        let range = PfnRange { start, end: Pfn(start.0.wrapping_add(pages)) };
+        if !CpuCache::is_odd(range) {
+            return false;
+        }
+        // The long way says what is wrong.
+        if cfg!(debug_assertions) && self.check_free(range).is_err() {
+            return false;
+        }
+        let Some(inside) = self.enter() else { return false };
+        let put = self.keep_odd(inside.cache, range);
+        inside.leave();
+        put == Some(Put::Cached)
     }
 
     /// Keeps a run of a number of pages that is no power of two, if there is room; nothing when it
     /// belongs elsewhere.
-    #[inline]
+    #[inline(always)]
     fn keep_odd(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
         self.come_home_if_possible(cache);
         if self.pressure.epoch.wants_attention() || !cache.covers(range) {
             return None;
         }
-        // Its first half tells, as its block is split. A wrong guess puts it to a use for which
+        // Its first page tells, as its block is split. A wrong guess puts it to a use for which
         // that is not meant, and nothing else.
-        let lot = self.lot(cache, range.start, Order::for_pages(range.pages() / 2)?)?;
+        let lot = match cache.lot(range.start, Order::PAGE) {
+            Some(lot) => lot,
+            None => self.lot(cache, range.start, Order::PAGE)?,
+        };
         Some(cache.put_odd(range, lot.migrate_type()))
     }
 

@@ -26,6 +26,7 @@ impl CpuCache {
     }
 
     /// Whether it keeps frames of another node.
+    #[inline]
     pub(crate) fn is_away(&self) -> bool {
         self.contents.touch();
         !self.away.is_none()

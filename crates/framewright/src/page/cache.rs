@@ -177,7 +177,7 @@ impl CpuCache {
 
     #[inline]
     fn top(&self, stack: &Stack) -> Option<&Word> {
-        self.entries.get(stack.top()?)
+        self.entries.get(stack.top()?.1)
     }
 
     /// Movable whole blocks.
@@ -197,8 +197,9 @@ impl CpuCache {
     pub(crate) fn get(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         self.contents.touch();
         let stack = self.stack(order, Lot::of_type(migrate_type)?)?;
-        let (start, is_last) = self.top(stack)?.take();
-        stack.shrink(u32::from(is_last));
+        let (len, top) = stack.top()?;
+        let (start, is_last) = self.entries.get(top)?.take();
+        stack.set_len(len - u32::from(is_last));
         Some(start)
     }
 
@@ -268,6 +269,26 @@ impl CpuCache {
         self.come_home();
     }
 
+    /// Whether runs of an order come out of a zone by the word.
+    #[inline]
+    pub(crate) const fn comes_by_word(order: Order) -> bool {
+        (order.get() as usize) < WORD_ORDERS
+    }
+
+    /// Keeps a run of the word that is handed out from next, in few instructions; nothing when it
+    /// is of another. Its block need not be looked at: frames of it are here, so it is split, and
+    /// nothing keeps it from being used.
+    #[inline(always)]
+    pub(crate) fn put_next(&self, start: Pfn, order: Order) -> Option<Put> {
+        self.contents.touch();
+        // Who keeps another node's frames is to look whether its own has any again.
+        if !Self::comes_by_word(order) || !start.is_aligned(order) || self.is_away() {
+            return None;
+        }
+        let top = self.top(self.stack(order, Lot::MOVABLE)?)?;
+        top.give_one(start)
+    }
+
     /// Keeps a run, if there is room.
     #[inline]
     pub(crate) fn put(&self, start: Pfn, order: Order, lot: Lot) -> Put {
@@ -299,11 +320,13 @@ impl CpuCache {
     }
 
     /// Whether a run is one that [`put_odd`](Self::put_odd) is for.
+    #[inline]
     pub(crate) fn is_odd(range: PfnRange) -> bool {
         OddRuns::takes(range)
     }
 
     /// Keeps a run of a number of pages that is no power of two, if there is room.
+    #[inline]
     pub(crate) fn put_odd(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
         self.contents.touch();
         self.odd.put(range, migrate_type)

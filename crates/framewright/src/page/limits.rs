@@ -110,8 +110,11 @@ impl Limits {
         let sum = (0..STACKS).map(wanted).sum::<u64>() + odd;
         // All alike. In 128 bits, as a share may be all memory that there can be.
         let scaled = |pages: u64| {
+            if TINY || sum <= budget {
+                return pages;
+            }
             let part = u128::from(pages) * u128::from(budget) / u128::from(sum.max(1));
-            if TINY || sum <= budget { pages } else { u64::try_from(part).unwrap_or(pages) }
+            u64::try_from(part).unwrap_or(pages)
         };
         let mut entries: [u64; STACKS] =
             core::array::from_fn(|stack| scaled(wanted(stack)) / entry_pages(stack));

@@ -67,7 +67,7 @@ impl Lot {
 
     /// Where a run of `order` (at most 9) belongs, of a block with this state: nowhere when nobody
     /// can have it allocated, or only its zone can take it.
-    #[inline]
+    #[inline(always)]
     pub(crate) const fn of(state: BlockState, order: Order) -> Option<Self> {
         let may_be = if order.get() < BLOCK_ORDER {
             state.is_available_split()
@@ -118,6 +118,7 @@ impl Bounds {
         }
     }
 
+    #[inline]
     pub(super) fn is_none(&self) -> bool {
         self.0[1].load(Ordering::Relaxed) == 0
     }

@@ -63,6 +63,7 @@ impl OddRuns {
 
     /// Whether a run is of the kind that is kept here: less than a block, no power of two, and
     /// aligned as one that was asked for.
+    #[inline]
     pub(super) fn takes(range: PfnRange) -> bool {
         let pages = range.pages();
         (1..PAGES_PER_BLOCK).contains(&pages)
@@ -89,6 +90,7 @@ impl OddRuns {
         Some(found.range.start)
     }
 
+    #[inline]
     fn remove(&self, at: usize) {
         let len = self.len.load(Ordering::Relaxed) as usize;
         for next in at + 1..len.min(MOST) {
@@ -101,20 +103,23 @@ impl OddRuns {
     }
 
     /// Keeps a run that [`takes`](Self::takes) names, if there is room.
+    #[inline]
     pub(super) fn put(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
+        let len = self.len.load(Ordering::Relaxed) as usize;
         let mut pages = range.pages();
-        for run in self.runs() {
-            if run.range.start == range.start {
+        // As packed, which is a few instructions for each.
+        for entry in self.entries.get(..len).unwrap_or(&[]) {
+            let entry = entry.load(Ordering::Relaxed);
+            if entry >> (TYPE_BITS + PAGES_BITS) == range.start.0 {
                 return Put::DoubleFree;
             }
-            pages += run.range.pages();
+            pages += entry >> TYPE_BITS & ((1 << PAGES_BITS) - 1);
         }
-        let len = self.len.load(Ordering::Relaxed);
-        match self.entries.get(len as usize) {
+        match self.entries.get(len) {
             Some(entry) if pages <= self.limit_pages() => {
                 let run = Run { range, migrate_type: migrate_type as u64 };
                 entry.store(run.packed(), Ordering::Relaxed);
-                self.len.store(len + 1, Ordering::Relaxed);
+                self.len.store(u32::try_from(len + 1).unwrap_or(0), Ordering::Relaxed);
                 Put::Cached
             }
             _ => Put::Full,
@@ -149,6 +154,7 @@ impl OddRuns {
     }
 
     /// The most that there can be.
+    #[inline]
     pub(super) fn limit_pages(&self) -> u64 {
         u64::from(self.limit_pages.load(Ordering::Relaxed)).min(MOST_PAGES)
     }

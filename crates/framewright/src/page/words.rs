@@ -97,6 +97,22 @@ impl Word {
         Put::Cached
     }
 
+    /// Keeps the run that begins at `start`, if it is of this word: [`give`](Self::give) in fewer
+    /// instructions.
+    #[inline]
+    pub(super) fn give_one(&self, start: Pfn) -> Option<Put> {
+        let offset = start.0 & 63;
+        if self.base.load(Ordering::Relaxed) != start.0 - offset {
+            return None;
+        }
+        let runs = self.runs.load(Ordering::Relaxed);
+        if runs >> offset & 1 != 0 {
+            return Some(Put::DoubleFree);
+        }
+        self.runs.store(runs | 1 << offset, Ordering::Relaxed);
+        Some(Put::Cached)
+    }
+
     pub(super) fn read(&self) -> Runs {
         Runs {
             base: Pfn(self.base.load(Ordering::Relaxed)),
@@ -173,10 +189,20 @@ impl Stack {
         self.end.store(self.base + limit, Ordering::Relaxed);
     }
 
-    /// Where the entry on top is, if there is one.
+    /// How many entries are in use, if any are, and where the one on top is.
     #[inline]
-    pub(super) fn top(&self) -> Option<usize> {
-        Some((self.floor() + self.in_use().checked_sub(1)?) as usize)
+    pub(super) fn top(&self) -> Option<(u32, usize)> {
+        let len = self.in_use();
+        if len == 0 {
+            return None;
+        }
+        // In the width of an index, which is an instruction less.
+        Some((len, (self.floor() as usize + len as usize).wrapping_sub(1)))
+    }
+
+    #[inline]
+    pub(super) fn set_len(&self, len: u32) {
+        self.len.store(len, Ordering::Relaxed);
     }
 
     /// Where the next entry goes, if there is room; it counts then.

@@ -77,10 +77,8 @@ impl Zone {
             }
             State::Split => {
                 let map = self.table.free_map(head);
-                let mut free =
-                    (0_u64..).zip(0..FreeMap::<8>::PAGES).filter(|&(_, frame)| map.is_free(frame));
-                let (first, _) = free.next()?;
-                (first, free.last().map_or(first, |(last, _)| last))
+                let first = map.first_free(0, FreeMap::<8>::PAGES)?;
+                (first as u64, map.last_free().unwrap_or(first) as u64)
             }
             _ => return None,
         };

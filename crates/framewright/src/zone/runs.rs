@@ -64,8 +64,11 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
         // First arrival in this block: nothing before `start` lies in it, or it would have been
         // settled then.
         let block = PfnRange::new(start.0, end);
-        let runs = core::iter::once(current).chain(self.rest.clone());
-        let runs = runs.take_while(|run| run.range.start.0 < end);
+        let in_block = || self.rest.clone().take_while(|run| run.range.start.0 < end);
+        if in_block().all(|run| run.node == mine.node) {
+            return mine;
+        }
+        let runs = core::iter::once(current).chain(in_block());
         // Few runs lie in a block, so that they are looked at again for each.
         let pages_of = |node: NodeId| -> u64 {
             let own = runs.clone().filter(|run| run.node == node);

@@ -18,6 +18,7 @@ fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
 
 mod accepted;
 mod add;
+mod adopt;
 mod files;
 mod gone;
 mod model;

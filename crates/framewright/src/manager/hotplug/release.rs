@@ -91,6 +91,28 @@ impl<P: Platform> Hotplug<'_, P> {
     /// The caller owns the frames, as whoever reserved them, and nobody uses them any more
     /// (invariant 42).
     pub unsafe fn release(self, range: PfnRange) -> Result<Released, ReleaseError> {
+        self.make_allocated(range, |frames| {
+            // They are allocated now, to us.
+            let freed = self.manager.free_bare(frames);
+            debug_assert!(freed.is_ok(), "adopted: {freed:?}");
+        })?;
+        self.manager.hotplug.released_pages.fetch_add(range.pages(), Ordering::Relaxed);
+        self.after_change();
+        Ok(Released { pages: range.pages() })
+    }
+
+    /// Makes frames that were reserved when memory came up allocated ones: who reserved them has
+    /// them still, and frees them like any allocation, in any pieces, whenever it is done with
+    /// them. For kernels that have one call for both.
+    ///
+    /// # Errors
+    /// [`ReleaseError`]; nothing has changed.
+    pub fn adopt(self, range: PfnRange) -> Result<(), ReleaseError> {
+        self.make_allocated(range, |_| ())
+    }
+
+    /// Makes reserved frames allocated ones; those of each segment are `then` the callback's.
+    fn make_allocated(self, range: PfnRange, then: impl Fn(PfnRange)) -> Result<(), ReleaseError> {
         if range.is_empty() {
             return Err(ReleaseError::Empty(range));
         }
@@ -136,13 +158,9 @@ impl<P: Platform> Hotplug<'_, P> {
                 let index = piece.segment.index_of(BlockNumber::containing(part.start));
                 piece.zone.adopt(platform, index, part);
             }
-            // They are allocated now, to us.
-            let freed = self.manager.free_bare(frames);
-            debug_assert!(freed.is_ok(), "adopted: {freed:?}");
+            then(frames);
         }
-        self.manager.hotplug.released_pages.fetch_add(range.pages(), Ordering::Relaxed);
-        self.after_change();
-        Ok(Released { pages: range.pages() })
+        Ok(())
     }
 
     /// [`release`](Self::release) of bytes: of the frames that lie wholly in them.
