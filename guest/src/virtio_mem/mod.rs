@@ -13,6 +13,7 @@ use crate::direct_map::{self, DIRECT_MAP_END};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::virtio::{self, Device, GuestHal, is_taken, lend};
 use framewright::firmware::{MemoryMap, Topology};
+use framewright::manager::Group;
 use framewright::platform::Platform;
 use framewright::units::{NodeId, PhysRange};
 use framewright::{Manager, Mover};
@@ -91,6 +92,10 @@ fn open<'a>(
         device.features(),
         block_bytes >> 10
     );
+    let group = Group { region, node, unit_bytes: Some(device.unit_bytes()) };
+    if let Err(error) = manager.hotplug().register_group(group) {
+        log!("virtio-mem {place}: its memory needs a window for each GiB: {error}");
+    }
     status::note_region(region);
     status::note(&device, None);
     Some(Driver {
