@@ -20,6 +20,7 @@ pub struct ManagedMemory<'a> {
     node: NodeId,
     mover: Option<&'a dyn Mover>,
     obstacle: Option<Obstacle>,
+    is_unfinished: bool,
 }
 
 impl<'a> ManagedMemory<'a> {
@@ -30,12 +31,17 @@ impl<'a> ManagedMemory<'a> {
         node: NodeId,
         mover: Option<&'a dyn Mover>,
     ) -> Self {
-        Self { manager, region, node, mover, obstacle: None }
+        Self { manager, region, node, mover, obstacle: None, is_unfinished: false }
     }
 
     /// What was in the way, if anything, for the log.
     pub fn obstacle(&self) -> impl fmt::Display + use<> {
         Why(self.obstacle)
+    }
+
+    /// Whether nothing was in the way but that a step is short: the next one goes on.
+    pub fn is_unfinished(&self) -> bool {
+        self.is_unfinished
     }
 
     fn hotplug(&self) -> Hotplug<'a, GuestPlatform> {
@@ -79,7 +85,8 @@ unsafe impl PluggableMemory for ManagedMemory<'_> {
         if let Err(error) = self.manager.drain() {
             log!("virtio-mem: {error}");
         }
-        let budget = Budget::until(PLATFORM.now_ns().map_or(0, |now_ns| now_ns + BUDGET_NS));
+        let until_ns = PLATFORM.now_ns().map_or(0, |now_ns| now_ns + BUDGET_NS);
+        let budget = Budget::until(until_ns);
         // SAFETY: nobody in this guest looks at descriptors of frames that it does not hold.
         let found =
             unsafe { self.hotplug().remove_some(self.region, most_bytes, unit_bytes, budget) };
@@ -89,6 +96,8 @@ unsafe impl PluggableMemory for ManagedMemory<'_> {
             }
             Ok(manager::Removal::Nothing(obstacle)) => {
                 self.obstacle = obstacle;
+                let is_late = PLATFORM.now_ns().is_some_and(|now_ns| now_ns >= until_ns);
+                self.is_unfinished = obstacle.is_none() && is_late;
                 Removal::Nothing { obstacles: obstacle.is_some().into() }
             }
             Err(error) => {

@@ -14,6 +14,7 @@ use crate::direct_map::{self, DIRECT_MAP_END};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::virtio::{self, Device, GuestHal, is_taken, lend};
 use framewright::firmware::{MemoryMap, Topology};
+use framewright::manager::Group;
 use framewright::platform::Platform;
 use framewright::units::{NodeId, PhysRange};
 use framewright::{Manager, Mover};
@@ -34,6 +35,8 @@ const LOOK_NS: u64 = MS;
 const RETRY_NS: u64 = 1000 * MS;
 /// So much more that is free may be a unit that can go.
 const UNIT_PAGES: u64 = 512;
+/// After so many steps that free nothing the driver waits as where something is in the way.
+const MOST_UNFINISHED_STEPS: u32 = 256;
 /// How long the guest waits at the start for what the host wants from the start.
 const FIRST_SECONDS: u64 = 5;
 
@@ -48,6 +51,10 @@ pub struct Driver<'a> {
     told: (u64, Option<Obstacle>),
     /// Free pages when nothing could be taken out of use.
     stuck_at_pages: Option<u64>,
+    /// Whether the last step moved memory and ended before a run was free.
+    is_unfinished: bool,
+    /// Such steps since memory came or went last.
+    unfinished_steps: u32,
     fault: Option<DeviceFault>,
 }
 
@@ -93,6 +100,10 @@ fn open<'a>(
         device.features(),
         block_bytes >> 10
     );
+    let group = Group { region, node, unit_bytes: Some(device.unit_bytes()) };
+    if let Err(error) = manager.hotplug().register_group(group) {
+        log!("virtio-mem {place}: its memory needs a window for each GiB: {error}");
+    }
     status::note_region(region);
     status::note(&device, None);
     Some(Driver {
@@ -100,6 +111,8 @@ fn open<'a>(
         device,
         node,
         due_ns: 0,
+        is_unfinished: false,
+        unfinished_steps: 0,
         told: (0, None),
         stuck_at_pages: None,
         fault: None,
@@ -128,7 +141,9 @@ impl Driver<'_> {
     /// One step: what came of it, and how soon the next is due, in nanoseconds.
     fn work(&mut self, now_ns: u64, mover: Option<&dyn Mover>) -> (Option<Progress>, u64) {
         let free_pages = self.manager.totals().free_pages;
-        if self.stuck_at_pages.is_some_and(|before| free_pages >= before + UNIT_PAGES) {
+        let has_more = self.stuck_at_pages.is_some_and(|before| free_pages >= before + UNIT_PAGES);
+        let plugged_bytes = self.device.plugged_bytes();
+        if has_more || self.is_unfinished {
             self.device.memory_changed();
         }
         let region = region_of(&self.device);
@@ -142,7 +157,16 @@ impl Driver<'_> {
                 let is_stuck = matches!(progress.obstacle, Some(Obstacle::InUse { .. }));
                 let seen_pages = self.stuck_at_pages.map_or(free_pages, |old| old.min(free_pages));
                 self.stuck_at_pages = is_stuck.then_some(seen_pages);
-                self.tell(progress, &memory);
+                if progress.plugged_bytes != plugged_bytes {
+                    self.unfinished_steps = 0;
+                }
+                self.is_unfinished = is_stuck
+                    && memory.is_unfinished()
+                    && self.unfinished_steps < MOST_UNFINISHED_STEPS;
+                self.unfinished_steps += u32::from(self.is_unfinished);
+                if !self.is_unfinished {
+                    self.tell(progress, &memory);
+                }
                 if progress.obstacle == Some(Obstacle::Silent) {
                     self.reset();
                 }

@@ -1,7 +1,7 @@
 //! `hotplug`: memory that is added, taken out of use, and taken away.
 
 use super::arguments;
-use crate::host::Host;
+use crate::host::{Host, SpareMemory};
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use crate::size::Size;
@@ -14,6 +14,7 @@ use framewright::zone::{Grade, Presence};
 /// For whom memory is; where it is not said, the policy says it.
 const GRADES: [(&str, Grade); 3] =
     [("any", Grade::Any), ("movable", Grade::MovableOnly), ("removable", Grade::Removable)];
+const WORDS: [&str; 4] = ["add", "remove", "online", "offline"];
 /// How long memory may take to be vacated.
 const VACATE_NS: u64 = 10_000_000_000;
 
@@ -64,13 +65,18 @@ pub(super) fn hotplug<P: Platform, H: Host>(
     let Some((what, rest)) = arguments.split_first() else { return show(shell, io) };
     let hotplug = shell.manager.hotplug();
     let started = shell.manager.platform().now_ns();
+    if !WORDS.contains(what) {
+        return Err(io.wrong(format_args!("{what}: add, remove, online or offline")));
+    }
     let wanted = Wanted::parse(rest, io)?;
     let range = wanted.range;
     let budget = started
         .map_or(Budget::UNLIMITED, |now| Budget::until(now.saturating_add(VACATE_NS).max(1)));
     let (done, pages) = match *what {
         "add" => {
-            if !shell.host.spare_memory().is_some_and(|spare| spare.has(range)) {
+            // What is wrong with an empty range the manager says.
+            let has = |spare: &dyn SpareMemory| range.size() == 0 || spare.has(range);
+            if !shell.host.spare_memory().is_some_and(has) {
                 return Err(io.wrong(format_args!(
                     "the machine has no memory at {range} that could be added; `mem=SIZE` on the \
                      command line leaves some"
@@ -99,13 +105,10 @@ pub(super) fn hotplug<P: Platform, H: Host>(
             let offline = hotplug.offline(range, budget);
             ("offline, and could be had", offline.map(|gone| gone.pages))
         }
-        "remove" => {
+        _ => {
             // SAFETY: the shell looks at no descriptor while it waits for this (invariant 49).
             let removed = unsafe { hotplug.remove(range, budget) };
             ("removed, and could be had", removed.map(|gone| gone.pages))
-        }
-        other => {
-            return Err(io.wrong(format_args!("{other}: add, remove, online or offline")));
         }
     };
     let pages = pages.map_err(|error| io.wrong(format_args!("{error}")))?;

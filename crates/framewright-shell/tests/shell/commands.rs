@@ -348,6 +348,8 @@ fn the_machine_is_shown() {
     }
     assert_eq!(bench.complains("help me").0, 1);
     assert_eq!(bench.complains("stat now"), (2, "stat: now: no argument is known\n".into()));
+    let words = "hotplug: grow: add, remove, online or offline\n";
+    assert_eq!(bench.complains("hotplug grow"), (2, words.into()));
 }
 
 /// A module of its own, with a file and a command.

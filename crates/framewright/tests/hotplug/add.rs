@@ -1,7 +1,9 @@
 //! Memory that is added.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
-use framewright::manager::{Budget, HotplugError, HotplugEvent, HotplugNotifier, Reserves, Veto};
+use framewright::manager::{
+    Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Reserves, Veto,
+};
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType, Presence, ZoneId, ZoneKind};
@@ -192,6 +194,26 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     assert!(matches!(full, Err(HotplugError::NoWindow(_))), "{full:?}");
     check(&manager);
     assert_eq!(manager.totals().present_pages, before.present_pages + 4 * PER_MIB);
+}
+
+/// A device of 40 GiB brings 256 MiB at a time: that needs no window for each GiB, and no step
+/// takes more than 1 MiB. Memory of others next to it has its own.
+#[test]
+fn a_device_grows_in_small_steps() {
+    let manager = machine(gib(4, 46), "");
+    let hotplug = manager.hotplug();
+    let group = Group { region: gib(5, 45), node: node(0), unit_bytes: Some(2 << 20) };
+    hotplug.register_group(group).expect("room");
+    add(&manager, mib(4096, 4352), 1, Grade::Any).expect("before it");
+    let mut metadata = manager.metadata_bytes();
+    for start in (5 * 1024..45 * 1024).step_by(256) {
+        add(&manager, mib(start, start + 256), 0, Grade::Removable).expect("a place");
+        assert!(manager.metadata_bytes() - metadata <= 1 << 20);
+        metadata = manager.metadata_bytes();
+    }
+    add(&manager, mib(45 * 1024, 45 * 1024 + 256), 1, Grade::Any).expect("behind it");
+    check(&manager);
+    assert_eq!(hotplug.windows_left(), 8 - 2 - 3);
 }
 
 #[test]

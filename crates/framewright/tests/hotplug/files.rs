@@ -61,7 +61,9 @@ fn blocks_have_linuxs_files() {
     manager.give_back(page).expect("ours");
     write(&manager, &format!("{MEMORY}/memory32/online"), "0").expect("free");
     assert_eq!(of(32, "state").as_deref(), Ok("offline\n"));
+    write(&manager, &format!("{MEMORY}/memory32/online"), "0").expect("it is, which is no error");
     write(&manager, &format!("{MEMORY}/memory32/online"), "1").expect("there");
+    write(&manager, &format!("{MEMORY}/memory32/online"), "1").expect("it is");
     assert_eq!(of(32, "valid_zones").as_deref(), Ok("Normal\n"));
     check(&manager);
 }

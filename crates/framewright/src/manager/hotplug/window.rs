@@ -8,11 +8,14 @@ use crate::carve::Carver;
 use crate::manager::init::plan::TableSize;
 use crate::manager::init::tables::Heads;
 use crate::manager::request::Request;
+use crate::manager::state::hotplug::Group;
 use crate::memblock::NodeChoice;
 use crate::page::Descriptors;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::{NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
+use crate::units::{
+    NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange,
+};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::hotplug::Window;
 use crate::zone::initialise::ZoneTables;
@@ -89,12 +92,16 @@ impl<P: Platform> Hotplug<'_, P> {
         let own = segment(wanted);
         let own_size = TableSize::of(&[own]);
         if has_small_tables(own_size) {
-            let blocks = self.widened(wanted, kind);
-            let segment = segment(blocks);
-            let size = TableSize::of(&[segment]);
-            let id = ZoneId { node, kind };
-            if let Ok(outside) = self.memory_for_tables(size.bytes(), node) {
-                return Ok(Planned { id, blocks, size, segment, outside, inside_blocks: 0 });
+            let gibs = |end: BlockNumber| BlockRange { end, ..wanted };
+            // A device that brings little at a time is not to need a window for each GiB of it.
+            for end in [self.device_until(wanted, node), wanted.end] {
+                let blocks = self.widened(gibs(end), kind);
+                let segment = segment(blocks);
+                let size = TableSize::of(&[segment]);
+                let id = ZoneId { node, kind };
+                if let Ok(outside) = self.memory_for_tables(size.bytes(), node) {
+                    return Ok(Planned { id, blocks, size, segment, outside, inside_blocks: 0 });
+                }
             }
         }
         // The tables lie in the memory itself: whole GiBs of it, so that nobody looks into them
@@ -147,6 +154,31 @@ impl<P: Platform> Hotplug<'_, P> {
             manager.allocate_bare(&request).ok()
         });
         taken.map(PfnRange::to_phys).ok_or(HotplugError::NoRoomForTables { bytes })
+    }
+
+    /// The end of what is to have a place with `wanted`: of the device or module that it is of
+    /// ([`register_group`](Self::register_group)), as far as tables stay small.
+    fn device_until(self, wanted: BlockRange, node: NodeId) -> BlockNumber {
+        let bytes = bytes_of(wanted);
+        let groups = self.manager.hotplug.groups.lock(self.manager.platform);
+        let is_own = |group: &&Group| {
+            group.node == node
+                && group.region.start <= bytes.start
+                && bytes.end <= group.region.end.min(PHYSICAL_ADDRESS_END)
+        };
+        let Some(group) = groups.iter().flatten().find(is_own) else { return wanted.end };
+        let end = group.region.end.min(PHYSICAL_ADDRESS_END);
+        let end = self.unknown_until(wanted.start, BlockNumber::containing(Pfn::containing(end)));
+        let start = BlockNumber(wanted.start.0 / GIB * GIB);
+        let mut more = end.0.saturating_sub(wanted.end.0);
+        loop {
+            let end = BlockNumber(wanted.end.0 + more);
+            let whole = BlockNumber(end.0.next_multiple_of(GIB));
+            if more == 0 || Self::is_small(BlockRange { start, end: whole }) {
+                return end;
+            }
+            more /= 2;
+        }
     }
 
     /// As many whole GiBs around `wanted` as are of one kind and have no place.

@@ -118,16 +118,23 @@ pub(super) fn online<P: Platform>(
 }
 
 pub(super) fn set_state<P: Platform>(manager: &Manager<P>, numbers: &[u64], text: &str) -> Shown {
-    set(manager, numbers, OnlineType::parse(text.trim()).ok_or(FileError::Invalid)?)
+    let kind = OnlineType::parse(text.trim()).ok_or(FileError::Invalid)?;
+    if set(manager, numbers, kind)? { Ok(()) } else { Err(FileError::Invalid) }
 }
 
 pub(super) fn set_online<P: Platform>(manager: &Manager<P>, numbers: &[u64], text: &str) -> Shown {
     let is_on = parse_bool(text)?;
-    set(manager, numbers, if is_on { OnlineType::Online } else { OnlineType::Offline })
+    set(manager, numbers, if is_on { OnlineType::Online } else { OnlineType::Offline }).map(drop)
 }
 
-/// What of a block is not so yet becomes so; a state that is reached already is an error.
-fn set<P: Platform>(manager: &Manager<P>, numbers: &[u64], kind: OnlineType) -> Shown {
+/// What of a block is not so yet becomes so; whether anything was. (For `state` a state that is
+/// reached already is an error, for `online` it is not: Linux, `drivers/base/memory.c`,
+/// `state_store`, and `drivers/base/core.c`, `online_store`.)
+fn set<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+    kind: OnlineType,
+) -> Result<bool, FileError> {
     let range = block(manager, numbers)?;
     let hotplug = manager.hotplug();
     let from = if kind == OnlineType::Offline { Presence::Online } else { Presence::Offline };
@@ -157,7 +164,7 @@ fn set<P: Platform>(manager: &Manager<P>, numbers: &[u64], kind: OnlineType) -> 
             break;
         }
     }
-    if found { Ok(()) } else { Err(FileError::Invalid) }
+    Ok(found)
 }
 
 fn refused(error: HotplugError) -> FileError {
