@@ -69,7 +69,7 @@ impl<P: Platform> Manager<P> {
         Ok(Self::finish(&mut early, input, prepared))
     }
 
-    /// All that cannot fail. A function of its own because a manager is 5 KB, which are moved once
+    /// All that cannot fail. A function of its own because a manager is 12 KB, which are moved once
     /// less on a stack that may be small.
     #[inline(never)]
     fn finish(early: &mut Memblock<'_, P>, input: &BringUp<'_>, prepared: Prepared) -> Self {

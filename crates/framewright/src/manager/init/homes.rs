@@ -2,7 +2,7 @@
 
 use crate::manager::init::frame::Frame;
 use crate::manager::state::{Node, ZoneSlots};
-use crate::page::{CpuCache, Near};
+use crate::page::Near;
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::{Zone, ZoneId, ZoneKind, near};
@@ -98,6 +98,8 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         });
         let sharers = sharers[home.node.index()].max(1);
         let slot = usize::from(home.zones[0].first) + turn;
-        *cache = CpuCache::new(slot, near, home.pages, sharers);
+        // Not by a new value: on the way to its place that would be on the stack twice.
+        cache.settle(slot, near, home.pages);
+        cache.resize(sharers);
     }
 }
