@@ -317,6 +317,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "many-nodes")]
     #[test]
     fn node_forms() {
         let on_nodes = |line: &str, size: PoolSize| {

@@ -353,6 +353,7 @@ mod tests {
         assert_eq!(parse("").0.areas, AreaParameters::default());
     }
 
+    #[cfg(feature = "many-nodes")]
     #[test]
     fn areas_on_nodes() {
         let (parameters, problems) =

@@ -159,7 +159,7 @@ impl NodeMask {
 
 const _: () = assert!(MAX_NODES.is_multiple_of(64) && MAX_NODES <= 1 << 16);
 
-#[cfg(test)]
+#[cfg(all(test, feature = "many-nodes"))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -103,6 +103,7 @@ mod tests {
         nodes.iter().filter_map(|&node| NodeId::new(node)).fold(NodeMask::EMPTY, NodeMask::with)
     }
 
+    #[cfg(feature = "many-nodes")]
     #[test]
     fn lists_are_those_of_linux() {
         for (text, nodes, written) in [

@@ -243,7 +243,7 @@ impl Drop for InHook<'_> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, feature = "many-nodes", not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
