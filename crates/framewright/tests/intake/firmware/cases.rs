@@ -238,6 +238,7 @@ fn too_many_ranges_are_refused_and_named() {
     builder.add(4 * MIB, MIB, Reserved).expect("needs no entry");
 }
 
+#[cfg(feature = "many-nodes")]
 #[test]
 fn proximity_domains_may_be_sparse() {
     let mut topology = Topology::new(&mut []);
@@ -305,6 +306,7 @@ fn claims_of_one_node_may_overlap_but_not_of_two() {
     assert_eq!(full, Err(TopologyError::TooManyRanges { capacity: 2 }));
 }
 
+#[cfg(feature = "many-nodes")]
 #[test]
 fn a_node_beyond_the_limit_is_refused() {
     let mut topology = Topology::new(&mut []);
@@ -318,6 +320,7 @@ fn a_node_beyond_the_limit_is_refused() {
     assert_eq!(topology.domain(node(1023)), 1023);
 }
 
+#[cfg(feature = "many-nodes")]
 #[test]
 fn distances_of_many_nodes_need_a_table() {
     let mut topology = Topology::new(&mut []);
