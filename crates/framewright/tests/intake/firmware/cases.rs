@@ -8,7 +8,7 @@ use framewright::firmware::{
     MapBuilder, MapError, MapRange, MemoryAffinity, MemoryKind, NodeRange, Topology, TopologyError,
     node_ranges,
 };
-use framewright::units::{MAX_NODES, NodeId, PHYSICAL_ADDRESS_END, PfnRange, PhysRange};
+use framewright::units::{NodeId, PHYSICAL_ADDRESS_END, PfnRange, PhysRange};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -311,11 +311,11 @@ fn claims_of_one_node_may_overlap_but_not_of_two() {
 fn a_node_beyond_the_limit_is_refused() {
     let mut topology = Topology::new(&mut []);
     assert_eq!(
-        topology.declare_node(MAX_NODES),
+        topology.declare_node(framewright::units::MAX_NODES),
         Err(TopologyError::NodeBeyondLimit { node: 1024 })
     );
     assert_eq!(topology.node_count(), 1);
-    assert_eq!(topology.declare_node(MAX_NODES - 1), Ok(node(1023)));
+    assert_eq!(topology.declare_node(framewright::units::MAX_NODES - 1), Ok(node(1023)));
     assert_eq!(topology.node_count(), 1024);
     assert_eq!(topology.domain(node(1023)), 1023);
 }
