@@ -577,8 +577,8 @@ mod tests {
                 "invalid value '0' for '--cpus <N>': a machine has at least one CPU",
             ),
             (
-                &["--nodes", "65"],
-                "invalid value '65' for '--nodes <N>': at most 64 nodes are supported",
+                &["--nodes", "1025"],
+                "invalid value '1025' for '--nodes <N>': at most 1024 nodes are supported",
             ),
             (&["--nodes", "x"], "invalid value 'x' for '--nodes <N>': not a whole number"),
             (

@@ -24,7 +24,7 @@ fn refused(words: &[&str], parts: &[&str]) {
 fn numbers_that_no_machine_has() {
     refused(&["boot", "--cpus", "0"], &["--cpus", "at least one CPU"]);
     refused(&["boot", "--nodes", "0"], &["--nodes", "at least one node"]);
-    refused(&["boot", "--nodes", "65"], &["--nodes", "at most 64"]);
+    refused(&["boot", "--nodes", "1025"], &["--nodes", "at most 1024"]);
     refused(&["boot", "--nodes", "-1"], &["-1"]);
     refused(&["boot", "--memory", "0"], &["--memory", "0"]);
     refused(&["boot", "--memory", "12Q"], &["--memory", "12Q", "suffix"]);

@@ -21,7 +21,7 @@ fn a_map_of_more_cells_than_can_be_shown_is_refused_with_its_place() {
     let folder = Scratch::new("cells");
     let many: Vec<Value> = (0..200_000_u64).map(|run| json!([run << 10, 1, "F9"])).collect();
     let parts = vec!["F9:1"; 4096].join(",");
-    let zones: Vec<Value> = (0..300).map(|_| zone(0, json!([[0, 1, "F9"]]))).collect();
+    let zones: Vec<Value> = (0..6000).map(|_| zone(0, json!([[0, 1, "F9"]]))).collect();
     for (value, expected) in [
         (
             snapshot(1, &[zone(0, json!([[0, 1_u64 << 31, "F9"]]))]),
@@ -34,7 +34,7 @@ fn a_map_of_more_cells_than_can_be_shown_is_refused_with_its_place() {
         (snapshot(1, &[zone(0, json!([[1_u64 << 39, 1_u64 << 31, "F9"]]))]), "run 0: it ends at"),
         (snapshot(1, &[zone(0, json!(many))]), "run 65536: with it there are 65537 cells"),
         (snapshot(4096, &[zone(0, json!([[0, 4096, parts]]))]), "a cell has more than 64 uses"),
-        (snapshot(1, &zones), "there are 300 zones"),
+        (snapshot(1, &zones), "there are 6000 zones"),
         (
             snapshot(1, &[zone(1, json!([[0, 1, "F9"]])), zone(0, json!([[0, 1, "F9"]]))]),
             "node 0 zone Normal: nodes ascend",

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use framewright::firmware::{MemoryAffinity, Topology, TopologyError};
-use framewright::units::NodeId;
+use framewright::units::{MAX_NODES, NodeId};
 use framewright_arch::acpi::{
     AcpiError, Fault, Signature, Tables, count_cpus, hpet_address, power_timer, read_topology,
 };
@@ -17,7 +17,7 @@ fn node(index: usize) -> NodeId {
 
 /// Reads the firmware's topology, gives it to `check`, and returns what reading said.
 fn read(memory: &Memory, check: impl FnOnce(&Topology<'_>)) -> Result<(), AcpiError> {
-    let mut storage = [MemoryAffinity::EMPTY; 64];
+    let mut storage = vec![MemoryAffinity::EMPTY; MAX_NODES];
     let mut topology = Topology::new(&mut storage);
     let mut copies = room();
     let result = Tables::open(memory, RSDP, &mut copies)
@@ -350,11 +350,12 @@ fn malformed_cpus() {
 
 #[test]
 fn too_many_of_anything_is_refused() {
-    let many: Vec<_> = (0..65)
+    let most = u32::try_from(MAX_NODES).expect("few");
+    let many: Vec<_> = (0..=most)
         .map(|domain| memory_affinity(u64::from(domain) * GIB, GIB, domain, ENABLED))
         .collect();
-    let offset = 48 + 64 * 40;
-    let fault = Fault::Contradiction(TopologyError::TooManyDomains { domain: 64 });
+    let offset = 48 + MAX_NODES * 40;
+    let fault = Fault::Contradiction(TopologyError::TooManyDomains { domain: most });
     refused(&[madt(&[local_apic(0, 1)]), srat(2, &many)], 1, Signature::SRAT, offset, fault);
 
     let cpus: Vec<_> = (0..8193).map(|cpu| local_x2apic(cpu, 1)).collect();
