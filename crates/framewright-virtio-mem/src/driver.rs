@@ -225,6 +225,8 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         if let State::Stopped(Some(fault)) = self.state {
             return Err(StartError::Broken(fault));
         }
+        // Whatever fails from here on, what the device has heard is undone by a reset alone.
+        self.state = State::Faulty(DeviceFault::Stopped);
         let features = negotiate(&mut self.transport)?;
         let is_same = features == self.features
             && self.transport.max_queue_size(QUEUE) >= self.channel.descriptors().into();

@@ -216,6 +216,30 @@ fn a_device_grows_in_small_steps() {
     assert_eq!(hotplug.windows_left(), 8 - 2 - 3);
 }
 
+/// What is planned in one go for a device does not meet: a small window first, which is larger than
+/// what it was planned for, then the rest.
+#[test]
+fn a_device_that_starts_within_a_gib_comes_at_once() {
+    let all = mib(4608, 46_080);
+    let manager = machine(all, "");
+    let group = Group { region: all, node: node(0), unit_bytes: None };
+    manager.hotplug().register_group(group).expect("room");
+    // The tables of the second window lie in a block of it, which nobody gets.
+    assert_eq!(add(&manager, all, 0, Grade::Any), Ok((all.size() >> 12) - 2 * PER_MIB));
+    check(&manager);
+    // Each block of 2 MiB has one owner, and none of them is a table's.
+    let mut held = Vec::new();
+    while let Ok(block) = manager.allocate_order(Order::BLOCK, MigrateType::Movable) {
+        crate::fill(&manager, PhysRange::with_size(block.address(), 4096), 0xff);
+        held.push(block);
+    }
+    check(&manager);
+    held.sort_unstable();
+    assert!(held.windows(2).all(|pair| pair[0] < pair[1]));
+    held.into_iter().for_each(|block| manager.give_back_order(block, Order::BLOCK).expect("ours"));
+    check(&manager);
+}
+
 #[test]
 fn a_node_without_memory_gets_some() {
     let manager = machine(gib(4, 5), "");

@@ -113,6 +113,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         if self.forgets().is_some() {
             for piece in self.known(blocks) {
                 piece.zone.keep_unaccepted(self.manager.platform, piece.indices());
+                // Of a block that came up before it meanwhile nobody looked at what is behind.
+                self.manager.accept_borders_of(piece.zone, pages_of(piece.blocks));
             }
         }
     }

@@ -227,7 +227,9 @@ impl<P: Platform> Hotplug<'_, P> {
     ) -> Result<(Planned, BlockNumber), HotplugError> {
         let plan_to = |end| {
             let part = BlockRange { end, ..run };
-            self.plan(part, node, number).map(|planned| (planned, end))
+            let planned = self.plan(part, node, number)?;
+            // A window may be larger than what was asked for.
+            Ok((planned, planned.blocks.end.max(end).min(run.end)))
         };
         let part = Self::whole_part(run);
         if Self::is_small(run) || part.is_none() {

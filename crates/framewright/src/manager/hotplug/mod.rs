@@ -163,8 +163,10 @@ impl<'m, P: Platform> Hotplug<'m, P> {
                 let end = segment.end().min(blocks.end);
                 let found = BlockRange { start: next, end };
                 next = end;
-                let zone = manager.zones().get(usize::from(segment.zone))?;
-                return Some(Piece { zone, segment, blocks: found });
+                // Of a window that is being made the segment comes first.
+                if let Some(zone) = manager.zones().get(usize::from(segment.zone)) {
+                    return Some(Piece { zone, segment, blocks: found });
+                }
             }
             None
         })
