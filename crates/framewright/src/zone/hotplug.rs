@@ -227,6 +227,11 @@ impl Zone {
         range: Range<u32>,
         to: Presence,
     ) -> u64 {
+        // A GiB whose heads are not alike stays divided, which one must not be whose entries may go
+        // with the memory (invariant 49). Nothing is remembered where nobody asks for it.
+        let remembers = platform.accept_memory().is_some_and(|device| {
+            to != Presence::Absent || !device.forgets() && !self.has_own_tables
+        });
         let mut isolated = 0;
         let mut index = range.start;
         while index < range.end {
@@ -237,7 +242,8 @@ impl Zone {
                     break;
                 }
                 let blocks_before = locked.isolated_blocks.iter().sum::<u32>();
-                index += self.take_head_offline(&mut locked, index, range.end, to);
+                let word = |order, state| to.word(order, remembers && was_accepted(state));
+                index += self.take_head_offline(&mut locked, index, range.end, &word);
                 isolated += u64::from(blocks_before - locked.isolated_blocks.iter().sum::<u32>());
             }
             locked.note_freed_since(before);
@@ -249,20 +255,21 @@ impl Zone {
         isolated
     }
 
-    /// Returns how many blocks that were.
+    /// Makes one head offline, with what `word` says of what it was. Returns how many blocks that
+    /// were.
     fn take_head_offline(
         &self,
         locked: &mut LockedZone,
         index: u32,
         end: u32,
-        to: Presence,
+        word: &dyn Fn(Order, BlockState) -> BlockState,
     ) -> u32 {
         let table = locked.buddy.table;
         let Some((head, found)) = table.head_of(index) else { return 1 };
         locked.end_count(head);
         let order = divide_whole(&table, index, end).unwrap_or(Order::BLOCK);
         if found.is(State::Offline) {
-            table.set_state(index, to.word(order, was_accepted(found)));
+            table.set_state(index, word(order, found));
             return blocks_of(order);
         }
         let (blocks, pages) = (blocks_of(order), order.pages());
@@ -283,7 +290,7 @@ impl Zone {
         self.present_pages.fetch_sub(pages, Ordering::Relaxed);
         locked.freed_pages += if was_used { pages } else { 0 };
         table.set_inner(index);
-        table.set_state(index, to.word(order, was_accepted(state)));
+        table.set_state(index, word(order, state));
         blocks
     }
 

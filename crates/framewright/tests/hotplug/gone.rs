@@ -178,6 +178,13 @@ fn a_window_with_its_tables_in_it_is_left_alone_when_it_is_gone() {
             let after = settled(&manager);
             assert_eq!(after.present_pages, before.present_pages);
             do_everything(&manager, range, reports);
+            // A part that ends within a GiB.
+            let part = mib(4096, 5632);
+            plug(&manager, part, pattern);
+            add(&manager, part, 0, Grade::Any).expect("added");
+            remove(&manager, part).expect("all is free");
+            unplug(&manager, part);
+            do_everything(&manager, range, reports);
         }
     }
 }
