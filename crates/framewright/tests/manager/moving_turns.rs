@@ -10,7 +10,7 @@ use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, MigrateType};
 use framewright::{
-    MoveFailed, MoveToken, Mover, NotNow, Occupant, Reclaim, Request, Reserves, Shortage,
+    MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform, Reclaim, Request, Reserves, Shortage,
 };
 use framewright_testkit::workload::{Habits, Handle, Handles};
 use framewright_testkit::{FakeMachine, Owner};
@@ -230,6 +230,7 @@ fn a_hook_that_enters_runs_waits_for_no_move_to_a_pin() {
 
 /// One run of two allocations, which is moved once.
 struct One {
+    machine: &'static FakeMachine,
     run: PfnRange,
     to: Mutex<Option<PfnRange>>,
 }
@@ -244,7 +245,12 @@ unsafe impl Mover for One {
         Ok(MoveToken(0))
     }
 
-    unsafe fn relocate(&self, _: MoveToken, _: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+    unsafe fn relocate(&self, _: MoveToken, run: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+        for (from, to) in (run.start.0..run.end.0).zip(to.start.0..to.end.0) {
+            let at = |pfn: u64| self.machine.direct(Pfn(pfn).address()).as_ptr();
+            // SAFETY: both are the mover's, and two pages of memory.
+            unsafe { at(to).copy_from_nonoverlapping(at(from), 4096) };
+        }
         *self.to.lock().expect("no panic") = Some(to);
         Ok(())
     }
@@ -265,7 +271,7 @@ fn a_run_over_two_parts_of_a_zone_is_moved_for_a_pin() {
     }
     let run = PfnRange::new(border - 1, border + 1);
     manager.moving().allocate_range(run, Budget::UNLIMITED).expect("free");
-    let one = One { run, to: Mutex::default() };
+    let one = One { machine: manager.platform(), run, to: Mutex::default() };
     let to = manager.moving().by(&one).move_for_pin(run).expect("it moves");
     assert_eq!(*one.to.lock().expect("no panic"), Some(to));
     assert!(to.intersection(run).is_empty());
