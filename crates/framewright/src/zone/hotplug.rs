@@ -228,10 +228,10 @@ impl Zone {
         to: Presence,
     ) -> u64 {
         // A GiB whose heads are not alike stays divided, which one must not be whose entries may go
-        // with the memory (invariant 49). Nothing is remembered where nobody asks for it.
-        let remembers = platform.accept_memory().is_some_and(|device| {
-            to != Presence::Absent || !device.forgets() && !self.has_own_tables
-        });
+        // with the memory (invariant 49): nothing is remembered where nobody asks for it.
+        let remembers = platform
+            .accept_memory()
+            .is_some_and(|device| to != Presence::Absent || !device.forgets());
         let mut isolated = 0;
         let mut index = range.start;
         while index < range.end {
