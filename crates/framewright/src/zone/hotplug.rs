@@ -146,19 +146,13 @@ impl Zone {
         (found.unwrap_or(Presence::Absent), range.end)
     }
 
-    /// Makes blocks offline, or none, that are the other. With `forgets` what was no memory is not
-    /// accepted any more.
-    pub(crate) fn put_offline<P: Platform>(
-        &self,
-        platform: &P,
-        range: Range<u32>,
-        to: Presence,
-        forgets: bool,
-    ) {
+    /// Makes blocks offline that are none. With `forgets` what was no memory is not accepted any
+    /// more.
+    pub(crate) fn put_offline<P: Platform>(&self, platform: &P, range: Range<u32>, forgets: bool) {
         self.change_offline(platform, range.clone(), |locked, index, order, before| {
             let is_there = before.has(BlockState::THERE);
             let is_accepted = before.has(BlockState::ACCEPTED) && (is_there || !forgets);
-            locked.buddy.table.set_state(index, to.word(order, is_accepted));
+            locked.buddy.table.set_state(index, Presence::Offline.word(order, is_accepted));
         });
         self.gather_offline(platform, range);
     }
@@ -171,12 +165,22 @@ impl Zone {
         migrate_type: MigrateType,
     ) {
         self.change_offline(platform, range, |locked, index, order, _| {
-            locked.buddy.count_blocks(migrate_type, blocks_of(order));
-            locked.is_unusual |= migrate_type.is_grade();
+            self.count_come(locked, order, migrate_type);
             locked.buddy.free(index, order, migrate_type, Position::Tail);
-            self.present_pages.fetch_add(order.pages(), Ordering::Relaxed);
-            self.managed_pages.fetch_add(order.pages(), Ordering::Relaxed);
         });
+    }
+
+    /// Counts blocks that are somebody's to have from now on.
+    pub(super) fn count_come(
+        &self,
+        locked: &mut LockedZone,
+        order: Order,
+        migrate_type: MigrateType,
+    ) {
+        locked.buddy.count_blocks(migrate_type, blocks_of(order));
+        locked.is_unusual |= migrate_type.is_grade();
+        self.present_pages.fetch_add(order.pages(), Ordering::Relaxed);
+        self.managed_pages.fetch_add(order.pages(), Ordering::Relaxed);
     }
 
     /// Makes blocks reserved memory, all of which are offline: tables are there.

@@ -89,10 +89,7 @@ impl Zone {
         migrate_type: MigrateType,
     ) {
         self.change_offline(platform, range, |locked, index, order, _| {
-            locked.buddy.count_blocks(migrate_type, blocks_of(order));
-            locked.is_unusual |= migrate_type.is_grade();
-            self.present_pages.fetch_add(order.pages(), Ordering::Relaxed);
-            self.managed_pages.fetch_add(order.pages(), Ordering::Relaxed);
+            self.count_come(locked, order, migrate_type);
             let word = BlockState::head(State::Unaccepted, order, migrate_type);
             locked.buddy.table.set_state(index, word.with(BlockState::AGAIN));
             locked.insert_unaccepted(index);

@@ -79,6 +79,9 @@ pub enum Descriptors {
 }
 
 impl Descriptors {
+    pub const ALL: [Self; 5] =
+        [Self::None, Self::Inside, Self::Eager, Self::Deferred, Self::InParts];
+
     /// Brings up a machine and checks all invariants.
     pub fn bring_up(self, machine: &'static FakeMachine) -> Fake {
         self.bring_up_reserving(machine, &[]).expect("bring-up")

@@ -5,17 +5,9 @@ use framewright::manager::ReleaseError;
 use framewright::units::{Pfn, PfnRange, PhysRange};
 use framewright_testkit::FakeMachine;
 
-const ALL: [Descriptors; 5] = [
-    Descriptors::None,
-    Descriptors::Inside,
-    Descriptors::Eager,
-    Descriptors::Deferred,
-    Descriptors::InParts,
-];
-
 #[test]
 fn adopted_frames_are_allocated_until_they_are_freed_in_any_pieces() {
-    for descriptors in ALL {
+    for descriptors in Descriptors::ALL {
         // A part of a block, a block, and a part.
         let boot = PhysRange::new(0x1f_d000, 0x40_5000);
         let machine = FakeMachine::builder().ram(mib(0, 512)).build();

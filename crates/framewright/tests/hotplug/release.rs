@@ -8,14 +8,6 @@ use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::MigrateType;
 use framewright_testkit::{FakeMachine, Owner};
 
-const ALL: [Descriptors; 5] = [
-    Descriptors::None,
-    Descriptors::Inside,
-    Descriptors::Eager,
-    Descriptors::Deferred,
-    Descriptors::InParts,
-];
-
 fn release(manager: &Fake, range: PfnRange) -> Result<u64, ReleaseError> {
     // SAFETY: the tests reserved it and use it no more.
     unsafe { manager.hotplug().release(range) }.map(|released| released.pages)
@@ -27,7 +19,7 @@ fn pages(start: u64, end: u64) -> PfnRange {
 
 #[test]
 fn a_ram_disk_is_released_once() {
-    for descriptors in ALL {
+    for descriptors in Descriptors::ALL {
         let initrd = PhysRange::new(0x200_3000, 0x281_5000);
         let machine = FakeMachine::builder().ram(mib(0, 512)).build();
         let manager = descriptors.bring_up_reserving(machine, &[initrd]).expect("bring-up");
@@ -68,7 +60,7 @@ fn a_ram_disk_is_released_once() {
 
 #[test]
 fn every_page_alone_and_in_any_order() {
-    for descriptors in ALL {
+    for descriptors in Descriptors::ALL {
         let reserved = PhysRange::new(0x60_0000, 0xa0_1000);
         let machine = FakeMachine::builder().ram(mib(0, 64)).build();
         let manager = descriptors.bring_up_reserving(machine, &[reserved]).expect("bring-up");

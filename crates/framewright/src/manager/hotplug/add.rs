@@ -134,7 +134,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 {
                     let platform = self.manager.platform;
                     let forgets = platform.accept_memory().is_some_and(AcceptMemory::forgets);
-                    run.zone.put_offline(platform, run.indices(), Presence::Offline, forgets);
+                    run.zone.put_offline(platform, run.indices(), forgets);
                 }
             }
             return Ok(Added { range, pages: 0, table_bytes, windows });
