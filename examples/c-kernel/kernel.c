@@ -3,8 +3,8 @@
  *     cargo rustc --release -p framewright-c --crate-type staticlib -- --cfg framewright_archive
  *     gcc -ffreestanding -mno-red-zone -fno-pic -fno-stack-protector -O2 \
  *         -fno-tree-loop-distribute-patterns -nostdlib -static \
- *         -Wl,-T,examples/c-kernel/linker.ld -Icrates/framewright-c/include \
- *         examples/c-kernel/boot.s examples/c-kernel/kernel.c \
+ *         -Wl,-T,examples/minimal-kernel/linker.ld -Icrates/framewright-c/include \
+ *         examples/minimal-kernel/src/boot.s examples/c-kernel/kernel.c \
  *         target/release/libframewright_c.a -o target/c-kernel
  *     qemu-system-x86_64 -cpu max -m 256M -nographic -no-reboot \
  *         -device isa-debug-exit,iobase=0xf4,iosize=4 -kernel target/c-kernel

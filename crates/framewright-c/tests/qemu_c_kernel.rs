@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn kernel(compiler: &str) -> PathBuf {
-    let sources = folder().join("../../examples/c-kernel");
+    let examples = folder().join("../../examples");
+    // From the boot protocol to 64-bit mode it is as in Rust.
+    let start = examples.join("minimal-kernel/src/boot.s");
+    let script = examples.join("minimal-kernel/linker.ld");
     let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-kernel-{compiler}"));
     let mut compile = Command::new(compiler);
     compile.args(["-ffreestanding", "-mno-red-zone", "-fno-pic", "-fno-stack-protector", "-O2"]);
@@ -22,10 +25,10 @@ fn kernel(compiler: &str) -> PathBuf {
         compile.arg("-fno-builtin");
     }
     compile.args(["-Wall", "-Wextra", "-Werror", "-nostdlib", "-static"]);
-    compile.arg(format!("-Wl,-T,{}", sources.join("linker.ld").display()));
+    compile.arg(format!("-Wl,-T,{}", script.display()));
     compile.args(["-Wl,-z,max-page-size=0x1000", "-Wl,--build-id=none", "-Wl,--gc-sections"]);
     compile.arg("-I").arg(folder().join("include"));
-    compile.arg(sources.join("boot.s")).arg(sources.join("kernel.c")).arg(archive());
+    compile.arg(start).arg(examples.join("c-kernel/kernel.c")).arg(archive());
     run(compile.arg("-o").arg(&image));
     image
 }

@@ -1,5 +1,5 @@
-# From the PVH entry (32-bit, paging off, EBX = start information) to `kernel_main` in 64-bit mode, and the memory functions of C, which
-# compiled code calls and nobody else supplies. AT&T syntax.
+# From the PVH entry (32-bit, paging off, EBX = start information) to `kernel_main` in 64-bit mode.
+# For the kernel in C as well. AT&T syntax.
 
 .section .note.Xen, "a", @note
 .balign 4
@@ -67,46 +67,6 @@ long_mode:
     call kernel_main
     ud2
 
-.global memcpy, memmove, memset, memcmp, bcmp, rust_eh_personality
-memmove:
-    movq %rdi, %rcx
-    subq %rsi, %rcx
-    cmpq %rdx, %rcx
-    jae memcpy                  # upwards does not overtake its source
-    movq %rdi, %rax
-    leaq -1(%rdi, %rdx), %rdi
-    leaq -1(%rsi, %rdx), %rsi
-    movq %rdx, %rcx
-    std
-    rep movsb
-    cld
-    ret
-memcpy:
-    movq %rdi, %rax
-    movq %rdx, %rcx
-    rep movsb
-    ret
-memset:
-    movq %rdi, %r8
-    movl %esi, %eax
-    movq %rdx, %rcx
-    rep stosb
-    movq %r8, %rax
-    ret
-memcmp:
-bcmp:
-    xchgq %rdi, %rsi
-    movq %rdx, %rcx
-    xorl %eax, %eax             # equal, if there is nothing to compare
-    repe cmpsb
-    je 3f
-    movzbl -1(%rsi), %eax
-    movzbl -1(%rdi), %ecx
-    subl %ecx, %eax
-3:  ret
-rust_eh_personality:            # named by the core library, never called
-    ud2
-
 .section .rodata
 text:
     .ascii "this CPU has no pages of 1 GiB\n"
@@ -125,3 +85,5 @@ root:      .skip 4096
 pointers:  .skip 4096
            .skip 256 * 1024
 stack_top:
+
+.section .note.GNU-stack, "", @progbits

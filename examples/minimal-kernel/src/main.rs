@@ -16,6 +16,7 @@ use framewright_arch::x86_64::registers::{disable_interrupts, halt, restore_inte
 use framewright_arch::x86_64::serial::Serial;
 
 core::arch::global_asm!(include_str!("boot.s"), options(att_syntax));
+core::arch::global_asm!(include_str!("memory.s"), options(att_syntax));
 
 /// Where `boot.s` maps physical memory, and how much of it.
 const DIRECT_MAP: usize = 0xffff_8000_0000_0000;
