@@ -110,6 +110,13 @@ impl BlockTable {
         Self { heads, entries, free_maps, ready, free_heads }
     }
 
+    /// What is looked at while no group is ready.
+    pub(crate) const fn heads_alone(
+        &self,
+    ) -> (&'static [AtomicU64], &'static [BlockEntry], FreeHeads) {
+        (self.ready, self.heads, self.free_heads)
+    }
+
     pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }

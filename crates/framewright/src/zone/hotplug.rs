@@ -13,6 +13,7 @@
 use super::Zone;
 use super::initialise::ZoneTables;
 use super::locked::LockedZone;
+use super::remembered::Remembered;
 use super::unaccepted::is_listed;
 use super::unaccepted_again::was_accepted;
 use crate::block::list::Position;
@@ -71,17 +72,18 @@ pub(crate) struct Window {
     pub(crate) table_memory: PhysRange,
     /// Whether others of its tables lie in it.
     pub(crate) has_own_tables: bool,
+    pub(crate) remembered: Remembered,
     pub(crate) descriptors: Descriptors,
 }
 
 impl Zone {
     /// A part of a zone none of whose blocks is memory.
     pub(crate) fn window(window: Window) -> Self {
-        let Window { id, part, segments, tables, table_memory, has_own_tables, descriptors } =
-            window;
+        let Window { id, part, segments, tables, table_memory, descriptors, .. } = window;
         let mut zone = Self::new(id, part, part + 1);
         zone.table_memory = table_memory;
-        zone.has_own_tables = has_own_tables;
+        zone.has_own_tables = window.has_own_tables;
+        zone.remembered = window.remembered;
         if let Some(segment) = segments.first() {
             let range = PfnRange { start: segment.start.start(), end: segment.end().start() };
             zone.attach(range, segments, tables);
@@ -93,18 +95,6 @@ impl Zone {
         zone
     }
 
-    /// The tables of a window are where they were once more, with any content: none of its blocks
-    /// is memory, as far as they are to know.
-    pub(crate) fn renew<P: Platform>(&self, platform: &P, tables: ZoneTables) {
-        let mut locked = self.lock(platform);
-        let ZoneTables { table, free_index, deferred, reported } = tables;
-        locked.free_index = free_index;
-        let segments = self.segments;
-        locked.buddy.attach(segments, table, deferred, reported);
-        for segment in segments {
-            locked.make_offline(segment.indices());
-        }
-    }
 
     /// Looks at the table for those who have no lock. One that may go with the memory that it lies
     /// in is looked at under the lock, so that it is there as long as it takes (invariant 49).
@@ -231,8 +221,7 @@ impl Zone {
         range: Range<u32>,
         to: Presence,
     ) -> u64 {
-        // A GiB whose heads are not alike stays divided, which one must not be whose entries may go
-        // with the memory (invariant 49): nothing is remembered where nobody asks for it.
+        // A GiB whose heads are not alike stays divided: nothing is remembered where nobody asks.
         let remembers = platform
             .accept_memory()
             .is_some_and(|device| to != Presence::Absent || !device.forgets());
@@ -253,8 +242,8 @@ impl Zone {
             locked.note_freed_since(before);
         }
         self.gather_offline(platform, range);
-        if self.has_own_tables && self.present_pages() == 0 {
-            self.lock(platform).buddy.reported.forget();
+        if self.is_gone() {
+            self.leave_tables(platform);
         }
         isolated
     }
@@ -393,7 +382,7 @@ impl Zone {
 
 impl LockedZone {
     /// Nothing of these blocks is memory, whatever the table says of them.
-    fn make_offline(&mut self, range: Range<u32>) {
+    pub(super) fn make_offline(&mut self, range: Range<u32>) {
         let table = self.buddy.table;
         let mut index = range.start;
         while index < range.end {
@@ -428,22 +417,29 @@ impl LockedZone {
                 index += 1;
                 continue;
             }
-            let end = index + run;
-            if run == GROUP && index.is_multiple_of(GROUP) {
-                table.make_unready(index);
-            } else {
-                // Of a group that is one head, a part cannot be offline alone.
-                table.make_ready(index, false);
-                table.set_all_inner(index..end);
-            }
-            while index < end {
-                let order = largest_piece(index, end, Order::MAX);
-                let entry = table.cold_entry(index);
-                entry.clear();
-                let (presence, is_accepted) = first.unwrap_or((Presence::Absent, false));
-                entry.set_state(presence.word(order, is_accepted));
-                index += blocks_of(order);
-            }
+            let (presence, is_accepted) = first.unwrap_or((Presence::Absent, false));
+            self.set_offline(index..index + run, presence, is_accepted);
+            index += run;
+        }
+    }
+
+    /// Blocks of one GiB are in the fewest heads that there can be.
+    pub(super) fn set_offline(&self, range: Range<u32>, presence: Presence, is_accepted: bool) {
+        let table = self.buddy.table;
+        let mut index = range.start;
+        if range.end - index == GROUP && index.is_multiple_of(GROUP) {
+            table.make_unready(index);
+        } else {
+            // Of a group that is one head, a part cannot be offline alone.
+            table.make_ready(index, false);
+            table.set_all_inner(range.clone());
+        }
+        while index < range.end {
+            let order = largest_piece(index, range.end, Order::MAX);
+            let entry = table.cold_entry(index);
+            entry.clear();
+            entry.set_state(presence.word(order, is_accepted));
+            index += blocks_of(order);
         }
     }
 }

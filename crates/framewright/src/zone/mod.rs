@@ -52,6 +52,7 @@ mod parts;
 mod pfn_range;
 mod refill;
 pub(crate) mod release;
+pub(crate) mod remembered;
 mod reporting;
 mod reserve;
 mod runs;
@@ -108,6 +109,7 @@ use crate::sync::{SpinGuard, SpinLock};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 use crate::vmemmap::{DeferredInit, Sections};
 use locked::{COALESCED_AT_ONCE, Counters, LockedZone, ReadGuard, ZoneGuard};
+use remembered::Remembered;
 
 /// What CPUs change, on cache lines of its own, so that what they only read stays in all their
 /// caches.
@@ -156,6 +158,8 @@ pub struct Zone {
     shuffles: bool,
     /// Whether its tables lie in its own memory, and go with it.
     has_own_tables: bool,
+    /// What it knows of its memory while they are gone.
+    remembered: Remembered,
     array: Option<Array>,
     sections: Sections,
     deferred_init: DeferredInit,
@@ -185,6 +189,7 @@ impl Zone {
             descriptors: None,
             shuffles: false,
             has_own_tables: false,
+            remembered: Remembered::NOTHING,
             array: None,
             sections: Sections::none(),
             deferred_init: DeferredInit::new(),

@@ -17,6 +17,7 @@ fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
 }
 
 mod accepted;
+mod accepted_windows;
 mod add;
 mod adopt;
 mod files;

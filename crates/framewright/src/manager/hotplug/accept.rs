@@ -1,7 +1,7 @@
 //! Memory that comes to a guest that has to accept it, and unaccepted memory that goes.
 
 use super::add::Plan;
-use super::{Hotplug, HotplugError, Piece, bytes_of, pages_of};
+use super::{Hotplug, HotplugError, Piece, pages_of};
 use crate::parameters::AcceptPolicy;
 use crate::platform::{AcceptMemory, Platform};
 use crate::units::PAGES_PER_BLOCK;
@@ -14,26 +14,67 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         self.manager.platform.accept_memory().map(AcceptMemory::forgets)
     }
 
-    /// Has memory accepted into which adding `blocks` puts tables.
-    pub(super) fn accept_tables(self, blocks: BlockRange, plan: &Plan) -> Result<(), HotplugError> {
-        let Some(forgets) = self.forgets() else { return Ok(()) };
-        let known = self.known(blocks).filter_map(|piece| {
+    /// Has memory accepted into which adding `blocks` puts tables. Where that fails, what was
+    /// accepted is remembered, so that nobody asks for it again.
+    pub(super) fn accept_tables(
+        self,
+        blocks: BlockRange,
+        plan: &mut Plan,
+    ) -> Result<(), HotplugError> {
+        if self.forgets().is_none() {
+            return Ok(());
+        }
+        for piece in self.known(blocks) {
             let tables = self.tables_of(piece);
             if tables.blocks() == 0 || Self::has_own_tables(piece) {
-                return None;
+                continue;
             }
             let start = piece.segment.index_of(tables.start);
-            let all = start..start + tables.blocks();
-            // All of the window went, and so they are all alike.
-            let (wants, _) = piece.zone.wants_accepting(self.manager.platform, &all, forgets);
-            wants.then_some(tables)
-        });
-        let planned = plan.all().map(|planned| planned.inside());
-        for tables in known.chain(planned).filter(|tables| tables.blocks() != 0) {
-            let frames = bytes_of(tables).whole_frames();
-            self.manager.accept_for_tables(frames).map_err(HotplugError::NotAccepted)?;
+            let mut rest = start..start + tables.blocks();
+            while !rest.is_empty() {
+                let (is_accepted, end) = piece.zone.is_accepted_while_gone(&rest);
+                if !is_accepted {
+                    let part = rest.start..end;
+                    let (accepted, result) = self.accept(blocks_in(piece, &part));
+                    piece.zone.note_accepted_while_gone(part.start..part.start + accepted);
+                    result?;
+                }
+                rest.start = end;
+            }
+        }
+        for planned in plan.all_mut().filter(|planned| planned.inside_blocks != 0) {
+            let (accepted, result) = self.accept(planned.inside());
+            planned.accepted_blocks = accepted;
+            result?;
         }
         Ok(())
+    }
+
+    /// Has blocks accepted for tables; how many were, from the first on.
+    fn accept(self, blocks: BlockRange) -> (u32, Result<(), HotplugError>) {
+        let result = self.manager.accept_for_tables(pages_of(blocks));
+        let accepted = result.err().map_or(blocks.blocks(), |failed| {
+            BlockNumber::containing(failed).0.saturating_sub(blocks.start.0)
+        });
+        (accepted, result.map_err(HotplugError::NotAccepted))
+    }
+
+    /// Makes the windows that were planned in vain and parts of which are accepted, so that who
+    /// plans them again knows of these; gives back what the others obtained.
+    ///
+    /// # Safety
+    /// As of [`make`](Self::make).
+    pub(super) unsafe fn give_up(self, plan: &Plan) {
+        for planned in plan.all() {
+            if planned.accepted_blocks == 0 || self.forgets() != Some(false) {
+                self.forget(planned);
+                continue;
+            }
+            // SAFETY: of the caller.
+            if let Some(window) = unsafe { self.make(planned) } {
+                window.note_accepted_while_gone(0..planned.accepted_blocks);
+            }
+        }
     }
 
     /// Makes a run free that is no memory yet, or leaves it to be accepted.

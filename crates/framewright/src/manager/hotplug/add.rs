@@ -99,7 +99,7 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         let _changing = self.begin()?;
         self.check(blocks, Presence::Absent, Some(node))?;
-        let plan = self.plan_all(blocks, node)?;
+        let mut plan = self.plan_all(blocks, node)?;
         let is_first = !self.has_memory(node);
         if grade.is_some()
             && let Err(error) = self.ask(range, node, is_first)
@@ -107,11 +107,12 @@ impl<P: Platform> Hotplug<'_, P> {
             self.forget_all(&plan);
             return Err(error);
         }
-        if let Err(error) = self.accept_tables(blocks, &plan) {
+        if let Err(error) = self.accept_tables(blocks, &mut plan) {
             if grade.is_some() {
                 self.cancel_adding(range, node, is_first);
             }
-            self.forget_all(&plan);
+            // SAFETY: of the caller, who gives this memory.
+            unsafe { self.give_up(&plan) };
             return Err(error);
         }
         // From here on nothing fails.
@@ -308,5 +309,9 @@ impl<P: Platform> Hotplug<'_, P> {
 impl Plan {
     pub(super) fn all(&self) -> impl Iterator<Item = &Planned> {
         self.planned.iter().take(self.len).flatten()
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Planned> {
+        self.planned.iter_mut().take(self.len).flatten()
     }
 }

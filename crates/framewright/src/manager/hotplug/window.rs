@@ -4,7 +4,7 @@
 
 use super::{Hotplug, HotplugError, Piece, bytes_of};
 use crate::block::MigrateType;
-use crate::carve::Carver;
+use crate::carve::{Carver, room};
 use crate::manager::init::plan::TableSize;
 use crate::manager::init::tables::Heads;
 use crate::manager::request::Request;
@@ -12,13 +12,13 @@ use crate::manager::state::hotplug::Group;
 use crate::memblock::NodeChoice;
 use crate::page::Descriptors;
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{
     NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange,
 };
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::hotplug::Window;
-use crate::zone::initialise::ZoneTables;
+use crate::zone::remembered::Remembered;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 
 /// Blocks of 1 GiB.
@@ -43,6 +43,8 @@ pub(super) struct Planned {
     outside: PhysRange,
     /// Blocks at its start that hold the rest of its tables.
     pub(super) inside_blocks: u32,
+    /// So many of them are accepted.
+    pub(super) accepted_blocks: u32,
 }
 
 impl<P: Platform> Hotplug<'_, P> {
@@ -100,7 +102,15 @@ impl<P: Platform> Hotplug<'_, P> {
                 let size = TableSize::of(&[segment]);
                 let id = ZoneId { node, kind };
                 if let Ok(outside) = self.memory_for_tables(size.bytes(), node) {
-                    return Ok(Planned { id, blocks, size, segment, outside, inside_blocks: 0 });
+                    return Ok(Planned {
+                        id,
+                        blocks,
+                        size,
+                        segment,
+                        outside,
+                        inside_blocks: 0,
+                        accepted_blocks: 0,
+                    });
                 }
             }
         }
@@ -109,7 +119,8 @@ impl<P: Platform> Hotplug<'_, P> {
         if !wanted.start.0.is_multiple_of(GIB) || !wanted.end.0.is_multiple_of(GIB) {
             return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
         }
-        let heads_bytes = Heads::bytes(&own_size).next_multiple_of(PAGE_SIZE);
+        let heads_bytes = Heads::bytes(&own_size) + room::<AtomicU64>(self.remembered(&own) as u64);
+        let heads_bytes = heads_bytes.next_multiple_of(PAGE_SIZE);
         let outside = self.memory_for_tables(heads_bytes, node)?;
         let rest = own_size.bytes().div_ceil(BLOCK_BYTES);
         let inside_blocks = u32::try_from(rest).unwrap_or(u32::MAX);
@@ -120,6 +131,7 @@ impl<P: Platform> Hotplug<'_, P> {
             segment: own,
             outside,
             inside_blocks,
+            accepted_blocks: 0,
         };
         if inside_blocks >= wanted.blocks() {
             self.forget(&planned);
@@ -199,17 +211,35 @@ impl<P: Platform> Hotplug<'_, P> {
         widened
     }
 
+    /// Words for what is remembered of the blocks of a window that has tables in itself: a host
+    /// that takes acceptance away leaves nothing to be remembered.
+    fn remembered(self, window: &Segment) -> usize {
+        let device = self.manager.platform.accept_memory();
+        let blocks = if device.is_some_and(|device| !device.forgets()) { window.blocks } else { 0 };
+        Remembered::words_for(blocks as usize)
+    }
+
     /// Makes a planned window, all of which is no memory yet. Cannot fail: places were counted.
+    /// Tables of its own are placed later ([`place_tables`](Self::place_tables)).
     ///
     /// # Safety
-    /// The blocks that hold its tables are memory that nobody else uses, reached through the direct
-    /// map, until all of the window is removed.
+    /// The blocks that are to hold its tables are the caller's, within one run below the direct
+    /// limit.
     pub(super) unsafe fn make(self, planned: &Planned) -> Option<&'static Zone> {
         let manager = self.manager;
-        // SAFETY: of the caller.
-        let tables = unsafe {
-            tables_over(manager.platform, planned.outside, planned.inside(), &planned.size)
+        let size = &planned.size;
+        // SAFETY: obtained for these tables when the window was planned, and kept for as long as
+        // there is the manager (invariants 1, 3 and 15).
+        let mut outside = unsafe { Carver::new(manager.platform, planned.outside) };
+        let heads = Heads::carve(&mut outside, size);
+        let (tables, remembered) = if planned.inside_blocks == 0 {
+            (heads.with_rest(&mut outside, size), 0)
+        } else {
+            // SAFETY: of the caller. Nobody looks into them before they are placed (invariant 49).
+            let mut inside = unsafe { Carver::new(manager.platform, bytes_of(planned.inside())) };
+            (heads.with_rest_to_come(&mut inside, size), self.remembered(&planned.segment))
         };
+        let remembered = Remembered::new(outside.values(remembered, |_| AtomicU64::new(0)));
         let segments = manager.hotplug.segments.push(planned.segment).ok()?;
         let _ = manager.hotplug.own_tables.push(planned.inside_blocks);
         let segments = core::slice::from_ref(segments);
@@ -231,6 +261,7 @@ impl<P: Platform> Hotplug<'_, P> {
             tables,
             table_memory: planned.outside,
             has_own_tables: planned.inside_blocks != 0,
+            remembered,
             descriptors,
         });
         let zone = manager.zones.push(window).ok()?;
@@ -265,7 +296,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// their bytes.
     ///
     /// # Safety
-    /// As of [`make`](Self::make).
+    /// They are memory that nobody else uses, reached through the direct map, until all of the
+    /// window is removed.
     pub(super) unsafe fn place_tables(self, piece: Piece) -> u64 {
         let tables = self.tables_of(piece);
         if tables.blocks() == 0 || Self::has_own_tables(piece) {
@@ -274,8 +306,9 @@ impl<P: Platform> Hotplug<'_, P> {
         let platform = self.manager.platform;
         let size = TableSize::of(core::slice::from_ref(piece.segment));
         // SAFETY: of the caller. All of the window is no memory, so that no group is ready and
-        // nobody reads the tables (invariant 5).
-        let made = unsafe { tables_over(platform, piece.zone.table_memory(), tables, &size) };
+        // nobody reads the tables that were there (invariants 5 and 49).
+        let mut inside = unsafe { Carver::new(platform, bytes_of(tables)) };
+        let made = Heads::of(piece.zone.table()).with_rest(&mut inside, &size);
         piece.zone.renew(platform, made);
         let start = piece.segment.index_of(tables.start);
         piece.zone.bring_tables_online(platform, start..start + tables.blocks());
@@ -283,29 +316,6 @@ impl<P: Platform> Hotplug<'_, P> {
         self.manager.hotplug.table_bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
-}
-
-/// A window's tables: all of them `outside`, or the heads alone, and the rest in blocks of its own.
-///
-/// # Safety
-/// Both are memory for these tables and nobody else: `outside` for as long as there is the manager,
-/// `inside` until all of the window is removed. Each is one run below the direct limit (invariants
-/// 3 and 15).
-unsafe fn tables_over<P: Platform>(
-    platform: &P,
-    outside: PhysRange,
-    inside: BlockRange,
-    size: &TableSize,
-) -> ZoneTables {
-    // SAFETY: of the caller.
-    let mut outside = unsafe { Carver::new(platform, outside) };
-    let heads = Heads::carve(&mut outside, size);
-    if inside.blocks() == 0 {
-        return heads.with_rest(&mut outside, size);
-    }
-    // SAFETY: of the caller.
-    let mut inside = unsafe { Carver::new(platform, bytes_of(inside)) };
-    heads.with_rest(&mut inside, size)
 }
 
 impl Planned {

@@ -13,6 +13,27 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU64;
 use crate::zone::initialise::ZoneTables;
 
+/// What is beside the heads.
+struct Rest {
+    free_index: &'static [AtomicU64],
+    deferred: &'static [AtomicU64],
+    reported: &'static [AtomicU64],
+    entries: &'static [BlockEntry],
+    free_maps: &'static [FreeMap],
+}
+
+impl Rest {
+    fn carve<P: Platform>(carver: &mut Carver<'_, P>, size: &TableSize) -> Self {
+        Self {
+            free_index: carver.any(size.free_index_words),
+            deferred: carver.any(size.deferred_words),
+            reported: carver.any(size.reported_words),
+            entries: carver.any(size.entries),
+            free_maps: carver.any(size.entries),
+        }
+    }
+}
+
 /// A word and an entry for each GiB: what is read of a GiB that is one block.
 pub(crate) struct Heads {
     ready: &'static [AtomicU64],
@@ -35,18 +56,37 @@ impl Heads {
         Self { ready, heads, free_heads }
     }
 
+    /// Those of a table that is made anew where it was.
+    pub(crate) const fn of(table: &BlockTable) -> Self {
+        let (ready, heads, free_heads) = table.heads_alone();
+        Self { ready, heads, free_heads }
+    }
+
     /// All of a zone's tables, those beside the heads over memory of any content.
     pub(crate) fn with_rest<P: Platform>(
         self,
         carver: &mut Carver<'_, P>,
         size: &TableSize,
     ) -> ZoneTables {
-        let free_index = FreeIndex::new(carver.any(size.free_index_words), size.entries);
-        let deferred = DeferredMerges::new(carver.any(size.deferred_words), size.entries);
-        let reported = ReportedBitmap::new(carver.any(size.reported_words));
-        let entries: &'static [BlockEntry] = carver.any(size.entries);
-        let free_maps: &'static [FreeMap] = carver.any(size.entries);
-        let table = BlockTable::new(self.heads, entries, free_maps, self.ready, self.free_heads);
-        ZoneTables { table, free_index, deferred, reported }
+        let rest = Rest::carve(carver, size);
+        ZoneTables {
+            free_index: FreeIndex::new(rest.free_index, size.entries),
+            deferred: DeferredMerges::new(rest.deferred, size.entries),
+            reported: ReportedBitmap::new(rest.reported),
+            table: self.table(&rest),
+        }
+    }
+
+    /// [`with_rest`](Self::with_rest) of what is no memory yet: nothing is read or written there.
+    pub(crate) fn with_rest_to_come<P: Platform>(
+        self,
+        carver: &mut Carver<'_, P>,
+        size: &TableSize,
+    ) -> ZoneTables {
+        ZoneTables { table: self.table(&Rest::carve(carver, size)), ..ZoneTables::EMPTY }
+    }
+
+    const fn table(self, rest: &Rest) -> BlockTable {
+        BlockTable::new(self.heads, rest.entries, rest.free_maps, self.ready, self.free_heads)
     }
 }

@@ -1,0 +1,116 @@
+//! Windows that have their tables in themselves, on hosts that leave accepted what they take away.
+
+use crate::add::{add, node};
+use crate::common::{Fake, bring_up_with, check, gib, parameters, settled};
+use framewright::manager::{Budget, HotplugError};
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use framewright::zone::{Grade, MigrateType};
+use framewright_testkit::workload::Random;
+use framewright_testkit::{FakeAccept, FakeMachine, Owner};
+
+const BLOCK_BYTES: u64 = 2 << 20;
+
+fn machine(spare: PhysRange) -> (Fake, &'static FakeAccept) {
+    let builder = FakeMachine::builder().ram(PhysRange::new(0, 64 << 20)).spare(spare).nodes(2);
+    let machine = builder.accepts().build();
+    let parameters = parameters("hotplug_windows=4");
+    (bring_up_with(machine, &[], &parameters).expect("bring-up"), machine.accept())
+}
+
+fn remove(manager: &Fake, range: PhysRange) -> u64 {
+    // SAFETY: no test looks at descriptors meanwhile.
+    let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
+    removed.expect("all is free").pages
+}
+
+/// The host takes memory away, and what is read of it faults.
+fn take_away(manager: &Fake, range: PhysRange) {
+    // SAFETY: it was removed.
+    unsafe { manager.platform().unplug(range) };
+}
+
+/// The host gives memory back that it took, accepted where it was.
+fn bring_back(manager: &Fake, device: &FakeAccept, range: PhysRange) {
+    for block in (range.start..range.end).step_by(2 << 20) {
+        if device.is_accepted(Pfn::containing(block)) {
+            // SAFETY: it is nobody's.
+            unsafe { manager.platform().plug(PhysRange::with_size(block, BLOCK_BYTES), 0xff) };
+        }
+    }
+}
+
+#[test]
+fn a_window_that_goes_half_accepted_comes_back_as_it_went() {
+    let all = gib(4, 28);
+    let (manager, device) = machine(all);
+    let mut random = Random::new(7);
+    let added = add(&manager, all, 0, Grade::Any).expect("added");
+    for _ in 0..4 {
+        // Blocks here and there, and a whole GiB.
+        for _ in 0..40 {
+            let at = all.start + random.below(24 * 512) * BLOCK_BYTES;
+            let order = [Order::BLOCK, Order::PAGE, Order::MAX][(at / BLOCK_BYTES % 3) as usize];
+            let start = Pfn(Pfn::containing(at).0 & !(order.pages() - 1));
+            if let Ok(run) = manager.allocate_at(start, order, MigrateType::Movable) {
+                for at in [run.start.address(), run.end.address() - 4096] {
+                    crate::fill(&manager, PhysRange::with_size(at, 4096), 5);
+                }
+                manager.give_back(run).expect("ours");
+            }
+        }
+        check(&manager);
+        assert_eq!(remove(&manager, all), added);
+        take_away(&manager, all);
+        // Nobody looks there.
+        check(&manager);
+        settled(&manager);
+        assert_eq!(manager.hotplug().presence_of(all.start), framewright::zone::Presence::Absent);
+        let single = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("memory");
+        manager.give_back_order(single, Order::PAGE).expect("ours");
+        bring_back(&manager, device, all);
+        // Nothing is asked for twice, or the device panics; nothing is used that is not accepted,
+        // or it faults.
+        let accepted = device.accepted_pages();
+        assert_eq!(add(&manager, all, 0, Grade::Any), Ok(added));
+        // Not more than one block behind each that is accepted.
+        assert!(device.accepted_pages() < 2 * accepted);
+        check(&manager);
+        let mut held = Vec::new();
+        for _ in 0..200 {
+            held.push(manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("a block"));
+        }
+        for block in held {
+            crate::fill(&manager, PhysRange::with_size(block.address(), BLOCK_BYTES), 1);
+            manager.give_back_order(block, Order::BLOCK).expect("ours");
+        }
+    }
+}
+
+#[test]
+fn tables_that_were_accepted_in_vain_are_not_accepted_again() {
+    // Two windows, each with tables in itself; those of the second cannot be accepted at first.
+    let all = gib(4, 100);
+    let (manager, device) = machine(all);
+    let (first, second) = (gib(4, 36), gib(36, 100));
+    let before = settled(&manager);
+    // A known window, of which nothing is there.
+    let pages = add(&manager, first, 0, Grade::Any).expect("added");
+    assert_eq!(remove(&manager, first), pages);
+    assert_eq!(device.accepted_pages() % PAGES_PER_BLOCK, 0);
+    let failing = Pfn::containing(second.start + BLOCK_BYTES);
+    device.fail_at(failing);
+    for _ in 0..2 {
+        let accepted = device.accepted_pages();
+        let refused = add(&manager, all, 0, Grade::Any);
+        assert_eq!(refused, Err(HotplugError::NotAccepted(failing)));
+        check(&manager);
+        let after = settled(&manager);
+        assert_eq!((after.present_pages, after.reserved_pages), (before.present_pages, before.reserved_pages));
+        assert!(device.accepted_pages() - accepted <= PAGES_PER_BLOCK);
+        device.forget_asked(PhysRange::with_size(failing.address(), BLOCK_BYTES));
+    }
+    device.fail_no_more();
+    let added = add(&manager, all, 0, Grade::Any).expect("added");
+    check(&manager);
+    assert!(added < 96 << 18 && node(0).index() == 0);
+}
