@@ -96,9 +96,12 @@ unsafe impl PluggableMemory for ManagedMemory<'_> {
             }
             Ok(manager::Removal::Nothing(obstacle)) => {
                 self.obstacle = obstacle;
-                let is_late = PLATFORM.now_ns().is_some_and(|now_ns| now_ns >= until_ns);
-                self.is_unfinished = obstacle.is_none() && is_late;
+                self.is_unfinished = false;
                 Removal::Nothing { obstacles: obstacle.is_some().into() }
+            }
+            Ok(manager::Removal::OutOfTime) => {
+                (self.obstacle, self.is_unfinished) = (None, true);
+                Removal::Nothing { obstacles: 0 }
             }
             Err(error) => {
                 log!("virtio-mem: {error}");

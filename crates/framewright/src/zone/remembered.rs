@@ -48,6 +48,11 @@ impl Remembered {
 }
 
 impl Zone {
+    /// Whether its tables lie in its own memory, and go with it.
+    pub(crate) const fn has_own_tables(&self) -> bool {
+        self.has_own_tables
+    }
+
     /// Whether its tables are gone with its memory, or never were there.
     pub(crate) fn is_gone(&self) -> bool {
         self.has_own_tables && self.present_pages() == 0

@@ -308,12 +308,12 @@ fn marks_follow_memory() {
 }
 
 /// Which events are refused.
-type Refuses = fn(HotplugEvent) -> bool;
+pub type Refuses = fn(HotplugEvent) -> bool;
 
 #[derive(Default)]
-struct Log {
-    seen: Mutex<Vec<HotplugEvent>>,
-    refuse: Mutex<Option<Refuses>>,
+pub struct Log {
+    pub seen: Mutex<Vec<HotplugEvent>>,
+    pub refuse: Mutex<Option<Refuses>>,
 }
 
 impl HotplugNotifier for Log {

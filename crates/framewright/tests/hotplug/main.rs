@@ -26,3 +26,4 @@ mod model;
 mod odd;
 mod release;
 mod remove;
+mod some;

@@ -195,7 +195,7 @@ fn free_memory_goes_first_in_the_longest_runs() {
                 left -= run.size();
                 runs += 1;
             }
-            Removal::Nothing(obstacle) => panic!("{left} are left, {runs} runs: {obstacle:?}"),
+            other => panic!("{left} are left, {runs} runs: {other:?}"),
         }
         check(&manager);
     }

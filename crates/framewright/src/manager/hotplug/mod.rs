@@ -145,8 +145,19 @@ impl<'m, P: Platform> Hotplug<'m, P> {
 
     /// Whether a node has memory.
     fn has_memory(self, node: NodeId) -> bool {
+        self.memory_pages(node) != 0
+    }
+
+    /// Pages of a node that are memory, but for tables of windows that lie in themselves: these
+    /// stay until all else has gone, and are nothing that anybody could have.
+    fn memory_pages(self, node: NodeId) -> u64 {
         let zones = self.manager.zones().iter().filter(|zone| zone.id().node == node);
-        zones.into_iter().any(|zone| zone.present_pages() != 0)
+        let pages = zones.map(|zone| {
+            let is_own = zone.has_own_tables();
+            let tables = if is_own { zone.reserved_pages() - zone.lost_pages() } else { 0 };
+            zone.present_pages().saturating_sub(tables)
+        });
+        pages.sum()
     }
 
     /// The blocks of a range that the manager has places for, piece by piece, ascending; the

@@ -32,6 +32,8 @@ pub enum Removal {
     Run(PhysRange),
     /// Nothing could be had; what was in the way of the last attempt, where it can be named.
     Nothing(Option<Obstacle>),
+    /// Nothing could be had before the budget was used up: there may be more to be had.
+    OutOfTime,
 }
 
 impl<P: Platform> Hotplug<'_, P> {
@@ -160,10 +162,12 @@ impl<P: Platform> Hotplug<'_, P> {
         let node = self.known(blocks).next()?.zone.id().node;
         let runs = self.known(blocks).flat_map(|piece| self.runs_of(piece));
         let memory = runs.filter(|(place, _)| *place == Presence::Online);
-        let going: u64 = memory.map(|(_, run)| pages_of(run.blocks).pages()).sum();
-        let zones = self.manager.zones().iter().filter(|zone| zone.id().node == node);
-        let there: u64 = zones.map(crate::zone::Zone::present_pages).sum();
-        (going == there && going != 0).then_some(node)
+        let going = memory.map(|(_, run)| {
+            let tables = pages_of(self.tables_of(run)).intersection(pages_of(run.blocks));
+            pages_of(run.blocks).pages() - tables.pages()
+        });
+        let going: u64 = going.sum();
+        (going == self.memory_pages(node) && going != 0).then_some(node)
     }
 
     fn ask_removal(self, range: PhysRange, last: Option<NodeId>) -> Result<(), HotplugError> {
@@ -227,7 +231,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// budget. One call gives one run.
     ///
     /// # Errors
-    /// [`HotplugError`] where the question is wrong.
+    /// [`HotplugError`] where the question is wrong, or where somebody refuses.
     ///
     /// # Safety
     /// As of [`remove`](Self::remove).
@@ -245,7 +249,7 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         let most = u32::try_from(most_bytes / BLOCK_BYTES).unwrap_or(u32::MAX) / align * align;
         let _changing = self.begin()?;
-        if let Some(run) = self.take_free(blocks, most, align) {
+        if let Some(run) = self.take_free(blocks, most, align)? {
             return Ok(Removal::Run(run));
         }
         let mut obstacle = None;
@@ -261,32 +265,45 @@ impl<P: Platform> Hotplug<'_, P> {
                 break;
             }
             let part = BlockRange { start, end };
-            for run in self.memory_of(part) {
-                match self.moving().vacate(run.blocks, budget) {
-                    Ok(_) => {
-                        let _ = self.manager.isolation().unisolate(run.blocks);
-                    }
-                    Err(VacateError::Obstacles { obstacles, .. }) => {
-                        obstacle = Some(obstacles.first);
-                    }
-                    Err(VacateError::OutOfTime { .. }) => return self.last_look(part, most, align),
-                    Err(_) => {}
-                }
-            }
-            if let Some(run) = self.take_free(part, most, align) {
+            // What is not accepted holds nothing that could be moved.
+            self.withhold_unaccepted(part);
+            let is_out_of_time = self.vacate(part, budget, &mut obstacle);
+            self.keep_unaccepted(part);
+            if let Some(run) = self.take_free(part, most, align)? {
                 return Ok(Removal::Run(run));
+            }
+            if is_out_of_time {
+                return Ok(Removal::OutOfTime);
             }
             end = start;
         }
         Ok(Removal::Nothing(obstacle))
     }
 
-    fn last_look(self, part: BlockRange, most: u32, align: u32) -> Result<Removal, HotplugError> {
-        Ok(self.take_free(part, most, align).map_or(Removal::Nothing(None), Removal::Run))
+    /// Moves out what can be moved. Whether the budget is used up.
+    fn vacate(self, part: BlockRange, budget: Budget, obstacle: &mut Option<Obstacle>) -> bool {
+        for run in self.memory_of(part) {
+            match self.moving().vacate(run.blocks, budget) {
+                Ok(_) => {
+                    let _ = self.manager.isolation().unisolate(run.blocks);
+                }
+                Err(VacateError::Obstacles { obstacles, .. }) => {
+                    *obstacle = Some(obstacles.first);
+                }
+                Err(VacateError::OutOfTime { .. }) => return true,
+                Err(_) => {}
+            }
+        }
+        false
     }
 
-    /// Takes the longest free run.
-    fn take_free(self, within: BlockRange, most: u32, align: u32) -> Option<PhysRange> {
+    /// Takes the longest free run, if there is one.
+    fn take_free(
+        self,
+        within: BlockRange,
+        most: u32,
+        align: u32,
+    ) -> Result<Option<PhysRange>, HotplugError> {
         let platform = self.manager.platform;
         for _ in 0..MOST_LOOKS {
             let mut best: Option<BlockRange> = None;
@@ -300,14 +317,15 @@ impl<P: Platform> Hotplug<'_, P> {
                     best = Some(BlockRange { start, end });
                 }
             }
-            let best = best?;
+            let Some(best) = best else { return Ok(None) };
             match self.take_out_alone(best, Budget::runs(0), Presence::Absent) {
-                Ok(removed) => return Some(removed.range),
+                Ok(removed) => return Ok(Some(removed.range)),
                 // Somebody was faster.
                 Err(HotplugError::Range(RangeError::Vacate(_))) => {}
-                Err(_) => return None,
+                Err(HotplugError::Range(_)) => return Ok(None),
+                Err(error) => return Err(error),
             }
         }
-        None
+        Ok(None)
     }
 }

@@ -1,0 +1,123 @@
+//! As much as can be had: what is refused, what is not looked at, and when time is over; and what
+//! counts as a node's last memory.
+
+use crate::add::{Log, add, machine, node};
+use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
+use framewright::manager::{Budget, HotplugError, HotplugEvent, Removal, Veto};
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use framewright::zone::{Grade, MigrateType};
+use framewright_testkit::workload::Handles;
+use framewright_testkit::{FakeMachine, Owner};
+
+fn remove_some(
+    manager: &Fake,
+    handles: &Handles<'_, FakeMachine>,
+    within: PhysRange,
+    most: u64,
+    align: u64,
+    budget: Budget,
+) -> Result<Removal, HotplugError> {
+    let hotplug = manager.hotplug().by(handles);
+    // SAFETY: nobody looks at descriptors by number.
+    unsafe { hotplug.remove_some(within, most, align, budget) }
+}
+
+#[test]
+fn a_refusal_is_told() {
+    let manager = machine(gib(4, 5), "");
+    add(&manager, gib(4, 5), 0, Grade::Any).expect("added");
+    let log: &'static Log = Box::leak(Box::default());
+    *log.refuse.lock().expect("alive") =
+        Some(|event| matches!(event, HotplugEvent::GoingOffline(_)));
+    manager.hotplug().set_notifier(Some(log));
+    let handles = Handles::new(&manager, 1 << 10).expect("memory");
+    let some = || remove_some(&manager, &handles, gib(4, 5), 1 << 30, 2 << 20, Budget::UNLIMITED);
+    assert_eq!(some(), Err(HotplugError::Veto(Veto)));
+    *log.refuse.lock().expect("alive") = None;
+    assert!(matches!(some(), Ok(Removal::Run(_))));
+    manager.hotplug().set_notifier(None);
+    check(&manager);
+}
+
+#[test]
+fn no_time_left_is_not_nothing_left() {
+    let manager = machine(gib(4, 5), "");
+    let range = mib(4096, 4128);
+    add(&manager, range, 0, Grade::Removable).expect("added");
+    let handles = Handles::new(&manager, 1 << 17).expect("memory");
+    while manager.totals().free_pages > 20 << 8 {
+        handles.allocate(Order::PAGE).expect("memory");
+    }
+    let held: Vec<_> = handles.held().collect();
+    held.into_iter().step_by(2).for_each(|handle| handles.free(handle).expect("held"));
+    let some = |budget| remove_some(&manager, &handles, range, 32 << 20, 2 << 20, budget);
+    let mut free = 0;
+    let last = loop {
+        match some(Budget::runs(0)).expect("possible") {
+            Removal::Run(run) => free += run.size(),
+            other => break other,
+        }
+    };
+    assert!(free < range.size() && last == Removal::OutOfTime, "{free} {last:?}");
+    assert!(matches!(some(Budget::UNLIMITED), Ok(Removal::Run(_))));
+    check(&manager);
+}
+
+#[test]
+fn what_is_not_accepted_is_not_accepted_to_go() {
+    let added = mib(4096, 4352);
+    let builder = FakeMachine::builder().ram(mib(0, 256)).spare(added).nodes(2).accepts();
+    let machine = builder.build();
+    let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+    let handles = Handles::new(&manager, 1 << 10).expect("memory");
+    add(&manager, added, 0, Grade::Any).expect("added");
+    let mut held = Vec::new();
+    for at in (added.start..added.end).step_by(8 << 20) {
+        let page = manager.allocate_at(Pfn::containing(at), Order::PAGE, MigrateType::Movable);
+        held.push(page.expect("nobody has it"));
+    }
+    let device = machine.accept();
+    let (accepted, unaccepted) = (device.accepted_pages(), manager.totals().unaccepted_pages);
+    let some = remove_some(&manager, &handles, added, 256 << 20, 16 << 20, Budget::UNLIMITED);
+    assert!(matches!(some, Ok(Removal::Nothing(Some(_)))), "{some:?}");
+    assert_eq!(device.accepted_pages(), accepted);
+    assert_eq!(manager.totals().unaccepted_pages, unaccepted);
+    check(&manager);
+    for page in held {
+        manager.give_back(page).expect("ours");
+    }
+    check(&manager);
+}
+
+#[test]
+fn a_windows_own_tables_are_no_memory_of_a_node() {
+    use HotplugEvent as E;
+    let all = gib(4, 28);
+    let builder = FakeMachine::builder().ram(mib(0, 64)).spare(all).nodes(2);
+    let manager = bring_up_with(builder.build(), &[], &parameters("")).expect("bring-up");
+    let log: &'static Log = Box::leak(Box::default());
+    manager.hotplug().set_notifier(Some(log));
+    let seen = || std::mem::take(&mut *log.seen.lock().expect("alive"));
+    // SAFETY: nobody looks at descriptors there, and the machine has this memory.
+    let (added, one) = (unsafe { manager.hotplug().add(all, node(1), Grade::Any) }, node(1));
+    let tables = added.expect("added").table_bytes;
+    assert!(tables > 0 && tables % (PAGES_PER_BLOCK << 12) == 0, "{tables}");
+    assert!(seen().contains(&E::AddedFirst(one)));
+    // All but the tables.
+    let rest = PhysRange::new(all.start + tables, all.end);
+    // SAFETY: nobody looks at descriptors there.
+    unsafe { manager.hotplug().remove(rest, Budget::UNLIMITED) }.expect("free");
+    assert_eq!(
+        seen(),
+        [E::RemovingLast(one), E::GoingOffline(rest), E::RemovedLast(one), E::Offline(rest)]
+    );
+    add(&manager, rest, 1, Grade::Any).expect("again");
+    assert_eq!(
+        seen(),
+        [E::AddingFirst(one), E::GoingOnline(rest), E::AddedFirst(one), E::Online(rest)]
+    );
+    // SAFETY: nobody looks at descriptors there.
+    unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");
+    assert!(seen().contains(&E::RemovedLast(one)));
+    check(&manager);
+}
