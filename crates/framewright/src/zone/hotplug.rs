@@ -11,6 +11,7 @@
 //! Orders of memory: Relaxed: counters are written under the zone lock.
 
 use super::Zone;
+use super::behind::is_accepted_where_it_is;
 use super::initialise::ZoneTables;
 use super::locked::LockedZone;
 use super::remembered::Remembered;
@@ -199,10 +200,13 @@ impl Zone {
                     break;
                 }
                 let table = locked.buddy.table;
-                let order = if table.head_of(index).is_none() {
-                    Order::BLOCK
-                } else {
-                    divide_whole(&table, index, range.end).unwrap_or(Order::BLOCK)
+                let order = match table.head_of(index) {
+                    None => Order::BLOCK,
+                    Some((_, state)) if is_accepted_where_it_is(state) => {
+                        platform.relax();
+                        break;
+                    }
+                    Some(_) => divide_whole(&table, index, range.end).unwrap_or(Order::BLOCK),
                 };
                 let before = table.state(index);
                 table.set_inner(index);
@@ -232,6 +236,11 @@ impl Zone {
             let before = locked.unused_pages();
             for _ in 0..HEADS_AT_ONCE {
                 if index >= range.end {
+                    break;
+                }
+                let head = locked.buddy.table.head_of(index);
+                if head.is_some_and(|(_, state)| is_accepted_where_it_is(state)) {
+                    platform.relax();
                     break;
                 }
                 let blocks_before = locked.isolated_blocks.iter().sum::<u32>();
@@ -403,7 +412,7 @@ impl LockedZone {
     fn gather_offline(&mut self, range: Range<u32>) {
         let table = self.buddy.table;
         let place = |index: u32| {
-            let (_, state) = table.head_of(index)?;
+            let (_, state) = table.head_of(index).filter(|(_, it)| !is_accepted_where_it_is(*it))?;
             let is_accepted = state.has(BlockState::ACCEPTED);
             state.is(State::Offline).then(|| (Presence::of(state), is_accepted))
         };

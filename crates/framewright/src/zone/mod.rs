@@ -25,6 +25,7 @@
 
 mod alloc;
 mod areas;
+mod behind;
 mod below;
 mod blocks;
 mod careful;
@@ -74,6 +75,7 @@ pub use compaction_index::{
     suitability, weighted_score,
 };
 pub use defer::Defer;
+pub(crate) use behind::Follower;
 pub(crate) use describe::Counted;
 pub use error::FreeError;
 pub use grade::{Grade, GradedMemory};
@@ -91,7 +93,7 @@ pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned
 pub use reserve::takes_reserve_first;
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use shuffle::Shuffled;
-pub(crate) use unaccepted::{AcceptRun, AcceptWanted, Follower, LastBlock};
+pub(crate) use unaccepted::{AcceptRun, AcceptWanted, LastBlock};
 pub use verify::{Counts, Fault, FaultKind};
 pub use watermark::{
     LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, pages_to_accept,

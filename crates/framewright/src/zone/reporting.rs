@@ -228,8 +228,9 @@ impl Zone {
         platform: &P,
         batch: &mut Batch,
     ) -> Option<PfnRange> {
-        let mut locked = self.lock(platform);
         for piece in batch.pieces() {
+            self.approach(platform, piece.index);
+            let mut locked = self.lock(platform);
             let (mut index, end) = (piece.index, piece.index + blocks_of(piece.order));
             while index < end {
                 let Some((head, state)) = locked.buddy.table.head_of(index) else { break };
@@ -248,7 +249,6 @@ impl Zone {
                 index = head + blocks_of(order);
             }
         }
-        drop(locked);
         *batch = Batch::EMPTY;
         None
     }

@@ -33,30 +33,32 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
 
-/// Heads that a search for a large one looks at under one hold of the lock; smaller ones will do
+/// Heads that a search looks at under one hold of the lock. Smaller ones than are wanted will do
 /// then.
-const MOST_HEADS: u32 = 1 << 10;
+pub(super) const MOST_HEADS: u32 = 1 << 9;
 
 /// Unaccepted memory of a zone, under its lock.
 pub(super) struct Unaccepted {
     pub(super) first: u32,
     pub(super) last: u32,
+    /// A head of the list near which the next one comes to its place.
+    pub(super) near: u32,
 }
 
 impl Unaccepted {
-    pub(super) const NONE: Self = Self { first: NONE, last: NONE };
+    pub(super) const NONE: Self = Self { first: NONE, last: NONE, near: NONE };
 }
 
 /// A run in the hands of the one who accepts it.
 #[derive(Clone, Copy)]
 pub(crate) struct AcceptRun {
-    index: u32,
-    order: Order,
-    start: Pfn,
+    pub(super) index: u32,
+    pub(super) order: Order,
+    pub(super) start: Pfn,
     /// It was accepted before.
-    is_ahead: bool,
+    pub(super) is_ahead: bool,
     /// It came to the machine, or came back.
-    is_again: bool,
+    pub(super) is_again: bool,
 }
 
 impl AcceptRun {
@@ -97,18 +99,6 @@ pub(crate) enum LastBlock {
     Ahead,
     /// It is out of use, as the block behind it could not be accepted.
     Lost,
-}
-
-/// What is with the block behind a run.
-pub(crate) enum Follower {
-    /// It may be read.
-    Readable,
-    /// It could not be accepted.
-    Lost,
-    /// Somebody accepts it.
-    Busy,
-    /// It is the caller's to accept.
-    Claimed(AcceptRun),
 }
 
 impl Zone {
@@ -154,29 +144,36 @@ impl Zone {
         if self.unaccepted_pages() == 0 {
             return None;
         }
-        let mut locked = self.lock(platform);
-        let (mut found, mut index, mut looked) = (None, locked.unaccepted.first, 0);
-        while index != NONE {
-            let state = self.table.state(index);
-            let order = state.order().min(wanted.order);
-            if self.start_of(index).add(order.pages()) > wanted.max {
-                break;
-            }
-            if locked.is_claimable(index, order) && wanted.allows(state) {
-                if order == wanted.order {
-                    found = Some((index, order));
+        let mut at = NONE;
+        loop {
+            let mut locked = self.lock(platform);
+            let (mut found, mut index) = (None, locked.resume(at, locked.unaccepted.first));
+            for _ in 0..MOST_HEADS {
+                if index == NONE {
                     break;
                 }
-                found = found.or(Some((index, order)));
+                let state = self.table.state(index);
+                let order = state.order().min(wanted.order);
+                if self.start_of(index).add(order.pages()) > wanted.max {
+                    index = NONE;
+                    break;
+                }
+                if locked.is_claimable(index, order) && wanted.allows(state) {
+                    found = found.filter(|_| order < wanted.order).or(Some((index, order)));
+                    if order == wanted.order {
+                        break;
+                    }
+                }
+                (_, index) = self.table.links(index);
             }
-            looked += 1;
-            if looked >= MOST_HEADS && found.is_some() {
-                break;
+            if let Some((index, order)) = found {
+                return Some(self.claim(&mut locked, index, index + blocks_of(order)));
             }
-            (_, index) = self.table.links(index);
+            if index == NONE {
+                return None;
+            }
+            at = index;
         }
-        let (index, order) = found?;
-        Some(self.claim(&mut locked, index, index + blocks_of(order)))
     }
 
     /// Claims the highest run of at most the wanted order. What waits for the block behind it comes
@@ -189,24 +186,33 @@ impl Zone {
         if self.unaccepted_pages() == 0 {
             return None;
         }
-        let mut locked = self.lock(platform);
-        let mut index = locked.unaccepted.last;
-        while index != NONE {
-            let state = self.table.state(index);
-            let order = state.order().min(wanted.order);
-            let end = index + blocks_of(state.order());
-            let start = end - blocks_of(order);
-            let waits = state.has(BlockState::AHEAD) && !self.is_readable(end);
-            if state.is(State::Unaccepted)
-                && !waits
-                && wanted.allows(state)
-                && self.start_of(start).add(order.pages()) <= wanted.max
-            {
-                return Some(self.claim(&mut locked, start, end));
+        let mut at = NONE;
+        loop {
+            let mut locked = self.lock(platform);
+            let mut index = locked.resume(at, locked.unaccepted.last);
+            for _ in 0..MOST_HEADS {
+                if index == NONE {
+                    return None;
+                }
+                let state = self.table.state(index);
+                let order = state.order().min(wanted.order);
+                let end = index + blocks_of(state.order());
+                let start = end - blocks_of(order);
+                let waits = state.has(BlockState::AHEAD) && self.is_wait_for(end);
+                if state.is(State::Unaccepted)
+                    && !waits
+                    && wanted.allows(state)
+                    && self.start_of(start).add(order.pages()) <= wanted.max
+                {
+                    return Some(self.claim(&mut locked, start, end));
+                }
+                (index, _) = self.table.links(index);
             }
-            (index, _) = self.table.links(index);
+            if index == NONE {
+                return None;
+            }
+            at = index;
         }
-        None
     }
 
     /// Claims the highest run in a range of indices, which is short enough for one hold of the
@@ -241,43 +247,8 @@ impl Zone {
         self.table.heads(range.clone()).any(|found| is_listed(found.state))
     }
 
-    /// Whether the block at `index` may be read, under the lock: it is accepted, or no memory that
-    /// has to be.
-    fn is_readable(&self, index: u32) -> bool {
-        let is_ahead = |state: BlockState| {
-            state.is(State::Unaccepted) && state.has(BlockState::AHEAD) || !is_listed(state)
-        };
-        self.table.head_of(index).is_none_or(|(_, state)| is_ahead(state))
-    }
-
-    /// What becomes of a block now that the one at `index` lies behind it.
-    pub(crate) fn last_before<P: Platform>(&self, platform: &P, index: u32) -> LastBlock {
-        let _locked = self.read(platform);
-        match self.table.head_of(index) {
-            Some((_, state)) if is_lost(state) => LastBlock::Lost,
-            _ if self.is_readable(index) => LastBlock::Free,
-            _ => LastBlock::Ahead,
-        }
-    }
-
-    /// Claims the block at `index`, which lies behind a run, unless it may be read already.
-    pub(crate) fn claim_follower<P: Platform>(&self, platform: &P, index: u32) -> Follower {
-        if self.unaccepted_pages() == 0 && self.lost_pages() == 0 {
-            return Follower::Readable;
-        }
-        let mut locked = self.lock(platform);
-        match self.table.head_of(index) {
-            Some((_, state)) if state.is(State::Accepting) => Follower::Busy,
-            Some((_, state)) if is_lost(state) => Follower::Lost,
-            Some((_, state)) if is_listed(state) && !state.has(BlockState::AHEAD) => {
-                Follower::Claimed(self.claim(&mut locked, index, index + 1))
-            }
-            _ => Follower::Readable,
-        }
-    }
-
     /// Cuts `start..end` out of the head that covers it, and makes it the caller's.
-    fn claim(&self, locked: &mut LockedZone, start: u32, end: u32) -> AcceptRun {
+    pub(super) fn claim(&self, locked: &mut LockedZone, start: u32, end: u32) -> AcceptRun {
         let order = locked.cut_unaccepted(start, end);
         let state = self.table.state(start);
         debug_assert!(state.is(State::Unaccepted), "block {start} is {state:?}");
@@ -333,18 +304,6 @@ impl Zone {
         pages
     }
 
-    /// Ends a claim of a block behind a run.
-    pub(crate) fn finish_follower<P: Platform>(
-        &self,
-        platform: &P,
-        run: &AcceptRun,
-        is_accepted: bool,
-    ) {
-        let last = if is_accepted { LastBlock::Ahead } else { LastBlock::Lost };
-        let accepted = u32::from(is_accepted);
-        self.finish_run(platform, run, accepted, last, false);
-    }
-
     /// The first unaccepted head among these indices, as the part of it that is there.
     pub(crate) fn unaccepted_in<P: Platform>(
         &self,
@@ -354,9 +313,17 @@ impl Zone {
         if self.unaccepted_pages() == 0 {
             return None;
         }
-        let _locked = self.read(platform);
-        let found = self.table.heads(range.clone()).find(|found| is_listed(found.state))?;
-        Some(found.index..found.end().min(range.end))
+        let mut next = range.start;
+        while next < range.end {
+            let _locked = self.read(platform);
+            for found in self.table.heads(next..range.end).take(MOST_HEADS as usize) {
+                next = found.end();
+                if is_listed(found.state) {
+                    return Some(found.index..found.end().min(range.end));
+                }
+            }
+        }
+        None
     }
 
     /// Gives unaccepted heads in `range` the type of a grade, at bring-up: what is not accepted
@@ -404,7 +371,7 @@ impl Zone {
         Some(self.start_of(head).add(state.order().pages()))
     }
 
-    fn start_of(&self, index: u32) -> Pfn {
+    pub(super) fn start_of(&self, index: u32) -> Pfn {
         let found = segment::find_index(self.segments, index);
         found.map_or(Pfn(0), |segment: &Segment| segment.block_of(index).start())
     }
@@ -412,6 +379,10 @@ impl Zone {
     /// Whether the list is in order and names what it must; the frames in it.
     pub(super) fn verify_unaccepted(&self, locked: &LockedZone) -> Result<u64, u32> {
         let (mut pages, mut before, mut index) = (0, NONE, locked.unaccepted.first);
+        let near = locked.unaccepted.near;
+        if near != NONE && locked.resume(near, NONE) == NONE {
+            return Err(near);
+        }
         while index != NONE {
             let (state, links) = (self.table.state(index), self.table.links(index));
             let ascends = before == NONE || before < index;
@@ -427,12 +398,15 @@ impl Zone {
 
 /// Whether a head is in the list.
 pub(super) fn is_listed(state: BlockState) -> bool {
-    let is_out = state.has(BlockState::KEPT | BlockState::GOING);
-    state.is(State::Accepting) || state.is(State::Unaccepted) && !is_out
+    match state.state() {
+        Some(State::Accepting) => !state.has(BlockState::GOING),
+        Some(State::Unaccepted) => !state.has(BlockState::KEPT | BlockState::GOING),
+        _ => false,
+    }
 }
 
 /// The bit that says that it came to the machine, where it is set.
-fn again(state: BlockState) -> u64 {
+pub(super) fn again(state: BlockState) -> u64 {
     if state.has(BlockState::AGAIN) { BlockState::AGAIN } else { 0 }
 }
 
@@ -467,6 +441,9 @@ impl LockedZone {
     pub(super) fn unlink_unaccepted(&mut self, index: u32) {
         let table = self.buddy.table;
         let (previous, next) = table.links(index);
+        if self.unaccepted.near == index {
+            self.unaccepted.near = previous;
+        }
         match previous {
             NONE => self.unaccepted.first = next,
             previous => table.set_next(previous, next),
@@ -474,6 +451,16 @@ impl LockedZone {
         match next {
             NONE => self.unaccepted.last = previous,
             next => table.set_previous(next, previous),
+        }
+    }
+
+    /// Where a search goes on that stopped at `at`, if it has begun: there, unless somebody took
+    /// that head out of the list; then again where it began.
+    fn resume(&self, at: u32, begin: u32) -> u32 {
+        let head = if at == NONE { None } else { self.buddy.table.head_of(at) };
+        match head {
+            Some((head, state)) if head == at && is_listed(state) => at,
+            _ => begin,
         }
     }
 

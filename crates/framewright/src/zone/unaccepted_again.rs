@@ -11,8 +11,9 @@
 //! the list are Release, as in `unaccepted`.
 
 use super::Zone;
+use super::behind::is_accepted_where_it_is;
 use super::locked::LockedZone;
-use super::unaccepted::{is_listed, is_lost};
+use super::unaccepted::{MOST_HEADS, Unaccepted, is_listed, is_lost};
 use crate::block::list::NONE;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, MigrateType, State};
@@ -88,10 +89,14 @@ impl Zone {
         range: Range<u32>,
         migrate_type: MigrateType,
     ) {
-        self.change_offline(platform, range, |locked, index, order, _| {
+        self.approach(platform, range.start);
+        self.change_offline(platform, range, |locked, index, order, before| {
             self.count_come(locked, order, migrate_type);
             let word = BlockState::head(State::Unaccepted, order, migrate_type);
-            locked.buddy.table.set_state(index, word.with(BlockState::AGAIN));
+            // Accepted since that was asked, for the sake of a block before it.
+            let is_ahead = before.has(BlockState::THERE) && before.has(BlockState::ACCEPTED);
+            let ahead = if is_ahead { BlockState::AHEAD } else { 0 };
+            locked.buddy.table.set_state(index, word.with(BlockState::AGAIN | ahead));
             locked.insert_unaccepted(index);
             self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
         });
@@ -116,6 +121,7 @@ impl Zone {
 
     /// Undoes [`withhold_unaccepted`](Self::withhold_unaccepted).
     pub(crate) fn keep_unaccepted<P: Platform>(&self, platform: &P, range: Range<u32>) {
+        self.approach(platform, range.start);
         self.each_unaccepted(platform, range, is_going, |locked, index| {
             let state = locked.buddy.table.state(index);
             let order = state.order();
@@ -125,6 +131,12 @@ impl Zone {
             self.reserved_pages.fetch_sub(order.pages(), Ordering::Relaxed);
             self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
         });
+    }
+
+    /// Finds the place in the list for what is about to come to it at `index`, without holding the
+    /// lock for long: from there it is a few steps, whatever others do meanwhile.
+    pub(super) fn approach<P: Platform>(&self, platform: &P, index: u32) {
+        while !self.lock(platform).step_towards(index) {}
     }
 
     /// Calls `change` for each unaccepted head in `range` that is wanted, some under each hold of
@@ -141,6 +153,10 @@ impl Zone {
             let mut locked = self.lock(platform);
             for _ in 0..HEADS_AT_ONCE {
                 let Some(found) = self.table.heads(next..range.end).next() else { return };
+                if is_accepted_where_it_is(found.state) {
+                    platform.relax();
+                    break;
+                }
                 if found.state.is(State::Unaccepted) && wanted(found.state) {
                     change(&mut locked, found.index);
                     // It was cut perhaps.
@@ -179,7 +195,8 @@ impl Zone {
 
 /// Whether a head is about to go, and in no list.
 fn is_going(state: BlockState) -> bool {
-    state.is(State::Unaccepted) && state.has(BlockState::GOING)
+    let is_unaccepted = state.is(State::Unaccepted) || state.is(State::Accepting);
+    is_unaccepted && state.has(BlockState::GOING)
 }
 
 /// Whether what had this state before it went is accepted.
@@ -189,18 +206,38 @@ pub(super) fn was_accepted(state: BlockState) -> bool {
 }
 
 impl LockedZone {
+    /// Comes nearer to the last head of the list before `index`, by some steps. Whether that is it,
+    /// or there is none.
+    fn step_towards(&mut self, index: u32) -> bool {
+        let table = self.buddy.table;
+        let Unaccepted { first, last, near } = self.unaccepted;
+        let mut at = if last == NONE || last < index { last } else { near };
+        for _ in 0..MOST_HEADS {
+            let next = if at == NONE { first } else { table.links(at).1 };
+            if at != NONE && at > index {
+                (at, _) = table.links(at);
+            } else if next != NONE && next < index {
+                at = next;
+            } else {
+                self.unaccepted.near = at;
+                return true;
+            }
+        }
+        self.unaccepted.near = at;
+        false
+    }
+
     /// Puts an unaccepted head to its place in the list.
     pub(super) fn insert_unaccepted(&mut self, index: u32) {
         let table = self.buddy.table;
         // Mostly it comes behind a neighbour, or behind all others.
         let neighbour = index.checked_sub(1).and_then(|before| table.head_of(before));
-        let mut previous = match neighbour {
-            Some((head, state)) if is_listed(state) => head,
-            _ => self.unaccepted.last,
-        };
-        while previous != NONE && previous > index {
-            (previous, _) = table.links(previous);
+        match neighbour {
+            Some((head, state)) if is_listed(state) => self.unaccepted.near = head,
+            _ => while !self.step_towards(index) {},
         }
+        let previous = self.unaccepted.near;
+        self.unaccepted.near = index;
         let next = match previous {
             NONE => core::mem::replace(&mut self.unaccepted.first, index),
             previous => {

@@ -20,6 +20,7 @@ mod accepted;
 mod accepted_windows;
 mod add;
 mod adopt;
+mod behind;
 mod files;
 mod gone;
 mod model;

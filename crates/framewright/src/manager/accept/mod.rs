@@ -129,8 +129,10 @@ impl<P: Platform> Manager<P> {
             return LastBlock::Free;
         };
         let index = segment.index_of(block);
-        if behind == Behind::Waits {
-            return zone.last_before(self.platform, index);
+        if behind == Behind::Waits
+            && let Some(last) = zone.last_before(self.platform, index)
+        {
+            return last;
         }
         match zone.claim_follower(self.platform, index) {
             Follower::Readable => LastBlock::Free,
@@ -190,6 +192,15 @@ impl<P: Platform> Manager<P> {
             let page = crate::units::Order::PAGE;
             // Nobody gives it back.
             let _ = self.allocate_at(before, page, crate::block::MigrateType::Movable);
+        }
+    }
+
+    /// [`accept_border`](Self::accept_border), where there is anything to be accepted.
+    pub(in crate::manager) fn accept_border_of(&self, start: Pfn) {
+        if let Some(device) = self.platform.accept_memory()
+            && device.reads_past_pages()
+        {
+            self.accept_border(device, start);
         }
     }
 

@@ -137,6 +137,7 @@ impl<P: Platform> Hotplug<'_, P> {
                     let forgets = platform.accept_memory().is_some_and(AcceptMemory::forgets);
                     run.zone.put_offline(platform, run.indices(), forgets);
                 }
+                self.manager.accept_border_of(piece.blocks.start.start());
             }
             return Ok(Added { range, pages: 0, table_bytes, windows });
         };

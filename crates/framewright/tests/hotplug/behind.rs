@@ -1,0 +1,184 @@
+//! What is offline or goes, behind memory that comes up: it may be read past the end of that, so it
+//! is accepted where it is.
+
+use crate::add::{add, node};
+use crate::common::{Fake, bring_up_with, check, mib, parameters, settled};
+use framewright::manager::{Budget, HotplugError};
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use framewright::zone::{Grade, MigrateType};
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant};
+use framewright_jobs::NoHelpers;
+use framewright_testkit::{FakeAccept, FakeMachine, Owner};
+use std::sync::Mutex;
+use std::thread;
+
+const BLOCK: u64 = 2 << 20;
+
+fn machine(spare: PhysRange) -> (&'static FakeMachine, Fake, &'static FakeAccept) {
+    let builder = FakeMachine::builder().ram(mib(0, 256)).spare(spare).nodes(2).cpus(2).accepts();
+    let machine = builder.build();
+    let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+    (machine, manager, machine.accept())
+}
+
+fn add_offline(manager: &Fake, range: PhysRange) {
+    // SAFETY: the machine has this memory and nobody else uses it.
+    unsafe { manager.hotplug().add_offline(range, node(0)) }.expect("nothing is there");
+}
+
+/// All that is free is written to.
+fn use_everything(manager: &Fake) {
+    let mut held = Vec::new();
+    while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
+        crate::fill(manager, PhysRange::with_size(page.address(), 4096), 7);
+        held.push(page);
+    }
+    for page in held {
+        manager.give_back_order(page, Order::PAGE).expect("ours");
+    }
+    check(manager);
+}
+
+fn first_block(range: PhysRange) -> PfnRange {
+    PhysRange::with_size(range.start, BLOCK).whole_frames()
+}
+
+#[test]
+fn what_is_offline_is_accepted_before_it_can_be_read() {
+    let (first, second) = (mib(4096, 4160), mib(4160, 4224));
+    for is_first in [true, false] {
+        let (_, manager, device) = machine(mib(4096, 4224));
+        if is_first {
+            add(&manager, first, 0, Grade::Any).expect("added");
+            use_everything(&manager);
+            add_offline(&manager, second);
+        } else {
+            add_offline(&manager, second);
+            add(&manager, first, 0, Grade::Any).expect("added");
+            use_everything(&manager);
+        }
+        assert!(device.calls().contains(&first_block(second)));
+        assert_eq!(device.accepted_pages(), first.whole_frames().pages() + PAGES_PER_BLOCK);
+        check(&manager);
+        // It is accepted when it is handed out, and goes, and comes back.
+        for _ in 0..2 {
+            manager.hotplug().online(second, Grade::Any).expect("offline");
+            check(&manager);
+            use_everything(&manager);
+            assert_eq!(device.accepted_pages(), 128 << 8);
+            manager.hotplug().offline(second, Budget::UNLIMITED).expect("free");
+        }
+        assert_eq!(settled(&manager).unaccepted_pages, 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_accepted_where_it_is_costs_the_block_before_it() {
+    let (first, second) = (mib(4096, 4160), mib(4160, 4224));
+    let (_, manager, device) = machine(mib(4096, 4224));
+    add_offline(&manager, second);
+    device.fail_at(first_block(second).start);
+    add(&manager, first, 0, Grade::Any).expect("added");
+    manager.acceptance().accept_all(&NoHelpers);
+    check(&manager);
+    assert_eq!(manager.acceptance().lost_pages(), PAGES_PER_BLOCK);
+    use_everything(&manager);
+}
+
+#[test]
+fn accepting_everything_ends_where_the_next_block_is_offline() {
+    let (first, second) = (mib(4096, 4160), mib(4160, 4224));
+    let (_, manager, device) = machine(mib(4096, 4224));
+    add(&manager, mib(4096, 4224), 0, Grade::Any).expect("added");
+    // The last block of the first half waits for the one behind it, which goes offline.
+    let last = Pfn::containing(first.end - BLOCK);
+    let before = Pfn(last.0 - PAGES_PER_BLOCK);
+    let taken = manager.allocate_at(before, Order::BLOCK, MigrateType::Movable).expect("nobody's");
+    manager.hotplug().offline(second, Budget::UNLIMITED).expect("free");
+    manager.acceptance().accept_all(&NoHelpers);
+    assert_eq!(manager.acceptance().unaccepted_pages(), 0);
+    assert_eq!(device.accepted_pages(), first.whole_frames().pages() + PAGES_PER_BLOCK);
+    manager.give_back(taken).expect("ours");
+    check(&manager);
+    manager.hotplug().online(second, Grade::Any).expect("offline");
+    use_everything(&manager);
+    assert_eq!(device.accepted_pages(), 128 << 8);
+}
+
+/// Has one page, and allocates the block before what goes when that is to be moved.
+struct Interferer {
+    machine: &'static FakeMachine,
+    manager: &'static Fake,
+    page: Mutex<Pfn>,
+    wants: Pfn,
+    taken: Mutex<Option<PfnRange>>,
+    moves: bool,
+}
+
+// SAFETY: what `relocate` names is a page of this mover, and is copied whole.
+unsafe impl Mover for Interferer {
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        if *self.page.lock().expect("alive") == pfn {
+            Occupant::Movable(PfnRange::new(pfn.0, pfn.0 + 1))
+        } else {
+            Occupant::Unknown
+        }
+    }
+
+    fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
+        thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                self.machine.run_on(1, || {
+                    self.manager.allocate_at(self.wants, Order::BLOCK, MigrateType::Movable)
+                })
+            });
+            let run = other.join().expect("alive").expect("nobody has it");
+            crate::fill(self.manager, run.to_phys(), 9);
+            *self.taken.lock().expect("alive") = Some(run);
+        });
+        if self.moves { Ok(MoveToken(0)) } else { Err(NotNow::Pinned) }
+    }
+
+    unsafe fn relocate(&self, _: MoveToken, _: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+        *self.page.lock().expect("alive") = to.start;
+        Ok(())
+    }
+
+    unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
+}
+
+#[test]
+fn what_goes_is_accepted_before_it_can_be_read() {
+    for moves in [true, false] {
+        let (first, second) = (mib(4096, 4160), mib(4160, 4224));
+        let (machine, manager, device) = machine(mib(4096, 4224));
+        let manager: &'static Fake = Box::leak(Box::new(manager));
+        add(manager, mib(4096, 4224), 0, Grade::Any).expect("added");
+        let at = Pfn::containing(second.start + (16 << 20));
+        let page = manager.allocate_at(at, Order::PAGE, MigrateType::Movable).expect("nobody's");
+        let mover: &'static Interferer = Box::leak(Box::new(Interferer {
+            machine,
+            manager,
+            page: Mutex::new(page.start),
+            wants: Pfn::containing(first.end - BLOCK),
+            taken: Mutex::default(),
+            moves,
+        }));
+        // SAFETY: nobody looks at descriptors by number.
+        let removed = unsafe { manager.hotplug().by(mover).remove(second, Budget::UNLIMITED) };
+        assert_eq!(removed.is_ok(), moves, "{removed:?}");
+        assert!(moves || matches!(removed, Err(HotplugError::Range(_))), "{removed:?}");
+        check(manager);
+        let calls = device.calls();
+        assert_eq!(calls.iter().filter(|&&call| call == first_block(second)).count(), 1);
+        if moves {
+            add(manager, second, 0, Grade::Any).expect("gone");
+        }
+        let held = *mover.page.lock().expect("alive");
+        manager.give_back_order(held, Order::PAGE).expect("ours");
+        let taken = mover.taken.lock().expect("alive").take().expect("it was asked");
+        manager.give_back(taken).expect("ours");
+        use_everything(manager);
+        assert_eq!(device.accepted_pages(), 128 << 8);
+    }
+}
