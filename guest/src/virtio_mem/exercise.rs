@@ -45,8 +45,8 @@ fn run(driver: &mut Driver<'_>, manager: &Manager<GuestPlatform>, seconds: u64) 
     let before = manager.totals().managed_pages;
     let region = region_of(&driver.device);
     let managed = |what: &str| {
-        let more = (manager.totals().managed_pages - before) * PAGE_SIZE;
-        log!("virtio-mem test: {what}, {} MiB more to manage", more >> 20);
+        let pages = manager.totals().managed_pages.saturating_sub(before);
+        log!("virtio-mem test: {what}, {} MiB more to manage", (pages * PAGE_SIZE) >> 20);
     };
     let mut passed = true;
     for is_new in [true, false] {

@@ -5,6 +5,7 @@ use crate::platform::{GuestPlatform, PLATFORM};
 use core::fmt;
 use framewright::manager::{self, Budget, Hotplug, Obstacle};
 use framewright::platform::Platform;
+use framewright::parameters::{OnlinePolicy, OnlineType};
 use framewright::units::{NodeId, PhysRange};
 use framewright::zone::Grade;
 use framewright::{Manager, Mover};
@@ -53,8 +54,18 @@ impl<'a> ManagedMemory<'a> {
     /// There is memory, and it is nobody's.
     unsafe fn enter(&self, start_bytes: u64, size_bytes: u64) -> bool {
         let range = PhysRange::with_size(start_bytes, size_bytes);
-        // SAFETY: passed on to the caller; the direct map shows all of the region.
-        match unsafe { self.hotplug().add(range, self.node, Grade::Removable) } {
+        let settings = self.hotplug().settings();
+        let is_left_to_us = settings.auto_online == OnlineType::Online
+            && settings.policy == OnlinePolicy::ContigZones;
+        let added = if is_left_to_us {
+            // It is to go again.
+            // SAFETY: passed on to the caller; the direct map shows all of the region.
+            unsafe { self.hotplug().add(range, self.node, Grade::Removable) }
+        } else {
+            // SAFETY: the same.
+            unsafe { self.hotplug().add_by_policy(range, self.node) }
+        };
+        match added {
             Ok(_) => true,
             Err(error) => {
                 log!("virtio-mem: {range} cannot be used: {error}");

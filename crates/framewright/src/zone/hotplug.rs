@@ -331,7 +331,7 @@ impl Zone {
         span
     }
 
-    /// The highest run of blocks that are free, or not accepted yet, within `range`, of at most
+    /// The highest run of blocks that are free, offline or not accepted yet, within `range`, of at most
     /// `most` blocks, a multiple of `align` blocks and aligned to it; of equally long ones the
     /// highest. A look without a lock held for long: others may take of it meanwhile.
     pub(crate) fn highest_free<P: Platform>(
@@ -368,7 +368,9 @@ impl Zone {
                     .map_or(next + 1, |(head, state)| head + blocks_of(state.order()))
                     .min(range.end);
                 let is_free = found.is_some_and(|(_, state)| {
-                    state.is(State::Free) || state.is(State::Unaccepted) && is_listed(state)
+                    state.is(State::Free)
+                        || state.is(State::Unaccepted) && is_listed(state)
+                        || Presence::of(state) == Presence::Offline
                 });
                 match &mut run {
                     Some(run) if is_free && run.end == next => run.end = end,

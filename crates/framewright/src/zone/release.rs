@@ -76,7 +76,7 @@ impl Zone {
                     if let Some(first) = first {
                         return Err(Unreleasable::Managed(offset(first)));
                     }
-                    wants |= managed.is_none();
+                    wants |= !is_whole && managed.is_none();
                 }
                 Some(State::Unaccepted | State::Accepting) => return Err(Unreleasable::Unaccepted),
                 Some(State::Offline) => {

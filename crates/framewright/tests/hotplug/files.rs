@@ -111,6 +111,13 @@ fn auto_movable_keeps_the_ratio() {
         .expect("room");
     let twice = Group { region: mib(5000, 9000), node: node(0), unit_bytes: None };
     assert!(hotplug.register_group(twice).is_err());
+    assert!(!hotplug.unregister_group(twice.region));
+    assert!(hotplug.unregister_group(device) && !hotplug.unregister_group(device));
+    hotplug.register_group(twice).expect("nothing is there any more");
+    assert!(hotplug.unregister_group(twice.region));
+    hotplug
+        .register_group(Group { region: device, node: node(0), unit_bytes: Some(128 << 20) })
+        .expect("room");
     let mut sorts = String::new();
     for number in 0..14 {
         let start = (4 << 30) + number * (128 << 20);

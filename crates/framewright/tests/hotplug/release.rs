@@ -118,6 +118,33 @@ fn what_was_released_wrongly_is_refused() {
     check(&manager);
 }
 
+/// A range whose first and last block lie in one zone, and what is between them in another: the
+/// places of the first are counted for both.
+#[test]
+fn places_for_pieces_are_counted_across_nodes() {
+    let reserved = mib(60, 132);
+    for taken in [14, 15, 16] {
+        let builder = FakeMachine::builder().ram(mib(0, 256)).nodes(2);
+        let builder = builder.node(mib(0, 96), 0).node(mib(96, 128), 1).node(mib(128, 256), 0);
+        let machine = builder.build();
+        let manager = Descriptors::None.bring_up_reserving(machine, &[reserved]).expect("bring-up");
+        let first = |block: u64| pages((64 << 8) + block * 512, (64 << 8) + block * 512 + 1);
+        for block in 0..taken {
+            assert_eq!(release(&manager, first(block)), Ok(1), "{block}");
+        }
+        let before = settled(&manager);
+        let range = pages((96 << 8) - 100, (128 << 8) + 100);
+        let released = release(&manager, range);
+        check(&manager);
+        if taken == 14 {
+            assert_eq!(released, Ok(range.pages()));
+        } else {
+            assert_eq!(released, Err(ReleaseError::TooManyPieces(Pfn(128 << 8))), "{taken}");
+            assert_eq!(settled(&manager), before);
+        }
+    }
+}
+
 /// Blocks that are released in part are written down; there is a place for sixteen of each zone.
 #[test]
 fn places_for_pieces_end_and_come_back() {

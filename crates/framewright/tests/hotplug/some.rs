@@ -64,6 +64,24 @@ fn no_time_left_is_not_nothing_left() {
 }
 
 #[test]
+fn what_is_offline_goes_first() {
+    let manager = machine(gib(4, 5), "");
+    add(&manager, mib(4096, 4128), 0, Grade::Any).expect("added");
+    // SAFETY: the machine has this memory and nobody else uses it.
+    unsafe { manager.hotplug().add_offline(mib(4128, 4192), node(0)) }.expect("added");
+    let page = manager.allocate_at(Pfn(4127 << 8), Order::PAGE, MigrateType::Movable);
+    let handles = Handles::new(&manager, 1 << 10).expect("memory");
+    let some = |most| {
+        remove_some(&manager, &handles, mib(4096, 4192), most, 2 << 20, Budget::UNLIMITED)
+    };
+    assert_eq!(some(32 << 20), Ok(Removal::Run(mib(4160, 4192))));
+    assert_eq!(some(1 << 30), Ok(Removal::Run(mib(4128, 4160))));
+    assert!(matches!(some(1 << 30), Ok(Removal::Run(run)) if run.end <= 4126 << 20));
+    check(&manager);
+    manager.give_back(page.expect("free")).expect("ours");
+}
+
+#[test]
 fn what_is_not_accepted_is_not_accepted_to_go() {
     let added = mib(4096, 4352);
     let builder = FakeMachine::builder().ram(mib(0, 256)).spare(added).nodes(2).accepts();

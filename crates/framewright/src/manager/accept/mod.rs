@@ -189,10 +189,33 @@ impl<P: Platform> Manager<P> {
             && self.is_in_use(before)
             && self.secure(device, start, Behind::Accepted) == LastBlock::Lost
         {
-            let page = crate::units::Order::PAGE;
-            // Nobody gives it back.
-            let _ = self.allocate_at(before, page, crate::block::MigrateType::Movable);
+            self.keep_page_before(start);
         }
+    }
+
+    /// Takes the page before a frame that could not be accepted, if it is free. Nobody gives it
+    /// back.
+    pub(in crate::manager) fn keep_page_before(&self, start: Pfn) {
+        let page = crate::units::Order::PAGE;
+        if let Some(before) = start.0.checked_sub(1) {
+            let _ = self.allocate_at(Pfn(before), page, crate::block::MigrateType::Movable);
+        }
+    }
+
+    /// Sees to it that what is about to come up before a frame may be read past its end; false
+    /// where it may not.
+    pub(in crate::manager) fn accept_behind(&self, end: Pfn) -> bool {
+        let device = self.platform.accept_memory().filter(|device| device.reads_past_pages());
+        device.is_none_or(|device| {
+            loop {
+                match self.secure(device, end, Behind::Accepted) {
+                    LastBlock::Free => return true,
+                    LastBlock::Lost => return false,
+                    // Somebody is at it.
+                    LastBlock::Ahead => self.platform.relax(),
+                }
+            }
+        })
     }
 
     /// [`accept_border`](Self::accept_border), where there is anything to be accepted.

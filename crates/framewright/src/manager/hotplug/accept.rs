@@ -77,24 +77,30 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
     }
 
-    /// Makes a run free that is no memory yet, or leaves it to be accepted.
-    pub(super) fn hand_out_run(self, run: Piece, grade: Grade) {
+    /// Leaves those parts of a run to be accepted that are no memory yet and have to be.
+    pub(super) fn leave_to_accept(self, run: Piece, grade: Grade) {
         let platform = self.manager.platform;
-        let forgets = self.forgets();
+        let Some(forgets) = self.forgets() else { return };
         let mut rest = run.indices();
         while !rest.is_empty() {
-            let (wants, end) = match forgets {
-                Some(forgets) => run.zone.wants_accepting(platform, &rest, forgets),
-                None => (false, rest.end),
-            };
+            let (wants, end) = run.zone.wants_accepting(platform, &rest, forgets);
             let part = rest.start..end;
-            self.manager.fill_added(pages_of(blocks_in(run, &part)), !wants);
-            if wants {
-                run.zone.bring_unaccepted(platform, part, grade.migrate_type());
-            } else {
-                run.zone.bring_online(platform, part, grade.migrate_type());
-            }
             rest.start = end;
+            if wants {
+                self.manager.fill_added(pages_of(blocks_in(run, &part)), false);
+                run.zone.bring_unaccepted(platform, part, grade.migrate_type());
+            }
+        }
+    }
+
+    /// Makes a run free that is no memory yet, and accepted where that is needed.
+    pub(super) fn hand_out_run(self, run: Piece, grade: Grade) {
+        self.manager.fill_added(pages_of(run.blocks), true);
+        let end = run.blocks.end.start();
+        let is_readable = self.manager.accept_behind(end);
+        run.zone.bring_online(self.manager.platform, run.indices(), grade.migrate_type());
+        if !is_readable {
+            self.manager.keep_page_before(end);
         }
     }
 

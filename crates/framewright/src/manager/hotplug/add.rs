@@ -278,24 +278,30 @@ impl<P: Platform> Hotplug<'_, P> {
     /// Makes all blocks free that are no memory yet, or leaves them to be accepted; returns how
     /// many pages that were that can be had.
     fn hand_out(self, blocks: BlockRange, grade: Grade) -> u64 {
-        let platform = self.manager.platform;
         let mut pages = 0;
         for piece in self.known(blocks) {
-            let track = || {
-                if self.manager.reporting.is_registered() {
-                    piece.zone.track_reported(platform);
-                }
-            };
-            track();
+            self.track_reported(piece);
             for (_, run) in self.runs_of(piece).filter(|(place, _)| *place != Presence::Online) {
-                self.hand_out_run(run, grade);
+                self.leave_to_accept(run, grade);
                 pages += u64::from(run.blocks.blocks()) * PAGES_PER_BLOCK;
             }
+        }
+        // Only then what is accepted: what lies behind it can be read from when it is handed out.
+        for piece in self.known(blocks) {
+            for (_, run) in self.runs_of(piece).filter(|(place, _)| *place != Presence::Online) {
+                self.hand_out_run(run, grade);
+            }
             // Who registered meanwhile may not have found what came.
-            track();
+            self.track_reported(piece);
         }
         self.after_change();
         pages - self.accept_added(blocks)
+    }
+
+    fn track_reported(self, piece: Piece) {
+        if self.manager.reporting.is_registered() {
+            piece.zone.track_reported(self.manager.platform);
+        }
     }
 
     /// A node has memory: all others may be served from there.

@@ -21,6 +21,36 @@ struct Home {
     pages: u64,
 }
 
+/// How many CPUs each node has, and how many of them were asked about.
+struct Crowd {
+    all: [u32; MAX_NODES],
+    passed: [u32; MAX_NODES],
+}
+
+impl Crowd {
+    fn of<P: Platform>(platform: &P) -> Self {
+        let mut all = [0; MAX_NODES];
+        for cpu in 0..platform.cpus() {
+            if let Some(cpus) = all.get_mut(platform.cpu_node(cpu).index()) {
+                *cpus += 1;
+            }
+        }
+        Self { all, passed: [0; MAX_NODES] }
+    }
+
+    /// From the first CPU on.
+    const fn begin(&mut self) {
+        self.passed = [0; MAX_NODES];
+    }
+
+    /// Of the next CPU's node, how many CPUs were before it, and how many there are.
+    fn next(&mut self, node: NodeId) -> (u64, u64) {
+        let Some(passed) = self.passed.get_mut(node.index()) else { return (0, 1) };
+        *passed += 1;
+        (u64::from(*passed - 1), u64::from(self.all[node.index()].max(1)))
+    }
+}
+
 fn managed_pages(parts: ZoneParts<'_>) -> u64 {
     parts.iter().map(Zone::final_managed_pages).sum()
 }
@@ -31,8 +61,9 @@ impl<P: Platform> Manager<P> {
     /// it is left to the next change.
     pub(super) fn settle_caches(&self) {
         let is_alone = self.platform.cpus() == 1;
+        let mut crowd = Crowd::of(self.platform);
         let homes_differ = (0..).zip(self.caches).any(|(cpu, cache)| {
-            self.home_of(cpu).is_some_and(|home| Self::is_worth_it(cache, &home))
+            self.home_of(&mut crowd, cpu).is_some_and(|home| Self::is_worth_it(cache, &home))
         });
         if !homes_differ {
             return;
@@ -43,16 +74,20 @@ impl<P: Platform> Manager<P> {
             return;
         }
         let mut sharers = [0_u32; MAX_NODES];
-        for (cpu, _) in (0..).zip(self.caches).filter(|(_, cache)| !cache.is_offline()) {
-            if let Some(home) = self.home_of(cpu) {
+        crowd.begin();
+        for (cpu, cache) in (0..).zip(self.caches) {
+            if let Some(home) = self.home_of(&mut crowd, cpu)
+                && !cache.is_offline()
+            {
                 sharers[home.node.index()] += 1;
             }
         }
+        crowd.begin();
         let mut next = 0;
         self.isolation().with_caches(&mut |cache| {
             let cpu = next;
             next += 1;
-            let Some(home) = self.home_of(cpu) else { return };
+            let Some(home) = self.home_of(&mut crowd, cpu) else { return };
             // What is wrong in a cache is its user's fault and does not matter here; all else goes
             // back.
             let _ = self.drain_cache(cache);
@@ -68,8 +103,10 @@ impl<P: Platform> Manager<P> {
         cache.zone() != home.zone || home.pages.abs_diff(pages) > pages / 8
     }
 
-    fn home_of(&self, cpu: u32) -> Option<Home> {
+    /// To be asked for each CPU in turn.
+    fn home_of(&self, crowd: &mut Crowd, cpu: u32) -> Option<Home> {
         let own = self.platform.cpu_node(cpu);
+        let (before, cpus) = crowd.next(own);
         let of = self.nodes.get(own.index()).or(self.nodes.first())?;
         let node = of.fallback.iter().find(|&node| self.has_managed(node))?;
         let parts = |kind| self.parts(ZoneId { node, kind });
@@ -77,9 +114,6 @@ impl<P: Platform> Manager<P> {
             ZoneKind::ALL.into_iter().rev().filter(|&kind| managed_pages(parts(kind)) != 0);
         let first = parts(kinds.next()?);
         let other = kinds.next().filter(|&kind| kind != ZoneKind::Dma).map(parts);
-        let before = (0..cpu).filter(|&other| self.platform.cpu_node(other) == own).count() as u64;
-        let cpus = (0..self.platform.cpus()).filter(|&cpu| self.platform.cpu_node(cpu) == own);
-        let cpus = cpus.count().max(1) as u64;
         let all = managed_pages(first);
         // The middle of the CPU's share.
         let middle = u128::from(all) * u128::from(2 * before + 1) / u128::from(2 * cpus);

@@ -35,6 +35,7 @@ pub use remove::{Removal, Removed};
 use crate::manager::facets::Moving;
 use crate::manager::moving::Mover;
 use crate::manager::state::Manager;
+use crate::manager::state::tunables::fixed_pages;
 use crate::manager::state::hotplug::{Changing, HotplugEvent, HotplugNotifier, Veto};
 use crate::platform::Platform;
 use crate::units::{NodeId, PAGES_PER_BLOCK, PfnRange, PhysRange};
@@ -240,8 +241,9 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// Marks, reserves and what else follows from how much there is.
     fn after_change(self) {
         let manager = self.manager;
+        let fixed_pages = fixed_pages(manager.zones(), manager.platform);
         let mut tunables = manager.tunables.lock(manager.platform);
-        tunables.follow(manager.zones(), manager.platform);
+        tunables.follow(fixed_pages);
         tunables.apply(manager.zones());
         drop(tunables);
         manager.settle_caches();

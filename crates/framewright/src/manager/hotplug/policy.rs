@@ -116,15 +116,19 @@ impl<P: Platform> Hotplug<'_, P> {
     /// Changes it for memory that is added from now on. `block_bytes` is taken as it is if it is a
     /// power of two of at least 2 MiB, else left.
     pub fn set_settings(self, settings: HotplugSettings) {
+        self.change_settings(|own| *own = settings);
+    }
+
+    /// [`set_settings`](Self::set_settings) of what `change` makes of them, and nothing that others
+    /// set meanwhile is lost. It is called with a lock held, once.
+    pub fn change_settings<R>(self, change: impl FnOnce(&mut HotplugSettings) -> R) -> R {
         let mut own = self.manager.hotplug.settings.lock(self.manager.platform);
-        let block_bytes = if settings.block_bytes.is_power_of_two()
-            && settings.block_bytes >= crate::units::BLOCK_SIZE
-        {
-            settings.block_bytes
-        } else {
-            own.block_bytes
-        };
-        *own = HotplugSettings { block_bytes, ..settings };
+        let block_bytes = own.block_bytes;
+        let answer = change(&mut own);
+        if !own.block_bytes.is_power_of_two() || own.block_bytes < crate::units::BLOCK_SIZE {
+            own.block_bytes = block_bytes;
+        }
+        answer
     }
 
     /// Makes a device's or module's addresses known, for the policy *auto-movable*.
@@ -143,6 +147,14 @@ impl<P: Platform> Hotplug<'_, P> {
         let place = groups.iter_mut().find(|place| place.is_none()).ok_or(GroupError::Full)?;
         *place = Some(group);
         Ok(())
+    }
+
+    /// The device or module of these addresses is gone: others can be known in its place. Whether
+    /// there was one. Memory that it brought is left alone, and so are its windows.
+    pub fn unregister_group(self, region: PhysRange) -> bool {
+        let mut groups = self.manager.hotplug.groups.lock(self.manager.platform);
+        let is_it = |place: &&mut Option<Group>| place.is_some_and(|group| group.region == region);
+        groups.iter_mut().find(is_it).and_then(Option::take).is_some()
     }
 
     /// [`add`](Self::add) as `auto_online_blocks` and the policy say.

@@ -8,8 +8,9 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::Zone;
 use crate::zone::release::Unreleasable;
-use core::fmt;
+use core::{fmt, ptr};
 
 /// Blocks that are looked at under one hold of a lock.
 const BLOCKS_AT_ONCE: u32 = 64;
@@ -129,7 +130,8 @@ impl<P: Platform> Hotplug<'_, P> {
             (BlockNumber::containing(range.start), BlockNumber::containing(Pfn(range.end.0 - 1)));
         let blocks = BlockRange { start: first, end: BlockNumber(last.0.saturating_add(1)) };
         let mut next = range.start;
-        let mut pieces_left = PiecesLeft::default();
+        // Only the first block and the last can be managed in part afterwards.
+        let mut first_in_part: Option<&Zone> = None;
         for piece in self.known(blocks) {
             let frames = pages_of(piece.blocks).intersection(range);
             if frames.start != next {
@@ -139,13 +141,16 @@ impl<P: Platform> Hotplug<'_, P> {
             self.bring_up(piece, frames)?;
             for part in parts(frames) {
                 let index = piece.segment.index_of(BlockNumber::containing(part.start));
-                let room = pieces_left.of(piece.zone);
                 let wants = piece
                     .zone
                     .check_release(platform, index, part)
                     .map_err(|error| refused(error, part))?;
-                if wants && !room.take(|| piece.zone.partials_left(platform)) {
-                    return Err(ReleaseError::TooManyPieces(part.start));
+                if wants {
+                    let is_second = first_in_part.is_some_and(|it| ptr::eq(it, piece.zone));
+                    if piece.zone.partials_left(platform) <= usize::from(is_second) {
+                        return Err(ReleaseError::TooManyPieces(part.start));
+                    }
+                    first_in_part = Some(piece.zone);
                 }
             }
         }
@@ -240,33 +245,4 @@ fn parts(frames: PfnRange) -> impl Iterator<Item = PfnRange> {
         rest.start = end;
         Some(part)
     })
-}
-
-/// How many more blocks a zone may have that are managed in part. Pieces of a zone are neighbours.
-#[derive(Default)]
-struct PiecesLeft {
-    zone: Option<*const crate::zone::Zone>,
-    left: Left,
-}
-
-#[derive(Default)]
-struct Left(Option<usize>);
-
-impl PiecesLeft {
-    fn of(&mut self, zone: &crate::zone::Zone) -> &mut Left {
-        let zone = core::ptr::from_ref(zone);
-        if self.zone != Some(zone) {
-            (self.zone, self.left) = (Some(zone), Left(None));
-        }
-        &mut self.left
-    }
-}
-
-impl Left {
-    /// One less; false where there is none.
-    fn take(&mut self, left: impl FnOnce() -> usize) -> bool {
-        let have = self.0.unwrap_or_else(left);
-        self.0 = Some(have.saturating_sub(1));
-        have != 0
-    }
 }

@@ -66,11 +66,8 @@ impl Tunables {
 
     /// There is more memory, or less: as much is kept free as of what cannot be said to be movable
     /// follows, unless somebody wants more (Linux: `mm/page_alloc.c`, `calculate_min_free_kbytes`).
-    pub(crate) fn follow<P: Platform>(&mut self, zones: &[Zone], platform: &P) {
-        let fixed = |zone: &Zone| {
-            zone.final_managed_pages().saturating_sub(zone.most_graded_pages(platform))
-        };
-        let computed = default_min_free_kbytes(zones.iter().map(fixed).sum());
+    pub(crate) fn follow(&mut self, fixed_pages: u64) {
+        let computed = default_min_free_kbytes(fixed_pages);
         self.min_free_kbytes = match self.wanted_min_free_kbytes {
             Some(wanted) if wanted > computed => wanted,
             _ => computed,
@@ -99,6 +96,14 @@ impl Tunables {
             part.set_watermarks(marks, lowmem_reserve(kind, of_kinds, ratio));
         }
     }
+}
+
+/// What of all memory cannot be said to be movable. Takes each zone's lock for a look.
+pub(crate) fn fixed_pages<P: Platform>(zones: &[Zone], platform: &P) -> u64 {
+    let fixed = |zone: &Zone| {
+        zone.final_managed_pages().saturating_sub(zone.most_graded_pages(platform))
+    };
+    zones.iter().map(fixed).sum()
 }
 
 /// What each zone of a node manages.

@@ -204,10 +204,7 @@ fn change<P: Platform>(
     manager: &Manager<P>,
     change: impl FnOnce(&mut HotplugSettings) -> Option<()>,
 ) -> Shown {
-    let mut settings = manager.hotplug().settings();
-    change(&mut settings).ok_or(FileError::Invalid)?;
-    manager.hotplug().set_settings(settings);
-    Ok(())
+    manager.hotplug().change_settings(change).ok_or(FileError::Invalid)
 }
 
 pub(super) fn auto_online_blocks<P: Platform>(
