@@ -40,6 +40,8 @@ fn contradiction(boot: &Target) -> Option<&'static str> {
         Some("--unaccepted is for machines in this process")
     } else if boot.accept_delay.is_some() && boot.on == Where::Qemu {
         Some("--accept-delay is for machines in this process")
+    } else if boot.accept_delay.is_some() && boot.unaccepted.is_none() && boot.map.is_none() {
+        Some("--accept-delay is how long unaccepted memory takes: add --unaccepted PERCENT")
     } else if boot.reporting.is_some() && boot.on == Where::Qemu {
         Some(
             "--reporting is for machines in this process; --balloon gives one on QEMU a device for \

@@ -309,6 +309,7 @@ fn memory_that_a_guest_has_to_accept() {
     for (words, why) in [
         (["--unaccepted", "100%"], "a percentage from 0% to 99%"),
         (["--accept-delay", "soon"], "soon"),
+        (["--accept-delay", "100"], "add --unaccepted"),
     ] {
         let refused = run(&[&["boot", "--memory", "4G"][..], &words].concat());
         assert!(refused.code == Some(2) && refused.stderr.contains(why), "{}", refused.stderr);

@@ -27,7 +27,9 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn parse(arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
+    /// What may follow the range depends on what is to be done.
+    fn parse(what: &str, arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
+        let [takes_node, takes_grade] = [what == "add", what == "add" || what == "online"];
         let [start, size, rest @ ..] = arguments else {
             return Err(io.wrong(format_args!("an address and a size")));
         };
@@ -41,17 +43,27 @@ impl Wanted {
         let (node, grade) = (NodeId::ZERO, None);
         let mut wanted = Self { range, node, grade, is_offline: false };
         for &word in rest {
-            if let Some(("node", number)) = word.split_once('=') {
-                wanted.node = arguments::node(number, io)?;
-            } else if word == "offline" {
-                wanted.is_offline = true;
-            } else {
-                let found = GRADES.into_iter().find(|(name, _)| *name == word);
-                let (_, grade) = found.ok_or_else(|| {
-                    io.wrong(format_args!("{word}: any, movable, removable, offline or node=N"))
-                })?;
-                wanted.grade = Some(grade);
+            let found = GRADES.into_iter().find(|(name, _)| *name == word && takes_grade);
+            match (word.split_once('='), found) {
+                (Some(("node", number)), _) if takes_node => {
+                    wanted.node = arguments::node(number, io)?;
+                }
+                (None, Some((_, grade))) => wanted.grade = Some(grade),
+                (None, None) if word == "offline" && takes_node => wanted.is_offline = true,
+                _ => {
+                    let known = match (takes_node, takes_grade) {
+                        (true, _) => "any, movable, removable, offline or node=N",
+                        (_, true) => "any, movable or removable",
+                        _ => "nothing follows the size",
+                    };
+                    return Err(io.wrong(format_args!("{word}: {known}")));
+                }
             }
+        }
+        if wanted.is_offline && wanted.grade.is_some() {
+            return Err(io.wrong(format_args!(
+                "what is offline has no grade: `hotplug online` gives it one"
+            )));
         }
         Ok(wanted)
     }
@@ -68,7 +80,7 @@ pub(super) fn hotplug<P: Platform, H: Host>(
     if !WORDS.contains(what) {
         return Err(io.wrong(format_args!("{what}: add, remove, online or offline")));
     }
-    let wanted = Wanted::parse(rest, io)?;
+    let wanted = Wanted::parse(what, rest, io)?;
     let range = wanted.range;
     let budget = started
         .map_or(Budget::UNLIMITED, |now| Budget::until(now.saturating_add(VACATE_NS).max(1)));

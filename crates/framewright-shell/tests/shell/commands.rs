@@ -350,6 +350,16 @@ fn the_machine_is_shown() {
     assert_eq!(bench.complains("stat now"), (2, "stat: now: no argument is known\n".into()));
     let words = "hotplug: grow: add, remove, online or offline\n";
     assert_eq!(bench.complains("hotplug grow"), (2, words.into()));
+    for (line, why) in [
+        ("remove 1G 2M movable", "movable: nothing follows the size"),
+        ("offline 1G 2M node=0", "node=0: nothing follows the size"),
+        ("online 1G 2M node=0", "node=0: any, movable or removable"),
+        ("add 1G 2M offline any", "what is offline has no grade"),
+        ("add 1G 2M below", "below: any, movable, removable, offline or node=N"),
+    ] {
+        let (status, said) = bench.complains(&format!("hotplug {line}"));
+        assert!(status == 2 && said.contains(why), "{line}: {status} {said}");
+    }
 }
 
 /// A module of its own, with a file and a command.

@@ -96,7 +96,6 @@ impl Zone {
         zone
     }
 
-
     /// Looks at the table for those who have no lock. One that may go with the memory that it lies
     /// in is looked at under the lock, so that it is there as long as it takes (invariant 49).
     #[inline]
@@ -414,7 +413,8 @@ impl LockedZone {
     fn gather_offline(&mut self, range: Range<u32>) {
         let table = self.buddy.table;
         let place = |index: u32| {
-            let (_, state) = table.head_of(index).filter(|(_, it)| !is_accepted_where_it_is(*it))?;
+            let (_, state) =
+                table.head_of(index).filter(|(_, it)| !is_accepted_where_it_is(*it))?;
             let is_accepted = state.has(BlockState::ACCEPTED);
             state.is(State::Offline).then(|| (Presence::of(state), is_accepted))
         };

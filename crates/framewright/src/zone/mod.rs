@@ -69,13 +69,13 @@ pub use crate::block::buddy::ZoneEvents;
 pub(crate) use crate::block::segment;
 pub use crate::block::{BlockState, DescriptorForm, MigrateType, Segment, State};
 pub use areas::{FreeAreas, ORDERS};
+pub(crate) use behind::Follower;
 pub use blocks::{BlockRun, BlockUse};
 pub use compaction_index::{
     COMPACTION_PROACTIVENESS, ContigInfo, EXTFRAG_THRESHOLD, ProactiveMarks, Suitability,
     suitability, weighted_score,
 };
 pub use defer::Defer;
-pub(crate) use behind::Follower;
 pub(crate) use describe::Counted;
 pub use error::FreeError;
 pub use grade::{Grade, GradedMemory};

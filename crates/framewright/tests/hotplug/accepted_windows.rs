@@ -105,7 +105,10 @@ fn tables_that_were_accepted_in_vain_are_not_accepted_again() {
         assert_eq!(refused, Err(HotplugError::NotAccepted(failing)));
         check(&manager);
         let after = settled(&manager);
-        assert_eq!((after.present_pages, after.reserved_pages), (before.present_pages, before.reserved_pages));
+        assert_eq!(
+            (after.present_pages, after.reserved_pages),
+            (before.present_pages, before.reserved_pages)
+        );
         assert!(device.accepted_pages() - accepted <= PAGES_PER_BLOCK);
         device.forget_asked(PhysRange::with_size(failing.address(), BLOCK_BYTES));
     }

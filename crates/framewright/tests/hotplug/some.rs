@@ -71,9 +71,8 @@ fn what_is_offline_goes_first() {
     unsafe { manager.hotplug().add_offline(mib(4128, 4192), node(0)) }.expect("added");
     let page = manager.allocate_at(Pfn(4127 << 8), Order::PAGE, MigrateType::Movable);
     let handles = Handles::new(&manager, 1 << 10).expect("memory");
-    let some = |most| {
-        remove_some(&manager, &handles, mib(4096, 4192), most, 2 << 20, Budget::UNLIMITED)
-    };
+    let some =
+        |most| remove_some(&manager, &handles, mib(4096, 4192), most, 2 << 20, Budget::UNLIMITED);
     assert_eq!(some(32 << 20), Ok(Removal::Run(mib(4160, 4192))));
     assert_eq!(some(1 << 30), Ok(Removal::Run(mib(4128, 4160))));
     assert!(matches!(some(1 << 30), Ok(Removal::Run(run)) if run.end <= 4126 << 20));

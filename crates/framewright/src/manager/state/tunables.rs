@@ -100,9 +100,8 @@ impl Tunables {
 
 /// What of all memory cannot be said to be movable. Takes each zone's lock for a look.
 pub(crate) fn fixed_pages<P: Platform>(zones: &[Zone], platform: &P) -> u64 {
-    let fixed = |zone: &Zone| {
-        zone.final_managed_pages().saturating_sub(zone.most_graded_pages(platform))
-    };
+    let fixed =
+        |zone: &Zone| zone.final_managed_pages().saturating_sub(zone.most_graded_pages(platform));
     zones.iter().map(fixed).sum()
 }
 
