@@ -75,8 +75,8 @@ impl Zone {
         matches!(self.next_at(index), Next::Listed | Next::Busy)
     }
 
-    /// What becomes of a block now that the one at `index` lies behind it; nothing where that has to
-    /// be accepted for it.
+    /// What becomes of a block now that the one at `index` lies behind it; nothing where that has
+    /// to be accepted for it.
     pub(crate) fn last_before<P: Platform>(&self, platform: &P, index: u32) -> Option<LastBlock> {
         let _locked = self.read(platform);
         match self.next_at(index) {

@@ -330,7 +330,7 @@ impl Zone {
         span
     }
 
-    /// The highest run of blocks that are free, offline or not accepted yet, within `range`, of at most
+    /// The highest run of blocks that are free, offline or not accepted, within `range`, of at most
     /// `most` blocks, a multiple of `align` blocks and aligned to it; of equally long ones the
     /// highest. A look without a lock held for long: others may take of it meanwhile.
     pub(crate) fn highest_free<P: Platform>(

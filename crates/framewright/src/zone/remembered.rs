@@ -58,8 +58,8 @@ impl Zone {
         self.has_own_tables && self.present_pages() == 0
     }
 
-    /// Whether the first block at `range`, whose window is gone, is accepted nevertheless, and where
-    /// the blocks end of which the same holds.
+    /// Whether the first block at `range`, whose window is gone, is accepted nevertheless, and
+    /// where the blocks end of which the same holds.
     pub(crate) fn is_accepted_while_gone(&self, range: &Range<u32>) -> (bool, u32) {
         let first = self.remembered.is_accepted(range.start);
         let mut others = range.start + 1..range.end;
