@@ -267,3 +267,28 @@ fn wishes_that_cannot_be_are_refused() {
     let left: Vec<_> = std::fs::read_dir(place).into_iter().flatten().flatten().collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// What is said of memory that comes holds for the device's, too: it can stay offline, and goes
+/// first then.
+#[test]
+fn memory_comes_as_memhp_default_state_says() {
+    let machine = [&["shell"][..], &MACHINE, &["256M", "--virtio-mem", "1G"]].concat();
+    for (state, kind) in [("offline", "offline"), ("online_movable", "online")] {
+        let parameter = format!("memhp_default_state={state}");
+        let mut machine = Machine::start(state, &[&machine[..], &[&parameter]].concat());
+        machine.run("echo ready");
+        let before = number(&machine.run("cat /proc/meminfo"), "MemTotal:");
+        machine.have(512);
+        let after = number(&machine.run("cat /proc/meminfo"), "MemTotal:");
+        assert_eq!(after - before, if kind == "offline" { 0 } else { 512 << 10 });
+        let runs = machine.run("hotplug");
+        let line = runs.iter().find(|line| line.starts_with("0000000100000000")).expect("a run");
+        assert!(line.contains("512") && line.ends_with(&format!(" {kind}")), "{line}");
+        machine.have(0);
+        let left = machine.run("hotplug");
+        let is_left = left.iter().any(|line| line.starts_with("0000000100000000"));
+        assert!(!is_left, "{left:?}");
+        machine.run("verify");
+        machine.finish();
+    }
+}
