@@ -21,8 +21,6 @@ use crate::manager::reporting::Reporting;
 use crate::manager::state::accept::{AcceptEvents, AcceptState};
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::hotplug::{HotplugSettings, HotplugState, MOST_GROUPS};
-use crate::manager::state::isolations::Isolations;
-use crate::manager::state::moving::MovingState;
 use crate::manager::state::numa::NumaSettings;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
@@ -117,6 +115,7 @@ impl<P: Platform> Manager<P> {
         let early_accepted = AcceptEvents::of_early(&early.accepted());
         let Frame { slots, nodes, per_node, directory, caches, pools, .. } = frame;
         let Frame { zones, mut zone_list, window_segments, window_tables, .. } = frame;
+        let Frame { moving, isolations, pressure, hotplug, tunables: place, .. } = frame;
         let without_vmemmap = pools.boot_pages.blocks();
         let same = caches
             .first()
@@ -134,7 +133,7 @@ impl<P: Platform> Manager<P> {
             caches,
             sole: None,
             is_divided,
-            hotplug: HotplugState {
+            hotplug: hotplug.write(HotplugState {
                 first_window,
                 segments: window_segments,
                 own_tables: window_tables,
@@ -149,15 +148,15 @@ impl<P: Platform> Manager<P> {
                 tables,
                 table_bytes: AtomicU64::new(0),
                 released_pages: AtomicU64::new(0),
-            },
+            }),
             changing_cpus: AtomicBool::new(false),
-            pressure: PressureState::new(aids.watch(), per_node),
+            pressure: PressureState::new(aids.watch(), per_node, pressure),
             numa: NumaSettings::new(per_node, DRAM_TIER),
             debug,
-            isolations: SpinLock::new(Isolations::NONE),
-            moving: MovingState::new(),
+            isolations,
+            moving,
             pools,
-            tunables: SpinLock::new(tunables),
+            tunables: place.write(SpinLock::new(tunables)),
             settings: Settings::of(input.parameters),
             reporting: Reporting::new(&input.parameters.reporting),
             vmemmap: VmemmapState::new(
@@ -336,7 +335,13 @@ fn allocate_all<P: Platform>(
 ) -> Result<(DebugState, Option<VmemmapBitmaps>), BringUpError> {
     let (platform, parameters) = (memory.early.platform(), input.parameters);
     allocate_tables(platform, memory, frame)?;
-    let debug = DebugState::allocate(platform, memory, frame.directory, Aids::of(parameters))?;
+    let debug = DebugState::allocate(
+        platform,
+        memory,
+        frame.directory,
+        Aids::of(parameters),
+        frame.damage,
+    )?;
     let vmemmap_bitmaps = if VmemmapBitmaps::is_wanted(platform, parameters) {
         Some(VmemmapBitmaps::allocate(memory, frame.zones)?)
     } else {

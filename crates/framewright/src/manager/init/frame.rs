@@ -4,16 +4,22 @@ use crate::carve::{Carver, room};
 use crate::manager::init::error::BringUpError;
 use crate::manager::init::obtained::Obtained;
 use crate::manager::init::plan::{Plan, for_each_segment};
+use crate::manager::state::debug::FoundDamage;
 use crate::manager::state::fallback::Fallback;
+use crate::manager::state::hotplug::HotplugState;
+use crate::manager::state::isolations::Isolations;
+use crate::manager::state::moving::MovingState;
 use crate::manager::state::numa::PerNode;
 use crate::manager::state::pools::Pools;
+use crate::manager::state::pressure::PressureLocks;
+use crate::manager::state::tunables::Tunables;
 use crate::manager::state::{Node, ZoneSlots};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Near, Partial, Partials};
+use crate::page::{CpuCache, Partial, Partials};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU16;
-use crate::sync::{Growing, Readers};
+use crate::sync::{Growing, Readers, SpinLock};
 use crate::units::{MAX_NODES, NodeId, PfnRange};
 use crate::vmemmap::Part;
 use crate::vmemmap_space::BlockNumber;
@@ -52,7 +58,14 @@ pub(crate) struct Frame {
     pub(crate) readers: &'static mut [Readers],
     pub(crate) parts: &'static mut [Part],
     pub(crate) per_node: &'static [PerNode],
-    pub(crate) pools: Pools,
+    pub(crate) pools: &'static mut Pools,
+    pub(crate) moving: &'static mut MovingState,
+    pub(crate) isolations: &'static SpinLock<Isolations>,
+    pub(crate) pressure: &'static PressureLocks,
+    pub(crate) damage: &'static FoundDamage,
+    /// Places for what is known in the end.
+    pub(crate) hotplug: &'static mut MaybeUninit<HotplugState>,
+    pub(crate) tunables: &'static mut MaybeUninit<SpinLock<Tunables>>,
 }
 
 impl Frame {
@@ -89,7 +102,13 @@ impl Frame {
             + room::<Readers>(readers as u64)
             + room::<Part>(nodes as u64)
             + room::<PerNode>(nodes as u64)
-            + Pools::room(zones, nodes, parameters);
+            + Pools::room(zones, nodes, parameters)
+            + MovingState::room()
+            + room::<SpinLock<Isolations>>(1)
+            + room::<PressureLocks>(1)
+            + room::<FoundDamage>(1)
+            + room::<HotplugState>(1)
+            + room::<SpinLock<Tunables>>(1);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one
         // range of the map (invariants 1, 3 and 15).
@@ -105,12 +124,10 @@ impl Frame {
             bookkeeping_ns: None,
             vmemmap_fallback: None,
         };
-        let storage = carver.values(zones, |_| MaybeUninit::uninit());
-        let (zone_list, zones) = Growing::new(storage, plan.parts, |_| Zone::new(unset, 0, 1));
-        let (window_segments, _) =
-            Growing::new(carver.values(windows, |_| MaybeUninit::uninit()), 0, |_| Segment::EMPTY);
-        let (window_tables, _) =
-            Growing::new(carver.values(windows, |_| MaybeUninit::uninit()), 0, |_| 0);
+        let (zone_list, zones) =
+            Growing::new(carver.places(zones), plan.parts, |place| Zone::write(place, unset, 0, 1));
+        let window_segments = Growing::empty(carver.places(windows));
+        let window_tables = Growing::empty(carver.places(windows));
         let all = zones.len() + windows;
         Ok(Self {
             zones,
@@ -130,9 +147,15 @@ impl Frame {
             parts: carver.values(nodes, |_| Part::None),
             per_node: carver.values(nodes, |_| PerNode::new()),
             pools: Pools::carve(&mut carver, all, nodes, parameters),
-            caches: carver.values(platform.cpus() as usize, |_| {
-                CpuCache::new(usize::MAX, [Near::NONE; 2], 0, 1)
-            }),
+            moving: MovingState::carve(&mut carver),
+            isolations: carver.one(SpinLock::new(Isolations::NONE)),
+            pressure: carver.one(PressureLocks::new()),
+            damage: carver.one(SpinLock::new((0, None))),
+            hotplug: carver.place_for(),
+            tunables: carver.place_for(),
+            // SAFETY: memory of the machine has some content (invariant 4).
+            caches: carver
+                .in_place(platform.cpus() as usize, |place| unsafe { CpuCache::write(place) }),
         })
     }
 
@@ -147,7 +170,7 @@ impl Frame {
                     let parts = plan.divisions.parts(id);
                     self.slots[id.index()] = ZoneSlots { first: next, parts };
                     for part in 0..parts {
-                        self.zones[usize::from(next)] = Zone::new(id, part, parts);
+                        self.zones[usize::from(next)].name(id, part, parts);
                         next += 1;
                     }
                 }

@@ -22,6 +22,9 @@ pub(crate) struct SegmentAids {
     pub(crate) filled: Filled,
 }
 
+/// How often damage was found, and what was found last.
+pub(crate) type FoundDamage = SpinLock<(u64, Option<Damage>)>;
+
 /// The aids of a manager.
 pub(crate) struct DebugState {
     pub(crate) aids: Aids,
@@ -29,8 +32,7 @@ pub(crate) struct DebugState {
     /// One for each segment of the directory; none when no aid keeps anything.
     pub(crate) segments: &'static [SegmentAids],
     pub(crate) serial: AtomicU32,
-    /// How often damage was found, and what was found last.
-    pub(crate) damage: SpinLock<(u64, Option<Damage>)>,
+    pub(crate) damage: &'static FoundDamage,
 }
 
 /// How much memory the tables of the aids take.
@@ -74,14 +76,10 @@ impl DebugState {
         memory: &mut Obtained<'_, '_, P>,
         directory: &[Segment],
         aids: Aids,
+        damage: &'static FoundDamage,
     ) -> Result<Self, BringUpError> {
-        let mut debug = Self {
-            aids,
-            places: Places(&[]),
-            segments: &[],
-            serial: AtomicU32::new(0),
-            damage: SpinLock::new((0, None)),
-        };
+        let mut debug =
+            Self { aids, places: Places(&[]), segments: &[], serial: AtomicU32::new(0), damage };
         let size = Size::of(aids, directory);
         if size.bytes() == 0 {
             return Ok(debug);

@@ -80,6 +80,9 @@ pub struct BringUpTimes {
 }
 
 /// All memory of a machine.
+///
+/// Small, as it is moved: into the adopter's hands, and to where these keep it. What is large, and
+/// what CPUs change, lies in the memory that its tables lie in.
 pub struct Manager<P: Platform> {
     pub(crate) platform: &'static P,
     /// The parts of all zones; those of bring-up come first, and of these a zone's follow one
@@ -90,7 +93,7 @@ pub struct Manager<P: Platform> {
     pub(crate) nodes: &'static [Node],
     /// All segments of bring-up, ascending.
     pub(crate) directory: &'static [Segment],
-    pub(crate) hotplug: HotplugState,
+    pub(crate) hotplug: &'static HotplugState,
     /// One for each CPU.
     pub(crate) caches: &'static [CpuCache],
     /// The zone that the caches of all CPUs keep frames of, where there is one.
@@ -102,15 +105,15 @@ pub struct Manager<P: Platform> {
     pub(crate) pressure: PressureState,
     pub(crate) numa: NumaSettings,
     pub(crate) debug: DebugState,
-    pub(crate) isolations: SpinLock<Isolations>,
-    pub(crate) moving: MovingState,
-    pub(crate) tunables: SpinLock<Tunables>,
+    pub(crate) isolations: &'static SpinLock<Isolations>,
+    pub(crate) moving: &'static mut MovingState,
+    pub(crate) tunables: &'static SpinLock<Tunables>,
     pub(crate) settings: Settings,
     pub(crate) reporting: Reporting,
     pub(crate) vmemmap: VmemmapState,
     pub(crate) accept: AcceptState,
     pub(crate) section_locks: SectionLocks,
-    pub(crate) pools: Pools,
+    pub(crate) pools: &'static Pools,
     pub(crate) shuffle_seed: Option<ShuffleSeed>,
     pub(crate) metadata_bytes: u64,
     pub(crate) times: BringUpTimes,
