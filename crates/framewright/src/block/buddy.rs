@@ -24,7 +24,7 @@ use super::reported::{ReportedBitmap, ReportedBits, WasReported};
 use super::segment::{self, Segment};
 use super::state::{BlockState, State};
 use super::table::{BlockEntry, BlockTable};
-use crate::sync::in_place::write_fields;
+use crate::sync::in_place::{each, write_fields};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -81,14 +81,7 @@ type Lists = [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2];
 
 /// Lists without blocks, in place.
 fn empty_lists(place: &mut MaybeUninit<Lists>) -> &mut Lists {
-    // SAFETY: the same bytes, as lists that may be uninitialised.
-    let lists: &mut [MaybeUninit<List>; 2 * MigrateType::COUNT * BLOCK_ORDERS] =
-        unsafe { &mut *core::ptr::from_mut(place).cast() };
-    for list in lists {
-        list.write(List::EMPTY);
-    }
-    // SAFETY: all of them were written.
-    unsafe { place.assume_init_mut() }
+    each(place, |types| each(types, |orders| each(orders, |list| list.write(List::EMPTY))))
 }
 
 /// Types that are grades.

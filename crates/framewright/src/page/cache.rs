@@ -88,6 +88,12 @@ pub(crate) struct CpuCache {
     offline: AtomicBool,
 }
 
+/// No frames are kept.
+#[inline(never)]
+fn nothing_kept() -> [Kept; 2] {
+    [Kept::new(Near::NONE), Kept::new(Near::NONE)]
+}
+
 impl CpuCache {
     /// A cache that keeps nothing, in place, until it is [settled](Self::settle) and
     /// [resized](Self::resize). Its entries, which are most of it, stay as they are: none is read
@@ -110,7 +116,7 @@ impl CpuCache {
                 home_pages: AtomicU64::new(0),
                 sharers: AtomicU32::new(1),
                 offline: AtomicBool::new(false),
-                kept: [Near::NONE; 2].map(Kept::new),
+                kept: nothing_kept(),
                 away: Bounds::none(),
                 stacks: Stack::all(MOST.as_flattened(), &Limits::NONE.entries),
                 odd: OddRuns::new(0),

@@ -54,6 +54,11 @@ impl<T: Sync> Growing<T> {
         Self { first, room, grows: AtomicBool::new(false), len: AtomicUsize::new(0) }
     }
 
+    /// The list, in whose place an empty one is left that has no room.
+    pub(crate) fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::empty(&mut []))
+    }
+
     /// The values that [`new`](Self::new) gave out are as they should be.
     pub(crate) fn begin(&mut self, begun: &'static mut [T]) {
         assert!(core::ptr::eq(begun.as_ptr(), self.first), "the values of another list");

@@ -48,3 +48,19 @@ pub(crate) fn give<T>(
 ) -> &mut T {
     write(place)
 }
+
+/// Writes an array, each item by `write`.
+pub(crate) fn each<T, const COUNT: usize>(
+    place: &mut MaybeUninit<[T; COUNT]>,
+    write: impl Fn(&mut MaybeUninit<T>) -> &mut T,
+) -> &mut [T; COUNT] {
+    // SAFETY: the same bytes, each item of which may be uninitialised.
+    let items: &mut [MaybeUninit<T>; COUNT] = unsafe { &mut *core::ptr::from_mut(place).cast() };
+    for item in items {
+        let first = item.as_ptr();
+        let written = core::ptr::from_mut(write(item));
+        debug_assert!(core::ptr::eq(written, first), "another place was written");
+    }
+    // SAFETY: all items were written: the function returned a reference to the value of each.
+    unsafe { place.assume_init_mut() }
+}

@@ -64,6 +64,22 @@ pub struct Node {
     pub vmemmap_fallback: Option<VmemmapFallback>,
 }
 
+impl Node {
+    /// The node of this number, of which nothing is known yet.
+    pub(crate) fn without_memory(index: usize) -> Self {
+        Self {
+            id: NodeId::new(index).unwrap_or_default(),
+            cpus: 0,
+            span: PfnRange::new(0, 0),
+            fallback: Fallback::NONE,
+            distances: &[],
+            init_ns: None,
+            bookkeeping_ns: None,
+            vmemmap_fallback: None,
+        }
+    }
+}
+
 /// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has
 /// no clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
