@@ -7,7 +7,7 @@ use crate::manager::hugetlb::boot::choose_boot_pages;
 use crate::manager::init::check::check;
 use crate::manager::init::error::{BringUpError, BringUpFailed};
 use crate::manager::init::frame::{BringUp, Frame, Measured};
-use crate::manager::init::homes::{cpus_by_node, give_caches_homes};
+use crate::manager::init::homes::{count_cpus, give_caches_homes};
 use crate::manager::init::node_clock::{NodeClock, Work};
 use crate::manager::init::obtained::{Obtained, place_tables};
 use crate::manager::init::plan::{Plan, TableSize, ZonePlan, ZoneSet, parts_for, zone_span};
@@ -336,10 +336,20 @@ fn measure<P: Platform, const NODES: usize>(
     memory: &mut Obtained<'_, '_, P>,
     parameters: &Parameters,
 ) -> Result<Measured<'static, P>, BringUpError> {
-    let platform = memory.early.platform();
     let mut zones = [[ZonePlan::NONE; ZoneKind::COUNT]; NODES];
     let zones = zones[..memory.early.topology().node_count()].as_flattened_mut();
-    let cpus: [u32; NODES] = cpus_by_node(platform);
+    let mut cpus = [0; NODES];
+    measure_in(memory, parameters, zones, &mut cpus)
+}
+
+#[inline(never)]
+fn measure_in<P: Platform>(
+    memory: &mut Obtained<'_, '_, P>,
+    parameters: &Parameters,
+    zones: &mut [ZonePlan],
+    cpus: &mut [u32],
+) -> Result<Measured<'static, P>, BringUpError> {
+    count_cpus(memory.early.platform(), cpus);
     let wanted = parameters.zone_parts;
     let mut plan = Plan::measure(memory.early.runs(), zones, &|node, gigabytes| {
         wanted.unwrap_or_else(|| parts_for(cpus[node.index()], gigabytes))

@@ -236,6 +236,15 @@ impl<P: Platform> Measured<'static, P> {
     }
 }
 
+/// Places for blocks that are there in part.
+#[inline(never)]
+fn places_for<P: Platform>(carver: &mut Carver<'_, P>, count: usize) -> &'static mut [Partial] {
+    carver.in_place(count, |place| {
+        // SAFETY: memory of the machine has some content (invariant 4).
+        unsafe { Partial::write(place) }
+    })
+}
+
 /// Parts of a manager that lie with its tables, and places for what is known in the end.
 pub(crate) struct States {
     pub(crate) moving: &'static mut MovingState,
@@ -274,8 +283,8 @@ impl Frame {
                 by_zone: by_zone,
                 fallback: carver.values(nodes * Fallback::places(nodes), |_| AtomicU16::new(0)),
                 distances: carver.values(nodes * nodes, |_| 0),
-                partials: carver.values(counts.partials, |_| Partial::empty()),
-                present: carver.values(counts.present, |_| Partial::empty()),
+                partials: places_for(&mut carver, counts.partials),
+                present: places_for(&mut carver, counts.present),
                 readers: carver.values(counts.readers, |_| Readers::new()),
                 parts: carver.values(nodes, |_| Part::None),
                 per_node: carver.values(nodes, |_| PerNode::new()),

@@ -192,7 +192,7 @@ impl<'a> Plan<'a> {
         }
         let mut more = MOST_MORE;
         let nodes = self.zones.chunks_mut(ZoneKind::COUNT);
-        for (node, kinds) in (0..).filter_map(NodeId::new).zip(nodes) {
+        for (node, kinds) in (0..).map_while(NodeId::new).zip(nodes) {
             for zone in kinds.iter_mut().filter(|zone| zone.division.parts != 0) {
                 let gigabytes = zone.met;
                 let most = gigabytes.clamp(1, MOST_PARTS).min(more + 1);
