@@ -338,23 +338,23 @@ fn measure<P: Platform, const NODES: usize>(
 ) -> Result<Measured<'static, P>, BringUpError> {
     let mut zones = [[ZonePlan::NONE; ZoneKind::COUNT]; NODES];
     let zones = zones[..memory.early.topology().node_count()].as_flattened_mut();
-    let mut cpus = [0; NODES];
-    measure_in(memory, parameters, zones, &mut cpus)
+    let mut plan = plan::<P, NODES>(memory.early, parameters, zones);
+    Measured::new(memory, &mut plan, parameters)
 }
 
+/// Plans the zones, before anything has its place.
 #[inline(never)]
-fn measure_in<P: Platform>(
-    memory: &mut Obtained<'_, '_, P>,
+fn plan<'a, P: Platform, const NODES: usize>(
+    early: &Memblock<'_, P>,
     parameters: &Parameters,
-    zones: &mut [ZonePlan],
-    cpus: &mut [u32],
-) -> Result<Measured<'static, P>, BringUpError> {
-    count_cpus(memory.early.platform(), cpus);
+    zones: &'a mut [ZonePlan],
+) -> Plan<'a> {
+    let mut cpus = [0; NODES];
+    count_cpus(early.platform(), &mut cpus);
     let wanted = parameters.zone_parts;
-    let mut plan = Plan::measure(memory.early.runs(), zones, &|node, gigabytes| {
+    Plan::measure(early.runs(), zones, &|node, gigabytes| {
         wanted.unwrap_or_else(|| parts_for(cpus[node.index()], gigabytes))
-    });
-    Measured::new(memory, &mut plan, parameters)
+    })
 }
 
 /// Whether pages are to have descriptors.
