@@ -35,8 +35,9 @@ pub struct BlockEntry {
 
 const _: () = assert!(size_of::<BlockEntry>() == 16);
 
-/// Clears entries that nobody else looks at: in words, sixteen at a time, as bring-up spends most of
-/// its instructions here on small machines.
+/// Clears entries that nobody else looks at: in words, sixteen at a time, as bring-up spends most
+/// of its instructions here on small machines. Relaxed: the bit that says that they are ready is
+/// stored with Release.
 fn clear_unread(entries: &[BlockEntry]) {
     // SAFETY: as many bytes at the alignment of words, all of them integers; who looks at entries
     // looks at the bit that says that they are ready first (invariant 5).
