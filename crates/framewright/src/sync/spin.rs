@@ -57,7 +57,9 @@ impl<T> SpinLock<T> {
     ) -> &mut Self {
         let lock = place.as_mut_ptr();
         // SAFETY: a field of a place that this has for itself.
-        let (flag, cell) = unsafe { (&raw mut (*lock).locked, &raw mut (*lock).value) };
+        let flag = unsafe { &raw mut (*lock).locked };
+        // SAFETY: the same.
+        let cell = unsafe { &raw mut (*lock).value };
         // SAFETY: the same; what was there needs no drop.
         unsafe { flag.write(Flag(AtomicBool::new(false))) };
         // SAFETY: the same; a cell has the layout of what is in it.
