@@ -5,6 +5,7 @@ use crate::block::{BlockEntry, FreeMap};
 use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::PhysRange;
+use core::mem::MaybeUninit;
 use core::{ptr, slice};
 
 /// A type that any bytes are a valid value of.
@@ -60,6 +61,47 @@ impl<'a, P: Platform> Carver<'a, P> {
         // SAFETY: all values were written; the part is ours for ever and given once (invariants 1,
         // 3 and 15).
         unsafe { slice::from_raw_parts_mut(first, count) }
+    }
+
+    /// `count` values, each written in place by `write`.
+    pub(crate) fn in_place<T>(
+        &mut self,
+        count: usize,
+        write: impl Fn(&mut MaybeUninit<T>) -> &mut T,
+    ) -> &'static mut [T] {
+        let places = self.places::<T>(count);
+        for place in places.iter_mut() {
+            let first = place.as_ptr();
+            assert!(ptr::eq(write(place), first), "another place was written");
+        }
+        // SAFETY: all values were written; the part is ours for ever and given once (invariants 1,
+        // 3 and 15).
+        unsafe { slice::from_raw_parts_mut(places.as_mut_ptr().cast(), count) }
+    }
+
+    /// One value, which is moved there: for small ones.
+    pub(crate) fn one<T>(&mut self, value: T) -> &'static mut T {
+        let place = self.place::<T>(1);
+        // SAFETY: inside the part that was just given, which nobody else has (invariants 1 and 3).
+        unsafe { ptr::write(place, value) };
+        // SAFETY: it was written; the part is ours for ever and given once (invariants 1, 3 and
+        // 15).
+        unsafe { &mut *place }
+    }
+
+    /// Room for one value.
+    pub(crate) fn place_for<T>(&mut self) -> &'static mut MaybeUninit<T> {
+        let place = self.place::<MaybeUninit<T>>(1);
+        // SAFETY: as for [`places`](Self::places) (invariants 1, 3 and 15).
+        unsafe { &mut *place }
+    }
+
+    /// Room for `count` values.
+    pub(crate) fn places<T>(&mut self, count: usize) -> &'static mut [MaybeUninit<T>] {
+        let first = self.place::<T>(count);
+        // SAFETY: what may be uninitialised may have any content; the part is ours for ever and
+        // given once (invariants 1, 3 and 15).
+        unsafe { slice::from_raw_parts_mut(first.cast(), count) }
     }
 
     /// `count` values with the content that the memory happens to have.

@@ -24,7 +24,9 @@ use super::reported::{ReportedBitmap, ReportedBits, WasReported};
 use super::segment::{self, Segment};
 use super::state::{BlockState, State};
 use super::table::{BlockEntry, BlockTable};
+use crate::sync::in_place::{each, write_fields};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 /// What a zone did since bring-up, as far as it is off the usual way of allocations and frees.
@@ -75,6 +77,13 @@ impl core::ops::AddAssign for ZoneEvents {
     }
 }
 
+type Lists = [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2];
+
+/// Lists without blocks, in place.
+fn empty_lists(place: &mut MaybeUninit<Lists>) -> &mut Lists {
+    each(place, |types| each(types, |orders| each(orders, |list| list.write(List::EMPTY))))
+}
+
 /// Types that are grades.
 pub(crate) const GRADES: usize = 2;
 
@@ -104,7 +113,7 @@ pub(crate) struct Buddy {
     pub(crate) segments: &'static [Segment],
     /// Counted here, because all of it happens under the lock.
     pub(crate) events: ZoneEvents,
-    lists: [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
+    lists: Lists,
     /// What decides where freed blocks go while blocks are shuffled.
     pub(crate) random: Random,
     /// Which blocks are reported and which are zero.
@@ -114,24 +123,29 @@ pub(crate) struct Buddy {
 }
 
 impl Buddy {
-    /// No block.
-    pub(crate) const EMPTY: Self = Self {
-        pages: 0,
-        graded_pages: [0; GRADES],
-        deferred: DeferredMerges::EMPTY,
-        placement: Placement::USUAL,
-        occupied: [[0; MigrateType::COUNT]; 2],
-        largest: Order::MAX,
-        coalescing: 0,
-        blocks_of_type: [0; MigrateType::COUNT],
-        table: BlockTable::EMPTY,
-        segments: &[],
-        events: ZoneEvents::NONE,
-        lists: [[[List::EMPTY; BLOCK_ORDERS]; MigrateType::COUNT]; 2],
-        random: Random::new(0),
-        reported: ReportedBitmap::EMPTY,
-        last_taken: WasReported { reported: false, zero: false },
-    };
+    /// No block, in place.
+    pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(
+            Buddy at place,
+            {
+                pages: 0,
+                graded_pages: [0; GRADES],
+                deferred: DeferredMerges::EMPTY,
+                placement: Placement::USUAL,
+                occupied: [[0; MigrateType::COUNT]; 2],
+                largest: Order::MAX,
+                coalescing: 0,
+                blocks_of_type: [0; MigrateType::COUNT],
+                table: BlockTable::EMPTY,
+                segments: &[],
+                events: ZoneEvents::NONE,
+                random: Random::new(0),
+                reported: ReportedBitmap::EMPTY,
+                last_taken: WasReported { reported: false, zero: false },
+            },
+            { lists: empty_lists },
+        )
+    }
 
     /// Gives it its blocks, none of which is free yet.
     pub(crate) fn attach(

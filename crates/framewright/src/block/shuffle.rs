@@ -208,6 +208,7 @@ mod tests {
     use crate::block::random::Random;
     use crate::block::table::BlockTable;
     use crate::block::{BlockEntry, FreeMap, Segment};
+    use core::mem::MaybeUninit;
     use std::collections::BTreeMap;
     use std::vec::Vec;
 
@@ -237,7 +238,10 @@ mod tests {
                 ..Segment::EMPTY
             })
             .collect();
-        let mut buddy = Buddy::EMPTY;
+        let mut place = MaybeUninit::uninit();
+        Buddy::write(&mut place);
+        // SAFETY: it was just written.
+        let mut buddy = unsafe { place.assume_init() };
         (buddy.table, buddy.segments) = (table(blocks), segments.leak());
         buddy
     }

@@ -2,7 +2,7 @@
 
 use super::steps::Steps;
 use super::{MapRange, MemoryKind};
-use crate::units::PhysRange;
+use crate::units::{PhysRange, sort};
 
 /// Ranges that are written one behind the other, neighbours that touch and have one kind as one.
 pub(super) struct Merger<'a> {
@@ -51,9 +51,9 @@ impl Reach {
 /// what is still to be read at the back.
 pub(super) fn merge(entries: &mut [MapRange], ranges: usize, steps: &Steps) -> usize {
     // Without a second array: sorting in place keeps no order of equals, which need none.
-    entries[..ranges].sort_unstable_by(|one, other| {
+    sort(&mut entries[..ranges], &mut |one, other| {
         steps.count(1);
-        one.range.start.cmp(&other.range.start)
+        one.range.start < other.range.start
     });
     let back = entries.len() - ranges;
     entries.copy_within(..ranges, back);

@@ -9,7 +9,7 @@ use super::error::MemblockError;
 use super::request::{MemblockRequest, Tables};
 use super::search::{FreeRuns, Query, whole_gigabytes};
 use crate::platform::Platform;
-use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange, sort};
 
 /// Devices with 24 address bits reach no other memory, so tables have no part of it if they can
 /// choose.
@@ -41,22 +41,41 @@ impl<P: Platform> Memblock<'_, P> {
         node: NodeId,
     ) -> Result<PhysRange, MemblockError> {
         self.check_live()?;
-        let topology = self.topology;
-        let mut nodes: [NodeId; MAX_NODES] =
-            core::array::from_fn(|index| NodeId::new(index).unwrap_or(NodeId::ZERO));
-        let nodes = match self.tables {
-            Tables::High => &mut nodes[..0],
-            Tables::Edges => {
-                nodes[0] = node;
-                &mut nodes[..1]
-            }
-            Tables::EdgesAnywhere => {
-                let nodes = &mut nodes[..topology.node_count()];
-                nodes.sort_unstable_by_key(|&other| (topology.distance(node, other), other));
-                nodes
-            }
+        let place = match self.tables {
+            Tables::High => None,
+            Tables::Edges => self.reserve_at_edge(request, &[node])?,
+            Tables::EdgesAnywhere => self.reserve_at_any_edge(request, node)?,
         };
-        for &near in &*nodes {
+        match place {
+            Some(range) => Ok(range),
+            None => self.allocate(request),
+        }
+    }
+
+    /// Memory at an edge of any node, the nearest that has some.
+    #[inline(never)]
+    fn reserve_at_any_edge(
+        &mut self,
+        request: &MemblockRequest,
+        node: NodeId,
+    ) -> Result<Option<PhysRange>, MemblockError> {
+        let topology = self.topology;
+        let mut nodes = [NodeId::ZERO; MAX_NODES];
+        let count = topology.node_count();
+        nodes.iter_mut().zip(topology.nodes()).for_each(|(place, node)| *place = node);
+        let far = |&other: &NodeId| (topology.distance(node, other), other);
+        sort(&mut nodes[..count], &mut |one, other| far(one) < far(other));
+        self.reserve_at_edge(request, &nodes[..count])
+    }
+
+    /// Memory at an edge of the first of these nodes that has some.
+    #[inline(never)]
+    fn reserve_at_edge(
+        &mut self,
+        request: &MemblockRequest,
+        nodes: &[NodeId],
+    ) -> Result<Option<PhysRange>, MemblockError> {
+        for &near in nodes {
             let query = Query {
                 size: request.size_bytes,
                 align: request.align_bytes,
@@ -74,9 +93,9 @@ impl<P: Platform> Memblock<'_, P> {
             if let Some(place) = place
                 && self.secure(place.range())?
             {
-                return self.reserve_place(&place, request);
+                return self.reserve_place(&place, request).map(Some);
             }
         }
-        self.allocate(request)
+        Ok(None)
     }
 }

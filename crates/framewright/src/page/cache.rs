@@ -31,9 +31,11 @@ use super::near::{self, Bounds, Kept, LOTS, Lot, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
 use crate::block::MigrateType;
+use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Exclusive, Ownership};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
+use core::mem::MaybeUninit;
 
 /// Most words that a refill brings besides the first, by order.
 const MOST_MORE: [u32; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
@@ -86,27 +88,44 @@ pub(crate) struct CpuCache {
     offline: AtomicBool,
 }
 
+/// No frames are kept.
+#[inline(never)]
+fn nothing_kept() -> [Kept; 2] {
+    [Kept::new(Near::NONE), Kept::new(Near::NONE)]
+}
+
 impl CpuCache {
-    /// A cache for frames of `near`, the zone of that number first, of whose node `sharers` CPUs
-    /// keep frames; `home_pages` are all that may be kept of.
-    pub(crate) fn new(zone: usize, near: [Near; 2], home_pages: u64, sharers: u32) -> Self {
-        let limits = Limits::of_share(home_pages / u64::from(sharers.max(1)));
-        Self {
-            ownership: Ownership::new(),
-            contents: Exclusive::new(),
-            batch: AtomicU32::new(1),
-            flow: AtomicU32::new(0),
-            blocks: limits.blocks().map(AtomicU32::new),
-            zone: AtomicUsize::new(zone),
-            home_pages: AtomicU64::new(home_pages),
-            sharers: AtomicU32::new(sharers),
-            offline: AtomicBool::new(false),
-            kept: near.map(Kept::new),
-            away: Bounds::none(),
-            stacks: Stack::all(MOST.as_flattened(), &limits.entries),
-            odd: OddRuns::new(limits.odd_pages),
-            entries: core::array::from_fn(|_| Word::empty()),
-        }
+    /// A cache that keeps nothing, in place, until it is [settled](Self::settle) and
+    /// [resized](Self::resize). Its entries, which are most of it, stay as they are: none is read
+    /// that was not written before.
+    ///
+    /// # Safety
+    /// The memory is of a kind that has some content wherever nobody wrote, as a machine's has
+    /// (invariant 4).
+    #[inline(never)]
+    pub(crate) unsafe fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(
+            CpuCache at place,
+            {
+                ownership: Ownership::new(),
+                contents: Exclusive::new(),
+                batch: AtomicU32::new(1),
+                flow: AtomicU32::new(0),
+                blocks: Limits::NONE.blocks().map(AtomicU32::new),
+                zone: AtomicUsize::new(usize::MAX),
+                home_pages: AtomicU64::new(0),
+                sharers: AtomicU32::new(1),
+                offline: AtomicBool::new(false),
+                kept: nothing_kept(),
+                away: Bounds::none(),
+                stacks: Stack::all(MOST.as_flattened(), &Limits::NONE.entries),
+                odd: OddRuns::new(0),
+            },
+            // SAFETY: words of two integers, which any content is a value of (invariant 4).
+            { entries: |place: &mut MaybeUninit<[Word; ENTRIES]>| unsafe {
+                place.assume_init_mut()
+            } },
+        )
     }
 
     /// Which of the manager's zones is asked first.
@@ -120,7 +139,8 @@ impl CpuCache {
         self.home_pages.load(Ordering::Relaxed)
     }
 
-    /// Keeps frames of other zones from now on: as [`new`](Self::new) has them. For whoever has the
+    /// Keeps frames of other zones from now on: `zone` is asked first, and
+    /// `home_pages` are all that may be kept of. For whoever has the
     /// cache, while nothing is in it.
     pub(crate) fn settle(&self, zone: usize, near: [Near; 2], home_pages: u64) {
         self.contents.touch();

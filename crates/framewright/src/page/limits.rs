@@ -92,6 +92,13 @@ const fn entry_pages(stack: usize) -> u64 {
     }
 }
 
+/// In 128 bits, as a share may be all memory that there can be.
+#[cold]
+fn scaled_wide(pages: u64, budget: u64, sum: u64) -> u64 {
+    let part = u128::from(pages) * u128::from(budget) / u128::from(sum.max(1));
+    u64::try_from(part).unwrap_or(pages)
+}
+
 impl Limits {
     /// Nothing.
     pub(crate) const NONE: Self = Self { entries: [0; STACKS], blocks_in_bulk: 0, odd_pages: 0 };
@@ -108,13 +115,15 @@ impl Limits {
         };
         let odd = (share_pages / ODD_PARTS).min(super::odd::MOST_PAGES);
         let sum = (0..STACKS).map(wanted).sum::<u64>() + odd;
-        // All alike. In 128 bits, as a share may be all memory that there can be.
+        // All alike.
         let scaled = |pages: u64| {
             if TINY || sum <= budget {
                 return pages;
             }
-            let part = u128::from(pages) * u128::from(budget) / u128::from(sum.max(1));
-            u64::try_from(part).unwrap_or(pages)
+            match pages.checked_mul(budget) {
+                Some(product) => product / sum.max(1),
+                None => scaled_wide(pages, budget, sum),
+            }
         };
         let mut entries: [u64; STACKS] =
             core::array::from_fn(|stack| scaled(wanted(stack)) / entry_pages(stack));

@@ -6,7 +6,9 @@
 //! blocks come and go here.
 
 use crate::block::FreeMap;
+use crate::sync::in_place::write_fields;
 use crate::units::{PAGES_PER_BLOCK, PfnRange};
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 /// Some frames of one block.
@@ -23,9 +25,20 @@ pub(crate) fn in_block(range: PfnRange) -> Range<usize> {
 }
 
 impl Partial {
-    /// A place for one.
-    pub(crate) fn empty() -> Self {
-        Self { index: u32::MAX, frames: FreeMap::new() }
+    /// A place for one, of no block, whose frames stay as they are: they are written when it gets
+    /// one.
+    ///
+    /// # Safety
+    /// As for [`CpuCache::write`](super::CpuCache::write).
+    pub(crate) unsafe fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(
+            Partial at place,
+            { index: u32::MAX },
+            { frames: |frames: &mut MaybeUninit<FreeMap>| {
+                // SAFETY: integers, which any content is a value of (invariant 4).
+                unsafe { frames.assume_init_mut() }
+            } },
+        )
     }
 
     /// Index of the block.

@@ -65,10 +65,6 @@ pub(super) struct Word {
 }
 
 impl Word {
-    pub(super) fn empty() -> Self {
-        Self { base: AtomicU64::new(NOWHERE), runs: AtomicU64::new(0) }
-    }
-
     /// Takes the lowest of its runs, of which there is one, and says whether it was the last.
     #[inline]
     pub(super) fn take(&self) -> (Pfn, bool) {

@@ -29,22 +29,34 @@ pub(crate) struct Full;
 
 impl<T: Sync> Growing<T> {
     /// An empty list with room for as many as `storage` has, and the places of the first `begun`,
-    /// with the values that `make` gives. They are in the list after [`begin`](Self::begin).
+    /// which `write` writes in place. They are in the list after [`begin`](Self::begin).
     pub(crate) fn new(
         storage: &'static mut [MaybeUninit<T>],
         begun: usize,
-        mut make: impl FnMut(usize) -> T,
+        write: impl Fn(&mut MaybeUninit<T>) -> &mut T,
     ) -> (Self, &'static mut [T]) {
         let room = storage.len();
         let begun = begun.min(room);
-        for (index, place) in storage.iter_mut().enumerate().take(begun) {
-            place.write(make(index));
+        for place in storage.iter_mut().take(begun) {
+            let first = place.as_ptr();
+            assert!(core::ptr::eq(write(place), first), "another place was written");
         }
         let first: *mut T = storage.as_mut_ptr().cast();
         // SAFETY: these were just written, and the list shows none of them until it gets them back
         // (invariant 48).
         let begun = unsafe { slice::from_raw_parts_mut(first, begun) };
         (Self { first, room, grows: AtomicBool::new(false), len: AtomicUsize::new(0) }, begun)
+    }
+
+    /// An empty list with room for as many as `storage` has.
+    pub(crate) fn empty(storage: &'static mut [MaybeUninit<T>]) -> Self {
+        let (room, first) = (storage.len(), storage.as_mut_ptr().cast());
+        Self { first, room, grows: AtomicBool::new(false), len: AtomicUsize::new(0) }
+    }
+
+    /// The list, in whose place an empty one is left that has no room.
+    pub(crate) fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::empty(&mut []))
     }
 
     /// The values that [`new`](Self::new) gave out are as they should be.

@@ -6,6 +6,7 @@ mod barrier;
 mod drain_epoch;
 mod exclusive;
 mod growing;
+pub(crate) mod in_place;
 mod ownership;
 mod prefetch;
 mod readers;

@@ -10,6 +10,7 @@ use crate::platform::{IrqState, Platform};
 #[cfg(not(loom))]
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::ops::{Deref, DerefMut};
 
 /// Most turns of one wait before the lock is looked at again. The model checker tries every
@@ -46,6 +47,39 @@ impl<T> SpinLock<T> {
     #[cfg(loom)]
     pub fn new(value: T) -> Self {
         Self { locked: Flag(AtomicBool::new(false)), value: UnsafeCell::new(value) }
+    }
+
+    /// [`new`](Self::new) in place: `write` writes the value.
+    #[cfg(not(loom))]
+    pub(crate) fn write(
+        place: &mut MaybeUninit<Self>,
+        write: impl FnOnce(&mut MaybeUninit<T>) -> &mut T,
+    ) -> &mut Self {
+        let lock = place.as_mut_ptr();
+        // SAFETY: a field of a place that this has for itself.
+        let flag = unsafe { &raw mut (*lock).locked };
+        // SAFETY: the same.
+        let cell = unsafe { &raw mut (*lock).value };
+        // SAFETY: the same; what was there needs no drop.
+        unsafe { flag.write(Flag(AtomicBool::new(false))) };
+        // SAFETY: the same; a cell has the layout of what is in it.
+        let value = unsafe { &mut *cell.cast::<MaybeUninit<T>>() };
+        let written = core::ptr::from_mut(write(value));
+        debug_assert!(core::ptr::eq(written, cell.cast()), "another place was written");
+        // SAFETY: both fields were written, the second as the reference to its value says.
+        unsafe { place.assume_init_mut() }
+    }
+
+    /// [`new`](Self::new) in place, where the model checker has cells of its own.
+    #[cfg(loom)]
+    pub(crate) fn write(
+        place: &mut MaybeUninit<Self>,
+        write: impl FnOnce(&mut MaybeUninit<T>) -> &mut T,
+    ) -> &mut Self {
+        let mut value = MaybeUninit::uninit();
+        write(&mut value);
+        // SAFETY: it was just written.
+        place.write(Self::new(unsafe { value.assume_init() }))
     }
 
     /// The value, when nobody else can have the lock.

@@ -10,6 +10,7 @@ mod order;
 mod pool_size;
 mod range;
 mod sizes;
+mod sort;
 
 pub use node::{NodeId, NodeMask};
 pub use node_list::NodeListError;
@@ -20,3 +21,4 @@ pub use sizes::{
     BLOCK_ORDER, BLOCK_SHIFT, BLOCK_SIZE, MAX_NODES, MAX_ORDER, PAGE_SHIFT, PAGE_SIZE,
     PAGES_PER_BLOCK, PAGES_PER_SECTION, PHYSICAL_ADDRESS_BITS, PHYSICAL_ADDRESS_END,
 };
+pub(crate) use sort::sort;

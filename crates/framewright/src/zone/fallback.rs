@@ -1,7 +1,7 @@
 //! In which order nodes are asked when the preferred one has nothing.
 
 use crate::firmware::{Topology, UNREACHABLE_DISTANCE};
-use crate::units::{MAX_NODES, NodeId};
+use crate::units::{MAX_NODES, NodeId, sort};
 
 /// All nodes with memory, nearest to `from` first, written to `order`; returns how many. Among
 /// equally far nodes those with fewer CPUs to share with come first, then the ones after `from` in
@@ -18,11 +18,12 @@ pub fn fallback_order(
         order[len] = node;
         len += 1;
     }
-    order[..len].sort_unstable_by_key(|&node| {
+    let near = |&node: &NodeId| {
         let distance = topology.distance(from, node);
         let cyclic = (node.index() + nodes - from.index()) % nodes;
         (node != from, distance == UNREACHABLE_DISTANCE, distance, topology.cpus(node) != 0, cyclic)
-    });
+    };
+    sort(&mut order[..len], &mut |one, other| near(one) < near(other));
     len
 }
 

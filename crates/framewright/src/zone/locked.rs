@@ -24,8 +24,10 @@ use crate::block::segment;
 use crate::page::{Descriptors, Partial, Partials};
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
+use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Order, Pfn, PfnRange};
+use core::mem::MaybeUninit;
 use core::ops::{AddAssign, Deref, DerefMut};
 
 /// Words of 64 blocks that are coalesced under one hold of the lock: each takes a microsecond at
@@ -151,27 +153,32 @@ pub(crate) struct LockedZone {
 }
 
 impl LockedZone {
-    /// A zone without memory.
-    pub(super) const EMPTY: Self = Self {
-        split_pages: 0,
-        graded_split_pages: [0; GRADES],
-        descriptor_pages: 0,
-        isolated_pages: 0,
-        isolated_blocks: [0; MigrateType::COUNT],
-        reporting_pages: 0,
-        freed_pages: 0,
-        is_unusual: false,
-        spare: NONE,
-        vain_looks: 0,
-        buddy: Buddy::EMPTY,
-        free_index: FreeIndex::EMPTY,
-        in_flight: InFlight::EMPTY,
-        kept_pages: 0,
-        unaccepted: Unaccepted::NONE,
-        partials: Partials::NONE,
-        present: &[],
-        descriptors: None,
-    };
+    /// A zone without memory, in place.
+    pub(super) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(
+            LockedZone at place,
+            {
+                split_pages: 0,
+                graded_split_pages: [0; GRADES],
+                descriptor_pages: 0,
+                isolated_pages: 0,
+                isolated_blocks: [0; MigrateType::COUNT],
+                reporting_pages: 0,
+                freed_pages: 0,
+                is_unusual: false,
+                spare: NONE,
+                vain_looks: 0,
+                free_index: FreeIndex::EMPTY,
+                in_flight: InFlight::EMPTY,
+                kept_pages: 0,
+                unaccepted: Unaccepted::NONE,
+                partials: Partials::NONE,
+                present: &[],
+                descriptors: None,
+            },
+            { buddy: Buddy::write },
+        )
+    }
 
     /// Free frames.
     #[inline]

@@ -106,10 +106,12 @@ use crate::block::placement::Placement;
 use crate::block::table::BlockTable;
 use crate::page::{Array, Descriptors};
 use crate::platform::Platform;
+use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{SpinGuard, SpinLock};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 use crate::vmemmap::{DeferredInit, Sections};
+use core::mem::MaybeUninit;
 use locked::{COALESCED_AT_ONCE, Counters, LockedZone, ReadGuard, ZoneGuard};
 use remembered::Remembered;
 
@@ -123,6 +125,23 @@ struct Changing {
     lost_pages: AtomicU64,
     accepting_runs: AtomicU32,
     locked: SpinLock<LockedZone>,
+}
+
+impl Changing {
+    /// Of a zone without memory, in place.
+    fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(
+            Changing at place,
+            {
+                counters: Counters::new(),
+                deferred_pages: AtomicU64::new(0),
+                unaccepted_pages: AtomicU64::new(0),
+                lost_pages: AtomicU64::new(0),
+                accepting_runs: AtomicU32::new(0),
+            },
+            { locked: |place| SpinLock::write(place, LockedZone::write) },
+        )
+    }
 }
 
 /// Watermarks and reserves: read by every request, changed when somebody changes a parameter.
@@ -171,39 +190,55 @@ pub struct Zone {
 impl Zone {
     /// Part `part` of `parts` of a zone, without memory.
     pub(crate) fn new(id: ZoneId, part: u16, parts: u16) -> Self {
-        Self {
-            id,
-            part,
-            parts: AtomicU16::new(parts),
-            span: PfnRange::new(0, 0),
-            pfn_range: PfnRange::new(0, 0),
-            present_pages: AtomicU64::new(0),
-            stray_pages: 0,
-            managed_pages: AtomicU64::new(0),
-            reserved_pages: AtomicU64::new(0),
-            limits: Limits {
-                watermarks: core::array::from_fn(|_| AtomicU64::new(0)),
-                reserve: core::array::from_fn(|_| AtomicU64::new(0)),
+        let mut place = MaybeUninit::uninit();
+        Self::write(&mut place, id, part, parts);
+        // SAFETY: it was just written.
+        unsafe { place.assume_init() }
+    }
+
+    /// [`new`](Self::new) in place.
+    #[inline(never)]
+    pub(crate) fn write(
+        place: &mut MaybeUninit<Self>,
+        id: ZoneId,
+        part: u16,
+        parts: u16,
+    ) -> &mut Self {
+        write_fields!(
+            Zone at place,
+            {
+                id: id,
+                part: part,
+                parts: AtomicU16::new(parts),
+                span: PfnRange::new(0, 0),
+                pfn_range: PfnRange::new(0, 0),
+                present_pages: AtomicU64::new(0),
+                stray_pages: 0,
+                managed_pages: AtomicU64::new(0),
+                reserved_pages: AtomicU64::new(0),
+                limits: Limits {
+                    watermarks: core::array::from_fn(|_| AtomicU64::new(0)),
+                    reserve: core::array::from_fn(|_| AtomicU64::new(0)),
+                },
+                table: BlockTable::EMPTY,
+                table_memory: PhysRange::new(0, 0),
+                segments: &[],
+                descriptors: None,
+                shuffles: false,
+                has_own_tables: false,
+                remembered: Remembered::NOTHING,
+                array: None,
+                sections: Sections::none(),
+                deferred_init: DeferredInit::new(),
             },
-            table: BlockTable::EMPTY,
-            table_memory: PhysRange::new(0, 0),
-            segments: &[],
-            descriptors: None,
-            shuffles: false,
-            has_own_tables: false,
-            remembered: Remembered::NOTHING,
-            array: None,
-            sections: Sections::none(),
-            deferred_init: DeferredInit::new(),
-            changing: Changing {
-                counters: Counters::new(),
-                deferred_pages: AtomicU64::new(0),
-                unaccepted_pages: AtomicU64::new(0),
-                lost_pages: AtomicU64::new(0),
-                accepting_runs: AtomicU32::new(0),
-                locked: SpinLock::new(LockedZone::EMPTY),
-            },
-        }
+            { changing: Changing::write },
+        )
+    }
+
+    /// Says which zone it is, before it has memory.
+    pub(crate) fn name(&mut self, id: ZoneId, part: u16, parts: u16) {
+        (self.id, self.part) = (id, part);
+        self.set_parts(parts);
     }
 
     /// The lock. What changed under it is published when it is released.

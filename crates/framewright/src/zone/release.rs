@@ -44,10 +44,13 @@ impl Zone {
         let locked = self.read_coalesced(platform);
         let is_whole = part.pages() >= PAGES_PER_BLOCK;
         let mut wants = false;
-        for block in index..index + blocks_in(part) {
+        let (mut next, end) = (index, index + blocks_in(part));
+        while next < end {
+            let block = next;
+            next += 1;
             let offset = |of: usize| of + (block - index) as usize * FRAMES;
             let range = if is_whole { 0..FRAMES } else { in_block(part) };
-            let (_, state) = locked
+            let (head, state) = locked
                 .buddy
                 .table
                 .head_of(block)
@@ -57,7 +60,11 @@ impl Zone {
                 Some(State::Reserved) if state.has(BlockState::POISONED) => {
                     return Err(Unreleasable::Unaccepted);
                 }
-                Some(State::Reserved) => wants |= !is_whole,
+                Some(State::Reserved) => {
+                    wants |= !is_whole;
+                    // The rest of the head is the same.
+                    next = head + blocks_of(state.order());
+                }
                 Some(State::Split) if state.managed_pages() < PAGES_PER_BLOCK => {
                     if state.present_pages() < PAGES_PER_BLOCK {
                         let present = frames_of(locked.present, block);

@@ -2,15 +2,15 @@
 
 use crate::carve::Carver;
 use crate::debug::Aids;
-use crate::firmware::{MovableSetting, MovableStarts, movable_starts};
+use crate::firmware::{MovableSetting, movable_starts};
 use crate::manager::hugetlb::boot::choose_boot_pages;
 use crate::manager::init::check::check;
 use crate::manager::init::error::{BringUpError, BringUpFailed};
-use crate::manager::init::frame::{BringUp, Frame};
-use crate::manager::init::homes::{cpus_by_node, give_caches_homes};
+use crate::manager::init::frame::{BringUp, Frame, Measured};
+use crate::manager::init::homes::{count_cpus, give_caches_homes};
 use crate::manager::init::node_clock::{NodeClock, Work};
-use crate::manager::init::obtained::{MOST_RANGES, Obtained, place_tables};
-use crate::manager::init::plan::{Plan, TableSize, ZoneSet, parts_for, zone_span};
+use crate::manager::init::obtained::{Obtained, place_tables};
+use crate::manager::init::plan::{Plan, TableSize, ZonePlan, ZoneSet, parts_for, zone_span};
 use crate::manager::init::seed::begin_shuffling;
 use crate::manager::init::tables::Heads;
 use crate::manager::init::vmemmap::{
@@ -20,27 +20,26 @@ use crate::manager::init::zones::initialise_zones;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::accept::{AcceptEvents, AcceptState};
 use crate::manager::state::debug::DebugState;
-use crate::manager::state::hotplug::{HotplugSettings, HotplugState, MOST_GROUPS};
-use crate::manager::state::isolations::Isolations;
-use crate::manager::state::moving::MovingState;
+use crate::manager::state::hotplug::{HotplugInput, HotplugState};
 use crate::manager::state::numa::NumaSettings;
+use crate::manager::state::pools::Pools;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
 use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::manager::state::{BringUpTimes, Manager};
 use crate::manager::tier::DRAM_TIER;
 use crate::memblock::Memblock;
-use crate::page::Descriptors;
-use crate::parameters::{AcceptPolicy, Policy};
+use crate::page::{CpuCache, Descriptors};
+use crate::parameters::{AcceptPolicy, Parameters, Policy};
 use crate::platform::Platform;
+use crate::sync::table_atomic::AtomicBool;
 use crate::sync::table_atomic::Ordering;
-use crate::sync::table_atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Readers, SpinLock};
-use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn};
 use crate::vmemmap::{ArrayMemory, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
-use crate::zone::{Segment, Zone};
+use crate::zone::{Segment, Zone, ZoneKind};
 use framewright_jobs::NoHelpers;
 
 impl<P: Platform> Manager<P> {
@@ -62,146 +61,136 @@ impl<P: Platform> Manager<P> {
         mut early: Memblock<'a, P>,
         input: &BringUp<'_>,
     ) -> Result<Self, BringUpFailed<'a, P>> {
-        let prepared = match prepare(&mut early, input) {
-            Ok(prepared) => prepared,
-            Err(error) => return Err(BringUpFailed { error, early }),
-        };
-        Ok(Self::finish(&mut early, input, prepared))
+        match prepare(&mut early, input) {
+            Ok(frame) => Self::finish(early, input, frame),
+            Err(error) => Err(BringUpFailed { error, early }),
+        }
     }
 
-    /// All that cannot fail. A function of its own because a manager is 12 KB, which are moved once
-    /// less on a stack that may be small.
+    /// All that cannot fail. Here and below each step is a function of its own, so that what one
+    /// has on the stack is gone when the next begins.
     #[inline(never)]
-    fn finish(early: &mut Memblock<'_, P>, input: &BringUp<'_>, prepared: Prepared) -> Self {
+    #[expect(clippy::result_large_err, reason = "as above, and one move less")]
+    fn finish<'a>(
+        mut early: Memblock<'a, P>,
+        input: &BringUp<'_>,
+        frame: &'static mut Frame,
+    ) -> Result<Self, BringUpFailed<'a, P>> {
+        let early = &mut early;
         let platform = early.platform();
-        let Prepared { mut frame, debug, vmemmap_bitmaps, bytes, tables, started_ns } = prepared;
-        let aids = debug.aids;
-        let are_wanted = wants_descriptors(platform, input);
-        let since = || Some(platform.now_ns()?.saturating_sub(started_ns?));
-        let (policy, array) = make_vmemmap(early, input, &mut frame, platform, vmemmap_bitmaps);
-        let vmemmap_bytes = array.bytes();
-        let metadata_bytes = bytes + vmemmap_bytes + size_of::<Self>() as u64;
-        let tables_ns = since();
-        let movable = where_movable(early, input, frame.zones);
-
+        let started_ns = frame.started_ns;
+        let (policy, array) = make_vmemmap(early, input, frame, platform);
+        frame.tables_ns = since(platform, started_ns);
+        note_movable(early, input, frame);
         let shuffle_seed = begin_shuffling(frame.zones, input.parameters, platform);
-        let mut clock = NodeClock::new(platform);
-        initialise_zones(early, &mut frame, &mut clock, &array);
-        let readers: &'static mut [Readers] = core::mem::take(&mut frame.readers);
-        let readers: &'static [Readers] = readers;
-        for zone in frame.zones.iter_mut() {
-            clock.turn_to(frame.nodes, zone.id().node, Work::Bookkeeping);
-            zone.note_withheld();
-            let descriptors = Descriptors {
-                platform,
-                readers,
-                segments: zone.segments(),
-                are_wanted,
-                array: zone.array(),
-                poison: aids.page_poison,
-            };
-            zone.attach_descriptors(descriptors, &frame.pools.boot_pages);
-        }
-        clock.stop(frame.nodes);
-        let tunables = Tunables::of(input.parameters, frame.zones);
-        tunables.apply(frame.zones);
-        if let Some(seed) = aids.placement_seed {
-            (0..)
-                .zip(frame.zones.iter_mut())
-                .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
-        }
-        for zone in frame.zones.iter() {
-            zone.shuffle_at_boot(platform);
-        }
-        give_caches_homes(&mut frame, platform);
-        let early_accepted = AcceptEvents::of_early(&early.accepted());
-        let Frame { slots, nodes, per_node, directory, caches, pools, .. } = frame;
-        let Frame { zones, mut zone_list, window_segments, window_tables, .. } = frame;
-        let without_vmemmap = pools.boot_pages.blocks();
-        let same = caches
-            .first()
-            .map(|cache| cache.zone())
-            .filter(|&zone| caches.iter().all(|cache| cache.zone() == zone));
-        let is_divided = zones.iter().any(|zone| zone.parts() != 1);
-        let first_window = zones.len();
-        zone_list.begin(zones);
-        let mut manager = Self {
-            platform,
-            zones: zone_list,
-            slots,
-            nodes,
-            directory,
-            caches,
-            sole: None,
-            is_divided,
-            hotplug: HotplugState {
-                first_window,
-                segments: window_segments,
-                own_tables: window_tables,
-                is_changing: AtomicBool::new(false),
-                notifier: SpinLock::new(None),
-                settings: SpinLock::new(HotplugSettings::of(&input.parameters.hotplug)),
-                groups: SpinLock::new([None; MOST_GROUPS]),
-                nodes: per_node,
-                movable_node: input.parameters.movable_node,
-                readers,
-                descriptors_are_wanted: are_wanted,
-                tables,
-                table_bytes: AtomicU64::new(0),
-                released_pages: AtomicU64::new(0),
+        fill_zones(early, input, frame, &array);
+        give_caches_homes(frame, platform);
+        let accept =
+            AcceptState::new(input.parameters.accept, &AcceptEvents::of_early(&early.accepted()));
+        let vmemmap = VmemmapState::new(
+            policy,
+            array.bytes(),
+            frame.pools.boot_pages.blocks(),
+            input.parameters,
+            started_ns,
+        );
+        let mut manager = Self::of(platform, input.parameters, frame, vmemmap, accept);
+        manager.shuffle_seed = shuffle_seed;
+        manager.begin(input.parameters, started_ns);
+        Ok(manager)
+    }
+
+    /// Of all that was made by now.
+    #[inline(never)]
+    fn of(
+        platform: &'static P,
+        parameters: &Parameters,
+        frame: &'static mut Frame,
+        vmemmap: VmemmapState,
+        accept: AcceptState,
+    ) -> Self {
+        let hotplug = HotplugState::write(
+            frame.states.hotplug,
+            &parameters.hotplug,
+            HotplugInput {
+                first_window: frame.zones.len(),
+                segments: frame.window_segments.take(),
+                own_tables: frame.window_tables.take(),
+                nodes: frame.per_node,
+                movable_node: parameters.movable_node,
+                readers: frame.readers,
+                descriptors_are_wanted: wants_descriptors(platform, parameters),
+                tables: frame.tables,
             },
+        );
+        let zones = core::mem::take(&mut frame.zones);
+        let tunables = Tunables::of(parameters, zones);
+        tunables.apply(zones);
+        let is_divided = zones.iter().any(|zone| zone.parts() != 1);
+        let mut zone_list = frame.zone_list.take();
+        zone_list.begin(zones);
+        let none = DebugState::new(frame.states.debug.aids, frame.states.debug.damage);
+        let debug = core::mem::replace(&mut frame.states.debug, none);
+        let metadata_bytes = frame.bytes + vmemmap.bytes + size_of::<Self>() as u64;
+        let tables_ns = frame.tables_ns;
+        let mut caches = frame.caches.iter().map(CpuCache::zone);
+        let sole = caches.next().filter(|&zone| caches.all(|other| other == zone));
+        Self {
+            platform,
+            sole: sole.and_then(|zone| zone_list.as_slice().get(zone)),
+            zones: zone_list,
+            slots: &*frame.slots,
+            nodes: &*frame.nodes,
+            directory: &*frame.directory,
+            caches: &*frame.caches,
+            is_divided,
+            hotplug,
             changing_cpus: AtomicBool::new(false),
-            pressure: PressureState::new(aids.watch(), per_node),
-            numa: NumaSettings::new(per_node, DRAM_TIER),
+            pressure: PressureState::new(debug.aids.watch(), frame.per_node, frame.states.pressure),
+            numa: NumaSettings::new(frame.per_node, DRAM_TIER),
             debug,
-            isolations: SpinLock::new(Isolations::NONE),
-            moving: MovingState::new(),
-            pools,
-            tunables: SpinLock::new(tunables),
-            settings: Settings::of(input.parameters),
-            reporting: Reporting::new(&input.parameters.reporting),
-            vmemmap: VmemmapState::new(
-                policy,
-                vmemmap_bytes,
-                without_vmemmap,
-                input.parameters,
-                started_ns,
-            ),
-            accept: AcceptState::new(input.parameters.accept, &early_accepted),
+            isolations: frame.states.isolations,
+            moving: &mut *frame.states.moving,
+            pools: &*frame.pools,
+            tunables: frame.states.tunables.write(SpinLock::new(tunables)),
+            settings: Settings::of(parameters),
+            reporting: Reporting::new(&parameters.reporting),
+            vmemmap,
+            accept,
             section_locks: SectionLocks::new(),
-            shuffle_seed,
+            shuffle_seed: None,
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
-        };
-        manager.sole = same.and_then(|zone| manager.zones().get(zone));
-        manager.accept_borders();
-        if input.parameters.accept == AcceptPolicy::Eager && platform.cpus() == 1 {
-            manager.acceptance().accept_all(&NoHelpers);
         }
-        if manager.prove_first_allocation() {
-            manager.times.first_alloc_ns = since();
+    }
+
+    /// What a manager does before it is given to the adopter.
+    #[inline(never)]
+    fn begin(&mut self, parameters: &Parameters, started_ns: Option<u64>) {
+        let platform = self.platform;
+        self.accept_borders();
+        if parameters.accept == AcceptPolicy::Eager && platform.cpus() == 1 {
+            self.acceptance().accept_all(&NoHelpers);
         }
-        for (node, kept) in manager.nodes.iter().zip(per_node) {
-            // Relaxed: nobody else has the manager yet.
-            let start = movable.on_node(node.id).map_or(0, |pfn| pfn.0);
-            kept.movable_start.store(start, Ordering::Relaxed);
+        if self.prove_first_allocation() {
+            self.times.first_alloc_ns = since(platform, started_ns);
         }
-        if !movable.is_empty() {
-            manager.grade_at_boot(&movable);
+        let per_node = self.numa.nodes();
+        // Relaxed, here and below: nobody else has the manager yet.
+        if per_node.iter().any(|node| node.movable_start.load(Ordering::Relaxed) != 0) {
+            self.grade_at_boot();
         }
-        manager.moving.hugetlb_cma_only = input.parameters.huge_pages.cma_only;
-        manager.moving.failed_area_bytes = manager.make_areas(input.parameters);
-        for zone in manager.zones() {
+        self.moving.hugetlb_cma_only = parameters.huge_pages.cma_only;
+        self.moving.failed_area_bytes = self.make_areas(parameters);
+        for zone in self.zones() {
             let pages = zone.present_pages().saturating_sub(zone.most_graded_pages(platform));
-            // Relaxed: nobody else has the manager yet.
             per_node[zone.id().node.index()].boot_kernel_pages.fetch_add(pages, Ordering::Relaxed);
         }
-        manager.moving.is_up = true;
-        manager.times.bring_up_ns = since();
-        if manager.zones().iter().all(|zone| !zone.sections().are_left()) {
-            manager.times.all_memory_ns = manager.times.bring_up_ns;
+        self.moving.is_up = true;
+        self.times.bring_up_ns = since(platform, started_ns);
+        if self.zones().iter().all(|zone| !zone.sections().are_left()) {
+            self.times.all_memory_ns = self.times.bring_up_ns;
         }
-        manager
     }
 
     /// Allocates a block and frees it, so that the time to the first allocation is one of an
@@ -220,32 +209,85 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// Where memory for what can be moved alone begins, as the command line has it.
-fn where_movable<P: Platform>(
-    early: &Memblock<'_, P>,
-    input: &BringUp<'_>,
-    zones: &[Zone],
-) -> MovableStarts {
-    let setting = input.parameters.core.setting(input.parameters.movable_node);
-    if setting == MovableSetting::default() {
-        return MovableStarts::NONE;
-    }
-    let highest = zones.iter().map(|zone| zone.id().kind).max();
-    let lowest = highest.map_or(Pfn(0), |kind| kind.frames().start);
-    movable_starts(early.runs(), lowest, &setting)
+/// How long bring-up has taken by now, where the platform has a clock.
+fn since<P: Platform>(platform: &P, started_ns: Option<u64>) -> Option<u64> {
+    Some(platform.now_ns()?.saturating_sub(started_ns?))
 }
 
-/// What bring-up obtains before it can go on to the end.
-struct Prepared {
-    frame: Frame,
-    debug: DebugState,
-    vmemmap_bitmaps: Option<VmemmapBitmaps>,
-    /// Of all tables.
-    bytes: u64,
-    /// Where those are that are no zone's.
-    tables: [PhysRange; MOST_RANGES],
-    /// When the intake began.
-    started_ns: Option<u64>,
+/// Notes where memory for what can be moved alone begins on each node, as the command line has it.
+fn note_movable<P: Platform>(early: &Memblock<'_, P>, input: &BringUp<'_>, frame: &Frame) {
+    let setting = input.parameters.core.setting(input.parameters.movable_node);
+    if setting != MovableSetting::default() {
+        find_movable(early, &setting, frame);
+    }
+}
+
+#[inline(never)]
+fn find_movable<P: Platform>(early: &Memblock<'_, P>, setting: &MovableSetting, frame: &Frame) {
+    let highest = frame.zones.iter().map(|zone| zone.id().kind).max();
+    let lowest = highest.map_or(Pfn(0), |kind| kind.frames().start);
+    let movable = movable_starts(early.runs(), lowest, setting);
+    for (node, kept) in frame.nodes.iter().zip(frame.per_node) {
+        // Relaxed: nobody else has it yet.
+        let start = movable.on_node(node.id).map_or(0, |pfn| pfn.0);
+        kept.movable_start.store(start, Ordering::Relaxed);
+    }
+}
+
+/// Brings all memory to its zone, and tells the zones what else they have to know.
+#[inline(never)]
+fn fill_zones<P: Platform>(
+    early: &mut Memblock<'_, P>,
+    input: &BringUp<'_>,
+    frame: &mut Frame,
+    array: &ArrayMemory,
+) {
+    let platform = early.platform();
+    let mut clock = NodeClock::new(platform);
+    initialise_zones(early, frame, &mut clock, array);
+    let are_wanted = wants_descriptors(platform, input.parameters);
+    for zone in frame.zones.iter_mut() {
+        clock.turn_to(frame.nodes, zone.id().node, Work::Bookkeeping);
+        zone.note_withheld();
+        attach_descriptors(
+            platform,
+            zone,
+            frame.readers,
+            are_wanted,
+            &frame.states.debug.aids,
+            frame.pools,
+        );
+    }
+    clock.stop(frame.nodes);
+    if let Some(seed) = frame.states.debug.aids.placement_seed {
+        (0..)
+            .zip(frame.zones.iter_mut())
+            .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
+    }
+    for zone in frame.zones.iter() {
+        zone.shuffle_at_boot(platform);
+    }
+}
+
+/// Tells a zone how descriptors are found.
+#[inline(never)]
+fn attach_descriptors<P: Platform>(
+    platform: &'static P,
+    zone: &mut Zone,
+    readers: &'static [Readers],
+    are_wanted: bool,
+    aids: &Aids,
+    pools: &Pools,
+) {
+    let descriptors = Descriptors {
+        platform,
+        readers,
+        segments: zone.segments(),
+        are_wanted,
+        array: zone.array(),
+        poison: aids.page_poison,
+    };
+    zone.attach_descriptors(descriptors, &pools.boot_pages);
 }
 
 /// Obtains the memory for all tables: all or nothing.
@@ -253,7 +295,7 @@ struct Prepared {
 fn prepare<P: Platform>(
     early: &mut Memblock<'_, P>,
     input: &BringUp<'_>,
-) -> Result<Prepared, BringUpError> {
+) -> Result<&'static mut Frame, BringUpError> {
     let platform = early.platform();
     check(platform, early)?;
     if input.parameters.movable_node {
@@ -262,19 +304,20 @@ fn prepare<P: Platform>(
     early.accept_edges();
     place_tables(early, input.parameters);
     let started_ns = input.started_ns.or_else(|| platform.now_ns());
-    let cpus = cpus_by_node(platform);
-    let wanted = input.parameters.zone_parts;
-    let plan = Plan::measure(early.runs(), &|node, gigabytes| {
-        wanted.unwrap_or_else(|| parts_for(cpus[node.index()], gigabytes))
-    });
     let mut memory = Obtained::new(early);
-    let mut frame = Frame::allocate(platform, &mut memory, &plan, input)?;
-    frame.fill(memory.early, &plan);
-    match allocate_all(&mut memory, &mut frame, input) {
-        Ok((debug, vmemmap_bitmaps)) => {
-            let tables = memory.keep();
-            let bytes = memory.bytes;
-            Ok(Prepared { frame, debug, vmemmap_bitmaps, bytes, tables, started_ns })
+    let mut measured = if memory.early.topology().node_count() <= FEW_NODES {
+        measure::<P, FEW_NODES>(&mut memory, input.parameters)?
+    } else {
+        measure::<P, MAX_NODES>(&mut memory, input.parameters)?
+    };
+    let (zones, caches) = (measured.zones(), measured.caches());
+    let frame = Frame::carve(measured, zones, caches, memory.early, input.parameters);
+    match allocate_all(&mut memory, frame, input) {
+        Ok(()) => {
+            frame.tables = memory.keep();
+            frame.bytes = memory.bytes;
+            frame.started_ns = started_ns;
+            Ok(frame)
         }
         Err(error) => {
             memory.give_tables_back(frame.zones);
@@ -283,9 +326,40 @@ fn prepare<P: Platform>(
     }
 }
 
+/// Up to so many nodes measuring takes little of the stack.
+const FEW_NODES: usize = 4;
+
+/// Measures the machine, which has at most `NODES` nodes, gets the memory for what is known of it
+/// then, and fills in what its zones are.
+#[inline(never)]
+fn measure<P: Platform, const NODES: usize>(
+    memory: &mut Obtained<'_, '_, P>,
+    parameters: &Parameters,
+) -> Result<Measured<'static, P>, BringUpError> {
+    let mut zones = [[ZonePlan::NONE; ZoneKind::COUNT]; NODES];
+    let zones = zones[..memory.early.topology().node_count()].as_flattened_mut();
+    let mut plan = plan::<P, NODES>(memory.early, parameters, zones);
+    Measured::new(memory, &mut plan, parameters)
+}
+
+/// Plans the zones, before anything has its place.
+#[inline(never)]
+fn plan<'a, P: Platform, const NODES: usize>(
+    early: &Memblock<'_, P>,
+    parameters: &Parameters,
+    zones: &'a mut [ZonePlan],
+) -> Plan<'a> {
+    let mut cpus = [0; NODES];
+    count_cpus(early.platform(), &mut cpus);
+    let wanted = parameters.zone_parts;
+    Plan::measure(early.runs(), zones, &|node, gigabytes| {
+        wanted.unwrap_or_else(|| parts_for(cpus[node.index()], gigabytes))
+    })
+}
+
 /// Whether pages are to have descriptors.
-fn wants_descriptors<P: Platform>(platform: &P, input: &BringUp<'_>) -> bool {
-    input.parameters.pages.are_wanted(platform.vmemmap_space().is_some())
+fn wants_descriptors<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
+    parameters.pages.are_wanted(platform.vmemmap_space().is_some())
 }
 
 /// Gets the array's memory where the policy wants one, and tells the zones what of them it
@@ -297,10 +371,10 @@ fn make_vmemmap<P: Platform>(
     input: &BringUp<'_>,
     frame: &mut Frame,
     platform: &'static P,
-    state: Option<VmemmapBitmaps>,
 ) -> (Policy, ArrayMemory) {
     let mut array = ArrayMemory::none(core::mem::take(&mut frame.parts));
-    let (Some(space), Some(state)) = (platform.vmemmap_space(), state) else {
+    let (Some(space), Some(state)) = (platform.vmemmap_space(), frame.vmemmap_bitmaps.take())
+    else {
         return (Policy::OnDemand, array);
     };
     let (directory, zones) = (&*frame.directory, &*frame.zones);
@@ -333,19 +407,17 @@ fn allocate_all<P: Platform>(
     memory: &mut Obtained<'_, '_, P>,
     frame: &mut Frame,
     input: &BringUp<'_>,
-) -> Result<(DebugState, Option<VmemmapBitmaps>), BringUpError> {
+) -> Result<(), BringUpError> {
     let (platform, parameters) = (memory.early.platform(), input.parameters);
     allocate_tables(platform, memory, frame)?;
-    let debug = DebugState::allocate(platform, memory, frame.directory, Aids::of(parameters))?;
-    let vmemmap_bitmaps = if VmemmapBitmaps::is_wanted(platform, parameters) {
-        Some(VmemmapBitmaps::allocate(memory, frame.zones)?)
-    } else {
-        None
-    };
-    if !any_free(memory.early, wants_descriptors(platform, input)) {
+    frame.states.debug.allocate(platform, memory, frame.directory)?;
+    if VmemmapBitmaps::is_wanted(platform, parameters) {
+        frame.vmemmap_bitmaps = Some(VmemmapBitmaps::allocate(memory, frame.zones)?);
+    }
+    if !any_free(memory.early, wants_descriptors(platform, input.parameters)) {
         return Err(BringUpError::NothingToManage);
     }
-    Ok((debug, vmemmap_bitmaps))
+    Ok(())
 }
 
 /// Each zone's tables, on its node.

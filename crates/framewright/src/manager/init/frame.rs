@@ -1,20 +1,29 @@
 //! What bring-up is given, and the tables that it needs before zones have theirs.
 
 use crate::carve::{Carver, room};
+use crate::debug::Aids;
 use crate::manager::init::error::BringUpError;
-use crate::manager::init::obtained::Obtained;
-use crate::manager::init::plan::{Plan, for_each_segment};
+use crate::manager::init::obtained::{MOST_RANGES, Obtained};
+use crate::manager::init::plan::Plan;
+use crate::manager::init::vmemmap::VmemmapBitmaps;
+use crate::manager::state::debug::{DebugState, FoundDamage};
 use crate::manager::state::fallback::Fallback;
+use crate::manager::state::hotplug::HotplugState;
+use crate::manager::state::isolations::Isolations;
+use crate::manager::state::moving::MovingState;
 use crate::manager::state::numa::PerNode;
 use crate::manager::state::pools::Pools;
+use crate::manager::state::pressure::PressureLocks;
+use crate::manager::state::tunables::Tunables;
 use crate::manager::state::{Node, ZoneSlots};
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Near, Partial, Partials};
+use crate::page::{CpuCache, Partial, Partials};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
+use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::AtomicU16;
-use crate::sync::{Growing, Readers};
-use crate::units::{MAX_NODES, NodeId, PfnRange};
+use crate::sync::{Growing, Readers, SpinLock};
+use crate::units::{MAX_NODES, NodeId, PfnRange, PhysRange};
 use crate::vmemmap::Part;
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::fallback::fallback_order;
@@ -31,7 +40,8 @@ pub struct BringUp<'a> {
     pub started_ns: Option<u64>,
 }
 
-/// Everything that is allocated before zones have tables.
+/// Everything that is allocated before zones have tables, and what else bring-up knows by then. It
+/// lies with the tables: a kernel that boots has a small stack.
 pub(crate) struct Frame {
     pub(crate) zones: &'static mut [Zone],
     /// Where they are, with room for windows.
@@ -49,132 +59,251 @@ pub(crate) struct Frame {
     pub(crate) caches: &'static mut [CpuCache],
     pub(crate) partials: &'static mut [Partial],
     pub(crate) present: &'static mut [Partial],
-    pub(crate) readers: &'static mut [Readers],
+    pub(crate) readers: &'static [Readers],
     pub(crate) parts: &'static mut [Part],
     pub(crate) per_node: &'static [PerNode],
-    pub(crate) pools: Pools,
+    pub(crate) vmemmap_bitmaps: Option<VmemmapBitmaps>,
+    pub(crate) pools: &'static mut Pools,
+    pub(crate) states: States,
+    /// Of all tables.
+    pub(crate) bytes: u64,
+    /// Where those are that are no zone's.
+    pub(crate) tables: [PhysRange; MOST_RANGES],
+    /// When the intake began, and when all tables had their place.
+    pub(crate) started_ns: Option<u64>,
+    pub(crate) tables_ns: Option<u64>,
 }
 
-impl Frame {
-    #[inline(never)]
-    pub(crate) fn allocate<P: Platform>(
-        platform: &'static P,
-        memory: &mut Obtained<'_, '_, P>,
-        plan: &Plan,
-        input: &BringUp<'_>,
-    ) -> Result<Self, BringUpError> {
-        let (nodes, parameters) = (memory.early.topology().node_count(), input.parameters);
-        let slots = nodes * ZoneKind::COUNT;
+/// How many there are of what.
+struct Counts {
+    parts: usize,
+    windows: usize,
+    slots: usize,
+    nodes: usize,
+    segments: usize,
+    partials: usize,
+    present: usize,
+    cpus: usize,
+    readers: usize,
+}
+
+impl Counts {
+    fn of<P: Platform>(
+        platform: &P,
+        early: &Memblock<'_, P>,
+        plan: &Plan<'_>,
+        windows: usize,
+    ) -> Self {
+        let nodes = early.topology().node_count();
         // A run of free memory begins and ends in a block that may be in pieces; each table that is
         // placed now may cut one more run in two.
         let mut free_runs = 0;
-        memory.early.for_each_free(&mut |_, _| free_runs += 1);
-        let partials = 2 * (free_runs + plan.parts + nodes + 3) + plan.parts * Partials::ROOM;
+        early.for_each_free(&mut |_, _| free_runs += 1);
+        let cpus = platform.cpus() as usize;
+        Self {
+            parts: plan.parts,
+            windows,
+            slots: nodes * ZoneKind::COUNT,
+            nodes,
+            segments: plan.segments,
+            partials: 2 * (free_runs + plan.parts + nodes + 3) + plan.parts * Partials::ROOM,
+            // Each run of memory begins and ends in a block that may be memory in part.
+            present: 2 * early.runs().count(),
+            cpus,
+            // Enough that CPUs seldom meet.
+            readers: cpus * 4,
+        }
+    }
+
+    fn zones(&self) -> usize {
+        self.parts + self.windows
+    }
+
+    fn bytes(&self, parameters: &Parameters) -> u64 {
+        let zones = room::<Zone>(self.zones() as u64)
+            + room::<Segment>(self.windows as u64)
+            + room::<u32>(self.windows as u64)
+            + room::<ZoneSlots>(self.slots as u64)
+            + 2 * room::<Segment>(self.segments as u64)
+            + room::<Partial>((self.partials + self.present) as u64);
+        let nodes = room::<Node>(self.nodes as u64)
+            + room::<AtomicU16>((self.nodes * Fallback::places(self.nodes)) as u64)
+            + room::<u8>((self.nodes * self.nodes) as u64)
+            + room::<Part>(self.nodes as u64)
+            + room::<PerNode>(self.nodes as u64);
+        let cpus = room::<CpuCache>(self.cpus as u64) + room::<Readers>(self.readers as u64);
+        let others = room::<Frame>(1)
+            + MovingState::room()
+            + room::<SpinLock<Isolations>>(1)
+            + room::<PressureLocks>(1)
+            + room::<FoundDamage>(1)
+            + room::<HotplugState>(1)
+            + room::<SpinLock<Tunables>>(1);
+        zones + nodes + cpus + others + Pools::room(self.zones(), self.nodes, parameters)
+    }
+}
+
+/// What is known of a machine as soon as it was measured, and memory for the rest of [`Frame`].
+pub(crate) struct Measured<'a, P: Platform> {
+    carver: Carver<'a, P>,
+    counts: Counts,
+    slots: &'static mut [ZoneSlots],
+    directory: &'static mut [Segment],
+    by_zone: &'static mut [Segment],
+}
+
+impl<P: Platform> Measured<'static, P> {
+    /// Gets the memory, numbers the parts of zones, and fills both arrays of segments.
+    #[inline(never)]
+    pub(crate) fn new(
+        memory: &mut Obtained<'_, '_, P>,
+        plan: &mut Plan<'_>,
+        parameters: &Parameters,
+    ) -> Result<Self, BringUpError> {
+        let platform = memory.early.platform();
         let windows = parameters.hotplug.windows as usize;
-        let zones = plan.parts + windows;
-        // Each run of memory begins and ends in a block that may be memory in part.
-        let present = 2 * memory.early.runs().count();
-        // Enough that CPUs seldom meet.
-        let readers = platform.cpus() as usize * 4;
-        let bytes = room::<Zone>(zones as u64)
-            + room::<Segment>(windows as u64)
-            + room::<u32>(windows as u64)
-            + room::<ZoneSlots>(slots as u64)
-            + room::<Node>(nodes as u64)
-            + 2 * room::<Segment>(plan.segments as u64)
-            + room::<AtomicU16>((nodes * Fallback::places(nodes)) as u64)
-            + room::<u8>((nodes * nodes) as u64)
-            + room::<CpuCache>(u64::from(platform.cpus()))
-            + room::<Partial>((partials + present) as u64)
-            + room::<Readers>(readers as u64)
-            + room::<Part>(nodes as u64)
-            + room::<PerNode>(nodes as u64)
-            + Pools::room(zones, nodes, parameters);
+        let counts = Counts::of(platform, memory.early, plan, windows);
+        let bytes = counts.bytes(parameters);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one
         // range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
-        let unset = ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma };
-        let node = |index| Node {
-            id: NodeId::new(index).unwrap_or_default(),
-            cpus: 0,
-            span: PfnRange::new(0, 0),
-            fallback: Fallback::NONE,
-            distances: &[],
-            init_ns: None,
-            bookkeeping_ns: None,
-            vmemmap_fallback: None,
-        };
-        let storage = carver.values(zones, |_| MaybeUninit::uninit());
-        let (zone_list, zones) = Growing::new(storage, plan.parts, |_| Zone::new(unset, 0, 1));
-        let (window_segments, _) =
-            Growing::new(carver.values(windows, |_| MaybeUninit::uninit()), 0, |_| Segment::EMPTY);
-        let (window_tables, _) =
-            Growing::new(carver.values(windows, |_| MaybeUninit::uninit()), 0, |_| 0);
-        let all = zones.len() + windows;
-        Ok(Self {
-            zones,
-            zone_list,
-            window_segments,
-            window_tables,
-
-            slots: carver.values(slots, |_| ZoneSlots::NONE),
-            nodes: carver.values(nodes, node),
-            directory: carver.values(plan.segments, |_| Segment::EMPTY),
-            by_zone: carver.values(plan.segments, |_| Segment::EMPTY),
-            fallback: carver.values(nodes * Fallback::places(nodes), |_| AtomicU16::new(0)),
-            distances: carver.values(nodes * nodes, |_| 0),
-            partials: carver.values(partials, |_| Partial::empty()),
-            present: carver.values(present, |_| Partial::empty()),
-            readers: carver.values(readers, |_| Readers::new()),
-            parts: carver.values(nodes, |_| Part::None),
-            per_node: carver.values(nodes, |_| PerNode::new()),
-            pools: Pools::carve(&mut carver, all, nodes, parameters),
-            caches: carver.values(platform.cpus() as usize, |_| {
-                CpuCache::new(usize::MAX, [Near::NONE; 2], 0, 1)
-            }),
-        })
-    }
-
-    /// Numbers the parts of zones, fills both arrays of segments and the nodes.
-    #[inline(never)]
-    pub(crate) fn fill<P: Platform>(&mut self, early: &Memblock<'_, P>, plan: &Plan) {
         let mut next = 0;
-        for node in early.topology().nodes() {
-            for kind in ZoneKind::ALL {
-                let id = ZoneId { node, kind };
-                if plan.zones.contains(id) {
-                    let parts = plan.divisions.parts(id);
-                    self.slots[id.index()] = ZoneSlots { first: next, parts };
-                    for part in 0..parts {
-                        self.zones[usize::from(next)] = Zone::new(id, part, parts);
-                        next += 1;
-                    }
-                }
-            }
-        }
-        let (directory, slots) = (&mut *self.directory, &*self.slots);
-        let mut filled = 0;
-        for_each_segment(early.runs(), &plan.divisions, |run| {
+        let slots = carver.values(counts.slots, |index| {
+            let (first, parts) = (next, plan.parts_of(index));
+            next += parts;
+            if parts == 0 { ZoneSlots::NONE } else { ZoneSlots { first, parts } }
+        });
+        let directory = carver.values(counts.segments, |_| Segment::EMPTY);
+        let by_zone = carver.values(counts.segments, |_| Segment::EMPTY);
+        let mut places = directory.iter_mut();
+        plan.for_each_segment(memory.early.runs(), &mut |run| {
             let zone = slots[run.zone.index()].first + run.part;
             let (start, blocks) = (BlockNumber(run.start), run.end - run.start);
-            directory[filled] = Segment { start, blocks, index: 0, zone };
-            filled += 1;
+            if let Some(place) = places.next() {
+                *place = Segment { start, blocks, index: 0, zone };
+            }
         });
         // By zone, ascending in each: a stable selection, as there are few of both.
-        let mut placed = 0;
+        let mut places = by_zone.iter_mut();
         for zone in 0..next {
             let mut index = 0;
             for segment in directory.iter_mut().filter(|segment| segment.zone == zone) {
                 segment.index = segment.base_from(index);
                 index = segment.indices().end;
-                self.by_zone[placed] = *segment;
-                placed += 1;
+                if let Some(place) = places.next() {
+                    *place = *segment;
+                }
             }
         }
-        self.fill_nodes(early);
+        Ok(Self { carver, counts, slots, directory, by_zone })
     }
 
+    /// The parts of all zones, without memory, and their list, with room for windows.
+    #[inline(never)]
+    pub(crate) fn zones(&mut self) -> (Growing<Zone>, &'static mut [Zone]) {
+        let unset = ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma };
+        let places = self.carver.places(self.counts.zones());
+        let (list, zones) =
+            Growing::new(places, self.counts.parts, |place| Zone::write(place, unset, 0, 1));
+        for (slot, id) in self.slots.iter().zip(ZoneId::all()) {
+            let own = zones.iter_mut().skip(usize::from(slot.first));
+            (0..slot.parts).zip(own).for_each(|(part, zone)| zone.name(id, part, slot.parts));
+        }
+        (list, zones)
+    }
+
+    /// A cache for each CPU.
+    #[inline(never)]
+    pub(crate) fn caches(&mut self) -> &'static mut [CpuCache] {
+        self.carver.in_place(self.counts.cpus, |place| {
+            // SAFETY: memory of the machine has some content (invariant 4).
+            unsafe { CpuCache::write(place) }
+        })
+    }
+
+    #[inline(never)]
+    fn states(&mut self, parameters: &Parameters) -> States {
+        let carver = &mut self.carver;
+        States {
+            moving: MovingState::carve(carver),
+            isolations: carver.one(SpinLock::new(Isolations::NONE)),
+            pressure: carver.one(PressureLocks::new()),
+            hotplug: carver.place_for(),
+            tunables: carver.place_for(),
+            debug: DebugState::new(Aids::of(parameters), carver.one(SpinLock::new((0, None)))),
+        }
+    }
+}
+
+/// Places for blocks that are there in part.
+#[inline(never)]
+fn places_for<P: Platform>(carver: &mut Carver<'_, P>, count: usize) -> &'static mut [Partial] {
+    carver.in_place(count, |place| {
+        // SAFETY: memory of the machine has some content (invariant 4).
+        unsafe { Partial::write(place) }
+    })
+}
+
+/// Parts of a manager that lie with its tables, and places for what is known in the end.
+pub(crate) struct States {
+    pub(crate) moving: &'static mut MovingState,
+    pub(crate) isolations: &'static SpinLock<Isolations>,
+    pub(crate) pressure: &'static PressureLocks,
+    pub(crate) hotplug: &'static mut MaybeUninit<HotplugState>,
+    pub(crate) tunables: &'static mut MaybeUninit<SpinLock<Tunables>>,
+    pub(crate) debug: DebugState,
+}
+
+impl Frame {
+    /// All of it, with the nodes as `early` knows them.
+    #[inline(never)]
+    pub(crate) fn carve<P: Platform>(
+        mut measured: Measured<'static, P>,
+        (zone_list, zones): (Growing<Zone>, &'static mut [Zone]),
+        caches: &'static mut [CpuCache],
+        early: &Memblock<'_, P>,
+        parameters: &Parameters,
+    ) -> &'static mut Self {
+        let states = measured.states(parameters);
+        let Measured { mut carver, counts, slots, directory, by_zone } = measured;
+        let nodes = counts.nodes;
+        let pools = Pools::carve(&mut carver, counts.zones(), nodes, parameters);
+        let place = carver.place_for();
+        let frame = write_fields!(
+            Frame at place,
+            {
+                zones: zones,
+                zone_list: zone_list,
+                window_segments: Growing::empty(carver.places(counts.windows)),
+                window_tables: Growing::empty(carver.places(counts.windows)),
+                slots: slots,
+                nodes: carver.values(nodes, Node::without_memory),
+                directory: directory,
+                by_zone: by_zone,
+                fallback: carver.values(nodes * Fallback::places(nodes), |_| AtomicU16::new(0)),
+                distances: carver.values(nodes * nodes, |_| 0),
+                partials: places_for(&mut carver, counts.partials),
+                present: places_for(&mut carver, counts.present),
+                readers: carver.values(counts.readers, |_| Readers::new()),
+                parts: carver.values(nodes, |_| Part::None),
+                per_node: carver.values(nodes, |_| PerNode::new()),
+                vmemmap_bitmaps: None,
+                pools: pools,
+                states: states,
+                caches: caches,
+                bytes: 0,
+                tables: [PhysRange::new(0, 0); MOST_RANGES],
+                started_ns: None,
+                tables_ns: None,
+            },
+            {},
+        );
+        frame.fill_nodes(early);
+        frame
+    }
+
+    #[inline(never)]
     fn fill_nodes<P: Platform>(&mut self, early: &Memblock<'_, P>) {
         let topology = early.topology();
         for run in early.runs() {

@@ -7,11 +7,13 @@ use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::{Zone, ZoneId, ZoneKind, near};
 
-/// How many CPUs each node has.
-pub(crate) fn cpus_by_node<P: Platform>(platform: &P) -> [u32; MAX_NODES] {
-    let mut cpus = [0; MAX_NODES];
-    (0..platform.cpus()).for_each(|cpu| cpus[platform.cpu_node(cpu).index()] += 1);
-    cpus
+/// Counts the CPUs of each of the first nodes.
+pub(crate) fn count_cpus<P: Platform>(platform: &P, cpus: &mut [u32]) {
+    for cpu in 0..platform.cpus() {
+        if let Some(cpus) = cpus.get_mut(platform.cpu_node(cpu).index()) {
+            *cpus += 1;
+        }
+    }
 }
 
 /// Where the CPUs of a node find memory.
@@ -65,7 +67,8 @@ impl<'a> Homes<'a> {
 #[inline(never)]
 pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     let homes = Homes { nodes: &*frame.nodes, slots: &*frame.slots, zones: &*frame.zones };
-    let cpus = cpus_by_node(platform);
+    let mut cpus = [0; MAX_NODES];
+    count_cpus(platform, &mut cpus);
     // CPUs of a node without memory share another's.
     let mut sharers = [0_u32; MAX_NODES];
     for (node, &cpus) in cpus.iter().enumerate().filter(|&(_, &cpus)| cpus != 0) {

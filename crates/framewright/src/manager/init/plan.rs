@@ -6,7 +6,7 @@ use crate::block::{BlockEntry, FreeMap, deferred_merge, free_index, reported};
 use crate::carve::room;
 use crate::firmware::MemoryRun;
 use crate::sync::table_atomic::AtomicU64;
-use crate::units::{BLOCK_ORDER, MAX_NODES, NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{BLOCK_ORDER, NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::segment::{BRIDGED_BLOCKS, Segment};
 use crate::zone::{ZoneId, ZoneKind, ZoneRun, zone_runs};
@@ -59,35 +59,26 @@ impl Division {
     }
 }
 
-/// Numbers the GiBs with memory of each zone, while its memory is walked in ascending order.
-struct Gigabytes {
-    count: [u32; ZoneId::LIMIT],
-    last: [u32; ZoneId::LIMIT],
+/// What is planned of a zone.
+#[derive(Clone, Copy)]
+pub(crate) struct ZonePlan {
+    division: Division,
+    /// GiBs with memory that were met, while all memory is walked in ascending order, and the last
+    /// of them.
+    met: u32,
+    last: u32,
 }
 
-impl Gigabytes {
-    const fn new() -> Self {
-        Self { count: [0; ZoneId::LIMIT], last: [0; ZoneId::LIMIT] }
-    }
+impl ZonePlan {
+    pub(crate) const NONE: Self =
+        Self { division: Division { gigabytes: 0, parts: 0 }, met: 0, last: 0 };
 
     /// The zone has memory in these blocks: the number of the first one's GiB.
-    fn number(&mut self, zone: ZoneId, blocks: Range<u32>) -> u32 {
+    fn number(&mut self, blocks: Range<u32>) -> u32 {
         let (first, last) = (blocks.start / GROUP, blocks.end.saturating_sub(1) / GROUP);
-        let (count, latest) = (&mut self.count[zone.index()], &mut self.last[zone.index()]);
-        let number = *count - u32::from(*count != 0 && *latest == first);
-        *count = number + (last - first + 1);
-        *latest = last;
+        let number = self.met - u32::from(self.met != 0 && self.last == first);
+        (self.met, self.last) = (number + (last - first + 1), last);
         number
-    }
-}
-
-/// Where zones are divided into parts: at multiples of 1 GiB, where no block crosses.
-pub(crate) struct Divisions([Division; ZoneId::LIMIT]);
-
-impl Divisions {
-    /// How many parts a zone has.
-    pub(crate) fn parts(&self, zone: ZoneId) -> u16 {
-        self.0[zone.index()].parts
     }
 }
 
@@ -102,17 +93,18 @@ pub(crate) struct PartRun {
 
 /// Calls `sink` for every segment, ascending.
 #[inline(never)]
-pub(crate) fn for_each_segment(
+fn for_each_segment(
     memory: impl Iterator<Item = MemoryRun> + Clone,
-    divisions: &Divisions,
-    mut sink: impl FnMut(PartRun),
+    zones: &mut [ZonePlan],
+    sink: &mut dyn FnMut(PartRun),
 ) {
-    let mut gigabytes = Gigabytes::new();
+    zones.iter_mut().for_each(|zone| zone.met = 0);
     let mut open: Option<PartRun> = None;
     for run in zone_runs(memory).filter(|run| !run.stray) {
         let Range { mut start, end } = blocks_of_run(&run);
-        let mut number = gigabytes.number(run.zone, start..end);
-        let division = divisions.0[run.zone.index()];
+        let Some(zone) = zones.get_mut(run.zone.index()) else { continue };
+        let mut number = zone.number(start..end);
+        let division = zone.division;
         while start < end {
             let part = division.part_of(number);
             let more = division.first_of(part + 1).saturating_sub(number);
@@ -160,33 +152,27 @@ impl ZoneSet {
 }
 
 /// What a machine needs.
-pub(crate) struct Plan {
-    /// Zones with at least one present frame, strays included.
-    pub(crate) zones: ZoneSet,
-    pub(crate) divisions: Divisions,
+pub(crate) struct Plan<'a> {
+    /// By zone, those of nodes that there are.
+    zones: &'a mut [ZonePlan],
     /// Parts of all zones.
     pub(crate) parts: usize,
     /// Segments of all zones.
     pub(crate) segments: usize,
-    /// Present frames.
-    pub(crate) present_pages: u64,
 }
 
-impl Plan {
-    /// `wanted` says into how many parts a zone with so many GiBs of a node should be divided.
+impl<'a> Plan<'a> {
+    /// `zones` has a place for each zone of the nodes that there are. `wanted` says into how many
+    /// parts a zone with so many GiBs of a node should be divided.
     pub(crate) fn measure(
         memory: impl Iterator<Item = MemoryRun> + Clone,
+        zones: &'a mut [ZonePlan],
         wanted: &dyn Fn(NodeId, u32) -> u32,
     ) -> Self {
-        let mut plan = Self {
-            zones: ZoneSet::EMPTY,
-            divisions: Divisions([Division::default(); ZoneId::LIMIT]),
-            parts: 0,
-            segments: 0,
-            present_pages: 0,
-        };
+        let mut plan = Self { zones, parts: 0, segments: 0 };
         plan.count(memory.clone(), wanted);
-        for_each_segment(memory, &plan.divisions, |_| plan.segments += 1);
+        let segments = &mut plan.segments;
+        for_each_segment(memory, plan.zones, &mut |_| *segments += 1);
         plan
     }
 
@@ -196,28 +182,40 @@ impl Plan {
         memory: impl Iterator<Item = MemoryRun> + Clone,
         wanted: &dyn Fn(NodeId, u32) -> u32,
     ) {
-        let mut gigabytes = Gigabytes::new();
         for run in zone_runs(memory) {
-            self.zones.insert(run.zone);
-            self.present_pages += run.range.pages();
+            let Some(zone) = self.zones.get_mut(run.zone.index()) else { continue };
+            // With strays alone it has memory, too.
+            zone.division.parts = 1;
             if !run.stray {
-                gigabytes.number(run.zone, blocks_of_run(&run));
+                zone.number(blocks_of_run(&run));
             }
         }
         let mut more = MOST_MORE;
-        for node in (0..MAX_NODES).filter_map(NodeId::new) {
-            for zone in ZoneKind::ALL.map(|kind| ZoneId { node, kind }) {
-                if !self.zones.contains(zone) {
-                    continue;
-                }
-                let gigabytes = gigabytes.count[zone.index()];
+        let nodes = self.zones.chunks_mut(ZoneKind::COUNT);
+        for (node, kinds) in (0..).map_while(NodeId::new).zip(nodes) {
+            for zone in kinds.iter_mut().filter(|zone| zone.division.parts != 0) {
+                let gigabytes = zone.met;
                 let most = gigabytes.clamp(1, MOST_PARTS).min(more + 1);
                 let parts = u16::try_from(wanted(node, gigabytes).clamp(1, most)).unwrap_or(1);
-                self.divisions.0[zone.index()] = Division { gigabytes, parts };
+                zone.division = Division { gigabytes, parts };
                 self.parts += usize::from(parts);
                 more -= u32::from(parts) - 1;
             }
         }
+    }
+
+    /// How many parts the zone of this number has; none where it has no memory, not even strays.
+    pub(crate) fn parts_of(&self, zone: usize) -> u16 {
+        self.zones.get(zone).map_or(0, |zone| zone.division.parts)
+    }
+
+    /// Calls `sink` for every segment, ascending.
+    pub(crate) fn for_each_segment(
+        &mut self,
+        memory: impl Iterator<Item = MemoryRun> + Clone,
+        sink: &mut dyn FnMut(PartRun),
+    ) {
+        for_each_segment(memory, self.zones, sink);
     }
 }
 

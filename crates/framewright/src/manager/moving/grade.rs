@@ -1,6 +1,5 @@
 //! Changing the grade of blocks, at boot and while the machine runs.
 
-use crate::firmware::MovableStarts;
 use crate::manager::facets::Moving;
 use crate::manager::state::Manager;
 use crate::platform::Platform;
@@ -73,12 +72,14 @@ impl<P: Platform> Moving<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Keeps for what can be moved alone what `starts` says of each node: all blocks from there on.
-    /// What the manager has reserved there stays. Returns the frames of these blocks.
-    pub(in crate::manager) fn grade_at_boot(&self, starts: &MovableStarts) -> u64 {
+    /// Keeps for what can be moved alone what is [movable](Moving::start_on_node) of each node: all
+    /// blocks from there on. What the manager has reserved there stays. Returns the frames of these
+    /// blocks.
+    #[inline(never)]
+    pub(in crate::manager) fn grade_at_boot(&self) -> u64 {
         let mut pages = 0;
         for zone in self.zones() {
-            let Some(start) = starts.on_node(zone.id().node) else { continue };
+            let Some(start) = self.moving().start_on_node(zone.id().node) else { continue };
             for segment in zone.segments() {
                 let end = segment.end();
                 let first = BlockNumber(segment.start.0.max(first_block_from(start).0));

@@ -22,6 +22,9 @@ pub(crate) struct SegmentAids {
     pub(crate) filled: Filled,
 }
 
+/// How often damage was found, and what was found last.
+pub(crate) type FoundDamage = SpinLock<(u64, Option<Damage>)>;
+
 /// The aids of a manager.
 pub(crate) struct DebugState {
     pub(crate) aids: Aids,
@@ -29,8 +32,7 @@ pub(crate) struct DebugState {
     /// One for each segment of the directory; none when no aid keeps anything.
     pub(crate) segments: &'static [SegmentAids],
     pub(crate) serial: AtomicU32,
-    /// How often damage was found, and what was found last.
-    pub(crate) damage: SpinLock<(u64, Option<Damage>)>,
+    pub(crate) damage: &'static FoundDamage,
 }
 
 /// How much memory the tables of the aids take.
@@ -68,36 +70,47 @@ pub(crate) fn as_index(pages: u64) -> usize {
 }
 
 impl DebugState {
-    /// The hooks with their tables.
+    /// The aids without their tables.
+    pub(crate) const fn new(aids: Aids, damage: &'static FoundDamage) -> Self {
+        let serial = AtomicU32::new(0);
+        Self { aids, places: Places(&[]), segments: &[], serial, damage }
+    }
+
+    /// Gets the tables that the aids need.
     pub(crate) fn allocate<P: Platform>(
+        &mut self,
         platform: &'static P,
         memory: &mut Obtained<'_, '_, P>,
         directory: &[Segment],
-        aids: Aids,
-    ) -> Result<Self, BringUpError> {
-        let mut debug = Self {
-            aids,
-            places: Places(&[]),
-            segments: &[],
-            serial: AtomicU32::new(0),
-            damage: SpinLock::new((0, None)),
-        };
-        let size = Size::of(aids, directory);
+    ) -> Result<(), BringUpError> {
+        let size = Size::of(self.aids, directory);
         if size.bytes() == 0 {
-            return Ok(debug);
+            Ok(())
+        } else {
+            self.allocate_all(platform, memory, directory, size)
         }
+    }
+
+    #[inline(never)]
+    fn allocate_all<P: Platform>(
+        &mut self,
+        platform: &'static P,
+        memory: &mut Obtained<'_, '_, P>,
+        directory: &[Segment],
+        size: Size,
+    ) -> Result<(), BringUpError> {
         let range =
             memory.take_zeroed("page owners and marks of poison", size.bytes(), NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one
         // range of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
-        debug.places = Places(carver.values(PLACES, |_| AtomicPtr::new(ptr::null_mut())));
+        self.places = Places(carver.values(PLACES, |_| AtomicPtr::new(ptr::null_mut())));
         let mut records: &'static [PageRecord] =
             carver.any(as_index(size.recorded * PAGES_PER_BLOCK));
         let mut marks: &'static [AtomicU64] =
             carver.any(as_index(size.marked * (PAGES_PER_BLOCK / 64)));
         let mut joined = SegmentAids { start: BlockNumber(0), records: &[], filled: Filled(&[]) };
-        debug.segments = carver.values(directory.len(), |index| {
+        self.segments = carver.values(directory.len(), |index| {
             let adjoins = |index: usize| directory[index].end() == directory[index + 1].start;
             if index != 0 && adjoins(index - 1) {
                 return joined;
@@ -112,7 +125,7 @@ impl DebugState {
             joined = SegmentAids { start, records: mine, filled: Filled(my_marks) };
             joined
         });
-        Ok(debug)
+        Ok(())
     }
 
     pub(crate) fn owners(&self, segment: &SegmentAids) -> Owners {

@@ -5,11 +5,13 @@
 use super::numa::PerNode;
 use crate::manager::init::obtained::MOST_RANGES;
 use crate::parameters::{HotplugParameters, OnlinePolicy, OnlineType};
+use crate::sync::in_place::{each, write_fields};
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Growing, Readers, SpinLock};
 use crate::units::{NodeId, PhysRange};
 use crate::zone::Segment;
 use core::fmt;
+use core::mem::MaybeUninit;
 
 /// A step of memory that comes or goes. Ranges are bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,7 +128,7 @@ pub(crate) struct HotplugState {
     pub(crate) is_changing: AtomicBool,
     pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
     pub(crate) settings: SpinLock<HotplugSettings>,
-    pub(crate) groups: SpinLock<[Option<Group>; MOST_GROUPS]>,
+    pub(crate) groups: SpinLock<Groups>,
     /// With the pages of each node that were for everybody when bring-up ended.
     pub(crate) nodes: &'static [PerNode],
     /// `movable_node`.
@@ -140,6 +142,54 @@ pub(crate) struct HotplugState {
     pub(crate) table_bytes: AtomicU64,
     /// Frames that were released since bring-up.
     pub(crate) released_pages: AtomicU64,
+}
+
+/// What bring-up knows of it.
+pub(crate) struct HotplugInput {
+    pub(crate) first_window: usize,
+    pub(crate) segments: Growing<Segment>,
+    pub(crate) own_tables: Growing<u32>,
+    pub(crate) nodes: &'static [PerNode],
+    pub(crate) movable_node: bool,
+    pub(crate) readers: &'static [Readers],
+    pub(crate) descriptors_are_wanted: bool,
+    pub(crate) tables: [PhysRange; MOST_RANGES],
+}
+
+impl HotplugState {
+    /// Nothing has come or gone yet.
+    #[inline(never)]
+    pub(crate) fn write<'a>(
+        place: &'a mut MaybeUninit<Self>,
+        parameters: &HotplugParameters,
+        input: HotplugInput,
+    ) -> &'a Self {
+        write_fields!(
+            HotplugState at place,
+            {
+                first_window: input.first_window,
+                segments: input.segments,
+                own_tables: input.own_tables,
+                is_changing: AtomicBool::new(false),
+                notifier: SpinLock::new(None),
+                settings: SpinLock::new(HotplugSettings::of(parameters)),
+                nodes: input.nodes,
+                movable_node: input.movable_node,
+                readers: input.readers,
+                descriptors_are_wanted: input.descriptors_are_wanted,
+                tables: input.tables,
+                table_bytes: AtomicU64::new(0),
+                released_pages: AtomicU64::new(0),
+            },
+            { groups: no_groups },
+        )
+    }
+}
+
+type Groups = [Option<Group>; MOST_GROUPS];
+
+fn no_groups(place: &mut MaybeUninit<SpinLock<Groups>>) -> &mut SpinLock<Groups> {
+    SpinLock::write(place, |groups| each(groups, |group| group.write(None)))
 }
 
 /// Nobody else adds, removes or releases memory meanwhile.

@@ -64,6 +64,22 @@ pub struct Node {
     pub vmemmap_fallback: Option<VmemmapFallback>,
 }
 
+impl Node {
+    /// The node of this number, of which nothing is known yet.
+    pub(crate) fn without_memory(index: usize) -> Self {
+        Self {
+            id: NodeId::new(index).unwrap_or_default(),
+            cpus: 0,
+            span: PfnRange::new(0, 0),
+            fallback: Fallback::NONE,
+            distances: &[],
+            init_ns: None,
+            bookkeeping_ns: None,
+            vmemmap_fallback: None,
+        }
+    }
+}
+
 /// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has
 /// no clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -80,6 +96,9 @@ pub struct BringUpTimes {
 }
 
 /// All memory of a machine.
+///
+/// Small, as it is moved: into the adopter's hands, and to where these keep it. What is large, and
+/// what CPUs change, lies in the memory that its tables lie in.
 pub struct Manager<P: Platform> {
     pub(crate) platform: &'static P,
     /// The parts of all zones; those of bring-up come first, and of these a zone's follow one
@@ -90,7 +109,7 @@ pub struct Manager<P: Platform> {
     pub(crate) nodes: &'static [Node],
     /// All segments of bring-up, ascending.
     pub(crate) directory: &'static [Segment],
-    pub(crate) hotplug: HotplugState,
+    pub(crate) hotplug: &'static HotplugState,
     /// One for each CPU.
     pub(crate) caches: &'static [CpuCache],
     /// The zone that the caches of all CPUs keep frames of, where there is one.
@@ -102,15 +121,15 @@ pub struct Manager<P: Platform> {
     pub(crate) pressure: PressureState,
     pub(crate) numa: NumaSettings,
     pub(crate) debug: DebugState,
-    pub(crate) isolations: SpinLock<Isolations>,
-    pub(crate) moving: MovingState,
-    pub(crate) tunables: SpinLock<Tunables>,
+    pub(crate) isolations: &'static SpinLock<Isolations>,
+    pub(crate) moving: &'static mut MovingState,
+    pub(crate) tunables: &'static SpinLock<Tunables>,
     pub(crate) settings: Settings,
     pub(crate) reporting: Reporting,
     pub(crate) vmemmap: VmemmapState,
     pub(crate) accept: AcceptState,
     pub(crate) section_locks: SectionLocks,
-    pub(crate) pools: Pools,
+    pub(crate) pools: &'static Pools,
     pub(crate) shuffle_seed: Option<ShuffleSeed>,
     pub(crate) metadata_bytes: u64,
     pub(crate) times: BringUpTimes,

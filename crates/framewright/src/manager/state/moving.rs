@@ -3,6 +3,7 @@
 //! Orders of memory: Relaxed everywhere: counters, and the mover's flag, whose mover is read under
 //! its lock.
 
+use crate::carve::{Carver, room};
 use crate::manager::state::areas::{Area, MOST_AREAS};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
@@ -178,7 +179,7 @@ pub(crate) struct MovingState {
     pub(crate) counters: MovingCounters,
     /// Requests whose compaction failed not long ago.
     pub(crate) defer: SpinLock<Defer>,
-    pub(crate) areas: [SpinLock<Option<Area>>; MOST_AREAS],
+    pub(crate) areas: &'static [SpinLock<Option<Area>>],
     /// Frames of all areas.
     pub(crate) area_pages: AtomicU64,
     /// Bytes that the command line wanted set aside and that could not be.
@@ -192,19 +193,30 @@ pub(crate) struct MovingState {
 }
 
 impl MovingState {
-    pub(crate) fn new() -> Self {
+    fn new(areas: &'static [SpinLock<Option<Area>>]) -> Self {
         Self {
             mover: SpinLock::new(None),
             has_mover: AtomicBool::new(false),
             counters: MovingCounters::default(),
             defer: SpinLock::new(Defer::new()),
-            areas: core::array::from_fn(|_| SpinLock::new(None)),
+            areas,
             area_pages: AtomicU64::new(0),
             failed_area_bytes: 0,
             hugetlb_cma_only: false,
             choosing: SpinLock::new(()),
             is_up: false,
         }
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn room() -> u64 {
+        room::<Self>(1) + room::<SpinLock<Option<Area>>>(MOST_AREAS as u64)
+    }
+
+    /// In memory of its own.
+    pub(crate) fn carve<P: Platform>(carver: &mut Carver<'_, P>) -> &'static mut Self {
+        let areas = carver.values(MOST_AREAS, |_| SpinLock::new(None));
+        carver.one(Self::new(areas))
     }
 
     pub(crate) fn set_mover<P: Platform>(&self, platform: &P, mover: Option<&'static dyn Mover>) {

@@ -48,7 +48,8 @@ pub(crate) struct Pools {
 impl Pools {
     /// Bytes of the counters and lists.
     pub(crate) fn room(zones: usize, nodes: usize, parameters: &Parameters) -> u64 {
-        room::<FreeList>((zones * PoolSize::COUNT) as u64)
+        room::<Self>(1)
+            + room::<FreeList>((zones * PoolSize::COUNT) as u64)
             + room::<NodeAccounts>((nodes * PoolSize::COUNT) as u64)
             + room::<BootRange>(Self::boot_ranges(nodes, parameters) as u64)
     }
@@ -64,11 +65,11 @@ impl Pools {
         zones: usize,
         nodes: usize,
         parameters: &Parameters,
-    ) -> Self {
+    ) -> &'static mut Self {
         let boot_ranges = carver.values(Self::boot_ranges(nodes, parameters), |_| BootRange::EMPTY);
         let lists = carver.values(zones * PoolSize::COUNT, |_| FreeList::EMPTY);
         let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeAccounts::default());
-        Self {
+        carver.one(Self {
             accounting: SpinLock::new(Accounting::new(nodes, lists)),
             resizer: AtomicU64::new(0),
             moving: AtomicU32::new(0),
@@ -86,7 +87,7 @@ impl Pools {
             threads_used: AtomicU32::new(1),
             default_is_gigantic: AtomicBool::new(false),
             shared_group: AtomicU64::new(0),
-        }
+        })
     }
 }
 

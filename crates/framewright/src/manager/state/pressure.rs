@@ -110,6 +110,22 @@ pub(crate) struct Failures {
     next: usize,
 }
 
+/// Who is asked for memory.
+type Hook = SpinLock<Option<&'static dyn Reclaim>>;
+
+/// What is behind a lock, and with it too large to be moved.
+pub(crate) struct PressureLocks {
+    failures: SpinLock<Failures>,
+    hook: Hook,
+}
+
+impl PressureLocks {
+    pub(crate) fn new() -> Self {
+        let failures = SpinLock::new(Failures { kept: [None; FAILURES], next: 0 });
+        Self { failures, hook: SpinLock::new(None) }
+    }
+}
+
 /// What happened when memory was short, since bring-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PressureEvents {
@@ -146,11 +162,11 @@ pub(crate) struct PressureState {
     /// Whose memory requests got, which is not the wanted node's when that is short.
     pub(crate) numa: NumaMisses,
     pub(crate) epoch: DrainEpoch,
-    pub(crate) failures: SpinLock<Failures>,
+    pub(crate) failures: &'static SpinLock<Failures>,
     /// Usual requests that failed, by order: who fails again and again takes no lock. Each word
     /// says for itself in which epoch that was; none is 0, the first epoch's number being 1.
     pub(crate) usual_failures: [AtomicU64; USUAL_FAILURES],
-    pub(crate) hook: SpinLock<Option<&'static dyn Reclaim>>,
+    pub(crate) hook: &'static Hook,
     /// Whether there is a hook, for whoever would fail at once without one.
     pub(crate) has_hook: AtomicBool,
     /// Nodes that reclaim in the background should look after, a bit each: for requests that may
@@ -161,14 +177,18 @@ pub(crate) struct PressureState {
 }
 
 impl PressureState {
-    pub(crate) fn new(aids: bool, nodes: &'static [PerNode]) -> Self {
+    pub(crate) fn new(
+        aids: bool,
+        nodes: &'static [PerNode],
+        locks: &'static PressureLocks,
+    ) -> Self {
         Self {
             counters: Counters::default(),
             numa: NumaMisses::new(nodes),
             epoch: DrainEpoch::new(aids),
-            failures: SpinLock::new(Failures { kept: [None; FAILURES], next: 0 }),
+            failures: &locks.failures,
             usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
-            hook: SpinLock::new(None),
+            hook: &locks.hook,
             has_hook: AtomicBool::new(false),
             background: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
             tasks: core::array::from_fn(|_| AtomicU64::new(0)),

@@ -4,4 +4,5 @@ mod entropy;
 mod gigabytes;
 mod hot_pluggable;
 mod is_linear;
+mod stack;
 mod takes_all;

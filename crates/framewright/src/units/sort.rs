@@ -1,0 +1,72 @@
+//! A small sort: what is sorted here is short or mostly in order, and the sorts of `core`, which
+//! are made for millions of items, are 18 KB of code.
+
+/// Sorts in place: nothing to do where all is in order already, and otherwise a heap, so that no
+/// order of the items is slow. Equal ones may change places.
+pub(crate) fn sort<T: Copy>(items: &mut [T], is_less: &mut dyn FnMut(&T, &T) -> bool) {
+    let in_order = |pair: &[T], is_less: &mut dyn FnMut(&T, &T) -> bool| match pair {
+        [one, other] => !is_less(other, one),
+        _ => true,
+    };
+    if items.windows(2).all(|pair| in_order(pair, is_less)) {
+        return;
+    }
+    for root in (0..items.len() / 2).rev() {
+        sink(items, root, is_less);
+    }
+    for end in (1..items.len()).rev() {
+        items.swap(0, end);
+        sink(&mut items[..end], 0, is_less);
+    }
+}
+
+/// Lets the item at `root` sink below those that are more, all below it being a heap: down to a
+/// leaf first and then up again, which is not far, as few items are more than those at leaves.
+fn sink<T: Copy>(heap: &mut [T], root: usize, is_less: &mut dyn FnMut(&T, &T) -> bool) {
+    let (item, mut at) = (heap[root], root);
+    while 2 * at + 1 < heap.len() {
+        let mut child = 2 * at + 1;
+        if child + 1 < heap.len() && is_less(&heap[child], &heap[child + 1]) {
+            child += 1;
+        }
+        heap[at] = heap[child];
+        at = child;
+    }
+    while at > root {
+        let parent = (at - 1) / 2;
+        if !is_less(&heap[parent], &item) {
+            break;
+        }
+        heap[at] = heap[parent];
+        at = parent;
+    }
+    heap[at] = item;
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::sort;
+    use std::vec::Vec;
+
+    #[test]
+    fn it_sorts_as_the_one_of_core_does() {
+        let mut seed = 5_u64;
+        for len in (0..40).chain([500]) {
+            for _ in 0..20 {
+                let mut items: Vec<u64> = (0..len)
+                    .map(|_| {
+                        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        seed >> 33 & 63
+                    })
+                    .collect();
+                let mut expected = items.clone();
+                expected.sort_unstable();
+                sort(&mut items, &mut |one, other| one < other);
+                assert_eq!(items, expected);
+                let mut again = items.clone();
+                sort(&mut again, &mut |one, other| one < other);
+                assert_eq!(again, expected);
+            }
+        }
+    }
+}
