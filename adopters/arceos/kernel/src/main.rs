@@ -4,6 +4,7 @@
 
 mod bench;
 
+use axalloc::{UsageKind, global_allocator};
 use axstd::collections::BTreeMap;
 use axstd::format;
 use axstd::println;
@@ -22,9 +23,24 @@ fn heap_work() -> usize {
     by_length.values().map(Vec::len).sum()
 }
 
+/// A place is had by its address, once, and by nobody else.
+fn place() -> Option<()> {
+    let pages = global_allocator();
+    let start = pages.alloc_pages(5, 4096, UsageKind::Global).ok()?;
+    pages.dealloc_pages(start, 5, UsageKind::Global);
+    let at = || pages.alloc_pages_at(start, 3, 4096, UsageKind::Global).ok();
+    let taken = at()?;
+    let is_refused = at().is_none();
+    pages.dealloc_pages(taken, 3, UsageKind::Global);
+    (taken == start && is_refused).then_some(())
+}
+
 #[unsafe(no_mangle)]
 fn main() {
     bench::run();
+    if place().is_none() {
+        println!("failed place");
+    }
     let began = bench::ticks();
     let counted = heap_work();
     println!("bench heap {}", bench::ticks() - began);
