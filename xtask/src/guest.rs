@@ -1,7 +1,8 @@
-//! What runs on virtual machines: two kernels, and the only program of the Linux that the guest is
+//! What runs on virtual machines: kernels, and the only program of the Linux that the guest is
 //! compared with; built and kept small.
 
 use crate::command::Run;
+use crate::packages;
 use crate::step::Failure;
 use crate::workspace;
 use std::path::PathBuf;
@@ -13,6 +14,8 @@ use std::{fmt, fs};
 pub struct Kernel {
     /// The package.
     pub package: &'static str,
+    /// What it is built for, where that is not the host.
+    target: Option<&'static str>,
     /// The most bytes that a loader may have to put into memory: all that the kernel brings,
     /// without debugging information.
     size_limit: u64,
@@ -20,13 +23,18 @@ pub struct Kernel {
 
 /// The reference guest: library, drivers, shell with its workloads, tests of page tables. A fifth
 /// more than it needs.
-pub const GUEST: Kernel = Kernel { package: "guest", size_limit: 1920 << 10 };
+pub const GUEST: Kernel = Kernel { package: "guest", target: None, size_limit: 1920 << 10 };
 /// The least that boots.
-pub const MINIMAL: Kernel = Kernel { package: "minimal-kernel", size_limit: 512 << 10 };
+pub const MINIMAL: Kernel =
+    Kernel { package: "minimal-kernel", target: None, size_limit: 512 << 10 };
+/// A kernel as most begin.
+pub const HOBBY: Kernel =
+    Kernel { package: "hobby-kernel", target: Some("x86_64-unknown-none"), size_limit: 512 << 10 };
 /// The only program of the Linux that the guest is compared with.
-pub const LINUX_INIT: Kernel = Kernel { package: "linux-init", size_limit: 128 << 10 };
+pub const LINUX_INIT: Kernel =
+    Kernel { package: "linux-init", target: None, size_limit: 128 << 10 };
 /// All of them.
-pub const KERNELS: [Kernel; 3] = [GUEST, MINIMAL, LINUX_INIT];
+pub const KERNELS: [Kernel; 4] = [GUEST, MINIMAL, HOBBY, LINUX_INIT];
 
 /// A built kernel.
 pub struct Image {
@@ -58,16 +66,14 @@ impl fmt::Display for Image {
 /// # Errors
 /// The compiler's messages, or by how much the image is too large.
 pub fn build(kernel: &Kernel) -> Result<Image, Failure> {
-    let &Kernel { package, size_limit } = kernel;
-    let messages = Run::cargo(&[
-        "build",
-        "--release",
-        "-p",
-        package,
-        "--message-format",
-        "json-render-diagnostics",
-    ])
-    .output()?;
+    let &Kernel { package, target, size_limit } = kernel;
+    if let Some(target) = target {
+        packages::target(target)?;
+    }
+    let messages = Run::cargo(&["build", "--release", "-p", package])
+        .args(["--message-format", "json-render-diagnostics"])
+        .args(target.iter().flat_map(|target| ["--target", target]))
+        .output()?;
     let path = executable(&messages).ok_or_else(|| {
         Failure::new(format!("cargo names no program of the package {package}\n"))
     })?;

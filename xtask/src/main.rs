@@ -28,7 +28,7 @@ usage: cargo xtask <command>
        [--threads N]   instead of as many as the host has CPUs, and three times more
   miri                 unit tests and jobs under Miri, which finds undefined behaviour; needs
                        a nightly toolchain
-  guest                builds the reference guest and the minimal kernel and shows their sizes
+  guest                builds the reference guest and the example kernels and shows their sizes
   adopters [--bless]   kernels of others on their allocator and on ours: tests, instructions, size;
                        with --bless these counts are the ones that are kept
   api                  writes the lists of the public interface, docs/api

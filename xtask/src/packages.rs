@@ -4,6 +4,7 @@
 use crate::command::Run;
 use crate::step::Failure;
 use std::fs;
+use std::path::Path;
 
 /// A program.
 struct Program {
@@ -28,6 +29,22 @@ qemu-system-x86_64 is missing, and the tests of whole machines need it. Install 
 ",
 };
 
+/// A boot loader, for a CD that a BIOS starts.
+const GRUB: Program = Program {
+    names: &["grub-mkrescue", "grub2-mkrescue"],
+    debian: &["grub-pc-bin", "grub-common", "xorriso"],
+    missing: "\
+grub-mkrescue with its modules for a BIOS is missing, and it makes the CD of the hobby kernel.
+Install it with
+  apt-get install grub-pc-bin grub-common xorriso            (Debian, Ubuntu)
+  dnf install grub2-tools-extra grub2-pc-modules xorriso     (Fedora)
+  pacman -S grub libisoburn                                  (Arch)
+",
+};
+/// Its modules, which are packages of their own, and who writes CDs.
+const GRUB_MODULES: &str = "/usr/lib/grub/i386-pc";
+const WRITER: &str = "xorriso";
+
 /// The browser, and letters for it to draw.
 const BROWSER: Program = Program {
     names: &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"],
@@ -48,6 +65,28 @@ pub fn qemu() -> Result<String, Failure> {
     provide(&QEMU).map(|version| version.replace("QEMU emulator version", "QEMU"))
 }
 
+/// Makes sure that GRUB is there and gives its version.
+///
+/// # Errors
+/// Where it is missing and cannot be installed: what to install.
+pub fn grub() -> Result<String, Failure> {
+    let is_whole =
+        Path::new(GRUB_MODULES).is_dir() && Run::program(WRITER, &["--version"]).output().is_ok();
+    if is_whole { provide(&GRUB) } else { install(&GRUB) }
+}
+
+/// Makes sure that what runs us can compile for `target`.
+///
+/// # Errors
+/// Why it cannot be installed.
+pub fn target(target: &str) -> Result<(), Failure> {
+    let root = Run::program("rustc", &["--print", "sysroot"]).output()?;
+    if Path::new(root.trim()).join("lib/rustlib").join(target).is_dir() {
+        return Ok(());
+    }
+    Run::program("rustup", &["target", "add", target]).output().map(drop)
+}
+
 /// Makes sure that a browser is there and gives its version.
 ///
 /// # Errors
@@ -57,9 +96,13 @@ pub fn browser() -> Result<String, Failure> {
 }
 
 fn provide(program: &Program) -> Result<String, Failure> {
-    if let Some(version) = version(program) {
-        return Ok(version);
+    match version(program) {
+        Some(version) => Ok(version),
+        None => install(program),
     }
+}
+
+fn install(program: &Program) -> Result<String, Failure> {
     if !is_debian() {
         return Err(Failure::new(program.missing));
     }

@@ -36,7 +36,7 @@ pub const ALL: &[Step] = &[
     },
     Step {
         name: "guest",
-        about: "the reference guest, the minimal kernel and the program for Linux build and are \
+        about: "the reference guest, the example kernels and the program for Linux build and are \
             small",
         run: guest_image,
     },
@@ -247,11 +247,14 @@ fn guest_image() -> Result<Passed, Failure> {
 
 fn qemu_tests() -> Result<Passed, Failure> {
     let version = packages::qemu()?;
+    packages::grub()?;
     let (guest, minimal) = (guest::build(&guest::GUEST)?, guest::build(&guest::MINIMAL)?);
+    let hobby = guest::build(&guest::HOBBY)?;
     let output = test_workspace()
         .args(only(&required(QEMU_TESTS)?))
         .env("FRAMEWRIGHT_GUEST", &guest.path)
         .env("FRAMEWRIGHT_MINIMAL_KERNEL", &minimal.path)
+        .env("FRAMEWRIGHT_HOBBY_KERNEL", &hobby.path)
         .output()?;
     Ok(Passed { tests: Tally::of(&output), note: version })
 }

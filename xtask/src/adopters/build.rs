@@ -1,60 +1,13 @@
-//! Building an adopter's kernels, outside our workspace and with the toolchain that it names.
+//! What building kernels of others has in common: toolchains, cargo outside our workspace, images.
 
 use crate::command::Run;
 use crate::step::Failure;
 use crate::workspace;
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 
-/// OSTD 0.18.1 names it, and its crates need features of that day.
-const TOOLCHAIN: &str = "nightly-2026-07-21";
-const TARGET: &str = "x86_64-unknown-none";
-const MANIFEST: &str = "adopters/ostd/Cargo.toml";
-const KERNEL: &str = "framewright-ostd-kernel";
-/// A package that cargo tells of, and the linker script in another, a program, that it fetches but
-/// does not tell of: they are unpacked side by side.
-const NEIGHBOUR: &str = "/ostd-0.18.1/Cargo.toml";
-const SCRIPT: &str = "cargo-osdk-0.18.1/src/base_crate/x86_64.ld.template";
-/// As OSTD's own tool builds kernels.
-const FLAGS: &str = "-C relocation-model=static -C relro-level=off -C force-unwind-tables=yes \
-                     --check-cfg cfg(ktest) -C no-redzone=y -C target-feature=+ermsb";
-/// Its tests catch panics, those of `core` as well, which therefore is built with them.
-const TEST_FLAGS: &str = "--cfg ktest -C panic=unwind";
-const BUILD_STD: [&str; 2] =
-    ["-Zbuild-std=core,alloc,compiler_builtins", "-Zbuild-std-features=compiler-builtins-mem"];
-/// Where an ELF file says for which machine it is, and Intel's 32-bit one: QEMU starts no other by
-/// multiboot.
-const MACHINE: usize = 18;
-const EM_386: u8 = 3;
-
-/// Which kernel.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Build {
-    /// The benchmark on their allocator.
-    Theirs,
-    /// The benchmark on ours.
-    Ours,
-    /// Their tests on ours.
-    Tests,
-}
-
-impl Build {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Theirs => "ostd-theirs",
-            Self::Ours => "ostd",
-            Self::Tests => "ostd-tests",
-        }
-    }
-
-    const fn features(self) -> &'static str {
-        match self {
-            Self::Theirs => "",
-            Self::Ours => "framewright",
-            Self::Tests => "framewright tests",
-        }
-    }
-}
+/// What all of them are built for.
+pub const TARGET: &str = "x86_64-unknown-none";
 
 /// A kernel that QEMU starts.
 pub struct Image(pub PathBuf);
@@ -65,72 +18,48 @@ impl fmt::Display for Image {
     }
 }
 
-/// Installs what is missing of the toolchain, fetches the packages, and says where the linker
-/// script is.
+/// Installs what is missing of a toolchain: its libraries for [`TARGET`] and, where `has_source`,
+/// the source of all.
+///
+/// # Errors
+/// That it cannot be had here, in one line.
+pub fn provide(toolchain: &str, has_source: bool) -> Result<(), String> {
+    let root = Run::program("rustup", &["run", toolchain, "rustc", "--print", "sysroot"]).output();
+    let is_there = root.is_ok_and(|root| {
+        let libraries = Path::new(root.trim()).join("lib/rustlib");
+        let source = libraries.join("src/rust/library/core");
+        libraries.join(TARGET).is_dir() && (!has_source || source.is_dir())
+    });
+    if is_there {
+        return Ok(());
+    }
+    Run::program("rustup", &["toolchain", "install", toolchain, "--profile", "minimal"])
+        .args(["--target", TARGET, "--no-self-update"])
+        .args(["--component", "rust-src"].iter().filter(|_| has_source))
+        .output()
+        .map(drop)
+        .map_err(|failure| format!("toolchain {toolchain} for {TARGET}: {}", last_line(&failure)))
+}
+
+/// Cargo of a toolchain, on a manifest outside our workspace.
+pub fn cargo(toolchain: &str, manifest: &str, words: &[&str]) -> Run {
+    let (command, rest) = words.split_first().expect("a command");
+    // Through rustup, because the cargo that runs us is one of another toolchain.
+    Run::program("rustup", &["run", toolchain, "cargo", command, "--manifest-path", manifest])
+        .args(rest)
+}
+
+/// Fetches packages, and says where the manifest is whose path ends like this.
 ///
 /// # Errors
 /// What cannot be had here, in one line.
-pub fn prepare() -> Result<PathBuf, String> {
-    let installed = Run::program("rustup", &["toolchain", "install", TOOLCHAIN])
-        .args(["--profile", "minimal", "--component", "rust-src", "--target", TARGET])
-        .args(["--no-self-update"]);
-    if !is_there() {
-        installed.output().map_err(|failure| {
-            format!("toolchain {TOOLCHAIN} with rust-src and {TARGET}: {}", last_line(&failure))
-        })?;
-    }
-    let missing = |failure: Failure| format!("OSTD's packages: {}", last_line(&failure));
-    cargo(&["fetch", "--locked"]).output().map_err(missing)?;
-    let known = cargo(&["metadata", "--locked", "--format-version", "1"]).output();
-    let known = known.map_err(missing)?;
-    let manifest = known.split('"').find(|word| word.ends_with(NEIGHBOUR));
-    let packages = manifest.and_then(|manifest| Path::new(manifest).ancestors().nth(2));
-    let script = packages.ok_or("cargo does not say where OSTD is")?.join(SCRIPT);
-    if script.is_file() {
-        Ok(script)
-    } else {
-        Err(format!("there is no linker script {}", script.display()))
-    }
-}
-
-/// Whether nothing has to be installed.
-fn is_there() -> bool {
-    let root = Run::program("rustup", &["run", TOOLCHAIN, "rustc", "--print", "sysroot"]).output();
-    root.is_ok_and(|root| {
-        let libraries = Path::new(root.trim()).join("lib/rustlib");
-        libraries.join(TARGET).is_dir() && libraries.join("src/rust/library/core").is_dir()
-    })
-}
-
-/// Builds a kernel.
-///
-/// # Errors
-/// The compiler's messages.
-pub fn build(which: Build, linker_script: &Path) -> Result<Image, Failure> {
-    let folder = workspace::root().join("target/adopters").join(which.name());
-    let is_test = which == Build::Tests;
-    let mut flags = format!("{FLAGS} -C link-arg=-T{}", linker_script.display());
-    if is_test {
-        flags = format!("{flags} {TEST_FLAGS}");
-    }
-    cargo(&["build", "--locked", "--release", "-p", KERNEL, "--target", TARGET])
-        .args(["--no-default-features", "--features", which.features()])
-        .args(BUILD_STD.iter().filter(|_| is_test))
-        .args(["--target-dir"])
-        .args([&folder])
-        .env("RUSTFLAGS", flags)
-        // As a release is built: in many units of code other calls are inlined, and counts differ.
-        .env("CARGO_INCREMENTAL", "0")
-        .output()?;
-    let built = folder.join(TARGET).join("release").join(KERNEL);
-    let mut bytes = fs::read(&built)?;
-    let machine = bytes
-        .get_mut(MACHINE..MACHINE + 2)
-        .ok_or_else(|| Failure::new(format!("{} is no ELF file\n", built.display())))?;
-    machine.copy_from_slice(&[EM_386, 0]);
-    let path = folder.with_extension("elf");
-    fs::write(&path, bytes)?;
-    Ok(Image(path))
+pub fn manifest(toolchain: &str, manifest: &str, ending: &str) -> Result<PathBuf, String> {
+    let missing = |failure: Failure| format!("packages of {manifest}: {}", last_line(&failure));
+    cargo(toolchain, manifest, &["fetch", "--locked"]).output().map_err(missing)?;
+    let known = cargo(toolchain, manifest, &["metadata", "--locked", "--format-version", "1"]);
+    let known = known.output().map_err(missing)?;
+    let found = known.split('"').find(|word| word.ends_with(ending));
+    found.map(PathBuf::from).ok_or_else(|| format!("cargo does not say where {ending} is"))
 }
 
 /// Code and data that are not written to, as `size` counts them.
@@ -142,13 +71,6 @@ pub fn text_bytes(image: &Image) -> Result<u64, Failure> {
     let text = output.lines().nth(1).and_then(|line| line.split_whitespace().next());
     text.and_then(|text| text.parse().ok())
         .ok_or_else(|| Failure::new(format!("size says nothing of {image}:\n{output}")))
-}
-
-fn cargo(words: &[&str]) -> Run {
-    let (command, rest) = words.split_first().expect("a command");
-    // Through rustup, because the cargo that runs us is one of another toolchain.
-    Run::program("rustup", &["run", TOOLCHAIN, "cargo", command, "--manifest-path", MANIFEST])
-        .args(rest)
 }
 
 fn last_line(failure: &Failure) -> String {

@@ -1,18 +1,23 @@
 //! Kernels that this project did not write, on their own allocator and on ours: built, booted in
 //! QEMU, counted in instructions, and held to the counts that are kept.
 
+mod arceos;
 mod build;
 mod counts;
+mod ostd;
 
 use crate::command::Run;
 use crate::packages;
 use crate::step::{Failure, Passed, Tally};
-use build::{Build, Image};
+use build::Image;
 use counts::{Counts, Kept};
+use ostd::Build;
 use std::fmt::Write;
+use std::path::Path;
 
-/// Memory of the machines.
-const SIZES: [&str; 2] = ["4G", "8G"];
+/// Memory of the machines, and what the tables of these are called.
+const OSTD: [(&str, &str); 2] = [("4G", "ostd-4G"), ("8G", "ostd-8G")];
+const ARCEOS: [(&str, &str); 2] = [("256M", "arceos-256M"), ("2G", "arceos-2G")];
 /// What their kernels say to QEMU's `isa-debug-exit` when all went well, as QEMU's exit status.
 const WELL: &str = "33";
 /// What a machine may take before it hangs.
@@ -26,17 +31,13 @@ struct Shown {
     ours: Counts,
 }
 
-/// Why nothing could be run.
-enum Ended {
-    /// Something is missing that cannot be had here.
-    NotPossible(String),
-    Failed(Failure),
-}
-
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
+/// What all adopters have shown.
+#[derive(Default)]
+struct Measured {
+    shown: Vec<Shown>,
+    tests: Tally,
+    /// Which could not be run here, and why.
+    missing: Vec<String>,
 }
 
 /// The command: prints the table; with `bless` keeps its counts.
@@ -44,18 +45,14 @@ impl From<Failure> for Ended {
 /// # Errors
 /// What is missing, or each count that is worse than the one that is kept.
 pub fn run(bless: bool) -> Result<(), String> {
-    match measure() {
-        Ok((shown, _)) => {
-            print!("{}", table(&shown));
-            let kept: Vec<_> = shown.iter().map(|shown| (shown.table, &shown.ours)).collect();
-            if bless {
-                return counts::write(&kept).map_err(|failure| failure.output);
-            }
-            check(&shown).map_err(|failure| failure.output)
-        }
-        Err(Ended::NotPossible(why)) => Err(format!("adopters: {why}\n")),
-        Err(Ended::Failed(failure)) => Err(failure.output),
+    let Measured { shown, missing, .. } = measure().map_err(|failure| failure.output)?;
+    print!("{}", table(&shown));
+    if !missing.is_empty() {
+        return Err(format!("adopters: {}\n", missing.join("; ")));
     }
+    let kept: Vec<_> = shown.iter().map(|shown| (shown.table, &shown.ours)).collect();
+    let done = if bless { counts::write(&kept) } else { check(&shown) };
+    done.map_err(|failure| failure.output)
 }
 
 /// The step. Where a toolchain cannot be had it passes, and says so.
@@ -63,36 +60,64 @@ pub fn run(bless: bool) -> Result<(), String> {
 /// # Errors
 /// As of [`run`].
 pub fn step() -> Result<Passed, Failure> {
-    match measure() {
-        Ok((shown, tests)) => {
-            check(&shown).map_err(|failure| Failure { tests: tests.clone(), ..failure })?;
-            let rows: usize = shown.iter().map(|shown| shown.ours.rows().len()).sum();
-            Ok(Passed { tests, note: format!("ostd: {rows} counts") })
-        }
-        Err(Ended::NotPossible(why)) => Ok(Passed::note(format!("not possible here: {why}"))),
-        Err(Ended::Failed(failure)) => Err(failure),
-    }
+    let Measured { shown, tests, missing } = measure()?;
+    check(&shown).map_err(|failure| Failure { tests: tests.clone(), ..failure })?;
+    let rows: usize = shown.iter().map(|shown| shown.ours.rows().len()).sum();
+    let missing = missing.iter().map(|why| format!("; not possible here: {why}"));
+    Ok(Passed { tests, note: format!("{rows} counts{}", missing.collect::<String>()) })
 }
 
-fn measure() -> Result<(Vec<Shown>, Tally), Ended> {
+fn measure() -> Result<Measured, Failure> {
     packages::qemu()?;
-    let linker_script = build::prepare().map_err(Ended::NotPossible)?;
-    let theirs = build::build(Build::Theirs, &linker_script)?;
-    let ours = build::build(Build::Ours, &linker_script)?;
-    let tests = build::build(Build::Tests, &linker_script)?;
-    let mut shown = Vec::new();
-    for size in SIZES {
-        let table = if size == SIZES[0] { "ostd-4G" } else { "ostd-8G" };
-        shown.push(Shown { table, theirs: bench(&theirs, size)?, ours: bench(&ours, size)? });
+    let mut all = Measured::default();
+    match ostd::prepare() {
+        Ok(linker_script) => measure_ostd(&linker_script, &mut all)?,
+        Err(why) => all.missing.push(why),
     }
-    let tally = Tally::of(&boot(&tests, SIZES[0], &[])?);
-    let mut of_theirs = Counts::default();
-    let mut of_ours = Counts::default();
-    of_theirs.add("text", build::text_bytes(&theirs)?);
-    of_ours.add("text", build::text_bytes(&ours)?);
-    of_ours.add("tests", tally.passed);
-    shown.push(Shown { table: "ostd", theirs: of_theirs, ours: of_ours });
-    Ok((shown, tally))
+    match arceos::prepare() {
+        Ok(description) => {
+            let (theirs, ours) =
+                (arceos::build(false, &description)?, arceos::build(true, &description)?);
+            benches(&ARCEOS, &theirs, &ours, &mut all.shown)?;
+            all.shown.push(texts("arceos", &theirs, &ours)?);
+        }
+        Err(why) => all.missing.push(why),
+    }
+    Ok(all)
+}
+
+fn measure_ostd(linker_script: &Path, all: &mut Measured) -> Result<(), Failure> {
+    let theirs = ostd::build(Build::Theirs, linker_script)?;
+    let ours = ostd::build(Build::Ours, linker_script)?;
+    let tests = ostd::build(Build::Tests, linker_script)?;
+    benches(&OSTD, &theirs, &ours, &mut all.shown)?;
+    all.tests = Tally::of(&boot(&tests, OSTD[0].0, &[])?);
+    let mut texts = texts("ostd", &theirs, &ours)?;
+    texts.ours.add("tests", all.tests.passed);
+    all.shown.push(texts);
+    Ok(())
+}
+
+fn benches(
+    machines: &[(&str, &'static str)],
+    theirs: &Image,
+    ours: &Image,
+    shown: &mut Vec<Shown>,
+) -> Result<(), Failure> {
+    for &(size, table) in machines {
+        shown.push(Shown { table, theirs: bench(theirs, size)?, ours: bench(ours, size)? });
+    }
+    Ok(())
+}
+
+/// How large they are.
+fn texts(table: &'static str, theirs: &Image, ours: &Image) -> Result<Shown, Failure> {
+    let text = |image| {
+        let mut counts = Counts::default();
+        counts.add("text", build::text_bytes(image)?);
+        Ok::<_, Failure>(counts)
+    };
+    Ok(Shown { table, theirs: text(theirs)?, ours: text(ours)? })
 }
 
 fn check(shown: &[Shown]) -> Result<(), Failure> {

@@ -1,0 +1,68 @@
+//! Kernels of `examples/` in QEMU: built where nobody names an image, booted, read.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than any boot takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Builds a package with these words more for cargo.
+pub fn build(package: &str, more: &[&str]) -> PathBuf {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "-p", package, "--message-format", "json"])
+        .args(more)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let messages =
+        messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let program = messages
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back();
+    program.expect("cargo names the program")
+}
+
+/// QEMU while it runs; killed when the test is over, however that ends.
+struct Machine(Child);
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Boots with these words for QEMU; gives its exit status and what came over the serial line.
+pub fn boot(words: &[&str]) -> (Option<i32>, Vec<String>) {
+    let fixed = "-accel tcg -display none -monitor none -serial stdio -no-reboot -device \
+        isa-debug-exit,iobase=0xf4,iosize=4";
+    let mut command = Command::new("qemu-system-x86_64");
+    command.args(fixed.split(' ')).args(words);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut machine = Machine(command.spawn().expect("qemu-system-x86_64 is installed"));
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = machine.0.try_wait().expect("a child can be waited for") {
+            break status;
+        }
+        assert!(start.elapsed() < LIMIT, "it does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut text = String::new();
+    machine.0.stdout.take().expect("a pipe").read_to_string(&mut text).expect("text");
+    (status.code(), text.lines().map(str::to_owned).collect())
+}
+
+/// All numbers of a line.
+pub fn numbers(line: &str) -> Vec<u64> {
+    let words = line.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let number = |word: &str| match word.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => word.parse().ok(),
+    };
+    words.filter_map(number).collect()
+}

@@ -1,0 +1,67 @@
+//! ArceOS: one program on its own allocator and, in a workspace with a patch, on ours.
+
+use super::build::{self, Image, TARGET};
+use crate::step::Failure;
+use crate::workspace;
+use std::fs;
+use std::path::PathBuf;
+
+/// Its crates use features that are not stable, which a stable compiler lets pass when it is asked.
+const TOOLCHAIN: &str = "1.95.0";
+const UNSTABLE: &str = "RUSTC_BOOTSTRAP";
+const KERNEL: &str = "framewright-arceos-kernel";
+const OURS: &str = "adopters/arceos/Cargo.toml";
+const THEIRS: &str = "adopters/arceos/theirs/Cargo.toml";
+/// The package that knows QEMU's machine, and what it says of it.
+const PLATFORM: &str = "/axplat-x86-pc-0.3.1-pre.6/Cargo.toml";
+const DESCRIPTION: &str = "axconfig.toml";
+/// What ArceOS wants to know of any machine.
+const GENERAL: &str = "task-stack-size = 0x40000\nticks-per-sec = 100\n";
+/// Where a package of theirs writes the linker script.
+const SCRIPT: &str = "linker_x86-pc.lds";
+
+/// Installs and fetches what is missing, and writes what ArceOS has to know of the machine.
+///
+/// # Errors
+/// What cannot be had here, in one line.
+pub fn prepare() -> Result<PathBuf, String> {
+    build::provide(TOOLCHAIN, false)?;
+    build::manifest(TOOLCHAIN, OURS, PLATFORM)?;
+    let platform = build::manifest(TOOLCHAIN, THEIRS, PLATFORM)?;
+    let failed = |error: std::io::Error| format!("ArceOS's {DESCRIPTION}: {error}");
+    let known = fs::read_to_string(platform.with_file_name(DESCRIPTION)).map_err(failed)?;
+    let folder = workspace::root().join("target/adopters");
+    let path = folder.join(DESCRIPTION);
+    let wanted = format!("{GENERAL}{known}");
+    // Cargo builds again what depends on a file that is newer.
+    if fs::read_to_string(&path).ok().as_ref() != Some(&wanted) {
+        fs::create_dir_all(folder).map_err(failed)?;
+        fs::write(&path, wanted).map_err(failed)?;
+    }
+    Ok(path)
+}
+
+/// Builds the program on one of the allocators.
+///
+/// # Errors
+/// The compiler's messages.
+pub fn build(is_ours: bool, description: &PathBuf) -> Result<Image, Failure> {
+    let (manifest, name) = if is_ours { (OURS, "arceos") } else { (THEIRS, "arceos-theirs") };
+    let folder = workspace::root().join("target/adopters").join(name);
+    let built = folder.join(TARGET).join("release");
+    let flags = format!(
+        "-C link-arg=-T{} -C link-arg=-no-pie -C link-arg=-znostart-stop-gc",
+        built.join(SCRIPT).display()
+    );
+    build::cargo(TOOLCHAIN, manifest, &["build", "--locked", "--release", "-p", KERNEL])
+        .args(["--target", TARGET, "--target-dir"])
+        .args([&folder])
+        .env("RUSTFLAGS", flags)
+        .env("AX_CONFIG_PATH", description)
+        .env("AX_LOG", "off")
+        .env(UNSTABLE, "1")
+        // As a release is built: in many units of code other calls are inlined, and counts differ.
+        .env("CARGO_INCREMENTAL", "0")
+        .output()?;
+    Ok(Image(built.join(KERNEL)))
+}
