@@ -266,6 +266,7 @@ impl Drop for InHook<'_> {
 #[cfg(all(test, feature = "many-nodes", not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use std::boxed::Box;
     use std::collections::BTreeSet;
 
     fn near(order: u8, node: usize, migrate_type: MigrateType) -> Key {
@@ -302,7 +303,8 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_so_until_something_is_freed_or_somebody_can_be_asked() {
-        let pressure = PressureState::new(false, &[]);
+        let locks: &'static PressureLocks = Box::leak(Box::new(PressureLocks::new()));
+        let pressure = PressureState::new(false, &[], locks);
         let order = |order| Order::new(order).expect("an order");
         let is_lost = |pressure: &PressureState, of, kind| pressure.is_lost(order(of), kind);
         let movable = MigrateType::Movable;
