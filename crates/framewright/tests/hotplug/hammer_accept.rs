@@ -18,7 +18,9 @@ use std::time::Duration;
 const BLOCK: u64 = 2 << 20;
 
 fn machine(spare: PhysRange, line: &str) -> Fake {
-    let builder = FakeMachine::builder().ram(mib(0, 64)).spare(spare).nodes(2).cpus(6).accepts();
+    let ram = mib(0, if line.contains("handles") { 512 } else { 64 });
+    let line = line.trim_start_matches("handles");
+    let builder = FakeMachine::builder().ram(ram).spare(spare).nodes(2).cpus(6).accepts();
     bring_up_with(builder.build(), &[], &parameters(line)).expect("bring-up")
 }
 
@@ -115,7 +117,7 @@ fn a_block_that_fails_costs_one_block_before_it() {
 
 #[test]
 fn what_comes_behind_a_run_that_is_being_accepted_is_accepted() {
-    for (offline, rounds) in [(true, 0..4), (false, 0..4)] {
+    for (offline, rounds) in [(true, 0..20), (false, 0..20)] {
         for _ in rounds {
             let (boot, spare) = (gib(4, 5), mib(5120, 5184));
             let builder = FakeMachine::builder().ram(mib(0, 256)).cpus(2).nodes(1).accepts();
@@ -123,16 +125,19 @@ fn what_comes_behind_a_run_that_is_being_accepted_is_accepted() {
             let manager = Descriptors::Deferred.bring_up(machine);
             let (manager, device) = (&manager, machine.accept());
             let last = Pfn::containing(boot.end - 4096);
+            // A place, so that nothing is wanted for tables.
+            add(manager, spare, 0, Grade::Any).expect("added");
+            remove(manager, spare).expect("free");
             thread::scope(|scope| {
                 let accepts = scope.spawn(|| {
                     machine.run_on(1, || {
                         let start = Pfn::containing(boot.start);
-                        manager.allocate_at(start, Order::MAX, MigrateType::Movable)
-                    })
+                        let _ = manager.allocate_at(start, Order::MAX, MigrateType::Movable);
+                    });
                 });
                 machine.run_on(0, || {
                     while !device.is_accepted(last) {
-                        thread::yield_now();
+                        std::hint::spin_loop();
                     }
                     if offline {
                         add_offline(manager, spare);
@@ -140,7 +145,7 @@ fn what_comes_behind_a_run_that_is_being_accepted_is_accepted() {
                         add(manager, spare, 0, Grade::Any).expect("added");
                     }
                 });
-                accepts.join().expect("alive").expect("nobody has it");
+                accepts.join().expect("alive");
             });
             check(manager);
             check_borders(manager, &[spare]);
@@ -148,13 +153,23 @@ fn what_comes_behind_a_run_that_is_being_accepted_is_accepted() {
     }
 }
 
-/// The host takes memory away that is nobody's, and gives it back with other content.
+/// One frame of this and every so many blocks cannot be accepted, where some cannot.
+const FAILING: u64 = 13;
+
+fn fails(at: u64) -> bool {
+    at / BLOCK % FAILING == 5
+}
+
+/// The host takes memory away that is nobody's, and gives it back with other content. What could
+/// not be accepted is asked for again when it comes.
 fn exchange(manager: &Fake, range: PhysRange, pattern: u8) {
     let device = manager.platform().accept();
     // SAFETY: it was removed.
     unsafe { manager.platform().unplug(range) };
     for at in (range.start..range.end).step_by(2 << 20) {
-        if device.is_accepted(Pfn::containing(at)) {
+        if fails(at) && !device.is_accepted(Pfn::containing(at + BLOCK - 4096)) {
+            device.forget_asked(PhysRange::with_size(at, BLOCK));
+        } else if device.is_accepted(Pfn::containing(at)) {
             // SAFETY: as above.
             unsafe { manager.platform().plug(PhysRange::with_size(at, BLOCK), pattern) };
         }
@@ -167,6 +182,9 @@ fn change(manager: &Fake, handles: &Handles<'_, FakeMachine>, place: PhysRange, 
     let first = random.below(blocks);
     let count = 1 + random.below((blocks - first).min(24));
     let range = PhysRange::with_size(place.start + first * BLOCK, count * BLOCK);
+    // Of a large window the tables come with all of it.
+    let is_large = place.size() > 1 << 30 && random.one_in(3);
+    let range = if is_large { place } else { range };
     let grade = random.choose(&[Grade::Any, Grade::MovableOnly, Grade::Removable]).expect("some");
     let budget = Budget::runs(random.below(64));
     match random.below(7) {
@@ -200,16 +218,18 @@ fn change(manager: &Fake, handles: &Handles<'_, FakeMachine>, place: PhysRange, 
     }
 }
 
-fn hammer(line: &str, places: &[PhysRange], seed: u64, steps: u32) {
+fn hammer(line: &str, places: &[PhysRange], seed: u64, steps: u32, some_fail: bool) {
     let spare = PhysRange::new(places[0].start, places[places.len() - 1].end);
-    let manager = &machine(spare, line);
+    let manager = &machine(spare, &format!("handles{line}"));
     let device = manager.platform().accept();
-    let cpu = |number| manager.platform().run_on(number, || ());
-    (0..6).for_each(cpu);
     // Handles know the places of all windows that there are when they begin.
     for &place in places {
         add(manager, place, 0, Grade::Any).expect("added");
         remove(manager, place).expect("free");
+    }
+    let all_blocks = (spare.start..spare.end).step_by(2 << 20);
+    for at in all_blocks.filter(|&at| some_fail && fails(at)) {
+        device.fail_at(Pfn::containing(at).add(77));
     }
     let handles = &Handles::new(manager, 1 << 14).expect("memory");
     let mut random = Random::new(seed);
@@ -272,7 +292,11 @@ fn what_comes_and_goes_is_accepted_once_and_before_it_is_touched() {
     let variable = |name, value| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(value);
     let (seed, steps) = (variable("HOTPLUG_SEED", 1), variable("HOTPLUG_STEPS", 150));
     let small = [mib(4096, 4160), mib(4160, 4224)];
+    let large = [gib(4, 28), gib(28, 60)];
+    let steps = u32::try_from(steps).expect("few");
     for (number, line) in (0..).zip(["", "pages=inside", "pages=none", "page_alloc.shuffle=1"]) {
-        hammer(line, &small, seed * 10 + number, u32::try_from(steps).expect("few"));
+        for (place, some_fail) in [(0, false), (0, true), (1, false)] {
+            hammer(line, &[small, large][place], seed * 10 + number, steps, some_fail);
+        }
     }
 }
