@@ -102,6 +102,21 @@ fn what_failed_where_it_is_is_not_asked_for_again_while_it_stays() {
 }
 
 #[test]
+fn what_failed_and_goes_offline_is_not_asked_for_again() {
+    let range = mib(4096, 4160);
+    let manager = machine(range, "");
+    manager.platform().accept().fail_at(Pfn::containing(range.start + 8 * BLOCK).add(9));
+    add(&manager, range, 0, Grade::Any).expect("added");
+    manager.acceptance().accept_all(&NoHelpers);
+    manager.hotplug().offline(range, Budget::UNLIMITED).expect("free");
+    check(&manager);
+    manager.hotplug().online(range, Grade::Any).expect("offline");
+    manager.acceptance().accept_all(&NoHelpers);
+    check(&manager);
+    assert!(manager.acceptance().lost_pages() >= PAGES_PER_BLOCK);
+}
+
+#[test]
 fn a_block_that_fails_costs_one_block_before_it() {
     let range = mib(4096, 4160);
     let manager = machine(range, "");
@@ -176,7 +191,12 @@ fn exchange(manager: &Fake, range: PhysRange, pattern: u8) {
     }
 }
 
-fn change(manager: &Fake, handles: &Handles<'_, FakeMachine>, place: PhysRange, random: &mut Random) {
+fn change(
+    manager: &Fake,
+    handles: &Handles<'_, FakeMachine>,
+    place: PhysRange,
+    random: &mut Random,
+) {
     let hotplug = manager.hotplug().by(handles);
     let blocks = place.size() / BLOCK;
     let first = random.below(blocks);
@@ -239,41 +259,47 @@ fn hammer(line: &str, places: &[PhysRange], seed: u64, steps: u32, some_fail: bo
         let (seeds, platform) = (random.below(1 << 30), manager.platform());
         thread::scope(|scope| {
             for cpu in 1..3 {
-                scope.spawn(move || platform.run_on(cpu, || {
-                    let (mut random, mut held) = (Random::new(seeds + u64::from(cpu)), Vec::new());
-                    while !ended.load(Ordering::Relaxed) {
-                        if held.len() < 60 && random.one_in(2) {
-                            let level = random.choose(&[0, 0, 3, 9, 9, 10]).expect("some");
-                            held.extend(handles.allocate(order(level)));
-                        } else if !held.is_empty() {
-                            let handle = held.swap_remove(random.index(held.len()));
-                            if handles.check(handle).is_err() || handles.free(handle).is_err() {
-                                held.push(handle);
+                scope.spawn(move || {
+                    platform.run_on(cpu, || {
+                        let (mut random, mut held) =
+                            (Random::new(seeds + u64::from(cpu)), Vec::new());
+                        while !ended.load(Ordering::Relaxed) {
+                            if held.len() < 60 && random.one_in(2) {
+                                let level = random.choose(&[0, 0, 3, 9, 9, 10]).expect("some");
+                                held.extend(handles.allocate(order(level)));
+                            } else if !held.is_empty() {
+                                let handle = held.swap_remove(random.index(held.len()));
+                                if handles.check(handle).is_err() || handles.free(handle).is_err() {
+                                    held.push(handle);
+                                }
                             }
                         }
-                    }
-                    for handle in held {
-                        while handles.free(handle).is_err() {
-                            thread::yield_now();
+                        for handle in held {
+                            while handles.free(handle).is_err() {
+                                thread::yield_now();
+                            }
+                        }
+                    })
+                });
+            }
+            scope.spawn(move || {
+                platform.run_on(3, || {
+                    let mut random = Random::new(seeds + 3);
+                    while !ended.load(Ordering::Relaxed) {
+                        let place = random.choose(places).expect("some");
+                        let at = place.start + random.below(place.size() / BLOCK) * BLOCK;
+                        let at =
+                            (Pfn::containing(at), [Order::PAGE, Order::BLOCK][random.index(2)]);
+                        if let Ok(run) = manager.allocate_at(at.0, at.1, MigrateType::Movable) {
+                            crate::fill(manager, run.to_phys(), 0x91);
+                            manager.give_back(run).expect("ours");
+                        }
+                        if random.one_in(200) {
+                            manager.acceptance().accept_all(&NoHelpers);
                         }
                     }
-                }));
-            }
-            scope.spawn(move || platform.run_on(3, || {
-                let mut random = Random::new(seeds + 3);
-                while !ended.load(Ordering::Relaxed) {
-                    let place = random.choose(places).expect("some");
-                    let at = place.start + random.below(place.size() / BLOCK) * BLOCK;
-                    let at = (Pfn::containing(at), [Order::PAGE, Order::BLOCK][random.index(2)]);
-                    if let Ok(run) = manager.allocate_at(at.0, at.1, MigrateType::Movable) {
-                        crate::fill(manager, run.to_phys(), 0x91);
-                        manager.give_back(run).expect("ours");
-                    }
-                    if random.one_in(200) {
-                        manager.acceptance().accept_all(&NoHelpers);
-                    }
-                }
-            }));
+                })
+            });
             platform.run_on(4, || {
                 for _ in 0..steps {
                     let place = random.choose(places).expect("some");
@@ -289,7 +315,8 @@ fn hammer(line: &str, places: &[PhysRange], seed: u64, steps: u32, some_fail: bo
 
 #[test]
 fn what_comes_and_goes_is_accepted_once_and_before_it_is_touched() {
-    let variable = |name, value| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(value);
+    let variable =
+        |name, value| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(value);
     let (seed, steps) = (variable("HOTPLUG_SEED", 1), variable("HOTPLUG_STEPS", 150));
     let small = [mib(4096, 4160), mib(4160, 4224)];
     let large = [gib(4, 28), gib(28, 60)];
