@@ -46,6 +46,7 @@ impl Next {
         let is_accepted = state.has(BlockState::ACCEPTED);
         match state.state() {
             Some(State::Accepting) => Self::Busy,
+            _ if is_lost(state) && is_accepted => Self::Readable,
             _ if is_lost(state) => Self::Lost,
             Some(State::Unaccepted) if is_accepted => Self::Readable,
             Some(State::Unaccepted) if is_listed(state) => Self::Listed,

@@ -243,7 +243,13 @@ impl Zone {
                     break;
                 }
                 let blocks_before = locked.isolated_blocks.iter().sum::<u32>();
-                let word = |order, state| to.word(order, remembers && was_accepted(state));
+                let word = |order, state: BlockState| {
+                    // What could not be accepted is not asked for again while it stays.
+                    let is_bad = !was_accepted(state) && state.has(BlockState::POISONED);
+                    let stays = to == Presence::Offline;
+                    let mark = if is_bad && stays { BlockState::POISONED } else { 0 };
+                    to.word(order, remembers && was_accepted(state)).with(mark)
+                };
                 index += self.take_head_offline(&mut locked, index, range.end, &word);
                 isolated += u64::from(blocks_before - locked.isolated_blocks.iter().sum::<u32>());
             }
@@ -416,7 +422,9 @@ impl LockedZone {
             let (_, state) =
                 table.head_of(index).filter(|(_, it)| !is_accepted_where_it_is(*it))?;
             let is_accepted = state.has(BlockState::ACCEPTED);
-            state.is(State::Offline).then(|| (Presence::of(state), is_accepted))
+            // What could not be accepted is not asked for again while it stays.
+            let is_alike = state.is(State::Offline) && !state.has(BlockState::POISONED);
+            is_alike.then(|| (Presence::of(state), is_accepted))
         };
         let mut index = range.start;
         while index < range.end {

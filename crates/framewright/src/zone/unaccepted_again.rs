@@ -92,6 +92,13 @@ impl Zone {
         self.approach(platform, range.start);
         self.change_offline(platform, range, |locked, index, order, before| {
             self.count_come(locked, order, migrate_type);
+            if before.has(BlockState::THERE) && before.has(BlockState::POISONED) {
+                // It could not be accepted where it was.
+                let word = BlockState::head(State::Reserved, order, migrate_type);
+                locked.buddy.table.set_state(index, word.with(BlockState::POISONED));
+                self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);
+                return;
+            }
             let word = BlockState::head(State::Unaccepted, order, migrate_type);
             // Accepted since that was asked, for the sake of a block before it.
             let is_ahead = before.has(BlockState::THERE) && before.has(BlockState::ACCEPTED);

@@ -23,6 +23,7 @@ mod adopt;
 mod behind;
 mod files;
 mod gone;
+mod hammer_accept;
 mod model;
 mod odd;
 mod release;

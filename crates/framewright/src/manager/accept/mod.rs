@@ -272,7 +272,14 @@ impl<P: Platform> Manager<P> {
     /// Whether a frame is memory that the manager hands out.
     fn is_in_use(&self, pfn: Pfn) -> bool {
         use crate::block::State;
-        let state = self.block_state(BlockNumber::containing(pfn));
+        let state = loop {
+            let state = self.block_state(BlockNumber::containing(pfn));
+            // Whoever accepts it may have looked behind it before there was anything.
+            if state.is_none_or(|state| !state.is(State::Accepting)) {
+                break state;
+            }
+            self.platform.relax();
+        };
         state.is_some_and(|state| match state.state() {
             Some(State::Split) => state.managed_pages() != 0,
             Some(State::Free | State::Whole | State::Pool | State::Deferred) => true,

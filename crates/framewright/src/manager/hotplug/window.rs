@@ -240,7 +240,10 @@ impl<P: Platform> Hotplug<'_, P> {
             (heads.with_rest_to_come(&mut inside, size), self.remembered(&planned.segment))
         };
         let remembered = Remembered::new(outside.values(remembered, |_| AtomicU64::new(0)));
-        let segments = manager.hotplug.segments.push(planned.segment).ok()?;
+        // Windows that were planned before it may have been given up.
+        let zone = u16::try_from(manager.zones().len()).ok()?;
+        let segment = Segment { zone, ..planned.segment };
+        let segments = manager.hotplug.segments.push(segment).ok()?;
         let _ = manager.hotplug.own_tables.push(planned.inside_blocks);
         let segments = core::slice::from_ref(segments);
         let parts = manager.parts(planned.id);
