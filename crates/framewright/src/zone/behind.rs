@@ -5,13 +5,14 @@
 //! it is: memory that is offline, or about to go. Its head has the mark *going* meanwhile, in the
 //! state *accepting* where it was unaccepted, and who adds or removes memory waits for its end.
 //!
-//! Orders of memory: Relaxed: the number of runs that are being accepted, as in `unaccepted`.
+//! Orders of memory: Relaxed: the number of runs that are being accepted; Release: pages that are
+//! lost. Both as in `unaccepted`.
 
 use super::Zone;
 use super::locked::LockedZone;
 use super::unaccepted::{AcceptRun, LastBlock, again, is_listed, is_lost};
 use crate::block::split::divide_whole;
-use crate::block::{BlockState, State};
+use crate::block::{BlockState, MigrateType, State};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::Order;
@@ -49,6 +50,7 @@ impl Next {
             _ if is_lost(state) && is_accepted => Self::Readable,
             _ if is_lost(state) => Self::Lost,
             Some(State::Unaccepted) if is_accepted => Self::Readable,
+            Some(State::Unaccepted) if state.has(BlockState::POISONED) => Self::Lost,
             Some(State::Unaccepted) if is_listed(state) => Self::Listed,
             Some(State::Unaccepted) if state.has(BlockState::GOING) => Self::Out,
             Some(State::Offline) if state.has(BlockState::GOING) => Self::Busy,
@@ -114,6 +116,25 @@ impl Zone {
         AcceptRun { index, order, start: self.start_of(index), is_ahead: false, is_again: true }
     }
 
+    /// Takes a free block out of use for good, until it goes: the one behind it cannot be read.
+    /// Whether it was free as a whole.
+    pub(crate) fn lose_free<P: Platform>(&self, platform: &P, index: u32) -> bool {
+        let start = self.start_of(index);
+        let order = Order::BLOCK;
+        if self.allocate_at(platform, start, order, MigrateType::Movable).is_none() {
+            return false;
+        }
+        // Of a block that nobody knows but this.
+        let locked = self.lock(platform);
+        let state = locked.buddy.table.state(index);
+        let word = BlockState::head(State::Reserved, order, state.migrate_type());
+        let marks = BlockState::POISONED | BlockState::ACCEPTED;
+        locked.buddy.table.set_inner(index);
+        locked.buddy.table.set_state(index, word.with(marks));
+        self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);
+        true
+    }
+
     /// Ends a claim of a block behind a run.
     pub(crate) fn finish_follower<P: Platform>(
         &self,
@@ -130,12 +151,7 @@ impl Zone {
             self.finish_run(platform, run, u32::from(is_accepted), last, false);
             return;
         }
-        let mark = match (state.is(State::Offline), is_accepted) {
-            (_, true) => BlockState::ACCEPTED,
-            (true, false) => BlockState::POISONED,
-            // Whoever it comes back to asks again.
-            (false, false) => 0,
-        };
+        let mark = if is_accepted { BlockState::ACCEPTED } else { BlockState::POISONED };
         let word = if state.is(State::Offline) {
             state.without(BlockState::GOING)
         } else {

@@ -194,6 +194,7 @@ impl Zone {
         let mut index = range.start;
         while index < range.end {
             let mut locked = self.lock_coalesced(platform);
+            let mut is_busy = false;
             for _ in 0..HEADS_AT_ONCE {
                 if index >= range.end {
                     break;
@@ -202,7 +203,7 @@ impl Zone {
                 let order = match table.head_of(index) {
                     None => Order::BLOCK,
                     Some((_, state)) if is_accepted_where_it_is(state) => {
-                        platform.relax();
+                        is_busy = true;
                         break;
                     }
                     Some(_) => divide_whole(&table, index, range.end).unwrap_or(Order::BLOCK),
@@ -211,6 +212,10 @@ impl Zone {
                 table.set_inner(index);
                 change(&mut locked, index, order, before);
                 index += blocks_of(order);
+            }
+            drop(locked);
+            if is_busy {
+                platform.relax();
             }
         }
     }
@@ -233,13 +238,14 @@ impl Zone {
         while index < range.end {
             let mut locked = self.lock_coalesced(platform);
             let before = locked.unused_pages();
+            let mut is_busy = false;
             for _ in 0..HEADS_AT_ONCE {
                 if index >= range.end {
                     break;
                 }
                 let head = locked.buddy.table.head_of(index);
-                if head.is_some_and(|(_, state)| is_accepted_where_it_is(state)) {
-                    platform.relax();
+                is_busy = head.is_some_and(|(_, state)| is_accepted_where_it_is(state));
+                if is_busy {
                     break;
                 }
                 let blocks_before = locked.isolated_blocks.iter().sum::<u32>();
@@ -254,6 +260,10 @@ impl Zone {
                 isolated += u64::from(blocks_before - locked.isolated_blocks.iter().sum::<u32>());
             }
             locked.note_freed_since(before);
+            drop(locked);
+            if is_busy {
+                platform.relax();
+            }
         }
         self.gather_offline(platform, range);
         if self.is_gone() {

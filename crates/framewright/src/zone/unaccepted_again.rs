@@ -93,10 +93,7 @@ impl Zone {
         self.change_offline(platform, range, |locked, index, order, before| {
             self.count_come(locked, order, migrate_type);
             if before.has(BlockState::THERE) && before.has(BlockState::POISONED) {
-                // It could not be accepted where it was.
-                let word = BlockState::head(State::Reserved, order, migrate_type);
-                locked.buddy.table.set_state(index, word.with(BlockState::POISONED));
-                self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);
+                self.lose(locked, index, order, migrate_type);
                 return;
             }
             let word = BlockState::head(State::Unaccepted, order, migrate_type);
@@ -107,6 +104,13 @@ impl Zone {
             locked.insert_unaccepted(index);
             self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
         });
+    }
+
+    /// Makes blocks lost that could not be accepted where they were.
+    fn lose(&self, locked: &LockedZone, index: u32, order: Order, migrate_type: MigrateType) {
+        let word = BlockState::head(State::Reserved, order, migrate_type);
+        locked.buddy.table.set_state(index, word.with(BlockState::POISONED));
+        self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);
     }
 
     /// Takes unaccepted memory out of the list, in which nobody is at work; it counts as reserved
@@ -132,10 +136,14 @@ impl Zone {
         self.each_unaccepted(platform, range, is_going, |locked, index| {
             let state = locked.buddy.table.state(index);
             let order = state.order();
-            locked.buddy.table.set_state(index, state.without(BlockState::GOING));
-            locked.insert_unaccepted(index);
             self.managed_pages.fetch_add(order.pages(), Ordering::Relaxed);
             self.reserved_pages.fetch_sub(order.pages(), Ordering::Relaxed);
+            if state.has(BlockState::POISONED) {
+                self.lose(locked, index, order, state.migrate_type());
+                return;
+            }
+            locked.buddy.table.set_state(index, state.without(BlockState::GOING));
+            locked.insert_unaccepted(index);
             self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
         });
     }
@@ -158,10 +166,11 @@ impl Zone {
         let mut next = range.start;
         while next < range.end {
             let mut locked = self.lock(platform);
+            let mut is_busy = false;
             for _ in 0..HEADS_AT_ONCE {
                 let Some(found) = self.table.heads(next..range.end).next() else { return };
                 if is_accepted_where_it_is(found.state) {
-                    platform.relax();
+                    is_busy = true;
                     break;
                 }
                 if found.state.is(State::Unaccepted) && wanted(found.state) {
@@ -175,6 +184,10 @@ impl Zone {
                 if next >= range.end {
                     return;
                 }
+            }
+            drop(locked);
+            if is_busy {
+                platform.relax();
             }
         }
     }

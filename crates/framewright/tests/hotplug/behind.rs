@@ -182,3 +182,35 @@ fn what_goes_is_accepted_before_it_can_be_read() {
         assert_eq!(device.accepted_pages(), 128 << 8);
     }
 }
+
+/// What was lost beside memory that failed goes like any other, however often it comes and goes.
+#[test]
+fn what_is_lost_for_its_neighbour_can_go() {
+    for way in 0..2 {
+        let (_, manager, device) = machine(mib(4096, 4160));
+        let before = settled(&manager);
+        let all = mib(4096, 4160);
+        add(&manager, all, 0, Grade::Any).expect("added");
+        device.fail_at(Pfn::containing(all.start + 8 * BLOCK + 4096));
+        manager.acceptance().accept_all(&NoHelpers);
+        for round in 0..3 {
+            manager.hotplug().offline(all, Budget::UNLIMITED).expect("free");
+            check(&manager);
+            if way == 0 {
+                manager.hotplug().online(all, Grade::Any).expect("offline");
+            } else {
+                let (low, high) = (mib(4096, 4112), mib(4112, 4160));
+                manager.hotplug().online(low, Grade::Any).expect("offline");
+                manager.hotplug().online(high, Grade::Any).expect("offline");
+            }
+            check(&manager);
+            assert_eq!(manager.acceptance().lost_pages(), 2 * PAGES_PER_BLOCK, "{round}");
+            use_everything(&manager);
+        }
+        // SAFETY: nobody looks at descriptors by number.
+        unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");
+        check(&manager);
+        assert_eq!(settled(&manager).present_pages, before.present_pages);
+        assert_eq!(manager.acceptance().lost_pages(), 0);
+    }
+}

@@ -100,7 +100,11 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         let is_readable = self.manager.accept_behind(end);
         run.zone.bring_online(self.manager.platform, run.indices(), grade.migrate_type());
         if !is_readable {
-            self.manager.keep_page_before(end);
+            // All of the block, which can go again then, unless somebody has some of it already.
+            let last = run.segment.index_of(run.blocks.end) - 1;
+            if !run.zone.lose_free(self.manager.platform, last) {
+                self.manager.keep_page_before(end);
+            }
         }
     }
 

@@ -135,6 +135,12 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     fn begin(self) -> Result<Changing<'m>, HotplugError> {
         loop {
             if let Some(changing) = self.manager.hotplug.begin() {
+                // This waits for who accepts a block next to what comes or goes, which must not be
+                // who was interrupted.
+                let is_accepting = || self.manager.zones().iter().any(Zone::is_accepting);
+                if !self.manager.platform.can_wait() && is_accepting() {
+                    return Err(HotplugError::Busy);
+                }
                 return Ok(changing);
             }
             if !self.manager.platform.can_wait() {
