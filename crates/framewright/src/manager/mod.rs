@@ -63,6 +63,7 @@ mod init;
 mod isolate;
 mod misuse;
 mod moving;
+mod neighbours;
 mod numa;
 mod owned;
 mod pages;

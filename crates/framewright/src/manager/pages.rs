@@ -20,6 +20,8 @@ impl<P: Platform> Manager<P> {
     /// Allocates `pages` frames in one run, movable, near the caller, at any address, whose first
     /// is aligned to `align`: [`allocate`](Self::allocate) without a [`Request`] (Linux:
     /// `alloc_pages_exact` in `mm/page_alloc.c`). Not rounded up: three pages are three pages.
+    /// Where no block holds as many, more than 512 are had of neighbouring blocks, as long as the
+    /// zone is.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -31,8 +33,10 @@ impl<P: Platform> Manager<P> {
         }
         match Order::for_pages(pages) {
             Some(order) if order >= align => {
-                let start = self.allocate_order(order, MigrateType::Movable)?;
-                Ok(PfnRange { start, end: start.add(pages) })
+                match self.allocate_order(order, MigrateType::Movable) {
+                    Ok(start) => Ok(PfnRange { start, end: start.add(pages) }),
+                    Err(error) => self.or_neighbours(pages, align, error, Location::caller()),
+                }
             }
             _ => self.allocate_aligned(pages, align),
         }
@@ -54,15 +58,39 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     #[track_caller]
     fn allocate_aligned(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
-        self.allocate(&Request { align, ..Request::pages(pages) })
+        let place = Location::caller();
+        match self.allocate(&Request { align, ..Request::pages(pages) }) {
+            Ok(taken) => Ok(taken),
+            Err(error) => self.or_neighbours(pages, align, error, place),
+        }
+    }
+
+    /// More than a block of neighbouring blocks, where one block does not do.
+    #[cold]
+    fn or_neighbours(
+        &self,
+        pages: u64,
+        align: Order,
+        error: AllocateError,
+        place: &'static Location<'static>,
+    ) -> Result<PfnRange, AllocateError> {
+        let is_so = matches!(error, AllocateError::OutOfMemory { .. })
+            || matches!(error, AllocateError::BadSize { .. });
+        if !is_so || pages <= Order::BLOCK.pages() {
+            return Err(error);
+        }
+        self.allocate_neighbours(pages, align, place)?.ok_or(match error {
+            AllocateError::BadSize { .. } => AllocateError::OutOfMemory { order: Order::MAX },
+            error => error,
+        })
     }
 
     /// Allocates whole pages for a layout: as many as its size takes, one for none, aligned as it
     /// says or to a page.
     ///
     /// # Errors
-    /// [`AllocateError::BadSize`] when size or alignment are above 1 GiB, and as
-    /// [`allocate`](Self::allocate).
+    /// [`AllocateError::BadSize`] when the alignment is above 1 GiB, and as
+    /// [`allocate_pages`](Self::allocate_pages).
     #[inline]
     #[track_caller]
     pub fn allocate_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {

@@ -46,6 +46,7 @@ mod isolate;
 mod kind;
 mod largest;
 mod locked;
+mod neighbours;
 mod occupied;
 mod page_alloc;
 mod page_free;

@@ -8,4 +8,5 @@ mod common;
 mod adapters;
 mod bootlog;
 mod bring_up;
+mod neighbours;
 mod procfs;

@@ -110,10 +110,13 @@ fn a_size_or_a_layout_is_all_that_need_be_said() {
         // At once, while the cache has it, or what it was cut from.
         assert!(free().is_err(), "{layout:?}");
     }
-    for (bytes, align, pages) in [(2_usize << 30, 8, 1 << 19), (8, 2 << 30, 1 << 19)] {
-        let layout = Layout::from_size_align(bytes, align).expect("a layout");
-        assert_eq!(manager.allocate_layout(layout), Err(AllocateError::BadSize { pages }));
-    }
+    let layout = Layout::from_size_align(8, 2 << 30).expect("a layout");
+    let refused = manager.allocate_layout(layout);
+    assert_eq!(refused, Err(AllocateError::BadSize { pages: 1 << 19 }));
+    let layout = Layout::from_size_align(2 << 30, 8).expect("a layout");
+    let long = manager.allocate_layout(layout).expect("of neighbouring blocks");
+    assert_eq!(long.pages(), 1 << 19);
+    manager.give_back(long).expect("ours");
     assert_eq!(manager.allocate_pages(0, Order::PAGE), Err(AllocateError::BadSize { pages: 0 }));
     check(&manager);
     assert_eq!(settled(&manager).allocated_pages, 0);

@@ -1,0 +1,105 @@
+//! Runs that no block holds are had of neighbouring blocks.
+
+use crate::common::{bring_up_with, check, parameters, settled};
+use framewright::units::{Order, Pfn, PfnRange, PhysRange};
+use framewright::zone::MigrateType;
+use framewright::{AllocateError, Request, Reserves};
+use framewright_testkit::workload::Random;
+use framewright_testkit::{FakeMachine, Owner};
+
+const PER_MIB: u64 = 256;
+
+/// A run may begin and end anywhere, and nothing but what is free is taken.
+#[test]
+fn a_hole_of_any_size_and_place_is_found_and_filled() {
+    let mut random = Random::new(11);
+    for line in ["", "pages=none", "page_owner=on", "page_alloc.shuffle=1", "zone_parts=2"] {
+        let machine = FakeMachine::builder().ram(PhysRange::new(0, 128 << 20)).cpus(2).build();
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+        manager.sysctl().set_min_free_kbytes(0).expect("possible");
+        let before = settled(&manager);
+        let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
+        let mut held = vec![false; 128 * 256];
+        while let Ok(page) = manager.allocate(&all) {
+            held[usize::try_from(page.start.0).expect("small")] = true;
+        }
+        for _ in 0..30 {
+            // In memory that is all held, and of one zone.
+            let pages = 513 + random.below(6000);
+            let start = 32 * PER_MIB + random.below(60 * PER_MIB);
+            let hole = PfnRange::new(start, start + pages);
+            let at = |pfn: u64| usize::try_from(pfn).expect("small");
+            if !held[at(start)..at(start + pages)].iter().all(|held| *held) {
+                continue;
+            }
+            for pfn in hole.start.0..hole.end.0 {
+                manager.give_back_order(Pfn(pfn), Order::PAGE).expect("held");
+            }
+            let more = manager.allocate_pages(pages + 1, Order::PAGE);
+            assert!(matches!(more, Err(AllocateError::OutOfMemory { .. })), "{line}: {more:?}");
+            // Descriptors may need some of it.
+            let found = manager.allocate_pages(pages, Order::PAGE);
+            let found = found.unwrap_or_else(|error| panic!("{line} {hole:?}: {error}"));
+            assert_eq!(found, hole, "{line}");
+            check(&manager);
+            // In one piece, or in two.
+            if random.one_in(2) {
+                manager.give_back(found).expect("ours");
+            } else {
+                let middle = found.start.0 + 1 + random.below(pages - 1);
+                for part in
+                    [PfnRange::new(found.start.0, middle), PfnRange::new(middle, found.end.0)]
+                {
+                    manager.give_back(part).expect("ours");
+                }
+            }
+            check(&manager);
+            // Aligned, as far as the hole has room for that.
+            let order = Order::new(7).expect("an order");
+            let aligned = hole.start.0.next_multiple_of(128);
+            let room = hole.end.0.saturating_sub(aligned);
+            if room > 512 {
+                let found = manager.allocate_pages(room, order).expect("there is room");
+                assert_eq!(found.start.0 % 128, 0, "{line}");
+                manager.give_back(found).expect("ours");
+            }
+            for pfn in hole.start.0..hole.end.0 {
+                let taken = manager.allocate_at(Pfn(pfn), Order::PAGE, MigrateType::Movable);
+                taken.expect("free again");
+            }
+        }
+        for pfn in (0..held.len()).filter(|&pfn| held[pfn]) {
+            manager.give_back_order(Pfn(pfn as u64), Order::PAGE).expect("held");
+        }
+        assert_eq!(settled(&manager).free_pages, before.free_pages);
+        check(&manager);
+    }
+}
+
+/// With the first MiB missing no block of 512 MiB is whole: half of it is one block, and nearly all
+/// of it one run. What is more than 1 GiB is never one block.
+#[test]
+fn nearly_all_of_a_zone_is_one_run() {
+    let machine = FakeMachine::builder().ram(PhysRange::new(1 << 20, 512 << 20)).build();
+    let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+    manager.sysctl().set_min_free_kbytes(0).expect("possible");
+    let half = manager.allocate_order(Order::new(16).expect("an order"), MigrateType::Movable);
+    manager.give_back_order(half.expect("256 MiB"), Order::new(16).expect("it")).expect("ours");
+    let most = (1..512 * PER_MIB).rev().step_by(64).find_map(|pages| {
+        manager.allocate_pages(pages, Order::PAGE).ok()
+    });
+    let most = most.expect("something");
+    // Of the zone DMA32, which begins at 16 MiB, all but tables.
+    assert!(most.pages() > 494 * PER_MIB, "{most:?}");
+    manager.give_back(most).expect("ours");
+    check(&manager);
+    let machine = FakeMachine::builder().ram(PhysRange::new(0, 12 << 30)).build();
+    let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+    let long = manager.allocate_pages((5 << 18) + 77, Order::PAGE).expect("5 GiB and a little");
+    check(&manager);
+    manager.give_back(long).expect("ours");
+    check(&manager);
+    let refused = manager.allocate_pages(9 << 18, Order::PAGE);
+    assert!(matches!(refused, Err(AllocateError::OutOfMemory { .. })), "{refused:?}");
+    assert_eq!(settled(&manager).allocated_pages, 0);
+}
