@@ -21,9 +21,9 @@ impl Zone {
         align: Order,
         from: Pfn,
     ) -> Option<PfnRange> {
-        self.segments.iter().find_map(|segment| {
-            self.free_neighbours_in(platform, segment, pages, align, from)
-        })
+        self.segments
+            .iter()
+            .find_map(|segment| self.free_neighbours_in(platform, segment, pages, align, from))
     }
 
     fn free_neighbours_in<P: Platform>(

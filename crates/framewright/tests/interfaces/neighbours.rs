@@ -76,18 +76,17 @@ fn a_hole_of_any_size_and_place_is_found_and_filled() {
     }
 }
 
-/// With the first MiB missing no block of 512 MiB is whole: half of it is one block, and nearly all
-/// of it one run. What is more than 1 GiB is never one block.
+/// With the first MiB missing no block of 512 MiB is whole, but nearly all of it is one run. What
+/// is more than 1 GiB is never one block.
 #[test]
 fn nearly_all_of_a_zone_is_one_run() {
     let machine = FakeMachine::builder().ram(PhysRange::new(1 << 20, 512 << 20)).build();
     let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
     manager.sysctl().set_min_free_kbytes(0).expect("possible");
-    let half = manager.allocate_order(Order::new(16).expect("an order"), MigrateType::Movable);
-    manager.give_back_order(half.expect("256 MiB"), Order::new(16).expect("it")).expect("ours");
-    let most = (1..512 * PER_MIB).rev().step_by(64).find_map(|pages| {
-        manager.allocate_pages(pages, Order::PAGE).ok()
-    });
+    let most = (1..512 * PER_MIB)
+        .rev()
+        .step_by(64)
+        .find_map(|pages| manager.allocate_pages(pages, Order::PAGE).ok());
     let most = most.expect("something");
     // Of the zone DMA32, which begins at 16 MiB, all but tables.
     assert!(most.pages() > 494 * PER_MIB, "{most:?}");
