@@ -3,7 +3,7 @@
 use crate::{AllocError, AllocResult, BaseAllocator, PageAllocator};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use framewright::firmware::{MemoryAffinity, Topology};
-use framewright::manager::{Budget, ContiguousRequest};
+use framewright::manager::Budget;
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
@@ -66,13 +66,6 @@ impl<const PAGE_SIZE: usize> BitmapPageAllocator<PAGE_SIZE> {
     }
 }
 
-/// A long run whose start is at no multiple of its length, out of neighbouring blocks.
-#[cold]
-fn anywhere(manager: &Manager<Locked>, pages: u64, align: Order) -> Option<PfnRange> {
-    let request = ContiguousRequest { align, ..ContiguousRequest::new(pages) };
-    manager.moving().allocate_contiguous(&request, Budget::UNLIMITED).ok()
-}
-
 const fn pfn(address: usize) -> Pfn {
     Pfn::containing((address - LINEAR_MAPPING) as u64)
 }
@@ -104,10 +97,7 @@ impl<const PAGE_SIZE: usize> BaseAllocator for BitmapPageAllocator<PAGE_SIZE> {
 impl<const PAGE_SIZE: usize> PageAllocator for BitmapPageAllocator<PAGE_SIZE> {
     const PAGE_SIZE: usize = PAGE_SIZE;
     fn alloc_pages(&mut self, num_pages: usize, align_pow2: usize) -> AllocResult<usize> {
-        self.taken(align_pow2, |manager, order| {
-            let pages = num_pages as u64;
-            manager.allocate_pages(pages, order).ok().or_else(|| anywhere(manager, pages, order))
-        })
+        self.taken(align_pow2, |manager, order| manager.allocate_pages(num_pages as u64, order).ok())
     }
     fn alloc_pages_at(
         &mut self,

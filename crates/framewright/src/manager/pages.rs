@@ -32,11 +32,9 @@ impl<P: Platform> Manager<P> {
             return self.allocate_odd(pages, align);
         }
         match Order::for_pages(pages) {
-            Some(order) if order >= align => {
-                match self.allocate_order(order, MigrateType::Movable) {
-                    Ok(start) => Ok(PfnRange { start, end: start.add(pages) }),
-                    Err(error) => self.or_neighbours(pages, align, error, Location::caller()),
-                }
+            Some(order) if order >= align && order <= Order::BLOCK => {
+                let start = self.allocate_order(order, MigrateType::Movable)?;
+                Ok(PfnRange { start, end: start.add(pages) })
             }
             _ => self.allocate_aligned(pages, align),
         }
