@@ -97,7 +97,9 @@ impl<const PAGE_SIZE: usize> BaseAllocator for BitmapPageAllocator<PAGE_SIZE> {
 impl<const PAGE_SIZE: usize> PageAllocator for BitmapPageAllocator<PAGE_SIZE> {
     const PAGE_SIZE: usize = PAGE_SIZE;
     fn alloc_pages(&mut self, num_pages: usize, align_pow2: usize) -> AllocResult<usize> {
-        self.taken(align_pow2, |manager, order| manager.allocate_pages(num_pages as u64, order).ok())
+        self.taken(align_pow2, |manager, order| {
+            manager.allocate_pages(num_pages as u64, order).ok()
+        })
     }
     fn alloc_pages_at(
         &mut self,

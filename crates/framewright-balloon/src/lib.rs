@@ -61,6 +61,8 @@ mod error;
 mod features;
 mod inflation;
 mod ledger;
+#[cfg(feature = "reporting")]
+mod managed;
 pub mod pci;
 mod queue_kind;
 mod report;
@@ -71,6 +73,8 @@ pub use error::{DeviceFault, StartError};
 pub use features::{Features, FreeContent};
 pub use framewright_virtio::{PAGE_SIZE, PRIVATE_PAGE_BYTES, PrivateMemory};
 pub use inflation::BalloonMemory;
+#[cfg(feature = "reporting")]
+pub use managed::{ManagedFrames, ReportingBalloon};
 pub use queue_kind::QueueKind;
 pub use report::{BadAnswer, Completion, MOST_RANGES, SubmitError, Token};
 pub use statistics::Statistic;

@@ -92,6 +92,8 @@ mod configuration;
 mod driver;
 mod error;
 mod features;
+#[cfg(feature = "manager")]
+mod managed;
 mod map;
 mod memory;
 mod misuse;
@@ -107,6 +109,8 @@ pub use driver::VirtioMem;
 pub use error::{DeviceFault, Rule, StartError};
 pub use features::Features;
 pub use framewright_virtio::{HandshakeError, PRIVATE_PAGE_BYTES, PrivateMemory, RingFault};
+#[cfg(feature = "manager")]
+pub use managed::{ManagedError, ManagedMemory};
 pub use memory::{PluggableMemory, Removal};
 pub use progress::{Counters, Obstacle, Progress};
 pub use request::RequestKind;

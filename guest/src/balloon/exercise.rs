@@ -5,7 +5,7 @@
 //! follows, and before it goes on after the reports, the guest waits until the host changes its
 //! target, for at most this many seconds, so that a test outside can examine a quiet machine.
 
-use super::{GuestBalloon, ManagedFrames, with};
+use super::{GuestBalloon, with};
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::timekeeping::within;
@@ -13,7 +13,7 @@ use framewright::firmware::MemoryMap;
 use framewright::platform::Platform;
 use framewright::units::{Order, PAGE_SIZE, PfnRange};
 use framewright::{Manager, Parameters, Request};
-use framewright_balloon::{DeviceFault, Progress, Statistic};
+use framewright_balloon::{DeviceFault, ManagedFrames, Progress, Statistic};
 
 /// Most blocks that are written to and reported: 256 MiB.
 const MOST_BLOCKS: usize = 128;
@@ -33,7 +33,7 @@ pub fn test(
     let free_before = free_pages(manager);
     let passed = with(manager, parameters, map, |balloon| {
         let Some(balloon) = balloon else { return true };
-        let mut frames = ManagedFrames(manager);
+        let mut frames = ManagedFrames::new(manager);
         let passed = match run(balloon, manager, wait_seconds) {
             Ok(passed) => passed,
             Err(fault) => {
@@ -200,7 +200,7 @@ fn work(
     manager: &Manager<GuestPlatform>,
 ) -> Result<Progress, DeviceFault> {
     // SAFETY: the guest has one manager, and the balloon's frames are all its.
-    unsafe { balloon.work(&mut ManagedFrames(manager), &mut |tag| statistics(manager, tag)) }
+    unsafe { balloon.work(&mut ManagedFrames::new(manager), &mut |tag| statistics(manager, tag)) }
 }
 
 /// The statistics for the host.

@@ -2,7 +2,6 @@
 //! whoever uses it.
 
 mod exercise;
-mod memory;
 mod reporting;
 
 use crate::console::log;
@@ -15,7 +14,6 @@ use framewright_balloon::{Balloon, FreeContent, Settings};
 use virtio_drivers::transport::pci::PciTransport;
 
 pub use exercise::test;
-pub use memory::ManagedFrames;
 pub use reporting::Driver;
 
 /// The driver as this guest has it.

@@ -19,7 +19,7 @@ use framewright::platform::Platform;
 use framewright::units::{NodeId, PhysRange};
 use framewright::{Manager, Mover};
 use framewright_virtio_mem::{DeviceFault, Obstacle, Progress, Region, Settings, VirtioMem};
-use memory::ManagedMemory;
+use memory::{Why, of_manager, tell_error};
 use virtio_drivers::transport::pci::PciTransport;
 
 pub use exercise::test;
@@ -147,10 +147,11 @@ impl Driver<'_> {
             self.device.memory_changed();
         }
         let region = region_of(&self.device);
-        let mut memory = ManagedMemory::new(self.manager, region, self.node, mover);
+        let mut memory = of_manager(self.manager, region, self.node, mover);
         // SAFETY: the guest has one manager, which all of the device's memory goes to, and the map
         // names nothing in its region.
         let step = unsafe { self.device.work(&mut memory, now_ns) };
+        tell_error(&mut memory);
         let result = match step {
             Ok(progress) => {
                 self.fault = None;
@@ -165,7 +166,7 @@ impl Driver<'_> {
                     && self.unfinished_steps < MOST_UNFINISHED_STEPS;
                 self.unfinished_steps += u32::from(self.is_unfinished);
                 if !self.is_unfinished {
-                    self.tell(progress, &memory);
+                    self.tell(progress, Why(memory.obstacle()));
                 }
                 if progress.obstacle == Some(Obstacle::Silent) {
                     self.reset();
@@ -196,14 +197,13 @@ impl Driver<'_> {
     }
 
     /// Says what has changed, once it has come to rest.
-    fn tell(&mut self, progress: Progress, memory: &ManagedMemory<'_>) {
+    fn tell(&mut self, progress: Progress, why: Why) {
         let now = (progress.plugged_bytes, progress.obstacle);
         if progress.waiting && progress.obstacle.is_none() || now == self.told {
             return;
         }
         self.told = now;
         let counters = self.device.counters();
-        let why = memory.obstacle();
         match progress.obstacle {
             None => log!(
                 "virtio-mem: {} MiB plugged, after {} PLUG, {} UNPLUG",

@@ -174,7 +174,7 @@ fn wrong_calls_say_why_and_change_nothing() {
         ("movable check", 1, "no memory is held by handles"),
         ("movable pin 1", 1, "no memory is held by handles"),
         ("movable free", 1, "no memory is held by handles"),
-        ("movable fill 1 0; movable pin 999999", 1, "handles, not 999999"),
+        ("movable fill 9; movable pin 999999", 1, "handles, not 999999"),
         ("movable pin x", 2, "pin is a number"),
         ("movable busy", 2, "busy on, busy off"),
         ("movable busy on", 1, "no memory is held by handles"),

@@ -1,0 +1,161 @@
+//! The balloon with Framewright's manager: its frames, and its reports of free pages.
+
+use crate::{Balloon, BalloonMemory, Features, FreeContent, StartError, Token};
+use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
+use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
+use framewright::zone::{FreeError, MigrateType};
+use framewright::{Manager, Platform, Request};
+use framewright_virtio::PrivateMemory;
+use virtio_drivers::transport::Transport;
+
+/// Ranges of one report.
+const RANGES: usize = 32;
+
+/// A manager's frames for inflation.
+pub struct ManagedFrames<'a, P: Platform> {
+    manager: &'a Manager<P>,
+    error: Option<FreeError>,
+}
+
+impl<'a, P: Platform> ManagedFrames<'a, P> {
+    /// Those of this manager.
+    pub const fn new(manager: &'a Manager<P>) -> Self {
+        Self { manager, error: None }
+    }
+
+    /// Why frames that came back could not be freed, which are lost then; once for each time.
+    pub fn take_error(&mut self) -> Option<FreeError> {
+        self.error.take()
+    }
+}
+
+// SAFETY: what the manager has allocated nobody else uses until it is freed.
+unsafe impl<P: Platform> BalloonMemory for ManagedFrames<'_, P> {
+    fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64> {
+        let order = Order::new(u8::try_from(order).ok()?)?;
+        let request = Request {
+            migrate_type: MigrateType::Movable,
+            max_address: end_pfn.saturating_mul(PAGE_SIZE),
+            fail_fast: true,
+            ..Request::new(order)
+        };
+        self.manager.allocate(&request).ok().map(|range| range.start.0)
+    }
+
+    unsafe fn give_back(&mut self, first_pfn: u64, pages: u32) {
+        let end = first_pfn.saturating_add(u64::from(pages));
+        let range = PfnRange { start: Pfn(first_pfn), end: Pfn(end) };
+        // SAFETY: `take` allocated these frames, and the caller does not use them any more
+        // (invariant 42).
+        if let Err(error) = unsafe { self.manager.free(range) } {
+            self.error = Some(error);
+        }
+    }
+}
+
+/// A balloon as a manager's device for free page reports
+/// ([`Manager::register_reporting`]).
+pub struct ReportingBalloon<H: PrivateMemory, T: Transport> {
+    balloon: Balloon<H, T>,
+    content: Content,
+    /// The report that is out.
+    token: Option<Token>,
+    error: Option<StartError>,
+}
+
+impl<H: PrivateMemory, T: Transport> ReportingBalloon<H, T> {
+    /// Of a balloon that was started with this `free_content` in its
+    /// [`Settings`](crate::Settings); the balloon itself where it takes no reports.
+    ///
+    /// # Errors
+    /// The balloon.
+    pub fn new(balloon: Balloon<H, T>, free_content: FreeContent) -> Result<Self, Balloon<H, T>> {
+        if balloon.capacity() == 0 {
+            // As a device's capacity that would mean the usual one.
+            return Err(balloon);
+        }
+        // What the host promises with PAGE_POISON is to leave in free memory what is there; without
+        // it, nothing.
+        let content = match free_content {
+            _ if !balloon.features().contains(Features::PAGE_POISON) => Content::Undefined,
+            FreeContent::Any => Content::Undefined,
+            // Not zero: memory that nobody has freed yet holds what firmware left, and a locked
+            // host keeps that.
+            FreeContent::Zero => Content::ZeroOrKept,
+            FreeContent::Fill(_) => Content::Poison,
+        };
+        Ok(Self { balloon, content, token: None, error: None })
+    }
+
+    /// The balloon, for what else it does: inflation, statistics.
+    pub const fn balloon(&mut self) -> &mut Balloon<H, T> {
+        &mut self.balloon
+    }
+
+    /// Why it was not started again after a reset; once for each time.
+    pub const fn take_error(&mut self) -> Option<StartError> {
+        self.error.take()
+    }
+}
+
+// SAFETY: a report is the device's from a `submit` that succeeds until the driver has its answer or
+// the device has completed a reset, which is what the driver promises (invariant 32); the device is
+// told of nothing but the ranges and the driver's own pages. `content` claims no more than
+// PAGE_POISON does.
+unsafe impl<H: PrivateMemory, T: Transport> ReportDevice for ReportingBalloon<H, T> {
+    fn capacity(&self) -> usize {
+        self.balloon.capacity().min(RANGES)
+    }
+
+    unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
+        let mut buffers = [(0, 0); RANGES];
+        for (index, range) in ranges.iter().enumerate() {
+            let bytes = u32::try_from(range.size()).map_err(|_| SubmitError::Failed)?;
+            *buffers.get_mut(index).ok_or(SubmitError::Failed)? = (range.start, bytes);
+        }
+        let buffers = buffers.get(..ranges.len()).ok_or(SubmitError::Failed)?;
+        // SAFETY: passed on to the caller: the ranges are this device's until it says that it is
+        // done.
+        match unsafe { self.balloon.submit(buffers) } {
+            Ok(token) => {
+                self.token = Some(token);
+                Ok(())
+            }
+            Err(crate::SubmitError::Busy) => Err(SubmitError::Busy),
+            Err(_) => Err(SubmitError::Failed),
+        }
+    }
+
+    fn poll(&mut self) -> Progress {
+        match self.balloon.poll() {
+            Ok(Some(completion)) if Some(completion.token) == self.token => {
+                self.token = None;
+                match completion.result {
+                    Ok(()) => Progress::Done(Acknowledged::ALL),
+                    Err(_) => Progress::Failed,
+                }
+            }
+            // A device that is at fault has the memory until it is reset.
+            Ok(_) | Err(_) => Progress::Pending,
+        }
+    }
+
+    fn reset(&mut self) -> bool {
+        let is_done = match self.balloon.try_reset() {
+            Ok(is_done) => is_done,
+            Err(error) => {
+                // It has completed the reset, and has nothing of ours.
+                self.error = Some(error);
+                true
+            }
+        };
+        if is_done {
+            self.token = None;
+        }
+        is_done
+    }
+
+    fn content(&self) -> Content {
+        self.content
+    }
+}

@@ -1,0 +1,138 @@
+//! The device's memory as Framewright's manager has it.
+
+use crate::{PluggableMemory, Removal};
+use framewright::manager::{self, Budget, Hotplug, HotplugError, Obstacle};
+use framewright::parameters::{OnlinePolicy, OnlineType};
+use framewright::units::{NodeId, PhysRange};
+use framewright::zone::{FreeError, Grade};
+use framewright::{Manager, Mover, Platform};
+
+/// A manager's memory in a device's region, for one step
+/// ([`VirtioMem::work`](crate::VirtioMem::work)). What comes is removable, unless
+/// `memhp_default_state=` or `memory_hotplug.online_policy=` say otherwise; what goes is offline or
+/// free, or vacated.
+pub struct ManagedMemory<'a, P: Platform> {
+    manager: &'a Manager<P>,
+    region: PhysRange,
+    node: NodeId,
+    mover: Option<&'a dyn Mover>,
+    budget: Budget,
+    obstacle: Option<Obstacle>,
+    is_unfinished: bool,
+    error: Option<ManagedError>,
+}
+
+/// What the manager refused. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ManagedError {
+    /// Memory that came, or was to go.
+    Hotplug(PhysRange, HotplugError),
+    /// Frames that CPUs keep were not what they should be.
+    Caches(FreeError),
+}
+
+impl core::fmt::Display for ManagedError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Hotplug(range, error) => write!(f, "{range}: {error}"),
+            Self::Caches(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ManagedError {}
+
+impl<'a, P: Platform> ManagedMemory<'a, P> {
+    /// What lies in `region`, of this node. What is in use is moved by `mover` before it goes, as
+    /// long as `budget` allows in one step; without one it stays.
+    ///
+    /// # Safety
+    /// While this is used nobody looks at descriptors of frames in the region that they do not hold
+    /// ([`Hotplug::remove`]).
+    pub const unsafe fn new(
+        manager: &'a Manager<P>,
+        region: PhysRange,
+        node: NodeId,
+        mover: Option<&'a dyn Mover>,
+        budget: Budget,
+    ) -> Self {
+        let (obstacle, error) = (None, None);
+        Self { manager, region, node, mover, budget, obstacle, is_unfinished: false, error }
+    }
+
+    /// What was in the way, if anything.
+    #[must_use]
+    pub const fn obstacle(&self) -> Option<Obstacle> {
+        self.obstacle
+    }
+
+    /// Whether nothing was in the way but that a step is short: the next one goes on.
+    #[must_use]
+    pub const fn is_unfinished(&self) -> bool {
+        self.is_unfinished
+    }
+
+    /// What the manager refused last; once for each time.
+    pub const fn take_error(&mut self) -> Option<ManagedError> {
+        self.error.take()
+    }
+
+    fn hotplug(&self) -> Hotplug<'a, P> {
+        let hotplug = self.manager.hotplug();
+        self.mover.map_or(hotplug, |mover| hotplug.by(mover))
+    }
+
+    /// # Safety
+    /// There is memory, and it is nobody's.
+    unsafe fn enter(&mut self, start_bytes: u64, size_bytes: u64) -> bool {
+        let range = PhysRange::with_size(start_bytes, size_bytes);
+        let settings = self.hotplug().settings();
+        let is_left_to_us = settings.auto_online == OnlineType::Online
+            && settings.policy == OnlinePolicy::ContigZones;
+        let added = if is_left_to_us {
+            // It is to go again.
+            // SAFETY: passed on to the caller.
+            unsafe { self.hotplug().add(range, self.node, Grade::Removable) }
+        } else {
+            // SAFETY: the same.
+            unsafe { self.hotplug().add_by_policy(range, self.node) }
+        };
+        self.error = added.err().map(|error| ManagedError::Hotplug(range, error)).or(self.error);
+        added.is_ok()
+    }
+}
+
+// SAFETY: what the manager has removed it does not touch, nor does anybody whom it had given it to,
+// and what it refuses it does not touch either.
+unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
+    unsafe fn add(&mut self, start_bytes: u64, size_bytes: u64) -> u64 {
+        // SAFETY: passed on to the caller.
+        if unsafe { self.enter(start_bytes, size_bytes) } { size_bytes } else { 0 }
+    }
+
+    fn remove(&mut self, most_bytes: u64, unit_bytes: u64) -> Removal {
+        // What lies in caches of CPUs would cut what is free into runs.
+        if let Err(error) = self.manager.drain() {
+            self.error = Some(ManagedError::Caches(error));
+        }
+        (self.obstacle, self.is_unfinished) = (None, false);
+        let hotplug = self.hotplug();
+        // SAFETY: promised where this was made (invariant 49).
+        let found =
+            unsafe { hotplug.remove_some(self.region, most_bytes, unit_bytes, self.budget) };
+        match found {
+            Ok(manager::Removal::Run(run)) => {
+                return Removal::Run { start_bytes: run.start, size_bytes: run.size() };
+            }
+            Ok(manager::Removal::Nothing(obstacle)) => self.obstacle = obstacle,
+            Ok(manager::Removal::OutOfTime) => self.is_unfinished = true,
+            Err(error) => self.error = Some(ManagedError::Hotplug(self.region, error)),
+        }
+        Removal::Nothing { obstacles: self.obstacle.is_some().into() }
+    }
+
+    unsafe fn put_back(&mut self, start_bytes: u64, size_bytes: u64) -> bool {
+        // SAFETY: passed on to the caller.
+        unsafe { self.enter(start_bytes, size_bytes) }
+    }
+}
