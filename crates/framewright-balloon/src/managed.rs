@@ -65,14 +65,13 @@ pub struct ReportingBalloon<H: PrivateMemory, T: Transport> {
 
 impl<H: PrivateMemory, T: Transport> ReportingBalloon<H, T> {
     /// Of a balloon that was started with this `free_content` in its
-    /// [`Settings`](crate::Settings); the balloon itself where it takes no reports.
-    ///
-    /// # Errors
-    /// The balloon.
-    pub fn new(balloon: Balloon<H, T>, free_content: FreeContent) -> Result<Self, Balloon<H, T>> {
+    /// [`Settings`](crate::Settings). Nothing where it takes no reports; it is dropped then, so who
+    /// wants it for something else asks for its [capacity](Balloon::capacity) first.
+    #[must_use]
+    pub fn new(balloon: Balloon<H, T>, free_content: FreeContent) -> Option<Self> {
         if balloon.capacity() == 0 {
             // As a device's capacity that would mean the usual one.
-            return Err(balloon);
+            return None;
         }
         // What the host promises with PAGE_POISON is to leave in free memory what is there; without
         // it, nothing.
@@ -84,7 +83,7 @@ impl<H: PrivateMemory, T: Transport> ReportingBalloon<H, T> {
             FreeContent::Zero => Content::ZeroOrKept,
             FreeContent::Fill(_) => Content::Poison,
         };
-        Ok(Self { balloon, content, token: None, error: None })
+        Some(Self { balloon, content, token: None, error: None })
     }
 
     /// The balloon, for what else it does: inflation, statistics.

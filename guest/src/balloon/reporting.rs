@@ -43,7 +43,7 @@ impl<'a> Driver<'a> {
         balloon: GuestBalloon,
         free_content: FreeContent,
     ) -> Option<Self> {
-        let Ok(device) = ReportingBalloon::new(balloon, free_content) else {
+        let Some(device) = ReportingBalloon::new(balloon, free_content) else {
             log!("Free page reporting: the balloon takes no reports");
             return None;
         };

@@ -77,10 +77,7 @@ impl<P: Platform> Manager<P> {
         if !is_so || pages <= Order::BLOCK.pages() {
             return Err(error);
         }
-        self.allocate_neighbours(pages, align, place)?.ok_or(match error {
-            AllocateError::BadSize { .. } => AllocateError::OutOfMemory { order: Order::MAX },
-            error => error,
-        })
+        self.allocate_neighbours(pages, align, place)?.ok_or(error)
     }
 
     /// Allocates whole pages for a layout: as many as its size takes, one for none, aligned as it
