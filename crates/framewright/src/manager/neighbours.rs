@@ -38,6 +38,9 @@ impl<P: Platform> Manager<P> {
                 match self.take_all(zone, run) {
                     Ok(()) => {
                         self.note_node(zone, &search, pages);
+                        // What is left of blocks that were taken apart may have another type now,
+                        // which somebody waits for.
+                        self.pressure.epoch.note_free();
                         return self.hand_out(run, false, place).map(Some);
                     }
                     // Somebody was faster.
