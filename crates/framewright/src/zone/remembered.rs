@@ -61,6 +61,9 @@ impl Zone {
     /// Whether the first block at `range`, whose window is gone, is accepted nevertheless, and
     /// where the blocks end of which the same holds.
     pub(crate) fn is_accepted_while_gone(&self, range: &Range<u32>) -> (bool, u32) {
+        if self.remembered.0.is_empty() {
+            return (false, range.end);
+        }
         let first = self.remembered.is_accepted(range.start);
         let mut others = range.start + 1..range.end;
         let end = others.find(|&index| self.remembered.is_accepted(index) != first);
@@ -74,7 +77,8 @@ impl Zone {
 
     /// Nothing is left of a window: nobody reads its tables from now on (invariant 49).
     pub(super) fn leave_tables<P: Platform>(&self, platform: &P) {
-        for group in self.groups() {
+        let is_remembered = !self.remembered.0.is_empty();
+        for group in self.groups().filter(|_| is_remembered) {
             let locked = self.read(platform);
             for found in locked.buddy.table.heads(group.clone()) {
                 let end = found.end().min(group.end);

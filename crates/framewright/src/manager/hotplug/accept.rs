@@ -26,7 +26,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
         for piece in self.known(blocks) {
             let tables = self.tables_of(piece);
-            if tables.blocks() == 0 || Self::has_own_tables(piece) {
+            if !piece.zone.is_gone() {
                 continue;
             }
             let start = piece.segment.index_of(tables.start);

@@ -183,7 +183,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// Blocks of a window that has its tables in itself come with these, or after them.
     fn check_tables(self, piece: Piece) -> Result<(), HotplugError> {
         let tables = self.tables_of(piece);
-        let is_there = tables.blocks() == 0 || Self::has_own_tables(piece);
+        let is_there = !piece.zone.is_gone();
         let comes = piece.blocks.start == tables.start && piece.blocks.end > tables.end;
         if is_there || comes { Ok(()) } else { Err(HotplugError::Tables(bytes_of(tables))) }
     }

@@ -93,13 +93,13 @@ impl<P: Platform> Hotplug<'_, P> {
             return Err(error);
         }
         for piece in self.known(blocks) {
-            let tables = bytes_of(self.tables_of(piece)).size();
-            let had_tables = tables != 0 && Self::has_own_tables(piece);
+            let was_gone = piece.zone.is_gone();
             let isolated = piece.zone.take_offline(self.manager.platform, piece.indices(), to);
             if isolated != 0 {
                 self.manager.isolation().forget(isolated);
             }
-            if had_tables && !Self::has_own_tables(piece) {
+            if !was_gone && piece.zone.is_gone() {
+                let tables = bytes_of(self.tables_of(piece)).size();
                 self.manager.hotplug.table_bytes.fetch_sub(tables, Ordering::Relaxed);
             }
         }

@@ -276,12 +276,6 @@ impl<P: Platform> Hotplug<'_, P> {
 }
 
 impl<P: Platform> Hotplug<'_, P> {
-    /// Whether a window that has tables in itself has them at this moment: nothing else of it is
-    /// reserved.
-    pub(super) fn has_own_tables(piece: Piece) -> bool {
-        piece.zone.reserved_pages() != 0
-    }
-
     /// How many blocks at the start of a piece's window are for its tables.
     fn own_tables(self, piece: Piece) -> u32 {
         let number = usize::from(piece.segment.zone).checked_sub(self.manager.hotplug.first_window);
@@ -303,7 +297,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// window is removed.
     pub(super) unsafe fn place_tables(self, piece: Piece) -> u64 {
         let tables = self.tables_of(piece);
-        if tables.blocks() == 0 || Self::has_own_tables(piece) {
+        if !piece.zone.is_gone() {
             return 0;
         }
         let platform = self.manager.platform;
