@@ -52,9 +52,13 @@ impl User<'_> {
     }
 
     fn keep_asked(&mut self, request: &Request, range: PfnRange, asked: u64) {
-        let Request { pages, align, boundary_pages, node, zone, max_address, .. } = *request;
+        let order = Order::for_pages(request.pages).expect("granted").max(request.align);
+        self.keep_aligned(request, range, order, asked);
+    }
+
+    fn keep_aligned(&mut self, request: &Request, range: PfnRange, order: Order, asked: u64) {
+        let Request { pages, boundary_pages, node, zone, max_address, .. } = *request;
         let last = Pfn(range.end.0 - 1);
-        let order = Order::for_pages(pages).expect("granted").max(align);
         let nodes = [range.start, last].map(|pfn| self.model.node_of(pfn));
         let on_node = match node {
             NodeChoice::Exact(node) => nodes == [node.index(); 2],
@@ -173,8 +177,13 @@ impl User<'_> {
             let layout = Layout::from_size_align(size, bytes(align.pages())).expect("small");
             self.manager().allocate_layout(layout)
         };
+        // What neighbouring blocks hold together is aligned as asked and no more.
         if let Ok(range) = taken {
-            self.keep_asked(&request, range, asked);
+            if pages > Order::BLOCK.pages() {
+                self.keep_aligned(&request, range, align, asked);
+            } else {
+                self.keep_asked(&request, range, asked);
+            }
         }
     }
 
