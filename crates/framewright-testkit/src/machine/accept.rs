@@ -32,6 +32,7 @@ struct State {
     accepted: Vec<u64>,
     accepted_pages: u64,
     failing: BTreeSet<Pfn>,
+    held: BTreeSet<Pfn>,
     calls: Vec<PfnRange>,
     /// What the host had and was accepted from the start.
     forgotten: Vec<PhysRange>,
@@ -158,6 +159,16 @@ impl FakeAccept {
         assert!(self.meeting.set(meeting).is_ok(), "one meeting");
     }
 
+    /// Who accepts this frame has to wait until [`let_go`](Self::let_go).
+    pub fn hold_at(&self, pfn: Pfn) {
+        self.state().held.insert(pfn);
+    }
+
+    /// Ends [`hold_at`](Self::hold_at) for all frames.
+    pub fn let_go(&self) {
+        self.state().held.clear();
+    }
+
     /// This frame cannot be accepted.
     pub fn fail_at(&self, pfn: Pfn) {
         self.state().failing.insert(pfn);
@@ -213,6 +224,9 @@ unsafe impl AcceptMemory for FakeAccept {
         assert!(set(&mut state.asked, asked), "{range:?} is accepted a second time");
         // What comes after a frame that failed was not tried, and may be asked for again.
         drop(state);
+        while self.state().held.range(range.start..range.end).next().is_some() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let good = PfnRange { end, ..range };
         if let Some((barrier, left)) = self.meeting.get() {
             let less = |left: usize| left.checked_sub(1);

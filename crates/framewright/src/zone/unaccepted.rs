@@ -82,11 +82,14 @@ pub(crate) struct AcceptWanted {
     pub(crate) max: Pfn,
     /// Who wants it: what is kept for movable memory is nothing for others.
     pub(crate) migrate_type: MigrateType,
+    /// Whether a block will do that is accepted and waits for the one behind it.
+    pub(crate) ahead: bool,
 }
 
 impl AcceptWanted {
     fn allows(&self, state: BlockState) -> bool {
-        self.migrate_type == MigrateType::Movable || !state.is_graded()
+        (self.migrate_type == MigrateType::Movable || !state.is_graded())
+            && (self.ahead || !state.has(BlockState::AHEAD))
     }
 }
 

@@ -39,6 +39,42 @@ fn use_everything(manager: &Fake) {
     check(manager);
 }
 
+#[test]
+fn the_end_of_a_zone_that_waits_for_another_holds_nothing_else_up() {
+    let (first, second) = (mib(4992, 5120), mib(5120, 5248));
+    let builder = FakeMachine::builder().ram(mib(0, 256)).spare(mib(4992, 5248));
+    let machine = builder.nodes(2).cpus(2).accepts().build();
+    let manager =
+        bring_up_with(machine, &[], &parameters("accept_memory=background")).expect("bring-up");
+    add(&manager, first, 0, Grade::Any).expect("added");
+    add(&manager, second, 1, Grade::Any).expect("added");
+    let (device, held) = (machine.accept(), first_block(second));
+    device.hold_at(held.start);
+    thread::scope(|scope| {
+        let (place, order) = (held.start, Order::BLOCK);
+        let other = scope.spawn({
+            let manager = &manager;
+            move || manager.allocate_at(place, order, MigrateType::Movable)
+        });
+        while !device.calls().contains(&held) {
+            thread::yield_now();
+        }
+        let mut acceptor = manager.acceptance().acceptor();
+        for _ in 0..256 {
+            acceptor.poll(0);
+        }
+        let accepted_pages = device.accepted_pages();
+        device.let_go();
+        // All but what is held, in both zones.
+        assert_eq!(accepted_pages, (256 << 8) - PAGES_PER_BLOCK);
+        let taken = other.join().expect("no panic").expect("nobody's");
+        manager.give_back(taken).expect("ours");
+    });
+    manager.acceptance().accept_all(&NoHelpers);
+    assert_eq!(device.accepted_pages(), 256 << 8);
+    use_everything(&manager);
+}
+
 fn first_block(range: PhysRange) -> PfnRange {
     PhysRange::with_size(range.start, BLOCK).whole_frames()
 }

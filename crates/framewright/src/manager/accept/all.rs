@@ -14,36 +14,61 @@ use framewright_jobs::{Helpers, Job};
 
 /// What each thread of a job claims at a time is so small a part of what is left for each.
 const SHARES: u64 = 2;
-/// How long a poll should work.
+/// How long a step should take: a task is not preempted meanwhile.
 const STEP_NS: u64 = 2_000_000;
 /// How long there is no poll afterwards.
 const BREATH_NS: u64 = 20_000_000;
 /// How long there is none when nothing is left to be accepted.
 const REST_NS: u64 = 1_000_000_000;
-/// What a poll accepts at first, and always where there is no clock: 4 MiB.
+/// What a step accepts at first, and always where there is no clock: 4 MiB.
 const FIRST_ORDER: u8 = 10;
+
+/// How much is accepted in one step: as much as takes some 2 ms.
+#[derive(Clone, Copy)]
+struct Pace(Order);
+
+impl Pace {
+    const FIRST: Self = match Order::new(FIRST_ORDER) {
+        Some(order) => Self(order),
+        None => Self(Order::BLOCK),
+    };
+
+    /// Looks at the clock around a step, and makes the next one larger or smaller.
+    fn step<R>(&mut self, platform: &impl Platform, step: impl FnOnce(Order) -> R) -> R {
+        let before = platform.now_ns();
+        let result = step(self.0);
+        if let (Some(before), Some(after)) = (before, platform.now_ns()) {
+            let level = self.0.get();
+            let next = match after.saturating_sub(before) {
+                short if short < STEP_NS / 2 => level + 1,
+                long if long > STEP_NS => level - 1,
+                _ => level,
+            };
+            self.0 = Order::new(next).unwrap_or(self.0).max(Order::BLOCK);
+        }
+        result
+    }
+}
 
 /// Accepts memory in the background. One for each manager is enough; several share what there is.
 /// Its only state is how much it accepts at a time.
 pub struct Acceptor<'m, P: Platform> {
     acceptance: Acceptance<'m, P>,
-    order: Order,
+    pace: Pace,
 }
 
 impl<'m, P: Platform> Acceptance<'m, P> {
     /// Accepts memory in the background whenever it is polled, with `accept_memory=background`.
     #[must_use]
     pub const fn acceptor(self) -> Acceptor<'m, P> {
-        let order = match Order::new(FIRST_ORDER) {
-            Some(order) => order,
-            None => Order::BLOCK,
-        };
-        Acceptor { acceptance: self, order }
+        Acceptor { acceptance: self, pace: Pace::FIRST }
     }
 
     /// Accepts all memory, on as many threads as the platform has CPUs and `helpers` has helpers.
     /// Requests go on meanwhile and accept what they lack. Returns when nothing is left, so it may
-    /// wait for other CPUs: call it where [`Platform::can_wait`] says so.
+    /// wait for other CPUs: call it where [`Platform::can_wait`] says so. Each thread accepts as
+    /// much at a time as takes some 2 ms by [`Platform::now_ns`], 4 MiB where there is none, and is
+    /// not preempted so long.
     pub fn accept_all<H: Helpers + ?Sized>(self, helpers: &H) {
         let manager = self.manager;
         let Some(device) = manager.platform.accept_memory() else { return };
@@ -55,13 +80,20 @@ impl<'m, P: Platform> Acceptance<'m, P> {
         let job =
             Job::new(0..threads).min_chunk(1).max_threads(u32::try_from(threads).unwrap_or(1));
         let ended = job.run(helpers, |_, _| {
-            while self.accept_some(device, self.unaccepted_pages() / (SHARES * threads)) {}
+            let mut pace = Pace::FIRST;
+            let mut step = |order: Order| {
+                let share = self.unaccepted_pages() / (SHARES * threads);
+                self.accept_some(device, share.min(order.pages()))
+            };
+            while pace.step(manager.platform, &mut step) {}
             Ok::<(), Infallible>(())
         });
         debug_assert!(ended.is_ok(), "a plain job without an error");
         // What others are at, and what had to wait for them.
+        let mut pace = Pace::FIRST;
         while self.unaccepted_pages() != 0 {
-            if !self.accept_some(device, Order::MAX.pages()) {
+            let mut step = |order: Order| self.accept_some(device, order.pages());
+            if !pace.step(manager.platform, &mut step) {
                 manager.platform.relax();
             }
         }
@@ -71,20 +103,26 @@ impl<'m, P: Platform> Acceptance<'m, P> {
     /// worth going on at once.
     fn accept_some(self, device: &dyn AcceptMemory, pages: u64) -> bool {
         let manager = self.manager;
-        let wanted = AcceptWanted {
+        let wanted = |ahead: bool| AcceptWanted {
             order: order_within(pages),
             max: Pfn(u64::MAX),
             migrate_type: MigrateType::Movable,
+            ahead,
         };
         let node = manager.local_node();
         let is_near = |zone: &&Zone| zone.id().node == node;
         let near = manager.zones().iter().filter(is_near);
         let far = manager.zones().iter().filter(|zone| !is_near(zone));
         for zone in near.chain(far) {
-            let claim = || zone.claim_highest(manager.platform, &wanted);
-            let attempt = manager.accept_one(device, zone, Behind::Waits, claim);
-            if matches!(attempt, Attempt::Pages(_)) {
-                return true;
+            // What waits for the block behind it may be the zone's last, and that block the first
+            // of another zone, which is accepted last.
+            for ahead in [true, false] {
+                let claim = || zone.claim_highest(manager.platform, &wanted(ahead));
+                match manager.accept_one(device, zone, Behind::Waits, claim) {
+                    Attempt::Pages(_) => return true,
+                    Attempt::Nothing => break,
+                    Attempt::Waits => {}
+                }
             }
         }
         false
@@ -108,17 +146,9 @@ impl<P: Platform> Acceptor<'_, P> {
         }) else {
             return now_ns.saturating_add(REST_NS);
         };
-        let before = manager.platform.now_ns();
-        self.acceptance.accept_some(device, self.order.pages());
-        if let (Some(before), Some(after)) = (before, manager.platform.now_ns()) {
-            let level = self.order.get();
-            let next = match after.saturating_sub(before) {
-                short if short < STEP_NS / 2 => level + 1,
-                long if long > STEP_NS => level - 1,
-                _ => level,
-            };
-            self.order = Order::new(next).unwrap_or(self.order).max(Order::BLOCK);
-        }
+        self.pace.step(manager.platform, |order| {
+            self.acceptance.accept_some(device, order.pages());
+        });
         now_ns.saturating_add(BREATH_NS)
     }
 }

@@ -32,7 +32,7 @@ pub(in crate::manager) struct Growing {
 impl Growing {
     fn wanted(&self) -> AcceptWanted {
         let order = order_within(self.pages).max(self.least).max(Order::BLOCK);
-        AcceptWanted { order, max: self.max, migrate_type: self.migrate_type }
+        AcceptWanted { order, max: self.max, migrate_type: self.migrate_type, ahead: true }
     }
 }
 
@@ -116,6 +116,7 @@ impl<P: Platform> Manager<P> {
                 order: order_within(most),
                 max: growing.max,
                 migrate_type: growing.migrate_type,
+                ahead: true,
             };
             let claim = || zone.claim_highest(self.platform, &wanted);
             match self.accept_one(device, zone, Behind::Accepted, claim) {
