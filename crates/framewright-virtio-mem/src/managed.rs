@@ -83,19 +83,27 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
     }
 
     /// # Safety
-    /// There is memory, and it is nobody's.
-    unsafe fn enter(&mut self, start_bytes: u64, size_bytes: u64) -> bool {
+    /// There is memory, and it is nobody's; if it is `back`, the device has not had it since it was
+    /// removed.
+    unsafe fn enter(&mut self, start_bytes: u64, size_bytes: u64, back: bool) -> bool {
         let range = PhysRange::with_size(start_bytes, size_bytes);
         let settings = self.hotplug().settings();
         let is_left_to_us = settings.auto_online == OnlineType::Online
             && settings.policy == OnlinePolicy::ContigZones;
-        let added = if is_left_to_us {
+        let hotplug = self.hotplug();
+        let grade = if is_left_to_us {
             // It is to go again.
-            // SAFETY: passed on to the caller.
-            unsafe { self.hotplug().add(range, self.node, Grade::Removable) }
+            Some(Grade::Removable)
         } else {
+            hotplug.grade_for(range, self.node, settings.auto_online)
+        };
+        let added = match grade {
+            // SAFETY: passed on to the caller.
+            grade if back => unsafe { hotplug.put_back(range, self.node, grade) },
             // SAFETY: the same.
-            unsafe { self.hotplug().add_by_policy(range, self.node) }
+            Some(grade) => unsafe { hotplug.add(range, self.node, grade) },
+            // SAFETY: the same.
+            None => unsafe { hotplug.add_offline(range, self.node) },
         };
         self.error = added.err().map(|error| ManagedError::Hotplug(range, error)).or(self.error);
         added.is_ok()
@@ -107,7 +115,7 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
 unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
     unsafe fn add(&mut self, start_bytes: u64, size_bytes: u64) -> u64 {
         // SAFETY: passed on to the caller.
-        if unsafe { self.enter(start_bytes, size_bytes) } { size_bytes } else { 0 }
+        if unsafe { self.enter(start_bytes, size_bytes, false) } { size_bytes } else { 0 }
     }
 
     fn remove(&mut self, most_bytes: u64, unit_bytes: u64) -> Removal {
@@ -133,6 +141,6 @@ unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
 
     unsafe fn put_back(&mut self, start_bytes: u64, size_bytes: u64) -> bool {
         // SAFETY: passed on to the caller.
-        unsafe { self.enter(start_bytes, size_bytes) }
+        unsafe { self.enter(start_bytes, size_bytes, true) }
     }
 }

@@ -4,7 +4,7 @@
 use super::unaccepted::UnacceptedTable;
 use crate::platform::{AcceptError, AcceptMemory, Platform};
 use crate::sync::SpinLock;
-use crate::units::{PAGE_SIZE, PfnRange, PhysRange};
+use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use core::ops::Range;
 
 /// So many CPUs accept at once; others wait until one is done.
@@ -12,7 +12,10 @@ const MOST_AT_ONCE: usize = 64;
 
 /// An [`AcceptMemory`] between the manager and `device` that asks for whole units of the table, of
 /// which none is asked for twice, whatever ranges it is asked for by whom, and clears their bits,
-/// so that the next kernel finds what is not accepted yet.
+/// so that the next kernel finds what is not accepted yet. What lies outside of the table is asked
+/// for as it is: it was added later. So are whole blocks where the host
+/// [`forgets`](AcceptMemory::forgets); there units are best no larger than 2 MiB, and the map calls
+/// unaccepted what the table does ([`UnacceptedTable::mark`]).
 ///
 /// A call returns when all units that its range touches are accepted, those included that another
 /// CPU was at; so only where waiting is allowed may ranges overlap. The manager's do not.
@@ -93,10 +96,43 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
     }
 }
 
-// SAFETY: what the table calls accepted is, and all else that is asked for goes to the device.
-unsafe impl<P: Platform, D: AcceptMemory> AcceptMemory for EfiAccept<P, D> {
-    fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
+impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
+    /// How much of `range`, from its start on, the table covers or leaves to the device: whether it
+    /// covers it, and where that ends.
+    fn part(&self, start: Pfn, end: Pfn) -> (bool, Pfn) {
+        let table = self.with_table(|table| {
+            PhysRange::new(table.address(0), table.address(table.units())).touched_frames()
+        });
+        if start < table.start {
+            (false, end.min(table.start))
+        } else if start < table.end {
+            (true, end.min(table.end))
+        } else {
+            (false, end)
+        }
+    }
+
+    /// Accepts frames that the table covers.
+    fn accept_covered(&self, range: PfnRange) -> Result<(), AcceptError> {
         let bytes = PhysRange::new(range.start.address(), range.end.address());
+        if self.forgets() && is_whole_blocks(range) {
+            // What had it meanwhile has left no bit.
+            let accepted = self.device.accept(range);
+            let pages = accepted.err().map_or(range.pages(), |error| error.accepted_pages);
+            self.state.with(self.platform, |state| {
+                let unit = state.table.unit_bytes();
+                let units = state.table.units_of(bytes, false);
+                let good = range.start.add(pages.min(range.pages())).address();
+                let is_good = |number: u64| {
+                    let start = state.table.address(number);
+                    bytes.start <= start && start + unit <= good
+                };
+                let first = units.clone().find(|&number| is_good(number)).unwrap_or(units.end);
+                let last = units.clone().rfind(|&number| is_good(number)).map_or(first, |at| at + 1);
+                state.table.clear(first..last);
+            });
+            return accepted;
+        }
         let units = self.with_table(|table| table.units_of(bytes, false));
         loop {
             let (slot, run) = match self.next(&units) {
@@ -126,6 +162,33 @@ unsafe impl<P: Platform, D: AcceptMemory> AcceptMemory for EfiAccept<P, D> {
                 });
             }
         }
+    }
+}
+
+fn is_whole_blocks(range: PfnRange) -> bool {
+    range.start.is_aligned(Order::BLOCK) && range.end.is_aligned(Order::BLOCK)
+}
+
+// SAFETY: what the table calls accepted is, unless the host takes it away, and all else that is
+// asked for goes to the device.
+unsafe impl<P: Platform, D: AcceptMemory> AcceptMemory for EfiAccept<P, D> {
+    fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
+        let mut next = range.start;
+        while next < range.end {
+            let (is_covered, end) = self.part(next, range.end);
+            let part = PfnRange { start: next, end };
+            let accepted =
+                if is_covered { self.accept_covered(part) } else { self.device.accept(part) };
+            accepted.map_err(|error| AcceptError {
+                accepted_pages: error.accepted_pages.saturating_add(next.0 - range.start.0),
+            })?;
+            next = end;
+        }
+        Ok(())
+    }
+
+    fn forgets(&self) -> bool {
+        self.device.forgets()
     }
 
     fn reads_past_pages(&self) -> bool {

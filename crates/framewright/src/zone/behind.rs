@@ -128,7 +128,9 @@ impl Zone {
         let locked = self.lock(platform);
         let state = locked.buddy.table.state(index);
         let word = BlockState::head(State::Reserved, order, state.migrate_type());
-        let marks = BlockState::POISONED | BlockState::ACCEPTED;
+        // Somebody may have isolated it meanwhile, and ends that.
+        let isolated = state.word() & BlockState::ISOLATED;
+        let marks = BlockState::POISONED | BlockState::ACCEPTED | isolated;
         locked.buddy.table.set_inner(index);
         locked.buddy.table.set_state(index, word.with(marks));
         self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);

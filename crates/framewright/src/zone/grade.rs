@@ -21,11 +21,14 @@ use crate::block::buddy::GRADES;
 use crate::block::list::ListId;
 use crate::block::split::divide_whole;
 use crate::block::table::{HeadIn, blocks_of};
-use crate::block::{BlockState, MigrateType, State};
+use crate::block::{BlockState, MigrateType, Segment, State};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
+
+/// So many heads are looked at while the lock is held.
+const HEADS_AT_ONCE: usize = 128;
 
 /// Who may have the memory of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -86,9 +89,22 @@ impl core::ops::AddAssign for GradedMemory {
     }
 }
 
+/// What one head adds to the memory of its grade.
+fn graded(segment: &Segment, found: &HeadIn) -> GradedMemory {
+    let state = found.state;
+    let [start, end] = [found.index, found.end()].map(|at| segment.block_of(at).start());
+    let span = PfnRange { start, end };
+    let (present_pages, managed_pages) = if state.is(State::Split) {
+        (state.present_pages(), state.managed_pages())
+    } else {
+        (span.pages(), span.pages())
+    };
+    GradedMemory { span, present_pages, managed_pages }
+}
+
 impl Zone {
     /// The blocks of a migrate type that is a grade. Where there are any, all heads are looked at,
-    /// without the lock: exact when nobody changes grades meanwhile.
+    /// some for each hold of the lock: exact when nobody changes grades meanwhile.
     pub(crate) fn graded_memory<P: Platform>(&self, platform: &P, grade: Grade) -> GradedMemory {
         let mut memory = GradedMemory::default();
         let blocks = self.read(platform).buddy.blocks_of_type();
@@ -97,22 +113,24 @@ impl Zone {
         }
         for segment in self.segments {
             let of_grade = |found: &HeadIn| found.state.migrate_type() == grade.migrate_type();
-            for found in self.table.heads(segment.indices()).filter(of_grade) {
-                let state = found.state;
-                let [start, end] =
-                    [found.index, found.end()].map(|at| segment.block_of(at).start());
-                let span = PfnRange { start, end };
-                let (present_pages, managed_pages) = if state.is(State::Split) {
-                    (state.present_pages(), state.managed_pages())
-                } else {
-                    (span.pages(), span.pages())
-                };
-                memory += GradedMemory { span, present_pages, managed_pages };
+            let Range { start: mut index, end } = segment.indices();
+            while index < end {
+                let locked = self.read(platform);
+                let from = index;
+                index = end;
+                for (number, found) in locked.buddy.table.heads(from..end).enumerate() {
+                    if number == HEADS_AT_ONCE {
+                        index = found.index;
+                        break;
+                    }
+                    if of_grade(&found) {
+                        memory += graded(segment, &found);
+                    }
+                }
             }
         }
         memory
     }
-
     /// Frames of the blocks with a grade among those at `range`.
     pub(crate) fn graded_in<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
         let locked = self.read_coalesced(platform);

@@ -230,9 +230,8 @@ impl Zone {
         to: Presence,
     ) -> u64 {
         // A GiB whose heads are not alike stays divided: nothing is remembered where nobody asks.
-        let remembers = platform
-            .accept_memory()
-            .is_some_and(|device| to != Presence::Absent || !device.forgets());
+        // Where a host forgets it may refuse what goes.
+        let remembers = platform.accept_memory().is_some();
         let mut isolated = 0;
         let mut index = range.start;
         while index < range.end {

@@ -134,7 +134,8 @@ impl<P: Platform> Manager<P> {
         {
             return last;
         }
-        match zone.claim_follower(self.platform, index) {
+        // Pinned as in `accept_one`.
+        pinned(self.platform, |_| match zone.claim_follower(self.platform, index) {
             Follower::Readable => LastBlock::Free,
             Follower::Lost => LastBlock::Lost,
             Follower::Busy => LastBlock::Ahead,
@@ -143,7 +144,7 @@ impl<P: Platform> Manager<P> {
                 zone.finish_follower(self.platform, &run, is_accepted);
                 if is_accepted { LastBlock::Free } else { LastBlock::Lost }
             }
-        }
+        })
     }
 
     /// Has frames accepted; how many blocks of them were, from the first on.
@@ -154,7 +155,7 @@ impl<P: Platform> Manager<P> {
 
     /// Has frames accepted; how many were, from the first on.
     fn ask_pages(&self, device: &dyn AcceptMemory, frames: PfnRange) -> u64 {
-        let accepted_pages = match device.accept(frames) {
+        let accepted_pages = match pinned(self.platform, |_| device.accept(frames)) {
             Ok(()) => frames.pages(),
             // Whatever it says, the last one was not.
             Err(error) => error.accepted_pages.min(frames.pages().saturating_sub(1)),
@@ -187,9 +188,22 @@ impl<P: Platform> Manager<P> {
     fn accept_border(&self, device: &dyn AcceptMemory, start: Pfn) {
         if let Some(before) = start.0.checked_sub(1).map(Pfn)
             && self.is_in_use(before)
-            && self.secure(device, start, Behind::Accepted) == LastBlock::Lost
+            && !self.secure_follower(device, start)
         {
             self.keep_page_before(start);
+        }
+    }
+
+    /// Has the block at `pfn` accepted, which lies behind one in use, or waits for who is at it;
+    /// false where that failed.
+    fn secure_follower(&self, device: &dyn AcceptMemory, pfn: Pfn) -> bool {
+        loop {
+            match self.secure(device, pfn, Behind::Accepted) {
+                LastBlock::Free => return true,
+                LastBlock::Lost => return false,
+                // Somebody is at it.
+                LastBlock::Ahead => self.platform.relax(),
+            }
         }
     }
 
@@ -206,16 +220,7 @@ impl<P: Platform> Manager<P> {
     /// where it may not.
     pub(in crate::manager) fn accept_behind(&self, end: Pfn) -> bool {
         let device = self.platform.accept_memory().filter(|device| device.reads_past_pages());
-        device.is_none_or(|device| {
-            loop {
-                match self.secure(device, end, Behind::Accepted) {
-                    LastBlock::Free => return true,
-                    LastBlock::Lost => return false,
-                    // Somebody is at it.
-                    LastBlock::Ahead => self.platform.relax(),
-                }
-            }
-        })
+        device.is_none_or(|device| self.secure_follower(device, end))
     }
 
     /// [`accept_border`](Self::accept_border), where there is anything to be accepted.
@@ -237,6 +242,7 @@ impl<P: Platform> Manager<P> {
         let first = BlockNumber::containing(frames.start);
         let Some(segment) = self.segment_of(first) else { return };
         let start = segment.index_of(first);
+        self.accept_border(device, frames.start);
         let mut rest = start..start + blocks(frames);
         while let Some(found) = zone.unaccepted_in(self.platform, rest.clone()) {
             self.accept_border(device, segment.block_of(found.start).start());

@@ -1,6 +1,6 @@
 //! Memory that comes to a guest that has to accept it, and unaccepted memory that goes.
 
-use super::add::Plan;
+use super::add::{Plan, Was};
 use super::{Hotplug, HotplugError, Piece, pages_of};
 use crate::parameters::AcceptPolicy;
 use crate::platform::{AcceptMemory, Platform};
@@ -78,9 +78,10 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     }
 
     /// Leaves those parts of a run to be accepted that are no memory yet and have to be.
-    pub(super) fn leave_to_accept(self, run: Piece, grade: Grade) {
+    pub(super) fn leave_to_accept(self, run: Piece, grade: Grade, was: Was) {
         let platform = self.manager.platform;
         let Some(forgets) = self.forgets() else { return };
+        let forgets = forgets && was == Was::Away;
         let mut rest = run.indices();
         while !rest.is_empty() {
             let (wants, end) = run.zone.wants_accepting(platform, &rest, forgets);
@@ -118,10 +119,11 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         let manager = self.manager;
         for piece in self.known(blocks) {
             let frames = pages_of(piece.blocks);
+            // Borders first: what has failed is no border between use and the unaccepted.
+            manager.accept_borders_of(piece.zone, frames);
             if manager.accept.policy == AcceptPolicy::Eager {
                 manager.grow_at(piece.zone, frames);
             }
-            manager.accept_borders_of(piece.zone, frames);
         }
         let all: u64 = self.known(blocks).map(|piece| pages_of(piece.blocks).pages()).sum();
         let takeable = self.known(blocks).flat_map(|piece| self.takeable_of(piece));

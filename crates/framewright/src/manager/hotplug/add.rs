@@ -25,6 +25,15 @@ pub struct Added {
     pub windows: u32,
 }
 
+/// Where memory was before it comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Was {
+    /// The host may have had it.
+    Away,
+    /// It never left.
+    Here,
+}
+
 /// Windows to be made.
 pub(super) struct Plan {
     planned: [Option<Planned>; MOST_PLANNED],
@@ -51,7 +60,27 @@ impl<P: Platform> Hotplug<'_, P> {
         grade: Grade,
     ) -> Result<Added, HotplugError> {
         // SAFETY: passed on to the caller.
-        unsafe { self.add_as(range, node, Some(grade)) }
+        unsafe { self.add_as(range, node, Some(grade), Was::Away) }
+    }
+
+    /// [`add`](Self::add), or [`add_offline`](Self::add_offline) without a grade, of what was
+    /// removed and never left, as a device refused it: what was accepted is so still, also where a
+    /// host forgets. (But for the last memory of a window with tables in itself, of which nobody
+    /// knows any more.)
+    ///
+    /// # Errors
+    /// [`HotplugError`]; nothing has changed.
+    ///
+    /// # Safety
+    /// As of [`add`](Self::add); and the host has not had it since it was removed.
+    pub unsafe fn put_back(
+        self,
+        range: PhysRange,
+        node: NodeId,
+        grade: Option<Grade>,
+    ) -> Result<Added, HotplugError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.add_as(range, node, grade, Was::Here) }
     }
 
     /// [`add`](Self::add) of memory that nobody gets before [`online`](Self::online).
@@ -63,7 +92,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// As there.
     pub unsafe fn add_offline(self, range: PhysRange, node: NodeId) -> Result<Added, HotplugError> {
         // SAFETY: passed on to the caller.
-        unsafe { self.add_as(range, node, None) }
+        unsafe { self.add_as(range, node, None, Was::Away) }
     }
 
     /// Hands memory out that is offline, all of it.
@@ -78,7 +107,7 @@ impl<P: Platform> Hotplug<'_, P> {
         let node = node.ok_or(HotplugError::Absent(blocks.start.start()))?;
         let is_first = !self.has_memory(node);
         self.ask(range, node, is_first)?;
-        let pages = self.hand_out(blocks, grade);
+        let pages = self.hand_out(blocks, grade, Was::Here);
         self.tell(range, node, is_first);
         Ok(Added { range, pages, table_bytes: 0, windows: 0 })
     }
@@ -92,6 +121,7 @@ impl<P: Platform> Hotplug<'_, P> {
         range: PhysRange,
         node: NodeId,
         grade: Option<Grade>,
+        was: Was,
     ) -> Result<Added, HotplugError> {
         let blocks = blocks_of(range)?;
         if node.index() >= self.manager.nodes.len() {
@@ -135,13 +165,13 @@ impl<P: Platform> Hotplug<'_, P> {
                 {
                     let platform = self.manager.platform;
                     let forgets = platform.accept_memory().is_some_and(AcceptMemory::forgets);
-                    run.zone.put_offline(platform, run.indices(), forgets);
+                    run.zone.put_offline(platform, run.indices(), forgets && was == Was::Away);
                 }
                 self.manager.accept_border_of(piece.blocks.start.start());
             }
             return Ok(Added { range, pages: 0, table_bytes, windows });
         };
-        let pages = self.hand_out(blocks, grade);
+        let pages = self.hand_out(blocks, grade, was);
         self.tell(range, node, is_first);
         Ok(Added { range, pages, table_bytes, windows })
     }
@@ -277,12 +307,12 @@ impl<P: Platform> Hotplug<'_, P> {
 
     /// Makes all blocks free that are no memory yet, or leaves them to be accepted; returns how
     /// many pages that were that can be had.
-    fn hand_out(self, blocks: BlockRange, grade: Grade) -> u64 {
+    fn hand_out(self, blocks: BlockRange, grade: Grade, was: Was) -> u64 {
         let mut pages = 0;
         for piece in self.known(blocks) {
             self.track_reported(piece);
             for (_, run) in self.runs_of(piece).filter(|(place, _)| *place != Presence::Online) {
-                self.leave_to_accept(run, grade);
+                self.leave_to_accept(run, grade, was);
                 pages += u64::from(run.blocks.blocks()) * PAGES_PER_BLOCK;
             }
         }

@@ -161,7 +161,12 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         let zones = self.manager.zones().iter().filter(|zone| zone.id().node == node);
         let pages = zones.map(|zone| {
             let is_own = zone.has_own_tables();
-            let tables = if is_own { zone.reserved_pages() - zone.lost_pages() } else { 0 };
+            let tables = if is_own {
+                // Two looks at what is lost.
+                zone.reserved_pages().saturating_sub(zone.lost_pages())
+            } else {
+                0
+            };
             zone.present_pages().saturating_sub(tables)
         });
         pages.sum()

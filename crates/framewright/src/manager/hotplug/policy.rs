@@ -71,16 +71,17 @@ impl MovableRatio {
         }
         let percent = u128::from(self.percent);
         let narrow = |pages: u128| u64::try_from(pages).unwrap_or(u64::MAX);
-        let (mut kernel, mut movable) = (self.boot_kernel_pages, self.movable_pages);
+        let (mut all_needed, mut movable) = (0u64, self.movable_pages);
         for other in others {
             let needed = narrow(u128::from(other.movable_pages) * 100 / percent);
-            let needed = needed.saturating_sub(other.kernel_pages);
-            if kernel <= needed {
-                return false;
-            }
-            kernel -= needed;
+            all_needed = all_needed.saturating_add(needed.saturating_sub(other.kernel_pages));
             movable = movable.saturating_sub(other.movable_pages);
         }
+        // Also where nothing is needed: a node without boot memory has nothing for a device.
+        let Some(kernel) = self.boot_kernel_pages.checked_sub(all_needed).filter(|&left| left != 0)
+        else {
+            return false;
+        };
         let kernel = kernel.saturating_add(own_kernel_pages);
         movable.saturating_add(wanted_pages) <= narrow(percent * u128::from(kernel) / 100)
     }

@@ -84,12 +84,18 @@ impl<P: Platform> Hotplug<'_, P> {
         let range = bytes_of(blocks);
         let pages = self.check_removal(blocks, to)?;
         let last = self.last_of(blocks);
-        self.ask_removal(range, last)?;
+        // What is offline was told when it went offline.
+        let is_told = pages != 0;
+        if is_told {
+            self.ask_removal(range, last)?;
+        }
         // Nobody accepts for nothing what is to go.
         self.withhold_unaccepted(blocks);
         if let Err(error) = self.take(blocks, budget) {
             self.keep_unaccepted(blocks);
-            self.cancel(range, last);
+            if is_told {
+                self.cancel(range, last);
+            }
             return Err(error);
         }
         for piece in self.known(blocks) {
@@ -107,7 +113,9 @@ impl<P: Platform> Hotplug<'_, P> {
         if let Some(node) = last {
             let _ = self.notify(HotplugEvent::RemovedLast(node));
         }
-        let _ = self.notify(HotplugEvent::Offline(range));
+        if is_told {
+            let _ = self.notify(HotplugEvent::Offline(range));
+        }
         Ok(Removed { range, pages })
     }
 
@@ -277,7 +285,46 @@ impl<P: Platform> Hotplug<'_, P> {
             }
             end = start;
         }
-        Ok(Removal::Nothing(obstacle))
+        self.take_tables(blocks, most, align, budget, &mut obstacle)
+    }
+
+    /// Takes a window's tables out of use, with what shares an aligned piece with them, where they
+    /// are all that is left of it.
+    fn take_tables(
+        self,
+        within: BlockRange,
+        most: u32,
+        align: u32,
+        budget: Budget,
+        obstacle: &mut Option<Obstacle>,
+    ) -> Result<Removal, HotplugError> {
+        for piece in self.known(within) {
+            let tables = self.tables_of(piece);
+            let end = BlockNumber(tables.end.0.next_multiple_of(align));
+            let blocks = BlockRange { start: tables.start, end };
+            let fits = tables.start < tables.end
+                && blocks.start.0.is_multiple_of(align)
+                && blocks.blocks() <= most
+                && piece.blocks.start <= blocks.start
+                && blocks.end <= piece.blocks.end;
+            if !fits || piece.zone.is_gone() || !self.is_all_of_window(Piece { blocks, ..piece }) {
+                continue;
+            }
+            match self.take_out_alone(blocks, budget, Presence::Absent) {
+                Ok(removed) => return Ok(Removal::Run(removed.range)),
+                Err(HotplugError::Range(RangeError::Vacate(VacateError::Obstacles {
+                    obstacles,
+                    ..
+                }))) => *obstacle = Some(obstacles.first),
+                Err(HotplugError::Range(RangeError::Vacate(VacateError::OutOfTime { .. }))) => {
+                    return Ok(Removal::OutOfTime);
+                }
+                // A hole: some of the piece went before.
+                Err(HotplugError::Range(_) | HotplugError::Absent(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Removal::Nothing(*obstacle))
     }
 
     /// Moves out what can be moved. Whether the budget is used up.

@@ -72,8 +72,9 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     /// A window for blocks that have no place: with tables in memory that is there, and then as
-    /// much larger as makes it whole GiBs where nothing is in the way; or with tables in itself,
-    /// and then of whole GiBs as it is. `number` is how many others were planned.
+    /// much larger as makes it whole GiBs of its device, or whole memory blocks where none is
+    /// known, as far as nothing is in the way; or with tables in itself, and then of whole GiBs as
+    /// it is. `number` is how many others were planned.
     pub(super) fn plan(
         self,
         wanted: BlockRange,
@@ -97,7 +98,7 @@ impl<P: Platform> Hotplug<'_, P> {
             let gibs = |end: BlockNumber| BlockRange { end, ..wanted };
             // A device that brings little at a time is not to need a window for each GiB of it.
             for end in [self.device_until(wanted, node), wanted.end] {
-                let blocks = self.widened(gibs(end), kind);
+                let blocks = self.widened(gibs(end), node, kind);
                 let segment = segment(blocks);
                 let size = TableSize::of(&[segment]);
                 let id = ZoneId { node, kind };
@@ -193,14 +194,35 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// As many whole GiBs around `wanted` as are of one kind and have no place.
-    fn widened(self, wanted: BlockRange, kind: ZoneKind) -> BlockRange {
+    /// As many whole GiBs around `wanted` as are of one kind and have no place: whole memory
+    /// blocks where it is of no device, as what is beside it may be another node's; and nothing of
+    /// another node's device.
+    fn widened(self, wanted: BlockRange, node: NodeId, kind: ZoneKind) -> BlockRange {
         let frames = kind.frames();
         let (low, high) =
             (BlockNumber::containing(frames.start), BlockNumber::containing(frames.end));
-        let start = BlockNumber(wanted.start.0 / GIB * GIB).max(low);
-        let end = BlockNumber(wanted.end.0.next_multiple_of(GIB)).min(high);
+        let memory_block = self.settings().block_bytes / BLOCK_BYTES;
+        let memory_block = u32::try_from(memory_block).unwrap_or(GIB).clamp(1, GIB);
+        let bytes = bytes_of(wanted);
+        let groups = self.manager.hotplug.groups.lock(self.manager.platform);
+        let mut of_devices = groups.iter().flatten();
+        let is_devices = of_devices
+            .any(|group| group.node == node && !group.region.intersection(bytes).is_empty());
+        let grain = if is_devices { GIB } else { memory_block };
+        let start = BlockNumber(wanted.start.0 / grain * grain).max(low);
+        let end = BlockNumber(wanted.end.0.next_multiple_of(grain)).min(high);
         let mut widened = BlockRange { start, end };
+        for group in groups.iter().flatten().filter(|group| group.node != node) {
+            let region = group.region;
+            let [first, end] = [region.start, region.end.min(PHYSICAL_ADDRESS_END)]
+                .map(|address| BlockNumber::containing(Pfn::containing(address)));
+            if region.end <= bytes.start {
+                widened.start = widened.start.max(end);
+            } else if region.start >= bytes.end {
+                widened.end = widened.end.min(first);
+            }
+        }
+        drop(groups);
         for piece in self.known(widened) {
             if piece.blocks.end <= wanted.start {
                 widened.start = widened.start.max(piece.blocks.end);

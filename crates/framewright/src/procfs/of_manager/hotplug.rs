@@ -137,34 +137,51 @@ fn set<P: Platform>(
 ) -> Result<bool, FileError> {
     let range = block(manager, numbers)?;
     let hotplug = manager.hotplug();
-    let from = if kind == OnlineType::Offline { Presence::Online } else { Presence::Offline };
+    if kind == OnlineType::Offline {
+        return set_offline(manager, range);
+    }
     let mut found = false;
     // One run after the other: each changes what comes after it.
     let mut rest = range;
     loop {
         let mut first: Option<(PhysRange, NodeId)> = None;
         hotplug.for_each_run_in(rest, &mut |run, presence, node| {
-            if presence == from && first.is_none() {
+            if presence == Presence::Offline && first.is_none() {
                 first = Some((run, node));
             }
         });
         let Some((run, node)) = first else { break };
         found = true;
-        match hotplug.grade_for(run, node, kind) {
-            Some(grade) => hotplug.online(run, grade).map(drop),
-            None => {
-                let now = manager.platform().now_ns();
-                let until = |now: u64| Budget::until(now.saturating_add(OFFLINE_NS).max(1));
-                hotplug.offline(run, now.map_or(Budget::UNLIMITED, until)).map(drop)
-            }
-        }
-        .map_err(refused)?;
+        let Some(grade) = hotplug.grade_for(run, node, kind) else { break };
+        hotplug.online(run, grade).map_err(refused)?;
         rest.start = run.end;
         if rest.is_empty() {
             break;
         }
     }
     Ok(found)
+}
+
+/// Takes what is online of a block out of use, all of it or nothing; a hole in it is an error
+/// (Linux: `mm/memory_hotplug.c`, `offline_pages`).
+fn set_offline<P: Platform>(manager: &Manager<P>, range: PhysRange) -> Result<bool, FileError> {
+    let hotplug = manager.hotplug();
+    let (mut online, mut bytes, mut present) = (None::<PhysRange>, 0, 0);
+    hotplug.for_each_run_in(range, &mut |run, presence, _| {
+        if presence == Presence::Online {
+            online = Some(PhysRange::new(online.map_or(run.start, |all| all.start), run.end));
+            bytes += run.size();
+        }
+        present += if presence == Presence::Absent { 0 } else { run.size() };
+    });
+    let Some(online) = online else { return Ok(false) };
+    if present != range.size() || bytes != online.size() {
+        return Err(FileError::Invalid);
+    }
+    let now = manager.platform().now_ns();
+    let until = |now: u64| Budget::until(now.saturating_add(OFFLINE_NS).max(1));
+    let removed = hotplug.offline(online, now.map_or(Budget::UNLIMITED, until));
+    removed.map(|_| true).map_err(refused)
 }
 
 fn refused(error: HotplugError) -> FileError {

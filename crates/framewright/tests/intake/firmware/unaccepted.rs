@@ -149,6 +149,7 @@ struct Device {
     asked: Mutex<Vec<PfnRange>>,
     failing: Option<u64>,
     slow: Option<Barrier>,
+    forgets: bool,
 }
 
 // SAFETY: the memory is accepted from the start.
@@ -164,6 +165,10 @@ unsafe impl AcceptMemory for Device {
             }
             _ => Ok(()),
         }
+    }
+
+    fn forgets(&self) -> bool {
+        self.forgets
     }
 }
 
@@ -184,10 +189,36 @@ fn what_was_accepted_is_not_asked_for_again() {
     efi.accept(units(0, 4)).expect("accepted before");
     efi.accept(PfnRange::new(5 * 512 + 1, 5 * 512 + 2)).expect("a whole unit");
     efi.accept(units(2, 8)).expect("accepted");
-    efi.accept(units(100, 108)).expect("not in the table");
     let asked = efi.device().asked.lock().expect("no panic").clone();
     assert_eq!(asked, [units(0, 3), units(5, 6), units(4, 5), units(6, 8)]);
     assert_eq!(efi.with_table(|table| table.first_run(0..64)), Some(8..16));
+}
+
+#[test]
+fn what_is_outside_of_the_table_is_the_devices() {
+    // 16 units, the last of which ends the table.
+    let efi = efi(&[0, 0x80], Device { failing: Some(19 * 512 + 7), ..Device::default() });
+    efi.accept(units(12, 17)).expect("a part of it");
+    efi.accept(units(100, 108)).expect("added later");
+    let error = efi.accept(units(10, 22)).expect_err("it fails");
+    assert_eq!(error.accepted_pages, 9 * 512 + 7);
+    let asked = efi.device().asked.lock().expect("no panic").clone();
+    assert_eq!(asked, [units(15, 16), units(16, 17), units(100, 108), units(16, 22)]);
+}
+
+#[test]
+fn what_a_host_had_that_forgets_is_asked_for_again() {
+    let efi = efi(&[0xff], Device { forgets: true, failing: Some(6 * 512 + 1), ..Device::default() });
+    assert!(efi.forgets());
+    for _ in 0..2 {
+        efi.accept(units(1, 4)).expect("accepted");
+        assert_eq!(efi.with_table(|table| table.first_run(1..5)), Some(4..5));
+    }
+    let error = efi.accept(units(4, 8)).expect_err("it fails");
+    assert_eq!(error.accepted_pages, 2 * 512 + 1);
+    assert_eq!(efi.with_table(|table| table.first_run(1..8)), Some(6..8));
+    let asked = efi.device().asked.lock().expect("no panic").clone();
+    assert_eq!(asked, [units(1, 4), units(1, 4), units(4, 8)]);
 }
 
 #[test]
