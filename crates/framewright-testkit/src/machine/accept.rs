@@ -20,6 +20,7 @@ pub struct FakeAccept {
     unaccepted: Vec<PhysRange>,
     forgets: AtomicBool,
     reads_past_pages: AtomicBool,
+    expects_pins: AtomicBool,
     delay_ns: AtomicU64,
     meeting: OnceLock<(Barrier, AtomicUsize)>,
     state: Mutex<State>,
@@ -102,6 +103,7 @@ impl FakeAccept {
             unaccepted,
             forgets: AtomicBool::new(false),
             reads_past_pages: AtomicBool::new(true),
+            expects_pins: AtomicBool::new(false),
             delay_ns: AtomicU64::new(0),
             meeting: OnceLock::new(),
             state: Mutex::default(),
@@ -142,6 +144,11 @@ impl FakeAccept {
     pub fn forget_asked(&self, range: PhysRange) {
         let run = PfnRange::new(range.start / PAGE_SIZE, range.end / PAGE_SIZE);
         clear(&mut self.state().asked, run);
+    }
+
+    /// From now on, after bring-up, whoever accepts is pinned, or the call panics.
+    pub fn expect_pins(&self) {
+        self.expects_pins.store(true, Ordering::Relaxed);
     }
 
     /// Accepting takes so long for each 2 MiB. The caller sleeps meanwhile.
@@ -212,6 +219,8 @@ unsafe impl AcceptMemory for FakeAccept {
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
         assert!(!range.is_empty(), "nothing is to be accepted");
         assert!(self.cpus.irq_depth() <= 1, "{range:?} is accepted with a lock held");
+        let is_pinned = self.cpus.pin_depth() != 0 || !self.expects_pins.load(Ordering::Relaxed);
+        assert!(is_pinned, "{range:?} is accepted by one who can lose the CPU");
         let mut state = self.state();
         state.calls.push(range);
         let all = PhysRange::new(range.start.address(), range.end.address());

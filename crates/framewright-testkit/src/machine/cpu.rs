@@ -172,6 +172,10 @@ impl CpuSet {
         self.current_state().1.irq_depth.load(Ordering::Relaxed)
     }
 
+    pub(super) fn pin_depth(self: &Arc<Self>) -> u32 {
+        self.current_state().1.pin_depth.load(Ordering::Relaxed)
+    }
+
     pub(super) fn can_wait(self: &Arc<Self>) -> bool {
         self.current_state().1.irq_depth.load(Ordering::Relaxed) == 0
     }

@@ -128,7 +128,8 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
                     bytes.start <= start && start + unit <= good
                 };
                 let first = units.clone().find(|&number| is_good(number)).unwrap_or(units.end);
-                let last = units.clone().rfind(|&number| is_good(number)).map_or(first, |at| at + 1);
+                let last =
+                    units.clone().rfind(|&number| is_good(number)).map_or(first, |at| at + 1);
                 state.table.clear(first..last);
             });
             return accepted;

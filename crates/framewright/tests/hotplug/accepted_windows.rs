@@ -1,6 +1,6 @@
 //! Windows that have their tables in themselves, on hosts that leave accepted what they take away.
 
-use crate::add::{add, node};
+use crate::add::add;
 use crate::common::{Fake, bring_up_with, check, gib, parameters, settled};
 use framewright::manager::{Budget, HotplugError};
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
@@ -115,5 +115,5 @@ fn tables_that_were_accepted_in_vain_are_not_accepted_again() {
     device.fail_no_more();
     let added = add(&manager, all, 0, Grade::Any).expect("added");
     check(&manager);
-    assert!(added < 96 << 18 && node(0).index() == 0);
+    assert!(added < 96 << 18);
 }

@@ -9,7 +9,7 @@ use framewright::units::PhysRange;
 use framewright::zone::Grade;
 use framewright_testkit::Owner;
 
-fn read(manager: &crate::common::Fake, path: &str) -> Result<String, FileError> {
+pub fn read(manager: &crate::common::Fake, path: &str) -> Result<String, FileError> {
     let table = manager.files();
     let sources: [&dyn Source; 1] = [&table];
     let mut text = String::new();
@@ -17,7 +17,7 @@ fn read(manager: &crate::common::Fake, path: &str) -> Result<String, FileError> 
     Ok(text)
 }
 
-fn write(manager: &crate::common::Fake, path: &str, text: &str) -> Result<(), FileError> {
+pub fn write(manager: &crate::common::Fake, path: &str, text: &str) -> Result<(), FileError> {
     let table = manager.files();
     let sources: [&dyn Source; 1] = [&table];
     FileSystem::new(&sources).write(path, text)

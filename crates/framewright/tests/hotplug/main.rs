@@ -21,6 +21,7 @@ mod accepted_windows;
 mod add;
 mod adopt;
 mod behind;
+mod edges;
 mod files;
 mod gone;
 mod hammer_accept;

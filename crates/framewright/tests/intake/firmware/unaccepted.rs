@@ -208,7 +208,8 @@ fn what_is_outside_of_the_table_is_the_devices() {
 
 #[test]
 fn what_a_host_had_that_forgets_is_asked_for_again() {
-    let efi = efi(&[0xff], Device { forgets: true, failing: Some(6 * 512 + 1), ..Device::default() });
+    let efi =
+        efi(&[0xff], Device { forgets: true, failing: Some(6 * 512 + 1), ..Device::default() });
     assert!(efi.forgets());
     for _ in 0..2 {
         efi.accept(units(1, 4)).expect("accepted");

@@ -1,0 +1,153 @@
+//! What lies side by side: nodes within one GiB, borders that cannot be accepted, tables that are
+//! all that is left, what a device does not take, and blocks with holes.
+
+use crate::add::{add, machine, node};
+use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
+use crate::files::{read, write};
+use framewright::manager::{Budget, Group, HotplugError, Removal};
+use framewright::procfs::FileError;
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use framewright::zone::{Grade, MigrateType};
+use framewright_testkit::{FakeAccept, FakeMachine, Owner};
+
+const BLOCK: u64 = 2 << 20;
+
+fn accepting(line: &str) -> (Fake, &'static FakeAccept) {
+    let builder = FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 9)).nodes(2).accepts();
+    let machine = builder.build();
+    let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+    machine.accept().expect_pins();
+    (manager, machine.accept())
+}
+
+fn some(manager: &Fake, within: PhysRange, most: u64, align: u64) -> Removal {
+    // SAFETY: nobody looks at descriptors by number.
+    let removed = unsafe { manager.hotplug().remove_some(within, most, align, Budget::UNLIMITED) };
+    removed.expect("a good question")
+}
+
+#[test]
+fn two_nodes_share_a_gib() {
+    let manager = machine(gib(4, 6), "");
+    add(&manager, mib(4096, 4608), 0, Grade::Any).expect("added");
+    add(&manager, mib(4608, 5120), 1, Grade::Any).expect("added");
+    check(&manager);
+    // A device of one node does not take what another's device has beside it.
+    let (first, second) = (mib(5120, 5376), mib(5376, 6144));
+    for (region, of) in [(first, 1), (second, 0)] {
+        let group = Group { region, node: node(of), unit_bytes: Some(BLOCK) };
+        manager.hotplug().register_group(group).expect("room");
+    }
+    let left = manager.hotplug().windows_left();
+    for start in [5120, 5122, 5200] {
+        add(&manager, mib(start, start + 2), 1, Grade::Any).expect("added");
+    }
+    for start in [6000, 5376, 6142] {
+        add(&manager, mib(start, start + 2), 0, Grade::Any).expect("added");
+    }
+    assert_eq!(manager.hotplug().windows_left(), left - 2, "one for each device");
+    check(&manager);
+}
+
+#[test]
+fn the_page_before_an_eager_addition_that_fails_is_kept() {
+    for line in ["accept_memory=eager", "accept_memory=lazy"] {
+        let (manager, device) = accepting(line);
+        let (first, second) = (mib(4096, 4160), mib(4160, 4224));
+        add(&manager, first, 0, Grade::Any).expect("added");
+        let last = Pfn::containing(first.end - 1);
+        // All of the block before it is in use and then free, so that it is accepted.
+        let before = Pfn(last.0 + 1 - PAGES_PER_BLOCK);
+        let taken = manager.allocate_at(before, Order::BLOCK, MigrateType::Movable);
+        manager.give_back(taken.expect("nobody's")).expect("ours");
+        device.fail_at(Pfn::containing(second.start));
+        add(&manager, second, 0, Grade::Any).expect("added");
+        manager.acceptance().accept_all(&framewright_jobs::NoHelpers);
+        assert!(manager.acceptance().lost_pages() >= PAGES_PER_BLOCK, "{line}");
+        assert!(
+            manager.allocate_at(last, Order::PAGE, MigrateType::Movable).is_err(),
+            "{line}: it can be read from this page"
+        );
+        check(&manager);
+    }
+}
+
+#[test]
+fn a_window_goes_to_the_last_by_pieces() {
+    // Pieces of the size of its tables and such as share a piece with other memory.
+    for align in [BLOCK, 16 << 20, 64 << 20] {
+        let manager = machine(gib(4, 100), "");
+        let (before, all) = (settled(&manager), gib(4, 100));
+        for _ in 0..2 {
+            add(&manager, all, 0, Grade::Removable).expect("added");
+            let mut left = all.size();
+            while let Removal::Run(run) = some(&manager, all, 8 << 30, align) {
+                left -= run.size();
+                assert!(run.size().is_multiple_of(align) && run.start.is_multiple_of(align));
+                check(&manager);
+            }
+            assert_eq!(left, 0, "of pieces of {align} bytes");
+            let after = settled(&manager);
+            assert_eq!(
+                (after.present_pages, after.reserved_pages),
+                (before.present_pages, before.reserved_pages)
+            );
+        }
+        assert_eq!(some(&manager, all, 8 << 30, align), Removal::Nothing(None));
+    }
+}
+
+#[test]
+fn what_a_device_refused_is_accepted_still() {
+    for (forgets, offline) in [(true, false), (false, false), (true, true)] {
+        let (manager, device) = accepting("");
+        device.set_forgets(forgets);
+        let range = mib(4096, 4160);
+        add(&manager, range, 0, Grade::Removable).expect("added");
+        // Half of it is accepted.
+        let taken = manager.allocate_at(
+            Pfn(4128 << 8),
+            Order::new(13).expect("32 MiB"),
+            MigrateType::Movable,
+        );
+        manager.give_back(taken.expect("nobody's")).expect("ours");
+        let accepted = device.accepted_pages();
+        assert!(accepted >= 32 << 8 && accepted < 64 << 8);
+        assert_eq!(some(&manager, range, 64 << 20, BLOCK), Removal::Run(range));
+        let grade = (!offline).then_some(Grade::Removable);
+        // SAFETY: it was removed, and nobody had it.
+        unsafe { manager.hotplug().put_back(range, node(0), grade) }.expect("removed");
+        if offline {
+            manager.hotplug().online(range, Grade::Removable).expect("offline");
+        }
+        manager.acceptance().accept_all(&framewright_jobs::NoHelpers);
+        // The device panics where anything is accepted twice.
+        assert_eq!(device.accepted_pages(), 64 << 8);
+        check(&manager);
+    }
+}
+
+#[test]
+fn a_block_with_a_hole_does_not_go_offline() {
+    let manager = machine(gib(4, 5), "");
+    add(&manager, mib(4096, 4224), 0, Grade::Any).expect("added");
+    let state = "/sys/devices/system/memory/memory32/state";
+    // One page of it is in use for good.
+    let page = manager.allocate_at(Pfn(4200 << 8), Order::PAGE, MigrateType::Unmovable);
+    let page = page.expect("free");
+    let before = settled(&manager);
+    assert_eq!(write(&manager, state, "offline"), Err(FileError::Busy));
+    assert_eq!(settled(&manager), before);
+    // SAFETY: nobody looks at descriptors by number.
+    unsafe { manager.hotplug().remove(mib(4160, 4162), Budget::UNLIMITED) }.expect("free");
+    let before = settled(&manager);
+    assert_eq!(write(&manager, state, "offline"), Err(FileError::Invalid));
+    assert_eq!(settled(&manager), before);
+    assert_eq!(read(&manager, state).as_deref(), Ok("online\n"));
+    manager.give_back(page).expect("ours");
+    assert!(matches!(
+        manager.hotplug().offline(mib(4096, 4224), Budget::UNLIMITED),
+        Err(HotplugError::Absent(_))
+    ));
+    check(&manager);
+}
