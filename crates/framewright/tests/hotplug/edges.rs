@@ -4,11 +4,16 @@
 use crate::add::{add, machine, node};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
 use crate::files::{read, write};
-use framewright::manager::{Budget, Group, HotplugError, Removal};
+use framewright::manager::{
+    Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Removal, Veto,
+};
 use framewright::procfs::FileError;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType};
 use framewright_testkit::{FakeAccept, FakeMachine, Owner};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 const BLOCK: u64 = 2 << 20;
 
@@ -149,5 +154,46 @@ fn a_block_with_a_hole_does_not_go_offline() {
         manager.hotplug().offline(mib(4096, 4224), Budget::UNLIMITED),
         Err(HotplugError::Absent(_))
     ));
+    check(&manager);
+}
+
+/// Who asks the manager about itself while it changes something, and counts who is let in.
+struct Slow {
+    inside: AtomicU32,
+    most: AtomicU32,
+}
+
+impl HotplugNotifier for Slow {
+    fn notify(&self, _: HotplugEvent) -> Result<(), Veto> {
+        let inside = self.inside.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(inside, Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(5));
+        self.inside.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[test]
+fn one_change_at_a_time() {
+    let builder = FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 8)).cpus(4);
+    let manager = bring_up_with(builder.build(), &[], &parameters("")).expect("bring-up");
+    let slow: &'static Slow = Box::leak(Box::new(Slow { inside: 0.into(), most: 0.into() }));
+    manager.hotplug().set_notifier(Some(slow));
+    thread::scope(|scope| {
+        for number in 4..7 {
+            let manager = &manager;
+            scope.spawn(move || {
+                for _ in 0..4 {
+                    let range = gib(number, number + 1);
+                    add(manager, range, 0, Grade::Any).expect("added");
+                    // SAFETY: nobody looks at descriptors by number.
+                    let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
+                    removed.expect("free");
+                }
+            });
+        }
+    });
+    manager.hotplug().set_notifier(None);
+    assert_eq!(slow.most.load(Ordering::Relaxed), 1);
     check(&manager);
 }

@@ -208,7 +208,8 @@ impl HotplugState {
 
     /// Nobody else does it from now on; nothing where somebody does.
     pub(crate) fn begin(&self) -> Option<Changing<'_>> {
-        (!self.is_changing.swap(true, Ordering::Acquire)).then_some(Changing(&self.is_changing))
+        // `then_some` would make one in any case, and its end would let others in.
+        (!self.is_changing.swap(true, Ordering::Acquire)).then(|| Changing(&self.is_changing))
     }
 }
 
