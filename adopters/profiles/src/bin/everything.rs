@@ -1,5 +1,5 @@
-//! Everything: also a command line, boot log, control files, debug aids, memory that moves, comes and
-//! goes.
+//! Everything: also a command line, boot log, control files, debug aids, memory that moves, comes
+//! and goes.
 #![no_std]
 #![no_main]
 

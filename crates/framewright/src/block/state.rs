@@ -244,6 +244,9 @@ impl BlockState {
     /// Whether its free frames wait until an isolation ends.
     #[must_use]
     pub const fn is_isolated(self) -> bool {
+        if !cfg!(feature = "moving") {
+            return false;
+        }
         self.is(State::Isolated) || self.has(Self::ISOLATED)
     }
 

@@ -237,6 +237,9 @@ impl<P: Platform> Manager<P> {
     /// the caller's.
     #[inline]
     pub(super) fn note_node(&self, zone: &Zone, search: &Search, pages: u64) {
+        if !cfg!(feature = "numa") {
+            return;
+        }
         let node = zone.id().node;
         if (search.is_named || node != search.wanted) && pages != 0 {
             let local = if search.is_named { self.local_node() } else { search.wanted };
@@ -245,6 +248,9 @@ impl<P: Platform> Manager<P> {
     }
 
     pub(super) fn local_node(&self) -> NodeId {
+        if !cfg!(feature = "numa") {
+            return NodeId::ZERO;
+        }
         let node = self.pinned(|cpu| self.platform.cpu_node(cpu));
         if node.index() < self.nodes.len() { node } else { NodeId::ZERO }
     }

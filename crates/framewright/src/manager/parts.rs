@@ -179,6 +179,9 @@ impl<P: Platform> Manager<P> {
     /// The window that holds a block. They are few.
     #[inline(never)]
     fn window_segment(&self, block: BlockNumber) -> Option<&'static Segment> {
+        if !cfg!(feature = "hotplug") {
+            return None;
+        }
         let windows = self.hotplug.segments.as_slice();
         windows.iter().find(|window| window.start <= block && block < window.end())
     }

@@ -124,7 +124,7 @@ impl Zone {
     pub(crate) fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
         let is_accepted = run.kind != MemoryKind::Unaccepted;
         let initial_use = match initial_use {
-            InitialUse::Unaccepted if !run.stray => {
+            InitialUse::Unaccepted if cfg!(feature = "accept") && !run.stray => {
                 return self.initialise_unaccepted(range, run.is_ahead);
             }
             _ if run.stray || !is_accepted => InitialUse::Reserved,

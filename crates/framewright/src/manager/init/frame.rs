@@ -109,7 +109,7 @@ impl Counts {
             partials: 2 * (free_runs + plan.parts + nodes + 3) + plan.parts * Partials::ROOM,
             // Each run of memory begins and ends in a block that may be memory in part.
             present: 2 * early.runs().count(),
-            cpus,
+            cpus: if cfg!(feature = "smp") { cpus } else { 0 },
             // Enough that CPUs seldom meet.
             readers: cpus * 4,
         }

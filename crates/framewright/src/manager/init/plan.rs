@@ -33,6 +33,9 @@ const LEAST_GIB: u32 = 4;
 
 /// How many parts a zone with so many GiBs should have on a node with so many CPUs.
 pub(crate) const fn parts_for(cpus: u32, gigabytes: u32) -> u32 {
+    if !cfg!(feature = "smp") {
+        return 1;
+    }
     let shared = cpus.div_ceil(CPUS_OF_A_PART).next_power_of_two();
     let own = if cpus < gigabytes / LEAST_GIB { cpus } else { gigabytes / LEAST_GIB };
     if cpus > FEW_CPUS && own > shared { own } else { shared }

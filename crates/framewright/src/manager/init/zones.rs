@@ -103,7 +103,8 @@ impl Initialiser<'_> {
         while let Some(run) = self.run {
             let piece = free.intersection(run.range);
             if !piece.is_empty() {
-                if self.takes_free && run.kind == MemoryKind::Unaccepted {
+                if cfg!(feature = "accept") && self.takes_free && run.kind == MemoryKind::Unaccepted
+                {
                     self.initialise(&run, piece, InitialUse::Unaccepted);
                 } else if self.takes_free {
                     let touching = self.free_end == (run.zone, piece.start);

@@ -240,6 +240,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn grow(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+        if !cfg!(feature = "vmemmap") {
+            return false;
+        }
         let before = zone.sections().left();
         if before == 0 {
             return false;
@@ -253,6 +256,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn grow_inside(self, zone: &Zone, pages: u64) -> Growth {
+        if !cfg!(feature = "vmemmap") {
+            return Growth::NothingLeft;
+        }
         if !zone.sections().are_left() {
             return Growth::NothingLeft;
         }
@@ -289,6 +295,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// waiting is allowed.
     #[cold]
     pub(crate) fn grow_at(self, zone: &Zone, frames: PfnRange) {
+        if !cfg!(feature = "vmemmap") {
+            return;
+        }
         let given = zone.bring_up_sections(self.manager.platform, sections_of(frames));
         if given != 0 {
             self.note_growth(zone, given);
@@ -318,6 +327,9 @@ pub(crate) enum Growth {
 
 /// Whether memory among `frames` is withheld.
 pub(crate) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
+    if !cfg!(feature = "vmemmap") {
+        return false;
+    }
     zone.sections().are_left()
         && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
 }
