@@ -360,7 +360,9 @@ impl<P: Platform> Manager<P> {
     pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
         match self.zone_of_range(range) {
             Ok((zone, segment)) => zone.free(self.platform, segment, range)?,
-            Err(FreeError::SpansZones(_)) => return self.free_in_pieces(range),
+            Err(FreeError::SpansZones(_)) if cfg!(any(feature = "smp", feature = "hotplug")) => {
+                return self.free_in_pieces(range);
+            }
             Err(error) => return Err(error),
         }
         self.pressure.epoch.note_free();

@@ -41,6 +41,10 @@ impl Zone {
     /// not withheld. Where they lie inside blocks, frames of blocks too small to hold their own
     /// descriptors and one page more become reserved.
     pub(crate) fn attach_descriptors(&mut self, descriptors: Descriptors, without: &BootPages) {
+        if !cfg!(feature = "vmemmap") {
+            self.find_pfn_range();
+            return self.finish_initialising();
+        }
         self.descriptors = Some(descriptors);
         if let Some(array) = descriptors.array() {
             for segment in self.segments {

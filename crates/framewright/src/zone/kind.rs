@@ -43,6 +43,15 @@ impl ZoneKind {
         }
     }
 
+    /// The next lower one.
+    pub(crate) const fn below(self) -> Option<Self> {
+        match self {
+            Self::Dma => None,
+            Self::Dma32 => Some(Self::Dma),
+            Self::Normal => Some(Self::Dma32),
+        }
+    }
+
     /// Linux's name.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -90,7 +90,7 @@ impl Counters {
         self.free_pages.store(locked.free_pages(), Ordering::Relaxed);
         self.descriptor_pages.store(locked.descriptor_pages, Ordering::Relaxed);
         self.isolated_pages.store(locked.isolated_pages, Ordering::Relaxed);
-        if locked.is_unusual {
+        if cfg!(any(feature = "moving", feature = "reporting")) && locked.is_unusual {
             self.publish_unusual(locked);
         }
     }

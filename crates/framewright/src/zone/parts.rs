@@ -47,6 +47,22 @@ impl<'a> ZoneParts<'a> {
         from.iter().chain(before).chain(self.windows())
     }
 
+    /// [`in_turn`](Self::in_turn) one by one: the part at `place`, which then names the next.
+    pub(crate) fn turn(self, first: usize, place: &mut usize) -> Option<&'a Zone> {
+        let count = self.first.len();
+        if *place < count {
+            *place += 1;
+            return self.first.get((first + *place - 1) % count);
+        }
+        while let Some(window) = self.windows.get(*place - count) {
+            *place += 1;
+            if window.id() == self.id {
+                return Some(window);
+            }
+        }
+        None
+    }
+
     /// What each covers: windows from the first to the last of their blocks that are memory.
     pub(crate) fn spans<P: Platform>(
         self,

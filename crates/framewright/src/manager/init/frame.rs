@@ -216,6 +216,9 @@ impl<P: Platform> Measured<'static, P> {
     /// A cache for each CPU.
     #[inline(never)]
     pub(crate) fn caches(&mut self) -> &'static mut [CpuCache] {
+        if !cfg!(feature = "smp") {
+            return &mut [];
+        }
         self.carver.in_place(self.counts.cpus, |place| {
             // SAFETY: memory of the machine has some content (invariant 4).
             unsafe { CpuCache::write(place) }
