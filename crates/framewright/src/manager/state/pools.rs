@@ -142,6 +142,9 @@ pub trait PoolVmemmap: Sync {
 /// Whether the command line fills pools with pages that need no map. Not while each page is
 /// watched: aids see allocations, which these are not.
 pub(crate) fn may_have_no_vmemmap(parameters: &Parameters) -> bool {
+    if !cfg!(feature = "pools") {
+        return false;
+    }
     let words = &parameters.huge_pages;
     let wanted = PoolSize::ALL.into_iter().any(|size| words.requested(size).pages != 0);
     words.free_vmemmap && wanted && !Aids::of(parameters).watch()
