@@ -79,7 +79,7 @@ fn house() -> Result<Passed, Failure> {
 }
 
 /// Features of `framewright` that stand for parts of the manager, after none of them.
-const PARTS: [&str; 10] =
+const PARTS: [&str; 11] =
     ["", "smp", "numa", "vmemmap", "moving", "pools", "reporting", "hotplug", "accept", "debug"];
 
 fn clippy() -> Result<Passed, Failure> {

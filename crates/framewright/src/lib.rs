@@ -125,6 +125,7 @@
 //! | `hotplug` | memory that comes and goes; with `moving` | |
 //! | `accept` | memory that a guest accepts | it stays reserved |
 //! | `debug` | page owners, poison, clearing by parameter, the shuffle | |
+//! | `large-maps` | maps of more than 128 ranges or reservations | an error |
 //! | `files` | control files; with all of these | |
 #![no_std]
 // What only the control files of a part look at stays where it is.

@@ -368,6 +368,14 @@ impl<'a> Topology<'a> {
     /// whose claim ends closest below, else to the one that begins closest above, else to node 0.
     #[must_use]
     pub fn owner(&self, address: u64) -> Owner {
+        if !cfg!(any(feature = "numa", feature = "moving")) {
+            return Owner {
+                node: NodeId::ZERO,
+                hot_pluggable: false,
+                claimed: true,
+                end: PHYSICAL_ADDRESS_END,
+            };
+        }
         let claims = self.memory();
         let index = claims.partition_point(|claim| claim.range.end <= address);
         match claims.get(index) {

@@ -231,6 +231,9 @@ impl Zone {
         runs: impl Iterator<Item = ZoneRun>,
         blocks: &mut [Partial],
     ) -> usize {
+        if !cfg!(feature = "hotplug") {
+            return 0;
+        }
         let mut noted: usize = 0;
         for run in runs.filter(|run| run.zone == self.id && !run.stray) {
             for part in edges(run.range).into_iter().filter(|part| !part.is_empty()) {

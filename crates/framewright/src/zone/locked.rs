@@ -85,7 +85,8 @@ impl Counters {
     }
 
     /// Says what is so now.
-    #[inline]
+    #[cfg_attr(feature = "smp", inline)]
+    #[cfg_attr(not(feature = "smp"), inline(never))]
     pub(super) fn publish(&self, locked: &LockedZone) {
         self.free_pages.store(locked.free_pages(), Ordering::Relaxed);
         self.descriptor_pages.store(locked.descriptor_pages, Ordering::Relaxed);

@@ -161,7 +161,8 @@ impl<P: Platform> Measured<'static, P> {
         parameters: &Parameters,
     ) -> Result<Self, BringUpError> {
         let platform = memory.early.platform();
-        let windows = parameters.hotplug.windows as usize;
+        let windows =
+            if cfg!(feature = "hotplug") { parameters.hotplug.windows as usize } else { 0 };
         let counts = Counts::of(platform, memory.early, plan, windows);
         let bytes = counts.bytes(parameters);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
