@@ -79,8 +79,19 @@ fn house() -> Result<Passed, Failure> {
 }
 
 /// Features of `framewright` that stand for parts of the manager, after none of them.
-const PARTS: [&str; 11] =
-    ["", "smp", "numa", "vmemmap", "moving", "pools", "reporting", "hotplug", "accept", "debug"];
+const PARTS: [&str; 11] = [
+    "",
+    "smp",
+    "numa",
+    "vmemmap",
+    "moving",
+    "pools",
+    "reporting",
+    "hotplug",
+    "accept",
+    "debug",
+    "large-maps",
+];
 
 fn clippy() -> Result<Passed, Failure> {
     let deny = ["--", "-D", "warnings"];

@@ -117,7 +117,7 @@ impl<P: Platform> Manager<P> {
         if part.parts() == 1 {
             return part.out_of_reach(migrate_type);
         }
-        self.parts(part.id()).iter().map(|part| part.out_of_reach(migrate_type)).sum()
+        self.parts(part.id()).sum(&|part| part.out_of_reach(migrate_type))
     }
 
     /// Whether the zone that a part is of has more free pages than that.

@@ -51,9 +51,7 @@ impl<'a> RegionSet<'a> {
 
     /// Where the grown array is, if its bytes are free after its use; else empty.
     pub fn free_storage(&self) -> PhysRange {
-        self.grown()
-            .filter(|grown| !grown.kept)
-            .map_or(PhysRange::default(), |grown| grown.range)
+        self.grown().filter(|grown| !grown.kept).map_or(PhysRange::default(), |grown| grown.range)
     }
 
     /// Notes that `range` is reserved by somebody else too: if the array lies in it, its bytes stay

@@ -85,6 +85,12 @@ impl ZoneId {
         self.node.index() * ZoneKind::COUNT + self.kind as usize
     }
 
+    /// The one of this [`index`](Self::index).
+    pub(crate) fn at(index: usize) -> Option<Self> {
+        let node = crate::units::NodeId::new(index / ZoneKind::COUNT)?;
+        Some(Self { node, kind: ZoneKind::ALL[index % ZoneKind::COUNT] })
+    }
+
     /// All that there can be, by [`index`](Self::index).
     pub(crate) fn all() -> impl Iterator<Item = Self> + Clone {
         (0..crate::units::MAX_NODES)

@@ -31,6 +31,18 @@ impl<'a> ZoneParts<'a> {
         self.first.iter().chain(self.windows())
     }
 
+    /// What `of` says of each, added up. In one copy for all who count.
+    #[inline(never)]
+    pub(crate) fn sum(self, of: &dyn Fn(&Zone) -> u64) -> u64 {
+        self.iter().map(of).sum()
+    }
+
+    /// Calls `each` with each of them, as [`sum`](Self::sum).
+    #[inline(never)]
+    pub(crate) fn for_each(self, each: &mut dyn FnMut(&'a Zone)) {
+        self.iter().for_each(each);
+    }
+
     /// Runs of parts that follow one another by address: those of bring-up, then each window.
     pub(crate) fn runs(self) -> impl Iterator<Item = &'a [Zone]> + Clone {
         let first = Some(self.first).filter(|parts| !parts.is_empty());
