@@ -1,4 +1,4 @@
-//! Jobs of the manager's own: one copy of what runs a job, whoever helps and whatever its chunks do.
+//! Jobs of the manager: one copy of what runs a job, whoever helps and whatever its chunks do.
 
 use core::convert::Infallible;
 use core::ops::Range;
