@@ -2,7 +2,7 @@
 
 use crate::command::{PANIC, Run};
 use crate::step::{Failure, Passed, Step, Tally};
-use crate::{adopters, api, guest, house, packages, publish, soak, workspace};
+use crate::{adopters, api, guest, house, packages, publish, sizes, soak, workspace};
 
 /// Every step, in the order in which they run.
 pub const ALL: &[Step] = &[
@@ -39,6 +39,12 @@ pub const ALL: &[Step] = &[
         about: "the reference guest, the example kernels and the program for Linux build and are \
             small",
         run: guest_image,
+    },
+    Step {
+        name: "sizes",
+        about: "kernels of five kinds link no more than they may; libraries without some parts do \
+            right",
+        run: sizes::step,
     },
     Step {
         name: "publish",
