@@ -17,7 +17,7 @@ pub struct ZoneParts<'a> {
 
 impl<'a> ZoneParts<'a> {
     pub(crate) const fn new(id: ZoneId, first: &'a [Zone], windows: &'a [Zone]) -> Self {
-        Self { id, first, windows }
+        Self { id, first, windows: if cfg!(feature = "hotplug") { windows } else { &[] } }
     }
 
     /// The zone.
@@ -66,7 +66,9 @@ impl<'a> ZoneParts<'a> {
             *place += 1;
             return self.first.get((first + *place - 1) % count);
         }
-        while let Some(window) = self.windows.get(*place - count) {
+        while cfg!(feature = "hotplug")
+            && let Some(window) = self.windows.get(*place - count)
+        {
             *place += 1;
             if window.id() == self.id {
                 return Some(window);
