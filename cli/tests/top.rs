@@ -88,7 +88,7 @@ impl Shell {
     }
 }
 
-/// The answer up to its last line. Asked once more of one who lost his patience with a busy machine.
+/// The answer up to its last line. Asked again of one who lost patience with a busy machine.
 fn answer(shell: &Shell, request: &[u8]) -> String {
     for _ in 0..20 {
         let mut stream = shell.connect();

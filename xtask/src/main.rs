@@ -9,6 +9,7 @@ mod miri;
 mod packages;
 mod publish;
 mod rust;
+mod sizes;
 mod soak;
 mod step;
 mod steps;
@@ -32,6 +33,7 @@ usage: cargo xtask <command>
   adopters [--bless]   kernels of others on their allocator and on ours: tests, instructions, size;
                        with --bless these counts are the ones that are kept
   api                  writes the lists of the public interface, docs/api
+  sizes                what kernels of five kinds write and link (adopters/profiles)
   fmt                  formats all code
 ";
 
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
             .map_err(|failure| failure.output),
         ["adopters"] => adopters::run(false),
         ["adopters", "--bless"] => adopters::run(true),
+        ["sizes"] => sizes::run(),
         ["api"] => api::write(),
         ["fmt"] => command::Run::cargo(&["fmt", "--all"])
             .output()

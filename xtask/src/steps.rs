@@ -2,7 +2,7 @@
 
 use crate::command::{PANIC, Run};
 use crate::step::{Failure, Passed, Step, Tally};
-use crate::{adopters, api, guest, house, packages, publish, soak, workspace};
+use crate::{adopters, api, guest, house, packages, publish, sizes, soak, workspace};
 
 /// Every step, in the order in which they run.
 pub const ALL: &[Step] = &[
@@ -39,6 +39,12 @@ pub const ALL: &[Step] = &[
         about: "the reference guest, the example kernels and the program for Linux build and are \
             small",
         run: guest_image,
+    },
+    Step {
+        name: "sizes",
+        about: "kernels of five kinds link no more than they may; libraries without some parts do \
+            right",
+        run: sizes::step,
     },
     Step {
         name: "publish",
@@ -78,14 +84,33 @@ fn house() -> Result<Passed, Failure> {
     }
 }
 
+/// Features of `framewright` that stand for parts of the manager, after none of them.
+const PARTS: [&str; 11] = [
+    "",
+    "smp",
+    "numa",
+    "vmemmap",
+    "moving",
+    "pools",
+    "reporting",
+    "hotplug",
+    "accept",
+    "debug",
+    "large-maps",
+];
+
 fn clippy() -> Result<Passed, Failure> {
     let deny = ["--", "-D", "warnings"];
     Run::cargo(&["clippy", "--workspace", "--all-targets", "--all-features"])
         .args(but_kernels())
         .args(deny)
         .output()?;
-    // What an adopter of the smallest library builds.
-    Run::cargo(&["clippy", "-p", "framewright", "--no-default-features"]).args(deny).output()?;
+    // What adopters of parts of the library build: the least, and each part with it.
+    for part in PARTS {
+        Run::cargo(&["clippy", "-p", "framewright", "--no-default-features", "--features", part])
+            .args(deny)
+            .output()?;
+    }
     // Kernels have no tests to compile: they have panic handlers of their own.
     for kernel in &guest::KERNELS {
         Run::cargo(&["clippy", "-p", kernel.package, "--bins"])

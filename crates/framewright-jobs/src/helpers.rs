@@ -148,6 +148,61 @@ pub trait Helpers: Sync {
     }
 }
 
+/// So that one copy of what runs jobs serves helpers of all types: `&helpers` is a `&dyn Helpers`.
+impl<H: Helpers + ?Sized> Helpers for &H {
+    fn workers(&self) -> Option<Workers<'_>> {
+        (**self).workers()
+    }
+
+    fn wake(&self, helper: usize) {
+        (**self).wake(helper);
+    }
+
+    fn allowance(&self) -> usize {
+        (**self).allowance()
+    }
+
+    fn prepare(&self, helper: usize) {
+        (**self).prepare(helper);
+    }
+
+    fn longest_chunk_ns(&self) -> u64 {
+        (**self).longest_chunk_ns()
+    }
+
+    fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
+        (**self).wait_for(helper, done);
+    }
+
+    fn relax(&self) {
+        (**self).relax();
+    }
+
+    fn now_ns(&self) -> Option<u64> {
+        (**self).now_ns()
+    }
+
+    fn start_cost_ns(&self) -> Option<u64> {
+        (**self).start_cost_ns()
+    }
+
+    fn nodes(&self) -> NodeSet {
+        (**self).nodes()
+    }
+
+    fn node_of(&self, helper: usize) -> Option<u32> {
+        (**self).node_of(helper)
+    }
+
+    fn current_node(&self) -> u32 {
+        (**self).current_node()
+    }
+
+    fn resume_panic(&self, helper: usize) -> ! {
+        (**self).resume_panic(helper)
+    }
+}
+
 /// A platform without helpers: every job runs on its caller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHelpers;

@@ -37,11 +37,17 @@ impl<'a, P: Platform> Carver<'a, P> {
     }
 
     fn place<T>(&mut self, count: usize) -> *mut T {
-        let start = self.next.next_multiple_of(align_of::<T>() as u64);
-        let end = start + (count * size_of::<T>()) as u64;
+        self.bytes(align_of::<T>() as u64, (count * size_of::<T>()) as u64).cast()
+    }
+
+    /// In one copy for all types.
+    #[inline(never)]
+    fn bytes(&mut self, align: u64, bytes: u64) -> *mut u8 {
+        let start = self.next.next_multiple_of(align);
+        let end = start + bytes;
         assert!(end <= self.end, "the plan of a table and its memory differ");
         self.next = end;
-        self.platform.direct(start).as_ptr().cast()
+        self.platform.direct(start).as_ptr()
     }
 
     /// `count` values, each made by `make(index)`.

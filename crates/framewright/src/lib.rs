@@ -107,7 +107,29 @@
 //! | [`procfs`] | control files in the formats of `/proc` and `/sys` |
 //! | [`reporting`] | free memory back to the hypervisor |
 //! | [`adapters`] | other crates' interfaces, behind features |
+//!
+//! # Features
+//!
+//! All are on by default, and what is off is not linked: what stays is one CPU with pages, blocks
+//! and zones. A parameter of a part that is off is reported by [`Parameters::parse`] and has no
+//! effect however it is set.
+//!
+//! | feature | is | without it |
+//! |---|---|---|
+//! | `smp` | a cache for each CPU, zones in parts | every request takes its zone's lock |
+//! | `numa` | up to 64 nodes, 1024 with `many-nodes` | one node |
+//! | `vmemmap` | page descriptors, reference counts | |
+//! | `moving` | isolation, compaction, grades, reserve areas | |
+//! | `pools` | huge-page pools; with `moving` and `vmemmap` | |
+//! | `reporting` | free memory back to the hypervisor | |
+//! | `hotplug` | memory that comes and goes; with `moving` | |
+//! | `accept` | memory that a guest accepts | it stays reserved |
+//! | `debug` | page owners, poison, clearing by parameter, the shuffle | |
+//! | `large-maps` | maps of more than 128 ranges or reservations | an error |
+//! | `files` | control files; with all of these | |
 #![no_std]
+// What only the control files of a part look at stays where it is.
+#![cfg_attr(not(feature = "files"), allow(dead_code, reason = "parts that are off"))]
 
 #[cfg(test)]
 extern crate std;
@@ -125,6 +147,7 @@ pub mod memblock;
 mod page;
 pub mod parameters;
 pub mod platform;
+#[cfg(feature = "files")]
 pub mod procfs;
 pub mod reporting;
 pub mod stores;

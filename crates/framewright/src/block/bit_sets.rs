@@ -180,7 +180,8 @@ impl<const SETS: usize> BitSets<SETS> {
     }
 
     /// Puts indices in; returns all of the 64 that were members.
-    #[inline]
+    #[cfg_attr(feature = "smp", inline)]
+    #[cfg_attr(not(feature = "smp"), inline(never))]
     pub(crate) fn insert_members(&self, set: usize, members: Neighbours) -> u64 {
         let Neighbours { base, bits } = members;
         if !self.has_leaf(set, base) {

@@ -61,6 +61,9 @@ impl InFlight {
 
     /// Pages of a block that are out.
     pub(crate) fn pages_of(&self, index: u32) -> u64 {
+        if !cfg!(feature = "reporting") {
+            return 0;
+        }
         self.runs[..self.count]
             .iter()
             .filter(|run| run.index == index)
@@ -70,6 +73,9 @@ impl InFlight {
 
     /// The first frame of `range` in a block that is out.
     pub(crate) fn first_in(&self, index: u32, range: &Range<usize>) -> Option<usize> {
+        if !cfg!(feature = "reporting") {
+            return None;
+        }
         let runs =
             self.runs[..self.count].iter().filter(|run| run.index == index).map(|run| run.frames());
         runs.filter(|frames| frames.start < range.end && range.start < frames.end)

@@ -63,6 +63,9 @@ impl MigrateType {
 
     /// Which of the grades it is.
     pub(crate) const fn grade_index(self) -> Option<usize> {
+        if !cfg!(feature = "moving") {
+            return None;
+        }
         match self {
             Self::MovableOnly => Some(0),
             Self::Cma => Some(1),
@@ -72,6 +75,9 @@ impl MigrateType {
 
     /// The type of a block of this type once a request of `wanted` has taken all of it.
     pub(crate) const fn taken_for(self, wanted: Self) -> Self {
+        if !cfg!(feature = "moving") {
+            return wanted;
+        }
         if self.is_grade() { self } else { wanted }
     }
 

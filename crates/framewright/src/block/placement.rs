@@ -19,17 +19,23 @@ impl Placement {
     /// Whether places are chosen at random.
     #[inline]
     pub(crate) const fn is_random(&self) -> bool {
-        self.0.is_some()
+        cfg!(feature = "debug") && self.0.is_some()
     }
 
     /// True for the other side; never when places are as usual.
     #[inline]
     pub(crate) fn coin(&mut self) -> bool {
+        if !cfg!(feature = "debug") {
+            return false;
+        }
         self.0.as_mut().is_some_and(Random::coin)
     }
 
     /// 64 random bits; 0 when places are as usual.
     pub(crate) fn bits(&mut self) -> u64 {
+        if !cfg!(feature = "debug") {
+            return 0;
+        }
         self.0.as_mut().map_or(0, Random::next)
     }
 }

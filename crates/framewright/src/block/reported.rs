@@ -123,7 +123,7 @@ impl ReportedBitmap {
     /// Whether there are any: from the first device on.
     #[inline]
     pub(crate) const fn is_tracked(&self) -> bool {
-        self.tracked
+        cfg!(feature = "reporting") && self.tracked
     }
 
     /// Words that have to be cleared before the first device.
@@ -167,7 +167,7 @@ impl ReportedBitmap {
     /// Whether all blocks of a free head were reported.
     #[inline]
     pub(crate) fn is_reported(&self, index: u32, order: Order) -> bool {
-        self.tracked && self.are_all_reported(index, order)
+        self.is_tracked() && self.are_all_reported(index, order)
     }
 
     #[inline(never)]
@@ -180,7 +180,7 @@ impl ReportedBitmap {
     /// How many blocks of a head are reported, and how many zero.
     pub(crate) fn counts(&self, index: u32, order: Order) -> (u64, u64) {
         let span = Span::of(index, order);
-        if self.tracked {
+        if self.is_tracked() {
             (Self::count(self.reported, span), Self::count(self.zero, span))
         } else {
             (0, 0)
@@ -266,14 +266,15 @@ impl ReportedBitmap {
     /// Whether the free frames of a split block that is swept are zero.
     #[inline]
     pub(crate) fn is_zero(&self, index: u32) -> bool {
-        self.zero_blocks != 0
+        self.is_tracked()
+            && self.zero_blocks != 0
             && self.zero[index as usize / 64].load(Ordering::Relaxed) >> (index % 64) & 1 != 0
     }
 
     /// The free frames of a split block are zero, as they were when it was whole; or nothing is
     /// known of them any more.
     pub(crate) fn set_zero(&mut self, index: u32, zero: bool) {
-        if self.tracked {
+        if self.is_tracked() {
             let changed = Self::write(self.zero, Span::of(index, Order::BLOCK), zero);
             self.zero_blocks =
                 if zero { self.zero_blocks + changed } else { self.zero_blocks - changed };
@@ -283,7 +284,7 @@ impl ReportedBitmap {
     /// Where in the free head of `have`, not all of which was reported, to take a piece of `order`:
     /// the first that was not reported at all, or else the first that has something that was not.
     pub(crate) fn choose(&self, head: u32, have: Order, order: Order) -> u32 {
-        if !self.tracked || have == order {
+        if !self.is_tracked() || have == order {
             return head;
         }
         let Span { first, count, mask } = Span::of(head, have);

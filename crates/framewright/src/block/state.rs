@@ -244,6 +244,9 @@ impl BlockState {
     /// Whether its free frames wait until an isolation ends.
     #[must_use]
     pub const fn is_isolated(self) -> bool {
+        if !cfg!(feature = "moving") {
+            return false;
+        }
         self.is(State::Isolated) || self.has(Self::ISOLATED)
     }
 
@@ -251,6 +254,9 @@ impl BlockState {
     /// a memory error.
     #[must_use]
     pub const fn is_nobodys(self) -> bool {
+        if !cfg!(feature = "vmemmap") {
+            return false;
+        }
         self.has(Self::KEPT | Self::POISONED)
     }
 
@@ -258,6 +264,9 @@ impl BlockState {
     /// descriptors.
     #[must_use]
     pub const fn is_unavailable(self) -> bool {
+        if !cfg!(any(feature = "moving", feature = "vmemmap")) {
+            return false;
+        }
         self.0 & Self::UNAVAILABLE != 0
     }
 

@@ -148,7 +148,8 @@ impl BlockTable {
     }
 
     /// Where the entry at `index` is, whether or not it may be read.
-    #[inline]
+    #[cfg_attr(feature = "smp", inline)]
+    #[cfg_attr(not(feature = "smp"), inline(never))]
     fn entry_at(&self, index: u32) -> &'static BlockEntry {
         if index.is_multiple_of(GROUP) {
             &self.heads[(index / GROUP) as usize]

@@ -21,10 +21,22 @@ pub struct Aids {
 }
 
 impl Aids {
+    const NONE: Self = Self {
+        page_owner: false,
+        page_poison: false,
+        init_on_alloc: false,
+        init_on_free: false,
+        poison_sparsely: false,
+        placement_seed: None,
+    };
+
     /// What a command line asks for. `careful` turns on page owners and poison; poison takes
     /// precedence over clearing, as in Linux.
     #[must_use]
     pub const fn of(parameters: &Parameters) -> Self {
+        if !cfg!(feature = "debug") {
+            return Self::NONE;
+        }
         let careful = parameters.careful.is_some();
         let page_poison = parameters.page_poison || careful;
         Self {
@@ -40,6 +52,7 @@ impl Aids {
     /// Whether an aid looks at allocations and frees.
     #[must_use]
     pub const fn watch(&self) -> bool {
-        self.page_owner || self.page_poison || self.init_on_alloc || self.init_on_free
+        cfg!(feature = "debug")
+            && (self.page_owner || self.page_poison || self.init_on_alloc || self.init_on_free)
     }
 }

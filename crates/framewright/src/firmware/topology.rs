@@ -118,7 +118,7 @@ pub struct Topology<'a> {
 }
 
 /// So many nodes have distances without a table from the caller.
-const NEAR: usize = 64;
+const NEAR: usize = if MAX_NODES < 64 { MAX_NODES } else { 64 };
 
 /// What is assumed where firmware says nothing.
 const fn unknown_distances() -> [[u8; NEAR]; NEAR] {
@@ -345,6 +345,9 @@ impl<'a> Topology<'a> {
     /// How far `to` is from `from`.
     #[must_use]
     pub fn distance(&self, from: NodeId, to: NodeId) -> u8 {
+        if !cfg!(feature = "numa") {
+            return LOCAL_DISTANCE;
+        }
         let nodes = self.table_nodes();
         if from.max(to).index() >= nodes {
             // Nobody could say.
@@ -365,6 +368,14 @@ impl<'a> Topology<'a> {
     /// whose claim ends closest below, else to the one that begins closest above, else to node 0.
     #[must_use]
     pub fn owner(&self, address: u64) -> Owner {
+        if !cfg!(any(feature = "numa", feature = "moving")) {
+            return Owner {
+                node: NodeId::ZERO,
+                hot_pluggable: false,
+                claimed: true,
+                end: PHYSICAL_ADDRESS_END,
+            };
+        }
         let claims = self.memory();
         let index = claims.partition_point(|claim| claim.range.end <= address);
         match claims.get(index) {

@@ -1,6 +1,8 @@
 //! Dealing a number of pages out over nodes, one by one in turn, as Linux's cursors do, without
 //! doing it one by one.
 
+#![cfg_attr(not(feature = "numa"), expect(clippy::modulo_one, reason = "there is one node"))]
+
 use crate::units::NodeMask;
 use crate::units::{MAX_NODES, NodeId};
 

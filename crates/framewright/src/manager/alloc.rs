@@ -237,6 +237,9 @@ impl<P: Platform> Manager<P> {
     /// the caller's.
     #[inline]
     pub(super) fn note_node(&self, zone: &Zone, search: &Search, pages: u64) {
+        if !cfg!(feature = "numa") {
+            return;
+        }
         let node = zone.id().node;
         if (search.is_named || node != search.wanted) && pages != 0 {
             let local = if search.is_named { self.local_node() } else { search.wanted };
@@ -245,6 +248,9 @@ impl<P: Platform> Manager<P> {
     }
 
     pub(super) fn local_node(&self) -> NodeId {
+        if !cfg!(feature = "numa") {
+            return NodeId::ZERO;
+        }
         let node = self.pinned(|cpu| self.platform.cpu_node(cpu));
         if node.index() < self.nodes.len() { node } else { NodeId::ZERO }
     }
@@ -354,7 +360,9 @@ impl<P: Platform> Manager<P> {
     pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
         match self.zone_of_range(range) {
             Ok((zone, segment)) => zone.free(self.platform, segment, range)?,
-            Err(FreeError::SpansZones(_)) => return self.free_in_pieces(range),
+            Err(FreeError::SpansZones(_)) if cfg!(any(feature = "smp", feature = "hotplug")) => {
+                return self.free_in_pieces(range);
+            }
             Err(error) => return Err(error),
         }
         self.pressure.epoch.note_free();

@@ -11,6 +11,7 @@ use crate::block::State;
 use crate::debug::{
     Aids, Allocation, Damage, Event, Misuse, POISON, PageHistory, Place, fill, first_other,
 };
+use crate::frames;
 use crate::manager::facets::Debugging;
 use crate::manager::request::AllocateError;
 use crate::manager::state::Manager;
@@ -109,6 +110,12 @@ impl<P: Platform> Manager<P> {
         zeroed: bool,
         place: Place,
     ) -> Result<(), AllocateError> {
+        if !cfg!(feature = "debug") {
+            if zeroed {
+                runs.for_each(|run| frames::zero(self.platform, run));
+            }
+            return Ok(());
+        }
         if let Err(damage) = self.look_for_damage(runs.clone()) {
             // Just allocated and nobody else's, so that this cannot fail.
             runs.for_each(|run| _ = self.free_bare(run));
@@ -122,6 +129,9 @@ impl<P: Platform> Manager<P> {
     /// be what it was.
     #[cold]
     pub(super) fn look_at_claimed(&self, claimed: PfnRange, place: Place) -> Result<(), Damage> {
+        if !cfg!(feature = "debug") {
+            return Ok(());
+        }
         self.look_for_damage(core::iter::once(claimed))?;
         self.hand_over(core::iter::once(claimed), false, place);
         Ok(())
@@ -168,6 +178,9 @@ impl<P: Platform> Manager<P> {
     /// Forgets that pages hold poison: for what is allocated without looking, is written to, and
     /// goes back as it is.
     pub(super) fn forget_content(&self, run: PfnRange) {
+        if !cfg!(feature = "debug") {
+            return;
+        }
         if self.debug.aids.page_poison {
             for Aided { segment, pages, .. } in self.aids_of(run) {
                 segment.filled.take(pages, |_| {});
@@ -204,6 +217,9 @@ impl<P: Platform> Manager<P> {
         neighbours: bool,
         place: Place,
     ) -> Result<(), FreeError> {
+        if !cfg!(feature = "debug") {
+            return Ok(());
+        }
         if !self.debug.aids.watch() {
             return Ok(());
         }
@@ -239,6 +255,9 @@ impl<P: Platform> Manager<P> {
     /// Memory came into being, with any content: it is to look as what was freed, unless it cannot
     /// be touched yet.
     pub(super) fn fill_added(&self, range: PfnRange, is_accepted: bool) {
+        if !cfg!(feature = "debug") {
+            return;
+        }
         if self.pressure.epoch.wants_attention() {
             // What was poison when it went may be none now, and not every page is filled.
             self.forget_content(range);
@@ -272,6 +291,9 @@ impl<P: Platform> Manager<P> {
 
     /// An error with what is known of the page that it names.
     pub(super) fn explained(&self, error: FreeError) -> FreeError {
+        if !cfg!(feature = "debug") {
+            return error;
+        }
         match error {
             FreeError::NotAllocated { pfn, state, .. } if self.debug.aids.page_owner => {
                 match self.debug().page_history(pfn) {

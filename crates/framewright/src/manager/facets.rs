@@ -9,8 +9,8 @@ use crate::manager::state::moving::Mover;
 use crate::platform::Platform;
 
 macro_rules! facets {
-    ($($(#[$doc:meta])* $accessor:ident -> $name:ident;)+) => {
-        $(
+    ($($when:meta { $($(#[$doc:meta])* $accessor:ident -> $name:ident;)+ })+) => {
+        $($(
             $(#[$doc])*
             pub struct $name<'m, P: Platform> {
                 pub(crate) manager: &'m Manager<P>,
@@ -23,44 +23,63 @@ macro_rules! facets {
             }
 
             impl<P: Platform> Copy for $name<'_, P> {}
-        )+
+        )+)+
 
         impl<P: Platform> Manager<P> {
-            $(
+            $($(
                 $(#[$doc])*
+                #[cfg($when)]
                 #[must_use]
                 #[inline]
                 pub const fn $accessor(&self) -> $name<'_, P> {
                     $name { manager: self }
                 }
-            )+
+
+                /// For parts that are on.
+                #[cfg(not($when))]
+                pub(crate) const fn $accessor(&self) -> $name<'_, P> {
+                    $name { manager: self }
+                }
+            )+)+
         }
     };
 }
 
 facets! {
-    /// Reference counts of allocated pages, runs and blocks.
-    references -> References;
-    /// The vmemmap: page descriptors, how they come into being, and giving them back.
-    vmemmap -> Vmemmap;
-    /// Huge-page pools of all sizes; [`Manager::pool`] is one of them.
-    hugetlb -> Hugetlb;
-    /// What `/proc/sys/vm` sets: watermarks and reserves.
-    sysctl -> Sysctl;
-    /// Taking blocks out of circulation.
-    isolation -> Isolation;
-    /// What happens when memory is short.
-    pressure -> Pressure;
-    /// Frames in the caches of CPUs; [`Manager::drain`] empties them.
-    caches -> Caches;
-    /// CPUs that come and go.
-    cpus -> Cpus;
-    /// Whose memory requests got.
-    numa -> Numa;
-    /// Memory that a guest has to accept.
-    acceptance -> Acceptance;
-    /// What debug aids found.
-    debug -> Debugging;
+    all() {
+        /// The vmemmap: page descriptors, how they come into being, and giving them back.
+        vmemmap -> Vmemmap;
+        /// What `/proc/sys/vm` sets: watermarks and reserves.
+        sysctl -> Sysctl;
+        /// What happens when memory is short.
+        pressure -> Pressure;
+        /// Frames in the caches of CPUs; [`Manager::drain`] empties them.
+        caches -> Caches;
+        /// CPUs that come and go.
+        cpus -> Cpus;
+        /// Whose memory requests got.
+        numa -> Numa;
+    }
+    feature = "vmemmap" {
+        /// Reference counts of allocated pages, runs and blocks.
+        references -> References;
+    }
+    feature = "pools" {
+        /// Huge-page pools of all sizes; [`Manager::pool`] is one of them.
+        hugetlb -> Hugetlb;
+    }
+    feature = "moving" {
+        /// Taking blocks out of circulation.
+        isolation -> Isolation;
+    }
+    feature = "accept" {
+        /// Memory that a guest has to accept.
+        acceptance -> Acceptance;
+    }
+    feature = "debug" {
+        /// What debug aids found.
+        debug -> Debugging;
+    }
 }
 
 /// Moving what is in memory: vacating, ranges at a given place, compaction.
@@ -80,8 +99,15 @@ impl<P: Platform> Copy for Moving<'_, P> {}
 
 impl<P: Platform> Manager<P> {
     /// Moving what is in memory: vacating, ranges at a given place, compaction.
+    #[cfg(feature = "moving")]
     #[must_use]
     pub const fn moving(&self) -> Moving<'_, P> {
+        Moving { manager: self, by: None }
+    }
+
+    /// For parts that are on.
+    #[cfg(not(feature = "moving"))]
+    pub(crate) const fn moving(&self) -> Moving<'_, P> {
         Moving { manager: self, by: None }
     }
 }

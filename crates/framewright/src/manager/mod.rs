@@ -61,6 +61,7 @@ mod hotplug;
 mod hugetlb;
 mod init;
 mod isolate;
+mod job;
 mod misuse;
 mod moving;
 mod neighbours;

@@ -13,13 +13,13 @@
 //! nobody reads what other parts' CPUs write.
 
 use crate::block::{MigrateType, segment};
-use crate::manager::request::{Mark, Search};
+use crate::manager::request::{Allowed, Mark, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::fallback::Fallback;
 use crate::platform::Platform;
 use crate::units::{Order, PfnRange};
 use crate::vmemmap_space::{BlockNumber, VMEMMAP_PAGES_PER_BLOCK};
-use crate::zone::{Fault, FaultKind, FreeError, Segment, Zone, ZoneId, ZoneKind};
+use crate::zone::{Fault, FaultKind, FreeError, Segment, Zone, ZoneId, ZoneKind, ZoneParts};
 use core::iter;
 
 /// No refill takes more.
@@ -31,6 +31,58 @@ pub(crate) struct Piece {
     pub(crate) zone: &'static Zone,
     pub(crate) segment: &'static Segment,
     pub(crate) range: PfnRange,
+}
+
+/// See [`Manager::zonelist`]. By hand, as it is asked in many places: adapters that flatten one
+/// another are several times as much code.
+#[derive(Clone)]
+pub(super) struct Zonelist<'a, P: Platform> {
+    manager: &'a Manager<P>,
+    allowed: Allowed<'a>,
+    highest: ZoneKind,
+    /// Which part of a zone comes first.
+    turn: usize,
+    nodes: Fallback,
+    /// The place of the next node among these.
+    next_node: usize,
+    /// The zone whose parts come now.
+    parts: Option<ZoneParts<'static>>,
+    /// The place of the next among them.
+    next_part: usize,
+}
+
+impl<P: Platform> Zonelist<'_, P> {
+    /// The zone that comes after the one whose parts came.
+    fn next_zone(&mut self) -> Option<ZoneId> {
+        if let Some(id) = self.parts.map(ZoneParts::id)
+            && let Some(kind) = id.kind.below()
+        {
+            return Some(ZoneId { kind, ..id });
+        }
+        loop {
+            let node = self.nodes.at(self.next_node)?;
+            self.next_node += 1;
+            if self.allowed.contains(node) {
+                return Some(ZoneId { node, kind: self.highest });
+            }
+        }
+    }
+}
+
+impl<P: Platform> Iterator for Zonelist<'_, P> {
+    type Item = &'static Zone;
+
+    fn next(&mut self) -> Option<&'static Zone> {
+        loop {
+            if let Some(parts) = self.parts
+                && let Some(part) = parts.turn(self.turn, &mut self.next_part)
+            {
+                return Some(part);
+            }
+            let id = self.next_zone()?;
+            (self.parts, self.next_part) = (Some(self.manager.parts(id)), 0);
+        }
+    }
 }
 
 impl<P: Platform> Manager<P> {
@@ -65,7 +117,7 @@ impl<P: Platform> Manager<P> {
         if part.parts() == 1 {
             return part.out_of_reach(migrate_type);
         }
-        self.parts(part.id()).iter().map(|part| part.out_of_reach(migrate_type)).sum()
+        self.parts(part.id()).sum(&|part| part.out_of_reach(migrate_type))
     }
 
     /// Whether the zone that a part is of has more free pages than that.
@@ -117,18 +169,18 @@ impl<P: Platform> Manager<P> {
 
     /// Parts of zones in the order in which they are asked: zones from the wanted one down on the
     /// wanted node, then on the others by distance; of each the calling CPU's part first.
-    pub(super) fn zonelist<'a>(
-        &'a self,
-        search: &Search<'a>,
-    ) -> impl Iterator<Item = &'static Zone> + 'a {
+    pub(super) fn zonelist<'a>(&'a self, search: &Search<'a>) -> Zonelist<'a, P> {
         let &Search { first, allowed, highest, .. } = search;
-        let turn = if self.is_divided { self.home_part() } else { 0 };
-        let kinds = ZoneKind::ALL.into_iter().rev().filter(move |&kind| kind <= highest);
-        let fallback = self.nodes.get(first.index()).map_or(Fallback::NONE, |node| node.fallback);
-        let nodes = fallback.iter().filter(move |&candidate| allowed.contains(candidate));
-        nodes.flat_map(move |node| {
-            kinds.clone().flat_map(move |kind| self.parts(ZoneId { node, kind }).in_turn(turn))
-        })
+        Zonelist {
+            manager: self,
+            allowed,
+            highest,
+            turn: if self.is_divided { self.home_part() } else { 0 },
+            nodes: self.nodes.get(first.index()).map_or(Fallback::NONE, |node| node.fallback),
+            next_node: 0,
+            parts: None,
+            next_part: 0,
+        }
     }
 
     /// Which part of its zone the calling CPU asks first.
@@ -179,6 +231,9 @@ impl<P: Platform> Manager<P> {
     /// The window that holds a block. They are few.
     #[inline(never)]
     fn window_segment(&self, block: BlockNumber) -> Option<&'static Segment> {
+        if !cfg!(feature = "hotplug") {
+            return None;
+        }
         let windows = self.hotplug.segments.as_slice();
         windows.iter().find(|window| window.start <= block && block < window.end())
     }

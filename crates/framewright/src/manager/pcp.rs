@@ -114,6 +114,9 @@ impl<P: Platform> Manager<P> {
     /// The zone that the calling CPU's cache keeps frames of.
     #[inline]
     pub(super) fn near_zone(&self) -> Option<&'static Zone> {
+        if !cfg!(feature = "smp") {
+            return None;
+        }
         self.pinned(|cpu| {
             self.caches.get(cpu as usize).and_then(|cache| self.zones().get(cache.zone()))
         })
@@ -520,6 +523,9 @@ impl<P: Platform> Manager<P> {
     /// Finds frames that were freed before and that a CPU keeps, to which the zones' tables know no
     /// difference.
     fn check_not_cached(&self, range: PfnRange) -> Result<(), FreeError> {
+        if !cfg!(feature = "smp") {
+            return Ok(());
+        }
         // Model checkers try every order of all these looks.
         if cfg!(any(loom, shuttle)) {
             return Ok(());

@@ -164,6 +164,9 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// The first frame in a cache that was not allocated; all others have gone back.
     pub fn drain(&self) -> Result<u64, FreeError> {
+        if !cfg!(feature = "smp") {
+            return Ok(0);
+        }
         if self.platform.cpus() == 1 || !self.platform.can_wait() {
             return self.drain_own();
         }

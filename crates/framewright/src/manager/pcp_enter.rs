@@ -46,6 +46,9 @@ impl<P: Platform> Manager<P> {
     /// instruction counts.
     #[inline(always)]
     pub(super) fn enter(&self) -> Option<Inside<'_, P>> {
+        if !cfg!(feature = "smp") {
+            return None;
+        }
         let cpu = self.platform.pin();
         if let Some(cache) = self.caches.get(cpu.index() as usize)
             && cache.ownership.enter()

@@ -151,6 +151,9 @@ impl<P: Platform> Manager<P> {
     /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they
     /// are known to be empty. Bad frames that are found there do not keep the good ones back.
     pub(super) fn drain_for_more(&self) {
+        if !cfg!(feature = "smp") {
+            return;
+        }
         if self.pressure.epoch.number().is_some() {
             return;
         }

@@ -2,7 +2,7 @@
 //! through the manager, so that it always goes with the zone's own platform.
 
 use crate::block::BLOCK_ORDERS;
-use crate::manager::state::Manager;
+use crate::manager::state::{Manager, ZoneSlots};
 use crate::platform::Platform;
 use crate::units::PfnRange;
 use crate::zone::{
@@ -33,17 +33,43 @@ pub struct ZoneView<'a, P: Platform> {
     platform: &'static P,
 }
 
+/// See [`Manager::views`]. By hand, as it is asked in many places.
+struct Views<P: Platform> {
+    zones: &'static [Zone],
+    windows: &'static [Zone],
+    slots: &'static [ZoneSlots],
+    next: usize,
+    platform: &'static P,
+}
+
+impl<P: Platform> Clone for Views<P> {
+    fn clone(&self) -> Self {
+        Self { ..*self }
+    }
+}
+
+impl<P: Platform> Iterator for Views<P> {
+    type Item = ZoneView<'static, P>;
+
+    #[inline(never)]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let (slots, id) = (self.slots.get(self.next)?, ZoneId::at(self.next)?);
+            self.next += 1;
+            let parts = ZoneParts::new(id, slots.of(self.zones), self.windows);
+            if !parts.is_empty() {
+                return Some(ZoneView { parts, platform: self.platform });
+            }
+        }
+    }
+}
+
 impl<P: Platform> Manager<P> {
     /// All zones with memory as a whole: nodes ascending, kinds ascending in each.
     pub fn views(&self) -> impl Iterator<Item = ZoneView<'static, P>> + Clone + use<P> {
         let (zones, platform) = (self.zones(), self.platform);
         let windows = zones.get(self.hotplug.first_window..).unwrap_or(&[]);
-        self.slots
-            .iter()
-            .zip(ZoneId::all())
-            .map(move |(slots, id)| ZoneParts::new(id, slots.of(zones), windows))
-            .filter(|parts| !parts.is_empty())
-            .map(move |parts| ZoneView { parts, platform })
+        Views { zones, windows, slots: self.slots, next: 0, platform }
     }
 
     /// A zone as a whole, unless it has no memory.
@@ -64,7 +90,7 @@ impl<P: Platform> Copy for ZoneView<'_, P> {}
 
 impl<'a, P: Platform> ZoneView<'a, P> {
     fn sum(&self, of: fn(&Zone) -> u64) -> u64 {
-        self.parts.iter().map(of).sum()
+        self.parts.sum(&of)
     }
 
     /// Its parts, at least one: those of bring-up ascending by address, then what came later.
@@ -171,7 +197,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// [`Zone::free_pages_of`] of all parts.
     #[must_use]
     pub fn free_pages_of(&self, grade: Grade) -> u64 {
-        self.parts.iter().map(|part| part.free_pages_of(grade)).sum()
+        self.parts.sum(&|part| part.free_pages_of(grade))
     }
 
     /// [`Zone::graded_pages`] of all parts.
@@ -182,13 +208,13 @@ impl<'a, P: Platform> ZoneView<'a, P> {
 
     /// Frames of all blocks with a grade.
     pub(crate) fn most_graded_pages(&self) -> u64 {
-        self.parts.iter().map(|part| part.most_graded_pages(self.platform)).sum()
+        self.parts.sum(&|part| part.most_graded_pages(self.platform))
     }
 
     /// Frames of whole free blocks of a grade.
     #[must_use]
     pub fn free_block_pages_of(&self, grade: Grade) -> u64 {
-        self.parts.iter().map(|part| part.free_block_pages_of(self.platform, grade)).sum()
+        self.parts.sum(&|part| part.free_block_pages_of(self.platform, grade))
     }
 
     /// The blocks of a grade other than [`Grade::Any`]. All heads of the zone are looked at; exact
@@ -196,7 +222,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[must_use]
     pub fn graded_memory(&self, grade: Grade) -> GradedMemory {
         let mut memory = GradedMemory::default();
-        self.parts.iter().for_each(|part| memory += part.graded_memory(self.platform, grade));
+        self.parts.for_each(&mut |part| memory += part.graded_memory(self.platform, grade));
         memory
     }
 
@@ -227,7 +253,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[must_use]
     pub fn events(&self) -> ZoneEvents {
         let mut events = ZoneEvents::default();
-        self.parts.iter().for_each(|part| events += part.events(self.platform));
+        self.parts.for_each(&mut |part| events += part.events(self.platform));
         events
     }
 
@@ -247,7 +273,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// whose pages are free does not count.
     #[must_use]
     pub fn free_block_pages(&self) -> u64 {
-        self.parts.iter().map(|part| part.free_block_pages(self.platform)).sum()
+        self.parts.sum(&|part| part.free_block_pages(self.platform))
     }
 
     /// Free memory by order and type. A lock is held for a few blocks at a time, so that it takes
@@ -255,7 +281,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[must_use]
     pub fn free_areas(&self) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
-        self.parts.iter().for_each(|part| areas += part.free_areas(self.platform));
+        self.parts.for_each(&mut |part| areas += part.free_areas(self.platform));
         areas
     }
 
@@ -268,7 +294,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// moves from one end of the zone to the other may be seen twice or not at all. When nobody
     /// does anything it is exact. What CPUs have in their caches counts as used, as in all tables.
     pub fn for_each_block_run(&self, visit: &mut dyn FnMut(BlockRun)) {
-        self.parts.iter().for_each(|part| part.for_each_block_run(self.platform, visit));
+        self.parts.for_each(&mut |part| part.for_each_block_run(self.platform, visit));
     }
 
     /// Pages that were handed out and came back. Exact at the zone; what goes to and fro between a
@@ -276,7 +302,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[must_use]
     pub fn flow(&self) -> ZoneFlow {
         let mut flow = ZoneFlow::default();
-        self.parts.iter().for_each(|part| flow += part.flow(self.platform));
+        self.parts.for_each(&mut |part| flow += part.flow(self.platform));
         flow
     }
 

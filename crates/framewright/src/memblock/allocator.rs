@@ -196,6 +196,9 @@ impl<'a, P: Platform> Memblock<'a, P> {
             // The set does not know its memory yet, so the place for its array is sought in the
             // map, range by range.
             let place = self.array_queries(capacity).find_map(|query| {
+                if !cfg!(feature = "large-maps") {
+                    return None;
+                }
                 let mut places = node_ranges(map, topology).filter_map(|range| {
                     query.find(&[memory_region(&range)], self.reserved.regions(), &[reserved])
                 });

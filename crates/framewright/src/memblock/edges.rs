@@ -18,7 +18,7 @@ const LOW_END: u64 = 16 << 20;
 impl<P: Platform> Memblock<'_, P> {
     /// Says where tables go from now on.
     pub(crate) fn set_tables(&mut self, tables: Tables) {
-        self.tables = tables;
+        self.tables = if cfg!(feature = "pools") { tables } else { Tables::High };
     }
 
     /// Whole free GiB, by node.
@@ -42,6 +42,7 @@ impl<P: Platform> Memblock<'_, P> {
     ) -> Result<PhysRange, MemblockError> {
         self.check_live()?;
         let place = match self.tables {
+            _ if !cfg!(feature = "pools") => None,
             Tables::High => None,
             Tables::Edges => self.reserve_at_edge(request, &[node])?,
             Tables::EdgesAnywhere => self.reserve_at_any_edge(request, node)?,

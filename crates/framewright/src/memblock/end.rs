@@ -16,6 +16,9 @@ impl<P: Platform> Memblock<'_, P> {
     /// ascending walk that can be repeated until the latter. The walk reads the arrays, so `sink`
     /// must not write into the frames that it gets. The allocator allocates nothing meanwhile.
     pub(crate) fn for_each_in_the_end(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
+        if !cfg!(feature = "large-maps") {
+            return self.for_each_left(sink);
+        }
         let mut arrays =
             [&self.memory, &self.reserved].map(|set| set.free_storage().whole_frames());
         if arrays.iter().all(|array| array.is_empty()) {

@@ -82,6 +82,7 @@ impl<P: Platform> Memblock<'_, P> {
             SetName::Reserved => self.reserved.regions().len(),
         };
         let needed_bytes = GrownArray::bytes(capacity);
+        let place = place.filter(|_| cfg!(feature = "large-maps"));
         let place = place.ok_or(MemblockError::NoRoomToGrow { set, regions, needed_bytes })?;
         GrownArray::new(self.platform, place)
     }
@@ -105,6 +106,9 @@ impl<P: Platform> Memblock<'_, P> {
         capacity: usize,
         avoid: &[&[PhysRange]],
     ) -> Result<GrownArray, MemblockError> {
+        if !cfg!(feature = "large-maps") {
+            return self.array_in(set, None, capacity);
+        }
         let (memory, reserved) = (self.memory.regions(), self.reserved.regions());
         let place =
             self.array_queries(capacity).find_map(|query| query.find(memory, reserved, avoid));

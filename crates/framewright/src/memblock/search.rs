@@ -177,7 +177,9 @@ impl Query {
 
     fn find_anywhere(&self, memory: &[Region], reserved: &[Region]) -> Option<Place> {
         let mut runs = FreeRuns::new(memory, reserved, self.window).filter(|run| self.allows(run));
-        let fit = |run: &Region| if self.edges { self.fit_edges(run) } else { self.fit(run) };
+        let fit = |run: &Region| {
+            if cfg!(feature = "pools") && self.edges { self.fit_edges(run) } else { self.fit(run) }
+        };
         if self.bottom_up {
             runs.find_map(|run| fit(&run))
         } else {

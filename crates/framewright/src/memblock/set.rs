@@ -28,9 +28,14 @@ impl<'a> RegionSet<'a> {
         Self { fixed, grown: None, len: 0 }
     }
 
+    /// The grown array, if there is one.
+    fn grown(&self) -> Option<&GrownArray> {
+        self.grown.as_ref().filter(|_| cfg!(feature = "large-maps"))
+    }
+
     /// The regions, ascending.
     pub fn regions(&self) -> &[Region] {
-        let entries: &[Region] = self.grown.as_ref().map_or(&*self.fixed, |grown| &*grown.entries);
+        let entries: &[Region] = self.grown().map_or(&*self.fixed, |grown| &*grown.entries);
         &entries[..self.len]
     }
 
@@ -41,20 +46,20 @@ impl<'a> RegionSet<'a> {
 
     /// Where the grown array is; empty when there is none.
     pub fn storage(&self) -> PhysRange {
-        self.grown.as_ref().map_or(PhysRange::default(), |grown| grown.range)
+        self.grown().map_or(PhysRange::default(), |grown| grown.range)
     }
 
     /// Where the grown array is, if its bytes are free after its use; else empty.
     pub fn free_storage(&self) -> PhysRange {
-        self.grown
-            .as_ref()
-            .filter(|grown| !grown.kept)
-            .map_or(PhysRange::default(), |grown| grown.range)
+        self.grown().filter(|grown| !grown.kept).map_or(PhysRange::default(), |grown| grown.range)
     }
 
     /// Notes that `range` is reserved by somebody else too: if the array lies in it, its bytes stay
     /// reserved after it.
     pub fn keep_storage_in(&mut self, range: PhysRange) {
+        if !cfg!(feature = "large-maps") {
+            return;
+        }
         if let Some(grown) = &mut self.grown {
             grown.kept |= !grown.range.intersection(range).is_empty();
         }
@@ -62,7 +67,7 @@ impl<'a> RegionSet<'a> {
 
     /// Nothing when `extra` more regions fit; else the doubled capacity in which they will.
     pub fn capacity_to_grow_to(&self, extra: usize) -> Option<usize> {
-        let capacity = self.grown.as_ref().map_or(FIXED_REGIONS, |grown| grown.entries.len());
+        let capacity = self.grown().map_or(FIXED_REGIONS, |grown| grown.entries.len());
         (self.len.saturating_add(extra) > capacity).then(|| {
             let wanted = self.len.saturating_add(extra).saturating_add(SLACK);
             let mut larger = capacity.saturating_mul(2);
@@ -209,8 +214,8 @@ impl<'a> RegionSet<'a> {
     /// All entries, those not in use too.
     fn entries(&mut self) -> &mut [Region] {
         match &mut self.grown {
-            Some(grown) => grown.entries,
-            None => &mut *self.fixed,
+            Some(grown) if cfg!(feature = "large-maps") => grown.entries,
+            _ => &mut *self.fixed,
         }
     }
 

@@ -158,7 +158,7 @@ impl Descriptors {
 
     /// Whether any split block is to have descriptors.
     pub(crate) const fn are_wanted(&self) -> bool {
-        self.are_wanted
+        cfg!(feature = "vmemmap") && self.are_wanted
     }
 
     fn block_start(&self, index: u32) -> Option<Pfn> {

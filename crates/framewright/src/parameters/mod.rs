@@ -135,6 +135,26 @@ impl fmt::Display for Problem<'_> {
     }
 }
 
+/// Why a parameter of a part that is off has no effect.
+const ABSENT: &str = "built without the feature that it belongs to";
+
+/// Whether a parameter is one of a part that is off. What has parameters of its own is asked later.
+fn is_of_absent_part(name: &str) -> bool {
+    match name {
+        "accept_memory" => !cfg!(feature = "accept"),
+        "memmap_init" | "memmap_init_threads" | "pages" => !cfg!(feature = "vmemmap"),
+        "zone_parts" => !cfg!(feature = "smp"),
+        "page_owner"
+        | "page_poison"
+        | "init_on_alloc"
+        | "init_on_free"
+        | "careful"
+        | "page_alloc.shuffle"
+        | "page_alloc.shuffle_seed" => !cfg!(feature = "debug"),
+        _ => !cfg!(feature = "reporting") && name.starts_with("page_reporting."),
+    }
+}
+
 impl Parameters {
     /// Reads a command line. Each word that is unknown or wrong is reported once and ignored; of a
     /// parameter that is given twice the last counts (`memmap=` adds up).
@@ -153,6 +173,9 @@ impl Parameters {
     /// Sets one parameter; false when there is none of that name.
     fn set(&mut self, word: &str) -> Result<bool, &'static str> {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        if is_of_absent_part(name) {
+            return Err(ABSENT);
+        }
         match name {
             "movable_node" if value.is_empty() => self.movable_node = true,
             "movable_node" => return Err("movable_node takes no value"),
@@ -255,13 +278,16 @@ impl Parameters {
                 self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?
             }
             _ => {
-                return self
-                    .huge_pages
-                    .set(name, value)
-                    .or_else(|| self.core.set(name, value))
-                    .or_else(|| self.areas.set(name, value))
-                    .or_else(|| self.hotplug.set(name, value))
-                    .map_or(Ok(false), |read| read.map(|()| true));
+                let pools = (cfg!(feature = "pools"), self.huge_pages.set(name, value));
+                let moving = (cfg!(feature = "moving"), self.core.set(name, value));
+                let areas = (cfg!(feature = "moving"), self.areas.set(name, value));
+                let hotplug = (cfg!(feature = "hotplug"), self.hotplug.set(name, value));
+                let mut known = [pools, moving, areas, hotplug].into_iter();
+                return match known.find_map(|(is_there, read)| Some((is_there, read?))) {
+                    None => Ok(false),
+                    Some((false, _)) => Err(ABSENT),
+                    Some((true, read)) => read.map(|()| true),
+                };
             }
         }
         Ok(true)

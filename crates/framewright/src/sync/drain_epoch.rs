@@ -46,13 +46,17 @@ impl DrainEpoch {
     pub fn wants_attention(&self) -> bool {
         // Relaxed: the drain's barrier on all CPUs orders it after the memory's release, see the
         // module documentation. Who asks for the number instead acquires what he needs there.
-        self.attention.load(Ordering::Relaxed) & (DRAINED | WATCHED) != 0
+        cfg!(any(feature = "smp", feature = "debug"))
+            && self.attention.load(Ordering::Relaxed) & (DRAINED | WATCHED) != 0
     }
 
     /// Memory becomes free: called after it came into a zone, or anywhere inside the section of the
     /// cache that it comes into.
     #[inline]
     pub fn note_free(&self) {
+        if !cfg!(feature = "smp") {
+            return;
+        }
         // The mark is looked at once the memory is in its zone.
         order_store_before_load();
         if self.wants_attention() {
@@ -94,6 +98,9 @@ impl DrainEpoch {
     /// nothing was freed since it began.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
+        if !cfg!(feature = "smp") {
+            return None;
+        }
         // Acquire pairs with the Release in `end_drain`. First, so that what is found next was so
         // after that drain had ended.
         let ended = self.ended.load(Ordering::Acquire);

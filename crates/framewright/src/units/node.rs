@@ -21,7 +21,7 @@ impl NodeId {
     /// The number as an index.
     #[must_use]
     pub const fn index(self) -> usize {
-        self.0 as usize
+        if MAX_NODES == 1 { 0 } else { self.0 as usize }
     }
 
     /// The number as firmware and jobs write it.
@@ -44,7 +44,7 @@ impl fmt::Display for NodeId {
 }
 
 /// Words of a set.
-const WORDS: usize = MAX_NODES / 64;
+const WORDS: usize = MAX_NODES.div_ceil(64);
 
 /// A set of nodes: up to 128 bytes, so that what is on the way of every request holds none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -54,7 +54,8 @@ impl NodeMask {
     /// No node.
     pub const EMPTY: Self = Self([0; WORDS]);
     /// Every node that there can be.
-    pub const ALL: Self = Self([u64::MAX; WORDS]);
+    pub const ALL: Self =
+        Self([if MAX_NODES < 64 { (1 << MAX_NODES) - 1 } else { u64::MAX }; WORDS]);
 
     /// One node.
     #[must_use]
@@ -157,7 +158,7 @@ impl NodeMask {
     }
 }
 
-const _: () = assert!(MAX_NODES.is_multiple_of(64) && MAX_NODES <= 1 << 16);
+const _: () = assert!((MAX_NODES == 1 || MAX_NODES.is_multiple_of(64)) && MAX_NODES <= 1 << 16);
 
 #[cfg(all(test, feature = "many-nodes"))]
 mod tests {

@@ -20,5 +20,7 @@ pub const PAGES_PER_SECTION: u64 = 1 << 15;
 pub const PHYSICAL_ADDRESS_BITS: u32 = 52;
 /// One past the last physical address that can exist.
 pub const PHYSICAL_ADDRESS_END: u64 = 1 << PHYSICAL_ADDRESS_BITS;
-/// How many nodes the manager knows at most: 1024, and 64 without the feature `many-nodes`.
-pub const MAX_NODES: usize = framewright_jobs::MAX_NODES as usize;
+/// How many nodes the manager knows at most: 1024 with the feature `many-nodes`, else 64, and one
+/// without `numa`.
+pub const MAX_NODES: usize =
+    if cfg!(feature = "numa") { framewright_jobs::MAX_NODES as usize } else { 1 };

@@ -41,6 +41,10 @@ impl Zone {
     /// not withheld. Where they lie inside blocks, frames of blocks too small to hold their own
     /// descriptors and one page more become reserved.
     pub(crate) fn attach_descriptors(&mut self, descriptors: Descriptors, without: &BootPages) {
+        if !cfg!(feature = "vmemmap") {
+            self.find_pfn_range();
+            return self.finish_initialising();
+        }
         self.descriptors = Some(descriptors);
         if let Some(array) = descriptors.array() {
             for segment in self.segments {
@@ -179,6 +183,9 @@ impl Zone {
 impl LockedZone {
     /// Where the block at `index` has its descriptors when it is split.
     pub(super) fn form(&self, index: u32) -> DescriptorForm {
+        if !cfg!(feature = "vmemmap") {
+            return DescriptorForm::None;
+        }
         self.descriptors
             .as_ref()
             .map_or(DescriptorForm::None, |descriptors| descriptors.form(index))
@@ -187,6 +194,9 @@ impl LockedZone {
     /// Puts the descriptors of a split block into `frames`, all free, so that it is in the inside
     /// form.
     pub(super) fn describe(&mut self, index: u32, frames: DescriptorFrames) {
+        if !cfg!(feature = "vmemmap") {
+            return;
+        }
         let Some(descriptors) = &self.descriptors else { return };
         let table = &self.buddy.table;
         frames.take_from(table.free_map(index));
@@ -202,6 +212,9 @@ impl LockedZone {
     /// [`describe`](Self::describe) of a block that is undescribed, if it has more free frames than
     /// that takes.
     pub(super) fn describe_if_possible(&mut self, index: u32) {
+        if !cfg!(feature = "vmemmap") {
+            return;
+        }
         if self.buddy.table.state(index).free_pages() > VMEMMAP_PAGES_PER_BLOCK
             && let Some(frames) = DescriptorFrames::choose(self.buddy.table.free_map(index))
         {
@@ -212,6 +225,9 @@ impl LockedZone {
     /// Takes the descriptors of a split block, all of whose other frames are free, away: the frames
     /// belong to the block again.
     pub(super) fn take_descriptors(&mut self, index: u32) {
+        if !cfg!(feature = "vmemmap") {
+            return;
+        }
         let state = self.buddy.table.state(index);
         if let (DescriptorForm::Inside, Some(descriptors)) =
             (state.descriptor_form(), &self.descriptors)
@@ -228,6 +244,9 @@ impl LockedZone {
 
     /// Ends the count of a block that is allocated whole, before its links become something else.
     pub(super) fn end_count(&mut self, head: u32) {
+        if !cfg!(feature = "vmemmap") {
+            return;
+        }
         let state = self.buddy.table.state(head);
         if state.is(State::Whole)
             && state.has(BlockState::COUNTED)
@@ -246,6 +265,9 @@ impl LockedZone {
         state: BlockState,
         range: &Range<usize>,
     ) -> Option<usize> {
+        if !cfg!(feature = "vmemmap") {
+            return None;
+        }
         if state.descriptor_form() != DescriptorForm::Inside {
             return None;
         }
@@ -266,6 +288,9 @@ impl LockedZone {
         runs: u64,
         order: Order,
     ) -> bool {
+        if !cfg!(feature = "vmemmap") {
+            return false;
+        }
         let Some(frames) = self.descriptor_frames_of(index) else { return false };
         let pages = (0..order.get()).fold(runs, |pages, step| pages | pages << (1 << step));
         frames
@@ -275,6 +300,9 @@ impl LockedZone {
 
     /// Which frames of a split block hold its descriptors, where they are inside.
     pub(super) fn descriptor_frames_of(&self, index: u32) -> Option<DescriptorFrames> {
+        if !cfg!(feature = "vmemmap") {
+            return None;
+        }
         self.descriptors.as_ref()?.locked(&self.buddy, index)?.frames()
     }
 }

@@ -18,6 +18,9 @@ pub fn fallback_order(
         order[len] = node;
         len += 1;
     }
+    if MAX_NODES == 1 {
+        return len;
+    }
     let near = |&node: &NodeId| {
         let distance = topology.distance(from, node);
         let cyclic = (node.index() + nodes - from.index()) % nodes;

@@ -184,12 +184,18 @@ impl Zone {
     /// Free frames that a request of this type may not have.
     #[inline]
     pub(crate) fn out_of_reach(&self, migrate_type: MigrateType) -> u64 {
+        if !cfg!(feature = "moving") {
+            return 0;
+        }
         if migrate_type == MigrateType::Movable { 0 } else { self.graded_pages() }
     }
 
     /// The grade that a request is served from before all else, if any.
     #[inline]
     pub(crate) fn preferred(&self, migrate_type: MigrateType) -> Option<MigrateType> {
+        if !cfg!(feature = "moving") {
+            return None;
+        }
         if migrate_type != MigrateType::Movable {
             return None;
         }

@@ -124,7 +124,7 @@ impl Zone {
     pub(crate) fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
         let is_accepted = run.kind != MemoryKind::Unaccepted;
         let initial_use = match initial_use {
-            InitialUse::Unaccepted if !run.stray => {
+            InitialUse::Unaccepted if cfg!(feature = "accept") && !run.stray => {
                 return self.initialise_unaccepted(range, run.is_ahead);
             }
             _ if run.stray || !is_accepted => InitialUse::Reserved,
@@ -231,6 +231,9 @@ impl Zone {
         runs: impl Iterator<Item = ZoneRun>,
         blocks: &mut [Partial],
     ) -> usize {
+        if !cfg!(feature = "hotplug") {
+            return 0;
+        }
         let mut noted: usize = 0;
         for run in runs.filter(|run| run.zone == self.id && !run.stray) {
             for part in edges(run.range).into_iter().filter(|part| !part.is_empty()) {

@@ -43,6 +43,15 @@ impl ZoneKind {
         }
     }
 
+    /// The next lower one.
+    pub(crate) const fn below(self) -> Option<Self> {
+        match self {
+            Self::Dma => None,
+            Self::Dma32 => Some(Self::Dma),
+            Self::Normal => Some(Self::Dma32),
+        }
+    }
+
     /// Linux's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -74,6 +83,12 @@ impl ZoneId {
     #[must_use]
     pub const fn index(self) -> usize {
         self.node.index() * ZoneKind::COUNT + self.kind as usize
+    }
+
+    /// The one of this [`index`](Self::index).
+    pub(crate) fn at(index: usize) -> Option<Self> {
+        let node = crate::units::NodeId::new(index / ZoneKind::COUNT)?;
+        Some(Self { node, kind: ZoneKind::ALL[index % ZoneKind::COUNT] })
     }
 
     /// All that there can be, by [`index`](Self::index).

@@ -85,12 +85,13 @@ impl Counters {
     }
 
     /// Says what is so now.
-    #[inline]
+    #[cfg_attr(feature = "smp", inline)]
+    #[cfg_attr(not(feature = "smp"), inline(never))]
     pub(super) fn publish(&self, locked: &LockedZone) {
         self.free_pages.store(locked.free_pages(), Ordering::Relaxed);
         self.descriptor_pages.store(locked.descriptor_pages, Ordering::Relaxed);
         self.isolated_pages.store(locked.isolated_pages, Ordering::Relaxed);
-        if locked.is_unusual {
+        if cfg!(any(feature = "moving", feature = "reporting")) && locked.is_unusual {
             self.publish_unusual(locked);
         }
     }

@@ -300,6 +300,9 @@ impl Zone {
     #[must_use]
     #[inline]
     pub fn parts(&self) -> u16 {
+        if !cfg!(any(feature = "smp", feature = "hotplug")) {
+            return 1;
+        }
         self.parts.load(Ordering::Relaxed)
     }
 
@@ -440,6 +443,9 @@ impl Zone {
 
     /// A part's share of what the zone as a whole keeps.
     pub(crate) fn share_of(&self, pages: u64) -> u64 {
+        if !cfg!(any(feature = "smp", feature = "hotplug")) {
+            return pages;
+        }
         let parts = self.parts();
         if parts == 1 { pages } else { pages.div_ceil(u64::from(parts)) }
     }
@@ -477,6 +483,9 @@ impl Zone {
 
     /// Leaves it to chance which of equally good places memory is taken from.
     pub(crate) fn randomise_placement(&mut self, seed: u64) {
+        if !cfg!(feature = "debug") {
+            return;
+        }
         self.changing.locked.get_mut().buddy.placement = Placement::random(seed);
     }
 

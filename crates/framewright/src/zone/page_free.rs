@@ -111,7 +111,8 @@ impl LockedZone {
 
     /// Frees the aligned run of `order`, below 9, at frame `start` of a block, if that is split and
     /// the run allocated as far as can be told.
-    #[inline]
+    #[cfg_attr(feature = "smp", inline)]
+    #[cfg_attr(not(feature = "smp"), inline(never))]
     pub(super) fn free_run(&mut self, index: u32, start: usize, order: Order) -> bool {
         if !self.buddy.table.is_ready(index) {
             return false;

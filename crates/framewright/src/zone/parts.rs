@@ -17,7 +17,7 @@ pub struct ZoneParts<'a> {
 
 impl<'a> ZoneParts<'a> {
     pub(crate) const fn new(id: ZoneId, first: &'a [Zone], windows: &'a [Zone]) -> Self {
-        Self { id, first, windows }
+        Self { id, first, windows: if cfg!(feature = "hotplug") { windows } else { &[] } }
     }
 
     /// The zone.
@@ -29,6 +29,18 @@ impl<'a> ZoneParts<'a> {
     /// Each of them: those of bring-up ascending, then windows as they came.
     pub fn iter(self) -> impl Iterator<Item = &'a Zone> + Clone {
         self.first.iter().chain(self.windows())
+    }
+
+    /// What `of` says of each, added up. In one copy for all who count.
+    #[inline(never)]
+    pub(crate) fn sum(self, of: &dyn Fn(&Zone) -> u64) -> u64 {
+        self.iter().map(of).sum()
+    }
+
+    /// Calls `each` with each of them, as [`sum`](Self::sum).
+    #[inline(never)]
+    pub(crate) fn for_each(self, each: &mut dyn FnMut(&'a Zone)) {
+        self.iter().for_each(each);
     }
 
     /// Runs of parts that follow one another by address: those of bring-up, then each window.
@@ -45,6 +57,24 @@ impl<'a> ZoneParts<'a> {
     pub(crate) fn in_turn(self, first: usize) -> impl Iterator<Item = &'a Zone> + Clone {
         let (before, from) = self.first.split_at(first.checked_rem(self.first.len()).unwrap_or(0));
         from.iter().chain(before).chain(self.windows())
+    }
+
+    /// [`in_turn`](Self::in_turn) one by one: the part at `place`, which then names the next.
+    pub(crate) fn turn(self, first: usize, place: &mut usize) -> Option<&'a Zone> {
+        let count = self.first.len();
+        if *place < count {
+            *place += 1;
+            return self.first.get((first + *place - 1) % count);
+        }
+        while cfg!(feature = "hotplug")
+            && let Some(window) = self.windows.get(*place - count)
+        {
+            *place += 1;
+            if window.id() == self.id {
+                return Some(window);
+            }
+        }
+        None
     }
 
     /// What each covers: windows from the first to the last of their blocks that are memory.

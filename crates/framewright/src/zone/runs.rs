@@ -2,7 +2,7 @@
 
 use super::kind::{ZoneId, ZoneKind};
 use crate::firmware::{MemoryKind, MemoryRun};
-use crate::units::{BLOCK_ORDER, NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{BLOCK_ORDER, MAX_NODES, NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
 
 /// A run of present frames of one zone and kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +52,9 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
     fn owner_of_block(&self, current: MemoryRun) -> ZoneId {
         let start = current.range.start;
         let mine = zone_of(current, start);
+        if MAX_NODES == 1 {
+            return mine;
+        }
         let end = block_start(start.0) + PAGES_PER_BLOCK;
         if let Some((settled_end, owner)) = self.settled
             && settled_end == end
@@ -93,7 +96,7 @@ impl<I: Iterator<Item = MemoryRun> + Clone> Iterator for ZoneRuns<I> {
         let owner = self.owner_of_block(current);
         let zone_end = zone.kind.frames().end.0.min(current.range.end.0);
         let block_end = block_start(start.0) + PAGES_PER_BLOCK;
-        let end = if owner == zone {
+        let end = if MAX_NODES == 1 || owner == zone {
             // Ours up to the last block, which somebody else may share.
             let last_block = block_start(zone_end);
             if last_block > start.0 { last_block } else { zone_end }
@@ -112,7 +115,7 @@ impl<I: Iterator<Item = MemoryRun> + Clone> Iterator for ZoneRuns<I> {
             zone,
             kind: current.kind,
             is_ahead: current.is_ahead,
-            stray: owner != zone,
+            stray: MAX_NODES != 1 && owner != zone,
         })
     }
 }

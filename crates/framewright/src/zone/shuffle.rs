@@ -32,6 +32,9 @@ pub struct Shuffled {
 impl Zone {
     /// Turns the shuffle on, before anything is initialised. It stays on.
     pub(crate) fn begin_shuffling(&mut self, seed: u64) {
+        if !cfg!(feature = "debug") {
+            return;
+        }
         self.shuffles = true;
         let buddy = &mut self.changing.locked.get_mut().buddy;
         buddy.largest = SHUFFLE_ORDER;
@@ -41,6 +44,9 @@ impl Zone {
     /// Puts the free blocks of 4 MiB into a random order, where the shuffle is on. The lock is held
     /// meanwhile, for up to 50 ms a TiB, so that this is for a boot. False where it could not.
     pub(crate) fn shuffle_at_boot<P: Platform>(&self, platform: &P) -> bool {
+        if !cfg!(feature = "debug") {
+            return false;
+        }
         if !self.shuffles {
             return false;
         }
@@ -98,6 +104,9 @@ impl Zone {
     /// Whether pieces of `order` have to be gathered.
     #[inline]
     pub(super) const fn gathers(&self, order: Order) -> bool {
+        if !cfg!(feature = "debug") {
+            return false;
+        }
         self.shuffles && order.get() > SHUFFLE_ORDER.get()
     }
 

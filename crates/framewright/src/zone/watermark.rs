@@ -22,11 +22,25 @@ pub struct Watermarks {
     pub promo_pages: u64,
 }
 
+/// Between these is what is kept free over all zones.
+const LEAST_MIN_FREE_KBYTES: u64 = 128;
+const MOST_MIN_FREE_KBYTES: u64 = 1 << 18;
+
 /// The default of `min_free_kbytes` for a machine of `managed_pages`: the square root of 16 times
 /// its KiB, between 128 and 262144.
 #[must_use]
 pub fn default_min_free_kbytes(managed_pages: u64) -> u64 {
-    managed_pages.saturating_mul(KIB_PER_PAGE).saturating_mul(16).isqrt().clamp(128, 262_144)
+    let square = managed_pages.saturating_mul(KIB_PER_PAGE).saturating_mul(16);
+    // Bit by bit up to the limit: the library's root is ten times as much code.
+    let (mut root, mut bit) = (0, MOST_MIN_FREE_KBYTES);
+    while bit != 0 {
+        let candidate: u64 = root | bit;
+        if candidate * candidate <= square {
+            root = candidate;
+        }
+        bit /= 2;
+    }
+    root.clamp(LEAST_MIN_FREE_KBYTES, MOST_MIN_FREE_KBYTES)
 }
 
 /// The watermarks of a zone of `managed_pages` in a machine of `total_pages`, whose share of
@@ -90,6 +104,10 @@ mod tests {
         assert_eq!(default_min_free_kbytes(1), 128);
         assert_eq!(default_min_free_kbytes(1 << 40), 262_144);
         assert_eq!(default_min_free_kbytes(u64::MAX), 262_144);
+        for pages in (0..40).flat_map(|bits| [1_u64 << bits, (1 << bits) - 1, 3 << bits]) {
+            let root = (pages * KIB_PER_PAGE * 16).isqrt();
+            assert_eq!(default_min_free_kbytes(pages), root.clamp(128, 262_144), "{pages}");
+        }
     }
 
     #[test]

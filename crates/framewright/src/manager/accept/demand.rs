@@ -185,6 +185,9 @@ impl<P: Platform> Manager<P> {
 
     /// Whether memory among `frames` is not accepted, which lie in one part of a zone.
     pub(in crate::manager) fn has_unaccepted(&self, zone: &Zone, frames: PfnRange) -> bool {
+        if !cfg!(feature = "accept") {
+            return false;
+        }
         zone.unaccepted_pages() != 0
             && self.slices(frames).any(|slice| zone.has_unaccepted_in(self.platform, &slice))
     }

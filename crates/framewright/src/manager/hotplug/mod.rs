@@ -59,6 +59,7 @@ impl<P: Platform> Copy for Hotplug<'_, P> {}
 
 impl<P: Platform> Manager<P> {
     /// Memory that comes and goes while the machine runs, and frames that were reserved for boot.
+    #[cfg(feature = "hotplug")]
     #[must_use]
     pub const fn hotplug(&self) -> Hotplug<'_, P> {
         Hotplug { manager: self, by: None }

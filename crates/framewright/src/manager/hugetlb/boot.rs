@@ -137,10 +137,10 @@ impl<P: Platform> Hugetlb<'_, P> {
                     .iter_mut()
                     .zip(adopted)
                     .for_each(|(share, &has)| *share = share.saturating_sub(has));
-                pool_of.fill_shares(&shares, helpers, threads);
+                pool_of.fill_shares(&shares, &helpers, threads);
             }
             if plain {
-                pool_of.resize_locked(requested.pages, NodeMask::ALL, helpers, threads);
+                pool_of.resize_locked(requested.pages, NodeMask::ALL, &helpers, threads);
             }
             let accounting = self.accounting();
             pool.got = accounting.counts(size).all.nr;

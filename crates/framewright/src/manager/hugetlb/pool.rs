@@ -53,8 +53,15 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
 
 impl<P: Platform> Manager<P> {
     /// The pool of pages of one size.
+    #[cfg(feature = "pools")]
     #[must_use]
     pub const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
+        Pool { manager: self, size }
+    }
+
+    /// For parts that are on.
+    #[cfg(not(feature = "pools"))]
+    pub(crate) const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
         Pool { manager: self, size }
     }
 }

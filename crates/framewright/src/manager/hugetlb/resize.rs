@@ -9,6 +9,7 @@ use crate::hugetlb::{
     Accounting, BLOCKS_OF_A_THREAD_WITH_MAPS, PoolError, Shares, Taken, resize_threads,
 };
 use crate::manager::hugetlb::pool::Pool;
+use crate::manager::job;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{MAX_NODES, NodeId, NodeMask, PAGES_PER_BLOCK, PoolSize};
@@ -97,7 +98,7 @@ impl<P: Platform> Pool<'_, P> {
         helpers: &H,
     ) -> Result<Resized, PoolError> {
         let _resizing = self.manager.hugetlb().start_resizing()?;
-        Ok(self.resize_locked(pages, nodes, helpers, u32::MAX))
+        Ok(self.resize_locked(pages, nodes, &helpers, u32::MAX))
     }
 
     /// Writes a node's `nr_hugepages`: so many pages are to stay on it.
@@ -119,15 +120,15 @@ impl<P: Platform> Pool<'_, P> {
                 - accounting.node(self.size, node).persistent()
         };
         let pages = pages.saturating_add(others);
-        Ok(self.resize_locked(pages, NodeMask::only(node), helpers, u32::MAX))
+        Ok(self.resize_locked(pages, NodeMask::only(node), &helpers, u32::MAX))
     }
 
     /// The caller resizes and nobody else.
-    pub(super) fn resize_locked<H: Helpers + ?Sized>(
+    pub(super) fn resize_locked(
         &self,
         count: u64,
         nodes: NodeMask,
-        helpers: &H,
+        helpers: &dyn Helpers,
         threads: u32,
     ) -> Resized {
         let size = self.size;
@@ -148,13 +149,7 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     /// Adds up to `missing` pages.
-    fn grow_pool<H: Helpers + ?Sized>(
-        &self,
-        missing: u64,
-        nodes: NodeMask,
-        helpers: &H,
-        threads: u32,
-    ) {
+    fn grow_pool(&self, missing: u64, nodes: NodeMask, helpers: &dyn Helpers, threads: u32) {
         let size = self.size;
         let all = self.manager.hugetlb().nodes_with_memory(nodes);
         let mut open = all;
@@ -188,12 +183,7 @@ impl<P: Platform> Pool<'_, P> {
 
     /// Adds given numbers of pages to nodes, as far as these have them; the caller resizes and
     /// nobody else.
-    pub(super) fn fill_shares<H: Helpers + ?Sized>(
-        &self,
-        shares: &Shares,
-        helpers: &H,
-        threads: u32,
-    ) {
+    pub(super) fn fill_shares(&self, shares: &Shares, helpers: &dyn Helpers, threads: u32) {
         let size = self.size;
         let with_memory = self.manager.hugetlb().nodes_with_memory(NodeMask::ALL);
         let shares = core::array::from_fn(|index| {
@@ -211,12 +201,7 @@ impl<P: Platform> Pool<'_, P> {
 
     /// Adds each node's share as far as memory is available. Says how many pages came, and how
     /// many frames their descriptors gave back.
-    fn add_shares<H: Helpers + ?Sized>(
-        &self,
-        shares: &Shares,
-        helpers: &H,
-        threads: u32,
-    ) -> (Tallies, u64) {
+    fn add_shares(&self, shares: &Shares, helpers: &dyn Helpers, threads: u32) -> (Tallies, u64) {
         let got = Tallies::new();
         let returned = AtomicU64::new(0);
         self.work(shares, helpers, threads, Direction::Grow, &|node, range| {
@@ -254,13 +239,7 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     /// Takes free pages out and makes the rest of the excess surplus.
-    fn shrink_pool<H: Helpers + ?Sized>(
-        &self,
-        count: u64,
-        nodes: NodeMask,
-        helpers: &H,
-        threads: u32,
-    ) {
+    fn shrink_pool(&self, count: u64, nodes: NodeMask, helpers: &dyn Helpers, threads: u32) {
         let size = self.size;
         let nodes = self.manager.hugetlb().nodes_with_memory(nodes);
         loop {
@@ -360,10 +339,10 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     /// Calls `part` until all shares are done, by several threads where that pays.
-    fn work<H: Helpers + ?Sized>(
+    fn work(
         &self,
         shares: &Shares,
-        helpers: &H,
+        helpers: &dyn Helpers,
         threads: u32,
         direction: Direction,
         part: &(dyn Fn(NodeId, Range<u64>) + Sync),
@@ -394,11 +373,11 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    fn work_on<H: Helpers + ?Sized>(
+    fn work_on(
         &self,
         shares: &Shares,
         nodes: &mut dyn Iterator<Item = NodeId>,
-        helpers: &H,
+        helpers: &dyn Helpers,
         threads: u32,
         direction: Direction,
         part: &(dyn Fn(NodeId, Range<u64>) + Sync),
@@ -425,17 +404,15 @@ impl<P: Platform> Pool<'_, P> {
             // Whole GiBs are what zones give best.
             job.align((Self::FRAMES_OF_A_GIB / size.frames()).max(1))
         };
-        let result = job.run(helpers, |range, _| {
+        let threads = job::run(&job, helpers, &|range| {
             let index = usize::try_from(range.start >> PART_SHIFT).unwrap_or(usize::MAX);
-            NodeId::new(index).map_or(Err(()), |node| {
+            let node = NodeId::new(index);
+            debug_assert!(node.is_some(), "the parts are those of nodes");
+            if let Some(node) = node {
                 part(node, range);
-                Ok(())
-            })
+            }
         });
-        debug_assert!(result.is_ok(), "the parts ascend and nothing fails");
-        if let Ok(summary) = result {
-            self.manager.pools.threads_used.fetch_max(summary.threads, Ordering::Relaxed);
-        }
+        self.manager.pools.threads_used.fetch_max(threads, Ordering::Relaxed);
     }
 
     /// Whether more is done for a block's descriptors than for the block: where they are made

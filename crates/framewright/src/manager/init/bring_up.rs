@@ -21,7 +21,7 @@ use crate::manager::reporting::Reporting;
 use crate::manager::state::accept::{AcceptEvents, AcceptState};
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::hotplug::{HotplugInput, HotplugState};
-use crate::manager::state::numa::NumaSettings;
+use crate::manager::state::numa::{NumaSettings, PerNode};
 use crate::manager::state::pools::Pools;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
@@ -177,12 +177,13 @@ impl<P: Platform> Manager<P> {
         }
         let per_node = self.numa.nodes();
         // Relaxed, here and below: nobody else has the manager yet.
-        if per_node.iter().any(|node| node.movable_start.load(Ordering::Relaxed) != 0) {
+        let has_movable = |node: &PerNode| node.movable_start.load(Ordering::Relaxed) != 0;
+        if cfg!(feature = "moving") && per_node.iter().any(has_movable) {
             self.grade_at_boot();
         }
         self.moving.hugetlb_cma_only = parameters.huge_pages.cma_only;
         self.moving.failed_area_bytes = self.make_areas(parameters);
-        for zone in self.zones() {
+        for zone in if cfg!(feature = "hotplug") { self.zones() } else { &[] } {
             let pages = zone.present_pages().saturating_sub(zone.most_graded_pages(platform));
             per_node[zone.id().node.index()].boot_kernel_pages.fetch_add(pages, Ordering::Relaxed);
         }
@@ -216,6 +217,9 @@ fn since<P: Platform>(platform: &P, started_ns: Option<u64>) -> Option<u64> {
 
 /// Notes where memory for what can be moved alone begins on each node, as the command line has it.
 fn note_movable<P: Platform>(early: &Memblock<'_, P>, input: &BringUp<'_>, frame: &Frame) {
+    if !cfg!(feature = "moving") {
+        return;
+    }
     let setting = input.parameters.core.setting(input.parameters.movable_node);
     if setting != MovableSetting::default() {
         find_movable(early, &setting, frame);
@@ -305,11 +309,12 @@ fn prepare<P: Platform>(
     place_tables(early, input.parameters);
     let started_ns = input.started_ns.or_else(|| platform.now_ns());
     let mut memory = Obtained::new(early);
-    let mut measured = if memory.early.topology().node_count() <= FEW_NODES {
-        measure::<P, FEW_NODES>(&mut memory, input.parameters)?
-    } else {
-        measure::<P, MAX_NODES>(&mut memory, input.parameters)?
-    };
+    let mut measured =
+        if MAX_NODES == FEW_NODES || memory.early.topology().node_count() <= FEW_NODES {
+            measure::<P, FEW_NODES>(&mut memory, input.parameters)?
+        } else {
+            measure::<P, MAX_NODES>(&mut memory, input.parameters)?
+        };
     let (zones, caches) = (measured.zones(), measured.caches());
     let frame = Frame::carve(measured, zones, caches, memory.early, input.parameters);
     match allocate_all(&mut memory, frame, input) {
@@ -327,7 +332,7 @@ fn prepare<P: Platform>(
 }
 
 /// Up to so many nodes measuring takes little of the stack.
-const FEW_NODES: usize = 4;
+const FEW_NODES: usize = if MAX_NODES < 4 { MAX_NODES } else { 4 };
 
 /// Measures the machine, which has at most `NODES` nodes, gets the memory for what is known of it
 /// then, and fills in what its zones are.
@@ -359,6 +364,9 @@ fn plan<'a, P: Platform, const NODES: usize>(
 
 /// Whether pages are to have descriptors.
 fn wants_descriptors<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
+    if !cfg!(feature = "vmemmap") {
+        return false;
+    }
     parameters.pages.are_wanted(platform.vmemmap_space().is_some())
 }
 
@@ -372,6 +380,9 @@ fn make_vmemmap<P: Platform>(
     frame: &mut Frame,
     platform: &'static P,
 ) -> (Policy, ArrayMemory) {
+    if !cfg!(feature = "vmemmap") {
+        return (Policy::OnDemand, ArrayMemory::none(core::mem::take(&mut frame.parts)));
+    }
     let mut array = ArrayMemory::none(core::mem::take(&mut frame.parts));
     let (Some(space), Some(state)) = (platform.vmemmap_space(), frame.vmemmap_bitmaps.take())
     else {

@@ -109,7 +109,7 @@ impl Counts {
             partials: 2 * (free_runs + plan.parts + nodes + 3) + plan.parts * Partials::ROOM,
             // Each run of memory begins and ends in a block that may be memory in part.
             present: 2 * early.runs().count(),
-            cpus,
+            cpus: if cfg!(feature = "smp") { cpus } else { 0 },
             // Enough that CPUs seldom meet.
             readers: cpus * 4,
         }
@@ -161,7 +161,8 @@ impl<P: Platform> Measured<'static, P> {
         parameters: &Parameters,
     ) -> Result<Self, BringUpError> {
         let platform = memory.early.platform();
-        let windows = parameters.hotplug.windows as usize;
+        let windows =
+            if cfg!(feature = "hotplug") { parameters.hotplug.windows as usize } else { 0 };
         let counts = Counts::of(platform, memory.early, plan, windows);
         let bytes = counts.bytes(parameters);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
@@ -216,6 +217,9 @@ impl<P: Platform> Measured<'static, P> {
     /// A cache for each CPU.
     #[inline(never)]
     pub(crate) fn caches(&mut self) -> &'static mut [CpuCache] {
+        if !cfg!(feature = "smp") {
+            return &mut [];
+        }
         self.carver.in_place(self.counts.cpus, |place| {
             // SAFETY: memory of the machine has some content (invariant 4).
             unsafe { CpuCache::write(place) }

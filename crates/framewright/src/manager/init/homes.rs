@@ -66,6 +66,9 @@ impl<'a> Homes<'a> {
 /// neighbours.
 #[inline(never)]
 pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
+    if !cfg!(feature = "smp") {
+        return;
+    }
     let homes = Homes { nodes: &*frame.nodes, slots: &*frame.slots, zones: &*frame.zones };
     let mut cpus = [0; MAX_NODES];
     count_cpus(platform, &mut cpus);

@@ -128,6 +128,9 @@ impl<P: Platform> Drop for Obtained<'_, '_, P> {
 /// out of low memory. With some they stay on their nodes, where CPUs are near to them, unless there
 /// are so many that each GiB counts.
 pub(crate) fn place_tables<P: Platform>(early: &mut Memblock<'_, P>, parameters: &Parameters) {
+    if !cfg!(feature = "pools") {
+        return;
+    }
     let words = &parameters.huge_pages;
     let requested = words.requested(PoolSize::OneGib);
     if requested.pages == 0 {

@@ -33,6 +33,9 @@ const LEAST_GIB: u32 = 4;
 
 /// How many parts a zone with so many GiBs should have on a node with so many CPUs.
 pub(crate) const fn parts_for(cpus: u32, gigabytes: u32) -> u32 {
+    if !cfg!(feature = "smp") {
+        return 1;
+    }
     let shared = cpus.div_ceil(CPUS_OF_A_PART).next_power_of_two();
     let own = if cpus < gigabytes / LEAST_GIB { cpus } else { gigabytes / LEAST_GIB };
     if cpus > FEW_CPUS && own > shared { own } else { shared }
@@ -48,12 +51,18 @@ struct Division {
 impl Division {
     /// The part that has the GiB of this number.
     fn part_of(self, gigabyte: u32) -> u16 {
+        if !cfg!(feature = "smp") {
+            return 0;
+        }
         let part = u64::from(gigabyte) * u64::from(self.parts) / u64::from(self.gigabytes.max(1));
         u16::try_from(part).unwrap_or(0)
     }
 
     /// The number of the first GiB of a part.
     fn first_of(self, part: u16) -> u32 {
+        if !cfg!(feature = "smp") {
+            return u32::MAX;
+        }
         let first = u64::from(part) * u64::from(self.gigabytes);
         u32::try_from(first.div_ceil(u64::from(self.parts.max(1)))).unwrap_or(u32::MAX)
     }
@@ -195,7 +204,8 @@ impl<'a> Plan<'a> {
         for (node, kinds) in (0..).map_while(NodeId::new).zip(nodes) {
             for zone in kinds.iter_mut().filter(|zone| zone.division.parts != 0) {
                 let gigabytes = zone.met;
-                let most = gigabytes.clamp(1, MOST_PARTS).min(more + 1);
+                let most = if cfg!(feature = "smp") { MOST_PARTS } else { 1 };
+                let most = gigabytes.clamp(1, most).min(more + 1);
                 let parts = u16::try_from(wanted(node, gigabytes).clamp(1, most)).unwrap_or(1);
                 zone.division = Division { gigabytes, parts };
                 self.parts += usize::from(parts);

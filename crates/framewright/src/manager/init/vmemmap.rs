@@ -23,6 +23,9 @@ pub(crate) struct VmemmapBitmaps {
 impl VmemmapBitmaps {
     /// Whether pages are to have descriptors in an array.
     pub(crate) fn is_wanted<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
+        if !cfg!(feature = "vmemmap") {
+            return false;
+        }
         platform.vmemmap_space().is_some()
             && parameters.pages.are_wanted(true)
             && parameters.policy != Policy::OnDemand

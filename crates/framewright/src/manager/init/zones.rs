@@ -80,7 +80,11 @@ impl Initialiser<'_> {
                 .frames()
                 .chain(self.boot_pages.ranges().iter().map(|range| range.frames));
             let ours = ours.map(|frames| frames.intersection(rest)).filter(|part| !part.is_empty());
-            let next = ours.min_by_key(|part| part.start).filter(|_| !run.stray);
+            let next = if cfg!(feature = "vmemmap") {
+                ours.min_by_key(|part| part.start).filter(|_| !run.stray)
+            } else {
+                None
+            };
             let stop = next.map_or(end, |part| part.start.0);
             if rest.start.0 < stop {
                 self.initialise(run, PfnRange::new(rest.start.0, stop), InitialUse::Reserved);
@@ -103,7 +107,8 @@ impl Initialiser<'_> {
         while let Some(run) = self.run {
             let piece = free.intersection(run.range);
             if !piece.is_empty() {
-                if self.takes_free && run.kind == MemoryKind::Unaccepted {
+                if cfg!(feature = "accept") && self.takes_free && run.kind == MemoryKind::Unaccepted
+                {
                     self.initialise(&run, piece, InitialUse::Unaccepted);
                 } else if self.takes_free {
                     let touching = self.free_end == (run.zone, piece.start);

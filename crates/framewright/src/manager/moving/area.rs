@@ -367,6 +367,9 @@ impl<P: Platform> Manager<P> {
     /// Sets aside what the command line asks for; returns the bytes that could not be. The areas of
     /// 1 GiB pages come first, as they need the largest runs.
     pub(in crate::manager) fn make_areas(&self, parameters: &Parameters) -> u64 {
+        if !cfg!(feature = "moving") {
+            return 0;
+        }
         let mut failed_bytes = 0_u64;
         let mut fail = |bytes: u64| failed_bytes = failed_bytes.saturating_add(bytes);
         let Parameters { areas, huge_pages, .. } = parameters;

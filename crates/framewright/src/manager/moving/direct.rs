@@ -28,6 +28,9 @@ impl<P: Platform> Manager<P> {
         missing: u64,
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
+        if !cfg!(feature = "moving") {
+            return None;
+        }
         let order = request.order().ok().filter(|&order| order > Order::PAGE)?;
         if !self.moving.has_mover() || !self.platform.can_wait() {
             return None;

@@ -83,6 +83,9 @@ impl DebugState {
         memory: &mut Obtained<'_, '_, P>,
         directory: &[Segment],
     ) -> Result<(), BringUpError> {
+        if !cfg!(feature = "debug") {
+            return Ok(());
+        }
         let size = Size::of(self.aids, directory);
         if size.bytes() == 0 {
             Ok(())

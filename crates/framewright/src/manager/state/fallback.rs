@@ -48,11 +48,13 @@ impl Fallback {
 
     /// Each node, nearest first.
     pub fn iter(self) -> impl Iterator<Item = NodeId> + Clone {
-        let listed = (0..).map_while(move |at| {
-            let place = self.places.get(at + 1).filter(|_| at < self.len())?;
-            Some(NodeId::new(usize::from(place.load(Ordering::Acquire))))
-        });
-        listed.flatten()
+        (0..).map_while(move |at| self.at(at))
+    }
+
+    /// The node at a place, nearest first.
+    pub(crate) fn at(self, at: usize) -> Option<NodeId> {
+        let place = self.places.get(at + 1).filter(|_| at < self.len())?;
+        NodeId::new(usize::from(place.load(Ordering::Acquire)))
     }
 
     /// Puts a node in that is not in it, before those that are farther away. `distance` is how far

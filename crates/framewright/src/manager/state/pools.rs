@@ -48,6 +48,7 @@ pub(crate) struct Pools {
 impl Pools {
     /// Bytes of the counters and lists.
     pub(crate) fn room(zones: usize, nodes: usize, parameters: &Parameters) -> u64 {
+        let (zones, nodes) = if cfg!(feature = "pools") { (zones, nodes) } else { (0, 0) };
         room::<Self>(1)
             + room::<FreeList>((zones * PoolSize::COUNT) as u64)
             + room::<NodeAccounts>((nodes * PoolSize::COUNT) as u64)
@@ -66,6 +67,7 @@ impl Pools {
         nodes: usize,
         parameters: &Parameters,
     ) -> &'static mut Self {
+        let (zones, nodes) = if cfg!(feature = "pools") { (zones, nodes) } else { (0, 0) };
         let boot_ranges = carver.values(Self::boot_ranges(nodes, parameters), |_| BootRange::EMPTY);
         let lists = carver.values(zones * PoolSize::COUNT, |_| FreeList::EMPTY);
         let nodes = carver.values(nodes * PoolSize::COUNT, |_| NodeAccounts::default());
@@ -142,6 +144,9 @@ pub trait PoolVmemmap: Sync {
 /// Whether the command line fills pools with pages that need no map. Not while each page is
 /// watched: aids see allocations, which these are not.
 pub(crate) fn may_have_no_vmemmap(parameters: &Parameters) -> bool {
+    if !cfg!(feature = "pools") {
+        return false;
+    }
     let words = &parameters.huge_pages;
     let wanted = PoolSize::ALL.into_iter().any(|size| words.requested(size).pages != 0);
     words.free_vmemmap && wanted && !Aids::of(parameters).watch()

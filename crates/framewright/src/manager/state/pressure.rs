@@ -171,7 +171,7 @@ pub(crate) struct PressureState {
     pub(crate) has_hook: AtomicBool,
     /// Nodes that reclaim in the background should look after, a bit each: for requests that may
     /// not have graded memory, and for those that may.
-    pub(crate) background: [[AtomicU64; MAX_NODES / 64]; 2],
+    pub(crate) background: [[AtomicU64; MAX_NODES.div_ceil(64)]; 2],
     /// Who is in the hook; 0 is nobody.
     pub(crate) tasks: [AtomicU64; RECLAIM_TASKS],
 }
@@ -197,7 +197,10 @@ impl PressureState {
 
     /// Nodes that requests of a type found below their low watermarks.
     #[inline]
-    pub(crate) fn woken_by(&self, migrate_type: MigrateType) -> &[AtomicU64; MAX_NODES / 64] {
+    pub(crate) fn woken_by(
+        &self,
+        migrate_type: MigrateType,
+    ) -> &[AtomicU64; MAX_NODES.div_ceil(64)] {
         &self.background[usize::from(migrate_type == MigrateType::Movable)]
     }
 

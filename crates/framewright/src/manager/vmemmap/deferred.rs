@@ -5,6 +5,7 @@
 //! is published by its zone's lock and by `Sections`.
 
 use crate::manager::facets::Vmemmap;
+use crate::manager::job;
 use crate::manager::state::vmemmap::DeferredNode;
 use crate::parameters::{AcceptPolicy, Policy};
 use crate::platform::Platform;
@@ -13,7 +14,6 @@ use crate::units::{NodeId, PAGE_SIZE, Pfn, PfnRange};
 use crate::vmemmap::SectionState;
 use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber};
 use crate::zone::Zone;
-use core::convert::Infallible;
 use core::iter;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part, Placement};
@@ -91,9 +91,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         let all = Job::of_parts(&parts[..count])
             .min_chunk(1)
             .max_threads(u32::try_from(count).unwrap_or(1).max(1));
-        let ended = all.run(helpers, |units, _| {
+        job::run(&all, &helpers, &|units| {
             for zone in units.filter_map(zone_at) {
-                self.initialise_zone(zone, helpers);
+                self.initialise_zone(zone, &helpers);
                 for part in zone {
                     part.shuffle_at_boot(self.manager.platform);
                 }
@@ -101,9 +101,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
                     self.help_other_zones(zone);
                 }
             }
-            Ok::<(), Infallible>(())
         });
-        debug_assert!(ended.is_ok(), "a plain job without an error");
         for zone in self.zones() {
             // Whatever the job did: nothing is withheld in the end.
             self.bring_up(zone, sections(zone));
@@ -123,7 +121,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         zones.chunk_by(|part, next| part.id() == next.id())
     }
 
-    fn initialise_zone<H: Helpers + ?Sized>(self, zone: &[Zone], helpers: &H) {
+    fn initialise_zone(self, zone: &[Zone], helpers: &dyn Helpers) {
         let started = self.manager.platform.now_ns();
         let node = zone[0].id().node;
         let most = self.manager.platform.init_threads(node).max(1);
@@ -140,12 +138,10 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
                 .min_chunk(1)
                 .max_threads(threads)
                 .placement(Placement::Node(number(node)));
-            let summary = job.run(helpers, |chunk, _| {
+            worked = job::run(&job, helpers, &|chunk| {
                 let bound = |section| u32::try_from(section).unwrap_or(u32::MAX);
                 self.bring_up(zone, bound(chunk.start)..bound(chunk.end));
-                Ok::<(), Infallible>(())
             });
-            worked = summary.map_or(1, |summary| summary.threads.max(1));
         }
         // Who helps is at its last section.
         self.wait_for_sections(zone);
@@ -240,6 +236,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn grow(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
+        if !cfg!(feature = "vmemmap") {
+            return false;
+        }
         let before = zone.sections().left();
         if before == 0 {
             return false;
@@ -253,6 +252,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn grow_inside(self, zone: &Zone, pages: u64) -> Growth {
+        if !cfg!(feature = "vmemmap") {
+            return Growth::NothingLeft;
+        }
         if !zone.sections().are_left() {
             return Growth::NothingLeft;
         }
@@ -289,6 +291,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// waiting is allowed.
     #[cold]
     pub(crate) fn grow_at(self, zone: &Zone, frames: PfnRange) {
+        if !cfg!(feature = "vmemmap") {
+            return;
+        }
         let given = zone.bring_up_sections(self.manager.platform, sections_of(frames));
         if given != 0 {
             self.note_growth(zone, given);
@@ -318,6 +323,9 @@ pub(crate) enum Growth {
 
 /// Whether memory among `frames` is withheld.
 pub(crate) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
+    if !cfg!(feature = "vmemmap") {
+        return false;
+    }
     zone.sections().are_left()
         && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
 }

@@ -33,7 +33,15 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`RegisterError`]; the device comes back with it.
+    #[cfg(feature = "reporting")]
     pub fn register_reporting<D: ReportDevice>(
+        &self,
+        device: D,
+    ) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {
+        self.register(device)
+    }
+
+    fn register<D: ReportDevice>(
         &self,
         device: D,
     ) -> Result<Reporter<'_, P, D>, (RegisterError, D)> {

@@ -1,0 +1,164 @@
+//! No profile: the smallest library under traffic that checks it. All of memory is handed out and
+//! comes back, twenty thousand requests and frees of all sizes go to and fro, and the tables are
+//! counted again and again.
+#![no_std]
+#![no_main]
+
+use core::ptr::NonNull;
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::memblock::{Memblock, MemblockStorage};
+use framewright::units::{Order, PfnRange, PhysRange};
+use framewright::{AllocateError, BringUp, IrqState, Manager, MigrateType, Parameters, PinnedCpu};
+use framewright::{Platform, Request};
+use framewright_profiles::{Failed, MEMORY_BYTES, check, direct};
+
+framewright_profiles::program!(profile);
+
+struct Kernel;
+
+// SAFETY: memory is seen at one offset; there is one CPU, and no interrupt.
+unsafe impl Platform for Kernel {
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        direct(pa)
+    }
+    fn pin(&self) -> PinnedCpu {
+        PinnedCpu::new(0)
+    }
+    fn irq_save(&self) -> IrqState {
+        IrqState(0)
+    }
+    unsafe fn irq_restore(&self, _: IrqState) {}
+}
+
+fn profile() -> Result<u64, Failed> {
+    let (mut ranges, mut claims) = ([MapRange::EMPTY; 32], [MemoryAffinity::EMPTY; 1]);
+    let mut builder = MapBuilder::new(&mut ranges);
+    builder.add(0, 0x9_fc00, MemoryKind::Conventional)?;
+    builder.add(0x10_0000, MEMORY_BYTES - 0x10_0000, MemoryKind::Conventional)?;
+    let map = builder.finish()?;
+    let topology = Topology::new(&mut claims);
+    let used = [PhysRange::new(0, 0x1_0000), PhysRange::new(0x20_0000, 0x24_1234)];
+    static mut STORAGE: MemblockStorage = MemblockStorage::new();
+    // SAFETY: this runs once, and nobody else names it.
+    let storage = unsafe { &mut *(&raw mut STORAGE) };
+    // SAFETY: memory that is not among `used` is nobody's, and this runs once.
+    let early = unsafe { Memblock::with_reserved(&Kernel, storage, map, &topology, &used) }?;
+    let parameters = Parameters::default();
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
+    let before = manager.verify()?;
+    exhaust(&manager)?;
+    check(manager.verify()? == before)?;
+    mix(&manager)?;
+    check(manager.verify()? == before)?;
+    Ok(manager.metadata_bytes())
+}
+
+/// Takes all memory in blocks and then in pages, writes into each piece who has it, and gives it
+/// back.
+fn exhaust(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let mut last = None;
+    for order in [Order::BLOCK, Order::PAGE] {
+        loop {
+            match manager.allocate_order(order, MigrateType::Movable) {
+                Ok(start) => {
+                    stamp(PfnRange { start, end: start.add(order.pages()) }, last);
+                    last = Some((start, order));
+                }
+                Err(AllocateError::OutOfMemory { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    check(manager.totals().free_pages < MEMORY_BYTES / 4096 / 16)?;
+    manager.verify()?;
+    while let Some((start, order)) = last {
+        let range = PfnRange { start, end: start.add(order.pages()) };
+        last = read(range)?;
+        // SAFETY: allocated above, and used by nobody any more.
+        unsafe { manager.free_order(start, order) }?;
+    }
+    manager.drain()?;
+    Ok(())
+}
+
+type Piece = (framewright::units::Pfn, Order);
+
+/// Writes into the first and the last word of a piece which one came before it.
+fn stamp(range: PfnRange, before: Option<Piece>) {
+    let word = before.map_or(0, |(start, order)| start.0 << 8 | u64::from(order.get()) | 1 << 7);
+    for address in ends(range) {
+        // SAFETY: in memory that is the caller's.
+        unsafe { direct(address).cast::<u64>().write(word) };
+    }
+}
+
+/// What was written there, if both ends still say the same.
+fn read(range: PfnRange) -> Result<Option<Piece>, Failed> {
+    // SAFETY: in memory that is the caller's, who has written there.
+    let [first, last] = ends(range).map(|address| unsafe { direct(address).cast::<u64>().read() });
+    check(first == last)?;
+    let order = Order::new((first & 0x7f) as u8).ok_or(Failed::here())?;
+    Ok((first != 0).then_some((framewright::units::Pfn(first >> 8), order)))
+}
+
+fn ends(range: PfnRange) -> [u64; 2] {
+    [range.start.address(), range.end.address() - 8]
+}
+
+const HELD: usize = 300;
+
+/// Requests and frees of all kinds.
+fn mix(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let mut held = [None::<PfnRange>; HELD];
+    let mut random = 1_u64;
+    let mut below = |limit: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99_991);
+        (random >> 33) % limit
+    };
+    for turn in 0..20_000 {
+        let place = &mut held[below(HELD as u64) as usize];
+        match *place {
+            Some(range) => {
+                read(range)?;
+                // Now and then only a part of it.
+                let pages = if below(4) == 0 { 1 + below(range.pages()) } else { range.pages() };
+                let part = PfnRange { end: range.start.add(pages), ..range };
+                *place = None;
+                // SAFETY: held here alone.
+                unsafe { manager.free(part) }?;
+                if part.end < range.end {
+                    let rest = PfnRange { start: part.end, ..range };
+                    stamp(rest, None);
+                    *place = Some(rest);
+                }
+            }
+            None => {
+                let most = 1 << below(12);
+                let pages = 1 + below(most);
+                let request = Request {
+                    zeroed: pages < 64 && below(3) == 0,
+                    max_address: if below(5) == 0 { 512 << 20 } else { u64::MAX },
+                    migrate_type: MigrateType::ALL[below(3) as usize],
+                    ..Request::pages(pages)
+                };
+                let range = match below(3) {
+                    0 => manager.allocate_pages(pages, Order::PAGE),
+                    _ => manager.allocate(&request),
+                }?;
+                check(range.pages() == pages)?;
+                stamp(range, None);
+                *place = Some(range);
+            }
+        }
+        if turn % 1000 == 0 {
+            manager.verify()?;
+        }
+    }
+    for range in held.into_iter().flatten() {
+        // SAFETY: held here alone.
+        unsafe { manager.free(range) }?;
+    }
+    manager.drain()?;
+    Ok(())
+}

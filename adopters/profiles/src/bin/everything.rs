@@ -1,0 +1,359 @@
+//! Everything: also a command line, boot log, control files, debug aids, memory that moves, comes
+//! and goes.
+#![no_std]
+#![no_main]
+
+use core::fmt::{self, Write};
+use core::num::NonZeroU64;
+use core::ptr::NonNull;
+use core::sync::atomic::{Ordering, fence};
+use framewright::bootlog::{self, BootLog, Intake};
+use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::hugetlb::{NodeMask, PoolSize};
+use framewright::manager::{AreaName, Budget, ContiguousRequest, InterleaveCursor, NumaPolicy};
+use framewright::manager::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Shortage};
+use framewright::memblock::{Memblock, MemblockStorage, NodeChoice};
+use framewright::procfs::{FileSystem, Source};
+use framewright::reporting::{Acknowledged, Progress, ReportDevice, SubmitError};
+use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::{BlockRange, FrameList, FrameSource, OutOfFrames};
+use framewright::vmemmap_space::{Unflushed, VmemmapSpace};
+use framewright::zone::Grade;
+use framewright::{BringUp, IrqState, Manager, MigrateType, Parameters, PinnedCpu, Platform};
+use framewright::{Reclaim, Request};
+use framewright_jobs::{Helpers, SchedulerState, WorkerSlot, Workers};
+use framewright_profiles::{Failed, LATER_BYTES, MEMORY_BYTES, check, descriptors, direct, now_ns};
+
+framewright_profiles::program!(profile);
+
+struct Kernel;
+
+// SAFETY: memory is seen at one offset; of four CPUs one runs, and there is no interrupt.
+unsafe impl Platform for Kernel {
+    fn direct(&self, pa: u64) -> NonNull<u8> {
+        direct(pa)
+    }
+    fn pin(&self) -> PinnedCpu {
+        PinnedCpu::new(0)
+    }
+    fn irq_save(&self) -> IrqState {
+        IrqState(0)
+    }
+    unsafe fn irq_restore(&self, _: IrqState) {}
+    fn cpus(&self) -> u32 {
+        4
+    }
+    fn cpu_node(&self, cpu: u32) -> NodeId {
+        if cpu < 2 { NodeId::ZERO } else { NodeId::new(1).unwrap_or_default() }
+    }
+    fn cpu_barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
+    fn can_wait(&self) -> bool {
+        true
+    }
+    fn now_ns(&self) -> Option<u64> {
+        Some(now_ns())
+    }
+    fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
+        Some(&Array)
+    }
+    fn current_task(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(1)
+    }
+}
+
+/// Memory of its own, where a kernel has `framewright_arch::vmemmap::Vmemmap`: all of it is always
+/// there.
+struct Array;
+
+// SAFETY: it is readable and writable, and nobody else names it; no translation ever changes.
+unsafe impl VmemmapSpace for Array {
+    fn base(&self) -> NonNull<u8> {
+        descriptors()
+    }
+    fn takes_frames(&self) -> bool {
+        false
+    }
+    unsafe fn populate(
+        &self,
+        _: BlockRange,
+        _: &mut dyn FrameSource,
+        _: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
+        Ok(())
+    }
+    unsafe fn prepare(
+        &self,
+        _: BlockRange,
+        _: &mut dyn FrameSource,
+        _: &mut Unflushed,
+    ) -> Result<(), OutOfFrames> {
+        Ok(())
+    }
+    unsafe fn evict(&self, _: BlockRange, _: &mut Unflushed) -> u32 {
+        0
+    }
+    unsafe fn flush(&self, unflushed: Unflushed) -> FrameList {
+        // SAFETY: no translation has changed.
+        unsafe { unflushed.into_flushed() }
+    }
+}
+
+static SLOTS: [WorkerSlot; 3] = [const { WorkerSlot::new() }; 3];
+static SCHEDULER: SchedulerState = SchedulerState::new();
+
+/// CPU `i + 1` is helper `i`. Here they never come.
+struct IdleCpus;
+
+impl Helpers for IdleCpus {
+    fn workers(&self) -> Option<Workers<'_>> {
+        Some(Workers { slots: &SLOTS, scheduler: &SCHEDULER })
+    }
+    fn wake(&self, _: usize) {}
+}
+
+/// A host that takes everything at once.
+struct Host;
+
+// SAFETY: it touches no memory.
+unsafe impl ReportDevice for Host {
+    fn capacity(&self) -> usize {
+        32
+    }
+    unsafe fn submit(&mut self, _: &[PhysRange]) -> Result<(), SubmitError> {
+        Ok(())
+    }
+    fn poll(&mut self) -> Progress {
+        Progress::Done(Acknowledged::ALL)
+    }
+    fn reset(&mut self) -> bool {
+        true
+    }
+}
+
+/// A serial port that nobody reads.
+struct Console;
+
+impl Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        core::hint::black_box(text);
+        Ok(())
+    }
+}
+
+impl BootLog for Console {
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        let _ = writeln!(Console, "{line}");
+    }
+}
+
+/// Moves nothing.
+struct Still;
+
+// SAFETY: nothing is moved.
+unsafe impl Mover for Still {
+    fn occupant(&self, _: Pfn) -> Occupant {
+        Occupant::Unknown
+    }
+    fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
+        Err(NotNow::Gone)
+    }
+    unsafe fn relocate(&self, _: MoveToken, _: PfnRange, _: PfnRange) -> Result<(), MoveFailed> {
+        Err(MoveFailed)
+    }
+    unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
+}
+
+const COMMAND_LINE: &str = "hugepages=4 page_owner=on init_on_alloc=1 movablecore=10% cma=16M";
+/// Memory that comes later.
+const LATER: PhysRange = PhysRange::new(MEMORY_BYTES, MEMORY_BYTES + LATER_BYTES);
+
+/// Has nothing to give back.
+struct Cold;
+
+impl Reclaim for Cold {
+    fn reclaim(&self, _: &Shortage) -> u64 {
+        0
+    }
+}
+
+fn profile() -> Result<u64, Failed> {
+    let (mut ranges, mut claims) = ([MapRange::EMPTY; 32], [MemoryAffinity::EMPTY; 2]);
+    let mut builder = MapBuilder::new(&mut ranges);
+    builder.add(0, 0x9_fc00, MemoryKind::Conventional)?;
+    builder.add(0x10_0000, MEMORY_BYTES - 0x10_0000, MemoryKind::Conventional)?;
+    let parameters = Parameters::parse(COMMAND_LINE, &mut |problem| {
+        bootlog::parameter_problem(&mut Console, problem);
+    });
+    parameters.apply(&mut builder)?;
+    let map = builder.finish()?;
+    bootlog::firmware_map(&mut Console, map.ranges());
+    let mut topology = Topology::new(&mut claims);
+    for (domain, start) in [(0, 0), (1, MEMORY_BYTES / 2)] {
+        let node = topology.node_of_domain(domain)?;
+        let half = PhysRange::with_size(start, MEMORY_BYTES / 2);
+        topology.add_memory(half, node, false)?;
+        topology.add_cpu(node)?;
+        topology.add_cpu(node)?;
+    }
+    let used = [PhysRange::new(0, 0x1_0000), PhysRange::new(0x20_0000, 0x24_1234)];
+    static mut STORAGE: MemblockStorage = MemblockStorage::new();
+    // SAFETY: this runs once, and nobody else names it.
+    let storage = unsafe { &mut *(&raw mut STORAGE) };
+    // SAFETY: memory that is not among `used` is nobody's, and this runs once.
+    let early = unsafe { Memblock::with_reserved(&Kernel, storage, map, &topology, &used) }?;
+    bootlog::topology(&mut Console, &topology);
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
+    bootlog::bring_up(
+        &mut Console,
+        &Intake { map, topology: &topology, parameters: &parameters },
+        &manager,
+    );
+    manager.pressure().set_reclaim(Some(&Cold));
+    manager.vmemmap().initialise_deferred(&IdleCpus);
+    bootlog::deferred(&mut Console, &manager);
+    bootlog::huge_pages(&mut Console, &manager.hugetlb().fill(&parameters, &IdleCpus));
+    use_pages(&manager)?;
+    use_nodes(&manager)?;
+    use_descriptors(&manager)?;
+    use_pools(&manager)?;
+    report(&manager)?;
+    move_memory(&manager)?;
+    change_memory(&manager)?;
+    show(&manager)?;
+    manager.verify()?;
+    Ok(manager.metadata_bytes())
+}
+
+fn use_pages(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let before = manager.totals().free_pages;
+    let page = manager.allocate_order(Order::PAGE, MigrateType::Unmovable)?;
+    let run = manager.allocate_pages(3, Order::PAGE)?;
+    let block = manager.allocate_order(Order::BLOCK, MigrateType::Movable)?;
+    // SAFETY: allocated above, and used by nobody.
+    unsafe {
+        manager.free_order(page, Order::PAGE)?;
+        manager.free(run)?;
+        manager.free_order(block, Order::BLOCK)?;
+    }
+    manager.drain()?;
+    check(manager.totals().free_pages == before)
+}
+
+fn use_nodes(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let (request, mut cursor) = (Request::new(Order::PAGE), InterleaveCursor::default());
+    let everywhere = NumaPolicy::interleave(NodeMask::ALL);
+    let first = manager.numa().allocate(&request, &everywhere, &mut cursor)?;
+    let second = manager.numa().allocate(&request, &everywhere, &mut cursor)?;
+    let mut pages = [Pfn(0); 64];
+    let got = manager.allocate_bulk(&request, &mut pages)?;
+    // SAFETY: allocated above, and used by nobody.
+    unsafe {
+        manager.free(first.range)?;
+        manager.free(second.range)?;
+        manager.free_bulk(&pages[..got])?;
+    }
+    manager.caches().age()?;
+    check(manager.pressure().background().is_none())
+}
+
+fn use_descriptors(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let page = manager.allocate(&Request::new(Order::PAGE))?;
+    let references = manager.references();
+    // SAFETY: allocated above, and used by nobody; each of the two references is put once.
+    unsafe {
+        references.start(page)?;
+        references.try_get(page.start)?;
+        check(manager.vmemmap().page(page.start).is_some())?;
+        references.put(page.start)?;
+        references.put(page.start)?;
+    }
+    Ok(())
+}
+
+fn use_pools(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let pool = manager.pool(PoolSize::TwoMib);
+    check(!pool.resize(16, &IdleCpus)?.is_short())?;
+    pool.reserve(1, NodeMask::ALL)?;
+    let page = pool.allocate(NodeChoice::Any, true)?;
+    pool.commit(page.start)?;
+    // SAFETY: nobody has it mapped.
+    unsafe { pool.free(page.start) }?;
+    check(!pool.resize(0, &IdleCpus)?.is_short())
+}
+
+fn report(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let Ok(mut reporter) = manager.register_reporting(Host) else { return Err(Failed::here()) };
+    manager.reporting().flush();
+    for _ in 0..1000 {
+        reporter.poll(now_ns());
+        let _ = reporter.event();
+    }
+    check(manager.reporting_counters().reported_pages != 0)?;
+    reporter.close();
+    while reporter.poll(now_ns()).is_some() {}
+    check(reporter.unregister().is_ok())
+}
+
+fn move_memory(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let moving = manager.moving();
+    moving.set_mover(Some(&Still));
+    let range = moving.allocate_contiguous(&ContiguousRequest::new(3000), Budget::UNLIMITED)?;
+    // SAFETY: allocated above, and used by nobody.
+    unsafe { manager.free(range) }?;
+    let range = moving.allocate_range(range, Budget::UNLIMITED)?;
+    // SAFETY: as above.
+    unsafe { manager.free(range) }?;
+    moving.compact(None, 1, Budget::UNLIMITED)?;
+    moving.compactor().poll(now_ns());
+    let blocks = BlockRange::new(300, 301);
+    moving.vacate(blocks, Budget::UNLIMITED)?;
+    manager.isolation().unisolate(blocks)?;
+    moving.set_grade(blocks, Grade::MovableOnly)?;
+    moving.set_grade(blocks, Grade::Any)?;
+    let name = AreaName::new("camera").ok_or(Failed::here())?;
+    let area = moving.create_area(name, blocks)?;
+    let range = moving.allocate_in_area(area, 8, Order::PAGE, Budget::UNLIMITED)?;
+    // SAFETY: allocated above, and used by nobody.
+    unsafe { moving.release_to_area(area, range) }?;
+    let page = manager.allocate_order(Order::PAGE, MigrateType::Movable)?;
+    let run = PfnRange::new(page.0, page.0 + 1);
+    // It stays: the mover moves nothing.
+    let _ = moving.move_for_pin(run);
+    // SAFETY: as above.
+    unsafe { manager.free(run) }?;
+    Ok(())
+}
+
+fn change_memory(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let hotplug = manager.hotplug();
+    // SAFETY: the memory is there, and nobody's.
+    unsafe { hotplug.add(LATER, NodeId::ZERO, Grade::Removable) }?;
+    // SAFETY: what was added; whoever removes it has no use for it.
+    unsafe { hotplug.remove(PhysRange::with_size(LATER.start, 32 << 20), Budget::UNLIMITED) }?;
+    // SAFETY: as above.
+    unsafe { hotplug.remove_some(LATER, LATER_BYTES, 2 << 20, Budget::UNLIMITED) }?;
+    // SAFETY: reserved for nobody any more.
+    unsafe { hotplug.release_bytes(PhysRange::new(0x20_0000, 0x24_0000)) }?;
+    manager.cpus().offline(3)?;
+    manager.cpus().online(3)?;
+    manager.acceptance().accept_all(&IdleCpus);
+    Ok(())
+}
+
+fn show(manager: &Manager<Kernel>) -> Result<(), Failed> {
+    let (files, pools) = (manager.files(), manager.hugetlb().files(&IdleCpus));
+    let pools = pools.table();
+    let sources: [&dyn Source; 2] = [&files, &pools];
+    let files = FileSystem::new(&sources);
+    files.read("/proc/meminfo", &mut Console)?;
+    files.write("/proc/sys/vm/min_free_kbytes", "1000")?;
+    files.list("/sys", &mut |_, _| ())?;
+    let request = Request::new(Order::BLOCK);
+    let _ = writeln!(Console, "{}", bootlog::allocation_failure(manager, &request));
+    let _ = writeln!(Console, "{}", bootlog::show_memory(manager));
+    let _ = bootlog::json(&mut Console, "profile", manager);
+    check(manager.debug().damage().is_none())
+}
