@@ -192,7 +192,7 @@ impl From<HotplugError> for fw_error {
     fn from(error: HotplugError) -> Self {
         match error {
             HotplugError::Empty(_) => FW_BAD_SIZE,
-            HotplugError::NotAligned(_) => FW_NOT_ALIGNED,
+            HotplugError::NotAligned(_) | HotplugError::BadPieces { .. } => FW_NOT_ALIGNED,
             HotplugError::TooHigh(_) => FW_BEYOND_ADDRESS_SPACE,
             HotplugError::Present(_) | HotplugError::OtherNode(..) => FW_PRESENT,
             HotplugError::NoRoomForTables { .. } | HotplugError::Tables(_) => FW_NO_ROOM_FOR_TABLES,

@@ -76,6 +76,8 @@ pub(super) fn hotplug<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let Some((what, rest)) = arguments.split_first() else { return show(shell, io) };
     let hotplug = shell.manager.hotplug();
+    // What is in it is moved as `vacate` moves it.
+    let hotplug = shell.movable().map_or(hotplug, |memory| hotplug.by(memory));
     let started = shell.manager.platform().now_ns();
     if !WORDS.contains(what) {
         return Err(io.wrong(format_args!("{what}: add, remove, online or offline")));
@@ -118,6 +120,13 @@ pub(super) fn hotplug<P: Platform, H: Host>(
             ("offline, and could be had", offline.map(|gone| gone.pages))
         }
         _ => {
+            let of_device = hotplug.group_at(range).filter(|group| group.unit_bytes.is_some());
+            if let Some(group) = of_device {
+                return Err(io.wrong(format_args!(
+                    "{range} is of the device at {}, which gives and takes it itself: `plug`",
+                    group.region
+                )));
+            }
             // SAFETY: the shell looks at no descriptor while it waits for this (invariant 49).
             let removed = unsafe { hotplug.remove(range, budget) };
             ("removed, and could be had", removed.map(|gone| gone.pages))

@@ -4,6 +4,8 @@ use super::path::{Name, Relation, relation};
 use super::{FileError, Source};
 use core::fmt::Write;
 
+/// Names in a folder that one look at all of them finds.
+const NAMES_AT_ONCE: usize = 32;
 /// The longest text that is taken in one write, in bytes; Linux takes a page.
 const LONGEST_WRITE: usize = 4096;
 
@@ -129,16 +131,19 @@ impl<'a> FileSystem<'a> {
             return Ok(());
         }
         let mut last: Option<Name> = None;
-        while let Some((name, kind)) = self.next(path, last.as_ref()) {
-            visit(name.as_str(), kind);
+        loop {
+            let next = self.next(path, last.as_ref());
+            for (name, kind) in next.iter().flatten() {
+                visit(name.as_str(), *kind);
+            }
+            let [.., Some((name, _))] = next else { return Ok(()) };
             last = Some(name);
         }
-        Ok(())
     }
 
-    /// The first name in a folder after `last`.
-    fn next(&self, path: &str, last: Option<&Name>) -> Option<(Name, Kind)> {
-        let mut best: Option<(Name, Kind)> = None;
+    /// The first names in a folder after `last`: each look goes through all there are.
+    fn next(&self, path: &str, last: Option<&Name>) -> [Option<(Name, Kind)>; NAMES_AT_ONCE] {
+        let mut best = [const { None }; NAMES_AT_ONCE];
         self.each(path, &mut |source, entry, _, relation| {
             let Relation::Above(name, is_file) = relation else { return };
             if last.is_some_and(|last| name.cmp(last).is_le()) {
@@ -146,15 +151,23 @@ impl<'a> FileSystem<'a> {
             }
             let (readable, writable) = source.access(entry);
             let kind = if is_file { Kind::File { readable, writable } } else { Kind::Folder };
-            match &mut best {
-                Some((found, _)) if name.cmp(found).is_gt() => {}
-                Some((found, Kind::File { readable: read, writable: write }))
+            let is_before = |found: &Option<(Name, Kind)>| {
+                found.as_ref().is_some_and(|(found, _)| name.cmp(found).is_gt())
+            };
+            let at = best.partition_point(is_before);
+            match best.get_mut(at) {
+                None => {}
+                Some(Some((found, Kind::File { readable: read, writable: write })))
                     if name.cmp(found).is_eq() =>
                 {
                     *read |= readable;
                     *write |= writable;
                 }
-                best => *best = Some((name, kind)),
+                Some(Some((found, folder))) if name.cmp(found).is_eq() => *folder = kind,
+                Some(_) => {
+                    best[at..].rotate_right(1);
+                    best[at] = Some((name, kind));
+                }
             }
         });
         best

@@ -81,19 +81,19 @@ impl<'m, P: Platform> Acceptance<'m, P> {
             Job::new(0..threads).min_chunk(1).max_threads(u32::try_from(threads).unwrap_or(1));
         let ended = job.run(helpers, |_, _| {
             let mut pace = Pace::FIRST;
-            let mut step = |order: Order| {
+            let step = |order: Order| {
                 let share = self.unaccepted_pages() / (SHARES * threads);
                 self.accept_some(device, share.min(order.pages()))
             };
-            while pace.step(manager.platform, &mut step) {}
+            while pace.step(manager.platform, step) {}
             Ok::<(), Infallible>(())
         });
         debug_assert!(ended.is_ok(), "a plain job without an error");
         // What others are at, and what had to wait for them.
         let mut pace = Pace::FIRST;
         while self.unaccepted_pages() != 0 {
-            let mut step = |order: Order| self.accept_some(device, order.pages());
-            if !pace.step(manager.platform, &mut step) {
+            let step = |order: Order| self.accept_some(device, order.pages());
+            if !pace.step(manager.platform, step) {
                 manager.platform.relax();
             }
         }

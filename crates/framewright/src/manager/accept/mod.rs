@@ -189,9 +189,23 @@ impl<P: Platform> Manager<P> {
         if let Some(before) = start.0.checked_sub(1).map(Pfn)
             && self.is_in_use(before)
             && !self.secure_follower(device, start)
+            && !self.lose_added(before)
         {
             self.keep_page_before(start);
         }
+    }
+
+    /// Takes the block of a frame out of use until it goes, where it was added and all of it is
+    /// free. A page that nobody gives back would keep it for good.
+    fn lose_added(&self, frame: Pfn) -> bool {
+        let block = BlockNumber::containing(frame);
+        let Some(segment) = self.segment_of(block) else { return false };
+        let number = usize::from(segment.zone);
+        number >= self.hotplug.first_window
+            && self
+                .zones()
+                .get(number)
+                .is_some_and(|zone| zone.lose_free(self.platform, segment.index_of(block)))
     }
 
     /// Has the block at `pfn` accepted, which lies behind one in use, or waits for who is at it;

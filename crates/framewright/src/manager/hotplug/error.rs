@@ -12,6 +12,13 @@ pub enum HotplugError {
     Empty(PhysRange),
     /// It does not begin and end at multiples of 2 MiB.
     NotAligned(PhysRange),
+    /// Pieces are multiples of 2 MiB, and what is wanted is one at least.
+    BadPieces {
+        /// So much was wanted at most.
+        most_bytes: u64,
+        /// In pieces of so much.
+        align_bytes: u64,
+    },
     /// It ends beyond what physical addresses can be.
     TooHigh(PhysRange),
     /// There was no such node at bring-up.
@@ -47,6 +54,11 @@ impl fmt::Display for HotplugError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty(range) => write!(f, "there is nothing in {range}"),
+            Self::BadPieces { most_bytes, align_bytes } => write!(
+                f,
+                "at most {most_bytes} bytes in pieces of {align_bytes}: pieces are multiples of \
+                 2 MiB, and one is the least"
+            ),
             Self::NotAligned(range) => {
                 write!(f, "{range} does not begin and end at multiples of 2 MiB")
             }

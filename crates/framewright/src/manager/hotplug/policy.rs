@@ -158,6 +158,14 @@ impl<P: Platform> Hotplug<'_, P> {
         groups.iter_mut().find(is_it).and_then(Option::take).is_some()
     }
 
+    /// The device that was registered for some of a range.
+    #[must_use]
+    pub fn group_at(self, range: PhysRange) -> Option<Group> {
+        let groups = self.manager.hotplug.groups.lock(self.manager.platform);
+        let mut all = groups.iter().flatten();
+        all.find(|group| !group.region.intersection(range).is_empty()).copied()
+    }
+
     /// [`add`](Self::add) as `auto_online_blocks` and the policy say.
     ///
     /// # Errors

@@ -253,7 +253,7 @@ impl<P: Platform> Hotplug<'_, P> {
         let blocks = blocks_of(within)?;
         let align = u32::try_from(align_bytes / BLOCK_BYTES).unwrap_or(0);
         if align == 0 || !align_bytes.is_multiple_of(BLOCK_BYTES) || most_bytes < align_bytes {
-            return Err(HotplugError::NotAligned(within));
+            return Err(HotplugError::BadPieces { most_bytes, align_bytes });
         }
         let most = u32::try_from(most_bytes / BLOCK_BYTES).unwrap_or(u32::MAX) / align * align;
         let _changing = self.begin()?;
