@@ -87,6 +87,8 @@ pub struct Moving<'m, P: Platform> {
     pub(crate) manager: &'m Manager<P>,
     /// Who moves contents, where it is not the one that is registered.
     pub(crate) by: Option<&'m dyn Mover>,
+    /// Whether other nodes' memory will do where the own has none.
+    pub(crate) leaves_node: bool,
 }
 
 impl<P: Platform> Clone for Moving<'_, P> {
@@ -102,13 +104,13 @@ impl<P: Platform> Manager<P> {
     #[cfg(feature = "moving")]
     #[must_use]
     pub const fn moving(&self) -> Moving<'_, P> {
-        Moving { manager: self, by: None }
+        Moving { manager: self, by: None, leaves_node: false }
     }
 
     /// For parts that are on.
     #[cfg(not(feature = "moving"))]
     pub(crate) const fn moving(&self) -> Moving<'_, P> {
-        Moving { manager: self, by: None }
+        Moving { manager: self, by: None, leaves_node: false }
     }
 }
 

@@ -4,12 +4,15 @@
 use crate::add::{add, machine, node};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
 use crate::files::{read, write};
+use framewright::Request;
 use framewright::manager::{
     Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Removal, Veto,
 };
+use framewright::memblock::NodeChoice;
 use framewright::procfs::FileError;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType};
+use framewright_testkit::workload::Handles;
 use framewright_testkit::{FakeAccept, FakeMachine, Owner};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -173,6 +176,26 @@ fn a_block_with_a_hole_does_not_go_offline() {
         manager.hotplug().offline(mib(4096, 4224), Budget::UNLIMITED),
         Err(HotplugError::Absent(_))
     ));
+    check(&manager);
+}
+
+#[test]
+fn what_is_on_a_nodes_last_memory_moves_to_another_node() {
+    let manager = machine(gib(4, 5), "");
+    let range = mib(4096, 4160);
+    add(&manager, range, 1, Grade::Any).expect("added");
+    let handles = Handles::new(&manager, 1 << 10).expect("memory");
+    let request = Request { node: NodeChoice::Exact(node(1)), ..Request::pages(1) };
+    for _ in 0..100 {
+        handles.adopt(&request).expect("memory");
+    }
+    let hotplug = manager.hotplug().by(&handles);
+    // SAFETY: nobody looks at descriptors by number.
+    unsafe { hotplug.remove(range, Budget::UNLIMITED) }.expect("there is memory elsewhere");
+    for handle in handles.held() {
+        handles.check(handle).expect("moved whole");
+    }
+    assert_eq!(handles.pages(), 100);
     check(&manager);
 }
 

@@ -119,7 +119,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     }
 
     const fn moving(self) -> Moving<'m, P> {
-        Moving { manager: self.manager, by: self.by }
+        // What goes has to go somewhere, as in Linux (`do_migrate_range`).
+        Moving { manager: self.manager, by: self.by, leaves_node: true }
     }
 
     /// How many more windows there can be.

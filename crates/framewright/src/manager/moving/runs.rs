@@ -21,14 +21,16 @@ pub(super) trait Targets<P: Platform> {
     fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<PfnRange>;
 }
 
-/// Anywhere on a node, as the allocator sees fit.
-pub(super) struct Anywhere(pub(super) NodeId);
+/// Anywhere on a node, as the allocator sees fit, or near it.
+pub(super) struct Anywhere {
+    node: NodeChoice,
+}
 
 impl<P: Platform> Targets<P> for Anywhere {
     fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<PfnRange> {
         let request = Request {
             align: alignment_of(run),
-            node: NodeChoice::Exact(self.0),
+            node: self.node,
             fail_fast: true,
             ..Request::pages(run.pages())
         };
@@ -61,6 +63,7 @@ pub(super) enum Next {
 pub(super) struct Mission<'m, P: Platform> {
     manager: &'m Manager<P>,
     mover: Option<&'m dyn Mover>,
+    leaves_node: bool,
     budget: Budget,
     begun: u64,
     scanned_pages: u64,
@@ -111,9 +114,10 @@ impl<'m, P: Platform> Mission<'m, P> {
         budget: Budget,
         name: &'m mut dyn FnMut(Obstacle),
     ) -> Self {
-        let Moving { manager, .. } = moving;
+        let Moving { manager, leaves_node, .. } = moving;
         Self {
             manager,
+            leaves_node,
             mover: moving.mover(),
             budget,
             begun: 0,
@@ -151,7 +155,9 @@ impl<'m, P: Platform> Mission<'m, P> {
     /// up first.
     pub(super) fn vacate(&mut self, pages: PfnRange) -> Result<bool, FreeError> {
         for Piece { zone, segment, range } in self.manager.pieces(pages)? {
-            let mut targets = Anywhere(zone.id().node);
+            let node = zone.id().node;
+            let near = [NodeChoice::Exact(node), NodeChoice::Preferred(node)];
+            let mut targets = Anywhere { node: near[usize::from(self.leaves_node)] };
             let mut at = range.start;
             while at < range.end {
                 let block = BlockNumber::containing(at);

@@ -283,7 +283,7 @@ impl<'m, P: Platform> Moving<'m, P> {
 
     /// Who moves contents, if he may be asked from here.
     pub(super) fn mover(self) -> Option<&'m dyn Mover> {
-        let Moving { manager, by } = self;
+        let Moving { manager, by, .. } = self;
         if !manager.platform.can_wait() {
             return None;
         }

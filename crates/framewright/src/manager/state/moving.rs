@@ -63,7 +63,8 @@ pub struct MoveFailed;
 /// compacts. Several of these may run at once; each run is in at most one move, and is not begun
 /// again in one call after it was refused. A target has as many frames as the run and begins at a
 /// multiple of the largest power of two by which the run's first frame and length can be divided;
-/// it lies on the run's node and outside everything that is isolated. After a refusal or a failure
+/// it lies outside everything that is isolated, and on the run's node, unless memory goes
+/// ([`Hotplug`](crate::manager::Hotplug)) and that has none to spare. After a refusal or a failure
 /// the run is as it was.
 ///
 /// One that panics leaves what it has begun, and what it moved of the same 32 runs just before, as
