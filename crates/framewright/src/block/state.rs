@@ -25,7 +25,8 @@
 //! *Reporting*: blocks that are with the hypervisor have a state of their own, so that no bit of it
 //! has to be looked at where blocks are freed; the bit says that runs of a split block are. A split
 //! block is *swept* when what is free in it was reported; any free ends that. A free head is
-//! *reported* when each of its blocks is. What could not be accepted is *offline* and *poisoned*.
+//! *reported* when each of its blocks is. What could not be accepted is *reserved* and *poisoned*,
+//! or *offline* and *poisoned* where it was tried for the sake of a block before it.
 
 use super::migrate_type::MigrateType;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};

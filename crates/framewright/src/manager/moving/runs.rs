@@ -10,7 +10,7 @@ use crate::manager::state::moving::{Begun, Mover, Occupant};
 use crate::manager::state::pressure::count;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
-use crate::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FrameBits, FreeError, Occupied, UsedFrames, set_frames};
 use core::panic::Location;
