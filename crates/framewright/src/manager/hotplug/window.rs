@@ -195,8 +195,8 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     /// As many whole GiBs around `wanted` as are of one kind and have no place: whole memory
-    /// blocks where it is of no device, as what is beside it may be another node's; and nothing of
-    /// another node's device.
+    /// blocks where there are several nodes and it is of no device, as what is beside it may be
+    /// another node's; and nothing of another node's device.
     fn widened(self, wanted: BlockRange, node: NodeId, kind: ZoneKind) -> BlockRange {
         let frames = kind.frames();
         let (low, high) =
@@ -208,7 +208,8 @@ impl<P: Platform> Hotplug<'_, P> {
         let mut of_devices = groups.iter().flatten();
         let is_devices = of_devices
             .any(|group| group.node == node && !group.region.intersection(bytes).is_empty());
-        let grain = if is_devices { GIB } else { memory_block };
+        let is_only_node = self.manager.nodes.len() == 1;
+        let grain = if is_devices || is_only_node { GIB } else { memory_block };
         let start = BlockNumber(wanted.start.0 / grain * grain).max(low);
         let end = BlockNumber(wanted.end.0.next_multiple_of(grain)).min(high);
         let mut widened = BlockRange { start, end };
