@@ -1,7 +1,7 @@
 //! The device's memory as Framewright's manager has it.
 
 use crate::{PluggableMemory, Removal};
-use framewright::manager::{self, Budget, Hotplug, HotplugError, Obstacle};
+use framewright::manager::{self, Added, Budget, Hotplug, HotplugError, Obstacle};
 use framewright::parameters::{OnlinePolicy, OnlineType};
 use framewright::units::{NodeId, PhysRange};
 use framewright::zone::{FreeError, Grade};
@@ -82,29 +82,21 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
         self.mover.map_or(hotplug, |mover| hotplug.by(mover))
     }
 
-    /// # Safety
-    /// There is memory, and it is nobody's; if it is `back`, the device has not had it since it was
-    /// removed.
-    unsafe fn enter(&mut self, start_bytes: u64, size_bytes: u64, back: bool) -> bool {
-        let range = PhysRange::with_size(start_bytes, size_bytes);
+    /// The grade of what comes; none where it stays offline.
+    fn grade(&self, range: PhysRange) -> Option<Grade> {
         let settings = self.hotplug().settings();
         let is_left_to_us = settings.auto_online == OnlineType::Online
             && settings.policy == OnlinePolicy::ContigZones;
-        let hotplug = self.hotplug();
-        let grade = if is_left_to_us {
+        if is_left_to_us {
             // It is to go again.
             Some(Grade::Removable)
         } else {
-            hotplug.grade_for(range, self.node, settings.auto_online)
-        };
-        let added = match grade {
-            // SAFETY: passed on to the caller.
-            grade if back => unsafe { hotplug.put_back(range, self.node, grade) },
-            // SAFETY: the same.
-            Some(grade) => unsafe { hotplug.add(range, self.node, grade) },
-            // SAFETY: the same.
-            None => unsafe { hotplug.add_offline(range, self.node) },
-        };
+            self.hotplug().grade_for(range, self.node, settings.auto_online)
+        }
+    }
+
+    /// Whether something came; what was wrong is remembered.
+    fn has_come(&mut self, range: PhysRange, added: Result<Added, HotplugError>) -> bool {
         self.error = added.err().map(|error| ManagedError::Hotplug(range, error)).or(self.error);
         added.is_ok()
     }
@@ -114,8 +106,14 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
 // and what it refuses it does not touch either.
 unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
     unsafe fn add(&mut self, start_bytes: u64, size_bytes: u64) -> u64 {
-        // SAFETY: passed on to the caller.
-        if unsafe { self.enter(start_bytes, size_bytes, false) } { size_bytes } else { 0 }
+        let range = PhysRange::with_size(start_bytes, size_bytes);
+        let added = match self.grade(range) {
+            // SAFETY: passed on to the caller.
+            Some(grade) => unsafe { self.hotplug().add(range, self.node, grade) },
+            // SAFETY: the same.
+            None => unsafe { self.hotplug().add_offline(range, self.node) },
+        };
+        if self.has_come(range, added) { size_bytes } else { 0 }
     }
 
     fn remove(&mut self, most_bytes: u64, unit_bytes: u64) -> Removal {
@@ -140,7 +138,10 @@ unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
     }
 
     unsafe fn put_back(&mut self, start_bytes: u64, size_bytes: u64) -> bool {
+        let range = PhysRange::with_size(start_bytes, size_bytes);
+        let grade = self.grade(range);
         // SAFETY: passed on to the caller.
-        unsafe { self.enter(start_bytes, size_bytes, true) }
+        let added = unsafe { self.hotplug().put_back(range, self.node, grade) };
+        self.has_come(range, added)
     }
 }

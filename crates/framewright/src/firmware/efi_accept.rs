@@ -97,8 +97,7 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
 }
 
 impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
-    /// How much of `range`, from its start on, the table covers or leaves to the device: whether it
-    /// covers it, and where that ends.
+    /// Whether the table covers the frame at `start`, and up to where, `end` at most, this goes on.
     fn part(&self, start: Pfn, end: Pfn) -> (bool, Pfn) {
         let table = self.with_table(|table| {
             PhysRange::new(table.address(0), table.address(table.units())).touched_frames()
@@ -119,18 +118,10 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
             // What had it meanwhile has left no bit.
             let accepted = self.device.accept(range);
             let pages = accepted.err().map_or(range.pages(), |error| error.accepted_pages);
+            let good = PhysRange { end: range.start.add(pages).address().min(bytes.end), ..bytes };
             self.state.with(self.platform, |state| {
-                let unit = state.table.unit_bytes();
-                let units = state.table.units_of(bytes, false);
-                let good = range.start.add(pages.min(range.pages())).address();
-                let is_good = |number: u64| {
-                    let start = state.table.address(number);
-                    bytes.start <= start && start + unit <= good
-                };
-                let first = units.clone().find(|&number| is_good(number)).unwrap_or(units.end);
-                let last =
-                    units.clone().rfind(|&number| is_good(number)).map_or(first, |at| at + 1);
-                state.table.clear(first..last);
+                let units = state.table.units_within(good);
+                state.table.clear(units);
             });
             return accepted;
         }

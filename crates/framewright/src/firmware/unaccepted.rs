@@ -147,6 +147,13 @@ impl<'a> UnacceptedTable<'a> {
         start.min(self.units())..end.clamp(start, self.units().max(start)).min(self.units())
     }
 
+    /// The units that lie in `range` as a whole.
+    pub(super) fn units_within(&self, range: PhysRange) -> Range<u64> {
+        let of = |address: u64| address.saturating_sub(self.base);
+        let start = of(range.start).div_ceil(self.unit_bytes).min(self.units());
+        start..(of(range.end) / self.unit_bytes).clamp(start, self.units())
+    }
+
     /// Whether a unit is not accepted.
     #[must_use]
     pub fn is_unaccepted(&self, unit: u64) -> bool {

@@ -3,11 +3,12 @@
 
 use super::Zone;
 use super::grade::Grade;
-use crate::block::table::blocks_of;
-use crate::block::{BlockState, State};
+use crate::block::table::{HeadIn, blocks_of};
+use crate::block::{BlockState, Segment, State};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK};
 use crate::vmemmap_space::BlockNumber;
+use core::ops::Range;
 
 /// Heads that are looked at before others may have the lock.
 const SLICE: usize = 128;
@@ -113,6 +114,30 @@ impl BlockRun {
 }
 
 impl Zone {
+    /// Calls `visit` for all heads of the zone in ascending order, with the lock held for 128 at a
+    /// time: exact while nobody changes what it looks at. It must be quick.
+    pub(super) fn for_each_head<P: Platform>(
+        &self,
+        platform: &P,
+        visit: &mut dyn FnMut(&Segment, HeadIn),
+    ) {
+        for segment in self.segments {
+            let Range { start: mut index, end } = segment.indices();
+            while index < end {
+                let _locked = self.read(platform);
+                let from = index;
+                index = end;
+                for (number, found) in self.table.heads(from..end).enumerate() {
+                    if number == SLICE {
+                        index = found.index;
+                        break;
+                    }
+                    visit(segment, found);
+                }
+            }
+        }
+    }
+
     /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a
     /// gap or an overlap inside a segment; neighbouring runs may be alike. The lock is held for at
     /// most 128 heads at a time and never while `visit` works, which may be slow.

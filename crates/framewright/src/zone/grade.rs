@@ -27,9 +27,6 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
 
-/// So many heads are looked at while the lock is held.
-const HEADS_AT_ONCE: usize = 128;
-
 /// Who may have the memory of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Grade {
@@ -90,7 +87,7 @@ impl core::ops::AddAssign for GradedMemory {
 }
 
 /// What one head adds to the memory of its grade.
-fn graded(segment: &Segment, found: &HeadIn) -> GradedMemory {
+fn graded(segment: &Segment, found: HeadIn) -> GradedMemory {
     let state = found.state;
     let [start, end] = [found.index, found.end()].map(|at| segment.block_of(at).start());
     let span = PfnRange { start, end };
@@ -111,26 +108,14 @@ impl Zone {
         if grade == Grade::Any || blocks[grade.migrate_type() as usize] == 0 {
             return memory;
         }
-        for segment in self.segments {
-            let of_grade = |found: &HeadIn| found.state.migrate_type() == grade.migrate_type();
-            let Range { start: mut index, end } = segment.indices();
-            while index < end {
-                let locked = self.read(platform);
-                let from = index;
-                index = end;
-                for (number, found) in locked.buddy.table.heads(from..end).enumerate() {
-                    if number == HEADS_AT_ONCE {
-                        index = found.index;
-                        break;
-                    }
-                    if of_grade(&found) {
-                        memory += graded(segment, &found);
-                    }
-                }
+        self.for_each_head(platform, &mut |segment, found| {
+            if found.state.migrate_type() == grade.migrate_type() {
+                memory += graded(segment, found);
             }
-        }
+        });
         memory
     }
+
     /// Frames of the blocks with a grade among those at `range`.
     pub(crate) fn graded_in<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
         let locked = self.read_coalesced(platform);

@@ -10,15 +10,13 @@ use crate::block::{Chain, PageList, first_link};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use core::ops::{Range, RangeInclusive};
+use core::ops::RangeInclusive;
 
 /// Free blocks that are taken under one hold of the lock, and runs that are given back: what is
 /// neighbouring counts once.
 const RUNS_AT_ONCE: u32 = 32;
 /// Blocks of 2 MiB in all of them, of those that have entries of their own.
 const BLOCKS_AT_ONCE: u32 = 128;
-/// Heads that are counted before others may have the lock.
-const SLICE: usize = 512;
 /// Types whose free blocks a pool may have, in this order.
 const TYPES: [MigrateType; 3] =
     [MigrateType::Movable, MigrateType::Reclaimable, MigrateType::Unmovable];
@@ -314,24 +312,12 @@ impl Zone {
     /// lock; exact while no pool changes.
     pub(crate) fn count_pool_pages<P: Platform>(&self, platform: &P) -> [u64; BLOCK_ORDERS] {
         let mut counts = [0; BLOCK_ORDERS];
-        for segment in self.segments {
-            let Range { start: mut index, end } = segment.indices();
-            while index < end {
-                let _locked = self.read(platform);
-                let from = index;
-                index = end;
-                for (number, found) in self.table.heads(from..end).enumerate() {
-                    if number == SLICE {
-                        index = found.index;
-                        break;
-                    }
-                    if found.state.is(State::Pool) {
-                        let order = found.state.order().max(Order::BLOCK);
-                        counts[usize::from(order.get() - Order::BLOCK.get())] += 1;
-                    }
-                }
+        self.for_each_head(platform, &mut |_, found| {
+            if found.state.is(State::Pool) {
+                let order = found.state.order().max(Order::BLOCK);
+                counts[usize::from(order.get() - Order::BLOCK.get())] += 1;
             }
-        }
+        });
         counts
     }
 }

@@ -352,7 +352,12 @@ impl Zone {
     /// Present frames that the allocator was not given, counted on their own (invariant 9).
     #[must_use]
     pub fn reserved_pages(&self) -> u64 {
-        self.reserved_pages.load(Ordering::Relaxed) + self.lost_pages()
+        self.kept_pages() + self.lost_pages()
+    }
+
+    /// Those of them that were never meant for it, as tables are.
+    pub(crate) fn kept_pages(&self) -> u64 {
+        self.reserved_pages.load(Ordering::Relaxed)
     }
 
     /// Managed frames that hold the descriptors of other pages of their block (the inside form).

@@ -14,10 +14,13 @@ const PER_MIB: u64 = 256;
 const ADDED: PhysRange = PhysRange::new(4 << 30, (4 << 30) + (256 << 20));
 
 /// 256 MiB that are accepted, and more to be added.
-fn machine(line: &str) -> (Fake, &'static FakeAccept) {
+/// Whoever accepts has to be pinned.
+pub fn machine(line: &str) -> (Fake, &'static FakeAccept) {
     let builder = FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 9)).nodes(2).accepts();
     let machine = builder.build();
-    (bring_up_with(machine, &[], &parameters(line)).expect("bring-up"), machine.accept())
+    let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+    machine.accept().expect_pins();
+    (manager, machine.accept())
 }
 
 fn remove(manager: &Fake, range: PhysRange) -> Result<u64, HotplugError> {

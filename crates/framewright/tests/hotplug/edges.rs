@@ -1,6 +1,7 @@
 //! What lies side by side: nodes within one GiB, borders that cannot be accepted, tables that are
 //! all that is left, what a device does not take, and blocks with holes.
 
+use crate::accepted::machine as accepting;
 use crate::add::{add, machine, node};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
 use crate::files::{read, write};
@@ -13,20 +14,12 @@ use framewright::procfs::FileError;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType};
 use framewright_testkit::workload::Handles;
-use framewright_testkit::{FakeAccept, FakeMachine, Owner};
+use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 const BLOCK: u64 = 2 << 20;
-
-fn accepting(line: &str) -> (Fake, &'static FakeAccept) {
-    let builder = FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 9)).nodes(2).accepts();
-    let machine = builder.build();
-    let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
-    machine.accept().expect_pins();
-    (manager, machine.accept())
-}
 
 fn some(manager: &Fake, within: PhysRange, most: u64, align: u64) -> Removal {
     // SAFETY: nobody looks at descriptors by number.

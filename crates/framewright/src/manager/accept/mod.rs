@@ -153,7 +153,7 @@ impl<P: Platform> Manager<P> {
         blocks(PfnRange { end: frames.start.add(accepted_pages), ..frames })
     }
 
-    /// Has frames accepted; how many were, from the first on.
+    /// Has frames accepted, pinned; how many were, from the first on.
     fn ask_pages(&self, device: &dyn AcceptMemory, frames: PfnRange) -> u64 {
         let accepted_pages = match pinned(self.platform, |_| device.accept(frames)) {
             Ok(()) => frames.pages(),
@@ -267,15 +267,20 @@ impl<P: Platform> Manager<P> {
 
     /// Takes back what a host had that forgets that it was accepted.
     pub(crate) fn take_back_unaccepted(&self, zone: &Zone, batch: &mut Batch) {
-        while let Some(frames) = zone.take_back_unaccepted(self.platform, batch) {
-            // Somebody isolated it: he counts on what is free in it being memory.
-            let Some(device) = self.platform.accept_memory() else { return };
-            let first = BlockNumber::containing(frames.start);
-            let Some(segment) = self.segment_of(first) else { return };
-            let accepted = self.ask(device, frames);
-            let start = segment.index_of(first);
-            zone.end_report(self.platform, &(start..start + blocks(frames)), accepted);
-        }
+        while pinned(self.platform, |_| self.take_back_one(zone, batch)) {}
+    }
+
+    /// Whether there was one; pinned as in [`accept_one`](Self::accept_one).
+    fn take_back_one(&self, zone: &Zone, batch: &mut Batch) -> bool {
+        let Some(frames) = zone.take_back_unaccepted(self.platform, batch) else { return false };
+        // Somebody isolated it: he counts on what is free in it being memory.
+        let Some(device) = self.platform.accept_memory() else { return false };
+        let first = BlockNumber::containing(frames.start);
+        let Some(segment) = self.segment_of(first) else { return false };
+        let accepted = self.ask(device, frames);
+        let start = segment.index_of(first);
+        zone.end_report(self.platform, &(start..start + blocks(frames)), accepted);
+        true
     }
 
     /// Has frames accepted that are to hold tables; the first that could not be.

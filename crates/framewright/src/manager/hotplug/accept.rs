@@ -14,6 +14,11 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         self.manager.platform.accept_memory().map(AcceptMemory::forgets)
     }
 
+    /// Whether the host has taken acceptance away from what was memory before and comes.
+    pub(super) fn has_forgotten(self, was: Was) -> bool {
+        was == Was::Away && self.forgets() == Some(true)
+    }
+
     /// Has memory accepted into which adding `blocks` puts tables. Where that fails, what was
     /// accepted is remembered, so that nobody asks for it again.
     pub(super) fn accept_tables(
@@ -80,8 +85,10 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// Leaves those parts of a run to be accepted that are no memory yet and have to be.
     pub(super) fn leave_to_accept(self, run: Piece, grade: Grade, was: Was) {
         let platform = self.manager.platform;
-        let Some(forgets) = self.forgets() else { return };
-        let forgets = forgets && was == Was::Away;
+        if self.forgets().is_none() {
+            return;
+        }
+        let forgets = self.has_forgotten(was);
         let mut rest = run.indices();
         while !rest.is_empty() {
             let (wants, end) = run.zone.wants_accepting(platform, &rest, forgets);

@@ -3,7 +3,7 @@
 use super::window::Planned;
 use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of};
 use crate::manager::state::hotplug::HotplugEvent;
-use crate::platform::{AcceptMemory, Platform};
+use crate::platform::Platform;
 use crate::units::{NodeId, PAGES_PER_BLOCK, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::Grade;
@@ -45,6 +45,10 @@ impl<P: Platform> Hotplug<'_, P> {
     /// lie anywhere, next to memory that is there or not, and what was removed may come back. In
     /// memory that is there at most 1 MiB is taken for tables. All is checked and obtained before
     /// anything changes (Linux: `mm/memory_hotplug.c`, `add_memory_resource`, `online_pages`).
+    ///
+    /// Each place for memory that was not known yet is one of `hotplug_windows=`, which stays: of
+    /// what comes in small steps name the device first
+    /// ([`register_group`](Self::register_group)).
     ///
     /// # Errors
     /// [`HotplugError`]; nothing has changed.
@@ -163,9 +167,8 @@ impl<P: Platform> Hotplug<'_, P> {
             for piece in self.known(blocks) {
                 for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == Presence::Absent)
                 {
-                    let platform = self.manager.platform;
-                    let forgets = platform.accept_memory().is_some_and(AcceptMemory::forgets);
-                    run.zone.put_offline(platform, run.indices(), forgets && was == Was::Away);
+                    let forgets = self.has_forgotten(was);
+                    run.zone.put_offline(self.manager.platform, run.indices(), forgets);
                 }
                 self.manager.accept_border_of(piece.blocks.start.start());
             }

@@ -162,13 +162,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     fn memory_pages(self, node: NodeId) -> u64 {
         let zones = self.manager.zones().iter().filter(|zone| zone.id().node == node);
         let pages = zones.map(|zone| {
-            let is_own = zone.has_own_tables();
-            let tables = if is_own {
-                // Two looks at what is lost.
-                zone.reserved_pages().saturating_sub(zone.lost_pages())
-            } else {
-                0
-            };
+            let tables = if zone.has_own_tables() { zone.kept_pages() } else { 0 };
             zone.present_pages().saturating_sub(tables)
         });
         pages.sum()

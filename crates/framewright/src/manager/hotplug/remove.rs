@@ -25,6 +25,13 @@ pub struct Removed {
     pub pages: u64,
 }
 
+/// What memory is taken out of use in: so many blocks at most, a multiple of `align`.
+#[derive(Clone, Copy)]
+struct Pieces {
+    most: u32,
+    align: u32,
+}
+
 /// What came of taking some memory out of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Removal {
@@ -256,8 +263,9 @@ impl<P: Platform> Hotplug<'_, P> {
             return Err(HotplugError::BadPieces { most_bytes, align_bytes });
         }
         let most = u32::try_from(most_bytes / BLOCK_BYTES).unwrap_or(u32::MAX) / align * align;
+        let pieces = Pieces { most, align };
         let _changing = self.begin()?;
-        if let Some(run) = self.take_free(blocks, most, align)? {
+        if let Some(run) = self.take_free(blocks, pieces)? {
             return Ok(Removal::Run(run));
         }
         let mut obstacle = None;
@@ -277,7 +285,7 @@ impl<P: Platform> Hotplug<'_, P> {
             self.withhold_unaccepted(part);
             let is_out_of_time = self.vacate(part, budget, &mut obstacle);
             self.keep_unaccepted(part);
-            if let Some(run) = self.take_free(part, most, align)? {
+            if let Some(run) = self.take_free(part, pieces)? {
                 return Ok(Removal::Run(run));
             }
             if is_out_of_time {
@@ -285,7 +293,7 @@ impl<P: Platform> Hotplug<'_, P> {
             }
             end = start;
         }
-        self.take_tables(blocks, most, align, budget, &mut obstacle)
+        self.take_tables(blocks, pieces, budget, obstacle)
     }
 
     /// Takes a window's tables out of use, with what shares an aligned piece with them, where they
@@ -293,10 +301,9 @@ impl<P: Platform> Hotplug<'_, P> {
     fn take_tables(
         self,
         within: BlockRange,
-        most: u32,
-        align: u32,
+        Pieces { most, align }: Pieces,
         budget: Budget,
-        obstacle: &mut Option<Obstacle>,
+        mut obstacle: Option<Obstacle>,
     ) -> Result<Removal, HotplugError> {
         for piece in self.known(within) {
             let tables = self.tables_of(piece);
@@ -315,7 +322,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 Err(HotplugError::Range(RangeError::Vacate(VacateError::Obstacles {
                     obstacles,
                     ..
-                }))) => *obstacle = Some(obstacles.first),
+                }))) => obstacle = Some(obstacles.first),
                 Err(HotplugError::Range(RangeError::Vacate(VacateError::OutOfTime { .. }))) => {
                     return Ok(Removal::OutOfTime);
                 }
@@ -324,7 +331,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Removal::Nothing(*obstacle))
+        Ok(Removal::Nothing(obstacle))
     }
 
     /// Moves out what can be moved. Whether the budget is used up.
@@ -348,8 +355,7 @@ impl<P: Platform> Hotplug<'_, P> {
     fn take_free(
         self,
         within: BlockRange,
-        most: u32,
-        align: u32,
+        Pieces { most, align }: Pieces,
     ) -> Result<Option<PhysRange>, HotplugError> {
         let platform = self.manager.platform;
         for _ in 0..MOST_LOOKS {

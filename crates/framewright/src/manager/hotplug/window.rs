@@ -201,26 +201,18 @@ impl<P: Platform> Hotplug<'_, P> {
         let frames = kind.frames();
         let (low, high) =
             (BlockNumber::containing(frames.start), BlockNumber::containing(frames.end));
-        let memory_block = self.settings().block_bytes / BLOCK_BYTES;
-        let memory_block = u32::try_from(memory_block).unwrap_or(GIB).clamp(1, GIB);
-        let bytes = bytes_of(wanted);
-        let groups = self.manager.hotplug.groups.lock(self.manager.platform);
-        let mut of_devices = groups.iter().flatten();
-        let is_devices = of_devices
-            .any(|group| group.node == node && !group.region.intersection(bytes).is_empty());
-        let is_only_node = self.manager.nodes.len() == 1;
-        let grain = if is_devices || is_only_node { GIB } else { memory_block };
+        let grain = self.grain_of(wanted, node);
         let start = BlockNumber(wanted.start.0 / grain * grain).max(low);
         let end = BlockNumber(wanted.end.0.next_multiple_of(grain)).min(high);
         let mut widened = BlockRange { start, end };
+        let groups = self.manager.hotplug.groups.lock(self.manager.platform);
         for group in groups.iter().flatten().filter(|group| group.node != node) {
-            let region = group.region;
-            let [first, end] = [region.start, region.end.min(PHYSICAL_ADDRESS_END)]
-                .map(|address| BlockNumber::containing(Pfn::containing(address)));
-            if region.end <= bytes.start {
-                widened.start = widened.start.max(end);
-            } else if region.start >= bytes.end {
-                widened.end = widened.end.min(first);
+            let frames = group.region.touched_frames();
+            let end = Pfn(frames.end.0.next_multiple_of(PAGES_PER_BLOCK));
+            if end <= wanted.start.start() {
+                widened.start = widened.start.max(BlockNumber::containing(end));
+            } else if frames.start >= wanted.end.start() {
+                widened.end = widened.end.min(BlockNumber::containing(frames.start));
             }
         }
         drop(groups);
@@ -232,6 +224,16 @@ impl<P: Platform> Hotplug<'_, P> {
             }
         }
         widened
+    }
+
+    /// In what a window around `wanted` begins and ends, in blocks.
+    fn grain_of(self, wanted: BlockRange, node: NodeId) -> u32 {
+        let device = self.group_at(bytes_of(wanted));
+        if self.manager.nodes.len() == 1 || device.is_some_and(|device| device.node == node) {
+            return GIB;
+        }
+        let memory_block = self.settings().block_bytes / BLOCK_BYTES;
+        u32::try_from(memory_block).unwrap_or(GIB).clamp(1, GIB)
     }
 
     /// Words for what is remembered of the blocks of a window that has tables in itself: a host

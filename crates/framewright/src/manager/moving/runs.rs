@@ -22,15 +22,13 @@ pub(super) trait Targets<P: Platform> {
 }
 
 /// Anywhere on a node, as the allocator sees fit, or near it.
-pub(super) struct Anywhere {
-    node: NodeChoice,
-}
+pub(super) struct Anywhere(NodeChoice);
 
 impl<P: Platform> Targets<P> for Anywhere {
     fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<PfnRange> {
         let request = Request {
             align: alignment_of(run),
-            node: self.node,
+            node: self.0,
             fail_fast: true,
             ..Request::pages(run.pages())
         };
@@ -156,8 +154,11 @@ impl<'m, P: Platform> Mission<'m, P> {
     pub(super) fn vacate(&mut self, pages: PfnRange) -> Result<bool, FreeError> {
         for Piece { zone, segment, range } in self.manager.pieces(pages)? {
             let node = zone.id().node;
-            let near = [NodeChoice::Exact(node), NodeChoice::Preferred(node)];
-            let mut targets = Anywhere { node: near[usize::from(self.leaves_node)] };
+            let mut targets = Anywhere(if self.leaves_node {
+                NodeChoice::Preferred(node)
+            } else {
+                NodeChoice::Exact(node)
+            });
             let mut at = range.start;
             while at < range.end {
                 let block = BlockNumber::containing(at);
