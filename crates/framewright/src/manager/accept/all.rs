@@ -14,71 +14,37 @@ use framewright_jobs::{Helpers, Job};
 
 /// What each thread of a job claims at a time is so small a part of what is left for each.
 const SHARES: u64 = 2;
-/// How long a step should take: a task is not preempted meanwhile.
+/// How long a poll should work.
 const STEP_NS: u64 = 2_000_000;
 /// How long there is no poll afterwards.
 const BREATH_NS: u64 = 20_000_000;
 /// How long there is none when nothing is left to be accepted.
 const REST_NS: u64 = 1_000_000_000;
-/// What is accepted until it is known how long that takes: 4 MiB.
+/// What a poll accepts at first, and always where there is no clock: 4 MiB.
 const FIRST_ORDER: u8 = 10;
-
-/// How much is accepted in one step: as much as takes some 2 ms by what the last one took.
-#[derive(Clone, Copy)]
-struct Pace {
-    order: Order,
-    /// Until then the lowest memory is taken, so as not to cut a whole GiB for a little.
-    is_known: bool,
-}
-
-impl Pace {
-    const FIRST: Self = match Order::new(FIRST_ORDER) {
-        Some(order) => Self { order, is_known: false },
-        None => Self { order: Order::BLOCK, is_known: false },
-    };
-
-    /// Nobody could say how long anything takes.
-    const NO_CLOCK: Self = Self { order: Order::MAX, is_known: true };
-
-    /// Takes a step, which says how many pages came up, or nothing where there was none to be
-    /// accepted.
-    fn step(
-        &mut self,
-        platform: &impl Platform,
-        step: impl FnOnce(Self) -> Option<u64>,
-    ) -> Option<u64> {
-        let before = platform.now_ns();
-        let pages = step(*self)?;
-        if let (Some(before), Some(after)) = (before, platform.now_ns())
-            && pages != 0
-        {
-            let took_ns = after.saturating_sub(before).max(1);
-            let order = order_within(STEP_NS.saturating_mul(pages) / took_ns);
-            *self = Self { order, is_known: true };
-        }
-        Some(pages)
-    }
-}
 
 /// Accepts memory in the background. One for each manager is enough; several share what there is.
 /// Its only state is how much it accepts at a time.
 pub struct Acceptor<'m, P: Platform> {
     acceptance: Acceptance<'m, P>,
-    pace: Pace,
+    order: Order,
 }
 
 impl<'m, P: Platform> Acceptance<'m, P> {
     /// Accepts memory in the background whenever it is polled, with `accept_memory=background`.
     #[must_use]
     pub const fn acceptor(self) -> Acceptor<'m, P> {
-        Acceptor { acceptance: self, pace: Pace::FIRST }
+        let order = match Order::new(FIRST_ORDER) {
+            Some(order) => order,
+            None => Order::BLOCK,
+        };
+        Acceptor { acceptance: self, order }
     }
 
     /// Accepts all memory, on as many threads as the platform has CPUs and `helpers` has helpers.
     /// Requests go on meanwhile and accept what they lack. Returns when nothing is left, so it may
-    /// wait for other CPUs: call it where [`Platform::can_wait`] says so. Each thread accepts as
-    /// much at a time as takes some 2 ms by [`Platform::now_ns`], up to 1 GiB where there is none,
-    /// and is not preempted so long.
+    /// wait for other CPUs: call it where [`Platform::can_wait`] says so. Whole GiBs are accepted
+    /// as such, and as long as that takes a thread keeps its CPU.
     pub fn accept_all<H: Helpers + ?Sized>(self, helpers: &H) {
         let manager = self.manager;
         let Some(device) = manager.platform.accept_memory() else { return };
@@ -89,32 +55,25 @@ impl<'m, P: Platform> Acceptance<'m, P> {
         let threads = u64::from(manager.vmemmap.threads.unwrap_or(most).clamp(1, most));
         let job =
             Job::new(0..threads).min_chunk(1).max_threads(u32::try_from(threads).unwrap_or(1));
-        let first = manager.platform.now_ns().map_or(Pace::NO_CLOCK, |_| Pace::FIRST);
         let ended = job.run(helpers, |_, _| {
-            let mut pace = first;
-            let step = |pace: Pace| {
-                let share = order_within(self.unaccepted_pages() / (SHARES * threads));
-                self.accept_some(device, Pace { order: pace.order.min(share), ..pace })
-            };
-            while pace.step(manager.platform, step).is_some() {}
+            while self.accept_some(device, self.unaccepted_pages() / (SHARES * threads)) {}
             Ok::<(), Infallible>(())
         });
         debug_assert!(ended.is_ok(), "a plain job without an error");
         // What others are at, and what had to wait for them.
-        let mut pace = first;
         while self.unaccepted_pages() != 0 {
-            if pace.step(manager.platform, |pace| self.accept_some(device, pace)).is_none() {
+            if !self.accept_some(device, Order::MAX.pages()) {
                 manager.platform.relax();
             }
         }
     }
 
-    /// Accepts one run at this pace, a block at least. Near memory first. How many pages came up;
-    /// nothing where it is not worth going on at once.
-    fn accept_some(self, device: &dyn AcceptMemory, pace: Pace) -> Option<u64> {
+    /// Accepts one run of at most so many pages, at least a block. Near memory first. Whether it is
+    /// worth going on at once.
+    fn accept_some(self, device: &dyn AcceptMemory, pages: u64) -> bool {
         let manager = self.manager;
         let wanted = |ahead: bool| AcceptWanted {
-            order: pace.order,
+            order: order_within(pages),
             max: Pfn(u64::MAX),
             migrate_type: MigrateType::Movable,
             ahead,
@@ -127,22 +86,15 @@ impl<'m, P: Platform> Acceptance<'m, P> {
             // What waits for the block behind it may be the zone's last, and that block the first
             // of another zone, which is accepted last.
             for ahead in [true, false] {
-                let claim = || {
-                    let wanted = wanted(ahead);
-                    if pace.is_known {
-                        zone.claim_highest(manager.platform, &wanted)
-                    } else {
-                        zone.claim_lowest(manager.platform, &wanted)
-                    }
-                };
+                let claim = || zone.claim_highest(manager.platform, &wanted(ahead));
                 match manager.accept_one(device, zone, Behind::Waits, claim) {
-                    Attempt::Pages(pages) => return Some(pages),
+                    Attempt::Pages(_) => return true,
                     Attempt::Nothing => break,
                     Attempt::Waits => {}
                 }
             }
         }
-        None
+        false
     }
 }
 
@@ -163,7 +115,17 @@ impl<P: Platform> Acceptor<'_, P> {
         }) else {
             return now_ns.saturating_add(REST_NS);
         };
-        self.pace.step(manager.platform, |pace| self.acceptance.accept_some(device, pace));
+        let before = manager.platform.now_ns();
+        self.acceptance.accept_some(device, self.order.pages());
+        if let (Some(before), Some(after)) = (before, manager.platform.now_ns()) {
+            let level = self.order.get();
+            let next = match after.saturating_sub(before) {
+                short if short < STEP_NS / 2 => level + 1,
+                long if long > STEP_NS => level - 1,
+                _ => level,
+            };
+            self.order = Order::new(next).unwrap_or(self.order).max(Order::BLOCK);
+        }
         now_ns.saturating_add(BREATH_NS)
     }
 }
