@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 /// Longer than any boot takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-fn kernel(compiler: &str) -> PathBuf {
+/// The kernel, built by `compiler`. Tests run at once: each has an image of its own.
+fn kernel(compiler: &str, test: &str) -> PathBuf {
     let examples = folder().join("../../examples");
     // From the boot protocol to 64-bit mode it is as in Rust.
     let start = examples.join("minimal-kernel/src/boot.s");
     let script = examples.join("minimal-kernel/linker.ld");
-    let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-kernel-{compiler}"));
+    let image = format!("c-kernel-{compiler}-{test}");
+    let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join(image);
     let mut compile = Command::new(compiler);
     compile.args(["-ffreestanding", "-mno-red-zone", "-fno-pic", "-fno-stack-protector", "-O2"]);
     if compiler == "gcc" {
@@ -70,7 +72,7 @@ fn it_boots_and_gives_all_back() {
     let compilers: Vec<_> = ["gcc", "clang"].into_iter().filter(|name| is_there(name)).collect();
     assert!(!compilers.is_empty(), "no C compiler: apt-get install gcc, dnf install gcc");
     for compiler in compilers {
-        let image = kernel(compiler);
+        let image = kernel(compiler, "boots");
         for memory in ["64M", "256M", "5G"] {
             let (status, text) = boot(&image, &["-m", memory]);
             assert_eq!(status, Some(0x10 << 1 | 1), "{compiler}, {memory}: {text}");
@@ -89,7 +91,8 @@ fn it_boots_and_gives_all_back() {
 #[test]
 fn what_is_wrong_with_the_command_line_is_logged() {
     let compiler = ["gcc", "clang"].into_iter().find(|name| is_there(name));
-    let image = kernel(compiler.expect("no C compiler: apt-get install gcc, dnf install gcc"));
+    let compiler = compiler.expect("no C compiler: apt-get install gcc, dnf install gcc");
+    let image = kernel(compiler, "command-line");
     let (status, text) = boot(&image, &["-m", "128M", "-append", "min_free_kbytes=much"]);
     assert_eq!(status, Some(0x10 << 1 | 1), "{text}");
     assert!(text.contains("min_free_kbytes"), "{text}");
