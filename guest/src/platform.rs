@@ -13,7 +13,7 @@ use framewright::memblock::Memblock;
 use framewright::platform::{AcceptMemory, IrqState, PinnedCpu, Platform};
 use framewright::units::NodeId;
 use framewright::vmemmap_space::VmemmapSpace;
-use framewright_arch::x86_64::features::hypervisor_is;
+use framewright_arch::x86_64::features::{has_hypervisor, hypervisor_is};
 use framewright_arch::x86_64::{entropy, interrupts, registers};
 
 /// The memblock allocator of this guest.
@@ -158,6 +158,10 @@ unsafe impl Platform for GuestPlatform {
 
     fn direct_limit(&self) -> u64 {
         self.direct_limit.load(Ordering::Acquire)
+    }
+
+    fn is_guest(&self) -> bool {
+        has_hypervisor()
     }
 
     fn accept_memory(&self) -> Option<&dyn AcceptMemory> {

@@ -218,6 +218,12 @@ pub unsafe trait Platform: Sync + 'static {
         self.relax();
     }
 
+    /// Whether this is a guest of a hypervisor. From 64 GiB on memory blocks of the files are 2 GiB
+    /// on bare metal, and what divides all memory in a guest (Linux: `X86_FEATURE_HYPERVISOR`).
+    fn is_guest(&self) -> bool {
+        true
+    }
+
     /// Accepts memory that firmware reported as unaccepted, so that it is managed. `None`: it stays
     /// reserved. Always the same.
     fn accept_memory(&self) -> Option<&dyn AcceptMemory> {

@@ -5,10 +5,16 @@ use core::arch::x86_64::{__cpuid, __cpuid_count};
 /// Highest basic and extended leaf begin here.
 const EXTENDED: u32 = 0x8000_0000;
 
+/// Whether a hypervisor says that there is one (Linux: `X86_FEATURE_HYPERVISOR`).
+#[must_use]
+pub fn has_hypervisor() -> bool {
+    __cpuid(1).ecx & 1 << 31 != 0
+}
+
 /// Whether the CPU is a hypervisor's that calls itself `name`.
 #[must_use]
 pub fn hypervisor_is(name: [u8; 12]) -> bool {
-    if __cpuid(1).ecx & 1 << 31 == 0 {
+    if !has_hypervisor() {
         return false;
     }
     let leaf = __cpuid(0x4000_0000);

@@ -30,6 +30,7 @@ pub struct Builder {
     before: Option<&'static FakeMachine>,
     is_kept: bool,
     accepts: bool,
+    is_guest: bool,
 }
 
 impl FakeMachine {
@@ -57,6 +58,7 @@ impl Builder {
             before: None,
             is_kept: false,
             accepts: false,
+            is_guest: true,
         }
     }
 
@@ -180,6 +182,12 @@ impl Builder {
         self
     }
 
+    /// Makes a machine that is no hypervisor's guest.
+    pub fn on_bare_metal(mut self) -> Self {
+        self.is_guest = false;
+        self
+    }
+
     /// Makes a machine that cannot tell its tasks apart.
     pub fn anonymous_tasks(mut self) -> Self {
         self.knows_tasks = false;
@@ -263,6 +271,7 @@ impl Builder {
             vmemmap: OnceLock::new(),
             accept: OnceLock::new(),
             knows_tasks: self.knows_tasks,
+            is_guest: self.is_guest,
             entropy: self.entropy,
         }));
         if self.accepts {

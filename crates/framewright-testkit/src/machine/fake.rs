@@ -77,6 +77,7 @@ pub struct FakeMachine {
     pub(super) vmemmap: OnceLock<&'static FakeVmemmap>,
     pub(super) accept: OnceLock<&'static FakeAccept>,
     pub(super) knows_tasks: bool,
+    pub(super) is_guest: bool,
     pub(super) entropy: Option<u64>,
 }
 
@@ -385,6 +386,10 @@ unsafe impl Platform for FakeMachine {
         count(&self.counters.yield_now);
         self.cpus.assert_may_yield();
         std::thread::yield_now();
+    }
+
+    fn is_guest(&self) -> bool {
+        self.is_guest
     }
 
     fn accept_memory(&self) -> Option<&dyn AcceptMemory> {

@@ -1,13 +1,13 @@
 //! Linux's view of it.
 
 use crate::add::{add, machine, node};
-use crate::common::{check, gib, mib};
+use crate::common::{bring_up_with, check, gib, mib, parameters};
 use framewright::manager::{Group, HotplugSettings};
 use framewright::parameters::{OnlinePolicy, OnlineType};
 use framewright::procfs::{FileError, FileSystem, Source};
 use framewright::units::PhysRange;
 use framewright::zone::Grade;
-use framewright_testkit::Owner;
+use framewright_testkit::{FakeMachine, Owner};
 
 pub fn read(manager: &crate::common::Fake, path: &str) -> Result<String, FileError> {
     let table = manager.files();
@@ -142,4 +142,32 @@ fn auto_movable_keeps_the_ratio() {
         Some(Grade::Any),
         "not at boot"
     );
+}
+
+/// As Linux computes it, in files and in the numbers of blocks.
+#[test]
+fn memory_blocks_grow_with_the_machine() {
+    const MIB: u64 = 1 << 20;
+    for (end_mib, on_metal, block_mib) in [
+        (8 << 10, false, 128),
+        (64 << 10, false, 2048),
+        (65 << 10, false, 1024),
+        ((100 << 10) + 256, false, 256),
+        ((100 << 10) + 256, true, 2048),
+        // The last frame is missing: no block but the smallest divides it.
+        ((65 << 10) - 1, false, 128),
+    ] {
+        let mut machine = FakeMachine::builder().ram(mib(0, 64)).ram(mib(end_mib - 2, end_mib));
+        if on_metal {
+            machine = machine.on_bare_metal();
+        }
+        let manager = bring_up_with(machine.build(), &[], &parameters("")).expect("bring-up");
+        let size = read(&manager, &format!("{MEMORY}/block_size_bytes"));
+        assert_eq!(size, Ok(format!("{:x}\n", block_mib * MIB)), "{end_mib} MiB");
+        let last = (end_mib - 1) / block_mib;
+        let index = read(&manager, &format!("{MEMORY}/memory{last}/phys_index"));
+        assert_eq!(index, Ok(format!("{last:08x}\n")));
+        let beyond = read(&manager, &format!("{MEMORY}/memory{}/state", last + 1));
+        assert_eq!(beyond, Err(FileError::NotFound));
+    }
 }

@@ -3,6 +3,7 @@
 use crate::carve::Carver;
 use crate::debug::Aids;
 use crate::firmware::{MovableSetting, movable_starts};
+use crate::manager::hotplug::memory_block_bytes;
 use crate::manager::hugetlb::boot::choose_boot_pages;
 use crate::manager::init::check::check;
 use crate::manager::init::error::{BringUpError, BringUpFailed};
@@ -109,6 +110,7 @@ impl<P: Platform> Manager<P> {
         vmemmap: VmemmapState,
         accept: AcceptState,
     ) -> Self {
+        let end = frame.zones.iter().map(|zone| zone.span().end.address()).max();
         let hotplug = HotplugState::write(
             frame.states.hotplug,
             &parameters.hotplug,
@@ -121,6 +123,7 @@ impl<P: Platform> Manager<P> {
                 readers: frame.readers,
                 descriptors_are_wanted: wants_descriptors(platform, parameters),
                 tables: frame.tables,
+                block_bytes: memory_block_bytes(end.unwrap_or(0), platform.is_guest(), None),
             },
         );
         let zones = core::mem::take(&mut frame.zones);

@@ -81,7 +81,7 @@ pub struct HotplugSettings {
 }
 
 impl HotplugSettings {
-    pub(crate) const fn of(parameters: &HotplugParameters) -> Self {
+    pub(crate) const fn of(parameters: &HotplugParameters, block_bytes: u64) -> Self {
         let &HotplugParameters {
             auto_online,
             policy,
@@ -89,13 +89,7 @@ impl HotplugSettings {
             auto_movable_numa_aware,
             ..
         } = parameters;
-        Self {
-            auto_online,
-            policy,
-            auto_movable_ratio,
-            auto_movable_numa_aware,
-            block_bytes: SECTION_BYTES,
-        }
+        Self { auto_online, policy, auto_movable_ratio, auto_movable_numa_aware, block_bytes }
     }
 }
 
@@ -154,6 +148,8 @@ pub(crate) struct HotplugInput {
     pub(crate) readers: &'static [Readers],
     pub(crate) descriptors_are_wanted: bool,
     pub(crate) tables: [PhysRange; MOST_RANGES],
+    /// Of a memory block of the files.
+    pub(crate) block_bytes: u64,
 }
 
 impl HotplugState {
@@ -172,7 +168,7 @@ impl HotplugState {
                 own_tables: input.own_tables,
                 is_changing: AtomicBool::new(false),
                 notifier: SpinLock::new(None),
-                settings: SpinLock::new(HotplugSettings::of(parameters)),
+                settings: SpinLock::new(HotplugSettings::of(parameters, input.block_bytes)),
                 nodes: input.nodes,
                 movable_node: input.movable_node,
                 readers: input.readers,
