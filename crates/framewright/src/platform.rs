@@ -18,33 +18,36 @@ use core::ptr::NonNull;
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "give it back with Platform::unpin"]
 pub struct PinnedCpu {
-    index: u32,
-    nested: bool,
+    /// In one register, as it is handed on with every free: the number, and [`NESTED`].
+    word: u32,
     of_this_task: PhantomData<*const ()>,
 }
+
+/// The bit of [`PinnedCpu`] that says so. No machine has a CPU with such a number.
+const NESTED: u32 = 1 << 31;
 
 impl PinnedCpu {
     /// CPU `index`, 0..[`Platform::cpus`].
     pub const fn new(index: u32) -> Self {
-        Self { index, nested: false, of_this_task: PhantomData }
+        Self { word: index & !NESTED, of_this_task: PhantomData }
     }
 
     /// CPU `index`, for a caller that was pinned already, where the implementer wants to know it in
     /// [`Platform::unpin`].
     pub const fn nested(index: u32) -> Self {
-        Self { index, nested: true, of_this_task: PhantomData }
+        Self { word: index | NESTED, of_this_task: PhantomData }
     }
 
     /// Whether it came from [`PinnedCpu::nested`].
     #[must_use]
     pub const fn is_nested(&self) -> bool {
-        self.nested
+        self.word & NESTED != 0
     }
 
     /// Which CPU.
     #[must_use]
     pub const fn index(&self) -> u32 {
-        self.index
+        self.word & !NESTED
     }
 }
 

@@ -85,12 +85,13 @@ impl Subject for Ours<'_> {
         self.0.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()))
     }
 
-    #[inline]
+    // As a caller who counts instructions has it.
+    #[inline(always)]
     fn get(&self, order: Order) -> Option<u64> {
         self.0.allocate_order(order, MigrateType::Movable).ok().map(|start| start.0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn put(&self, pfn: u64, order: Order) {
         // SAFETY: benches put what they got, once, and look at none of it afterwards (invariant
         // 42).

@@ -122,8 +122,8 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub unsafe fn free_bytes(&self, start: Pfn, size_bytes: u64) -> Result<(), FreeError> {
-        if size_bytes.wrapping_sub(1) < PAGE_SIZE && self.free_next(start, Order::PAGE) {
-            return Ok(());
+        if size_bytes.wrapping_sub(1) < PAGE_SIZE {
+            return self.free_near(start, Order::PAGE, Location::caller());
         }
         // SAFETY: passed on to the caller (invariant 42).
         unsafe { self.free_run(start, pages_of(size_bytes)) }
@@ -139,8 +139,8 @@ impl<P: Platform> Manager<P> {
     #[inline]
     #[track_caller]
     pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        if pages == 1 && self.free_next(start, Order::PAGE) {
-            return Ok(());
+        if pages == 1 {
+            return self.free_near(start, Order::PAGE, Location::caller());
         }
         // SAFETY: passed on to the caller (invariant 42).
         unsafe { self.free_run(start, pages) }
@@ -153,9 +153,6 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     #[track_caller]
     unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        if pages == 1 {
-            return self.free_page(start, Location::caller());
-        }
         if !pages.is_power_of_two() && self.free_odd(start, pages) {
             return Ok(());
         }
@@ -172,8 +169,9 @@ impl<P: Platform> Manager<P> {
     unsafe fn free_long(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
         match range.as_order() {
-            Some(order) => self.free_elsewhere(start, order, Location::caller()),
             // SAFETY: passed on to the caller (invariant 42).
+            Some(order) => unsafe { self.free_order(start, order) },
+            // SAFETY: as above.
             None => unsafe { self.free(range) },
         }
     }

@@ -183,6 +183,7 @@ impl<P: Platform> Manager<P> {
         {
             return Some(start);
         }
+        cache.forget_strays_if_empty();
         let home = self.zones().get(cache.zone())?;
         if order == Order::BLOCK && migrate_type == MigrateType::Movable {
             cache.adapt(Flow::In, self.may_keep_more(home));
@@ -240,6 +241,7 @@ impl<P: Platform> Manager<P> {
             } else {
                 self.keep_of_other_node(cache, served);
             }
+            cache.note_source(served.pfn_range());
             self.pressure.epoch.note_free();
         }
         start
@@ -319,44 +321,10 @@ impl<P: Platform> Manager<P> {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
-        if CpuCache::comes_by_word(order) && !cfg!(debug_assertions) && self.free_next(start, order)
-        {
-            return Ok(());
-        }
-        self.free_elsewhere(start, order, Location::caller())
-    }
-
-    /// [`free_elsewhere`](Self::free_elsewhere) of a page, known to the compiler.
-    #[inline(never)]
-    pub(super) fn free_page(&self, start: Pfn, place: Place) -> Result<(), FreeError> {
-        self.free_by_block(start, Order::PAGE, place)
-    }
-
-    /// [`free_order`](Self::free_order) of all else.
-    #[inline(never)]
-    pub(super) fn free_elsewhere(
-        &self,
-        start: Pfn,
-        order: Order,
-        place: Place,
-    ) -> Result<(), FreeError> {
-        self.free_by_block(start, order, place)
-    }
-
-    #[inline(always)]
-    fn free_by_block(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
-        if cfg!(debug_assertions) {
-            self.check_free_order(start, order).map_err(|error| self.explained(error))?;
-        }
         if order > Order::BLOCK {
-            return self.free_large(start, order, place);
+            return self.free_large(start, order, Location::caller());
         }
-        let mut put = None;
-        if let Some(inside) = self.enter() {
-            put = Some(self.keep(inside.cache, start, order));
-            inside.leave();
-        }
-        if put == Some(Put::Cached) { Ok(()) } else { self.free_slowly(start, order, put, place) }
+        self.free_near(start, order, Location::caller())
     }
 
     /// Keeps a run in a cache, if that can be seen to be where it belongs and there is room.
@@ -470,6 +438,9 @@ impl<P: Platform> Manager<P> {
     /// Frees what no cache keeps.
     #[inline(never)]
     fn free_large(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
+        if cfg!(debug_assertions) {
+            self.check_free_order(start, order).map_err(|error| self.explained(error))?;
+        }
         if order == Order::MAX
             && !self.pressure.epoch.wants_attention()
             && let Some(zone) = self.sole

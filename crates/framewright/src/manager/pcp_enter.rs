@@ -4,10 +4,12 @@
 //! memory. What is not served here goes the ways in `pcp`, which enter again.
 
 use crate::block::MigrateType;
+use crate::debug::Place;
 use crate::manager::state::Manager;
 use crate::page::{CpuCache, Put};
 use crate::platform::{PinnedCpu, Platform, pinned};
 use crate::units::{Order, Pfn};
+use crate::zone::FreeError;
 
 /// Inside the CPU's cache, and pinned, until it [leaves](Self::leave).
 #[must_use]
@@ -84,17 +86,90 @@ impl<P: Platform> Manager<P> {
         start
     }
 
-    /// Frees into the word that is handed out from next, if that is the run's.
+    /// Frees at most a block: into the word that is handed out from next, if it is of that, else
+    /// from inside the cache on. Nothing here branches on the order, which in mixed traffic nobody
+    /// can predict.
     #[inline(always)]
-    pub(super) fn free_next(&self, start: Pfn, order: Order) -> bool {
-        // The long way says what is wrong.
-        if cfg!(debug_assertions) && self.check_free_order(start, order).is_err() {
-            return false;
+    pub(super) fn free_near(
+        &self,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
+        if cfg!(debug_assertions) {
+            self.check_free_order(start, order).map_err(|error| self.explained(error))?;
         }
-        let Some(inside) = self.enter() else { return false };
-        let is_kept = !self.pressure.epoch.wants_attention()
-            && inside.cache.put_next(start, order) == Some(Put::Cached);
-        inside.leave();
-        is_kept
+        let Some(Inside { cache, platform, cpu }) = self.enter() else {
+            return self.free_slowly(start, order, None, place);
+        };
+        if self.pressure.epoch.wants_attention() || cache.has_strays() {
+            return self.free_inside(cache, cpu, start, order, place);
+        }
+        match cache.put_next(start, order) {
+            Some(Put::Cached) => {
+                Inside { cache, platform, cpu }.leave();
+                Ok(())
+            }
+            Some(_) => self.free_inside(cache, cpu, start, order, place),
+            None => self.free_other_word(cache, cpu, start, order, place),
+        }
+    }
+
+    /// [`keep`](Self::keep), which tries the word that is handed out from next before it looks at
+    /// the block.
+    #[inline(always)]
+    pub(super) fn keep_near(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        if self.pressure.epoch.wants_attention() || cache.has_strays() {
+            return self.keep_any(cache, start, order);
+        }
+        cache.put_next(start, order).unwrap_or_else(|| self.keep_other_word(cache, start, order))
+    }
+
+    #[inline(never)]
+    fn keep_other_word(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        match cache.lot(start, order) {
+            Some(lot) => cache.put_not_next(start, order, lot),
+            None => self.keep_any(cache, start, order),
+        }
+    }
+
+    #[inline(never)]
+    fn keep_any(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        self.keep(cache, start, order)
+    }
+
+    /// [`free_near`](Self::free_near) of a run of another word than the next: still inside. What it
+    /// needs comes in registers, and what it cannot do it hands on as it is.
+    #[inline(never)]
+    fn free_other_word(
+        &self,
+        cache: &CpuCache,
+        cpu: PinnedCpu,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
+        if let Some(lot) = cache.lot(start, order)
+            && cache.put_not_next(start, order, lot) == Put::Cached
+        {
+            Inside { cache, platform: self.platform, cpu }.leave();
+            return Ok(());
+        }
+        self.free_inside(cache, cpu, start, order, place)
+    }
+
+    /// [`free_near`](Self::free_near) where there is more to do, or something is wrong.
+    #[inline(never)]
+    fn free_inside(
+        &self,
+        cache: &CpuCache,
+        cpu: PinnedCpu,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
+        let put = self.keep(cache, start, order);
+        Inside { cache, platform: self.platform, cpu }.leave();
+        if put == Put::Cached { Ok(()) } else { self.free_slowly(start, order, Some(put), place) }
     }
 }

@@ -85,7 +85,10 @@ impl<P: Platform> Manager<P> {
         if order == Order::BLOCK && self.reporting.is_registered() {
             return None;
         }
-        self.inside(|cache| self.keep(cache, range.start, order))
+        let inside = self.enter()?;
+        let put = self.keep_near(inside.cache, range.start, order);
+        inside.leave();
+        Some(put)
     }
 
     /// Takes what a request wants out of the CPU's cache, filling that when it is empty. Nothing

@@ -64,6 +64,8 @@ pub(crate) struct CpuCache {
     pub(crate) ownership: Ownership,
     /// Stands for all words below.
     pub(super) contents: Exclusive,
+    /// Frames that are not of its own zones have come in since it was empty (`away`).
+    pub(super) strays: AtomicBool,
     /// Words that a refill takes: more each time, one after a drain.
     batch: AtomicU32,
     /// The [`Flow`] of whole blocks that was last; zero after a drain.
@@ -109,6 +111,7 @@ impl CpuCache {
             {
                 ownership: Ownership::new(),
                 contents: Exclusive::new(),
+                strays: AtomicBool::new(false),
                 batch: AtomicU32::new(1),
                 flow: AtomicU32::new(0),
                 blocks: Limits::NONE.blocks().map(AtomicU32::new),
@@ -246,8 +249,14 @@ impl CpuCache {
     #[inline]
     pub(crate) fn covers(&self, range: PfnRange) -> bool {
         self.contents.touch();
+        self.is_own(range) || self.away.covers(range)
+    }
+
+    /// Whether all frames of a range are of its own zones.
+    #[inline]
+    pub(super) fn is_own(&self, range: PfnRange) -> bool {
         let [home, other] = &self.kept;
-        home.covers(range) || other.covers(range) || self.away.covers(range)
+        home.covers(range) || other.covers(range)
     }
 
     /// Whether a frame is known to be of one of its zones. Not all that are known to the directory
@@ -289,24 +298,42 @@ impl CpuCache {
         self.come_home();
     }
 
-    /// Whether runs of an order come out of a zone by the word.
-    #[inline]
-    pub(crate) const fn comes_by_word(order: Order) -> bool {
-        (order.get() as usize) < WORD_ORDERS
-    }
-
     /// Keeps a run of the word that is handed out from next, in few instructions; nothing when it
     /// is of another. Its block need not be looked at: frames of it are here, so it is split, and
-    /// nothing keeps it from being used.
+    /// nothing keeps it from being used. Not where there are [strays](Self::has_strays), which
+    /// would be handed out for ever.
     #[inline(always)]
     pub(crate) fn put_next(&self, start: Pfn, order: Order) -> Option<Put> {
         self.contents.touch();
-        // Who keeps another node's frames is to look whether its own has any again.
-        if !Self::comes_by_word(order) || !start.is_aligned(order) || self.is_away() {
+        if !start.is_aligned(order) {
             return None;
         }
         let top = self.top(self.stack(order, Lot::MOVABLE)?)?;
-        top.give_one(start)
+        top.give_one(start, order)
+    }
+
+    /// [`put`](Self::put) where [`put_next`](Self::put_next) has just found that the run is not of
+    /// the word that is handed out from next: a movable one begins a word.
+    #[inline(always)]
+    pub(crate) fn put_not_next(&self, start: Pfn, order: Order, lot: Lot) -> Put {
+        self.contents.touch();
+        let Some(stack) = self.stack(order, lot) else { return Put::Full };
+        let runs = Runs::one(start, order);
+        if lot != Lot::MOVABLE
+            && let Some(top) = self.top(stack).filter(|top| top.holds(runs))
+        {
+            return top.give(runs);
+        }
+        self.begin_word(stack, runs)
+    }
+
+    #[inline(always)]
+    fn begin_word(&self, stack: &Stack, runs: Runs) -> Put {
+        let Some(entry) = stack.grow().and_then(|entry| self.entries.get(entry)) else {
+            return Put::Full;
+        };
+        entry.set(runs);
+        Put::Cached
     }
 
     /// Keeps a run, if there is room.
@@ -325,11 +352,7 @@ impl CpuCache {
         if let Some(top) = self.top(stack).filter(|top| top.holds(runs)) {
             return top.give(runs);
         }
-        let Some(entry) = stack.grow().and_then(|entry| self.entries.get(entry)) else {
-            return Put::Full;
-        };
-        entry.set(runs);
-        Put::Cached
+        self.begin_word(stack, runs)
     }
 
     /// A run of just so many pages, no power of two, if one is here.

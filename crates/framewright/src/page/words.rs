@@ -37,8 +37,15 @@ impl Runs {
     /// One run: of orders from 4 on an entry has no more.
     #[inline]
     pub(crate) const fn one(start: Pfn, order: Order) -> Self {
-        let offset = if order.get() < WORD_ORDERS { start.0 & 63 } else { 0 };
+        let offset = Self::offset(start, order);
         Self { base: Pfn(start.0 - offset), runs: 1 << offset }
+    }
+
+    /// How far into its word a run begins; of orders from 4 on it is a word of its own.
+    #[inline(always)]
+    const fn offset(start: Pfn, order: Order) -> u64 {
+        let mask = if order.get() < WORD_ORDERS { 63 } else { 0 };
+        start.0 & mask
     }
 
     /// How many runs.
@@ -96,8 +103,8 @@ impl Word {
     /// Keeps the run that begins at `start`, if it is of this word: [`give`](Self::give) in fewer
     /// instructions.
     #[inline]
-    pub(super) fn give_one(&self, start: Pfn) -> Option<Put> {
-        let offset = start.0 & 63;
+    pub(super) fn give_one(&self, start: Pfn, order: Order) -> Option<Put> {
+        let offset = Runs::offset(start, order);
         if self.base.load(Ordering::Relaxed) != start.0 - offset {
             return None;
         }

@@ -159,6 +159,39 @@ fn isolated_frames_of_another_node_are_not_kept() {
     check(&manager);
 }
 
+/// How many of many pages that are freed at once, by the calls for an order, are the other node's.
+fn far_pairs_by_order(manager: &Fake) -> usize {
+    let is_far = |_: &u32| {
+        let start = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("some");
+        // SAFETY: allocated here just now.
+        unsafe { manager.free_order(start, Order::PAGE) }.expect("allocated");
+        is_of_other(PfnRange { start, end: start.add(1) })
+    };
+    (0..5000).filter(is_far).count()
+}
+
+/// The shortest way of a free does not look whose a frame is.
+#[test]
+fn who_frees_into_the_word_that_comes_next_comes_home() {
+    if is_careful() {
+        return;
+    }
+    let machine = machine(1024);
+    let manager = HERE.bring_up(machine);
+    let taken = machine.run_on(0, || {
+        let taken = fill_own(&manager);
+        assert_eq!(far_pairs_by_order(&manager), 5000);
+        taken
+    });
+    machine.run_on(1, || give_all(&manager, taken));
+    machine.run_on(0, || {
+        let far = far_pairs_by_order(&manager);
+        assert!(far < 2500, "{far} pages of the other node");
+        assert_eq!(far_pairs_by_order(&manager), 0);
+    });
+    check(&manager);
+}
+
 #[test]
 fn who_frees_as_many_as_it_takes_comes_home() {
     if is_careful() {
@@ -186,6 +219,7 @@ fn who_frees_as_many_as_it_takes_comes_home() {
             let far = (0..10_000).filter(is_far).count();
             assert!(far < 5000, "{far} times {pages} pages of the other node");
         }
+        assert_eq!(far_pairs_by_order(&manager), 0, "none has come back");
     });
     check(&manager);
 }
