@@ -11,7 +11,7 @@ use core::panic::Location;
 
 /// Whole pages, one for none.
 #[inline]
-const fn pages_of(bytes: u64) -> u64 {
+pub(crate) const fn pages_of(bytes: u64) -> u64 {
     let pages = bytes.saturating_add(PAGE_SIZE - 1) / PAGE_SIZE;
     if pages == 0 { 1 } else { pages }
 }
@@ -55,7 +55,11 @@ impl<P: Platform> Manager<P> {
 
     #[inline(never)]
     #[track_caller]
-    fn allocate_aligned(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+    pub(crate) fn allocate_aligned(
+        &self,
+        pages: u64,
+        align: Order,
+    ) -> Result<PfnRange, AllocateError> {
         let place = Location::caller();
         match self.allocate(&Request { align, ..Request::pages(pages) }) {
             Ok(taken) => Ok(taken),
@@ -102,7 +106,7 @@ impl<P: Platform> Manager<P> {
     /// [`allocate_layout`](Self::allocate_layout) of all but what is at hand.
     #[inline(never)]
     #[track_caller]
-    fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
+    pub(crate) fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
         // A power of two, of which a page and less are the same.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
         let order = layout.align().trailing_zeros().saturating_sub(PAGE_SHIFT) as u8;
@@ -129,6 +133,16 @@ impl<P: Platform> Manager<P> {
         unsafe { self.free_run(start, pages_of(size_bytes)) }
     }
 
+    /// [`free_pages`](Self::free_pages) of a page of the word that is handed out from; false if it
+    /// is none, and nothing has changed then.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(crate) unsafe fn free_at_hand(&self, start: Pfn, pages: u64) -> bool {
+        pages == 1 && self.free_next(start, Order::PAGE)
+    }
+
     /// Frees `pages` frames from `start` on: [`free`](Self::free) of a start and a size.
     ///
     /// # Errors
@@ -152,7 +166,7 @@ impl<P: Platform> Manager<P> {
     /// As there.
     #[inline(never)]
     #[track_caller]
-    unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+    pub(crate) unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         if pages == 1 {
             return self.free_page(start, Location::caller());
         }
