@@ -380,15 +380,12 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn free_bytes(&self, start: Pfn, size_bytes: u64) -> Result<(), FreeError> {
-        // A page or less, in few instructions.
-        if size_bytes.wrapping_sub(1) < PAGE_SIZE
+        if size_bytes.wrapping_sub(1) < PAGE_SIZE {
             // SAFETY: passed on to the caller (invariant 42).
-            && self.get().is_some_and(|manager| unsafe { manager.free_at_hand(start, 1) })
-        {
-            return Ok(());
+            return unsafe { self.free_page(start) };
         }
         // SAFETY: the same.
-        unsafe { self.free_elsewhere(start, pages_of(size_bytes)) }
+        unsafe { self.free_run(start, pages_of(size_bytes)) }
     }
 
     /// [`Manager::free_pages`].
@@ -401,25 +398,46 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        // SAFETY: passed on to the caller (invariant 42).
-        if self.get().is_some_and(|manager| unsafe { manager.free_at_hand(start, pages) }) {
-            return Ok(());
+        if pages == 1 {
+            // SAFETY: passed on to the caller (invariant 42).
+            return unsafe { self.free_page(start) };
         }
         // SAFETY: the same.
-        unsafe { self.free_elsewhere(start, pages) }
+        unsafe { self.free_run(start, pages) }
     }
 
-    /// [`free_pages`](Self::free_pages) of all but what is at hand: what is to be told of errors
-    /// is kept out of the short way.
+    /// [`free_pages`](Self::free_pages) of one: nothing is kept for an error over the call.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn free_page(&self, start: Pfn) -> Result<(), FreeError> {
+        let Some(manager) = self.get() else { return self.free_early(start) };
+        // SAFETY: passed on to the caller (invariant 42).
+        let freed = unsafe { manager.free_pages(start, 1) };
+        if freed.is_err() {
+            self.lose(1);
+        }
+        freed
+    }
+
+    #[cold]
+    fn free_early(&self, start: Pfn) -> Result<(), FreeError> {
+        self.lose(1);
+        Err(FreeError::NotManaged(start))
+    }
+
+    /// [`free_pages`](Self::free_pages) of all but one.
     ///
     /// # Safety
     /// As there.
     #[inline(never)]
     #[track_caller]
-    unsafe fn free_elsewhere(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+    unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         let freed = match self.get() {
             // SAFETY: passed on to the caller (invariant 42).
-            Some(manager) => unsafe { manager.free_run(start, pages) },
+            Some(manager) => unsafe { manager.free_run_here(start, pages) },
             None => Err(FreeError::NotManaged(start)),
         };
         if freed.is_err() {

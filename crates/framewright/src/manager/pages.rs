@@ -133,16 +133,6 @@ impl<P: Platform> Manager<P> {
         unsafe { self.free_run(start, pages_of(size_bytes)) }
     }
 
-    /// [`free_pages`](Self::free_pages) of a page of the word that is handed out from; false if it
-    /// is none, and nothing has changed then.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    pub(crate) unsafe fn free_at_hand(&self, start: Pfn, pages: u64) -> bool {
-        pages == 1 && self.free_next(start, Order::PAGE)
-    }
-
     /// Frees `pages` frames from `start` on: [`free`](Self::free) of a start and a size.
     ///
     /// # Errors
@@ -166,7 +156,18 @@ impl<P: Platform> Manager<P> {
     /// As there.
     #[inline(never)]
     #[track_caller]
-    pub(crate) unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+    unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        // SAFETY: passed on to the caller (invariant 42).
+        unsafe { self.free_run_here(start, pages) }
+    }
+
+    /// [`free_run`](Self::free_run), in a caller that is a function of its own.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) unsafe fn free_run_here(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         if pages == 1 {
             return self.free_page(start, Location::caller());
         }

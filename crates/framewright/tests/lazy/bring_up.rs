@@ -177,7 +177,7 @@ fn who_adds_while_it_comes_up_loses_nothing() {
 }
 
 #[test]
-fn who_cannot_wait_is_told() {
+fn who_cannot_wait_brings_it_up_where_nobody_has_to() {
     let machine = machine(mib(0, 64));
     let lazy = lazy(machine);
     add(lazy, mib(1, 64)).expect("there is room");
