@@ -100,6 +100,7 @@
 //! | [`memblock`] | the allocator before the allocator |
 //! | [`parameters`] | the command line |
 //! | [`manager`] | bring-up, allocation, verification |
+//! | [`lazy`] | a manager whose memory comes range by range |
 //! | [`zone`] | zones, their blocks and free memory |
 //! | [`hugetlb`] | huge-page pools |
 //! | [`debug`] | page owners, poison, clearing |
@@ -142,6 +143,7 @@ pub mod debug;
 pub mod firmware;
 mod frames;
 pub mod hugetlb;
+pub mod lazy;
 pub mod manager;
 pub mod memblock;
 mod page;
@@ -158,6 +160,7 @@ pub mod vmemmap_space;
 pub mod zone;
 
 pub use block::MigrateType;
+pub use lazy::LazyManager;
 pub use manager::{
     AllocateError, BringUp, BringUpError, BringUpFailed, Frames, Manager, MoveFailed, MoveToken,
     Mover, NotNow, Occupant, Reclaim, ReferenceError, Request, Reserves, Shortage,
@@ -170,7 +173,7 @@ pub use sync::SpinLock;
 /// For the models and tests of this crate alone: nothing here keeps a promise to others.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::sync::{CountWord, DrainEpoch, NoReference, Ownership};
+    pub use crate::sync::{Claim, CountWord, DrainEpoch, Made, NoReference, Ownership};
     pub use crate::sync::{Readers, Reading, ReferenceCount};
     pub use crate::vmemmap::{SectionState, deferred_sections};
 

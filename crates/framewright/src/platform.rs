@@ -1,8 +1,14 @@
 //! What the manager needs from the machine below it. See [`Platform`].
 
 mod accept;
+mod linear;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 pub use accept::{AcceptError, AcceptMemory};
+pub use linear::{Cpu, LinearMap, OneAtATime, Undo};
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::{interrupts_back, interrupts_off};
 
 use crate::units::NodeId;
 use crate::vmemmap_space::VmemmapSpace;

@@ -55,6 +55,7 @@ const CORE: &[&str] = &[
     "zone",
     "hugetlb",
     "manager",
+    "lazy",
     "reporting",
     "procfs",
     "bootlog",

@@ -138,8 +138,8 @@ fn main() {
     early_println!("run-after {}", largest_run());
     #[cfg(feature = "framewright")]
     {
-        early_println!("lost {}", UNDER_TEST.lost());
-        let checked = UNDER_TEST.manager().map(|manager| manager.verify());
+        early_println!("lost {}", UNDER_TEST.frames().lost_pages());
+        let checked = UNDER_TEST.frames().get().map(|manager| manager.verify());
         if !matches!(checked, Some(Ok(_))) {
             early_println!("failed {:?}", checked);
         }

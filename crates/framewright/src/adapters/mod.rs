@@ -1,4 +1,4 @@
-//! Interfaces that kernels already have, implemented for `&Manager`.
+//! Interfaces that kernels already have, implemented for `&Manager` or for `LazyManager`.
 //!
 //! Each is behind a feature that is named after the crate whose interface it is; none is on by
 //! default, none needs `std` or a heap.
@@ -7,13 +7,19 @@
 //! |---|---|---|
 //! | `x86_64` | `adapters::x86_64` | `FrameAllocator` and `FrameDeallocator` for all page sizes |
 //! | `virtio-drivers` | `adapters::virtio` | the DMA half of `Hal` |
+//! | `buddy_system_allocator` | `adapters::buddy_system` | types with its names and methods |
+//! | `frame-alloc` | `adapters::frame_alloc` | `PhysicalAllocator` and `RegionInit` |
 //! | `bootloader_api`, `limine`, `multiboot2`, `uefi-raw` | of these names, `uefi` | memory maps |
 //!
-//! Their tests run with `cargo test -p framewright --all-features`. What an adapter hands out is
-//! unmovable: the owner of a page table or of a device's ring cannot be asked to let go of it.
+//! Their tests run with `cargo test -p framewright --all-features`. What is for page
+//! tables and rings of devices is unmovable: their owners cannot be asked to let go of them.
 
 #[cfg(feature = "bootloader_api")]
 pub mod bootloader_api;
+#[cfg(feature = "buddy_system_allocator")]
+pub mod buddy_system;
+#[cfg(feature = "frame-alloc")]
+pub mod frame_alloc;
 #[cfg(feature = "limine")]
 pub mod limine;
 #[cfg(feature = "multiboot2")]

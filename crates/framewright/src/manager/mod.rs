@@ -107,6 +107,7 @@ pub use moving::{
     Vacated,
 };
 pub use owned::Frames;
+pub(crate) use pages::pages_of;
 pub use pcp::CpuCacheInfo;
 pub use policy::{
     InterleaveCursor, NumaPolicy, Placed, PlacedBulk, PolicyError, PolicyMode, Weights,

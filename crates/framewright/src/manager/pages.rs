@@ -11,7 +11,7 @@ use core::panic::Location;
 
 /// Whole pages, one for none.
 #[inline]
-const fn pages_of(bytes: u64) -> u64 {
+pub(crate) const fn pages_of(bytes: u64) -> u64 {
     let pages = bytes.saturating_add(PAGE_SIZE - 1) / PAGE_SIZE;
     if pages == 0 { 1 } else { pages }
 }
@@ -55,7 +55,11 @@ impl<P: Platform> Manager<P> {
 
     #[inline(never)]
     #[track_caller]
-    fn allocate_aligned(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+    pub(crate) fn allocate_aligned(
+        &self,
+        pages: u64,
+        align: Order,
+    ) -> Result<PfnRange, AllocateError> {
         let place = Location::caller();
         match self.allocate(&Request { align, ..Request::pages(pages) }) {
             Ok(taken) => Ok(taken),
@@ -102,7 +106,7 @@ impl<P: Platform> Manager<P> {
     /// [`allocate_layout`](Self::allocate_layout) of all but what is at hand.
     #[inline(never)]
     #[track_caller]
-    fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
+    pub(crate) fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
         // A power of two, of which a page and less are the same.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
         let order = layout.align().trailing_zeros().saturating_sub(PAGE_SHIFT) as u8;
@@ -146,13 +150,24 @@ impl<P: Platform> Manager<P> {
         unsafe { self.free_run(start, pages) }
     }
 
-    /// [`free_pages`](Self::free_pages) of all but a page of the word that is handed out from.
+    /// [`free_pages`](Self::free_pages) of all but one page.
     ///
     /// # Safety
     /// As there.
     #[inline(never)]
     #[track_caller]
     unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        // SAFETY: passed on to the caller (invariant 42).
+        unsafe { self.free_run_here(start, pages) }
+    }
+
+    /// [`free_run`](Self::free_run), in a caller that is a function of its own.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) unsafe fn free_run_here(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         if !pages.is_power_of_two() && self.free_odd(start, pages) {
             return Ok(());
         }

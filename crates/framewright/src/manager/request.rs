@@ -225,6 +225,9 @@ pub enum AllocateError {
     /// The memory that was found had been written to while it was free (`page_poison=1`). It was
     /// filled again and is free; the next attempt may have it.
     Damaged(Damage),
+    /// There is no manager yet, and bringing it up has failed
+    /// ([`LazyManager`](crate::LazyManager)).
+    NoManager,
 }
 
 impl fmt::Display for AllocateError {
@@ -256,6 +259,7 @@ impl fmt::Display for AllocateError {
                 write!(f, "no memory is kept for the migrate type {}", migrate_type.name())
             }
             Self::Damaged(damage) => damage.fmt(f),
+            Self::NoManager => f.write_str("there is no manager yet"),
         }
     }
 }

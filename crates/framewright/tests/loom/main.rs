@@ -8,6 +8,7 @@ mod model;
 
 mod caches;
 mod drain_epoch;
+mod made;
 mod ownership;
 mod page_tier;
 mod references;

@@ -1,0 +1,156 @@
+//! In place of the frame allocators of the crate `buddy_system_allocator` (0.9 to 0.13): types with
+//! their names and methods over a [`LazyManager`], so that of a kernel that uses them the
+//! declaration changes and no call.
+//!
+//! ```
+//! # mod kernel {
+//! # use framewright::{IrqState, PinnedCpu};
+//! use framewright::adapters::buddy_system::LockedFrameAllocator;
+//! use framewright::platform::{LinearMap, OneAtATime};
+//!
+//! // SAFETY: boot code maps all memory from here on, and one CPU calls, with interrupts off.
+//! static MAP: LinearMap<OneAtATime> =
+//!     unsafe { LinearMap::new(0xffff_8000_0000_0000, OneAtATime) };
+//! // SAFETY: the kernel adds frames that nobody uses, and gives back what it was given, once.
+//! pub static FRAMES: LockedFrameAllocator<LinearMap<OneAtATime>> =
+//!     unsafe { LockedFrameAllocator::new(&MAP) };
+//! # }
+//! # use kernel::FRAMES;
+//!
+//! // As before:
+//! assert_eq!(FRAMES.lock().alloc(1), None);
+//! # if false {
+//! FRAMES.lock().add_frame(0x100, 0x8000);
+//! let frame = FRAMES.lock().alloc(1).expect("there is memory");
+//! FRAMES.lock().dealloc(frame, 1);
+//! # }
+//! ```
+//!
+//! Their methods are safe to call, whatever is freed, and ours have to be as well: so making one is
+//! unsafe, and who makes it answers for the calls.
+//!
+//! What differs: a frame is 4 KiB, and its number that of the physical frame. `lock` takes no lock.
+//! Of a run that is no power of two only what was asked for is taken, aligned as if it were all;
+//! the rest stays free, and frees may be of any part. What cannot be taken is counted
+//! ([`FrameAllocator::frames`], [`LazyManager::lost_pages`]), where the crate would have two owners
+//! of it.
+
+use crate::lazy::LazyManager;
+use crate::platform::Platform;
+use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
+use core::alloc::Layout;
+use core::ops::Range;
+
+/// Frames by number; see the [module documentation](self).
+#[derive(Debug)]
+pub struct FrameAllocator<P: Platform> {
+    frames: LazyManager<P>,
+}
+
+/// The type is its own lock: all calls are from any CPU at any time.
+pub type LockedFrameAllocator<P> = FrameAllocator<P>;
+
+impl<P: Platform> FrameAllocator<P> {
+    /// One without frames.
+    ///
+    /// # Safety
+    /// Frames that are added ([`add_frame`](Self::add_frame), [`insert`](Self::insert)) are as
+    /// [`LazyManager::add`] wants them, and frames that are given back ([`dealloc`](Self::dealloc),
+    /// [`dealloc_aligned`](Self::dealloc_aligned)) are the caller's and not in use (invariant 42).
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const unsafe fn new(platform: &'static P) -> Self {
+        Self { frames: LazyManager::new(platform) }
+    }
+
+    /// What it is over.
+    #[must_use]
+    pub const fn frames(&self) -> &LazyManager<P> {
+        &self.frames
+    }
+
+    /// Itself.
+    #[must_use]
+    pub const fn lock(&self) -> &Self {
+        self
+    }
+
+    /// Adds the frames `start..end`. What cannot be added is lost.
+    pub fn add_frame(&self, start: usize, end: usize) {
+        let address = |frame: usize| (frame as u64).saturating_mul(PAGE_SIZE);
+        // SAFETY: who made this answers for it.
+        let _ = unsafe { self.frames.add(PhysRange::new(address(start), address(end))) };
+    }
+
+    /// Adds a range of frames. What cannot be added is lost.
+    pub fn insert(&self, range: Range<usize>) {
+        self.add_frame(range.start, range.end);
+    }
+
+    /// Allocates `count` frames, one for none, the first of which is aligned to the next power of
+    /// two.
+    #[must_use]
+    pub fn alloc(&self, count: usize) -> Option<usize> {
+        self.allocate(count, 1)
+    }
+
+    /// Allocates as many frames as `layout` has bytes, aligned to as many as its alignment has.
+    #[must_use]
+    pub fn alloc_aligned(&self, layout: Layout) -> Option<usize> {
+        self.allocate(layout.size(), layout.align())
+    }
+
+    fn allocate(&self, count: usize, align: usize) -> Option<usize> {
+        let count = count.max(1);
+        let align = count.checked_next_power_of_two()?.max(align) as u64;
+        // Longer runs begin at a multiple of 1 GiB.
+        let align = Order::for_pages(align).unwrap_or(Order::MAX);
+        let taken = self.frames.allocate_pages(count as u64, align).ok()?;
+        usize::try_from(taken.start.0).ok()
+    }
+
+    /// Allocates the frames from `start` on, `count` up to the next power of two, to which `start`
+    /// is aligned.
+    #[must_use]
+    pub fn alloc_at(&self, start: usize, count: usize) -> Option<usize> {
+        let order = Order::for_pages(count.checked_next_power_of_two()? as u64)?;
+        let first = Pfn(start as u64);
+        let range = PfnRange { start: first, end: Pfn(first.0.checked_add(order.pages())?) };
+        if !first.is_aligned(order) {
+            return None;
+        }
+        let end = first.add(count.max(1) as u64);
+        self.take(range, order)?;
+        if end < range.end {
+            // SAFETY: allocated just now, and nobody knows of it (invariant 42).
+            let _ = unsafe { self.frames.free_pages(end, range.end.0 - end.0) };
+        }
+        Some(start)
+    }
+
+    /// Exactly these frames, of caches, too.
+    #[cfg(feature = "moving")]
+    fn take(&self, range: PfnRange, _: Order) -> Option<()> {
+        let moving = self.frames.bring_up().ok()?.moving();
+        moving.allocate_range(range, crate::manager::Budget::UNLIMITED).ok().map(drop)
+    }
+
+    /// Exactly these frames, unless one is in a cache.
+    #[cfg(not(feature = "moving"))]
+    fn take(&self, range: PfnRange, order: Order) -> Option<()> {
+        let manager = self.frames.bring_up().ok()?;
+        manager.allocate_at(range.start, order).ok().map(drop)
+    }
+
+    /// Gives `count` frames back, from `start_frame` on.
+    pub fn dealloc(&self, start_frame: usize, count: usize) {
+        let start = Pfn(start_frame as u64);
+        // SAFETY: who made this answers for it (invariant 42). What is refused is counted.
+        let _ = unsafe { self.frames.free_pages(start, count.max(1) as u64) };
+    }
+
+    /// Gives back what [`alloc_aligned`](Self::alloc_aligned) allocated for this layout.
+    pub fn dealloc_aligned(&self, start_frame: usize, layout: Layout) {
+        self.dealloc(start_frame, layout.size());
+    }
+}

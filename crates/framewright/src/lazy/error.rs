@@ -1,0 +1,90 @@
+//! Why there is no memory, or no manager yet.
+
+use crate::manager::{BringUpError, HotplugError};
+use crate::memblock::MemblockError;
+use crate::units::PfnRange;
+use core::fmt;
+
+/// Why memory was not added: nothing of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AddError {
+    /// There are as many ranges as there may be.
+    Full(PfnRange),
+    /// These frames were added before.
+    Overlaps(PfnRange),
+    /// It ends beyond what physical addresses can be.
+    TooHigh(PfnRange),
+    /// Somebody else adds memory or brings the manager up, and cannot be waited for from here.
+    Busy,
+    /// The manager is up, and without the feature `hotplug` nothing comes any more.
+    Late(PfnRange),
+    /// The manager is up, knows none of it, and there is no whole block of 2 MiB in it.
+    NoBlock(PfnRange),
+    /// The manager is up and refused it.
+    Refused(HotplugError),
+}
+
+impl fmt::Display for AddError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(range) => write!(f, "{range:?} would be one range too many"),
+            Self::Overlaps(range) => write!(f, "{range:?} was added before"),
+            Self::TooHigh(range) => write!(f, "{range:?} is beyond all physical addresses"),
+            Self::Busy => f.write_str("somebody else adds memory or brings the manager up"),
+            Self::Late(range) => {
+                write!(f, "the manager is up, and was built without adding {range:?} now")
+            }
+            Self::NoBlock(range) => write!(
+                f,
+                "the manager is up, and {range:?} has no whole block of 2 MiB that could be added"
+            ),
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for AddError {}
+
+impl From<HotplugError> for AddError {
+    fn from(error: HotplugError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Why there is no manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotUp {
+    /// Somebody else adds memory or brings it up, and cannot be waited for from here.
+    ComingUp,
+    /// No memory was added.
+    NoMemory,
+    /// The memblock allocator refused what was added.
+    Memblock(MemblockError),
+    /// Bring-up failed. More memory may help.
+    BringUp(BringUpError),
+}
+
+impl fmt::Display for NotUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ComingUp => f.write_str("somebody else brings the manager up at this moment"),
+            Self::NoMemory => f.write_str("no memory was added before it was asked for"),
+            Self::Memblock(error) => error.fmt(f),
+            Self::BringUp(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for NotUp {}
+
+impl From<MemblockError> for NotUp {
+    fn from(error: MemblockError) -> Self {
+        Self::Memblock(error)
+    }
+}
+
+impl From<BringUpError> for NotUp {
+    fn from(error: BringUpError) -> Self {
+        Self::BringUp(error)
+    }
+}

@@ -1,0 +1,468 @@
+//! A manager for kernels that add memory range by range and never say which range is the last.
+//!
+//! ```text
+//!   add, add, ...      the first request, or bring_up         from then on
+//!   collected    ────> reserved and adopted: the gaps   ────> add: freed, released, hot-added
+//!                      up: the manager
+//! ```
+//!
+//! [`LazyManager`] is to [`Manager`] what `LazyLock` is to a value: made for a static, brought up
+//! by who needs it first. `ranges` is what has been added, `late` what comes afterwards.
+
+mod error;
+#[cfg(feature = "hotplug")]
+mod late;
+mod ranges;
+
+pub use error::{AddError, NotUp};
+
+use crate::firmware::{MemoryAffinity, Topology};
+use crate::manager::{AllocateError, BringUp, Manager, pages_of};
+use crate::memblock::{Memblock, MemblockStorage};
+use crate::parameters::Parameters;
+use crate::platform::Platform;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::sync::{Claim, Made};
+use crate::units::{NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
+use crate::zone::FreeError;
+use core::alloc::Layout;
+use core::fmt;
+use ranges::Ranges;
+
+/// What lies between two ranges and is no larger is taken for memory in use, unless
+/// [`LazyManager::with_largest_gap`] says something else.
+pub const LARGEST_GAP_BYTES: u64 = 512 << 20;
+
+/// How much there is. Exact when nobody allocates.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Usage {
+    /// Pages that somebody can have, or has: of ranges that were added and of gaps.
+    pub total_pages: u64,
+    /// Pages that nobody has, those in caches of CPUs among them.
+    pub free_pages: u64,
+}
+
+/// A manager that the first request brings up; see the [module documentation](self). It knows one
+/// node. `RANGES` is how many ranges there may be before and after; ranges that touch are one.
+///
+/// ```
+/// use framewright::units::PhysRange;
+/// use framewright::{LazyManager, platform::{LinearMap, OneAtATime}};
+/// use std::alloc::Layout;
+/// # const RAM_BYTES: usize = 32 << 20;
+/// # #[repr(align(0x200000))]
+/// # struct Ram(std::cell::UnsafeCell<[u8; RAM_BYTES]>);
+/// # // SAFETY: only the manager touches it.
+/// # unsafe impl Sync for Ram {}
+/// # static RAM: Ram = Ram(std::cell::UnsafeCell::new([0; RAM_BYTES]));
+/// # let base = RAM.0.get().expose_provenance();
+///
+/// // SAFETY: memory is seen from `base` on; one thread calls the manager.
+/// let map = unsafe { LinearMap::new(base, OneAtATime) };
+/// # let map = Box::leak(Box::new(map));
+/// let frames: LazyManager<_> = LazyManager::new(map);
+///
+/// // SAFETY: nobody else uses this memory, and what lies between is memory in use.
+/// unsafe { frames.add(PhysRange::new(0x10_0000, 0x80_0000)) }?;
+/// // SAFETY: as above.
+/// unsafe { frames.add(PhysRange::new(0xa0_0000, 32 << 20)) }?;
+///
+/// let three_pages = frames.allocate_layout(Layout::from_size_align(3 << 12, 4096)?)?;
+/// // SAFETY: allocated just now.
+/// unsafe { frames.free_bytes(three_pages.start, 3 << 12) }?;
+/// // A page of what lies between, of which its user is done.
+/// // SAFETY: nobody uses it any more.
+/// unsafe { frames.free_pages(framewright::units::Pfn(0x800), 1) }?;
+/// assert_eq!(frames.lost_pages(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct LazyManager<P: Platform, const RANGES: usize = 128> {
+    made: Made<Collected<RANGES>, Manager<P>>,
+    platform: &'static P,
+    largest_gap_pages: u64,
+    lost_pages: AtomicU64,
+}
+
+/// Why nothing began.
+#[cfg(feature = "frame-alloc")]
+pub(crate) enum StartError {
+    /// It is up already.
+    IsUp,
+    /// The range of this number cannot be added.
+    Add(usize),
+    /// There is no manager.
+    NotUp(NotUp),
+}
+
+/// What bring-up is of.
+struct Collected<const RANGES: usize> {
+    ranges: Ranges<RANGES>,
+    /// Why the last bring-up failed, until there is more memory.
+    failed: Option<NotUp>,
+}
+
+impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
+    const NOTHING: Collected<RANGES> = Collected { ranges: Ranges::EMPTY, failed: None };
+
+    /// One without memory.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new(platform: &'static P) -> Self {
+        Self {
+            made: Made::new(Self::NOTHING),
+            platform,
+            largest_gap_pages: LARGEST_GAP_BYTES / PAGE_SIZE,
+            lost_pages: AtomicU64::new(0),
+        }
+    }
+
+    /// One without memory.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new(platform: &'static P) -> Self {
+        Self {
+            made: Made::new(Self::NOTHING),
+            platform,
+            largest_gap_pages: LARGEST_GAP_BYTES / PAGE_SIZE,
+            lost_pages: AtomicU64::new(0),
+        }
+    }
+
+    /// What lies between two ranges and is no larger than so many bytes is memory in use; what is
+    /// larger is none. At bring-up the former is reserved and adopted, so that it can be freed like
+    /// anything else (without the feature `hotplug` it stays reserved).
+    #[must_use]
+    pub const fn with_largest_gap(mut self, bytes: u64) -> Self {
+        self.largest_gap_pages = bytes / PAGE_SIZE;
+        self
+    }
+
+    /// Adds the whole frames of a range, in any order, at any time: pages, of which there are as
+    /// many as this returns, or fewer once tables have their place. Before bring-up it is written
+    /// down. Afterwards what is in a gap is freed or released; elsewhere memory is added by whole
+    /// blocks of 2 MiB ([`Hotplug::add`](crate::manager::Hotplug::add)), and what is left over at
+    /// their edges is lost.
+    ///
+    /// # Errors
+    /// [`AddError`]: nothing was added, and all its pages are lost.
+    ///
+    /// # Safety
+    /// What [`Memblock::with_reserved`] wants of usable memory goes for the range: nobody uses it,
+    /// nobody else gives it away, and the platform shows it, linearly. The platform is linear over
+    /// gaps (as [`with_largest_gap`](Self::with_largest_gap) says what these are), too, which
+    /// nobody touches but their users, until they free or add them.
+    pub unsafe fn add(&self, range: PhysRange) -> Result<u64, AddError> {
+        let frames = range.whole_frames();
+        if frames.is_empty() {
+            return Ok(0);
+        }
+        let added = if range.end <= PHYSICAL_ADDRESS_END {
+            // SAFETY: passed on to the caller.
+            unsafe { self.add_frames(frames) }
+        } else {
+            Err(AddError::TooHigh(frames))
+        };
+        let lost = frames.pages() - *added.as_ref().unwrap_or(&0);
+        if lost != 0 {
+            self.lose(lost);
+        }
+        added
+    }
+
+    /// [`add`](Self::add) without counting.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn add_frames(&self, frames: PfnRange) -> Result<u64, AddError> {
+        let mut claim = self.claim().ok_or(AddError::Busy)?;
+        let Some(_manager) = self.get() else {
+            let collected = claim.collected();
+            collected.failed = None;
+            collected.ranges.add(frames)?;
+            return Ok(frames.pages());
+        };
+        #[cfg(feature = "hotplug")]
+        // SAFETY: passed on to the caller.
+        return unsafe { late::add(_manager, &mut claim.collected().ranges, frames) };
+        #[cfg(not(feature = "hotplug"))]
+        Err(AddError::Late(frames))
+    }
+
+    /// The manager, once it is up.
+    #[inline(always)]
+    pub fn get(&self) -> Option<&Manager<P>> {
+        self.made.get()
+    }
+
+    /// The manager, which this brings up if nobody did.
+    ///
+    /// # Errors
+    /// [`NotUp`]: as long as no memory is added it comes again at little cost.
+    pub fn bring_up(&self) -> Result<&Manager<P>, NotUp> {
+        self.bring_up_with(&Parameters::default())
+    }
+
+    /// [`bring_up`](Self::bring_up) as a command line says; who is first has a say.
+    ///
+    /// # Errors
+    /// As there.
+    #[cold]
+    #[inline(never)]
+    pub fn bring_up_with(&self, parameters: &Parameters) -> Result<&Manager<P>, NotUp> {
+        if let Some(manager) = self.get() {
+            return Ok(manager);
+        }
+        let mut claim = self.claim().ok_or(NotUp::ComingUp)?;
+        if let Some(manager) = self.get() {
+            return Ok(manager);
+        }
+        if let Some(error) = claim.collected().failed {
+            return Err(error);
+        }
+        let made = self.make(&mut claim, parameters);
+        if let Err(error) = &made {
+            claim.collected().failed = Some(*error);
+        }
+        made
+    }
+
+    /// Adds ranges and brings the manager up, or leaves all as it was.
+    ///
+    /// # Safety
+    /// As of [`add`](Self::add), for each of them.
+    #[cfg(feature = "frame-alloc")]
+    pub(crate) unsafe fn start_with(
+        &self,
+        new: impl Iterator<Item = PhysRange>,
+    ) -> Result<(), StartError> {
+        let mut claim = self.claim().ok_or(StartError::NotUp(NotUp::ComingUp))?;
+        if self.get().is_some() {
+            return Err(StartError::IsUp);
+        }
+        let before = claim.collected().ranges;
+        let started = self.try_start(&mut claim, new);
+        if started.is_err() {
+            claim.collected().ranges = before;
+        }
+        started
+    }
+
+    #[cfg(feature = "frame-alloc")]
+    fn try_start(
+        &self,
+        claim: &mut Claim<'_, Collected<RANGES>, Manager<P>>,
+        new: impl Iterator<Item = PhysRange>,
+    ) -> Result<(), StartError> {
+        for (index, range) in new.enumerate() {
+            let added = claim.collected().ranges.add(range.whole_frames());
+            added.map_err(|_| StartError::Add(index))?;
+        }
+        self.make(claim, &Parameters::default()).map(drop).map_err(StartError::NotUp)
+    }
+
+    fn make<'a>(
+        &self,
+        claim: &mut Claim<'a, Collected<RANGES>, Manager<P>>,
+        parameters: &Parameters,
+    ) -> Result<&'a Manager<P>, NotUp> {
+        let ranges = &claim.collected().ranges;
+        let gaps = || ranges.gaps(self.largest_gap_pages);
+        if ranges.all().is_empty() {
+            return Err(NotUp::NoMemory);
+        }
+        let (mut claims, mut storage) = ([MemoryAffinity::EMPTY; 1], MemblockStorage::new());
+        let topology = Topology::new(&mut claims);
+        let mut early = Memblock::empty(self.platform, &mut storage, &topology);
+        for range in ranges.all() {
+            // SAFETY: who added it promised this (`add`); a claim is one at a time, and what came
+            // of an earlier one that failed is gone.
+            unsafe { early.add_memory(range.to_phys(), NodeId::ZERO, false) }?;
+        }
+        // Reserved before they are known: an array of the allocator's own finds no place in one.
+        for gap in gaps() {
+            early.reserve(gap.to_phys())?;
+        }
+        for gap in gaps() {
+            // SAFETY: it is reserved, so that nobody is given any of it.
+            unsafe { early.add_memory(gap.to_phys(), NodeId::ZERO, false) }?;
+        }
+        let input = BringUp { parameters, started_ns: None };
+        let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
+        let largest_gap_pages = self.largest_gap_pages;
+        Ok(claim.make(manager, |manager, collected| {
+            collected.ranges.gaps(largest_gap_pages).for_each(|gap| adopt(manager, gap));
+        }))
+    }
+
+    /// The right to add and to make. Nothing where somebody else has it and cannot be waited for.
+    fn claim(&self) -> Option<Claim<'_, Collected<RANGES>, Manager<P>>> {
+        loop {
+            let claim = self.made.claim();
+            if claim.is_some() || !self.platform.can_wait() {
+                return claim;
+            }
+            self.platform.yield_now();
+        }
+    }
+
+    /// Pages that came, by [`add`](Self::add) or by a free, and could not be taken.
+    pub fn lost_pages(&self) -> u64 {
+        // Relaxed: a count that is only told.
+        self.lost_pages.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn lose(&self, pages: u64) {
+        self.lost_pages.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// How much there is; nothing before bring-up.
+    pub fn usage(&self) -> Usage {
+        self.get().map_or_else(Usage::default, |manager| {
+            let totals = manager.totals();
+            let kept = totals.descriptor_pages + totals.isolated_pages;
+            Usage {
+                total_pages: totals.managed_pages - kept,
+                free_pages: totals.free_pages + manager.caches().pages(),
+            }
+        })
+    }
+}
+
+impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
+    /// [`Manager::allocate_layout`].
+    ///
+    /// # Errors
+    /// As there, and [`AllocateError::NoManager`], of which [`bring_up`](Self::bring_up) says more.
+    #[inline(always)]
+    #[track_caller]
+    pub fn allocate_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
+        match self.get() {
+            Some(manager) => manager.allocate_layout(layout),
+            None => self.allocate_layout_first(layout),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn allocate_layout_first(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
+        self.bring_up().map_err(|_| AllocateError::NoManager)?.allocate_other_layout(layout)
+    }
+
+    /// [`Manager::allocate_pages`].
+    ///
+    /// # Errors
+    /// As there, and [`AllocateError::NoManager`], of which [`bring_up`](Self::bring_up) says more.
+    #[inline(always)]
+    #[track_caller]
+    pub fn allocate_pages(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+        match self.get() {
+            Some(manager) => manager.allocate_pages(pages, align),
+            None => self.allocate_pages_first(pages, align),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn allocate_pages_first(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
+        self.bring_up().map_err(|_| AllocateError::NoManager)?.allocate_aligned(pages, align)
+    }
+
+    /// [`Manager::free_bytes`].
+    ///
+    /// # Errors
+    /// As there; before bring-up nothing is managed. The pages are lost.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn free_bytes(&self, start: Pfn, size_bytes: u64) -> Result<(), FreeError> {
+        if size_bytes.wrapping_sub(1) < PAGE_SIZE {
+            // SAFETY: passed on to the caller (invariant 42).
+            return unsafe { self.free_page(start) };
+        }
+        // SAFETY: the same.
+        unsafe { self.free_run(start, pages_of(size_bytes)) }
+    }
+
+    /// [`Manager::free_pages`].
+    ///
+    /// # Errors
+    /// As there; before bring-up nothing is managed. The pages are lost.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        if pages == 1 {
+            // SAFETY: passed on to the caller (invariant 42).
+            return unsafe { self.free_page(start) };
+        }
+        // SAFETY: the same.
+        unsafe { self.free_run(start, pages) }
+    }
+
+    /// [`free_pages`](Self::free_pages) of one: nothing is kept for an error over the call.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn free_page(&self, start: Pfn) -> Result<(), FreeError> {
+        let Some(manager) = self.get() else { return self.free_early(start) };
+        // SAFETY: passed on to the caller (invariant 42).
+        let freed = unsafe { manager.free_pages(start, 1) };
+        if freed.is_err() {
+            self.lose(1);
+        }
+        freed
+    }
+
+    #[cold]
+    fn free_early(&self, start: Pfn) -> Result<(), FreeError> {
+        self.lose(1);
+        Err(FreeError::NotManaged(start))
+    }
+
+    /// [`free_pages`](Self::free_pages) of all but one.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    #[track_caller]
+    unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        let freed = match self.get() {
+            // SAFETY: passed on to the caller (invariant 42).
+            Some(manager) => unsafe { manager.free_run_here(start, pages) },
+            None => Err(FreeError::NotManaged(start)),
+        };
+        if freed.is_err() {
+            self.lose(pages);
+        }
+        freed
+    }
+}
+
+/// Makes what others use theirs to free.
+#[cfg(feature = "hotplug")]
+fn adopt<P: Platform>(manager: &Manager<P>, gap: PfnRange) {
+    // What cannot be stays reserved; it is released when it is added.
+    let _ = manager.hotplug().adopt(gap);
+}
+
+#[cfg(not(feature = "hotplug"))]
+fn adopt<P: Platform>(_: &Manager<P>, _: PfnRange) {}
+
+impl<P: Platform, const RANGES: usize> fmt::Debug for LazyManager<P, RANGES> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LazyManager")
+            .field("is_up", &self.get().is_some())
+            .field("usage", &self.usage())
+            .field("lost_pages", &self.lost_pages())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,99 @@
+//! Memory that comes when the manager is up.
+#![cfg(feature = "hotplug")]
+
+use super::{Lazy, add, drain, lazy};
+use crate::common::{check, gib, mib};
+use framewright::LazyManager;
+use framewright::lazy::AddError;
+use framewright::units::{PfnRange, PhysRange};
+use framewright_testkit::FakeMachine;
+
+fn machine() -> &'static FakeMachine {
+    FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 5)).build()
+}
+
+#[test]
+fn memory_in_a_gap_is_free_when_it_is_added() {
+    let lazy = lazy(machine());
+    add(lazy, mib(1, 100)).expect("there is room");
+    add(lazy, mib(110, 256)).expect("there is room");
+    lazy.bring_up().expect("it comes up");
+    let before = lazy.usage();
+    // A part of it, of no block's size, another, and one of both again.
+    let first = PhysRange::new(0x64_5000, 0x64_5000);
+    assert_eq!(add(lazy, first), Ok(0));
+    let (one, other) =
+        (PhysRange::new(101 << 20, 0x653_3000), PhysRange::new(0x653_3000, 109 << 20));
+    assert_eq!(add(lazy, one), Ok(one.size() >> 12));
+    assert_eq!(add(lazy, one), Err(AddError::Overlaps(one.whole_frames())));
+    assert_eq!(add(lazy, other), Ok(other.size() >> 12));
+    let after = lazy.usage();
+    assert_eq!(after.total_pages, before.total_pages);
+    assert_eq!(after.free_pages, before.free_pages + 8 * 256);
+    assert_eq!(lazy.lost_pages(), one.size() >> 12);
+    check(lazy.get().expect("it is up"));
+    drain(lazy, &[mib(1, 100), mib(101, 109), mib(110, 256)]);
+}
+
+#[test]
+fn memory_elsewhere_comes_by_blocks() {
+    let lazy = lazy(machine());
+    add(lazy, mib(1, 256)).expect("there is room");
+    lazy.bring_up().expect("it comes up");
+    let before = lazy.usage();
+    let odd = PhysRange::new((4 << 30) + 0x1000, (4 << 30) + (65 << 20));
+    // 31 blocks; the edges are lost.
+    assert_eq!(add(lazy, odd), Ok(31 * 512));
+    assert_eq!(lazy.lost_pages(), 65 * 256 - 1 - 31 * 512);
+    let after = lazy.usage();
+    // Some pages hold tables of it.
+    assert!((31 * 512 - 32..=31 * 512).contains(&(after.free_pages - before.free_pages)));
+    let none = PhysRange::with_size((4 << 30) + (70 << 20) + 0x1000, 2 << 20);
+    assert_eq!(add(lazy, none), Err(AddError::NoBlock(none.whole_frames())));
+    assert!(matches!(add(lazy, odd), Err(AddError::Overlaps(_))));
+    check(lazy.get().expect("it is up"));
+    let pages = drain(lazy, &[mib(1, 256), odd]);
+    assert!(pages.iter().filter(|&&page| page >= 1 << 20).count() > 30 * 512);
+}
+
+#[test]
+fn a_gap_that_is_too_large_comes_by_blocks() {
+    let lazy: Lazy = LazyManager::new(machine()).with_largest_gap(1 << 20);
+    add(&lazy, mib(1, 100)).expect("there is room");
+    add(&lazy, PhysRange::new(0x6e0_1000, 256 << 20)).expect("there is room");
+    lazy.bring_up().expect("it comes up");
+    let between = PhysRange::new(100 << 20, 0x6e0_1000);
+    assert_eq!(add(&lazy, between), Ok(10 * 256));
+    assert_eq!(lazy.lost_pages(), 1);
+    check(lazy.get().expect("it is up"));
+}
+
+#[test]
+fn too_many_late_ranges_are_refused() {
+    let lazy: LazyManager<_, 2> = LazyManager::new(machine());
+    add(&lazy, mib(2, 100)).expect("there is room");
+    lazy.bring_up().expect("it comes up");
+    assert_eq!(add(&lazy, PhysRange::with_size(4 << 30, 4 << 20)), Ok(1024));
+    let more = PhysRange::with_size((4 << 30) + (8 << 20), 2 << 20);
+    assert_eq!(add(&lazy, more), Err(AddError::Full(more.whole_frames())));
+    let next = PhysRange::with_size((4 << 30) + (4 << 20), 4 << 20);
+    assert_eq!(add(&lazy, next), Ok(1024), "it touches");
+    assert_eq!(add(&lazy, more), Ok(512), "it touches now");
+    assert_eq!(lazy.lost_pages(), 512);
+}
+
+#[test]
+fn what_was_freed_and_is_added_again_is_lost() {
+    let lazy = lazy(machine());
+    add(lazy, mib(1, 100)).expect("there is room");
+    add(lazy, mib(110, 256)).expect("there is room");
+    lazy.bring_up().expect("it comes up");
+    let frames = PfnRange::new(100 << 8, (100 << 8) + 512);
+    assert!(super::free(lazy, frames));
+    // The cache may have it: from there a zone's tables know what is free.
+    lazy.get().expect("it is up").drain().expect("it may wait");
+    let again = add(lazy, frames.to_phys());
+    assert!(matches!(again, Err(AddError::Refused(_))), "{again:?}");
+    assert_eq!(lazy.lost_pages(), 512);
+    check(lazy.get().expect("it is up"));
+}
