@@ -184,6 +184,7 @@ impl<P: Platform> Manager<P> {
     unsafe fn free_long(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
         match range.as_order() {
+            Some(order) if order <= Order::BLOCK => self.free_far(start, order, Location::caller()),
             // SAFETY: passed on to the caller (invariant 42).
             Some(order) => unsafe { self.free_order(start, order) },
             // SAFETY: as above.

@@ -149,13 +149,42 @@ impl<P: Platform> Manager<P> {
         order: Order,
         place: Place,
     ) -> Result<(), FreeError> {
-        if let Some(lot) = cache.lot(start, order)
-            && cache.put_not_next(start, order, lot) == Put::Cached
-        {
-            Inside { cache, platform: self.platform, cpu }.leave();
-            return Ok(());
+        match cache.lot(start, order).map(|lot| cache.put_not_next(start, order, lot)) {
+            Some(Put::Cached) => {
+                Inside { cache, platform: self.platform, cpu }.leave();
+                Ok(())
+            }
+            Some(Put::Full) => self.free_from_full(cache, cpu, start, order, place),
+            _ => self.free_inside(cache, cpu, start, order, place),
         }
-        self.free_inside(cache, cpu, start, order, place)
+    }
+
+    /// [`free_near`](Self::free_near) where there is no room.
+    #[inline(never)]
+    fn free_from_full(
+        &self,
+        cache: &CpuCache,
+        cpu: PinnedCpu,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
+        Inside { cache, platform: self.platform, cpu }.leave();
+        self.free_slowly(start, order, Some(Put::Full), place)
+    }
+
+    /// [`free_near`](Self::free_near) of what is hardly ever of the word that comes next.
+    #[inline(never)]
+    pub(super) fn free_far(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
+        if cfg!(debug_assertions) {
+            self.check_free_order(start, order).map_err(|error| self.explained(error))?;
+        }
+        let put = self.enter().map(|inside| {
+            let put = self.keep(inside.cache, start, order);
+            inside.leave();
+            put
+        });
+        if put == Some(Put::Cached) { Ok(()) } else { self.free_slowly(start, order, put, place) }
     }
 
     /// [`free_near`](Self::free_near) where there is more to do, or something is wrong.
