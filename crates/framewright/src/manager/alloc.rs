@@ -325,15 +325,17 @@ impl<P: Platform> Manager<P> {
         if cfg!(debug_assertions) && !range.is_empty() {
             self.check_free(range).map_err(|error| self.explained(error))?;
         }
-        match self.free_plain(range) {
-            Some(Put::Cached) => Ok(()),
-            put => self.free_any(range, put, Location::caller()),
-        }
+        self.free_plain(range, Location::caller())
     }
 
     /// [`free`](Self::free) of what the cache did not take; `put` may say why.
     #[inline(never)]
-    fn free_any(&self, range: PfnRange, put: Option<Put>, place: Place) -> Result<(), FreeError> {
+    pub(super) fn free_any(
+        &self,
+        range: PfnRange,
+        put: Option<Put>,
+        place: Place,
+    ) -> Result<(), FreeError> {
         if range.is_empty() {
             return Err(FreeError::Empty(range));
         }

@@ -324,7 +324,7 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK {
             return self.free_large(start, order, Location::caller());
         }
-        self.free_near(start, order, Location::caller())
+        self.free_checked(start, order, Location::caller())
     }
 
     /// Keeps a run in a cache, if that can be seen to be where it belongs and there is room.

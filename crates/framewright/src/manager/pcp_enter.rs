@@ -8,7 +8,7 @@ use crate::debug::Place;
 use crate::manager::state::Manager;
 use crate::page::{CpuCache, Put};
 use crate::platform::{PinnedCpu, Platform, pinned};
-use crate::units::{Order, Pfn};
+use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::FreeError;
 
 /// Inside the CPU's cache, and pinned, until it [leaves](Self::leave).
@@ -88,60 +88,35 @@ impl<P: Platform> Manager<P> {
 
     /// Frees at most a block: into the word that is handed out from next, if it is of that, else
     /// from inside the cache on. Nothing here branches on the order, which in mixed traffic nobody
-    /// can predict.
+    /// can predict. `RANGE`: whether what cannot be kept goes back as [`free`](Self::free) has it,
+    /// not as [`free_order`](Self::free_order).
     #[inline(always)]
-    pub(super) fn free_near(
+    pub(super) fn free_near<const RANGE: bool>(
         &self,
         start: Pfn,
         order: Order,
         place: Place,
     ) -> Result<(), FreeError> {
-        if cfg!(debug_assertions) {
-            self.check_free_order(start, order).map_err(|error| self.explained(error))?;
-        }
         let Some(Inside { cache, platform, cpu }) = self.enter() else {
-            return self.free_slowly(start, order, None, place);
+            return self.free_elsewhere::<RANGE>(start, order, None, place);
         };
         if self.pressure.epoch.wants_attention() || cache.has_strays() {
-            return self.free_inside(cache, cpu, start, order, place);
+            return self.free_inside::<RANGE>(cache, cpu, start, order, place);
         }
         match cache.put_next(start, order) {
             Some(Put::Cached) => {
                 Inside { cache, platform, cpu }.leave();
                 Ok(())
             }
-            Some(_) => self.free_inside(cache, cpu, start, order, place),
-            None => self.free_other_word(cache, cpu, start, order, place),
+            Some(_) => self.free_inside::<RANGE>(cache, cpu, start, order, place),
+            None => self.free_other_word::<RANGE>(cache, cpu, start, order, place),
         }
-    }
-
-    /// [`keep`](Self::keep), which tries the word that is handed out from next before it looks at
-    /// the block.
-    #[inline(always)]
-    pub(super) fn keep_near(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
-        if self.pressure.epoch.wants_attention() || cache.has_strays() {
-            return self.keep_any(cache, start, order);
-        }
-        cache.put_next(start, order).unwrap_or_else(|| self.keep_other_word(cache, start, order))
-    }
-
-    #[inline(never)]
-    fn keep_other_word(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
-        match cache.lot(start, order) {
-            Some(lot) => cache.put_not_next(start, order, lot),
-            None => self.keep_any(cache, start, order),
-        }
-    }
-
-    #[inline(never)]
-    fn keep_any(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
-        self.keep(cache, start, order)
     }
 
     /// [`free_near`](Self::free_near) of a run of another word than the next: still inside. What it
     /// needs comes in registers, and what it cannot do it hands on as it is.
     #[inline(never)]
-    fn free_other_word(
+    fn free_other_word<const RANGE: bool>(
         &self,
         cache: &CpuCache,
         cpu: PinnedCpu,
@@ -154,14 +129,14 @@ impl<P: Platform> Manager<P> {
                 Inside { cache, platform: self.platform, cpu }.leave();
                 Ok(())
             }
-            Some(Put::Full) => self.free_from_full(cache, cpu, start, order, place),
-            _ => self.free_inside(cache, cpu, start, order, place),
+            Some(Put::Full) => self.free_from_full::<RANGE>(cache, cpu, start, order, place),
+            _ => self.free_inside::<RANGE>(cache, cpu, start, order, place),
         }
     }
 
     /// [`free_near`](Self::free_near) where there is no room.
     #[inline(never)]
-    fn free_from_full(
+    fn free_from_full<const RANGE: bool>(
         &self,
         cache: &CpuCache,
         cpu: PinnedCpu,
@@ -170,26 +145,12 @@ impl<P: Platform> Manager<P> {
         place: Place,
     ) -> Result<(), FreeError> {
         Inside { cache, platform: self.platform, cpu }.leave();
-        self.free_slowly(start, order, Some(Put::Full), place)
-    }
-
-    /// [`free_near`](Self::free_near) of what is hardly ever of the word that comes next.
-    #[inline(never)]
-    pub(super) fn free_far(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
-        if cfg!(debug_assertions) {
-            self.check_free_order(start, order).map_err(|error| self.explained(error))?;
-        }
-        let put = self.enter().map(|inside| {
-            let put = self.keep(inside.cache, start, order);
-            inside.leave();
-            put
-        });
-        if put == Some(Put::Cached) { Ok(()) } else { self.free_slowly(start, order, put, place) }
+        self.free_elsewhere::<RANGE>(start, order, Some(Put::Full), place)
     }
 
     /// [`free_near`](Self::free_near) where there is more to do, or something is wrong.
     #[inline(never)]
-    fn free_inside(
+    fn free_inside<const RANGE: bool>(
         &self,
         cache: &CpuCache,
         cpu: PinnedCpu,
@@ -199,6 +160,61 @@ impl<P: Platform> Manager<P> {
     ) -> Result<(), FreeError> {
         let put = self.keep(cache, start, order);
         Inside { cache, platform: self.platform, cpu }.leave();
-        if put == Put::Cached { Ok(()) } else { self.free_slowly(start, order, Some(put), place) }
+        if put == Put::Cached {
+            return Ok(());
+        }
+        self.free_elsewhere::<RANGE>(start, order, Some(put), place)
+    }
+
+    #[inline(always)]
+    fn free_elsewhere<const RANGE: bool>(
+        &self,
+        start: Pfn,
+        order: Order,
+        put: Option<Put>,
+        place: Place,
+    ) -> Result<(), FreeError> {
+        if RANGE {
+            self.free_any(PfnRange { start, end: start.add(order.pages()) }, put, place)
+        } else {
+            self.free_slowly(start, order, put, place)
+        }
+    }
+
+    /// [`free_near`](Self::free_near) of what is hardly ever of the word that comes next.
+    #[inline(never)]
+    pub(super) fn free_far(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
+        self.check_order_when_debugging(start, order)?;
+        let put = self.enter().map(|inside| {
+            let put = self.keep(inside.cache, start, order);
+            inside.leave();
+            put
+        });
+        if put == Some(Put::Cached) { Ok(()) } else { self.free_slowly(start, order, put, place) }
+    }
+
+    /// [`check_free_order`](Self::check_free_order), in builds with debug assertions.
+    #[inline(always)]
+    pub(super) fn check_order_when_debugging(
+        &self,
+        start: Pfn,
+        order: Order,
+    ) -> Result<(), FreeError> {
+        if cfg!(debug_assertions) {
+            self.check_free_order(start, order).map_err(|error| self.explained(error))?;
+        }
+        Ok(())
+    }
+
+    /// What [`free_order`](Self::free_order) does with at most a block.
+    #[inline(always)]
+    pub(super) fn free_checked(
+        &self,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
+        self.check_order_when_debugging(start, order)?;
+        self.free_near::<false>(start, order, place)
     }
 }

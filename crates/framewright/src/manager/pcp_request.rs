@@ -77,18 +77,37 @@ impl<P: Platform> Manager<P> {
         Some(PfnRange { start, end: start.add(order.pages()) })
     }
 
-    /// [`free`](Self::free) into the CPU's cache, if that takes it at once; else why not, if that
-    /// is known.
+    /// [`free`](Self::free), into the CPU's cache if that takes it at once.
     #[inline(always)]
-    pub(super) fn free_plain(&self, range: PfnRange) -> Option<Put> {
-        let Some(order) = range.plain_order() else { return self.put_odd(range) };
-        if order == Order::BLOCK && self.reporting.is_registered() {
-            return None;
+    pub(super) fn free_plain(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
+        match range.plain_order() {
+            Some(Order::BLOCK) => self.free_block(range.start, place),
+            Some(order) => self.free_near::<true>(range.start, order, place),
+            None => self.free_odd_range(range, place),
         }
-        let inside = self.enter()?;
-        let put = self.keep_near(inside.cache, range.start, order);
-        inside.leave();
-        Some(put)
+    }
+
+    /// [`free_plain`](Self::free_plain) of a block, which is never of the word that comes next.
+    #[inline(never)]
+    fn free_block(&self, start: Pfn, place: Place) -> Result<(), FreeError> {
+        let put = if self.reporting.is_registered() {
+            None
+        } else {
+            self.inside(|cache| self.keep(cache, start, Order::BLOCK))
+        };
+        if put == Some(Put::Cached) {
+            return Ok(());
+        }
+        self.free_any(PfnRange { start, end: start.add(Order::BLOCK.pages()) }, put, place)
+    }
+
+    /// [`free_plain`](Self::free_plain) of what is no power of two.
+    #[inline(never)]
+    fn free_odd_range(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
+        match self.put_odd(range) {
+            Some(Put::Cached) => Ok(()),
+            put => self.free_any(range, put, place),
+        }
     }
 
     /// Takes what a request wants out of the CPU's cache, filling that when it is empty. Nothing
@@ -261,8 +280,8 @@ impl<P: Platform> Manager<P> {
         Some(self.free_slowly(range.start, order, put, place))
     }
 
-    /// [`free_plain`](Self::free_plain) of what is no power of two.
-    #[inline(never)]
+    /// Into the CPU's cache if that takes it at once; else why not, if that is known.
+    #[inline(always)]
     fn put_odd(&self, range: PfnRange) -> Option<Put> {
         if !CpuCache::is_odd(range) {
             return None;

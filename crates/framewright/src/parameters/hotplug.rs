@@ -81,6 +81,9 @@ pub struct HotplugParameters {
     pub auto_movable_ratio: u64,
     /// `memory_hotplug.auto_movable_numa_aware=`.
     pub auto_movable_numa_aware: bool,
+    /// `memory_hotplug.memmap_on_memory=`: memory that comes may hold its own tables, which those
+    /// of much memory do. Without it all tables lie in memory that is there.
+    pub memmap_on_memory: bool,
 }
 
 /// Windows for memory that is added later, unless the command line says how many.
@@ -98,6 +101,7 @@ impl Default for HotplugParameters {
             policy: OnlinePolicy::ContigZones,
             auto_movable_ratio: DEFAULT_RATIO,
             auto_movable_numa_aware: true,
+            memmap_on_memory: true,
         }
     }
 }
@@ -126,6 +130,11 @@ impl HotplugParameters {
             "memory_hotplug.auto_movable_numa_aware" => parse_bool(value)
                 .map(|aware| self.auto_movable_numa_aware = aware)
                 .ok_or("memory_hotplug.auto_movable_numa_aware= is Y or N"),
+            "memory_hotplug.memmap_on_memory" => {
+                let on = if value == "force" { Some(true) } else { parse_bool(value) };
+                on.map(|on| self.memmap_on_memory = on)
+                    .ok_or("memory_hotplug.memmap_on_memory= is Y, N or force")
+            }
             _ => return None,
         })
     }
@@ -161,17 +170,21 @@ mod tests {
             ("memory_hotplug.auto_movable_ratio", "-1", false),
             ("memory_hotplug.auto_movable_numa_aware", "N", true),
             ("memory_hotplug.auto_movable_numa_aware", "maybe", false),
+            ("memory_hotplug.memmap_on_memory", "force", true),
+            ("memory_hotplug.memmap_on_memory", "much", false),
+            ("memory_hotplug.memmap_on_memory", "0", true),
         ] {
             let set = own.set(name, value).expect("known");
             assert_eq!(set.is_ok(), good, "{name}={value}");
         }
-        assert_eq!(own.set("memory_hotplug.memmap_on_memory", "1"), None);
+        assert_eq!(own.set("memory_hotplug.memmap", "1"), None);
         let expected = HotplugParameters {
             windows: 32,
             auto_online: OnlineType::Movable,
             policy: OnlinePolicy::AutoMovable,
             auto_movable_ratio: 400,
             auto_movable_numa_aware: false,
+            memmap_on_memory: false,
         };
         assert_eq!(own, expected);
     }

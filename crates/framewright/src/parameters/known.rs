@@ -46,6 +46,10 @@ pub const KNOWN: &[(&str, &str)] = &[
         "what becomes of memory that is added: offline, online, online_kernel, online_movable",
     ),
     (
+        "memory_hotplug.memmap_on_memory=Y",
+        "added memory may hold its own tables; with N they lie in memory that is there",
+    ),
+    (
         "memory_hotplug.online_policy=P",
         "for whom it is: contig-zones or auto-movable; auto_movable_ratio=301 and \
          auto_movable_numa_aware=Y belong to the second",

@@ -127,6 +127,27 @@ fn a_small_machine_becomes_large() {
     assert_eq!(manager.hotplug().windows_left(), 7);
 }
 
+/// Who says that nothing is to lie in what comes has all tables elsewhere, or no memory.
+#[test]
+fn tables_stay_out_of_what_comes_if_that_is_said() {
+    let all = PhysRange::new(1 << 40, 65 << 40);
+    let manager = machine(all, "memory_hotplug.memmap_on_memory=N");
+    let before = manager.totals();
+    let wrong = add(&manager, all, 0, Grade::Any);
+    assert!(matches!(wrong, Err(HotplugError::NoRoomForTables { .. })), "{wrong:?}");
+    assert_eq!(manager.totals(), before);
+    assert_eq!(manager.hotplug().windows_left(), 8);
+    let range = PhysRange::with_size(all.start, 1 << 40);
+    // SAFETY: the machine has this memory and nobody else uses it.
+    let added = unsafe { manager.hotplug().add(range, node(0), Grade::Any) }.expect("added");
+    assert_eq!((added.pages, added.table_bytes), (1 << 28, 0));
+    check(&manager);
+    let tables = PhysRange::with_size(range.start, 2 << 20);
+    // SAFETY: nobody looks at descriptors there.
+    unsafe { manager.hotplug().remove(tables, Budget::UNLIMITED) }.expect("it holds none");
+    check(&manager);
+}
+
 /// Tables of 1 TiB lie in it; of what was there next to nothing is taken.
 #[test]
 fn a_tebibyte_holds_its_own_tables() {

@@ -1,13 +1,15 @@
 //! Linux's view of it.
 
 use crate::add::{add, machine, node};
-use crate::common::{bring_up_with, check, gib, mib, parameters};
-use framewright::manager::{Group, HotplugSettings};
+use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
+use framewright::manager::{Budget, Group, HotplugSettings};
 use framewright::parameters::{OnlinePolicy, OnlineType};
 use framewright::procfs::{FileError, FileSystem, Source};
-use framewright::units::PhysRange;
-use framewright::zone::Grade;
+use framewright::units::{Order, Pfn, PfnRange, PhysRange};
+use framewright::zone::{Grade, MigrateType};
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant};
 use framewright_testkit::{FakeMachine, Owner};
+use std::sync::Mutex;
 
 pub fn read(manager: &crate::common::Fake, path: &str) -> Result<String, FileError> {
     let table = manager.files();
@@ -68,6 +70,65 @@ fn blocks_have_linuxs_files() {
     check(&manager);
 }
 
+/// Reads the state of two blocks when it is asked for what it has in one.
+struct Reader {
+    manager: &'static Fake,
+    page: Mutex<Pfn>,
+    seen: Mutex<Vec<Result<String, FileError>>>,
+}
+
+// SAFETY: what `relocate` names is the page of this mover, and is nobody else's.
+unsafe impl Mover for Reader {
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        if *self.page.lock().expect("alive") == pfn {
+            Occupant::Movable(PfnRange::new(pfn.0, pfn.0 + 1))
+        } else {
+            Occupant::Unknown
+        }
+    }
+
+    fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
+        let state = |block: u32| read(self.manager, &format!("{MEMORY}/memory{block}/state"));
+        *self.seen.lock().expect("alive") = vec![state(32), state(33)];
+        Ok(MoveToken(0))
+    }
+
+    unsafe fn relocate(&self, _: MoveToken, _: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+        *self.page.lock().expect("alive") = to.start;
+        Ok(())
+    }
+
+    unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
+}
+
+#[test]
+fn a_block_on_its_way_says_so() {
+    let manager: &'static Fake = Box::leak(Box::new(machine(gib(4, 5), "")));
+    add(manager, gib(4, 5), 0, Grade::Any).expect("added");
+    let at = Pfn(4100 << 8);
+    let page = manager.allocate_at(at, Order::PAGE, MigrateType::Movable).expect("nobody's");
+    let mover = Reader { manager, page: Mutex::new(page.start), seen: Mutex::default() };
+    let block = mib(4096, 4224);
+    manager.hotplug().by(&mover).offline(block, Budget::UNLIMITED).expect("it can be moved");
+    let seen = mover.seen.lock().expect("alive").clone();
+    assert_eq!(seen, [Ok("going-offline\n".into()), Ok("online\n".into())]);
+    assert!(manager.hotplug().going().is_empty());
+    let state = format!("{MEMORY}/memory32/state");
+    assert_eq!(read(manager, &state).as_deref(), Ok("offline\n"));
+    // What cannot be vacated is not on its way any more, either.
+    let held = manager.allocate_at(Pfn(4225 << 8), Order::PAGE, MigrateType::Movable);
+    let held = held.expect("nobody's");
+    let failed = manager.hotplug().offline(mib(4224, 4352), Budget::UNLIMITED);
+    assert!(failed.is_err(), "{failed:?}");
+    assert!(manager.hotplug().going().is_empty());
+    let state = format!("{MEMORY}/memory33/state");
+    assert_eq!(read(manager, &state).as_deref(), Ok("online\n"));
+    manager.give_back(held).expect("ours");
+    let moved = *mover.page.lock().expect("alive");
+    manager.give_back_order(moved, Order::PAGE).expect("ours");
+    check(manager);
+}
+
 #[test]
 fn what_is_set_is_read_and_followed() {
     let manager = machine(gib(4, 5), "");
@@ -88,12 +149,16 @@ fn what_is_set_is_read_and_followed() {
         write(&manager, &path, next).expect("known");
         assert_eq!(read(&manager, &path), Ok(format!("{next}\n")));
     }
+    let on_memory = format!("{module}/memmap_on_memory");
+    assert_eq!(read(&manager, &on_memory).as_deref(), Ok("Y\n"));
+    assert!(write(&manager, &on_memory, "N").is_err(), "at boot alone");
     let settings = manager.hotplug().settings();
     let expected = HotplugSettings {
         auto_online: OnlineType::Kernel,
         policy: OnlinePolicy::AutoMovable,
         auto_movable_ratio: 400,
         auto_movable_numa_aware: false,
+        memmap_on_memory: true,
         block_bytes: 128 << 20,
     };
     assert_eq!(settings, expected);

@@ -98,7 +98,10 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         // Nobody accepts for nothing what is to go.
         self.withhold_unaccepted(blocks);
-        if let Err(error) = self.take(blocks, budget) {
+        self.set_going(range);
+        let taken = self.take(blocks, budget);
+        self.set_going(PhysRange::new(0, 0));
+        if let Err(error) = taken {
             self.keep_unaccepted(blocks);
             if is_told {
                 self.cancel(range, last);
@@ -124,6 +127,16 @@ impl<P: Platform> Hotplug<'_, P> {
             let _ = self.notify(HotplugEvent::Offline(range));
         }
         Ok(Removed { range, pages })
+    }
+
+    fn set_going(self, range: PhysRange) {
+        *self.manager.hotplug.going.lock(self.manager.platform) = range;
+    }
+
+    /// What is being vacated to be taken out of use at this moment, empty where nothing is.
+    #[must_use]
+    pub fn going(self) -> PhysRange {
+        *self.manager.hotplug.going.lock(self.manager.platform)
     }
 
     /// Whether all blocks are there, and how many pages of them are handed out. Tables of a window

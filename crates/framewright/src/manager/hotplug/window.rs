@@ -94,7 +94,8 @@ impl<P: Platform> Hotplug<'_, P> {
         };
         let own = segment(wanted);
         let own_size = TableSize::of(&[own]);
-        if has_small_tables(own_size) {
+        let in_itself = self.settings().memmap_on_memory;
+        if has_small_tables(own_size) || !in_itself {
             let gibs = |end: BlockNumber| BlockRange { end, ..wanted };
             // A device that brings little at a time is not to need a window for each GiB of it.
             for end in [self.device_until(wanted, node), wanted.end] {
@@ -114,6 +115,9 @@ impl<P: Platform> Hotplug<'_, P> {
                     });
                 }
             }
+        }
+        if !in_itself {
+            return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
         }
         // The tables lie in the memory itself: whole GiBs of it, so that nobody looks into them
         // when it is gone (invariant 5).

@@ -76,6 +76,8 @@ pub struct HotplugSettings {
     pub auto_movable_ratio: u64,
     /// `memory_hotplug.auto_movable_numa_aware=`: the ratio holds on each node, too.
     pub auto_movable_numa_aware: bool,
+    /// `memory_hotplug.memmap_on_memory=`: memory that comes may hold its own tables.
+    pub memmap_on_memory: bool,
     /// Bytes of a memory block of the files, a power of two.
     pub block_bytes: u64,
 }
@@ -87,9 +89,17 @@ impl HotplugSettings {
             policy,
             auto_movable_ratio,
             auto_movable_numa_aware,
+            memmap_on_memory,
             ..
         } = parameters;
-        Self { auto_online, policy, auto_movable_ratio, auto_movable_numa_aware, block_bytes }
+        Self {
+            auto_online,
+            policy,
+            auto_movable_ratio,
+            auto_movable_numa_aware,
+            memmap_on_memory,
+            block_bytes,
+        }
     }
 }
 
@@ -120,6 +130,8 @@ pub(crate) struct HotplugState {
     pub(crate) own_tables: Growing<u32>,
     /// Somebody adds, removes or releases memory: one at a time.
     pub(crate) is_changing: AtomicBool,
+    /// What is on its way out of use; else an empty range.
+    pub(crate) going: SpinLock<PhysRange>,
     pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
     pub(crate) settings: SpinLock<HotplugSettings>,
     pub(crate) groups: SpinLock<Groups>,
@@ -167,6 +179,7 @@ impl HotplugState {
                 segments: input.segments,
                 own_tables: input.own_tables,
                 is_changing: AtomicBool::new(false),
+                going: SpinLock::new(PhysRange::new(0, 0)),
                 notifier: SpinLock::new(None),
                 settings: SpinLock::new(HotplugSettings::of(parameters, input.block_bytes)),
                 nodes: input.nodes,

@@ -104,7 +104,12 @@ pub(super) fn state<P: Platform>(
     numbers: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    let content = content(manager, block(manager, numbers)?);
+    let range = block(manager, numbers)?;
+    let going = manager.hotplug().going();
+    if going.start < range.end && range.start < going.end {
+        return show(out, "going-offline");
+    }
+    let content = content(manager, range);
     show(out, if content.online { "online" } else { "offline" })
 }
 
@@ -268,6 +273,15 @@ pub(super) fn numa_aware<P: Platform>(
     out: &mut dyn Write,
 ) -> Shown {
     show(out, if manager.hotplug().settings().auto_movable_numa_aware { "Y" } else { "N" })
+}
+
+/// What Linux shows of a setting that the command line alone changes.
+pub(super) fn memmap_on_memory<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    show(out, if manager.hotplug().settings().memmap_on_memory { "Y" } else { "N" })
 }
 
 pub(super) fn set_numa_aware<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {

@@ -145,6 +145,10 @@ impl<P: Platform> Manager<P> {
             hotplug::ratio,
             hotplug::set_ratio,
         ),
+        File::read_only(
+            "/sys/module/memory_hotplug/parameters/memmap_on_memory",
+            hotplug::memmap_on_memory,
+        ),
         File::read_write(
             "/sys/module/memory_hotplug/parameters/online_policy",
             hotplug::policy,
