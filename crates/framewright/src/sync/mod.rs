@@ -14,7 +14,7 @@ mod readers;
 pub(crate) mod references;
 mod spin;
 
-pub(crate) use atomics::table_atomic;
+pub(crate) use atomics::{atomic, table_atomic};
 pub use drain_epoch::DrainEpoch;
 pub(crate) use exclusive::Exclusive;
 pub(crate) use growing::Growing;

@@ -8,6 +8,7 @@ mod model;
 
 mod caches;
 mod drain_epoch;
+mod hotplug;
 mod made;
 mod ownership;
 mod page_tier;

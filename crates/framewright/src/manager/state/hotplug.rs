@@ -5,8 +5,9 @@
 use super::numa::PerNode;
 use crate::manager::init::obtained::MOST_RANGES;
 use crate::parameters::{HotplugParameters, OnlinePolicy, OnlineType};
+use crate::sync::atomic::AtomicBool;
 use crate::sync::in_place::{each, write_fields};
-use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::sync::{Growing, Readers, SpinLock};
 use crate::units::{NodeId, PhysRange};
 use crate::zone::Segment;
@@ -217,8 +218,9 @@ impl HotplugState {
 
     /// Nobody else does it from now on; nothing where somebody does.
     pub(crate) fn begin(&self) -> Option<Changing<'_>> {
-        // `then_some` would make one in any case, and its end would let others in.
-        (!self.is_changing.swap(true, Ordering::Acquire)).then(|| Changing(&self.is_changing))
+        let begun =
+            self.is_changing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        begun.ok().map(|_| Changing(&self.is_changing))
     }
 }
 
