@@ -175,7 +175,9 @@ impl<P: Platform> Manager<P> {
         place: Place,
     ) -> Result<(), FreeError> {
         if RANGE {
-            self.free_any(PfnRange { start, end: start.add(order.pages()) }, put, place)
+            // A range that ends before it begins may have come so far.
+            let end = Pfn(start.0.wrapping_add(order.pages()));
+            self.free_any(PfnRange { start, end }, put, place)
         } else {
             self.free_slowly(start, order, put, place)
         }

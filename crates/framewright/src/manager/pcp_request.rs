@@ -98,7 +98,8 @@ impl<P: Platform> Manager<P> {
         if put == Some(Put::Cached) {
             return Ok(());
         }
-        self.free_any(PfnRange { start, end: start.add(Order::BLOCK.pages()) }, put, place)
+        let end = Pfn(start.0.wrapping_add(Order::BLOCK.pages()));
+        self.free_any(PfnRange { start, end }, put, place)
     }
 
     /// [`free_plain`](Self::free_plain) of what is no power of two.

@@ -8,6 +8,7 @@ use crate::units::{NodeId, PAGES_PER_BLOCK, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::Grade;
 use crate::zone::Presence;
+use core::mem::ManuallyDrop;
 
 /// Windows that one call can make.
 const MOST_PLANNED: usize = 16;
@@ -38,6 +39,18 @@ pub(super) enum Was {
 pub(super) struct Plan {
     planned: [Option<Planned>; MOST_PLANNED],
     len: usize,
+}
+
+/// Windows to be made unless somebody refuses, or panics: then what they obtained goes back.
+struct Wanted<'m, P: Platform> {
+    hotplug: Hotplug<'m, P>,
+    plan: Plan,
+}
+
+impl<P: Platform> Drop for Wanted<'_, P> {
+    fn drop(&mut self) {
+        self.hotplug.forget_all(&self.plan);
+    }
 }
 
 impl<P: Platform> Hotplug<'_, P> {
@@ -133,20 +146,20 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         let _changing = self.begin()?;
         self.check(blocks, Presence::Absent, Some(node))?;
-        let mut plan = self.plan_all(blocks, node)?;
+        let planned = Wanted { hotplug: self, plan: self.plan_all(blocks, node)? };
         let is_first = !self.has_memory(node);
-        if grade.is_some()
-            && let Err(error) = self.ask(range, node, is_first)
-        {
-            self.forget_all(&plan);
-            return Err(error);
+        if grade.is_some() {
+            self.ask(range, node, is_first)?;
         }
-        if let Err(error) = self.accept_tables(blocks, &mut plan) {
+        // Whoever may panic was asked.
+        let mut planned = ManuallyDrop::new(planned);
+        let plan = &mut planned.plan;
+        if let Err(error) = self.accept_tables(blocks, plan) {
             if grade.is_some() {
                 self.cancel_adding(range, node, is_first);
             }
             // SAFETY: of the caller, who gives this memory.
-            unsafe { self.give_up(&plan) };
+            unsafe { self.give_up(plan) };
             return Err(error);
         }
         // From here on nothing fails.

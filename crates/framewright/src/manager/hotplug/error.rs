@@ -42,7 +42,8 @@ pub enum HotplugError {
     NotReached(PhysRange),
     /// This frame, where tables are to be, could not be accepted.
     NotAccepted(Pfn),
-    /// Somebody else adds or removes memory and cannot be waited for from here.
+    /// Somebody adds or removes memory and cannot be waited for from here, or does so further out
+    /// on this task.
     Busy,
     /// Who is told of it refused.
     Veto(Veto),

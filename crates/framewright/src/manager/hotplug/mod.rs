@@ -135,20 +135,26 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     }
 
     fn begin(self) -> Result<Changing<'m>, HotplugError> {
+        let platform = self.manager.platform;
+        let can_wait = platform.can_wait();
+        let task = if can_wait { platform.current_task() } else { None };
         loop {
-            if let Some(changing) = self.manager.hotplug.begin() {
-                // This waits for who accepts a block next to what comes or goes, which must not be
-                // who was interrupted.
-                let is_accepting = || self.manager.zones().iter().any(Zone::is_accepting);
-                if !self.manager.platform.can_wait() && is_accepting() {
-                    return Err(HotplugError::Busy);
+            let is_ours = match self.manager.hotplug.begin(task) {
+                Ok(changing) => {
+                    // This waits for who accepts a block next to what comes or goes, which must
+                    // not be who was interrupted.
+                    let is_accepting = || self.manager.zones().iter().any(Zone::is_accepting);
+                    if !can_wait && is_accepting() {
+                        return Err(HotplugError::Busy);
+                    }
+                    return Ok(changing);
                 }
-                return Ok(changing);
-            }
-            if !self.manager.platform.can_wait() {
+                Err(is_ours) => is_ours,
+            };
+            if !can_wait || is_ours {
                 return Err(HotplugError::Busy);
             }
-            self.manager.platform.yield_now();
+            platform.yield_now();
         }
     }
 

@@ -124,11 +124,14 @@ impl<P: Platform> Hotplug<'_, P> {
     /// set meanwhile is lost. It is called with a lock held, once.
     pub fn change_settings<R>(self, change: impl FnOnce(&mut HotplugSettings) -> R) -> R {
         let mut own = self.manager.hotplug.settings.lock(self.manager.platform);
-        let block_bytes = own.block_bytes;
-        let answer = change(&mut own);
-        if !own.block_bytes.is_power_of_two() || own.block_bytes < crate::units::BLOCK_SIZE {
-            own.block_bytes = block_bytes;
+        // Of a copy, as it may panic half way.
+        let mut changed = *own;
+        let answer = change(&mut changed);
+        if !changed.block_bytes.is_power_of_two() || changed.block_bytes < crate::units::BLOCK_SIZE
+        {
+            changed.block_bytes = own.block_bytes;
         }
+        *own = changed;
         answer
     }
 

@@ -58,7 +58,8 @@ pub enum ReleaseError {
     /// The block of this frame would be one more that is released in part, and there is no place to
     /// write down which of its frames are.
     TooManyPieces(Pfn),
-    /// Somebody else adds, removes or releases memory and cannot be waited for from here.
+    /// Somebody adds, removes or releases memory and cannot be waited for from here, or does so
+    /// further out on this task.
     Busy,
 }
 

@@ -43,6 +43,43 @@ pub enum Removal {
     OutOfTime,
 }
 
+/// Memory on its way out of use. Dropped where it stays, also as a mover panics: all is as it was.
+struct Leaving<'m, P: Platform> {
+    hotplug: Hotplug<'m, P>,
+    blocks: BlockRange,
+    /// What lies before it is taken.
+    taken_end: BlockNumber,
+    /// Where somebody was told: the node that would have no memory left.
+    told: Option<Option<NodeId>>,
+}
+
+impl<P: Platform> Drop for Leaving<'_, P> {
+    fn drop(&mut self) {
+        let Self { hotplug, blocks, taken_end, told } = *self;
+        for taken in hotplug.memory_of(BlockRange { end: taken_end, ..blocks }) {
+            // Just taken, so that this cannot fail.
+            let _ = hotplug.manager.free_uncached(pages_of(taken.blocks), Location::caller());
+        }
+        hotplug.set_going(PhysRange::new(0, 0));
+        hotplug.keep_unaccepted(blocks);
+        if let Some(last) = told {
+            hotplug.cancel(bytes_of(blocks), last);
+        }
+    }
+}
+
+/// Unaccepted memory that nobody gets until this is dropped.
+struct Withheld<'m, P: Platform> {
+    hotplug: Hotplug<'m, P>,
+    blocks: BlockRange,
+}
+
+impl<P: Platform> Drop for Withheld<'_, P> {
+    fn drop(&mut self) {
+        self.hotplug.keep_unaccepted(self.blocks);
+    }
+}
+
 impl<P: Platform> Hotplug<'_, P> {
     /// Takes memory out of use: what is in it is moved elsewhere first, as far as the mover and the
     /// budget allow. From when this returns nobody uses the range and the manager does not touch
@@ -99,15 +136,11 @@ impl<P: Platform> Hotplug<'_, P> {
         // Nobody accepts for nothing what is to go.
         self.withhold_unaccepted(blocks);
         self.set_going(range);
-        let taken = self.take(blocks, budget);
+        let told = is_told.then_some(last);
+        let mut leaving = Leaving { hotplug: self, blocks, taken_end: blocks.start, told };
+        self.take(&mut leaving, budget)?;
+        core::mem::forget(leaving);
         self.set_going(PhysRange::new(0, 0));
-        if let Err(error) = taken {
-            self.keep_unaccepted(blocks);
-            if is_told {
-                self.cancel(range, last);
-            }
-            return Err(error);
-        }
         for piece in self.known(blocks) {
             let was_gone = piece.zone.is_gone();
             let isolated = piece.zone.take_offline(self.manager.platform, piece.indices(), to);
@@ -231,19 +264,13 @@ impl<P: Platform> Hotplug<'_, P> {
         })
     }
 
-    /// Allocates all memory among blocks: all of it or none.
-    fn take(self, blocks: BlockRange, budget: Budget) -> Result<(), HotplugError> {
-        let place = Location::caller();
+    /// Allocates all memory among blocks, run by run.
+    fn take(self, leaving: &mut Leaving<'_, P>, budget: Budget) -> Result<(), HotplugError> {
+        let (blocks, place) = (leaving.blocks, Location::caller());
         for run in self.memory_of(blocks) {
-            let Err(error) = self.moving().allocate_range(pages_of(run.blocks), budget) else {
-                continue;
-            };
-            let upto = BlockRange { end: run.blocks.start, ..blocks };
-            for taken in self.memory_of(upto) {
-                // Just taken, so that this cannot fail.
-                let _ = self.manager.free_uncached(pages_of(taken.blocks), place);
-            }
-            return Err(HotplugError::Range(error));
+            let taken = self.moving().allocate_range(pages_of(run.blocks), budget);
+            taken.map_err(HotplugError::Range)?;
+            leaving.taken_end = run.blocks.end;
         }
         if self.manager.pressure.epoch.wants_attention() {
             for run in self.memory_of(blocks) {
@@ -296,8 +323,9 @@ impl<P: Platform> Hotplug<'_, P> {
             let part = BlockRange { start, end };
             // What is not accepted holds nothing that could be moved.
             self.withhold_unaccepted(part);
+            let withheld = Withheld { hotplug: self, blocks: part };
             let is_out_of_time = self.vacate(part, budget, &mut obstacle);
-            self.keep_unaccepted(part);
+            drop(withheld);
             if let Some(run) = self.take_free(part, pieces)? {
                 return Ok(Removal::Run(run));
             }
@@ -351,9 +379,7 @@ impl<P: Platform> Hotplug<'_, P> {
     fn vacate(self, part: BlockRange, budget: Budget, obstacle: &mut Option<Obstacle>) -> bool {
         for run in self.memory_of(part) {
             match self.moving().vacate(run.blocks, budget) {
-                Ok(_) => {
-                    let _ = self.manager.isolation().unisolate(run.blocks);
-                }
+                Ok(_) => self.moving().put_back(run.blocks),
                 Err(VacateError::Obstacles { obstacles, .. }) => {
                     *obstacle = Some(obstacles.first);
                 }

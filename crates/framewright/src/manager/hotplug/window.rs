@@ -210,8 +210,14 @@ impl<P: Platform> Hotplug<'_, P> {
         let end = BlockNumber(wanted.end.0.next_multiple_of(grain)).min(high);
         let mut widened = BlockRange { start, end };
         let groups = self.manager.hotplug.groups.lock(self.manager.platform);
-        for group in groups.iter().flatten().filter(|group| group.node != node) {
-            let frames = group.region.touched_frames();
+        // Where there are no addresses nothing is in the way, and numbers of blocks end.
+        let all = PhysRange::new(0, PHYSICAL_ADDRESS_END);
+        let others = groups.iter().flatten().filter(|group| group.node != node);
+        for region in others.map(|group| group.region.intersection(all)) {
+            if region.is_empty() {
+                continue;
+            }
+            let frames = region.touched_frames();
             let end = Pfn(frames.end.0.next_multiple_of(PAGES_PER_BLOCK));
             if end <= wanted.start.start() {
                 widened.start = widened.start.max(BlockNumber::containing(end));

@@ -47,8 +47,8 @@ impl<P: Platform> Moving<'_, P> {
         }
         isolation.isolate(range).map_err(GradeError::Isolate)?;
         let set = isolation.regrade(range, grade).map_err(GradeError::InUse);
-        // What was isolated by this call is so still.
-        let _ = isolation.unisolate(range);
+        // Some of it may have gone, and come back, meanwhile.
+        self.put_back(range);
         set
     }
 

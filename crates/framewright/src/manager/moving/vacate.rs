@@ -292,7 +292,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     }
 
     /// Puts blocks back that a call isolated which then failed.
-    pub(super) fn put_back(self, range: BlockRange) {
+    pub(in crate::manager) fn put_back(self, range: BlockRange) {
         if self.manager.isolation().unisolate(range).is_err() {
             // Somebody put some of them back or claimed them, which were not his.
             for block in (range.start.0..range.end.0).map(BlockNumber) {

@@ -5,7 +5,7 @@
 use super::numa::PerNode;
 use crate::manager::init::obtained::MOST_RANGES;
 use crate::parameters::{HotplugParameters, OnlinePolicy, OnlineType};
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic;
 use crate::sync::in_place::{each, write_fields};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::sync::{Growing, Readers, SpinLock};
@@ -13,6 +13,7 @@ use crate::units::{NodeId, PhysRange};
 use crate::zone::Segment;
 use core::fmt;
 use core::mem::MaybeUninit;
+use core::num::NonZeroU64;
 
 /// A step of memory that comes or goes. Ranges are bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,8 +55,9 @@ impl fmt::Display for Veto {
 }
 
 /// Who is told of memory that comes and goes (Linux: `memory_notify`, `node_notify`). Called with
-/// no lock held by the manager; it may allocate and free, and may not add, remove or
-/// release.
+/// no lock held by the manager; it may allocate and free. Where it adds, removes or releases, that
+/// is refused as busy, or, without [`Platform::current_task`](crate::Platform::current_task), never
+/// ends.
 pub trait HotplugNotifier: Sync {
     /// What is about to be done can be refused where the event says that it is about to be; of all
     /// others the answer does not count.
@@ -129,8 +131,8 @@ pub(crate) struct HotplugState {
     pub(crate) segments: Growing<Segment>,
     /// Blocks of each window that hold its own tables, at its start.
     pub(crate) own_tables: Growing<u32>,
-    /// Somebody adds, removes or releases memory: one at a time.
-    pub(crate) is_changing: AtomicBool,
+    /// The task that adds, removes or releases memory: one at a time; zero while none does.
+    pub(crate) changer: atomic::AtomicU64,
     /// What is on its way out of use; else an empty range.
     pub(crate) going: SpinLock<PhysRange>,
     pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
@@ -179,7 +181,7 @@ impl HotplugState {
                 first_window: input.first_window,
                 segments: input.segments,
                 own_tables: input.own_tables,
-                is_changing: AtomicBool::new(false),
+                changer: atomic::AtomicU64::new(0),
                 going: SpinLock::new(PhysRange::new(0, 0)),
                 notifier: SpinLock::new(None),
                 settings: SpinLock::new(HotplugSettings::of(parameters, input.block_bytes)),
@@ -203,7 +205,10 @@ fn no_groups(place: &mut MaybeUninit<SpinLock<Groups>>) -> &mut SpinLock<Groups>
 }
 
 /// Nobody else adds, removes or releases memory meanwhile.
-pub(crate) struct Changing<'a>(&'a AtomicBool);
+pub(crate) struct Changing<'a>(&'a atomic::AtomicU64);
+
+/// Who changes it on a platform that cannot tell its tasks apart.
+const SOMEBODY: u64 = u64::MAX;
 
 impl HotplugState {
     /// Pages that were for everybody when bring-up ended, on one node or all.
@@ -211,21 +216,25 @@ impl HotplugState {
         // Relaxed: bring-up alone changes them.
         let of = |node: &PerNode| node.boot_kernel_pages.load(Ordering::Relaxed);
         match on {
-            Some(node) => of(&self.nodes[node.index()]),
+            Some(node) => self.nodes.get(node.index()).map_or(0, of),
             None => self.nodes.iter().map(of).sum(),
         }
     }
 
-    /// Nobody else does it from now on; nothing where somebody does.
-    pub(crate) fn begin(&self) -> Option<Changing<'_>> {
-        let begun =
-            self.is_changing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        begun.ok().map(|_| Changing(&self.is_changing))
+    /// Nobody else does it from now on. The error says whether whoever does is the caller himself,
+    /// in what is called meanwhile, who would wait for ever.
+    pub(crate) fn begin(&self, task: Option<NonZeroU64>) -> Result<Changing<'_>, bool> {
+        let me = task.map_or(SOMEBODY, NonZeroU64::get);
+        // Relaxed: a task knows its own number, and that of another decides nothing.
+        match self.changer.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Changing(&self.changer)),
+            Err(other) => Err(other == me && me != SOMEBODY),
+        }
     }
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.store(0, Ordering::Release);
     }
 }
