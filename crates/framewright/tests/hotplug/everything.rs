@@ -4,6 +4,7 @@
 
 use crate::add::node;
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
+use crate::everything_owners::to_usize;
 use crate::everything_owners::{Owners, lock};
 use crate::everything_world::{BLOCK, Held, Place, Told, World};
 use crate::files::read;
@@ -20,6 +21,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+
+/// A small number.
+fn index(random: &mut Random, below: u64) -> u32 {
+    u32::try_from(random.below(below)).expect("small")
+}
 
 fn variable(name: &str, value: u64) -> u64 {
     std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(value)
@@ -71,7 +77,7 @@ fn hammer(setting: &Setting<'_>, seed: u64, rounds: u64, ms: u64) {
         // SAFETY: nobody looks.
         unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) }.expect("free");
         let how = world.went(range, &mut random);
-        let blocks = vec![(Presence::Absent, how); (range.size() / BLOCK) as usize];
+        let blocks = vec![(Presence::Absent, how); to_usize(range.size() / BLOCK)];
         all.push(Mutex::new(Place { range, node: on, tables, blocks }));
     }
     let places = all;
@@ -137,9 +143,9 @@ fn hammer(setting: &Setting<'_>, seed: u64, rounds: u64, ms: u64) {
                         match random.below(9) {
                             6 => {
                                 let place = random.choose(&[2048, 2112, 2560, 4096]);
-                                let first = place.expect("some") + random.below(62) as u32;
+                                let first = place.expect("some") + index(&mut random, 62);
                                 let blocks =
-                                    crate::common::blocks(first, 1 + random.below(3) as u32);
+                                    crate::common::blocks(first, 1 + index(&mut random, 3));
                                 let isolation = manager.isolation();
                                 if isolation.isolate(blocks).is_ok() {
                                     thread::yield_now();
@@ -162,9 +168,9 @@ fn hammer(setting: &Setting<'_>, seed: u64, rounds: u64, ms: u64) {
                             }
                             7 => {
                                 let place = random.choose(&[2048, 2112, 2560, 4096]);
-                                let first = place.expect("some") + random.below(62) as u32;
+                                let first = place.expect("some") + index(&mut random, 62);
                                 let blocks =
-                                    crate::common::blocks(first, 1 + random.below(3) as u32);
+                                    crate::common::blocks(first, 1 + index(&mut random, 3));
                                 let grades = [Grade::Any, Grade::MovableOnly, Grade::Removable];
                                 let grade = random.choose(&grades).expect("some");
                                 let _ = manager.moving().set_grade(blocks, grade);

@@ -2,7 +2,7 @@
 
 use crate::common::Fake;
 use framewright::units::{Pfn, PfnRange};
-use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform};
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,10 @@ use std::thread;
 pub const NOBODY: u32 = 0;
 /// The owner of what is no memory.
 pub const GONE: u32 = u32::MAX;
+
+pub fn to_usize(number: u64) -> usize {
+    usize::try_from(number).expect("64 bits")
+}
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,7 +51,7 @@ impl Owners {
 
     pub fn change(&self, range: PfnRange, from: u32, to: u32) {
         for frame in range.start.0..range.end.0 {
-            let was = self.frames[frame as usize].compare_exchange(
+            let was = self.frames[to_usize(frame)].compare_exchange(
                 from,
                 to,
                 Ordering::AcqRel,
@@ -64,23 +68,19 @@ impl Owners {
 
     fn stamp(&self, owner: u32, range: PfnRange) {
         for at in Self::stamped(range) {
-            let page = self.manager.platform().direct(range.start.add(at).address()).cast::<u64>();
-            let word = u64::from(owner) << 32 | at;
-            // SAFETY: the owner's page.
-            unsafe {
-                page.write(word);
-                page.add(511).write(!word);
+            let (page, word) = (range.start.add(at).address(), u64::from(owner) << 32 | at);
+            for (at, word) in [(page, word), (page + 4088, !word)] {
+                // SAFETY: the owner's page.
+                unsafe { self.manager.platform().store(at, word) };
             }
         }
     }
 
     fn check(&self, owner: u32, range: PfnRange) {
         for at in Self::stamped(range) {
-            let page = self.manager.platform().direct(range.start.add(at).address()).cast::<u64>();
-            let word = u64::from(owner) << 32 | at;
-            // SAFETY: the owner's page.
-            let found = unsafe { (page.read(), page.add(511).read()) };
-            assert_eq!(found, (word, !word), "page {at} of {range:?}, which {owner} has");
+            let (page, word) = (range.start.add(at).address(), u64::from(owner) << 32 | at);
+            let found = [page, page + 4088].map(|at| self.manager.platform().load(at));
+            assert_eq!(found, [word, !word], "page {at} of {range:?}, which {owner} has");
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::add::node;
 use crate::common::{Fake, order};
-use crate::everything_owners::{GONE, NOBODY, Owners, lock};
+use crate::everything_owners::{GONE, NOBODY, Owners, lock, to_usize};
 use crate::files::write;
 use framewright::manager::{Budget, HotplugError, HotplugEvent, HotplugNotifier, Removal, Veto};
 use framewright::memblock::NodeChoice;
@@ -83,7 +83,7 @@ impl World {
         let machine = self.manager.platform();
         if self.accepts {
             let device = machine.accept();
-            for at in (range.start..range.end).step_by(BLOCK as usize) {
+            for at in (range.start..range.end).step_by(2 << 20) {
                 let block = PhysRange::with_size(at, BLOCK);
                 if self.forgets {
                     device.forget(block);
@@ -108,9 +108,9 @@ impl World {
     /// The host gives it back.
     fn comes(&self, place: &Place, range: PhysRange) {
         let machine = self.manager.platform();
-        for at in (range.start..range.end).step_by(BLOCK as usize) {
+        for at in (range.start..range.end).step_by(2 << 20) {
             let block = PhysRange::with_size(at, BLOCK);
-            match place.blocks[((at - place.range.start) / BLOCK) as usize].1 {
+            match place.blocks[to_usize((at - place.range.start) / BLOCK)].1 {
                 How::Filled(byte) => {
                     let start = machine.direct(at);
                     // SAFETY: the host's memory.
@@ -126,15 +126,15 @@ impl World {
     }
 
     fn set(place: &mut Place, range: PhysRange, to: Presence, how: How) {
-        let first = ((range.start - place.range.start) / BLOCK) as usize;
-        for block in &mut place.blocks[first..first + (range.size() / BLOCK) as usize] {
+        let first = to_usize((range.start - place.range.start) / BLOCK);
+        for block in &mut place.blocks[first..first + to_usize(range.size() / BLOCK)] {
             *block = (to, how);
         }
     }
 
     fn are(place: &Place, range: PhysRange, what: impl Fn(Presence) -> bool) -> bool {
-        let first = ((range.start - place.range.start) / BLOCK) as usize;
-        let blocks = &place.blocks[first..first + (range.size() / BLOCK) as usize];
+        let first = to_usize((range.start - place.range.start) / BLOCK);
+        let blocks = &place.blocks[first..first + to_usize(range.size() / BLOCK)];
         blocks.iter().all(|block| what(block.0))
     }
 
@@ -159,7 +159,7 @@ impl World {
         let was_there = Self::are(place, range, |it| it != Presence::Absent);
         let on = node(place.node);
         match random.below(8) {
-            0 | 1 | 2 => {
+            0..=2 => {
                 if !was_absent {
                     // SAFETY: it fails.
                     let wrong = unsafe { hotplug.add(range, on, grade) };
@@ -168,13 +168,12 @@ impl World {
                 }
                 self.comes(place, range);
                 let online = random.below(3) != 0;
-                // SAFETY: the machine has it and nobody uses it.
-                let added = unsafe {
-                    if online {
-                        hotplug.add(range, on, grade)
-                    } else {
-                        hotplug.add_offline(range, on)
-                    }
+                let added = if online {
+                    // SAFETY: the machine has it and nobody uses it.
+                    unsafe { hotplug.add(range, on, grade) }
+                } else {
+                    // SAFETY: as above.
+                    unsafe { hotplug.add_offline(range, on) }
                 };
                 match added {
                     Ok(added) => {
@@ -254,7 +253,7 @@ impl World {
                 if word == "offline" {
                     if write(manager, &path, word).is_ok() {
                         assert!(before.iter().all(|it| it.0 != Presence::Absent));
-                        for at in (all.start..all.end).step_by(BLOCK as usize) {
+                        for at in (all.start..all.end).step_by(2 << 20) {
                             let one = PhysRange::with_size(at, BLOCK);
                             if Self::are(place, one, |it| it == Presence::Online) {
                                 self.owners.change(one.whole_frames(), NOBODY, GONE);
@@ -265,7 +264,7 @@ impl World {
                 } else {
                     // What is there is online afterwards, but for what a veto stopped.
                     let offline: Vec<_> = (all.start..all.end)
-                        .step_by(BLOCK as usize)
+                        .step_by(2 << 20)
                         .map(|at| PhysRange::with_size(at, BLOCK))
                         .filter(|&one| Self::are(place, one, |it| it == Presence::Offline))
                         .collect();
@@ -297,7 +296,7 @@ impl World {
 
     pub fn removed(&self, place: &mut Place, range: PhysRange, random: &mut Random) {
         // What was offline is nobody's already.
-        for at in (range.start..range.end).step_by(BLOCK as usize) {
+        for at in (range.start..range.end).step_by(2 << 20) {
             let one = PhysRange::with_size(at, BLOCK);
             if Self::are(place, one, |it| it == Presence::Offline) {
                 self.owners.change(one.whole_frames(), GONE, NOBODY);
@@ -308,8 +307,8 @@ impl World {
     }
 
     pub fn compare(&self, place: &Place, range: PhysRange) {
-        for at in (range.start..range.end).step_by(BLOCK as usize) {
-            let known = place.blocks[((at - place.range.start) / BLOCK) as usize].0;
+        for at in (range.start..range.end).step_by(2 << 20) {
+            let known = place.blocks[to_usize((at - place.range.start) / BLOCK)].0;
             assert_eq!(self.manager.hotplug().presence_of(at), known, "{at:#x}");
         }
     }
@@ -328,7 +327,7 @@ impl World {
         ];
         let request = |pages| Request {
             migrate_type,
-            node: choices[pages as usize % 4],
+            node: choices[to_usize(pages % 4)],
             zeroed: pages % 7 == 3,
             fail_fast: pages % 5 == 4,
             ..Request::pages(pages)
