@@ -61,10 +61,10 @@ impl Performance {
 }
 
 impl<P: Platform> Numa<'_, P> {
-    /// The tier of a node; [`DRAM_TIER`] unless somebody has set another.
+    /// The tier of a node; [`DRAM_TIER`] unless somebody has set another, or there is no such node.
     #[must_use]
     pub fn tier(self, node: NodeId) -> u8 {
-        self.manager.numa.tier(node)
+        self.manager.numa.tier(node).unwrap_or(DRAM_TIER)
     }
 
     /// Says how slow a node's memory is: [`tier_of`] its abstract distance.

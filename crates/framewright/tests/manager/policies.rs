@@ -547,6 +547,11 @@ fn weights_are_files_and_follow_bandwidths_until_somebody_sets_one() {
     }
     assert_eq!(all(), [21, 5, 5]);
     assert_eq!(file("node0").as_deref(), Ok("21\n"));
+    assert_eq!(
+        (numa.weight(node(40)), numa.tier(node(40))),
+        (1, numa.tier(node(3))),
+        "no such node"
+    );
     // Nonsense changes nothing, not even that.
     for text in ["0", "256", "-1", "", "x", "1 2", "99999999999999999999"] {
         assert_eq!(put("node1", text), Err(FileError::Invalid), "{text:?}");

@@ -24,7 +24,7 @@ impl<P: Platform> Numa<'_, P> {
         weights
     }
 
-    /// A node's weight.
+    /// A node's weight; 1 where there is no such node.
     #[must_use]
     pub fn weight(self, node: NodeId) -> u8 {
         self.manager.numa.weight(node)

@@ -140,8 +140,9 @@ impl NumaSettings {
         self.nodes
     }
 
+    /// Linux's default where there is no such node.
     pub(crate) fn weight(&self, node: NodeId) -> u8 {
-        self.nodes[node.index()].weight.load(Ordering::Relaxed)
+        self.nodes.get(node.index()).map_or(1, |node| node.weight.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_weight(&self, node: NodeId, weight: u8) {
@@ -156,8 +157,8 @@ impl NumaSettings {
         self.auto.store(auto, Ordering::Relaxed);
     }
 
-    pub(crate) fn tier(&self, node: NodeId) -> u8 {
-        self.nodes[node.index()].tier.load(Ordering::Relaxed)
+    pub(crate) fn tier(&self, node: NodeId) -> Option<u8> {
+        Some(self.nodes.get(node.index())?.tier.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_tier(&self, node: NodeId, tier: u8) {
