@@ -43,7 +43,8 @@ impl<'a, P: Platform> Carver<'a, P> {
     /// In one copy for all types.
     #[inline(never)]
     fn bytes(&mut self, align: u64, bytes: u64) -> *mut u8 {
-        let start = self.next.next_multiple_of(align);
+        // A power of two, which needs no division.
+        let start = (self.next + (align - 1)) & !(align - 1);
         let end = start + bytes;
         assert!(end <= self.end, "the plan of a table and its memory differ");
         self.next = end;

@@ -9,8 +9,10 @@
 //! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
 //! hint.
 
+use crate::sync::in_place::write_fields;
 use crate::sync::prefetch;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
+use core::mem::MaybeUninit;
 
 /// 64^6 exceeds every index.
 const LEVELS: usize = 6;
@@ -55,12 +57,14 @@ pub(crate) struct BitSets<const SETS: usize> {
 }
 
 impl<const SETS: usize> BitSets<SETS> {
-    /// Sets that nothing can be a member of.
-    pub(crate) const EMPTY: Self = Self::over(&[], 0).0;
+    /// Sets that nothing can be a member of, in place.
+    pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(Self at place, { words: &[], levels: [(0, 0); LEVELS], depth: 1 }, {})
+    }
 
-    /// Sets over `words`, and how many words they need.
-    const fn over(words: &'static [AtomicU64], blocks: usize) -> (Self, usize) {
-        let (mut levels, mut depth, mut bits) = ([(0, 0); LEVELS], 0, blocks);
+    /// Levels of sets for `blocks` indices, how many there are, and how many words they need.
+    const fn lay_out(levels: &mut [(usize, usize); LEVELS], blocks: usize) -> (usize, usize) {
+        let (mut depth, mut bits) = (0, blocks);
         loop {
             let words = bits.div_ceil(64);
             levels[depth].1 = words;
@@ -76,21 +80,30 @@ impl<const SETS: usize> BitSets<SETS> {
             levels[level].0 = total;
             total += levels[level].1 * SETS;
         }
-        (Self { words, levels, depth }, total)
+        (depth, total)
     }
 
     /// Words that all sets for `blocks` indices take.
     pub(crate) const fn words_for(blocks: usize) -> usize {
-        Self::over(&[], blocks).1
+        Self::lay_out(&mut [(0, 0); LEVELS], blocks).1
     }
 
-    /// Empty sets for `blocks` indices over [`words_for`](Self::words_for) words of any content.
-    pub(crate) fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
-        let (sets, _) = Self::over(words, blocks);
-        let (top, per_set) = sets.levels[sets.depth - 1];
+    /// Makes them empty sets for `blocks` indices over [`words_for`](Self::words_for) words of any
+    /// content.
+    pub(crate) fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
+        self.words = words;
+        (self.depth, _) = Self::lay_out(&mut self.levels, blocks);
+        let (top, per_set) = self.levels[self.depth - 1];
         for word in &words[top..top + per_set * SETS] {
             word.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// [`attach`](Self::attach) of new ones.
+    #[cfg(test)]
+    pub(crate) fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
+        let mut sets = Self { words, levels: [(0, 0); LEVELS], depth: 1 };
+        sets.attach(words, blocks);
         sets
     }
 

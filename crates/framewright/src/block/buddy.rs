@@ -25,6 +25,7 @@ use super::segment::{self, Segment};
 use super::state::{BlockState, State};
 use super::table::{BlockEntry, BlockTable};
 use crate::sync::in_place::{each, write_fields};
+use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -130,20 +131,22 @@ impl Buddy {
             {
                 pages: 0,
                 graded_pages: [0; GRADES],
-                deferred: DeferredMerges::EMPTY,
                 placement: Placement::USUAL,
                 occupied: [[0; MigrateType::COUNT]; 2],
                 largest: Order::MAX,
                 coalescing: 0,
                 blocks_of_type: [0; MigrateType::COUNT],
-                table: BlockTable::EMPTY,
                 segments: &[],
                 events: ZoneEvents::NONE,
                 random: Random::new(0),
-                reported: ReportedBitmap::EMPTY,
                 last_taken: WasReported { reported: false, zero: false },
             },
-            { lists: empty_lists },
+            {
+                table: BlockTable::write,
+                deferred: DeferredMerges::write,
+                reported: ReportedBitmap::write_empty,
+                lists: empty_lists,
+            },
         )
     }
 
@@ -151,12 +154,15 @@ impl Buddy {
     pub(crate) fn attach(
         &mut self,
         segments: &'static [Segment],
-        table: BlockTable,
-        deferred: DeferredMerges,
-        reported: ReportedBitmap,
+        table: &BlockTable,
+        deferred: &'static [AtomicU64],
+        reported: &'static [AtomicU64],
     ) {
-        (self.segments, self.table) = (segments, table);
-        (self.deferred, self.reported) = (deferred, reported);
+        (self.segments, self.table) = (segments, *table);
+        if !deferred.is_empty() {
+            self.deferred.attach(deferred, table.len() as usize);
+            self.reported.attach(reported);
+        }
     }
 
     /// The indices of the segment that holds `index`; what is in none merges with nothing.

@@ -11,8 +11,10 @@
 use super::bit_sets::{BitSets, Neighbours};
 use super::migrate_type::MigrateType;
 use super::state::{BlockState, State};
+use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{Order, PAGES_PER_BLOCK};
+use core::mem::MaybeUninit;
 
 /// What the entry of each such block says, so that nobody has to write it there.
 pub(crate) const MERGE_DEFERRED: BlockState =
@@ -34,11 +36,15 @@ pub(crate) const fn words_for(blocks: usize) -> usize {
 }
 
 impl DeferredMerges {
-    pub(crate) const EMPTY: Self = Self { set: BitSets::EMPTY, blocks: 0 };
+    /// None, of no indices, in place.
+    pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(DeferredMerges at place, { blocks: 0 }, { set: BitSets::<1>::write })
+    }
 
-    /// None of `blocks` indices, over [`words_for`] words of any content.
-    pub(crate) fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
-        Self { set: BitSets::new(words, blocks), blocks: 0 }
+    /// Makes it none of `blocks` indices, over [`words_for`] words of any content.
+    pub(crate) fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
+        self.blocks = 0;
+        self.set.attach(words, blocks);
     }
 
     #[inline]

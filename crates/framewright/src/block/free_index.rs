@@ -5,7 +5,9 @@
 
 use crate::block::MigrateType;
 use crate::block::bit_sets::{BitSets, Neighbours};
+use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
+use core::mem::MaybeUninit;
 
 /// Orders of free runs in a split block: 0..=9, the last when every frame is free.
 pub(crate) const ORDERS: usize = 10;
@@ -31,11 +33,19 @@ const fn set_of(migrate_type: MigrateType, order: u8) -> usize {
 }
 
 impl FreeIndex {
-    pub(crate) const EMPTY: Self = Self { occupied: [0; MigrateType::COUNT], sets: BitSets::EMPTY };
+    /// Sets that nothing can be a member of, in place.
+    pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(
+            FreeIndex at place,
+            { occupied: [0; MigrateType::COUNT] },
+            { sets: BitSets::<SETS>::write },
+        )
+    }
 
-    /// Empty sets for `blocks` indices over [`words_for`] words of any content.
-    pub(crate) fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
-        Self { occupied: [0; MigrateType::COUNT], sets: BitSets::new(words, blocks) }
+    /// Makes them empty sets for `blocks` indices over [`words_for`] words of any content.
+    pub(crate) fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
+        self.occupied = [0; MigrateType::COUNT];
+        self.sets.attach(words, blocks);
     }
 
     /// The smallest order from `order` up whose set of `migrate_type` is not empty.
@@ -169,7 +179,8 @@ mod tests {
     fn free_index(blocks: usize) -> FreeIndex {
         let words: Vec<AtomicU64> =
             (0..words_for(blocks)).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
-        FreeIndex::new(words.leak(), blocks)
+        let occupied = [0; MigrateType::COUNT];
+        FreeIndex { occupied, sets: BitSets::new(words.leak(), blocks) }
     }
 
     #[test]

@@ -10,8 +10,10 @@
 //! hint.
 
 use super::table::blocks_of;
+use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 /// Words that the bitmaps of `blocks` blocks take.
@@ -103,21 +105,27 @@ const fn aligned_runs(word: u64, length: u32) -> u64 {
 }
 
 impl ReportedBitmap {
-    pub(crate) const EMPTY: Self = Self {
-        reported: &[],
-        zero: &[],
-        tracked: false,
-        reported_blocks: 0,
-        zero_blocks: 0,
-        floor_pages: 0,
-        reused_blocks: 0,
-        reused_early_blocks: 0,
-    };
+    /// Of no blocks, in place.
+    pub(crate) fn write_empty(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(
+            ReportedBitmap at place,
+            {
+                reported: &[],
+                zero: &[],
+                tracked: false,
+                reported_blocks: 0,
+                zero_blocks: 0,
+                floor_pages: 0,
+                reused_blocks: 0,
+                reused_early_blocks: 0,
+            },
+            {},
+        )
+    }
 
-    /// Marks over [`words_for`] words of any content.
-    pub(crate) fn new(words: &'static [AtomicU64]) -> Self {
-        let (reported, zero) = words.split_at(words.len() / 2);
-        Self { reported, zero, ..Self::EMPTY }
+    /// Makes them marks over [`words_for`] words of any content, where none are tracked.
+    pub(crate) fn attach(&mut self, words: &'static [AtomicU64]) {
+        (self.reported, self.zero) = words.split_at(words.len() / 2);
     }
 
     /// Whether there are any: from the first device on.
@@ -333,11 +341,13 @@ impl ReportedBitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::vec::Vec;
+    use std::{boxed::Box, vec::Vec};
 
-    fn bitmap(blocks: usize) -> ReportedBitmap {
+    fn bitmap(blocks: usize) -> &'static mut ReportedBitmap {
         let words: Vec<AtomicU64> = (0..words_for(blocks)).map(|_| AtomicU64::new(0)).collect();
-        let mut bitmap = ReportedBitmap::new(words.leak());
+        let place = Box::leak(Box::new(MaybeUninit::uninit()));
+        let bitmap = ReportedBitmap::write_empty(place);
+        bitmap.attach(words.leak());
         bitmap.track(blocks as u64 * PAGES_PER_BLOCK);
         bitmap
     }
@@ -348,7 +358,7 @@ mod tests {
 
     #[test]
     fn bits_agree_with_a_set_of_blocks() {
-        let mut bitmap = bitmap(1024);
+        let bitmap = bitmap(1024);
         let (mut reported, mut zero) = ([false; 1024], [false; 1024]);
         let mut seed = 3_u64;
         for _ in 0..4000 {
@@ -402,7 +412,7 @@ mod tests {
 
     #[test]
     fn bits_that_move_say_which_blocks_were_reported() {
-        let mut bitmap = bitmap(1024);
+        let bitmap = bitmap(1024);
         for (index, of) in [(512 + 3, 9), (512 + 8, 10), (512 + 64, 15), (512 + 256, 16)] {
             bitmap.report(index, order(of), true);
         }
@@ -428,7 +438,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_the_least_since_it_was_asked() {
-        let mut bitmap = bitmap(64);
+        let bitmap = bitmap(64);
         let all = 64 * PAGES_PER_BLOCK;
         assert_eq!(bitmap.take_floor(all), all);
         bitmap.take(0, order(11), all - 4 * PAGES_PER_BLOCK, false);

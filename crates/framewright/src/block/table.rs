@@ -12,9 +12,11 @@
 use super::free_heads::FreeHeads;
 use super::free_map::FreeMap;
 use super::state::{BlockState, State};
+use crate::sync::in_place::write_fields;
 use crate::sync::prefetch;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order};
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 /// Entries in a group: the blocks of 1 GiB.
@@ -35,19 +37,14 @@ pub struct BlockEntry {
 
 const _: () = assert!(size_of::<BlockEntry>() == 16);
 
-/// Clears entries that nobody else looks at: in words, sixteen at a time, as bring-up spends most
-/// of its instructions here on small machines. Relaxed: the bit that says that they are ready is
-/// stored with Release.
+/// Clears entries that nobody else looks at, all at once, as bring-up spends most of its
+/// instructions here on small machines. The bit that says that they are ready is stored with
+/// Release.
 fn clear_unread(entries: &[BlockEntry]) {
-    // SAFETY: as many bytes at the alignment of words, all of them integers; who looks at entries
-    // looks at the bit that says that they are ready first (invariant 5).
-    let words: &[AtomicU64] =
-        unsafe { core::slice::from_raw_parts(entries.as_ptr().cast(), 2 * entries.len()) };
-    let (sixteens, rest) = words.as_chunks::<16>();
-    for sixteen in sixteens {
-        sixteen.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    }
-    rest.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    let first: *const BlockEntry = entries.as_ptr();
+    // SAFETY: integers that may be changed through a reference; who looks at entries looks at the
+    // bit that says that they are ready first, so that nobody does meanwhile (invariant 5).
+    unsafe { first.cast_mut().write_bytes(0, entries.len()) };
 }
 
 impl BlockEntry {
@@ -112,6 +109,15 @@ pub(crate) struct BlockTable {
 impl BlockTable {
     pub(crate) const EMPTY: Self =
         Self { heads: &[], entries: &[], free_maps: &[], ready: &[], free_heads: FreeHeads::EMPTY };
+
+    /// [`EMPTY`](Self::EMPTY) in place.
+    pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
+        write_fields!(
+            BlockTable at place,
+            { heads: &[], entries: &[], free_maps: &[], ready: &[], free_heads: FreeHeads::EMPTY },
+            {},
+        )
+    }
 
     /// A table over memory of any content, except that `ready` is zero. There are as many free maps
     /// as entries; a head and a ready bit for every group.

@@ -18,7 +18,7 @@ pub use error::{AddError, NotUp};
 
 use crate::firmware::{MemoryAffinity, Topology};
 use crate::manager::{AllocateError, BringUp, Manager, pages_of};
-use crate::memblock::{Memblock, MemblockStorage};
+use crate::memblock::{Memblock, MemblockStorage, Region};
 use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
@@ -100,6 +100,11 @@ struct Collected<const RANGES: usize> {
     /// Why the last bring-up failed, until there is more memory.
     failed: Option<NotUp>,
 }
+
+/// So many ranges come up with room for [`FEW_REGIONS`] of the memblock allocator's regions, which
+/// are 40 bytes each.
+const FEW_RANGES: usize = 8;
+const FEW_REGIONS: usize = 32;
 
 impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     const NOTHING: Collected<RANGES> = Collected { ranges: Ranges::EMPTY, failed: None };
@@ -265,26 +270,60 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         claim: &mut Claim<'a, Collected<RANGES>, Manager<P>>,
         parameters: &Parameters,
     ) -> Result<&'a Manager<P>, NotUp> {
-        let ranges = &claim.collected().ranges;
-        let gaps = || ranges.gaps(self.largest_gap_pages);
-        if ranges.all().is_empty() {
+        let ranges = claim.collected().ranges.all();
+        if ranges.is_empty() {
             return Err(NotUp::NoMemory);
         }
-        let (mut claims, mut storage) = ([MemoryAffinity::EMPTY; 1], MemblockStorage::new());
+        if ranges.len() <= FEW_RANGES {
+            let (mut memory, mut reserved) =
+                ([Region::EMPTY; FEW_REGIONS], [Region::EMPTY; FEW_REGIONS]);
+            let made = self.make_over(claim, parameters, &mut memory, &mut reserved);
+            if made.is_ok() {
+                return made;
+            }
+        }
+        self.make_of_many(claim, parameters)
+    }
+
+    /// With room for as many regions as there can be, which is most of a small stack.
+    #[cold]
+    #[inline(never)]
+    fn make_of_many<'a>(
+        &self,
+        claim: &mut Claim<'a, Collected<RANGES>, Manager<P>>,
+        parameters: &Parameters,
+    ) -> Result<&'a Manager<P>, NotUp> {
+        let mut storage = MemblockStorage::new();
+        let (memory, reserved) = storage.regions();
+        self.make_over(claim, parameters, memory, reserved)
+    }
+
+    #[inline(never)]
+    fn make_over<'a>(
+        &self,
+        claim: &mut Claim<'a, Collected<RANGES>, Manager<P>>,
+        parameters: &Parameters,
+        memory: &mut [Region],
+        reserved: &mut [Region],
+    ) -> Result<&'a Manager<P>, NotUp> {
+        let mut claims = [MemoryAffinity::EMPTY; 1];
         let topology = Topology::new(&mut claims);
-        let mut early = Memblock::empty(self.platform, &mut storage, &topology);
-        for range in ranges.all() {
-            // SAFETY: who added it promised this (`add`); a claim is one at a time, and what came
-            // of an earlier one that failed is gone.
-            unsafe { early.add_memory(range.to_phys(), NodeId::ZERO, false) }?;
-        }
-        // Reserved before they are known: an array of the allocator's own finds no place in one.
-        for gap in gaps() {
-            early.reserve(gap.to_phys())?;
-        }
-        for gap in gaps() {
-            // SAFETY: it is reserved, so that nobody is given any of it.
-            unsafe { early.add_memory(gap.to_phys(), NodeId::ZERO, false) }?;
+        let mut early = Memblock::over(self.platform, memory, reserved, &topology);
+        let mut known = Pfn(u64::MAX);
+        for range in claim.collected().ranges.all() {
+            let mut frames = *range;
+            let gap = PfnRange { start: known.min(range.start), end: range.start };
+            if !gap.is_empty() && gap.pages() <= self.largest_gap_pages {
+                // Reserved before it is known: an array of the allocator's own finds no place in
+                // it.
+                early.reserve(gap.to_phys())?;
+                frames.start = gap.start;
+            }
+            known = range.end;
+            // SAFETY: who added the range promised this (`add`); a claim is one at a time, and what
+            // came of an earlier one that failed is gone. The gap before it is reserved, so that
+            // nobody is given any of it.
+            unsafe { early.add_memory(frames.to_phys(), NodeId::ZERO, false) }?;
         }
         let input = BringUp { parameters, started_ns: None };
         let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
@@ -451,7 +490,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
 #[cfg(feature = "hotplug")]
 fn adopt<P: Platform>(manager: &Manager<P>, gap: PfnRange) {
     // What cannot be stays reserved; it is released when it is added.
-    let _ = manager.hotplug().adopt(gap);
+    manager.hotplug().adopt_at_start(gap);
 }
 
 #[cfg(not(feature = "hotplug"))]

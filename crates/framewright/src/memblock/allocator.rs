@@ -33,6 +33,11 @@ impl MemblockStorage {
     pub const fn new() -> Self {
         Self { memory: [Region::EMPTY; FIXED_REGIONS], reserved: [Region::EMPTY; FIXED_REGIONS] }
     }
+
+    /// Of the memory set and of the reserved set.
+    pub(crate) const fn regions(&mut self) -> (&mut [Region], &mut [Region]) {
+        (&mut self.memory, &mut self.reserved)
+    }
 }
 
 impl Default for MemblockStorage {
@@ -142,8 +147,19 @@ impl<'a, P: Platform> Memblock<'a, P> {
         storage: &'a mut MemblockStorage,
         topology: &'a Topology<'a>,
     ) -> Self {
-        let memory = RegionSet::new(&mut storage.memory);
-        let mut reserved = RegionSet::new(&mut storage.reserved);
+        let (memory, reserved) = storage.regions();
+        Self::over(platform, memory, reserved, topology)
+    }
+
+    /// [`empty`](Self::empty) in room for any number of regions, at least one.
+    pub(crate) fn over(
+        platform: &'static P,
+        memory: &'a mut [Region],
+        reserved: &'a mut [Region],
+        topology: &'a Topology<'a>,
+    ) -> Self {
+        let memory = RegionSet::new(memory);
+        let mut reserved = RegionSet::new(reserved);
         reserved.cover(&reservation(FRAME_ZERO));
         Self {
             platform,
@@ -237,7 +253,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
         }
         let flags = if hot_pluggable { RegionFlags::HOT_PLUGGABLE } else { RegionFlags::NONE };
         let new = Region { range: clip(range).whole_frames().to_phys(), node: Some(node), flags };
-        self.make_room(self.memory.extra_to_cover(&new), 0, &[new.range])?;
+        self.make_room(self.memory.room_to_cover(&new), 0, &[new.range])?;
         self.memory.cover(&new);
         Ok(())
     }
@@ -261,7 +277,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
         avoid: &[PhysRange],
     ) -> Result<(), MemblockError> {
         let new = reservation(clip(range));
-        self.make_room(0, self.reserved.extra_to_cover(&new), avoid)?;
+        self.make_room(0, self.reserved.room_to_cover(&new), avoid)?;
         // Where one of our arrays lies in the range, the bytes have two owners from now on.
         self.memory.keep_storage_in(new.range);
         self.reserved.keep_storage_in(new.range);
@@ -304,7 +320,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
     ) -> Result<PhysRange, MemblockError> {
         let flags = if request.no_init { RegionFlags::NO_INIT } else { RegionFlags::NONE };
         let new = Region { range: place.range(), node: place.node(), flags };
-        self.make_room(0, self.reserved.extra_to_cover(&new), &[new.range])?;
+        self.make_room(0, self.reserved.room_to_cover(&new), &[new.range])?;
         self.reserved.cover(&new);
         if request.zeroed {
             super::storage::zero(self.platform, place);

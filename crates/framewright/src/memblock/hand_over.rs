@@ -14,28 +14,49 @@ impl<P: Platform> Memblock<'_, P> {
     // One copy for all walks: at boot most of what code costs is that it is new.
     #[inline(never)]
     pub fn for_each_free(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
+        self.find_left(false, &mut |range, node| {
+            sink(range, node);
+            false
+        });
+    }
+
+    /// The first frame of [`for_each_free`](Self::for_each_free).
+    pub(crate) fn first_free(&self) -> Option<Pfn> {
+        let mut first = None;
+        self.find_left(false, &mut |range, _| {
+            first = Some(range.start);
+            true
+        });
+        first
+    }
+
+    /// Whether there is a run for which `is_it` is true among those of
+    /// [`for_each_free`](Self::for_each_free), and of what is unaccepted if `unaccepted`.
+    #[inline(never)]
+    fn find_left(&self, unaccepted: bool, is_it: &mut dyn FnMut(PfnRange, NodeId) -> bool) -> bool {
         let window = PhysRange::new(0, PHYSICAL_ADDRESS_END);
-        for run in FreeRuns::new(self.memory.regions(), self.reserved.regions(), window) {
+        let mut runs = FreeRuns::new(self.memory.regions(), self.reserved.regions(), window);
+        runs.any(|run| {
             let frames = run.range.whole_frames();
-            if !run.flags.contains(RegionFlags::UNACCEPTED) && !frames.is_empty() {
-                sink(frames, run.node.unwrap_or(NodeId::ZERO));
-            }
-        }
+            let is_left = unaccepted || !run.flags.contains(RegionFlags::UNACCEPTED);
+            is_left && !frames.is_empty() && is_it(frames, run.node.unwrap_or(NodeId::ZERO))
+        })
+    }
+
+    /// Whether there is a run for which `is_it` is true among those of
+    /// [`for_each_left`](Self::for_each_left).
+    pub(crate) fn any_left(&self, is_it: &mut dyn FnMut(PfnRange) -> bool) -> bool {
+        self.find_left(self.platform.accept_memory().is_some(), &mut |range, _| is_it(range))
     }
 
     /// [`for_each_free`](Self::for_each_free), and of what is unaccepted, where it can be accepted,
     /// all that is not reserved.
     #[inline(never)]
     pub(crate) fn for_each_left(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
-        let can_accept = self.platform.accept_memory().is_some();
-        let window = PhysRange::new(0, PHYSICAL_ADDRESS_END);
-        for run in FreeRuns::new(self.memory.regions(), self.reserved.regions(), window) {
-            let frames = run.range.whole_frames();
-            let is_left = can_accept || !run.flags.contains(RegionFlags::UNACCEPTED);
-            if is_left && !frames.is_empty() {
-                sink(frames, run.node.unwrap_or(NodeId::ZERO));
-            }
-        }
+        self.find_left(self.platform.accept_memory().is_some(), &mut |range, node| {
+            sink(range, node);
+            false
+        });
     }
 
     /// Calls `sink` for the runs of [`for_each_free`](Self::for_each_free), cut into the largest

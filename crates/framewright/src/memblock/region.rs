@@ -84,7 +84,7 @@ pub struct Region {
 
 impl Region {
     /// Filler for entries that are not in use.
-    pub(super) const EMPTY: Self =
+    pub(crate) const EMPTY: Self =
         Self { range: PhysRange::new(0, 0), node: None, flags: RegionFlags::NONE };
 
     /// Whether the two would be one region if they touched.

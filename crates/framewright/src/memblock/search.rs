@@ -29,9 +29,15 @@ impl<'a> FreeRuns<'a> {
 }
 
 fn overlapping(regions: &[Region], window: PhysRange) -> &[Region] {
-    let first = regions.partition_point(|region| region.range.end <= window.start);
-    let rest = &regions[first..];
-    &rest[..rest.partition_point(|region| region.range.start < window.end)]
+    let mut all = regions;
+    // Nearly always the window has all of them.
+    if all.first().is_some_and(|first| first.range.end <= window.start) {
+        all = &all[all.partition_point(|region| region.range.end <= window.start)..];
+    }
+    if all.last().is_some_and(|last| last.range.start >= window.end) {
+        all = &all[..all.partition_point(|region| region.range.start < window.end)];
+    }
+    all
 }
 
 impl Iterator for FreeRuns<'_> {

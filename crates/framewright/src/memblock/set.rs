@@ -17,14 +17,14 @@ const SLACK: usize = 6;
 
 /// See the module documentation.
 pub(super) struct RegionSet<'a> {
-    fixed: &'a mut [Region; FIXED_REGIONS],
+    fixed: &'a mut [Region],
     grown: Option<GrownArray>,
     len: usize,
 }
 
 impl<'a> RegionSet<'a> {
     /// No region yet; the first ones go to `fixed`, whatever is in it.
-    pub const fn new(fixed: &'a mut [Region; FIXED_REGIONS]) -> Self {
+    pub const fn new(fixed: &'a mut [Region]) -> Self {
         Self { fixed, grown: None, len: 0 }
     }
 
@@ -67,7 +67,7 @@ impl<'a> RegionSet<'a> {
 
     /// Nothing when `extra` more regions fit; else the doubled capacity in which they will.
     pub fn capacity_to_grow_to(&self, extra: usize) -> Option<usize> {
-        let capacity = self.grown().map_or(FIXED_REGIONS, |grown| grown.entries.len());
+        let capacity = self.grown().map_or(self.fixed.len(), |grown| grown.entries.len());
         (self.len.saturating_add(extra) > capacity).then(|| {
             let wanted = self.len.saturating_add(extra).saturating_add(SLACK);
             let mut larger = capacity.saturating_mul(2);
@@ -98,11 +98,19 @@ impl<'a> RegionSet<'a> {
             .map_or(PhysRange::default(), |grown| grown.range)
     }
 
+    /// Room for so many regions more is enough for [`Self::cover`] with the same arguments.
+    pub fn room_to_cover(&self, new: &Region) -> usize {
+        // One at most before, between and behind those that there are.
+        if self.len < self.fixed.len() / 2 { 0 } else { self.extra_to_cover(new) }
+    }
+
     /// How many regions more there will be after [`Self::cover`] with the same arguments.
     pub fn extra_to_cover(&self, new: &Region) -> usize {
         let (mut more, mut fewer) = (0_usize, 0_usize);
         let mut position = new.range.start;
-        while let Some((index, gap)) = self.gap(position, new.range.end) {
+        while position < new.range.end
+            && let Some((index, gap)) = self.gap(position, new.range.end)
+        {
             match self.joins(index, gap, new) {
                 (false, false) => more += 1,
                 (true, true) => fewer += 1,
@@ -116,25 +124,36 @@ impl<'a> RegionSet<'a> {
     /// Makes the parts of `new.range` that no region covers regions like `new`, joined to
     /// neighbours of the same kind. There is room for [`Self::extra_to_cover`] more regions.
     pub fn cover(&mut self, new: &Region) {
+        // Nearly always nothing of it is covered yet.
+        match self.gap(new.range.start, new.range.end) {
+            Some((index, gap)) if gap == new.range => return self.fill(index, gap, new, false),
+            _ => {}
+        }
         // Gaps that join a neighbour never need an entry and may set one free, so they go first:
         // the array is then never longer than before or after.
         for joining in [true, false] {
             let mut position = new.range.start;
             while let Some((index, gap)) = self.gap(position, new.range.end) {
                 position = gap.end;
-                let joins = self.joins(index, gap, new);
-                let entries = self.entries();
-                match joins {
-                    (true, true) => {
-                        entries[index - 1].range.end = entries[index].range.end;
-                        self.delete(index, index + 1);
-                    }
-                    (true, false) => entries[index - 1].range.end = gap.end,
-                    (false, true) => entries[index].range.start = gap.start,
-                    (false, false) if joining => {}
-                    (false, false) => self.insert(index, Region { range: gap, ..*new }),
-                }
+                self.fill(index, gap, new, joining);
             }
+        }
+    }
+
+    /// Makes a gap before the region at `index` a region like `new`; if `only_joining`, nothing
+    /// where it joins none.
+    fn fill(&mut self, index: usize, gap: PhysRange, new: &Region, only_joining: bool) {
+        let joins = self.joins(index, gap, new);
+        let entries = self.entries();
+        match joins {
+            (true, true) => {
+                entries[index - 1].range.end = entries[index].range.end;
+                self.delete(index, index + 1);
+            }
+            (true, false) => entries[index - 1].range.end = gap.end,
+            (false, true) => entries[index].range.start = gap.start,
+            (false, false) if only_joining => {}
+            (false, false) => self.insert(index, Region { range: gap, ..*new }),
         }
     }
 
@@ -186,6 +205,10 @@ impl<'a> RegionSet<'a> {
     /// region after it.
     fn gap(&self, position: u64, end: u64) -> Option<(usize, PhysRange)> {
         let regions = self.regions();
+        // Most come in ascending order.
+        if regions.last().is_none_or(|last| last.range.end <= position) {
+            return (position < end).then(|| (regions.len(), PhysRange::new(position, end)));
+        }
         let mut start = position;
         let mut index = regions.partition_point(|region| region.range.end <= start);
         while let Some(region) = regions.get(index)

@@ -90,12 +90,6 @@ pub(crate) struct CpuCache {
     offline: AtomicBool,
 }
 
-/// No frames are kept.
-#[inline(never)]
-fn nothing_kept() -> [Kept; 2] {
-    [Kept::new(Near::NONE), Kept::new(Near::NONE)]
-}
-
 impl CpuCache {
     /// A cache that keeps nothing, in place, until it is [settled](Self::settle) and
     /// [resized](Self::resize). Its entries, which are most of it, stay as they are: none is read
@@ -119,7 +113,7 @@ impl CpuCache {
                 home_pages: AtomicU64::new(0),
                 sharers: AtomicU32::new(1),
                 offline: AtomicBool::new(false),
-                kept: nothing_kept(),
+                kept: const { [Kept::nothing(), Kept::nothing()] },
                 away: Bounds::none(),
                 stacks: Stack::all(MOST.as_flattened(), &Limits::NONE.entries),
                 odd: OddRuns::new(0),
@@ -145,7 +139,7 @@ impl CpuCache {
     /// Keeps frames of other zones from now on: `zone` is asked first, and
     /// `home_pages` are all that may be kept of. For whoever has the
     /// cache, while nothing is in it.
-    pub(crate) fn settle(&self, zone: usize, near: [Near; 2], home_pages: u64) {
+    pub(crate) fn settle(&self, zone: usize, near: &[Near<'_>; 2], home_pages: u64) {
         self.contents.touch();
         self.zone.store(zone, Ordering::Relaxed);
         self.home_pages.store(home_pages, Ordering::Relaxed);
@@ -293,7 +287,7 @@ impl CpuCache {
     pub(crate) fn keep_only(&self, left: impl Fn(PfnRange) -> PfnRange) {
         self.contents.touch();
         for kept in &self.kept {
-            kept.set(left(kept.near().range));
+            kept.set(left(kept.range()));
         }
         self.come_home();
     }

@@ -92,6 +92,35 @@ const fn entry_pages(stack: usize) -> u64 {
     }
 }
 
+/// What the limit of a stack comes from.
+struct Rule {
+    /// The part of the share that it may have, in this many halves.
+    share_shift: u32,
+    halves: u64,
+    most_pages: u64,
+    /// The pages of an entry.
+    entry_shift: u32,
+}
+
+static RULES: [Rule; STACKS] = {
+    let mut rules =
+        [const { Rule { share_shift: 0, halves: 0, most_pages: 0, entry_shift: 0 } }; STACKS];
+    let mut stack = 0;
+    while stack < STACKS {
+        let (order, lot) = (order_of(stack), stack % LOTS);
+        let (parts, entry_pages) = (parts(order, lot), entry_pages(stack));
+        assert!(parts.is_power_of_two() && entry_pages.is_power_of_two());
+        rules[stack] = Rule {
+            share_shift: parts.ilog2(),
+            halves: if stack == BLOCKS { 3 } else { 2 },
+            most_pages: MOST[order][lot] as u64 * entry_pages,
+            entry_shift: entry_pages.ilog2(),
+        };
+        stack += 1;
+    }
+    rules
+};
+
 /// In 128 bits, as a share may be all memory that there can be.
 #[cold]
 fn scaled_wide(pages: u64, budget: u64, sum: u64) -> u64 {
@@ -106,15 +135,14 @@ impl Limits {
     /// For a CPU whose share of its zones is so many pages.
     pub(crate) fn of_share(share_pages: u64) -> Self {
         let budget = share_pages / PART_OF_SHARE;
-        // What would pay, in pages; of blocks, while they come or go in bulk.
-        let wanted = |stack: usize| {
-            let (order, lot) = (order_of(stack), stack % LOTS);
-            let in_bulk = if stack == BLOCKS { 3 } else { 2 };
-            let pages = share_pages / parts(order, lot) * in_bulk / 2;
-            pages.min(MOST[order][lot] as u64 * entry_pages(stack))
-        };
         let odd = (share_pages / ODD_PARTS).min(super::odd::MOST_PAGES);
-        let sum = (0..STACKS).map(wanted).sum::<u64>() + odd;
+        // What would pay, in pages; of blocks, while they come or go in bulk.
+        let mut entries = [0_u64; STACKS];
+        let mut sum = odd;
+        for (pages, rule) in entries.iter_mut().zip(&RULES) {
+            *pages = ((share_pages >> rule.share_shift) * rule.halves / 2).min(rule.most_pages);
+            sum += *pages;
+        }
         // All alike.
         let scaled = |pages: u64| {
             if TINY || sum <= budget {
@@ -125,21 +153,23 @@ impl Limits {
                 None => scaled_wide(pages, budget, sum),
             }
         };
-        let mut entries: [u64; STACKS] =
-            core::array::from_fn(|stack| scaled(wanted(stack)) / entry_pages(stack));
         let mut odd = scaled(odd);
-        let used = (0..STACKS).map(|stack| entries[stack] * entry_pages(stack)).sum::<u64>() + odd;
+        let mut used = odd;
+        for (entries, rule) in entries.iter_mut().zip(&RULES) {
+            *entries = scaled(*entries) >> rule.entry_shift;
+            used += *entries << rule.entry_shift;
+        }
         // Even the smallest zone has a few pages.
         let mut left = if TINY { u64::MAX } else { budget.saturating_sub(used) };
         let words = WORD_ORDERS * LOTS;
-        for (stack, entries) in entries.iter_mut().enumerate().take(words) {
-            let most = MOST[order_of(stack)][stack % LOTS] as u64;
-            let more = LEAST_WORDS.min(most).saturating_sub(*entries).min(left / 64);
+        for (entries, most) in entries.iter_mut().zip(MOST.as_flattened()).take(words) {
+            let more = LEAST_WORDS.min(*most as u64).saturating_sub(*entries).min(left / 64);
             *entries += more;
             left -= more * 64;
         }
         odd += LEAST_ODD_PAGES.saturating_sub(odd).min(left);
-        let count = |entries: u64| u32::try_from(entries).unwrap_or(u32::MAX);
+        #[expect(clippy::cast_possible_truncation, reason = "no more than in `MOST`")]
+        let count = |entries: u64| entries as u32;
         let mut limits = Self {
             entries: entries.map(count),
             blocks_in_bulk: count(entries[BLOCKS]),

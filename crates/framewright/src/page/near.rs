@@ -91,25 +91,25 @@ impl Lot {
 
 /// A zone's frames, and the table of its blocks.
 #[derive(Clone, Copy)]
-pub(crate) struct Near {
+pub(crate) struct Near<'a> {
     /// From the first frame to the last that the zone can ever hand out.
     pub(crate) range: PfnRange,
-    pub(crate) table: BlockTable,
+    pub(crate) table: &'a BlockTable,
     /// Its longest segment.
     pub(crate) segment: Segment,
 }
 
-impl Near {
+impl Near<'_> {
     pub(crate) const NONE: Self =
-        Self { range: PfnRange::new(0, 0), table: BlockTable::EMPTY, segment: Segment::EMPTY };
+        Self { range: PfnRange::new(0, 0), table: &BlockTable::EMPTY, segment: Segment::EMPTY };
 }
 
 /// Frames from one to another, which change: the first, and one past the last.
 pub(super) struct Bounds([AtomicU64; 2]);
 
 impl Bounds {
-    pub(super) fn none() -> Self {
-        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    pub(super) const fn none() -> Self {
+        Self([const { AtomicU64::new(0) }; 2])
     }
 
     pub(super) fn set(&self, range: PfnRange) {
@@ -146,13 +146,24 @@ pub(super) struct Kept {
 struct Known {
     /// What a block's number and its index in the table differ by.
     to_index: u32,
-    near: Near,
+    /// As [`Near`] has them.
+    range: PfnRange,
+    segment: Segment,
+    table: BlockTable,
 }
 
 impl Known {
-    const fn new(near: Near) -> Self {
-        let segment = &near.segment;
-        Self { to_index: segment.index.wrapping_sub(segment.start.0), near }
+    const NOTHING: Self = Self {
+        to_index: 0,
+        range: PfnRange::new(0, 0),
+        segment: Segment::EMPTY,
+        table: BlockTable::EMPTY,
+    };
+
+    const fn know(&mut self, near: &Near<'_>) {
+        let segment = near.segment;
+        self.to_index = segment.index.wrapping_sub(segment.start.0);
+        (self.range, self.segment, self.table) = (near.range, segment, *near.table);
     }
 }
 
@@ -161,11 +172,16 @@ unsafe impl Sync for Kept {}
 
 impl Kept {
     /// All of the zone's.
-    pub(super) fn new(near: Near) -> Self {
-        let seen = core::array::from_fn(|_| AtomicU64::new(0));
-        let known = UnsafeCell::new(Known::new(near));
-        let kept = Self { seen, known, all: Bounds::none() };
-        kept.set(near.range);
+    pub(super) const fn nothing() -> Self {
+        let seen = [const { AtomicU64::new(0) }; 2];
+        Self { seen, known: UnsafeCell::new(Known::NOTHING), all: Bounds::none() }
+    }
+
+    /// All of the zone's.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    fn new(near: Near<'_>) -> Self {
+        let kept = Self::nothing();
+        kept.replace(&near);
         kept
     }
 
@@ -175,22 +191,24 @@ impl Kept {
         unsafe { &*self.known.get() }
     }
 
-    pub(super) fn near(&self) -> Near {
-        self.known().near
+    /// From the first frame to the last of the zone.
+    pub(super) fn range(&self) -> PfnRange {
+        self.known().range
     }
 
     /// Keeps frames of another zone from now on, all of them.
-    pub(super) fn replace(&self, near: Near) {
+    pub(super) fn replace(&self, near: &Near<'_>) {
         // SAFETY: the caller has the cache, and no reference into it outlives the call that made it
         // (invariant 16).
-        unsafe { *self.known.get() = Known::new(near) };
+        let known = unsafe { &mut *self.known.get() };
+        known.know(near);
         self.set(near.range);
     }
 
     /// Changes which frames are kept.
     pub(super) fn set(&self, range: PfnRange) {
         self.all.set(range);
-        let segment = self.known().near.segment;
+        let segment = self.known().segment;
         let seen =
             range.intersection(PfnRange::new(segment.start.start().0, segment.end().start().0));
         let pages = if seen.is_empty() { 0 } else { seen.pages() };
@@ -219,7 +237,7 @@ impl Kept {
         #[expect(clippy::cast_possible_truncation, reason = "blocks of a segment")]
         let block = (pfn.0 >> BLOCK_ORDER) as u32;
         let known = self.known();
-        known.near.table.state_if_ready(block.wrapping_add(known.to_index))
+        known.table.state_if_ready(block.wrapping_add(known.to_index))
     }
 }
 

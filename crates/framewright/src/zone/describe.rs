@@ -41,10 +41,6 @@ impl Zone {
     /// not withheld. Where they lie inside blocks, frames of blocks too small to hold their own
     /// descriptors and one page more become reserved.
     pub(crate) fn attach_descriptors(&mut self, descriptors: Descriptors, without: &BootPages) {
-        if !cfg!(feature = "vmemmap") {
-            self.find_pfn_range();
-            return self.finish_initialising();
-        }
         self.descriptors = Some(descriptors);
         if let Some(array) = descriptors.array() {
             for segment in self.segments {
@@ -88,6 +84,12 @@ impl Zone {
                 *self.reserved_pages.get_mut() += free;
             }
         }
+        self.find_pfn_range();
+        self.finish_initialising();
+    }
+
+    /// [`attach_descriptors`](Self::attach_descriptors) where there are none.
+    pub(crate) fn attach_no_descriptors(&mut self) {
         self.find_pfn_range();
         self.finish_initialising();
     }

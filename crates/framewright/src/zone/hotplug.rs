@@ -87,7 +87,7 @@ impl Zone {
         zone.remembered = window.remembered;
         if let Some(segment) = segments.first() {
             let range = PfnRange { start: segment.start.start(), end: segment.end().start() };
-            zone.attach(range, segments, tables);
+            zone.attach(range, segments, &tables);
             zone.pfn_range = range;
             zone.changing.locked.get_mut().make_offline(segment.indices());
         }

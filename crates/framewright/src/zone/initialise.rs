@@ -18,13 +18,11 @@
 
 use super::segment::{self, Segment};
 use super::{Zone, ZoneRun};
-use crate::block::deferred_merge::DeferredMerges;
-use crate::block::free_index::FreeIndex;
-use crate::block::reported::ReportedBitmap;
-use crate::block::table::{BlockEntry, BlockTable, blocks_of};
+use crate::block::table::{BlockEntry, BlockTable, GROUP};
 use crate::block::{BlockState, MigrateType, State};
 use crate::firmware::MemoryKind;
 use crate::page::{Partial, Partials};
+use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
@@ -32,19 +30,16 @@ use core::ops::Range;
 /// A zone's tables, over memory on its node.
 pub(crate) struct ZoneTables {
     pub(crate) table: BlockTable,
-    pub(crate) free_index: FreeIndex,
-    pub(crate) deferred: DeferredMerges,
-    pub(crate) reported: ReportedBitmap,
+    /// Words of any content.
+    pub(crate) free_index: &'static [AtomicU64],
+    pub(crate) deferred: &'static [AtomicU64],
+    pub(crate) reported: &'static [AtomicU64],
 }
 
 impl ZoneTables {
     /// Of a zone without memory.
-    pub(crate) const EMPTY: Self = Self {
-        table: BlockTable::EMPTY,
-        free_index: FreeIndex::EMPTY,
-        deferred: DeferredMerges::EMPTY,
-        reported: ReportedBitmap::EMPTY,
-    };
+    pub(crate) const EMPTY: Self =
+        Self { table: BlockTable::EMPTY, free_index: &[], deferred: &[], reported: &[] };
 }
 
 /// What frames are initialised as.
@@ -62,27 +57,62 @@ pub(crate) enum InitialUse {
     Reserved,
 }
 
+/// A block, after the number of its zone, so that they sort by zone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BlockOfZone(u64);
+
+impl BlockOfZone {
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
+    pub(crate) const fn new(zone: usize, block: BlockNumber) -> Self {
+        Self((zone as u64) << 32 | block.0 as u64)
+    }
+
+    pub(crate) const fn zone(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "as it was made")]
+    const fn block(self) -> BlockNumber {
+        BlockNumber(self.0 as u32)
+    }
+}
+
 /// The frames of a range that lie in blocks which it does not fill: before the first that it fills,
 /// and after the last.
-fn edges(range: PfnRange) -> [PfnRange; 2] {
+pub(crate) fn edges(range: PfnRange) -> [PfnRange; 2] {
     let head = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
     let tail = (range.end.0 / PAGES_PER_BLOCK * PAGES_PER_BLOCK).max(head);
     [PfnRange::new(range.start.0, head), PfnRange::new(tail, range.end.0)]
 }
 
 /// The largest aligned pieces of a run of blocks up to `most`, ascending: the first block of each.
+#[inline]
 fn pieces(blocks: Range<u32>, most: Order) -> impl Iterator<Item = (u32, Order)> {
-    let mut next = blocks.start;
+    let (mut next, end) = (blocks.start, blocks.end);
+    let most = u32::from(most.get() - BLOCK_ORDER);
     core::iter::from_fn(move || {
+        if next >= end {
+            return None;
+        }
         let block = next;
-        let left = blocks.end.checked_sub(block).filter(|&left| left != 0)?;
-        let level =
-            block.trailing_zeros().min(left.ilog2()).min(u32::from(most.get() - BLOCK_ORDER));
-        let order = u8::try_from(level).ok().and_then(|level| Order::new(BLOCK_ORDER + level));
-        let order = order.unwrap_or(Order::BLOCK);
-        next += blocks_of(order);
-        Some((block, order))
+        let level = block.trailing_zeros().min((end - block).ilog2()).min(most);
+        next += 1 << level;
+        #[expect(clippy::cast_possible_truncation, reason = "a level of ten")]
+        let order = Order::new(BLOCK_ORDER + level as u8);
+        Some((block, order.unwrap_or(Order::BLOCK)))
     })
+}
+
+/// The order of the largest aligned run within some frames of a block, which are not none.
+fn largest_run(frames: Range<usize>) -> u8 {
+    let fits = |order: &u8| {
+        let run = 1 << order;
+        frames.start.next_multiple_of(run) + run <= frames.end
+    };
+    let most = (frames.end - frames.start).ilog2();
+    let most = u8::try_from(most).unwrap_or(0);
+    if fits(&most) { most } else { most.saturating_sub(1) }
 }
 
 impl Zone {
@@ -91,15 +121,18 @@ impl Zone {
         &mut self,
         span: PfnRange,
         segments: &'static [Segment],
-        tables: ZoneTables,
+        tables: &ZoneTables,
     ) {
-        let ZoneTables { table, free_index, deferred, reported } = tables;
+        let &ZoneTables { ref table, free_index, deferred, reported } = tables;
         let locked = self.changing.locked.get_mut();
-        locked.free_index = free_index;
+        // Of a window whose tables are to come there are no words yet.
+        if !free_index.is_empty() {
+            locked.free_index.attach(free_index, table.len() as usize);
+        }
         locked.buddy.attach(segments, table, deferred, reported);
         self.span = span;
         self.segments = segments;
-        self.table = table;
+        self.table = *table;
     }
 
     /// Counts a run as present. Frames in blocks that the run does not fill are counted in the
@@ -194,31 +227,26 @@ impl Zone {
         self.changing.counters.publish(self.changing.locked.get_mut());
     }
 
-    /// Puts blocks that are managed in part into the free index, and writes down which of their
-    /// frames are, while all of those are free; returns how many blocks there are, of which as many
-    /// are noted as `partials` has room for.
-    pub(crate) fn record_partials(&mut self, partials: &mut [Partial]) -> usize {
-        let locked = self.changing.locked.get_mut();
-        let mut noted = 0;
-        for segment in self.segments {
-            // A group that is not ready is one block.
-            let mut index = self.table.next_ready(segment.index);
-            while index < segment.indices().end {
-                let Some((head, state)) = self.table.cold_head_of(index) else {
-                    index = self.table.next_ready(index + 1);
-                    continue;
-                };
-                if state.is(State::Split) && state.free_pages() != 0 {
-                    locked.set_free_order(head, self.table.free_map(head).largest_order());
-                }
-                if state.is(State::Split)
-                    && (1..PAGES_PER_BLOCK).contains(&state.managed_pages())
-                    && let Some(partial) = partials.get_mut(noted)
-                {
-                    partial.record(head, self.table.free_map(head));
-                    noted += 1;
-                }
-                index = self.table.next_ready(head + blocks_of(state.order()));
+    /// Writes down which frames of blocks that are managed in part are managed, while all of those
+    /// are free; returns how many blocks there are, of which as many are noted as `partials` has
+    /// room for. They are among `blocks`, which ascend.
+    pub(crate) fn record_partials(
+        &self,
+        blocks: &[BlockOfZone],
+        partials: &mut [Partial],
+    ) -> usize {
+        let (mut noted, mut last) = (0, None);
+        for block in blocks {
+            let block = block.block();
+            let Some(segment) = segment::find(self.segments, block) else { continue };
+            let index = segment.index_of(block);
+            // Ranges that touch may have made it whole between them.
+            if last.replace(index) != Some(index)
+                && self.table.cold_entry(index).state().is(State::Split)
+                && let Some(partial) = partials.get_mut(noted)
+            {
+                partial.record(index, self.table.free_map(index));
+                noted += 1;
             }
         }
         noted
@@ -304,7 +332,16 @@ impl Zone {
         if free == PAGES_PER_BLOCK {
             // Two ranges that touch made it whole between them.
             locked.split_pages -= PAGES_PER_BLOCK;
+            locked.set_free_order(index, None);
             locked.buddy.free_at_bring_up(index, Order::BLOCK);
+        } else if freed != 0 {
+            // Where nothing else is free in the block there is no need to look.
+            let order = if freed == free {
+                Some(largest_run(start..start + offset(freed)))
+            } else {
+                self.table.free_map(index).largest_order()
+            };
+            locked.set_free_order(index, order);
         }
     }
 
@@ -321,14 +358,21 @@ impl Zone {
         locked.buddy.count_new(blocks.end - blocks.start);
         // Pieces of one range are no buddies of one another.
         let merges = touching || locked.buddy.largest < Order::MAX;
+        let mut ready = u32::MAX;
         for (block, order) in pieces(blocks, Order::MAX) {
             let index = segment.index_of(BlockNumber(block));
-            if order < Order::MAX {
+            if order < Order::MAX && index / GROUP != ready {
                 self.table.make_ready(index, false);
+                ready = index / GROUP;
             }
-            let entry = self.table.cold_entry(index);
-            entry.clear();
+            let entry = self.table.entry(index);
             let word = BlockState::head(state, order, MigrateType::Movable);
+            if state == State::Free && !merges {
+                entry.set_state(word);
+                locked.buddy.append(entry, index, order);
+                continue;
+            }
+            entry.clear();
             if state == State::Whole || state == State::Unaccepted {
                 if state == State::Whole {
                     locked.kept_pages += order.pages();
@@ -337,13 +381,8 @@ impl Zone {
                 continue;
             }
             entry.set_state(word);
-            if state != State::Free {
-                continue;
-            }
-            if merges {
+            if state == State::Free {
                 locked.buddy.free_at_bring_up(index, order);
-            } else {
-                locked.buddy.append(entry, index, order);
             }
         }
     }

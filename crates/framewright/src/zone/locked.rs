@@ -169,7 +169,6 @@ impl LockedZone {
                 is_unusual: false,
                 spare: NONE,
                 vain_looks: 0,
-                free_index: FreeIndex::EMPTY,
                 in_flight: InFlight::EMPTY,
                 kept_pages: 0,
                 unaccepted: Unaccepted::NONE,
@@ -177,7 +176,7 @@ impl LockedZone {
                 present: &[],
                 descriptors: None,
             },
-            { buddy: Buddy::write },
+            { buddy: Buddy::write, free_index: FreeIndex::write },
         )
     }
 

@@ -221,7 +221,6 @@ impl Zone {
                     watermarks: core::array::from_fn(|_| AtomicU64::new(0)),
                     reserve: core::array::from_fn(|_| AtomicU64::new(0)),
                 },
-                table: BlockTable::EMPTY,
                 table_memory: PhysRange::new(0, 0),
                 segments: &[],
                 descriptors: None,
@@ -232,7 +231,7 @@ impl Zone {
                 sections: Sections::none(),
                 deferred_init: DeferredInit::new(),
             },
-            { changing: Changing::write },
+            { table: BlockTable::write, changing: Changing::write },
         )
     }
 

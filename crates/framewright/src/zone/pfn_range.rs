@@ -5,10 +5,11 @@
 //! freed, whatever they are, so that with these two a free of such tables is refused at no cost.
 
 use super::{Segment, Zone};
-use crate::block::table::HeadIn;
+use crate::block::table::blocks_of;
 use crate::block::{BlockState, FreeMap, State};
 use crate::page::Near;
 use crate::units::{Order, Pfn, PfnRange};
+use core::ops::Range;
 
 /// The frames of a zone that has these parts.
 pub(crate) fn range_of<'a>(parts: impl Iterator<Item = &'a Zone>) -> PfnRange {
@@ -22,11 +23,11 @@ pub(crate) fn range_of<'a>(parts: impl Iterator<Item = &'a Zone>) -> PfnRange {
 
 /// What a CPU's cache knows of a zone that has these parts, of which `home` is the CPU's: of its
 /// frames those of that part are found at once.
-pub(crate) fn near<'a>(parts: impl Iterator<Item = &'a Zone>, home: &Zone) -> Near {
+pub(crate) fn near<'a>(parts: impl Iterator<Item = &'a Zone>, home: &'a Zone) -> Near<'a> {
     let longest = home.segments.iter().max_by_key(|segment| segment.blocks);
     Near {
         range: range_of(parts),
-        table: home.table,
+        table: &home.table,
         segment: longest.copied().unwrap_or(Segment::EMPTY),
     }
 }
@@ -40,14 +41,26 @@ impl Zone {
     /// Finds it, at the end of bring-up, while what is free in a block that is managed in part is
     /// all that is managed there.
     pub(super) fn find_pfn_range(&mut self) {
-        let first = self.segments.iter().find_map(|segment| {
-            let mut heads = self.table.heads(segment.indices());
-            heads.find_map(|HeadIn { head, state, .. }| self.ends_of(segment, head, state))
-        });
+        let first = self.segments.iter().find_map(|segment| self.first_of(segment));
         let last = self.segments.iter().rev().find_map(|segment| self.last_of(segment));
-        if let (Some((start, _)), Some(last)) = (first, last) {
+        if let (Some(start), Some(last)) = (first, last) {
             self.pfn_range = PfnRange { start, end: last.add(1) };
         }
+    }
+
+    fn first_of(&self, segment: &Segment) -> Option<Pfn> {
+        let Range { start: mut next, end } = segment.indices();
+        while next < end {
+            let Some((head, state)) = self.table.cold_head_of(next) else {
+                next += 1;
+                continue;
+            };
+            if let Some((first, _)) = self.ends_of(segment, head, state) {
+                return Some(first);
+            }
+            next = (head + blocks_of(state.order().max(Order::BLOCK))).max(next + 1);
+        }
+        None
     }
 
     fn last_of(&self, segment: &Segment) -> Option<Pfn> {

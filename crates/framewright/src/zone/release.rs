@@ -121,14 +121,14 @@ impl LockedZone {
     /// Makes the reserved block at `index`, as large as lies before `end`, an allocated one; the
     /// index of the next.
     fn adopt_blocks(&mut self, index: u32, end: u32) -> u32 {
-        let table = self.buddy.table;
+        let table = &self.buddy.table;
         let Some((_, state)) = table.head_of(index) else { return index + 1 };
         if state.is(State::Split) {
             let block = segment_frames(self, index);
             self.adopt_frames(index, block);
             return index + 1;
         }
-        let order = divide_whole(&table, index, end);
+        let order = divide_whole(table, index, end);
         let Some(order) = order else { return index + 1 };
         let entry = table.cold_entry(index);
         entry.set_links(0, 0);
@@ -138,10 +138,10 @@ impl LockedZone {
 
     /// Makes reserved frames of one block allocated ones.
     fn adopt_frames(&mut self, index: u32, part: PfnRange) {
-        let table = self.buddy.table;
+        let table = &self.buddy.table;
         let Some((_, state)) = table.head_of(index) else { return };
         if state.is(State::Reserved) {
-            if divide_whole(&table, index, index + 1).is_none() {
+            if divide_whole(table, index, index + 1).is_none() {
                 return;
             }
             table.free_map(index).clear();

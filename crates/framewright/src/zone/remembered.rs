@@ -96,8 +96,8 @@ impl Zone {
     pub(crate) fn renew<P: Platform>(&self, platform: &P, tables: ZoneTables) {
         let ZoneTables { table, free_index, deferred, reported } = tables;
         let mut locked = self.lock(platform);
-        locked.free_index = free_index;
-        locked.buddy.attach(self.segments, table, deferred, reported);
+        locked.free_index.attach(free_index, table.len() as usize);
+        locked.buddy.attach(self.segments, &table, deferred, reported);
         drop(locked);
         for group in self.groups() {
             let locked = self.lock(platform);

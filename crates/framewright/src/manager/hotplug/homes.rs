@@ -16,7 +16,7 @@ use crate::zone::{Zone, ZoneId, ZoneKind, ZoneParts, near};
 struct Home {
     node: NodeId,
     zone: usize,
-    near: [Near; 2],
+    near: [Near<'static>; 2],
     /// What both zones manage.
     pages: u64,
 }
@@ -91,7 +91,7 @@ impl<P: Platform> Manager<P> {
             // What is wrong in a cache is its user's fault and does not matter here; all else goes
             // back.
             let _ = self.drain_cache(cache);
-            cache.settle(home.zone, home.near, home.pages);
+            cache.settle(home.zone, &home.near, home.pages);
             cache.resize(sharers[home.node.index()].max(1));
             let hull = self.isolations.lock(self.platform).hull;
             cache.keep_only(|near| kept_of(near, hull));

@@ -113,6 +113,25 @@ impl<P: Platform> Hotplug<'_, P> {
         self.make_allocated(range, |_| ())
     }
 
+    /// [`adopt`](Self::adopt) of frames all of which are reserved, before anybody else has the
+    /// manager. What cannot be adopted stays reserved.
+    pub(crate) fn adopt_at_start(self, range: PfnRange) {
+        let platform = self.manager.platform;
+        let (first, last) =
+            (BlockNumber::containing(range.start), BlockNumber::containing(Pfn(range.end.0 - 1)));
+        let blocks = BlockRange { start: first, end: BlockNumber(last.0.saturating_add(1)) };
+        for piece in self.known(blocks) {
+            let frames = pages_of(piece.blocks).intersection(range);
+            for part in parts(frames) {
+                let index = piece.segment.index_of(BlockNumber::containing(part.start));
+                let wants = piece.zone.check_release(platform, index, part);
+                if wants.is_ok_and(|wants| !wants || piece.zone.partials_left(platform) != 0) {
+                    piece.zone.adopt(platform, index, part);
+                }
+            }
+        }
+    }
+
     /// Makes reserved frames allocated ones; those of each segment are `then` the callback's.
     fn make_allocated(self, range: PfnRange, then: impl Fn(PfnRange)) -> Result<(), ReleaseError> {
         if range.is_empty() {

@@ -175,7 +175,8 @@ impl<P: Platform> Manager<P> {
         if parameters.accept == AcceptPolicy::Eager && platform.cpus() == 1 {
             self.acceptance().accept_all(&NoHelpers);
         }
-        if self.prove_first_allocation() {
+        // Nobody is told how long that took where there is no clock.
+        if started_ns.is_some() && self.prove_first_allocation() {
             self.times.first_alloc_ns = since(platform, started_ns);
         }
         let per_node = self.numa.nodes();
@@ -286,6 +287,9 @@ fn attach_descriptors<P: Platform>(
     aids: &Aids,
     pools: &Pools,
 ) {
+    if !cfg!(feature = "vmemmap") {
+        return zone.attach_no_descriptors();
+    }
     let descriptors = Descriptors {
         platform,
         readers,
@@ -456,7 +460,7 @@ fn allocate_tables<P: Platform>(
             span.end = border(rest, span.end);
         }
         if segments.is_empty() {
-            frame.zones[slot].attach(span, segments, ZoneTables::EMPTY);
+            frame.zones[slot].attach(span, segments, &ZoneTables::EMPTY);
             continue;
         }
         let size = TableSize::of(segments);
@@ -466,7 +470,7 @@ fn allocate_tables<P: Platform>(
         let mut carver = unsafe { Carver::new(platform, range) };
         // What is touched lies together, before the arrays that an idle machine never reads.
         let tables = Heads::carve(&mut carver, &size).with_rest(&mut carver, &size);
-        frame.zones[slot].attach(span, segments, tables);
+        frame.zones[slot].attach(span, segments, &tables);
     }
     Ok(())
 }
@@ -481,10 +485,8 @@ fn border(segments: &[Segment], otherwise: Pfn) -> Pfn {
 /// more free frames than those need.
 fn any_free<P: Platform>(early: &Memblock<'_, P>, inside: bool) -> bool {
     let least = if inside { VMEMMAP_PAGES_PER_BLOCK + 1 } else { 1 };
-    let mut found = false;
-    early.for_each_left(&mut |range, _| {
+    early.any_left(&mut |range| {
         let border = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
-        found |= (border - range.start.0).max((range.end.0 - border).min(PAGES_PER_BLOCK)) >= least;
-    });
-    found
+        (border - range.start.0).max((range.end.0 - border).min(PAGES_PER_BLOCK)) >= least
+    })
 }

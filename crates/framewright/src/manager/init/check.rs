@@ -3,7 +3,7 @@
 use crate::manager::init::error::BringUpError;
 use crate::memblock::Memblock;
 use crate::platform::{Platform, pinned};
-use crate::units::PAGE_SIZE;
+use crate::units::{PAGE_SIZE, Pfn};
 use core::fmt;
 
 /// How a platform is not as [`Platform`] asks.
@@ -71,9 +71,7 @@ pub(super) fn check<P: Platform>(
 /// The first free page, if it is shown at a place that is none of a page.
 fn misaligned<P: Platform>(platform: &P, early: &Memblock<'_, P>) -> Option<(u64, u64)> {
     let limit = platform.direct_limit();
-    let mut first = None;
-    early.for_each_free(&mut |range, _| first = first.or(Some(range.start.address())));
-    let address = first.filter(|&address| address < limit)?;
+    let address = early.first_free().map(Pfn::address).filter(|&address| address < limit)?;
     let offset = platform.direct(address).addr().get() as u64 % PAGE_SIZE;
     (offset != 0).then_some((address, offset))
 }

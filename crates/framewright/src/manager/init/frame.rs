@@ -27,6 +27,7 @@ use crate::units::{MAX_NODES, NodeId, PfnRange, PhysRange};
 use crate::vmemmap::Part;
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::fallback::fallback_order;
+use crate::zone::initialise::BlockOfZone;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 use core::mem::MaybeUninit;
 
@@ -59,6 +60,8 @@ pub(crate) struct Frame {
     pub(crate) caches: &'static mut [CpuCache],
     pub(crate) partials: &'static mut [Partial],
     pub(crate) present: &'static mut [Partial],
+    /// Room for the blocks that free memory begins or ends in.
+    pub(crate) edges: &'static mut [BlockOfZone],
     pub(crate) readers: &'static [Readers],
     pub(crate) parts: &'static mut [Part],
     pub(crate) per_node: &'static [PerNode],
@@ -81,7 +84,7 @@ struct Counts {
     slots: usize,
     nodes: usize,
     segments: usize,
-    partials: usize,
+    edges: usize,
     present: usize,
     cpus: usize,
     readers: usize,
@@ -97,8 +100,8 @@ impl Counts {
         let nodes = early.topology().node_count();
         // A run of free memory begins and ends in a block that may be in pieces; each table that is
         // placed now may cut one more run in two.
-        let mut free_runs = 0;
-        early.for_each_free(&mut |_, _| free_runs += 1);
+        // Where one ends, memory does or something is reserved.
+        let free_runs = early.memory().len() + early.reserved().len();
         let cpus = platform.cpus() as usize;
         Self {
             parts: plan.parts,
@@ -106,7 +109,7 @@ impl Counts {
             slots: nodes * ZoneKind::COUNT,
             nodes,
             segments: plan.segments,
-            partials: 2 * (free_runs + plan.parts + nodes + 3) + plan.parts * Partials::ROOM,
+            edges: 2 * (free_runs + plan.parts + nodes + 3),
             // Each run of memory begins and ends in a block that may be memory in part.
             present: 2 * early.runs().count(),
             cpus: if cfg!(feature = "smp") { cpus } else { 0 },
@@ -119,13 +122,18 @@ impl Counts {
         self.parts + self.windows
     }
 
+    fn partials(&self) -> usize {
+        self.edges + self.parts * Partials::ROOM
+    }
+
     fn bytes(&self, parameters: &Parameters) -> u64 {
         let zones = room::<Zone>(self.zones() as u64)
             + room::<Segment>(self.windows as u64)
             + room::<u32>(self.windows as u64)
             + room::<ZoneSlots>(self.slots as u64)
             + 2 * room::<Segment>(self.segments as u64)
-            + room::<Partial>((self.partials + self.present) as u64);
+            + room::<Partial>((self.partials() + self.present) as u64)
+            + room::<BlockOfZone>(self.edges as u64);
         let nodes = room::<Node>(self.nodes as u64)
             + room::<AtomicU16>((self.nodes * Fallback::places(self.nodes)) as u64)
             + room::<u8>((self.nodes * self.nodes) as u64)
@@ -287,8 +295,9 @@ impl Frame {
                 by_zone: by_zone,
                 fallback: carver.values(nodes * Fallback::places(nodes), |_| AtomicU16::new(0)),
                 distances: carver.values(nodes * nodes, |_| 0),
-                partials: places_for(&mut carver, counts.partials),
+                partials: places_for(&mut carver, counts.partials()),
                 present: places_for(&mut carver, counts.present),
+                edges: carver.values(counts.edges, |_| BlockOfZone::NONE),
                 readers: carver.values(counts.readers, |_| Readers::new()),
                 parts: carver.values(nodes, |_| Part::None),
                 per_node: carver.values(nodes, |_| PerNode::new()),

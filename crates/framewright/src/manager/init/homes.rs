@@ -105,7 +105,7 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         let sharers = sharers[home.node.index()].max(1);
         let slot = usize::from(home.zones[0].first) + turn;
         // Not by a new value: on the way to its place that would be on the stack twice.
-        cache.settle(slot, near, home.pages);
+        cache.settle(slot, &near, home.pages);
         cache.resize(sharers);
     }
 }

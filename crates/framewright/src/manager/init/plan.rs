@@ -100,6 +100,15 @@ pub(crate) struct PartRun {
     pub(crate) end: u32,
 }
 
+impl PartRun {
+    const NONE: Self = Self {
+        zone: ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma },
+        part: 0,
+        start: 0,
+        end: 0,
+    };
+}
+
 /// Calls `sink` for every segment, ascending.
 #[inline(never)]
 fn for_each_segment(
@@ -112,11 +121,13 @@ fn for_each_segment(
     for run in zone_runs(memory).filter(|run| !run.stray) {
         let Range { mut start, end } = blocks_of_run(&run);
         let Some(zone) = zones.get_mut(run.zone.index()) else { continue };
-        let mut number = zone.number(start..end);
         let division = zone.division;
+        let is_whole = division.parts == 1;
+        let mut number = if is_whole { 0 } else { zone.number(start..end) };
         while start < end {
-            let part = division.part_of(number);
-            let more = division.first_of(part + 1).saturating_sub(number);
+            let part = if is_whole { 0 } else { division.part_of(number) };
+            let more =
+                if is_whole { 0 } else { division.first_of(part + 1).saturating_sub(number) };
             let border = (start / GROUP).saturating_add(more).saturating_mul(GROUP);
             let stop = if more == 0 { end } else { end.min(border) };
             match &mut open {
@@ -168,7 +179,12 @@ pub(crate) struct Plan<'a> {
     pub(crate) parts: usize,
     /// Segments of all zones.
     pub(crate) segments: usize,
+    /// The first of them: often all.
+    first: [PartRun; FEW_SEGMENTS],
 }
+
+/// So many segments need not be looked for twice.
+const FEW_SEGMENTS: usize = 4;
 
 impl<'a> Plan<'a> {
     /// `zones` has a place for each zone of the nodes that there are. `wanted` says into how many
@@ -178,10 +194,15 @@ impl<'a> Plan<'a> {
         zones: &'a mut [ZonePlan],
         wanted: &dyn Fn(NodeId, u32) -> u32,
     ) -> Self {
-        let mut plan = Self { zones, parts: 0, segments: 0 };
+        let mut plan = Self { zones, parts: 0, segments: 0, first: [PartRun::NONE; FEW_SEGMENTS] };
         plan.count(memory.clone(), wanted);
-        let segments = &mut plan.segments;
-        for_each_segment(memory, plan.zones, &mut |_| *segments += 1);
+        let (segments, first) = (&mut plan.segments, &mut plan.first);
+        for_each_segment(memory, plan.zones, &mut |run| {
+            if let Some(place) = first.get_mut(*segments) {
+                *place = run;
+            }
+            *segments += 1;
+        });
         plan
     }
 
@@ -225,7 +246,10 @@ impl<'a> Plan<'a> {
         memory: impl Iterator<Item = MemoryRun> + Clone,
         sink: &mut dyn FnMut(PartRun),
     ) {
-        for_each_segment(memory, self.zones, sink);
+        match self.first.get(..self.segments) {
+            Some(all) => all.iter().for_each(|&run| sink(run)),
+            None => for_each_segment(memory, self.zones, sink),
+        }
     }
 }
 

@@ -1,10 +1,7 @@
 //! Making a zone's tables over memory: what is always looked at, and what only groups that are
 //! ready need.
 
-use crate::block::deferred_merge::DeferredMerges;
 use crate::block::free_heads::FreeHeads;
-use crate::block::free_index::FreeIndex;
-use crate::block::reported::ReportedBitmap;
 use crate::block::table::BlockTable;
 use crate::block::{BlockEntry, FreeMap};
 use crate::carve::{Carver, room};
@@ -70,9 +67,9 @@ impl Heads {
     ) -> ZoneTables {
         let rest = Rest::carve(carver, size);
         ZoneTables {
-            free_index: FreeIndex::new(rest.free_index, size.entries),
-            deferred: DeferredMerges::new(rest.deferred, size.entries),
-            reported: ReportedBitmap::new(rest.reported),
+            free_index: rest.free_index,
+            deferred: rest.deferred,
+            reported: rest.reported,
             table: self.table(&rest),
         }
     }

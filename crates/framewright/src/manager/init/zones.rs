@@ -4,14 +4,15 @@
 use crate::firmware::MemoryKind;
 use crate::manager::init::frame::Frame;
 use crate::manager::init::node_clock::{NodeClock, Work};
+use crate::manager::init::plan::ZoneSet;
 use crate::manager::state::ZoneSlots;
 use crate::memblock::{Memblock, MemoryRuns};
 use crate::page::Partials;
 use crate::platform::Platform;
-use crate::units::{NodeId, Pfn, PfnRange};
+use crate::units::{NodeId, Pfn, PfnRange, sort};
 use crate::vmemmap::{ArrayMemory, BootPages};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::initialise::InitialUse;
+use crate::zone::initialise::{BlockOfZone, InitialUse, edges};
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, segment, zone_runs};
 
 /// Zone and end of what was free before any memory.
@@ -28,6 +29,9 @@ struct Initialiser<'a> {
     position: u64,
     /// One past the last frame that was free, and its zone.
     free_end: (ZoneId, Pfn),
+    /// Blocks that free memory begins or ends in, and how many: some are noted twice.
+    edges: &'a mut [BlockOfZone],
+    edge_count: usize,
     /// What is initialised: that which is free, or that which is not.
     takes_free: bool,
     array: &'a ArrayMemory,
@@ -67,6 +71,15 @@ impl Initialiser<'_> {
     fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
         self.places.for_each(run, range, &mut |part, range| {
             self.zones[part].initialise(run, range, initial_use);
+            if !self.takes_free || run.stray {
+                return;
+            }
+            for edge in edges(range).into_iter().filter(|edge| !edge.is_empty()) {
+                if let Some(place) = self.edges.get_mut(self.edge_count) {
+                    *place = BlockOfZone::new(part, BlockNumber::containing(edge.start));
+                    self.edge_count += 1;
+                }
+            }
         });
     }
 
@@ -141,20 +154,25 @@ pub(crate) fn initialise_zones<P: Platform>(
 ) {
     let runs = zone_runs(early.runs());
     let nodes = &mut *frame.nodes;
+    let mut has_edges = ZoneSet::EMPTY;
     for run in runs.clone() {
         clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
         let places = Places { slots: frame.slots, directory: frame.directory };
         places.for_each(&run, run.range, &mut |part, range| {
             frame.zones[part].note_memory(&ZoneRun { range, ..run });
+            if edges(range).iter().any(|edge| !edge.is_empty()) {
+                has_edges.insert(run.zone);
+            }
         });
     }
     // From here on the memblock allocator allocates nothing more, so that its own arrays can be
     // handed over with the rest.
     let boot_pages = &frame.pools.boot_pages;
+    let mut edge_count = 0;
     for takes_free in [false, true] {
         let (zones, runs) = (&mut *frame.zones, runs.clone());
         let places = Places { slots: frame.slots, directory: frame.directory };
-        let free_end = NOTHING;
+        let (free_end, edges) = (NOTHING, &mut *frame.edges);
         let mut initialiser = Initialiser {
             zones,
             places,
@@ -162,6 +180,8 @@ pub(crate) fn initialise_zones<P: Platform>(
             run: None,
             position: 0,
             free_end,
+            edges,
+            edge_count: 0,
             takes_free,
             array,
             boot_pages,
@@ -175,10 +195,11 @@ pub(crate) fn initialise_zones<P: Platform>(
         if !takes_free {
             initialiser.free(PfnRange::new(u64::MAX, u64::MAX));
         }
+        edge_count = initialiser.edge_count;
         clock.stop(nodes);
     }
     let mut present = core::mem::take(&mut frame.present);
-    for zone in frame.zones.iter_mut() {
+    for zone in frame.zones.iter_mut().filter(|zone| has_edges.contains(zone.id())) {
         let known = zone.record_present(runs.clone(), present);
         let (blocks, others) = present.split_at_mut(known);
         present = others;
@@ -186,10 +207,16 @@ pub(crate) fn initialise_zones<P: Platform>(
     }
     let _ = early.discard();
     let mut rest = core::mem::take(&mut frame.partials);
-    for zone in frame.zones.iter_mut() {
+    let mut blocks = &mut frame.edges[..edge_count];
+    // Zones of several nodes may alternate.
+    sort(blocks, &mut |one, other| one < other);
+    for (number, zone) in frame.zones.iter_mut().enumerate() {
+        let own = blocks.iter().take_while(|block| block.zone() == number).count();
+        let (own, other) = blocks.split_at_mut(own);
+        blocks = other;
         clock.turn_to(nodes, zone.id().node, Work::Bookkeeping);
         zone.finish_initialising();
-        let noted = zone.record_partials(rest);
+        let noted = zone.record_partials(own, rest);
         let (mine, others) = rest.split_at_mut((noted + Partials::ROOM).min(rest.len()));
         rest = others;
         zone.set_partials(Partials::new(mine, noted));

@@ -399,6 +399,9 @@ impl<P: Platform> Manager<P> {
 
     /// One of a node; what of it could not be set aside.
     fn make_numbered(&self, name: &str, bytes: u64, node: NodeId, align: Order) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
         let Some(name) = AreaName::numbered(name, node.index()) else { return bytes };
         let area = CmaArea { bytes, within: None };
         self.make_area(&Asked { name: name.as_str(), area, node: NodeChoice::Exact(node), align })
