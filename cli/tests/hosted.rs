@@ -119,6 +119,24 @@ fn boot_parameters_work() {
 }
 
 #[test]
+fn mirrored_memory_is_the_kernels() {
+    let path = std::env::temp_dir().join(format!("mirrored-{}.machine", std::process::id()));
+    let text = "memory 0 +3G usable\nmemory 4G +4G usable\nmirrored 0 +3G\nmirrored 4G +1G\n";
+    std::fs::write(&path, text).expect("a file");
+    let report = boot(&["--map", path.to_str().expect("text"), "kernelcore=mirror"]);
+    std::fs::remove_file(&path).expect("ours");
+    let log = report["log"].as_array().expect("lines");
+    let says =
+        |text: &str| log.iter().any(|line| line.as_str().is_some_and(|line| line.ends_with(text)));
+    assert!(says("efi: Memory: 4096M/7168M mirrored memory"), "{log:?}");
+    assert!(says("  Node 0: 0x0000000140000000"), "{log:?}");
+    let none = boot(&["--memory", "8G", "kernelcore=mirror"]);
+    let log = none["log"].as_array().expect("lines");
+    let ignored = "The system has no mirror memory, ignore kernelcore=mirror.";
+    assert!(log.iter().any(|line| line.to_string().contains(ignored)), "{log:?}");
+}
+
+#[test]
 fn a_terabyte_and_more() {
     let report = boot(&["--memory", "24T", "--nodes", "16", "--cpus", "16"]);
     assert_eq!(report["nodes"].as_array().map(Vec::len), Some(16));

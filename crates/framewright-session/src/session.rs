@@ -185,9 +185,14 @@ impl<'a> Session<'a> {
             .map_err(|error| Error::Failed(error.to_string()))?;
         // SAFETY: the session's memory holds nothing, and a session has one manager at a time
         // (invariant 1).
-        let early = unsafe { Memblock::new(self.platform, &mut regions, *map, topology) }.map_err(
-            |error| Error::Failed(format!("the memblock allocator cannot start: {error}")),
-        )?;
+        let early = unsafe { Memblock::new(self.platform, &mut regions, *map, topology) };
+        let early = early.and_then(|mut early| {
+            let mut ranges = self.machine.mirrored.iter();
+            ranges.try_for_each(|&range| early.mark_mirrored(range)).map(|()| early)
+        });
+        let early = early.map_err(|error| {
+            Error::Failed(format!("the memblock allocator cannot start: {error}"))
+        })?;
         let manager = Manager::bring_up(early, &BringUp { parameters, started_ns })
             .map_err(|error| Error::Failed(format!("memory cannot be brought up: {error}")))?;
         if let Some(helpers) = helpers {
@@ -315,6 +320,8 @@ impl<'a> Intake<'a> {
         machine.notes.iter().for_each(|note| log.line(format_args!("Machine: {note}")));
         log.line(format_args!("Command line: {command_line}"));
         bootlog::firmware_map(log, &machine.ranges);
+        let (mirrored_bytes, all_bytes) = machine.mirrored_bytes();
+        bootlog::mirrored(log, mirrored_bytes, all_bytes);
         let parameters = Parameters::parse(command_line, &mut |problem| {
             bootlog::parameter_problem(&mut *log, problem)
         });

@@ -13,6 +13,8 @@ pub struct Machine {
     pub name: String,
     /// Memory and reservations as firmware gave them: unsorted, possibly overlapping.
     pub ranges: Vec<MapRange>,
+    /// Addresses that the machine keeps mirrored: in any order, perhaps overlapping, memory or not.
+    pub mirrored: Vec<PhysRange>,
     /// Which addresses belong to which node. Empty on a machine with one node.
     pub affinities: Vec<Affinity>,
     /// CPUs and their nodes. Empty when the source names none.
@@ -51,6 +53,14 @@ impl Machine {
         u32::try_from(self.cpus.len()).unwrap_or(u32::MAX).max(1)
     }
 
+    /// Bytes that it keeps mirrored, and bytes of all ranges that firmware named, each counted as
+    /// often as it is named (Linux counts so, too).
+    #[must_use]
+    pub fn mirrored_bytes(&self) -> (u64, u64) {
+        let all = self.ranges.iter().map(|entry| entry.range);
+        (total_bytes(self.mirrored.iter().copied()), total_bytes(all))
+    }
+
     /// The nodes of the CPUs, as many as [`Machine::cpu_count`] says, as [`Machine::load`] gives
     /// them to the library: CPU i of a platform is the i-th here, whatever its number. A node
     /// beyond the limit, which `load` refuses, counts as node 0.
@@ -61,4 +71,8 @@ impl Machine {
         let nodes = named.chain(self.cpus.is_empty().then_some(lowest));
         nodes.map(|node| NodeId::new(node as usize).unwrap_or_default()).collect()
     }
+}
+
+fn total_bytes(ranges: impl Iterator<Item = PhysRange>) -> u64 {
+    ranges.fold(0, |sum: u64, range| sum.saturating_add(range.size()))
 }

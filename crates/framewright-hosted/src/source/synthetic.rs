@@ -62,6 +62,7 @@ impl Machine {
                 counted(cpus, "CPU")
             ),
             ranges: ranges(memory_bytes),
+            mirrored: Vec::new(),
             affinities: if nodes == 1 { Vec::new() } else { affinities(memory_bytes, nodes) },
             cpus: (0..cpus).map(|cpu| CpuAffinity { cpu, node: cpu % nodes }).collect(),
             distances: Vec::new(),

@@ -10,10 +10,11 @@ use framewright::units::PhysRange;
 use std::fmt::Write;
 
 const UNKNOWN: &str = "a boot log with BIOS-e820 lines, the content of /proc/iomem, or lines that \
-    begin with memory, node, distance, name, note or #";
+    begin with memory, mirrored, node, distance, name, note or #";
 const MEMORY: &str = "\"memory FIRST-LAST KIND\" or \"memory START +SIZE KIND\", such as \
     \"memory 0x100000 +2G usable\"; kinds are usable, hot-pluggable, unaccepted, soft reserved, \
     persistent, ACPI data, ACPI NVS, reserved, unusable and type N";
+const MIRRORED: &str = "\"mirrored FIRST-LAST\" or \"mirrored START +SIZE\"";
 const NODE: &str = "\"node N memory FIRST-LAST [hotplug]\", \
     \"node N memory START +SIZE [hotplug]\" or \"node N cpus 0-3,8\"";
 const DISTANCE: &str = "\"distance FROM TO UNITS\", such as \"distance 0 1 20\", units up to 255";
@@ -41,6 +42,10 @@ fn read_line(machine: &mut Machine, line: Line<'_>) -> Result<(), SourceError> {
         "name" => machine.name = rest.to_owned(),
         "note" => machine.notes.push(rest.to_owned()),
         "memory" => machine.ranges.push(memory(plain).ok_or_else(|| line.unreadable(MEMORY))?),
+        "mirrored" => machine.mirrored.push(match range(plain) {
+            Some((range, "")) => range,
+            _ => return Err(line.unreadable(MIRRORED)),
+        }),
         "node" => node(machine, plain, line)?,
         "distance" => {
             machine.distances.push(distance(plain).ok_or_else(|| line.unreadable(DISTANCE))?)
@@ -129,6 +134,9 @@ pub(super) fn write(machine: &Machine) -> String {
     for entry in &machine.ranges {
         let _ = writeln!(out, "memory {} {}", range_text(entry.range), entry.kind);
     }
+    for &range in &machine.mirrored {
+        let _ = writeln!(out, "mirrored {}", range_text(range));
+    }
     for affinity in &machine.affinities {
         let flag = if affinity.hot_pluggable { " hotplug" } else { "" };
         let _ = writeln!(out, "node {} memory {}{flag}", affinity.node, range_text(affinity.range));
@@ -171,6 +179,8 @@ note made by hand
 memory 0x0-0x9ffff usable        # conventional
 memory 0x100000 +2G usable
 memory 4G +2G ACPI NVS
+mirrored 0x100000 +1G            # kept twice
+mirrored 0x0-0xfff
 node 0 memory 0x0 +4G
 node 5 memory 4G +4G hotplug
 node 0 cpus 0-3,8
@@ -185,6 +195,8 @@ distance 0 5 21
         assert_eq!(machine.notes, ["made by hand"]);
         assert_eq!(machine.ranges[1].range, PhysRange::new(0x10_0000, 0x8010_0000));
         assert_eq!(machine.ranges[2].kind, MemoryKind::AcpiNvs);
+        let mirrored = [PhysRange::new(0x10_0000, 0x4010_0000), PhysRange::new(0, 0x1000)];
+        assert_eq!(machine.mirrored, mirrored);
         assert_eq!(machine.affinities[1].node, 5);
         assert!(machine.affinities[1].hot_pluggable && !machine.affinities[0].hot_pluggable);
         assert_eq!(machine.cpus.len(), 9);
@@ -202,6 +214,8 @@ distance 0 5 21
             ("memory 0x9-0x1 usable", "memory FIRST-LAST KIND"),
             ("memory 0x0 12Q usable", "memory START +SIZE KIND"),
             ("memory 0x1 +16777216T usable", "memory START +SIZE KIND"),
+            ("mirrored", "mirrored FIRST-LAST"),
+            ("mirrored 0x0-0x9ffff usable", "mirrored START +SIZE"),
             ("node", "node N memory"),
             ("node x cpus 1", "node N cpus"),
             ("node 0 cpus", "node N cpus"),

@@ -22,13 +22,15 @@ fn machine() -> impl Strategy<Value = Machine> {
     let affinities = vec((range(), any::<u32>(), any::<bool>()), 0..10);
     let cpus = proptest::collection::btree_set(any::<u32>(), 0..40);
     let distances = vec((any::<u32>(), any::<u32>(), any::<u8>()), 0..10);
-    (line(), ranges, affinities, cpus, vec(0..5_u32, 40), distances, vec(line(), 0..4)).prop_map(
-        |(name, ranges, affinities, cpus, nodes, distances, notes)| Machine {
+    let mirrored = vec(range(), 0..4);
+    (line(), ranges, mirrored, affinities, cpus, vec(0..5_u32, 40), distances, vec(line(), 0..4))
+        .prop_map(|(name, ranges, mirrored, affinities, cpus, nodes, distances, notes)| Machine {
             name,
             ranges: ranges
                 .into_iter()
                 .map(|(range, kind)| MapRange { range, kind: MemoryKind::ALL[kind] })
                 .collect(),
+            mirrored,
             affinities: affinities
                 .into_iter()
                 .map(|(range, node, hot_pluggable)| Affinity { range, node, hot_pluggable })
@@ -40,8 +42,7 @@ fn machine() -> impl Strategy<Value = Machine> {
                 .collect(),
             distances,
             notes,
-        },
-    )
+        })
 }
 
 /// A valid file in one of the formats.
@@ -146,7 +147,7 @@ proptest! {
 
     #[test]
     fn random_lines_never_panic(
-        text in "(((BIOS-e820|SRAT|ACPI: SRAT|memory|\
+        text in "(((BIOS-e820|SRAT|ACPI: SRAT|memory|mirrored|\
                  node|distance|name|> |\\[ 0\\.0\\])[ :]{0,2}){1,2}\
                  [0-9a-fxG+> :()\\[\\]a-z-]{0,40}\\r?\\n){0,6}"
     ) {

@@ -14,11 +14,27 @@
 //! }
 //! ```
 //!
+//! Memory that firmware keeps mirrored is marked in the memblock allocator, if `kernelcore=mirror` is
+//! to work:
+//!
+//! ```
+//! # use framewright::Platform;
+//! # use framewright::adapters::uefi::mirrored;
+//! # use framewright::memblock::{Memblock, MemblockError};
+//! # use uefi_raw::table::boot::MemoryDescriptor;
+//! fn mark<'a, P: Platform>(
+//!     early: &mut Memblock<'_, P>,
+//!     entries: impl IntoIterator<Item = &'a MemoryDescriptor>,
+//! ) -> Result<(), MemblockError> {
+//!     mirrored(entries).try_for_each(|range| early.mark_mirrored(range))
+//! }
+//! ```
+//!
 //! Other versions of the crate have the same numbers: see [`MemoryKind::from_efi`].
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
-use crate::units::PAGE_SIZE;
-use uefi_raw::table::boot::MemoryDescriptor;
+use crate::units::{PAGE_SIZE, PhysRange};
+use uefi_raw::table::boot::{MemoryAttribute, MemoryDescriptor};
 
 /// Adds all descriptors. What loader and boot services had is memory once these have ended; the
 /// kernel's own image is among it, for the kernel to leave out.
@@ -37,4 +53,17 @@ pub fn add<'a>(
             MemoryKind::from_efi(entry.ty.0, entry.att.bits()),
         )
     })
+}
+
+/// What firmware keeps mirrored (EFI_MEMORY_MORE_RELIABLE), for
+/// [`Memblock::mark_mirrored`](crate::memblock::Memblock::mark_mirrored); be it memory or not.
+pub fn mirrored<'a>(
+    entries: impl IntoIterator<Item = &'a MemoryDescriptor>,
+) -> impl Iterator<Item = PhysRange> {
+    entries.into_iter().filter(|entry| entry.att.contains(MemoryAttribute::MORE_RELIABLE)).map(
+        |entry| {
+            let size_bytes = entry.page_count.saturating_mul(PAGE_SIZE);
+            PhysRange::new(entry.phys_start, entry.phys_start.saturating_add(size_bytes))
+        },
+    )
 }

@@ -62,6 +62,18 @@ impl fmt::Display for Distances<'_, '_> {
     }
 }
 
+/// Logs how much of what firmware named is mirrored, in bytes; nothing where none is (Linux:
+/// `drivers/firmware/efi`, `efi_find_mirror`).
+pub fn mirrored(log: &mut dyn BootLog, mirrored_bytes: u64, all_bytes: u64) {
+    if mirrored_bytes != 0 {
+        log.line(format_args!(
+            "efi: Memory: {}M/{}M mirrored memory",
+            mirrored_bytes >> 20,
+            all_bytes >> 20
+        ));
+    }
+}
+
 /// Logs one ignored parameter.
 pub fn parameter_problem(log: &mut dyn BootLog, problem: Problem<'_>) {
     log.line(format_args!("{problem}"));
@@ -91,6 +103,7 @@ pub struct Intake<'a> {
 /// ([`Memblock::add_memory`](crate::memblock::Memblock::add_memory)) is in all lines but
 /// the early ranges.
 pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
+    mirror(log, manager);
     zone_ranges(log, manager);
     memblock_node_ranges(log, input, manager);
     unavailable_pages(log, input, manager);
@@ -116,6 +129,18 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
     memory_map(log, input.parameters, manager);
     areas(log, manager);
     unaccepted(log, manager);
+}
+
+/// What Linux says of `kernelcore=mirror`.
+fn mirror<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
+    let moving = manager.moving();
+    let unmirrored_bytes = moving.unmirrored_bytes();
+    if unmirrored_bytes != 0 {
+        log.line(format_args!("Could not allocate {unmirrored_bytes} bytes of mirrored memory"));
+    }
+    if let Some(note) = moving.mirror_note() {
+        log.line(format_args!("{note}"));
+    }
 }
 
 /// What was set aside for contiguous requests, in Linux's words (`mm/cma.c`), and what was not.

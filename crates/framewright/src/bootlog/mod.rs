@@ -8,5 +8,7 @@ mod memory;
 
 pub use hugetlb::huge_pages;
 pub use json::json;
-pub use log::{BootLog, Intake, bring_up, deferred, firmware_map, parameter_problem, topology};
+pub use log::{
+    BootLog, Intake, bring_up, deferred, firmware_map, mirrored, parameter_problem, topology,
+};
 pub use memory::{allocation_failure, show_memory};

@@ -17,7 +17,9 @@ mod unaccepted;
 pub use efi_accept::EfiAccept;
 pub use kind::MemoryKind;
 pub use map::{MapBuilder, MapError, MapRange, MemoryMap};
-pub use movable::{CoreSize, KernelCore, MovableSetting, MovableStarts, movable_starts};
+pub use movable::{
+    CoreSize, KernelCore, MirrorNote, MovableSetting, MovableStarts, movable_starts,
+};
 pub use overlay::{MemoryRun, NodeRange, NodeRanges, node_ranges};
 pub use topology::{
     LOCAL_DISTANCE, MemoryAffinity, Owner, REMOTE_DISTANCE, Topology, TopologyError,

@@ -10,9 +10,13 @@
 
 use super::MemoryRun;
 use crate::units::{MAX_NODES, NodeId, NodeMask, PAGE_SIZE, Pfn};
+use core::fmt;
 
 /// Movable memory begins at multiples of this: 4 MiB, the largest order of Linux's allocator.
 const ALIGNMENT_PAGES: u64 = 1 << 10;
+
+/// Memory below 4 GiB that is not mirrored is the kernel's all the same.
+const FOUR_GIB: Pfn = Pfn(1 << 20);
 
 /// How much memory a setting means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,9 +44,27 @@ impl CoreSize {
 pub enum KernelCore {
     /// At least so much memory that is not movable.
     Size(CoreSize),
-    /// All memory that is not mirrored is movable. No memory is known to be mirrored, so there is
-    /// no movable memory then, whatever `movablecore=` says, as in Linux.
+    /// All memory from 4 GiB on that is not mirrored is movable, whatever `movablecore=` says, as
+    /// in Linux; where nothing is mirrored there is no movable memory.
     Mirror,
+}
+
+/// What there is to say of [`KernelCore::Mirror`], in print as Linux says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MirrorNote {
+    /// Nothing is mirrored, so it was ignored.
+    NoneMirrored,
+    /// Some memory below 4 GiB, which is always the kernel's, is not mirrored.
+    LowUnmirrored,
+}
+
+impl fmt::Display for MirrorNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoneMirrored => "The system has no mirror memory, ignore kernelcore=mirror.",
+            Self::LowUnmirrored => "This configuration results in unmirrored kernel memory.",
+        })
+    }
 }
 
 /// What the command line says of movable memory. The default is that there is none.
@@ -63,17 +85,24 @@ pub struct MovableSetting {
 pub struct MovableStarts {
     /// Zero where there is none.
     starts: [u64; MAX_NODES],
+    mirror: Option<MirrorNote>,
 }
 
 impl MovableStarts {
     /// No node has movable memory.
-    pub const NONE: Self = Self { starts: [0; MAX_NODES] };
+    pub const NONE: Self = Self { starts: [0; MAX_NODES], mirror: None };
 
-    /// The frame from which on all memory of a node is movable, a multiple of 4 MiB; none where the
-    /// node has no movable memory.
+    /// The frame from which on all memory of a node is movable, but for what is mirrored with
+    /// [`KernelCore::Mirror`]; a multiple of 4 MiB. None where the node has no movable memory.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> Option<Pfn> {
         Some(Pfn(self.starts[node.index()])).filter(|&start| start != Pfn(0))
+    }
+
+    /// What there is to say of [`KernelCore::Mirror`], where that was asked for.
+    #[must_use]
+    pub const fn mirror_note(&self) -> Option<MirrorNote> {
+        self.mirror
     }
 
     /// Whether no node has movable memory.
@@ -86,7 +115,8 @@ impl MovableStarts {
 /// Where movable memory begins on each node. `memory` is all that is present, ascending; `lowest`
 /// is the first frame of the highest kind of zone that the machine has memory in (4 GiB where any
 /// lies above, else 16 MiB): with a size, none below it is movable. With
-/// [`movable_node`](MovableSetting::movable_node) it may begin anywhere.
+/// [`movable_node`](MovableSetting::movable_node) it may begin anywhere, and with
+/// [`KernelCore::Mirror`] at 4 GiB.
 ///
 /// ```
 /// use framewright::Parameters;
@@ -117,6 +147,8 @@ pub fn movable_starts(
     let mut starts = MovableStarts::NONE;
     if setting.movable_node {
         hot_pluggable(memory.clone(), &mut starts.starts);
+    } else if setting.kernelcore == Some(KernelCore::Mirror) {
+        starts.mirror = unmirrored(memory.clone(), &mut starts.starts);
     } else if let Some(need_pages) = need_pages(memory.clone(), setting) {
         deal_out(memory.clone(), lowest, need_pages, &mut starts.starts);
     }
@@ -135,9 +167,33 @@ pub fn movable_starts(
 /// The lowest frame of each node that is hot-pluggable.
 fn hot_pluggable(memory: impl Iterator<Item = MemoryRun>, starts: &mut [u64; MAX_NODES]) {
     for run in memory.filter(|run| run.kind == super::MemoryKind::HotPluggable) {
-        let start = &mut starts[run.node.index()];
-        *start = if *start == 0 { run.range.start.0 } else { run.range.start.0.min(*start) };
+        lower(&mut starts[run.node.index()], run);
     }
+}
+
+/// Makes a node's mark the first frame of a run, unless it is lower.
+fn lower(mark: &mut u64, run: MemoryRun) {
+    *mark = if *mark == 0 { run.range.start.0 } else { run.range.start.0.min(*mark) };
+}
+
+/// The lowest frame of each node from 4 GiB on that begins a run that is not mirrored, where some
+/// memory is.
+fn unmirrored(
+    memory: impl Iterator<Item = MemoryRun> + Clone,
+    starts: &mut [u64; MAX_NODES],
+) -> Option<MirrorNote> {
+    if !memory.clone().any(|run| run.is_mirrored) {
+        return Some(MirrorNote::NoneMirrored);
+    }
+    let mut note = None;
+    for run in memory.filter(|run| !run.is_mirrored) {
+        if run.range.start < FOUR_GIB {
+            note = Some(MirrorNote::LowUnmirrored);
+            continue;
+        }
+        lower(&mut starts[run.node.index()], run);
+    }
+    note
 }
 
 /// Pages that the kernel is to have; none where that is all of them, or where nobody asks in pages.
@@ -237,6 +293,7 @@ mod tests {
             node,
             kind: MemoryKind::Conventional,
             is_ahead: false,
+            is_mirrored: false,
         }
     }
 
@@ -339,6 +396,90 @@ mod tests {
         };
         let starts = movable_starts(memory.iter().copied(), DMA32, &setting);
         assert!(starts.is_empty());
+        assert_eq!(starts.mirror_note(), Some(MirrorNote::NoneMirrored));
+    }
+
+    /// By Linux's `find_zone_movable_pfns_for_nodes`, a machine a line.
+    #[test]
+    fn mirrored_memory_is_the_kernels_and_the_rest_from_4_gib_on_is_movable() {
+        let setting = MovableSetting {
+            kernelcore: Some(KernelCore::Mirror),
+            // Neither counts.
+            movablecore: Some(gib(1)),
+            movable_node: false,
+        };
+        let mirrored = |run| MemoryRun { is_mirrored: true, ..run };
+        let low = || pc(3 * GIB, &[]);
+        let safe_low = || low().into_iter().map(mirrored).collect::<Vec<_>>();
+        let high = |node, start, end| run(node, start * GIB, end * GIB);
+        let cases = [
+            // All low memory is mirrored, and the first half of each node's high memory.
+            (
+                safe_low(),
+                [mirrored(high(0, 4, 6)), high(0, 6, 9), mirrored(high(1, 9, 13)), high(1, 13, 17)],
+                [6 * GIB, 13 * GIB],
+                None,
+            ),
+            // The same where low memory is not.
+            (
+                low(),
+                [mirrored(high(0, 4, 6)), high(0, 6, 9), mirrored(high(1, 9, 13)), high(1, 13, 17)],
+                [6 * GIB, 13 * GIB],
+                Some(MirrorNote::LowUnmirrored),
+            ),
+            // Mirrored memory above other memory does not move the start.
+            (
+                safe_low(),
+                [high(0, 4, 6), mirrored(high(0, 6, 9)), high(1, 9, 13), mirrored(high(1, 13, 17))],
+                [4 * GIB, 9 * GIB],
+                None,
+            ),
+            // A node that is mirrored as a whole has none.
+            (
+                safe_low(),
+                [
+                    mirrored(high(0, 4, 6)),
+                    mirrored(high(0, 6, 9)),
+                    high(1, 9, 13),
+                    mirrored(high(1, 13, 17)),
+                ],
+                [0, 9 * GIB],
+                None,
+            ),
+            // What begins below 4 GiB counts as low, wherever it ends.
+            (
+                safe_low(),
+                [
+                    run(0, 4 * GIB - 1, 6 * GIB),
+                    high(0, 7, 9),
+                    mirrored(high(1, 9, 13)),
+                    high(1, 13, 17),
+                ],
+                [7 * GIB, 13 * GIB],
+                Some(MirrorNote::LowUnmirrored),
+            ),
+            // Rounded up to 4 MiB, past the end of node 1.
+            (
+                safe_low(),
+                [
+                    mirrored(high(0, 4, 6)),
+                    run(0, 6 * GIB + 1, 9 * GIB),
+                    mirrored(high(1, 9, 13)),
+                    run(1, 13 * GIB + 1, 13 * GIB + 0x400),
+                ],
+                [6 * GIB + 0x400, 0],
+                None,
+            ),
+        ];
+        for (number, (mut memory, above, expected, note)) in cases.into_iter().enumerate() {
+            memory.extend(above);
+            let found = movable_starts(memory.iter().copied(), NORMAL, &setting);
+            assert_eq!(starts(&memory, NORMAL, &setting), expected, "case {number}");
+            assert_eq!(found.mirror_note(), note, "case {number}");
+            // `movable_node` goes before it.
+            let setting = MovableSetting { movable_node: true, ..setting };
+            assert_eq!(starts(&memory, NORMAL, &setting), [0, 0], "case {number}");
+        }
     }
 
     #[test]

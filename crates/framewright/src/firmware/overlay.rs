@@ -29,11 +29,14 @@ pub struct MemoryRun {
     /// Unaccepted frames that are accepted by now
     /// ([`RegionFlags::AHEAD`](crate::memblock::RegionFlags::AHEAD)).
     pub is_ahead: bool,
+    /// The machine keeps it twice, or as safe
+    /// ([`RegionFlags::MIRRORED`](crate::memblock::RegionFlags::MIRRORED)).
+    pub is_mirrored: bool,
 }
 
 impl From<NodeRange> for MemoryRun {
     fn from(NodeRange { range, kind, node, .. }: NodeRange) -> Self {
-        Self { range, node, kind, is_ahead: false }
+        Self { range, node, kind, is_ahead: false, is_mirrored: false }
     }
 }
 

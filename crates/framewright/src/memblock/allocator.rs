@@ -2,6 +2,7 @@
 
 use super::accept::EarlyAccepted;
 use super::error::{MemblockError, SetName};
+use super::mirror::EarlyMirror;
 use super::region::{Region, RegionFlags};
 use super::request::{MemblockRequest, NodeChoice, Tables};
 use super::search::{Place, Query};
@@ -89,6 +90,7 @@ pub struct Memblock<'a, P: Platform> {
     pub(super) tables: Tables,
     pub(super) discarded: bool,
     pub(super) accepted: EarlyAccepted,
+    pub(super) mirror: EarlyMirror,
 }
 
 impl<'a, P: Platform> Memblock<'a, P> {
@@ -171,6 +173,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
             tables: Tables::High,
             discarded: false,
             accepted: EarlyAccepted::default(),
+            mirror: EarlyMirror::default(),
         }
     }
 
@@ -288,8 +291,10 @@ impl<'a, P: Platform> Memblock<'a, P> {
     /// Allocates: the highest fitting bytes (the lowest when [bottom-up](Self::set_bottom_up)),
     /// inside one memory region, reserved with that region's node. Bytes from another node are
     /// second choice, bytes below `min_address` the third; under
-    /// [`movable_node`](Self::set_movable_node) hot-pluggable memory is the last. What it hands out
-    /// is accepted ([`Platform::accept_memory`]); on each node accepted memory is first choice.
+    /// [`movable_node`](Self::set_movable_node) hot-pluggable memory is the last. With
+    /// [`mirrored_first`](Self::set_mirrored_first) mirrored memory of any node comes before other
+    /// memory of the wanted one. What it hands out is accepted ([`Platform::accept_memory`]); on
+    /// each node accepted memory is first choice.
     ///
     /// # Errors
     /// [`MemblockError::ZeroSize`], [`MemblockError::BadAlignment`],
@@ -307,6 +312,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
         loop {
             let place = self.find(request, align)?;
             if self.secure(place.range())? {
+                self.note_unmirrored(place.range());
                 return self.reserve_place(&place, request);
             }
         }
@@ -348,6 +354,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
             node,
             hot_pluggable: true,
             unaccepted: false,
+            mirrored: false,
             bottom_up: self.bottom_up,
             edges: false,
         };
@@ -356,20 +363,23 @@ impl<'a, P: Platform> Memblock<'a, P> {
             query.hot_pluggable = hot_pluggable;
             for min_address in [request.min_address, 0] {
                 query.window = PhysRange::new(min_address, max_address);
-                query.node = node;
-                // What is accepted first, but a node's own before another's.
-                for &unaccepted in self.unaccepted() {
-                    query.unaccepted = unaccepted;
-                    if let Some(place) = query.find(memory, reserved, &[]) {
-                        return Ok(place);
+                for &mirrored in self.mirrored() {
+                    query.mirrored = mirrored;
+                    query.node = node;
+                    // What is accepted first, but a node's own before another's.
+                    for &unaccepted in self.unaccepted() {
+                        query.unaccepted = unaccepted;
+                        if let Some(place) = query.find(memory, reserved, &[]) {
+                            return Ok(place);
+                        }
                     }
-                }
-                query.node = if fallback { None } else { node };
-                let again = if fallback { self.unaccepted() } else { &[] };
-                for &unaccepted in again {
-                    query.unaccepted = unaccepted;
-                    if let Some(place) = query.find(memory, reserved, &[]) {
-                        return Ok(place);
+                    query.node = if fallback { None } else { node };
+                    let again = if fallback { self.unaccepted() } else { &[] };
+                    for &unaccepted in again {
+                        query.unaccepted = unaccepted;
+                        if let Some(place) = query.find(memory, reserved, &[]) {
+                            return Ok(place);
+                        }
                     }
                 }
                 if request.min_address == 0 {

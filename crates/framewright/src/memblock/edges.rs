@@ -34,7 +34,7 @@ impl<P: Platform> Memblock<'_, P> {
 
     /// Allocates memory for a table of `node`: at an edge where tables go there and one has room,
     /// else as [`allocate`](Self::allocate) does. Only size, alignment and whether to clear it
-    /// count for the edge.
+    /// count for the edge. Mirrored memory, where that is first choice, comes before an edge.
     pub(crate) fn allocate_table(
         &mut self,
         request: &MemblockRequest,
@@ -87,6 +87,7 @@ impl<P: Platform> Memblock<'_, P> {
                 node: Some(near),
                 hot_pluggable: !self.movable_node,
                 unaccepted: false,
+                mirrored: self.prefers_mirrored(),
                 bottom_up: self.bottom_up,
                 edges: true,
             };

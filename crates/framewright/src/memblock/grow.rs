@@ -64,10 +64,14 @@ impl<P: Platform> Memblock<'_, P> {
             node: None,
             hot_pluggable: true,
             unaccepted: false,
+            mirrored: false,
             bottom_up: self.bottom_up,
             edges: false,
         };
-        self.hot_pluggable(false).iter().map(move |&hot_pluggable| Query { hot_pluggable, ..query })
+        let (kinds, mirrored) = (self.hot_pluggable(false), self.mirrored());
+        kinds.iter().flat_map(move |&hot_pluggable| {
+            mirrored.iter().map(move |&mirrored| Query { hot_pluggable, mirrored, ..query })
+        })
     }
 
     /// An array in `place` for `set`, or why there is none.

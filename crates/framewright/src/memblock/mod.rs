@@ -13,6 +13,7 @@
 //! | `edges` | places that cost no 1 GiB page |
 //! | `search` | memory minus reserved, and places in it |
 //! | `grow` | larger arrays |
+//! | `mirror` | memory that is mirrored |
 //! | `storage` | the only code that touches memory |
 //! | `runs` | memory as bring-up walks it |
 //! | `hand_over`, `pieces` | the end |
@@ -26,6 +27,7 @@ mod end;
 mod error;
 mod grow;
 mod hand_over;
+mod mirror;
 mod pieces;
 mod region;
 mod request;

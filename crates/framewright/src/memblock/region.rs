@@ -29,14 +29,18 @@ impl RegionFlags {
     /// be read past its end. It is handed out as other unaccepted memory is: once what is behind it
     /// is accepted.
     pub const AHEAD: Self = Self(1 << 4);
+    /// Memory that the machine keeps twice, or as safe: see
+    /// [`mark_mirrored`](super::Memblock::mark_mirrored).
+    pub const MIRRORED: Self = Self(1 << 5);
 
     /// Every mark with its name in print.
-    const NAMES: [(Self, &'static str); 5] = [
+    const NAMES: [(Self, &'static str); 6] = [
         (Self::HOT_PLUGGABLE, "hot-pluggable"),
         (Self::UNACCEPTED, "unaccepted"),
         (Self::NO_INIT, "no-init"),
         (Self::KERNEL, "kernel"),
         (Self::AHEAD, "ahead"),
+        (Self::MIRRORED, "mirrored"),
     ];
 
     /// Whether every mark of `other` is among these.

@@ -41,6 +41,7 @@ impl Iterator for MemoryRuns<'_> {
             node: region.node.unwrap_or(NodeId::ZERO),
             kind,
             is_ahead: region.flags.contains(RegionFlags::AHEAD),
+            is_mirrored: region.flags.contains(RegionFlags::MIRRORED),
         })
     }
 }

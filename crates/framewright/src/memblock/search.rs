@@ -139,6 +139,8 @@ pub(super) struct Query {
     pub hot_pluggable: bool,
     /// Whether memory that is not accepted will do.
     pub unaccepted: bool,
+    /// Only memory that is mirrored.
+    pub mirrored: bool,
     /// The lowest place rather than the highest.
     pub bottom_up: bool,
     /// Only memory that is in no whole free 1 GiB.
@@ -208,7 +210,8 @@ impl Query {
     }
 
     fn allows(&self, run: &Region) -> bool {
-        (self.unaccepted || !run.flags.contains(RegionFlags::UNACCEPTED))
+        (!self.mirrored || run.flags.contains(RegionFlags::MIRRORED))
+            && (self.unaccepted || !run.flags.contains(RegionFlags::UNACCEPTED))
             && (self.hot_pluggable || !run.flags.contains(RegionFlags::HOT_PLUGGABLE))
             && self.node.is_none_or(|node| run.node == Some(node))
     }

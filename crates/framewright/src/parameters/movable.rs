@@ -155,7 +155,7 @@ impl CoreParameters {
         Some(match (name, value) {
             ("kernelcore", "mirror") => {
                 self.kernelcore = Some(KernelCore::Mirror);
-                Err("no memory is known to be mirrored")
+                Ok(())
             }
             ("kernelcore", _) => match core_size(value) {
                 Some(CoreSize::Percent(101..)) => Err(OVER),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_core_size_counts_and_mirror_is_said() {
+    fn the_last_core_size_counts_and_mirror_is_kept() {
         let last = parse("kernelcore=1G kernelcore=20% movablecore=5% movablecore=2G").0;
         let setting = last.core.setting(last.movable_node);
         assert_eq!(setting.kernelcore, Some(KernelCore::Size(CoreSize::Percent(20))));
@@ -297,11 +297,7 @@ mod tests {
         let (mirror, problems) = parse("kernelcore=mirror movablecore=1G movable_node");
         assert_eq!(mirror.core.kernelcore, Some(KernelCore::Mirror));
         assert!(mirror.core.setting(mirror.movable_node).movable_node);
-        assert_eq!(
-            problems,
-            ["Malformed parameter \"kernelcore=mirror\", ignored: no memory is known to be \
-              mirrored"]
-        );
+        assert!(problems.is_empty(), "{problems:?}");
         assert_eq!(parse("movablecore=mirror").0.core, CoreParameters::default());
         assert_eq!(parse("").0.core.setting(false), MovableSetting::default());
     }

@@ -35,6 +35,7 @@ mod in_parts;
 mod inside;
 mod isolation;
 mod largest;
+mod mirror;
 mod moving;
 mod moving_hammer;
 mod moving_turns;

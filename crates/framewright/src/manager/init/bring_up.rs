@@ -7,7 +7,7 @@ use crate::manager::hotplug::memory_block_bytes;
 use crate::manager::hugetlb::boot::choose_boot_pages;
 use crate::manager::init::check::check;
 use crate::manager::init::error::{BringUpError, BringUpFailed};
-use crate::manager::init::frame::{BringUp, Frame, Measured};
+use crate::manager::init::frame::{BringUp, Frame, Measured, wants_mirror};
 use crate::manager::init::homes::{count_cpus, give_caches_homes};
 use crate::manager::init::node_clock::{NodeClock, Work};
 use crate::manager::init::obtained::{Obtained, place_tables};
@@ -36,7 +36,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicBool;
 use crate::sync::table_atomic::Ordering;
 use crate::sync::{Readers, SpinLock};
-use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn};
+use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap::{ArrayMemory, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
@@ -80,6 +80,7 @@ impl<P: Platform> Manager<P> {
         let early = &mut early;
         let platform = early.platform();
         let started_ns = frame.started_ns;
+        let mirrored = frame.mirrored;
         let (policy, array) = make_vmemmap(early, input, frame, platform);
         frame.tables_ns = since(platform, started_ns);
         note_movable(early, input, frame);
@@ -97,7 +98,8 @@ impl<P: Platform> Manager<P> {
         );
         let mut manager = Self::of(platform, input.parameters, frame, vmemmap, accept);
         manager.shuffle_seed = shuffle_seed;
-        manager.begin(input.parameters, started_ns);
+        manager.moving.unmirrored_bytes = early.unmirrored_bytes();
+        manager.begin(input.parameters, started_ns, mirrored);
         Ok(manager)
     }
 
@@ -169,7 +171,7 @@ impl<P: Platform> Manager<P> {
 
     /// What a manager does before it is given to the adopter.
     #[inline(never)]
-    fn begin(&mut self, parameters: &Parameters, started_ns: Option<u64>) {
+    fn begin(&mut self, parameters: &Parameters, started_ns: Option<u64>, mirrored: &[PfnRange]) {
         let platform = self.platform;
         self.accept_borders();
         if parameters.accept == AcceptPolicy::Eager && platform.cpus() == 1 {
@@ -183,7 +185,7 @@ impl<P: Platform> Manager<P> {
         // Relaxed, here and below: nobody else has the manager yet.
         let has_movable = |node: &PerNode| node.movable_start.load(Ordering::Relaxed) != 0;
         if cfg!(feature = "moving") && per_node.iter().any(has_movable) {
-            self.grade_at_boot();
+            self.grade_at_boot(mirrored);
         }
         self.moving.hugetlb_cma_only = parameters.huge_pages.cma_only;
         self.moving.failed_area_bytes = self.make_areas(parameters);
@@ -220,7 +222,7 @@ fn since<P: Platform>(platform: &P, started_ns: Option<u64>) -> Option<u64> {
 }
 
 /// Notes where memory for what can be moved alone begins on each node, as the command line has it.
-fn note_movable<P: Platform>(early: &Memblock<'_, P>, input: &BringUp<'_>, frame: &Frame) {
+fn note_movable<P: Platform>(early: &Memblock<'_, P>, input: &BringUp<'_>, frame: &mut Frame) {
     if !cfg!(feature = "moving") {
         return;
     }
@@ -231,10 +233,11 @@ fn note_movable<P: Platform>(early: &Memblock<'_, P>, input: &BringUp<'_>, frame
 }
 
 #[inline(never)]
-fn find_movable<P: Platform>(early: &Memblock<'_, P>, setting: &MovableSetting, frame: &Frame) {
+fn find_movable<P: Platform>(early: &Memblock<'_, P>, setting: &MovableSetting, frame: &mut Frame) {
     let highest = frame.zones.iter().map(|zone| zone.id().kind).max();
     let lowest = highest.map_or(Pfn(0), |kind| kind.frames().start);
     let movable = movable_starts(early.runs(), lowest, setting);
+    frame.states.moving.mirror_note = movable.mirror_note();
     for (node, kept) in frame.nodes.iter().zip(frame.per_node) {
         // Relaxed: nobody else has it yet.
         let start = movable.on_node(node.id).map_or(0, |pfn| pfn.0);
@@ -311,6 +314,9 @@ fn prepare<P: Platform>(
     check(platform, early)?;
     if input.parameters.movable_node {
         early.set_movable_node(true);
+    }
+    if wants_mirror(input.parameters) {
+        early.set_mirrored_first(true);
     }
     early.accept_edges();
     place_tables(early, input.parameters);

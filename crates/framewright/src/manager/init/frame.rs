@@ -2,6 +2,7 @@
 
 use crate::carve::{Carver, room};
 use crate::debug::Aids;
+use crate::firmware::KernelCore;
 use crate::manager::init::error::BringUpError;
 use crate::manager::init::obtained::{MOST_RANGES, Obtained};
 use crate::manager::init::plan::Plan;
@@ -64,6 +65,8 @@ pub(crate) struct Frame {
     pub(crate) edges: &'static mut [BlockOfZone],
     pub(crate) readers: &'static [Readers],
     pub(crate) parts: &'static mut [Part],
+    /// What is not for what can be moved alone, wherever it is; ascending.
+    pub(crate) mirrored: &'static [PfnRange],
     pub(crate) per_node: &'static [PerNode],
     pub(crate) vmemmap_bitmaps: Option<VmemmapBitmaps>,
     pub(crate) pools: &'static mut Pools,
@@ -86,6 +89,7 @@ struct Counts {
     segments: usize,
     edges: usize,
     present: usize,
+    mirrored: usize,
     cpus: usize,
     readers: usize,
 }
@@ -96,6 +100,7 @@ impl Counts {
         early: &Memblock<'_, P>,
         plan: &Plan<'_>,
         windows: usize,
+        parameters: &Parameters,
     ) -> Self {
         let nodes = early.topology().node_count();
         // A run of free memory begins and ends in a block that may be in pieces; each table that is
@@ -103,6 +108,8 @@ impl Counts {
         // Where one ends, memory does or something is reserved.
         let free_runs = early.memory().len() + early.reserved().len();
         let cpus = platform.cpus() as usize;
+        let mut mirrored = 0;
+        for_each_mirrored(early, parameters, &mut |_| mirrored += 1);
         Self {
             parts: plan.parts,
             windows,
@@ -112,6 +119,7 @@ impl Counts {
             edges: 2 * (free_runs + plan.parts + nodes + 3),
             // Each run of memory begins and ends in a block that may be memory in part.
             present: 2 * early.runs().count(),
+            mirrored,
             cpus: if cfg!(feature = "smp") { cpus } else { 0 },
             // Enough that CPUs seldom meet.
             readers: cpus * 4,
@@ -138,7 +146,8 @@ impl Counts {
             + room::<AtomicU16>((self.nodes * Fallback::places(self.nodes)) as u64)
             + room::<u8>((self.nodes * self.nodes) as u64)
             + room::<Part>(self.nodes as u64)
-            + room::<PerNode>(self.nodes as u64);
+            + room::<PerNode>(self.nodes as u64)
+            + room::<PfnRange>(self.mirrored as u64);
         let cpus = room::<CpuCache>(self.cpus as u64) + room::<Readers>(self.readers as u64);
         let others = room::<Frame>(1)
             + MovingState::room()
@@ -148,6 +157,25 @@ impl Counts {
             + room::<HotplugState>(1)
             + room::<SpinLock<Tunables>>(1);
         zones + nodes + cpus + others + Pools::room(self.zones(), self.nodes, parameters)
+    }
+}
+
+/// Whether the command line wants the kernel's memory mirrored.
+pub(crate) fn wants_mirror(parameters: &Parameters) -> bool {
+    cfg!(feature = "moving")
+        && parameters.core.kernelcore == Some(KernelCore::Mirror)
+        && !parameters.movable_node
+}
+
+/// Calls `sink` for what is mirrored, where that makes a difference. How often does not change
+/// while tables are placed.
+fn for_each_mirrored<P: Platform>(
+    early: &Memblock<'_, P>,
+    parameters: &Parameters,
+    sink: &mut dyn FnMut(PhysRange),
+) {
+    if wants_mirror(parameters) {
+        early.for_each_mirrored(sink);
     }
 }
 
@@ -171,7 +199,7 @@ impl<P: Platform> Measured<'static, P> {
         let platform = memory.early.platform();
         let windows =
             if cfg!(feature = "hotplug") { parameters.hotplug.windows as usize } else { 0 };
-        let counts = Counts::of(platform, memory.early, plan, windows);
+        let counts = Counts::of(platform, memory.early, plan, windows, parameters);
         let bytes = counts.bytes(parameters);
         let range = memory.take("zones and directory", bytes, NodeId::ZERO)?;
         // SAFETY: the range was just reserved for this manager, below the direct limit, in one
@@ -281,6 +309,13 @@ impl Frame {
         let Measured { mut carver, counts, slots, directory, by_zone } = measured;
         let nodes = counts.nodes;
         let pools = Pools::carve(&mut carver, counts.zones(), nodes, parameters);
+        let mirrored = carver.values(counts.mirrored, |_| PfnRange::new(0, 0));
+        let mut places = mirrored.iter_mut();
+        for_each_mirrored(early, parameters, &mut |range| {
+            if let Some(place) = places.next() {
+                *place = range.whole_frames();
+            }
+        });
         let place = carver.place_for();
         let frame = write_fields!(
             Frame at place,
@@ -300,6 +335,7 @@ impl Frame {
                 edges: carver.values(counts.edges, |_| BlockOfZone::NONE),
                 readers: carver.values(counts.readers, |_| Readers::new()),
                 parts: carver.values(nodes, |_| Part::None),
+                mirrored: mirrored,
                 per_node: carver.values(nodes, |_| PerNode::new()),
                 vmemmap_bitmaps: None,
                 pools: pools,

@@ -1,5 +1,6 @@
 //! Changing the grade of blocks, at boot and while the machine runs.
 
+use crate::firmware::MirrorNote;
 use crate::manager::facets::Moving;
 use crate::manager::state::Manager;
 use crate::platform::Platform;
@@ -7,7 +8,7 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::NodeId;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
-use crate::zone::{Grade, IsolateError};
+use crate::zone::{Grade, IsolateError, Segment, Zone};
 use core::fmt;
 
 /// Why blocks do not get another grade. Nothing has changed.
@@ -62,6 +63,20 @@ impl<P: Platform> Moving<'_, P> {
         Some(Pfn(start)).filter(|&start| start != Pfn(0))
     }
 
+    /// What there is to say of `kernelcore=mirror`, where the command line has it.
+    #[must_use]
+    pub const fn mirror_note(self) -> Option<MirrorNote> {
+        self.manager.moving.mirror_note
+    }
+
+    /// Bytes that were allocated before the manager was there and should have been of mirrored
+    /// memory, of which there was too little
+    /// ([`Memblock::unmirrored_bytes`](crate::memblock::Memblock::unmirrored_bytes)).
+    #[must_use]
+    pub const fn unmirrored_bytes(self) -> u64 {
+        self.manager.moving.unmirrored_bytes
+    }
+
     /// Who may have the block of a frame; nothing where there is no memory.
     #[must_use]
     pub fn grade_of(self, pfn: Pfn) -> Option<Grade> {
@@ -73,33 +88,49 @@ impl<P: Platform> Moving<'_, P> {
 
 impl<P: Platform> Manager<P> {
     /// Keeps for what can be moved alone what is [movable](Moving::start_on_node) of each node: all
-    /// blocks from there on. What the manager has reserved there stays. Returns the frames of these
-    /// blocks.
+    /// blocks from there on but for `mirrored` ones, which ascend. What the manager has reserved
+    /// there stays. Returns the frames of these blocks.
     #[inline(never)]
-    pub(in crate::manager) fn grade_at_boot(&self) -> u64 {
+    pub(in crate::manager) fn grade_at_boot(&self, mirrored: &[PfnRange]) -> u64 {
         let mut pages = 0;
         for zone in self.zones() {
             let Some(start) = self.moving().start_on_node(zone.id().node) else { continue };
             for segment in zone.segments() {
                 let end = segment.end();
                 let first = BlockNumber(segment.start.0.max(first_block_from(start).0));
-                let mut rest = BlockRange { start: first.min(end), end };
-                // What is not accepted needs no isolation, which would accept it.
-                while let Some(found) = zone.unaccepted_in(
-                    self.platform,
-                    segment.index_of(rest.start)..segment.index_of(rest.end),
-                ) {
-                    let after = segment.block_of(found.end);
-                    let before = BlockRange { end: segment.block_of(found.start), ..rest };
-                    pages += self.grade_blocks(before);
-                    let to = Grade::MovableOnly.migrate_type();
-                    pages += zone.grade_unaccepted(self.platform, found, to);
-                    rest.start = after;
+                let mut from = first.min(end);
+                for range in mirrored {
+                    // Blocks that are mirrored in part are not: the kernel's memory is safe.
+                    let (start, after) =
+                        (first_block_from(range.start), BlockNumber::containing(range.end));
+                    if start >= after || after <= from {
+                        continue;
+                    }
+                    let before = BlockRange { start: from, end: start.clamp(from, end) };
+                    pages += self.grade_of_segment(zone, segment, before);
+                    from = after.min(end);
                 }
-                pages += self.grade_blocks(rest);
+                pages += self.grade_of_segment(zone, segment, BlockRange { start: from, end });
             }
         }
         pages
+    }
+
+    /// [`grade_at_boot`](Self::grade_at_boot) for blocks of one segment.
+    fn grade_of_segment(&self, zone: &Zone, segment: &Segment, range: BlockRange) -> u64 {
+        let (mut rest, mut pages) = (range, 0);
+        // What is not accepted needs no isolation, which would accept it.
+        while let Some(found) = zone
+            .unaccepted_in(self.platform, segment.index_of(rest.start)..segment.index_of(rest.end))
+        {
+            let after = segment.block_of(found.end);
+            let before = BlockRange { end: segment.block_of(found.start), ..rest };
+            pages += self.grade_blocks(before);
+            let to = Grade::MovableOnly.migrate_type();
+            pages += zone.grade_unaccepted(self.platform, found, to);
+            rest.start = after;
+        }
+        pages + self.grade_blocks(rest)
     }
 
     /// Keeps blocks for what can be moved alone, but for those with what the manager reserved, of

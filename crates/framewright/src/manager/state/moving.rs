@@ -4,6 +4,7 @@
 //! its lock.
 
 use crate::carve::{Carver, room};
+use crate::firmware::MirrorNote;
 use crate::manager::state::areas::{Area, MOST_AREAS};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
@@ -185,6 +186,10 @@ pub(crate) struct MovingState {
     pub(crate) area_pages: AtomicU64,
     /// Bytes that the command line wanted set aside and that could not be.
     pub(crate) failed_area_bytes: u64,
+    /// What there is to say of `kernelcore=mirror`.
+    pub(crate) mirror_note: Option<MirrorNote>,
+    /// Bytes that tables wanted of mirrored memory and have elsewhere.
+    pub(crate) unmirrored_bytes: u64,
     /// 1 GiB pages come from areas alone.
     pub(crate) hugetlb_cma_only: bool,
     /// Held while a place for an area is chosen.
@@ -203,6 +208,8 @@ impl MovingState {
             areas,
             area_pages: AtomicU64::new(0),
             failed_area_bytes: 0,
+            mirror_note: None,
+            unmirrored_bytes: 0,
             hugetlb_cma_only: false,
             choosing: SpinLock::new(()),
             is_up: false,

@@ -53,6 +53,11 @@ enum Call {
     },
     BottomUp(bool),
     MovableNode(bool),
+    MarkMirrored {
+        start: u64,
+        len: u64,
+    },
+    MirroredFirst(bool),
     RaiseLimit(u64),
 }
 
@@ -69,6 +74,8 @@ struct Model {
     limit: u64,
     bottom_up: bool,
     movable_node: bool,
+    mirrored_first: bool,
+    unmirrored_bytes: u64,
     memory: Vec<Key>,
     reserved: Vec<Key>,
     /// What the owner wrote into the unit; nobody else may write there while it is reserved.
@@ -85,6 +92,7 @@ struct Wish {
     window: PhysRange,
     node: Option<NodeId>,
     hot_pluggable: bool,
+    mirrored: bool,
 }
 
 impl Model {
@@ -116,6 +124,7 @@ impl Model {
         self.reserved[index].is_none()
             && !avoid.contains(&index)
             && !flags.contains(RegionFlags::UNACCEPTED)
+            && (!wish.mirrored || flags.contains(RegionFlags::MIRRORED))
             && (wish.hot_pluggable || !flags.contains(RegionFlags::HOT_PLUGGABLE))
             && wish.node.is_none_or(|node| owner == Some(node))
             && wish.window.start <= self.address(index)
@@ -160,13 +169,17 @@ impl Model {
         let nodes = &nodes;
         let kinds = self.hot_pluggable(request.hot_pluggable);
         let limits = kinds.iter().flat_map(|&hot| [(hot, request.min_address), (hot, 0)]);
-        let mut wishes = limits.flat_map(|(hot_pluggable, min)| {
+        let limits = limits.flat_map(|(hot, min)| {
+            self.mirrored().iter().map(move |&mirrored| (hot, min, mirrored))
+        });
+        let mut wishes = limits.flat_map(|(hot_pluggable, min, mirrored)| {
             nodes.iter().map(move |&node| Wish {
                 units: request.size_bytes / UNIT,
                 align: request.align_bytes.max(1),
                 window: PhysRange::new(min, max),
                 node,
                 hot_pluggable,
+                mirrored,
             })
         });
         wishes.find_map(|wish| self.find(&wish, 0..0))
@@ -174,18 +187,28 @@ impl Model {
 
     fn find_array(&self, bytes: u64, avoid: std::ops::Range<usize>) -> Option<PhysRange> {
         let window = PhysRange::new(0, self.limit);
-        let mut wishes = self.hot_pluggable(false).iter().map(|&hot_pluggable| Wish {
+        let kinds = self.hot_pluggable(false).iter();
+        let kinds = kinds.flat_map(|&hot| self.mirrored().iter().map(move |&safe| (hot, safe)));
+        let mut wishes = kinds.map(|(hot_pluggable, mirrored)| Wish {
             units: bytes / UNIT,
             align: PAGE_SIZE,
             window,
             node: None,
             hot_pluggable,
+            mirrored,
         });
         wishes.find_map(|wish| self.find(&wish, avoid.clone()))
     }
 
     fn hot_pluggable(&self, is_wanted: bool) -> &'static [bool] {
         if self.movable_node && !is_wanted { &[false, true] } else { &[true] }
+    }
+
+    /// Whether mirrored memory alone is looked at, search after search.
+    fn mirrored(&self) -> &'static [bool] {
+        let is_mirrored = |key: &Key| key.is_some_and(|(_, flags)| is_mirrored(flags));
+        let some = cfg!(feature = "moving") && self.memory.iter().any(is_mirrored);
+        if self.mirrored_first && some { &[true, false] } else { &[false] }
     }
 
     /// Regions in the reserved set, were this what it covers.
@@ -195,6 +218,10 @@ impl Model {
         });
         starts.count() + usize::from(self.base != 0)
     }
+}
+
+fn is_mirrored(flags: RegionFlags) -> bool {
+    flags.contains(RegionFlags::MIRRORED)
 }
 
 /// An allocator and its model.
@@ -229,6 +256,8 @@ impl Pair {
             limit: frame(machine.limit_frames),
             bottom_up: false,
             movable_node: false,
+            mirrored_first: false,
+            unmirrored_bytes: 0,
             memory: vec![None; UNITS],
             reserved: vec![None; UNITS],
             stamps: vec![None; UNITS],
@@ -305,6 +334,20 @@ impl Pair {
                 self.early.set_movable_node(movable_node);
                 self.model.movable_node = movable_node;
             }
+            Call::MarkMirrored { start, len } => {
+                let range = PhysRange::new(at(start), at(start + len));
+                self.early.mark_mirrored(range).unwrap();
+                // Frames that it covers wholly.
+                for index in self.model.indices(range.whole_frames().to_phys()) {
+                    if let Some((_, flags)) = &mut self.model.memory[index] {
+                        *flags = flags.union(RegionFlags::MIRRORED);
+                    }
+                }
+            }
+            Call::MirroredFirst(first) => {
+                self.early.set_mirrored_first(first);
+                self.model.mirrored_first = first;
+            }
             Call::RaiseLimit(frames) => {
                 self.model.limit = self.model.limit.max(self.model.base + frames * PAGE_SIZE);
                 self.platform.set_limit(self.model.limit);
@@ -371,12 +414,15 @@ impl Pair {
             return;
         };
         let units = self.model.indices(place);
-        let (owner, _) = self.model.memory[units.start].unwrap();
+        let (owner, kind) = self.model.memory[units.start].unwrap();
+        let is_elsewhere = self.model.mirrored()[0] && !is_mirrored(kind);
         let flags = if request.no_init { RegionFlags::NO_INIT } else { RegionFlags::NONE };
         let mut expected = self.model.reserved.clone();
         expected[units.clone()].fill(Some((owner, flags)));
         if self.settle(&expected, units, before, result.err()) {
             assert_eq!(result, Ok(place));
+            self.model.unmirrored_bytes += if is_elsewhere { request.size_bytes } else { 0 };
+            assert_eq!(self.early.unmirrored_bytes(), self.model.unmirrored_bytes);
             assert!(!request.zeroed || self.platform.is_full_of(place, 0), "{place:?} is not zero");
             self.stamp_uncovered(place, Some((owner, flags)));
         }

@@ -131,10 +131,10 @@ fn descriptors_of_uefi() {
         descriptor(20, 24, MemoryType::LOADER_DATA, cached),
         descriptor(24, 28, MemoryType::BOOT_SERVICES_CODE, cached),
         descriptor(28, 32, MemoryType::BOOT_SERVICES_DATA, cached),
-        descriptor(32, 64, MemoryType::CONVENTIONAL, cached | MemoryAttribute::WRITE_COMBINE),
+        descriptor(32, 64, MemoryType::CONVENTIONAL, cached | MemoryAttribute::MORE_RELIABLE),
         descriptor(64, 65, MemoryType::ACPI_RECLAIM, cached),
         descriptor(65, 66, MemoryType::ACPI_NON_VOLATILE, cached),
-        descriptor(66, 67, MemoryType::RUNTIME_SERVICES_DATA, cached),
+        descriptor(66, 67, MemoryType::RUNTIME_SERVICES_DATA, MemoryAttribute::MORE_RELIABLE),
         descriptor(67, 68, MemoryType::MMIO, MemoryAttribute::UNCACHEABLE),
         // What cannot be cached is no memory, and nobody knows these two.
         descriptor(68, 70, MemoryType::CONVENTIONAL, MemoryAttribute::UNCACHEABLE),
@@ -156,6 +156,10 @@ fn descriptors_of_uefi() {
             (90, 92, MemoryKind::SoftReserved),
         ]
     );
+    let mirrored: Vec<_> = uefi::mirrored(&entries).collect();
+    assert_eq!(mirrored, [mib(32, 64), mib(66, 67)]);
+    let endless = MemoryDescriptor { phys_start: MIB, page_count: u64::MAX, ..entries[4] };
+    assert_eq!(uefi::mirrored([&endless]).next(), Some(PhysRange::new(MIB, u64::MAX)));
 }
 
 #[test]

@@ -256,3 +256,36 @@ fn what_is_touched_lies_below_the_direct_limit() {
     early.reserve(range(BASE + 2 * MIB, BASE + 3 * MIB)).unwrap();
     assert_eq!(early.storage()[1].end, BASE + 2 * MIB);
 }
+
+#[test]
+#[cfg(feature = "moving")]
+fn mirrored_memory_comes_first_where_somebody_wants_that() {
+    let kinds = [(range(BASE, END), Conventional)];
+    let start =
+        || Early::new(FakePlatform::leak(BASE, END - BASE), map(&kinds), &topology(&[])).unwrap();
+    let page = MemblockRequest::new(0x1000, 0);
+    let mut early = start();
+    early.set_mirrored_first(true);
+    // Nothing is mirrored: memory is as usual.
+    assert_eq!(early.allocate(&page).unwrap().end, END);
+    // Bytes that fill no frame are left out.
+    early.mark_mirrored(range(BASE + 0x2800, BASE + 0x4000)).unwrap();
+    assert_eq!(early.memory().len(), 3);
+    let flags: Vec<_> = early.memory().iter().map(|region| region.flags).collect();
+    assert_eq!(flags, [RegionFlags::NONE, RegionFlags::MIRRORED, RegionFlags::NONE]);
+    assert_eq!(early.allocate(&page).unwrap().start, BASE + 0x3000);
+    assert_eq!(early.unmirrored_bytes(), 0);
+    // There is no more of it.
+    assert_eq!(early.allocate(&page).unwrap().end, END - 0x1000);
+    assert_eq!(early.unmirrored_bytes(), 0x1000);
+    early.mark_mirrored(range(BASE, END)).unwrap();
+    assert_eq!(early.memory().len(), 1);
+    early.set_mirrored_first(false);
+    assert_eq!(early.allocate(&page).unwrap().end, END - 0x2000);
+    // What is no memory does not become any, and a range may end before it begins.
+    early.mark_mirrored(range(0, u64::MAX)).unwrap();
+    early.mark_mirrored(PhysRange { start: END, end: BASE }).unwrap();
+    assert_eq!(early.memory_bytes(), END - BASE);
+    early.discard();
+    assert_eq!(early.mark_mirrored(range(BASE, END)), Err(MemblockError::Discarded));
+}

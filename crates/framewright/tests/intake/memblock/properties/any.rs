@@ -81,6 +81,8 @@ pub(super) fn any_call() -> impl Strategy<Value = Call> {
         ),
         1 => any::<bool>().prop_map(Call::BottomUp),
         1 => any::<bool>().prop_map(Call::MovableNode),
+        1 => (0..units, 0..1000_u64).prop_map(|(start, len)| Call::MarkMirrored { start, len }),
+        1 => any::<bool>().prop_map(Call::MirroredFirst),
         1 => (0..=FRAMES).prop_map(Call::RaiseLimit),
     ]
 }
@@ -93,6 +95,7 @@ pub(super) fn place_call(call: Call, base: u64) -> Call {
     match call {
         Call::Reserve { start, len } => Call::Reserve { start, len: bound(start, len) },
         Call::Free { start, len } => Call::Free { start, len: bound(start, len) },
+        Call::MarkMirrored { start, len } => Call::MarkMirrored { start, len: bound(start, len) },
         Call::AddMemory { frame, frames, node, hot_pluggable } => {
             Call::AddMemory { frame, frames: frames.min(FRAMES - frame), node, hot_pluggable }
         }

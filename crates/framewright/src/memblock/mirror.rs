@@ -1,0 +1,115 @@
+//! Memory that is mirrored: which it is, and that it is handed out first where somebody wants that
+//! (Linux: `mm/memblock.c`, `memblock_mark_mirror` and `choose_memblock_flags`).
+
+use super::Memblock;
+use super::error::MemblockError;
+use super::region::{Region, RegionFlags};
+use crate::platform::Platform;
+use crate::units::{PHYSICAL_ADDRESS_END, PhysRange};
+
+/// Regions that the memory set has more when a part of one gets a mark.
+const MORE_MEMORY: usize = 2;
+
+/// What mirrored memory is to the allocator.
+#[derive(Clone, Copy, Default)]
+pub(super) struct EarlyMirror {
+    /// It is first choice.
+    first: bool,
+    /// There is some.
+    any: bool,
+    /// What was wanted of it and was not to be had.
+    failed_bytes: u64,
+}
+
+impl<P: Platform> Memblock<'_, P> {
+    /// Marks the whole frames of memory in `range` as mirrored: memory that the machine keeps twice
+    /// or protects as well (EFI_MEMORY_MORE_RELIABLE). Called for each such range before the first
+    /// allocation. What is no memory stays none, and nothing else changes: `kernelcore=mirror` and
+    /// [`set_mirrored_first`](Self::set_mirrored_first) make a difference of it.
+    ///
+    /// # Errors
+    /// [`MemblockError::NoRoomToGrow`], [`MemblockError::MisalignedDirectMap`],
+    /// [`MemblockError::Discarded`]; nothing has changed.
+    pub fn mark_mirrored(&mut self, range: PhysRange) -> Result<(), MemblockError> {
+        self.check_live()?;
+        // The fields are public, so the end may lie before the start.
+        let end = range.end.min(PHYSICAL_ADDRESS_END);
+        let range = PhysRange::new(range.start.min(end), end).whole_frames().to_phys();
+        self.make_room(MORE_MEMORY, 0, &[])?;
+        let mut rest = range;
+        while let Some(new) = self.first_unmarked(rest) {
+            rest.start = new.range.end;
+            self.memory.uncover(new.range);
+            self.memory.cover(&new);
+            self.mirror.any = true;
+        }
+        Ok(())
+    }
+
+    /// The first part of `range` that is memory of one region and not mirrored, as it is when it
+    /// is.
+    fn first_unmarked(&self, range: PhysRange) -> Option<Region> {
+        if range.is_empty() {
+            return None;
+        }
+        let regions = self.memory.regions();
+        let first = regions.partition_point(|region| region.range.end <= range.start);
+        let found = regions[first..]
+            .iter()
+            .take_while(|region| region.range.start < range.end)
+            .find(|region| !region.flags.contains(RegionFlags::MIRRORED))?;
+        let flags = found.flags.union(RegionFlags::MIRRORED);
+        Some(Region { range: found.range.intersection(range), flags, ..*found })
+    }
+
+    /// Hand out mirrored memory first, as long as there is some. Otherwise it is memory like any
+    /// other. Bring-up does so with `kernelcore=mirror`. Needs the feature `moving`.
+    pub fn set_mirrored_first(&mut self, first: bool) {
+        self.mirror.first = first;
+    }
+
+    /// Bytes that were allocated elsewhere, though mirrored memory was wanted
+    /// [first](Self::set_mirrored_first) and there was some.
+    #[must_use]
+    pub const fn unmirrored_bytes(&self) -> u64 {
+        self.mirror.failed_bytes
+    }
+
+    /// Whether to look into mirrored memory only, at first.
+    pub(super) const fn prefers_mirrored(&self) -> bool {
+        cfg!(feature = "moving") && self.mirror.first && self.mirror.any
+    }
+
+    /// Whether to look into mirrored memory only, search after search.
+    pub(super) const fn mirrored(&self) -> &'static [bool] {
+        if self.prefers_mirrored() { &[true, false] } else { &[false] }
+    }
+
+    /// Counts what is allocated, where it should be mirrored and is not.
+    pub(super) fn note_unmirrored(&mut self, range: PhysRange) {
+        if self.prefers_mirrored() && self.first_unmarked(range).is_some() {
+            self.mirror.failed_bytes = self.mirror.failed_bytes.saturating_add(range.size());
+        }
+    }
+
+    /// Calls `sink` for all mirrored memory, ascending. Ranges that touch are one.
+    pub(crate) fn for_each_mirrored(&self, sink: &mut dyn FnMut(PhysRange)) {
+        let mut last = PhysRange::default();
+        for region in self.memory.regions() {
+            if !region.flags.contains(RegionFlags::MIRRORED) {
+                continue;
+            }
+            if region.range.start == last.end {
+                last.end = region.range.end;
+                continue;
+            }
+            if !last.is_empty() {
+                sink(last);
+            }
+            last = region.range;
+        }
+        if !last.is_empty() {
+            sink(last);
+        }
+    }
+}
