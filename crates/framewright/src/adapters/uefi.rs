@@ -14,8 +14,8 @@
 //! }
 //! ```
 //!
-//! Memory that firmware keeps mirrored is marked in the memblock allocator, if `kernelcore=mirror` is
-//! to work:
+//! Memory that firmware keeps mirrored is marked in the memblock allocator, if `kernelcore=mirror`
+//! is to work:
 //!
 //! ```
 //! # use framewright::Platform;

@@ -2,8 +2,7 @@
 
 use super::accept::EarlyAccepted;
 use super::error::{MemblockError, SetName};
-use super::mirror::EarlyMirror;
-use super::region::{Region, RegionFlags};
+use super::region::{EarlyMirror, Region, RegionFlags};
 use super::request::{MemblockRequest, NodeChoice, Tables};
 use super::search::{Place, Query};
 use super::set::{FIXED_REGIONS, RegionSet};

@@ -10,17 +10,6 @@ use crate::units::{PHYSICAL_ADDRESS_END, PhysRange};
 /// Regions that the memory set has more when a part of one gets a mark.
 const MORE_MEMORY: usize = 2;
 
-/// What mirrored memory is to the allocator.
-#[derive(Clone, Copy, Default)]
-pub(super) struct EarlyMirror {
-    /// It is first choice.
-    first: bool,
-    /// There is some.
-    any: bool,
-    /// What was wanted of it and was not to be had.
-    failed_bytes: u64,
-}
-
 impl<P: Platform> Memblock<'_, P> {
     /// Marks the whole frames of memory in `range` as mirrored: memory that the machine keeps twice
     /// or protects as well (EFI_MEMORY_MORE_RELIABLE). Called for each such range before the first

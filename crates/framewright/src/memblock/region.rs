@@ -105,3 +105,14 @@ impl fmt::Debug for Region {
         }
     }
 }
+
+/// What mirrored memory is to the allocator.
+#[derive(Clone, Copy, Default)]
+pub(super) struct EarlyMirror {
+    /// It is first choice.
+    pub(super) first: bool,
+    /// There is some.
+    pub(super) any: bool,
+    /// What was wanted of it and was not to be had.
+    pub(super) failed_bytes: u64,
+}
