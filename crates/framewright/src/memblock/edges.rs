@@ -1,4 +1,4 @@
-//! Places for tables that cost no page of 1 GiB.
+//! Places for tables that cost no page of 1 GiB, or little of the largest block.
 //!
 //! A table anywhere in a free GiB breaks it. What cannot be in a whole one is at the edges of
 //! memory: below the first boundary of a GiB, above the last, beside holes and reservations, and in
@@ -7,18 +7,25 @@
 use super::allocator::Memblock;
 use super::error::MemblockError;
 use super::request::{MemblockRequest, Tables};
-use super::search::{FreeRuns, Query, whole_gigabytes};
+use super::search::{FreeRuns, Place, Query, whole_gigabytes};
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange, sort};
 
 /// Devices with 24 address bits reach no other memory, so tables have no part of it if they can
 /// choose.
 const LOW_END: u64 = 16 << 20;
+/// What devices with 32 address bits do not reach.
+const HIGH_START: u64 = 4 << 30;
 
 impl<P: Platform> Memblock<'_, P> {
     /// Says where tables go from now on.
     pub(crate) fn set_tables(&mut self, tables: Tables) {
         self.tables = if cfg!(feature = "pools") { tables } else { Tables::High };
+    }
+
+    /// Whether each device that has 32 address bits reaches all memory.
+    pub(crate) fn is_all_low(&self) -> bool {
+        self.memory().last().is_none_or(|last| last.range.end <= HIGH_START)
     }
 
     /// Whole free GiB, by node.
@@ -43,7 +50,8 @@ impl<P: Platform> Memblock<'_, P> {
         self.check_live()?;
         let place = match self.tables {
             _ if !cfg!(feature = "pools") => None,
-            Tables::High => None,
+            Tables::Tight if !self.bottom_up => self.reserve_tight(request, node)?,
+            Tables::High | Tables::Tight => None,
             Tables::Edges => self.reserve_at_edge(request, &[node])?,
             Tables::EdgesAnywhere => self.reserve_at_any_edge(request, node)?,
         };
@@ -51,6 +59,18 @@ impl<P: Platform> Memblock<'_, P> {
             Some(range) => Ok(range),
             None => self.allocate(request),
         }
+    }
+
+    /// Memory of a node where it breaks little.
+    #[inline(never)]
+    fn reserve_tight(
+        &mut self,
+        request: &MemblockRequest,
+        node: NodeId,
+    ) -> Result<Option<PhysRange>, MemblockError> {
+        let query = self.table_query(request, node);
+        let place = query.tightest(self.memory.regions(), self.reserved.regions());
+        self.reserve_found(place, request)
     }
 
     /// Memory at an edge of any node, the nearest that has some.
@@ -77,27 +97,40 @@ impl<P: Platform> Memblock<'_, P> {
         nodes: &[NodeId],
     ) -> Result<Option<PhysRange>, MemblockError> {
         for &near in nodes {
-            let query = Query {
-                size: request.size_bytes,
-                align: request.align_bytes,
-                window: PhysRange::new(
-                    LOW_END,
-                    self.platform.direct_limit().min(PHYSICAL_ADDRESS_END),
-                ),
-                node: Some(near),
-                hot_pluggable: !self.movable_node,
-                unaccepted: false,
-                mirrored: self.prefers_mirrored(),
-                bottom_up: self.bottom_up,
-                edges: true,
-            };
+            let query = Query { edges: true, ..self.table_query(request, near) };
             let place = query.find(self.memory.regions(), self.reserved.regions(), &[]);
-            if let Some(place) = place
-                && self.secure(place.range())?
-            {
-                return self.reserve_place(&place, request).map(Some);
+            if let Some(range) = self.reserve_found(place, request)? {
+                return Ok(Some(range));
             }
         }
         Ok(None)
+    }
+
+    fn table_query(&self, request: &MemblockRequest, node: NodeId) -> Query {
+        let end = self.platform.direct_limit().min(PHYSICAL_ADDRESS_END);
+        Query {
+            size: request.size_bytes,
+            align: request.align_bytes,
+            window: PhysRange::new(LOW_END.min(end), end),
+            node: Some(node),
+            hot_pluggable: !self.movable_node,
+            unaccepted: false,
+            mirrored: self.prefers_mirrored(),
+            bottom_up: self.bottom_up,
+            edges: false,
+        }
+    }
+
+    fn reserve_found(
+        &mut self,
+        place: Option<Place>,
+        request: &MemblockRequest,
+    ) -> Result<Option<PhysRange>, MemblockError> {
+        match place {
+            Some(place) if self.secure(place.range())? => {
+                self.reserve_place(&place, request).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 }

@@ -73,6 +73,9 @@ impl MemblockRequest {
 pub(crate) enum Tables {
     /// As high as possible on their node, where they take nothing from low memory.
     High,
+    /// As high as possible, or at the low end of the same free run where that spares a large block:
+    /// for machines all of whose memory is low.
+    Tight,
     /// At the edges of their node, as long as there is room.
     Edges,
     /// At the edges of their node, or of the nearest that has room.

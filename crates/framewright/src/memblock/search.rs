@@ -124,6 +124,22 @@ pub(super) fn whole_gigabytes(range: PhysRange) -> PhysRange {
     PhysRange::new(start, (range.end / GIB * GIB).max(start))
 }
 
+/// Blocks of so many bytes are worth another place.
+const LARGE_BYTES: u64 = 64 << 20;
+
+/// The largest naturally aligned block of `free` that `taken` has a part of.
+fn broken_bytes(taken: PhysRange, free: PhysRange) -> u64 {
+    let mut size = Order::MAX.pages() * PAGE_SIZE;
+    while size > PAGE_SIZE {
+        let first = (taken.start / size * size).max(free.start.next_multiple_of(size));
+        if first < taken.end && first + size <= free.end {
+            break;
+        }
+        size /= 2;
+    }
+    size
+}
+
 /// What a place must be like.
 #[derive(Clone, Copy)]
 pub(super) struct Query {
@@ -207,6 +223,21 @@ impl Query {
         ];
         let edges = if self.bottom_up { [low, high] } else { [high, low] };
         edges.into_iter().find_map(|range| self.fit(&Region { range, ..*run }))
+    }
+
+    /// The highest place; or, where that breaks a large block, the low end of what the window has
+    /// of the same free run, if it breaks less there.
+    pub fn tightest(&self, memory: &[Region], reserved: &[Region]) -> Option<Place> {
+        let everywhere = PhysRange::new(0, self.window.end);
+        let runs = FreeRuns::new(memory, reserved, everywhere).filter(|run| self.allows(run));
+        runs.rev().find_map(|run| {
+            let inside = Region { range: run.range.intersection(self.window), ..run };
+            let fit = |bottom_up| Self { bottom_up, ..*self }.fit(&inside);
+            let high = fit(false)?;
+            let broken = broken_bytes(high.range, run.range);
+            let low = if broken >= LARGE_BYTES { fit(true) } else { None };
+            low.filter(|low| broken_bytes(low.range, run.range) < broken).or(Some(high))
+        })
     }
 
     fn allows(&self, run: &Region) -> bool {

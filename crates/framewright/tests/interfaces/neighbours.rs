@@ -76,8 +76,8 @@ fn a_hole_of_any_size_and_place_is_found_and_filled() {
     }
 }
 
-/// With the first MiB missing no block of 512 MiB is whole, but nearly all of it is one run. What
-/// is more than 1 GiB is never one block.
+/// With the first MiB missing no block of 512 MiB is whole, but nearly all of it is one run, and the
+/// upper half one block. What is more than 1 GiB is never one block.
 #[test]
 fn nearly_all_of_a_zone_is_one_run() {
     let machine = FakeMachine::builder().ram(PhysRange::new(1 << 20, 512 << 20)).build();
@@ -91,6 +91,10 @@ fn nearly_all_of_a_zone_is_one_run() {
     // Of the zone DMA32, which begins at 16 MiB, all but tables.
     assert!(most.pages() > 494 * PER_MIB, "{most:?}");
     manager.give_back(most).expect("ours");
+    let half = manager.allocate(&Request::new(Order::new(16).expect("an order")));
+    let half = half.expect("tables lie where they break less");
+    assert_eq!(half, PfnRange::new(256 * PER_MIB, 512 * PER_MIB));
+    manager.give_back(half).expect("ours");
     check(&manager);
     let machine = FakeMachine::builder().ram(PhysRange::new(0, 12 << 30)).build();
     let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");

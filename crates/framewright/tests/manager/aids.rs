@@ -505,7 +505,7 @@ fn chance_decides_where_memory_is_taken_from() {
     let orders = [0, 2, 5, 9, 11].map(order);
     let sample =
         |line: &str| {
-            let manager = up(FakeMachine::builder().ram(mib(0, 512)).build(), line);
+            let manager = up(FakeMachine::builder().ram(mib(0, 500)).build(), line);
             let mut taken = Vec::new();
             for round in 0..20 {
                 taken.extend(orders.map(|order| {

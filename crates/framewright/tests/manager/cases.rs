@@ -103,7 +103,7 @@ fn all_memory_can_be_taken_once_and_comes_back_in_any_pieces() {
         Err(AllocateError::OutOfMemory { order: Order::BLOCK })
     );
     // Neighbours may go back in one call, whoever allocated them.
-    let run = PfnRange::new(16 << 8, 128 << 8);
+    let run = PfnRange::new(32 << 8, 128 << 8);
     assert!(seen.contains(&run.start));
     manager.give_back_to_zone(run).expect("all of it is allocated");
     for block in taken.iter().filter(|block| block.intersection(run).is_empty()) {

@@ -125,18 +125,19 @@ impl<P: Platform> Drop for Obtained<'_, '_, P> {
 }
 
 /// Where tables go: what the pages of 1 GiB on the command line ask for. Without any, tables stay
-/// out of low memory. With some they stay on their nodes, where CPUs are near to them, unless there
+/// out of low memory, unless all memory is low: then they leave the largest block whole. With some they stay on their nodes, where CPUs are near to them, unless there
 /// are so many that each GiB counts.
 pub(crate) fn place_tables<P: Platform>(early: &mut Memblock<'_, P>, parameters: &Parameters) {
     if !cfg!(feature = "pools") {
         return;
     }
+    let usual = if early.is_all_low() { Tables::Tight } else { Tables::High };
     let words = &parameters.huge_pages;
     let requested = words.requested(PoolSize::OneGib);
     if requested.pages == 0 {
         // Areas for such pages are made of whole GiB of what is left.
         let areas = words.cma.total_bytes != 0;
-        return early.set_tables(if areas { Tables::Edges } else { Tables::High });
+        return early.set_tables(if areas { Tables::Edges } else { usual });
     }
     let gigabytes = early.gigabytes();
     let named = requested.nodes();
