@@ -7,8 +7,11 @@
 //! set are one free block of 128 MiB at once; the others are *coalesced*, which is merged and put
 //! into the lists, when there are too many, or when somebody wants more than one block or looks at
 //! what is free (`Zone::lock_coalesced`).
+//!
+//! Blocks of each grade have a set of their own, as they merge with none of another type.
 
 use super::bit_sets::{BitSets, Neighbours};
+use super::buddy::GRADES;
 use super::migrate_type::MigrateType;
 use super::state::{BlockState, State};
 use crate::sync::table_atomic::AtomicU64;
@@ -17,6 +20,19 @@ use crate::units::{Order, PAGES_PER_BLOCK};
 /// What the entry of each such block says, so that nobody has to write it there.
 pub(crate) const MERGE_DEFERRED: BlockState =
     BlockState::head(State::Whole, Order::BLOCK, MigrateType::Movable);
+
+/// What the entry of a block says whose merge is deferred, by the number of its grade.
+pub(crate) const GRADED_MERGE_DEFERRED: [BlockState; GRADES] = [
+    BlockState::head(State::Whole, Order::BLOCK, MigrateType::MovableOnly),
+    BlockState::head(State::Whole, Order::BLOCK, MigrateType::Cma),
+];
+
+/// The grade of a block that says that it is allocated whole, of order 9, and nothing more.
+#[inline]
+pub(crate) fn deferrable_grade(state: BlockState) -> Option<usize> {
+    let grade = state.migrate_type().grade_index()?;
+    (state == GRADED_MERGE_DEFERRED[grade]).then_some(grade)
+}
 
 /// Blocks whose merge is deferred at most, 8 GiB: whoever wants them merged waits for no more. From
 /// then on a block that is freed is merged at once, with those near it.
@@ -28,16 +44,49 @@ pub(crate) struct DeferredMerges {
     blocks: u32,
 }
 
-/// Words that the set for `blocks` indices takes.
+/// The sets of the grades, where there can be any.
+const GRADED_SETS: usize = if cfg!(feature = "moving") { GRADES } else { 0 };
+
+/// Words that all sets for `blocks` indices take.
 pub(crate) const fn words_for(blocks: usize) -> usize {
+    (1 + GRADED_SETS) * words_of_one(blocks)
+}
+
+const fn words_of_one(blocks: usize) -> usize {
     BitSets::<1>::words_for(blocks)
+}
+
+/// All sets of a zone.
+pub(crate) struct AllMerges {
+    pub(crate) movable: DeferredMerges,
+    pub(crate) graded: [DeferredMerges; GRADES],
+}
+
+impl AllMerges {
+    pub(crate) const EMPTY: Self =
+        Self { movable: DeferredMerges::EMPTY, graded: [const { DeferredMerges::EMPTY }; GRADES] };
+
+    /// None of `blocks` indices, over [`words_for`] words of any content.
+    pub(crate) fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
+        let mut rest = words;
+        let mut next = || {
+            let (own, others) = rest.split_at_checked(words_of_one(blocks))?;
+            rest = others;
+            Some(DeferredMerges::new(own, blocks))
+        };
+        let movable = next().unwrap_or(DeferredMerges::EMPTY);
+        let graded = core::array::from_fn(|_| {
+            next().filter(|_| GRADED_SETS != 0).unwrap_or(DeferredMerges::EMPTY)
+        });
+        Self { movable, graded }
+    }
 }
 
 impl DeferredMerges {
     pub(crate) const EMPTY: Self = Self { set: BitSets::EMPTY, blocks: 0 };
 
-    /// None of `blocks` indices, over [`words_for`] words of any content.
-    pub(crate) fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
+    /// None of `blocks` indices, over words of any content.
+    fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
         Self { set: BitSets::new(words, blocks), blocks: 0 }
     }
 
@@ -80,6 +129,11 @@ impl DeferredMerges {
     pub(crate) fn contains(&self, index: u32) -> bool {
         let Neighbours { base, bits } = Neighbours::new(index, 1);
         self.blocks != 0 && self.set.members(0, base) & bits != 0
+    }
+
+    /// The blocks in the set, ascending.
+    pub(super) fn members_from(&self, from: u32) -> Option<u32> {
+        if self.blocks == 0 { None } else { self.set.next(0, from) }
     }
 
     /// Blocks in the set, counted one by one.

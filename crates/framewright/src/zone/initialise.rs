@@ -18,7 +18,7 @@
 
 use super::segment::{self, Segment};
 use super::{Zone, ZoneRun};
-use crate::block::deferred_merge::DeferredMerges;
+use crate::block::deferred_merge::AllMerges;
 use crate::block::free_index::FreeIndex;
 use crate::block::reported::ReportedBitmap;
 use crate::block::table::{BlockEntry, BlockTable, blocks_of};
@@ -33,7 +33,7 @@ use core::ops::Range;
 pub(crate) struct ZoneTables {
     pub(crate) table: BlockTable,
     pub(crate) free_index: FreeIndex,
-    pub(crate) deferred: DeferredMerges,
+    pub(crate) deferred: AllMerges,
     pub(crate) reported: ReportedBitmap,
 }
 
@@ -42,7 +42,7 @@ impl ZoneTables {
     pub(crate) const EMPTY: Self = Self {
         table: BlockTable::EMPTY,
         free_index: FreeIndex::EMPTY,
-        deferred: DeferredMerges::EMPTY,
+        deferred: AllMerges::EMPTY,
         reported: ReportedBitmap::EMPTY,
     };
 }

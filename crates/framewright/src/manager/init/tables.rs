@@ -1,7 +1,7 @@
 //! Making a zone's tables over memory: what is always looked at, and what only groups that are
 //! ready need.
 
-use crate::block::deferred_merge::DeferredMerges;
+use crate::block::deferred_merge::AllMerges;
 use crate::block::free_heads::FreeHeads;
 use crate::block::free_index::FreeIndex;
 use crate::block::reported::ReportedBitmap;
@@ -71,7 +71,7 @@ impl Heads {
         let rest = Rest::carve(carver, size);
         ZoneTables {
             free_index: FreeIndex::new(rest.free_index, size.entries),
-            deferred: DeferredMerges::new(rest.deferred, size.entries),
+            deferred: AllMerges::new(rest.deferred, size.entries),
             reported: ReportedBitmap::new(rest.reported),
             table: self.table(&rest),
         }
