@@ -15,7 +15,7 @@
 //! `split`, [`free`](Buddy::free) in `merge`, [`coalesce`](Buddy::coalesce) in `coalesce`, and the
 //! random orders of `page_alloc.shuffle` in `shuffle`.
 
-use super::deferred_merge::DeferredMerges;
+use super::deferred_merge::{DeferredMerges, attach};
 use super::list::{BLOCK_ORDERS, List, ListId, NONE, Position, slot};
 use super::migrate_type::MigrateType;
 use super::placement::Placement;
@@ -85,16 +85,22 @@ fn empty_lists(place: &mut MaybeUninit<Lists>) -> &mut Lists {
     each(place, |types| each(types, |orders| each(orders, |list| list.write(List::EMPTY))))
 }
 
+fn no_graded_merges(
+    place: &mut MaybeUninit<[DeferredMerges; GRADES]>,
+) -> &mut [DeferredMerges; GRADES] {
+    each(place, DeferredMerges::write)
+}
+
 /// Types that are grades.
 pub(crate) const GRADES: usize = 2;
 
 /// See the module documentation.
 #[repr(C)]
 pub(crate) struct Buddy {
-    /// Frames in all lists.
-    pages: u64,
+    /// Frames in all lists, and of blocks with a grade that are in none yet.
+    pub(super) pages: u64,
     /// Of these, those of blocks with a grade.
-    graded_pages: [u64; GRADES],
+    pub(super) graded_pages: [u64; GRADES],
     /// Free blocks that are in no list yet.
     pub(super) deferred: DeferredMerges,
     /// Which of equally good blocks is taken.
@@ -121,6 +127,8 @@ pub(crate) struct Buddy {
     pub(crate) reported: ReportedBitmap,
     /// What was known of the block that was taken last.
     pub(crate) last_taken: WasReported,
+    /// Free blocks with a grade that are in no list yet. Last, as most zones have none.
+    pub(super) graded_merges: [DeferredMerges; GRADES],
 }
 
 impl Buddy {
@@ -144,6 +152,7 @@ impl Buddy {
             {
                 table: BlockTable::write,
                 deferred: DeferredMerges::write,
+                graded_merges: no_graded_merges,
                 reported: ReportedBitmap::write_empty,
                 lists: empty_lists,
             },
@@ -160,7 +169,8 @@ impl Buddy {
     ) {
         (self.segments, self.table) = (segments, *table);
         if !deferred.is_empty() {
-            self.deferred.attach(deferred, table.len() as usize);
+            let blocks = table.len() as usize;
+            attach(&mut self.deferred, &mut self.graded_merges, deferred, blocks);
             self.reported.attach(reported);
         }
     }
@@ -187,7 +197,7 @@ impl Buddy {
         self.free_pages().saturating_sub(self.reported.reported_pages())
     }
 
-    /// Free frames in the lists of each grade.
+    /// Free frames of each grade.
     pub(crate) const fn graded_pages(&self) -> [u64; GRADES] {
         self.graded_pages
     }
@@ -291,7 +301,13 @@ impl Buddy {
         let mut types =
             core::iter::once(migrate_type).chain(migrate_type.fallbacks().iter().copied());
         self.reported.is_tracked()
-            && types.find_map(|from| self.smallest(from, order)).is_some_and(|list| list.reported)
+            && types
+                .find_map(|from| {
+                    let is_in_no_list = order == Order::BLOCK && self.defers_grade(from);
+                    let list = || self.smallest(from, order).map(|list| list.reported);
+                    if is_in_no_list { Some(false) } else { list() }
+                })
+                .is_some_and(|reported| reported)
     }
 
     /// A block was taken: what was known of it is in `last_taken` from now on. `early`: there was

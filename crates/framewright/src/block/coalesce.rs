@@ -8,10 +8,15 @@
 //! Under the zone lock.
 
 use super::bit_sets::Neighbours;
-use super::buddy::Buddy;
+use super::buddy::{Buddy, GRADES};
+use super::deferred_merge::{DeferredMerges, GRADED_MERGE_DEFERRED, MERGE_DEFERRED};
 use super::migrate_type::MigrateType;
+use super::state::BlockState;
 use super::table::blocks_of;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
+
+/// The type of the blocks of a set of [`Buddy::graded_merges`].
+const GRADED: [MigrateType; GRADES] = [MigrateType::MovableOnly, MigrateType::Cma];
 
 impl Buddy {
     /// Whether merges are deferred: not while blocks are shuffled, as their order would not be
@@ -32,14 +37,25 @@ impl Buddy {
     }
 
     /// Whether no merge is deferred.
-    pub(crate) const fn is_coalesced(&self) -> bool {
-        self.deferred.is_empty()
+    pub(crate) fn is_coalesced(&self) -> bool {
+        self.deferred.is_empty() && self.graded_sets().all(|(_, set)| set.is_empty())
+    }
+
+    /// The sets of blocks with a grade, with the type of these.
+    fn graded_sets(&self) -> impl Iterator<Item = (MigrateType, &DeferredMerges)> {
+        let most = if cfg!(feature = "moving") { GRADES } else { 0 };
+        GRADED.into_iter().zip(&self.graded_merges).take(most)
+    }
+
+    /// Whether there are free blocks of a grade that are in no list yet.
+    pub(super) fn defers_grade(&self, migrate_type: MigrateType) -> bool {
+        migrate_type.grade_index().is_some_and(|grade| !self.graded_merges[grade].is_empty())
     }
 
     /// Whether the merge of a block is deferred, so that it is free.
     #[inline]
     pub(crate) fn is_deferred(&self, index: u32) -> bool {
-        self.deferred.contains(index)
+        self.deferred.contains(index) || self.graded_sets().any(|(_, set)| set.contains(index))
     }
 
     /// Asks for the word that deferring the merge of a block writes to.
@@ -50,7 +66,26 @@ impl Buddy {
 
     /// Frames of blocks whose merge is deferred: as counted, and counted one by one.
     pub(crate) fn deferred_pages(&self) -> (u64, u64) {
-        (self.deferred.pages(), self.deferred.count() * PAGES_PER_BLOCK)
+        let all = || self.graded_sets().map(|(_, set)| set).chain([&self.deferred]);
+        let counted: u64 = all().map(DeferredMerges::count).sum();
+        (all().map(DeferredMerges::pages).sum(), counted * PAGES_PER_BLOCK)
+    }
+
+    /// A block whose merge is said to be deferred and whose entry says something else.
+    pub(crate) fn wrongly_deferred(&self) -> Option<u32> {
+        let wrong = |set: &DeferredMerges, expected: BlockState| {
+            let mut from = 0;
+            while let Some(index) = set.members_from(from) {
+                if !self.table.is_ready(index) || self.table.state(index) != expected {
+                    return Some(index);
+                }
+                from = index + 1;
+            }
+            None
+        };
+        let mut graded = self.graded_sets().zip(GRADED_MERGE_DEFERRED);
+        wrong(&self.deferred, MERGE_DEFERRED)
+            .or_else(|| graded.find_map(|((_, set), expected)| wrong(set, expected)))
     }
 
     /// Frees `blocks` neighbours from `index` on, of one segment and one word of 64, whose entries
@@ -83,35 +118,92 @@ impl Buddy {
         deferred.is_some()
     }
 
+    /// [`defer_merge`](Self::defer_merge) of blocks of one grade, whose entries say
+    /// [`GRADED_MERGE_DEFERRED`].
+    #[inline(never)]
+    pub(crate) fn defer_graded_merge(&mut self, index: u32, blocks: u32, grade: usize) -> bool {
+        if !cfg!(feature = "moving") || !self.defers_merges() {
+            return false;
+        }
+        let members = Neighbours::new(index, blocks);
+        let set = &mut self.graded_merges[grade];
+        let deferred = set.insert(members);
+        let is_full = set.is_full();
+        if deferred.is_some() {
+            let pages = u64::from(blocks) * PAGES_PER_BLOCK;
+            self.pages += pages;
+            self.graded_pages[grade] += pages;
+        }
+        if deferred == Some(u64::MAX) || is_full {
+            if let Some(near) = self.graded_merges[grade].take_near(members.base) {
+                self.merge_graded(near, grade);
+            }
+        }
+        deferred.is_some()
+    }
+
+    /// Takes up to `most` of the lowest blocks of a grade whose merge is deferred, neighbours
+    /// within 64.
+    pub(super) fn take_graded(&mut self, most: u32, grade: usize) -> Option<Neighbours> {
+        if !cfg!(feature = "moving") {
+            return None;
+        }
+        let taken = self.graded_merges[grade].take(most)?;
+        self.uncount_graded(taken, grade);
+        self.end_reported(taken.first(), Order::BLOCK, false);
+        Some(taken)
+    }
+
+    /// Merges blocks that were taken out of the set of their grade.
+    fn merge_graded(&mut self, freed: Neighbours, grade: usize) {
+        self.uncount_graded(freed, grade);
+        self.free_by_segment(freed, GRADED[grade]);
+    }
+
+    /// Blocks left the set of their grade.
+    fn uncount_graded(&mut self, left: Neighbours, grade: usize) {
+        let pages = u64::from(left.count()) * PAGES_PER_BLOCK;
+        self.pages -= pages;
+        self.graded_pages[grade] -= pages;
+    }
+
     /// All of 64 neighbours become one block, or so many merges are deferred that those of the 64
     /// no longer are.
     #[inline(never)]
     fn coalesce_near(&mut self, base: u32) {
         let Some(near) = self.deferred.take_near(base) else { return };
-        self.free_by_segment(near);
+        self.free_by_segment(near, MigrateType::Movable);
     }
 
-    /// Merges the blocks of up to `most` words of the set and puts them into the lists, the lowest
+    /// Merges the blocks of up to `most` words of the sets and puts them into the lists, the lowest
     /// first.
     pub(crate) fn coalesce(&mut self, most: u32) {
         for _ in 0..most {
-            let Some(near) = self.deferred.take(64) else { return };
-            self.free_by_segment(near);
+            if let Some(near) = self.deferred.take(64) {
+                self.free_by_segment(near, MigrateType::Movable);
+                continue;
+            }
+            let Some(grade) = self.graded_sets().position(|(_, set)| !set.is_empty()) else {
+                return;
+            };
+            if let Some(near) = self.graded_merges[grade].take(64) {
+                self.merge_graded(near, grade);
+            }
         }
     }
 
-    fn free_by_segment(&mut self, freed: Neighbours) {
+    fn free_by_segment(&mut self, freed: Neighbours, migrate_type: MigrateType) {
         let Neighbours { base, mut bits } = freed;
         while bits != 0 {
             let end = self.segment_of(base + bits.trailing_zeros()).end;
             let own = bits & (u64::MAX >> (64 - (end.min(base + 64) - base)));
-            self.free_neighbours(Neighbours { base, bits: own });
+            self.free_neighbours(Neighbours { base, bits: own }, migrate_type);
             bits &= !own;
         }
     }
 
     /// Frees blocks of one segment in pieces as large as they make together.
-    fn free_neighbours(&mut self, freed: Neighbours) {
+    fn free_neighbours(&mut self, freed: Neighbours, migrate_type: MigrateType) {
         let Neighbours { base, mut bits } = freed;
         while bits != 0 {
             let start = bits.trailing_zeros();
@@ -121,7 +213,7 @@ impl Buddy {
                 .ok()
                 .and_then(|level| Order::new(BLOCK_ORDER + level))
                 .unwrap_or(Order::BLOCK);
-            self.free_divided(base + start, order, MigrateType::Movable);
+            self.free_divided(base + start, order, migrate_type);
             bits &= !Neighbours::new(start, blocks_of(order)).bits;
         }
     }

@@ -7,8 +7,11 @@
 //! set are one free block of 128 MiB at once; the others are *coalesced*, which is merged and put
 //! into the lists, when there are too many, or when somebody wants more than one block or looks at
 //! what is free (`Zone::lock_coalesced`).
+//!
+//! Blocks of each grade have a set of their own, as they merge with none of another type.
 
 use super::bit_sets::{BitSets, Neighbours};
+use super::buddy::GRADES;
 use super::migrate_type::MigrateType;
 use super::state::{BlockState, State};
 use crate::sync::in_place::write_fields;
@@ -20,6 +23,19 @@ use core::mem::MaybeUninit;
 pub(crate) const MERGE_DEFERRED: BlockState =
     BlockState::head(State::Whole, Order::BLOCK, MigrateType::Movable);
 
+/// What the entry of a block says whose merge is deferred, by the number of its grade.
+pub(crate) const GRADED_MERGE_DEFERRED: [BlockState; GRADES] = [
+    BlockState::head(State::Whole, Order::BLOCK, MigrateType::MovableOnly),
+    BlockState::head(State::Whole, Order::BLOCK, MigrateType::Cma),
+];
+
+/// The grade of a block that says that it is allocated whole, of order 9, and nothing more.
+#[inline]
+pub(crate) fn deferrable_grade(state: BlockState) -> Option<usize> {
+    let grade = state.migrate_type().grade_index()?;
+    (state == GRADED_MERGE_DEFERRED[grade]).then_some(grade)
+}
+
 /// Blocks whose merge is deferred at most, 8 GiB: whoever wants them merged waits for no more. From
 /// then on a block that is freed is merged at once, with those near it.
 const MOST: u32 = 4096;
@@ -30,9 +46,32 @@ pub(crate) struct DeferredMerges {
     blocks: u32,
 }
 
-/// Words that the set for `blocks` indices takes.
+/// The sets of the grades, where there can be any.
+const GRADED_SETS: usize = if cfg!(feature = "moving") { GRADES } else { 0 };
+
+/// Words that all sets for `blocks` indices take.
 pub(crate) const fn words_for(blocks: usize) -> usize {
+    (1 + GRADED_SETS) * words_of_one(blocks)
+}
+
+const fn words_of_one(blocks: usize) -> usize {
     BitSets::<1>::words_for(blocks)
+}
+
+/// Makes the sets of a zone those of no block of `blocks` indices, over [`words_for`] words of any
+/// content.
+pub(crate) fn attach(
+    movable: &mut DeferredMerges,
+    graded: &mut [DeferredMerges; GRADES],
+    words: &'static [AtomicU64],
+    blocks: usize,
+) {
+    let mut parts = words.chunks_exact(words_of_one(blocks).max(1));
+    for set in core::iter::once(movable).chain(graded.iter_mut().take(GRADED_SETS)) {
+        if let Some(own) = parts.next() {
+            set.attach(own, blocks);
+        }
+    }
 }
 
 impl DeferredMerges {
@@ -41,8 +80,8 @@ impl DeferredMerges {
         write_fields!(DeferredMerges at place, { blocks: 0 }, { set: BitSets::<1>::write })
     }
 
-    /// Makes it none of `blocks` indices, over [`words_for`] words of any content.
-    pub(crate) fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
+    /// Makes it none of `blocks` indices, over words of any content.
+    fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
         self.blocks = 0;
         self.set.attach(words, blocks);
     }
@@ -86,6 +125,11 @@ impl DeferredMerges {
     pub(crate) fn contains(&self, index: u32) -> bool {
         let Neighbours { base, bits } = Neighbours::new(index, 1);
         self.blocks != 0 && self.set.members(0, base) & bits != 0
+    }
+
+    /// The blocks in the set, ascending.
+    pub(super) fn members_from(&self, from: u32) -> Option<u32> {
+        if self.blocks == 0 { None } else { self.set.next(0, from) }
     }
 
     /// Blocks in the set, counted one by one.

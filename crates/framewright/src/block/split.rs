@@ -69,6 +69,11 @@ impl Buddy {
             if let Some(index) = self.take_deferred() {
                 return Some(index);
             }
+        } else if order == Order::BLOCK
+            && let Some(grade) = migrate_type.grade_index()
+            && let Some(taken) = self.take_graded(1, grade)
+        {
+            return Some(taken.first());
         }
         self.take_listed(order, migrate_type)
     }
@@ -103,6 +108,11 @@ impl Buddy {
             && let Some(taken) = self.deferred.take(most)
         {
             self.end_reported(taken.first(), Order::BLOCK, false);
+            return Some(taken);
+        }
+        if let Some(grade) = migrate_type.grade_index()
+            && let Some(taken) = self.take_graded(most, grade)
+        {
             return Some(taken);
         }
         let level = u8::try_from(most.min(64).checked_ilog2()?).ok()?;
@@ -144,6 +154,12 @@ impl Buddy {
         }
         for &foreign in migrate_type.fallbacks() {
             let to = foreign.taken_for(migrate_type);
+            if order == Order::BLOCK
+                && let Some(grade) = foreign.grade_index()
+                && let Some(taken) = self.take_graded(1, grade)
+            {
+                return Some(taken.first());
+            }
             if let Some((index, _)) = self.take_of(order..=order, foreign, to) {
                 self.events.fallback_claims += u64::from(!foreign.is_grade());
                 return Some(index);

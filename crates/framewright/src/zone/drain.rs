@@ -13,7 +13,7 @@
 use super::Zone;
 use super::halves::HALF;
 use super::locked::LockedZone;
-use crate::block::deferred_merge::MERGE_DEFERRED;
+use crate::block::deferred_merge::{MERGE_DEFERRED, deferrable_grade};
 use crate::block::list::NONE;
 use crate::block::segment::{self, offset_in_block};
 use crate::block::{BlockState, FreeMap, State};
@@ -186,7 +186,7 @@ impl LockedZone {
         if state == MERGE_DEFERRED {
             let follows =
                 rest.get(1).is_some_and(|next| next.base == rest[0].base.add(PAGES_PER_BLOCK));
-            let blocks = if follows { self.neighbours_of(index, rest) } else { 1 };
+            let blocks = if follows { self.neighbours_of(index, rest, state) } else { 1 };
             if blocks > 1 && self.buddy.defer_merge(index, blocks) {
                 return blocks as usize;
             }
@@ -195,19 +195,28 @@ impl LockedZone {
                 return 1;
             }
         }
+        if cfg!(feature = "moving")
+            && state.is_graded()
+            && let Some(grade) = deferrable_grade(state)
+        {
+            let blocks = self.neighbours_of(index, rest, state);
+            if self.buddy.defer_graded_merge(index, blocks, grade) {
+                return blocks as usize;
+            }
+        }
         let plain = state == BlockState::head(State::Whole, Order::BLOCK, state.migrate_type());
         usize::from(plain && self.free_block(index, state))
     }
 
-    /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say
-    /// [`MERGE_DEFERRED`], as the first's does.
+    /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say what the
+    /// first's does.
     #[inline]
-    fn neighbours_of(&self, index: u32, rest: &[Runs]) -> u32 {
+    fn neighbours_of(&self, index: u32, rest: &[Runs], state: BlockState) -> u32 {
         let base = rest[0].base;
         let follow =
             (1..self.most_neighbours(index)).zip(&rest[1..]).take_while(|&(block, entry)| {
                 entry.base == base.add(u64::from(block) * PAGES_PER_BLOCK)
-                    && self.buddy.table.state(index + block) == MERGE_DEFERRED
+                    && self.buddy.table.state(index + block) == state
             });
         follow.last().map_or(1, |(block, _)| block + 1)
     }

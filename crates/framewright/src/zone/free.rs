@@ -14,7 +14,7 @@
 use super::locked::{LockedZone, ZoneGuard};
 use super::page_free::Refused;
 use super::{FreeError, Zone};
-use crate::block::deferred_merge::MERGE_DEFERRED;
+use crate::block::deferred_merge::{MERGE_DEFERRED, deferrable_grade};
 use crate::block::list::Position;
 use crate::block::segment::{self, Segment, offset_in_block};
 use crate::block::split::divide_whole;
@@ -173,6 +173,17 @@ impl LockedZone {
     pub(super) fn free_block(&mut self, index: u32, state: BlockState) -> bool {
         if state == MERGE_DEFERRED {
             if self.buddy.defer_merge_of_one(index) {
+                return true;
+            }
+            if self.buddy.is_deferred(index) {
+                return false;
+            }
+        }
+        if cfg!(feature = "moving")
+            && state.is_graded()
+            && let Some(grade) = deferrable_grade(state)
+        {
+            if self.buddy.defer_graded_merge(index, 1, grade) {
                 return true;
             }
             if self.buddy.is_deferred(index) {

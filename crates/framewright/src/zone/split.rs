@@ -13,7 +13,7 @@
 //! has no eight free frames more for them.
 
 use super::locked::LockedZone;
-use crate::block::deferred_merge::MERGE_DEFERRED;
+use crate::block::deferred_merge::{GRADED_MERGE_DEFERRED, MERGE_DEFERRED};
 use crate::block::list::{NONE, Position};
 use crate::block::{BlockState, DescriptorForm, FreeMap, MigrateType, State};
 use crate::page::{DESCRIPTOR_FRAMES, DescriptorFrames};
@@ -126,6 +126,11 @@ impl LockedZone {
         if migrate_type == MigrateType::Movable {
             self.buddy.table.set_state(index, MERGE_DEFERRED);
             if self.buddy.defer_merge_of_one(index) {
+                return;
+            }
+        } else if let Some(grade) = migrate_type.grade_index() {
+            self.buddy.table.set_state(index, GRADED_MERGE_DEFERRED[grade]);
+            if self.buddy.defer_graded_merge(index, 1, grade) {
                 return;
             }
         }

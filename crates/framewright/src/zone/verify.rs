@@ -171,6 +171,10 @@ impl Zone {
     /// # Errors
     /// The first [`Fault`] found.
     pub(crate) fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
+        if let Some(index) = self.read(platform).buddy.wrongly_deferred() {
+            let pfn = segment::frame(self.segments, index, 0);
+            return Err(Fault { zone: self.id, pfn, kind: FaultKind::BadHead });
+        }
         let locked = self.read_coalesced(platform);
         let mut counts = Counts {
             present_pages: self.stray_pages,

@@ -29,6 +29,7 @@ mod eager;
 mod exhaustion;
 mod grades;
 mod grades_edges;
+mod grades_merges;
 mod halves;
 mod hvo;
 mod in_parts;

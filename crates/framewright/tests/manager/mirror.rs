@@ -109,7 +109,7 @@ fn what_is_mirrored_is_the_kernels_and_the_rest_is_movable() {
             assert!(mirrored.iter().any(is_in), "{run:?}");
             held.push(run);
         }
-        assert!(held.len() > (10 << 9) - 64, "{}", held.len());
+        assert!(held.len() > (10 << 9) - 256, "{}", held.len());
         held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
         check(&manager);
     }

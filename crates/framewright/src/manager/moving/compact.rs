@@ -391,7 +391,7 @@ impl Fullest<'_> {
 }
 
 impl<P: Platform> Targets<P> for Fullest<'_> {
-    fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<PfnRange> {
+    fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<Pfn> {
         let order = Order::for_pages(run.pages())?.max(alignment_of(run));
         if order >= Order::BLOCK {
             return None;
@@ -425,6 +425,6 @@ impl<P: Platform> Targets<P> for Fullest<'_> {
         {
             return None;
         }
-        Some(to)
+        Some(start)
     }
 }

@@ -17,8 +17,8 @@ use crate::zone::Grade;
 struct Ready(Option<PfnRange>);
 
 impl<P: Platform> Targets<P> for Ready {
-    fn take(&mut self, _: &Manager<P>, _: PfnRange) -> Option<PfnRange> {
-        self.0.take()
+    fn take(&mut self, _: &Manager<P>, _: PfnRange) -> Option<Pfn> {
+        self.0.take().map(|to| to.start)
     }
 }
 

@@ -13,26 +13,75 @@ use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FrameBits, FreeError, Occupied, UsedFrames, set_frames};
+use core::ops::Range;
 use core::panic::Location;
 
 /// Where runs are moved to.
 pub(super) trait Targets<P: Platform> {
-    /// Memory for a run, as [`Mover`] promises it.
-    fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<PfnRange>;
+    /// Memory for a run, as [`Mover`] promises it: the first frame of as many.
+    fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<Pfn>;
+
+    /// Memory for runs of one page, as many as there is room for or fewer; how many.
+    fn take_singles(&mut self, _manager: &Manager<P>, _pages: &mut [Pfn]) -> usize {
+        0
+    }
 }
 
 /// Anywhere on a node, as the allocator sees fit, or near it.
 pub(super) struct Anywhere(NodeChoice);
 
 impl<P: Platform> Targets<P> for Anywhere {
-    fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<PfnRange> {
+    fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<Pfn> {
         let request = Request {
             align: alignment_of(run),
             node: self.0,
             fail_fast: true,
             ..Request::pages(run.pages())
         };
-        manager.allocate(&request).ok()
+        manager.allocate(&request).ok().map(|to| to.start)
+    }
+
+    fn take_singles(&mut self, manager: &Manager<P>, pages: &mut [Pfn]) -> usize {
+        let request = Request { node: self.0, fail_fast: true, ..Request::new(Order::PAGE) };
+        manager.allocate_bulk(&request, pages).unwrap_or(0)
+    }
+}
+
+/// Where the runs of a batch go that are a page each: taken together, as each by itself would cost
+/// a hold of the zone's lock. What nobody went to goes back, be it that the mover panics.
+struct Stock<'m, P: Platform> {
+    manager: &'m Manager<P>,
+    pages: [Pfn; BATCH],
+    /// Which of them are left.
+    left: Range<usize>,
+}
+
+impl<'m, P: Platform> Stock<'m, P> {
+    fn of(manager: &'m Manager<P>, begun: &[Begun], targets: &mut dyn Targets<P>) -> Self {
+        let mut pages = [Pfn(0); BATCH];
+        let wanted = begun.iter().filter(|begun| begun.run.pages() == 1).count().min(BATCH);
+        let taken =
+            if wanted > 1 { targets.take_singles(manager, &mut pages[..wanted]) } else { 0 };
+        Self { manager, pages, left: 0..taken.min(wanted) }
+    }
+
+    /// A place for a run, if it is a page and there is one.
+    #[inline]
+    fn take(&mut self, run: PfnRange) -> Option<Pfn> {
+        if run.pages() != 1 {
+            return None;
+        }
+        self.pages.get(self.left.next()?).copied()
+    }
+}
+
+impl<P: Platform> Drop for Stock<'_, P> {
+    fn drop(&mut self) {
+        for &start in &self.pages[self.left.clone()] {
+            // Allocated for this batch and nobody else's, so that it cannot fail.
+            let run = PfnRange { start, end: start.add(1) };
+            let _ = self.manager.free_uncached(run, Location::caller());
+        }
     }
 }
 
@@ -66,6 +115,8 @@ pub(super) struct Mission<'m, P: Platform> {
     begun: u64,
     scanned_pages: u64,
     moved: Vacated,
+    /// Of these, pages that everybody can see in the counters.
+    told_pages: u64,
     /// The run that was refused last, of which more blocks may hold a part.
     refused: PfnRange,
     naming: Naming<'m>,
@@ -121,6 +172,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             begun: 0,
             scanned_pages: 0,
             moved: Vacated::default(),
+            told_pages: 0,
             refused: PfnRange::new(0, 0),
             naming: Naming::new(name),
         }
@@ -142,11 +194,21 @@ impl<'m, P: Platform> Mission<'m, P> {
     }
 
     /// What was moved and what was not.
-    pub(super) fn end(self) -> (Vacated, Option<Obstacles>) {
+    pub(super) fn end(mut self) -> (Vacated, Option<Obstacles>) {
+        self.tell_moved();
         let counters = &self.manager.moving.counters;
         count(&counters.begun_runs, self.begun);
         count(&counters.scanned_pages, self.scanned_pages);
         (self.moved, self.naming.end())
+    }
+
+    /// Counts what was moved since it was counted last: once for many runs, as others read it.
+    fn tell_moved(&mut self) {
+        let pages = self.moved.moved_pages - self.told_pages;
+        if pages != 0 {
+            self.told_pages += pages;
+            count(&self.manager.moving.counters.moved_pages, pages);
+        }
     }
 
     /// Moves everything in isolated frames elsewhere on their node. False when the budget was used
@@ -254,7 +316,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             None => return Next::Stop,
             Some(At::Begun(begun)) => {
                 self.settle(&[begun]);
-                match self.finish(begun, targets) {
+                match self.finish(&begun, None, targets) {
                     Ok(()) => self.free(begun.run),
                     Err(kind) => {
                         self.refused = begun.run;
@@ -323,9 +385,10 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.settle(begun);
         let all = block.all();
         let mut moved = FrameBits::default();
-        for &begun in begun {
+        let mut stock = Stock::of(self.manager, begun, targets);
+        for begun in begun {
             let run = begun.run;
-            match self.finish(begun, targets) {
+            match self.finish(begun, stock.take(run), targets) {
                 Ok(()) if run.intersection(all) == run => {
                     let place = |pfn: Pfn| usize::try_from(pfn.0 - all.start.0).unwrap_or(0);
                     set_frames(&mut moved, place(run.start)..place(run.end));
@@ -341,6 +404,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             }
         }
         self.free_moved(block, &moved);
+        self.tell_moved();
     }
 
     /// Moves one run that the caller names, and frees what it was.
@@ -360,7 +424,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             }
         };
         self.settle(&[begun]);
-        match self.finish(begun, targets) {
+        match self.finish(&begun, None, targets) {
             Ok(()) => {
                 self.free(run);
                 Ok(())
@@ -402,15 +466,36 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
     }
 
-    /// Moves a run whose move has begun and is settled; the caller frees what it was. Else the run
-    /// stays where it is.
-    fn finish(&mut self, begun: Begun, targets: &mut dyn Targets<P>) -> Result<(), ObstacleKind> {
-        let Begun { run, token } = begun;
-        let Some(mover) = self.mover else { return Err(ObstacleKind::Unknown) };
-        let Some(to) = targets.take(self.manager, run) else {
-            // SAFETY: the move has begun and not ended.
-            unsafe { mover.abort(token, run) };
-            return Err(ObstacleKind::NoMemory);
+    /// Moves a run whose move has begun and is settled, to frames from `to` on if it has its place
+    /// already; the caller frees what it was. Else the run stays where it is.
+    ///
+    /// Everything here is passed in registers: what is written to memory and read back at once in
+    /// another width waits for all that the copy before it wrote, a quarter of what a copy takes.
+    #[inline]
+    fn finish(
+        &mut self,
+        begun: &Begun,
+        to: Option<Pfn>,
+        targets: &mut dyn Targets<P>,
+    ) -> Result<(), ObstacleKind> {
+        match to.or_else(|| targets.take(self.manager, begun.run)) {
+            Some(to) => self.relocate(begun, to),
+            None => {
+                if let Some(mover) = self.mover {
+                    // SAFETY: the move has begun and not ended.
+                    unsafe { mover.abort(begun.token, begun.run) };
+                }
+                Err(ObstacleKind::NoMemory)
+            }
+        }
+    }
+
+    fn relocate(&mut self, begun: &Begun, to: Pfn) -> Result<(), ObstacleKind> {
+        let &Begun { run, token } = begun;
+        let to = PfnRange { start: to, end: to.add(run.pages()) };
+        let Some(mover) = self.mover else {
+            self.free(to);
+            return Err(ObstacleKind::Unknown);
         };
         let looks = self.manager.debug.aids.page_poison && self.is_reachable(run, to);
         if looks {
@@ -427,7 +512,6 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
         self.moved.moved_runs += 1;
         self.moved.moved_pages += run.pages();
-        count(&self.manager.moving.counters.moved_pages, run.pages());
         Ok(())
     }
 
