@@ -208,8 +208,8 @@ impl LockedZone {
         usize::from(plain && self.free_block(index, state))
     }
 
-    /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say what the
-    /// first's does.
+    /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say what
+    /// the first's does.
     #[inline]
     fn neighbours_of(&self, index: u32, rest: &[Runs], state: BlockState) -> u32 {
         let base = rest[0].base;

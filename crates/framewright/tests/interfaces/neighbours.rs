@@ -76,8 +76,8 @@ fn a_hole_of_any_size_and_place_is_found_and_filled() {
     }
 }
 
-/// With the first MiB missing no block of 512 MiB is whole, but nearly all of it is one run, and the
-/// upper half one block. What is more than 1 GiB is never one block.
+/// With the first MiB missing no block of 512 MiB is whole, but nearly all of it is one run, and
+/// the upper half one block. What is more than 1 GiB is never one block.
 #[test]
 fn nearly_all_of_a_zone_is_one_run() {
     let machine = FakeMachine::builder().ram(PhysRange::new(1 << 20, 512 << 20)).build();

@@ -125,8 +125,9 @@ impl<P: Platform> Drop for Obtained<'_, '_, P> {
 }
 
 /// Where tables go: what the pages of 1 GiB on the command line ask for. Without any, tables stay
-/// out of low memory, unless all memory is low: then they leave the largest block whole. With some they stay on their nodes, where CPUs are near to them, unless there
-/// are so many that each GiB counts.
+/// out of low memory, unless all memory is low: then they leave the largest block whole. With some
+/// they stay on their nodes, where CPUs are near to them, unless there are so many that each GiB
+/// counts.
 pub(crate) fn place_tables<P: Platform>(early: &mut Memblock<'_, P>, parameters: &Parameters) {
     if !cfg!(feature = "pools") {
         return;

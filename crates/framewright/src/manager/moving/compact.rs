@@ -15,7 +15,8 @@
 //! Nothing is isolated: requests prefer the fullest blocks anyway, and what somebody takes out of a
 //! source meanwhile is moved with the rest or makes the block no whole one.
 
-use super::runs::{Block, Mission, Next, Targets, alignment_of};
+use super::runs::{Block, Mission, Next};
+use super::targets::{Targets, alignment_of};
 use super::vacate::{Budget, Vacated};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;

@@ -26,6 +26,7 @@ mod pin;
 mod proactive;
 mod range;
 mod runs;
+mod targets;
 mod vacate;
 mod window;
 

@@ -1,6 +1,7 @@
 //! Moving what is about to be pinned for long out of memory that is to stay movable.
 
-use super::runs::{Mission, Targets, alignment_of};
+use super::runs::Mission;
+use super::targets::{Targets, alignment_of};
 use super::vacate::{Budget, ObstacleKind};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
