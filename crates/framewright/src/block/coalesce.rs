@@ -134,10 +134,10 @@ impl Buddy {
             self.pages += pages;
             self.graded_pages[grade] += pages;
         }
-        if deferred == Some(u64::MAX) || is_full {
-            if let Some(near) = self.graded_merges[grade].take_near(members.base) {
-                self.merge_graded(near, grade);
-            }
+        if (deferred == Some(u64::MAX) || is_full)
+            && let Some(near) = self.graded_merges[grade].take_near(members.base)
+        {
+            self.merge_graded(near, grade);
         }
         deferred.is_some()
     }

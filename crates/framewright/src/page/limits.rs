@@ -95,14 +95,18 @@ const fn entry_pages(stack: usize) -> u64 {
 /// What the limit of a stack comes from.
 struct Rule {
     /// The part of the share that it may have, in this many halves.
-    share_shift: u32,
-    halves: u64,
-    most_pages: u64,
+    share_shift: u8,
+    halves: u8,
     /// The pages of an entry.
-    entry_shift: u32,
+    entry_shift: u8,
+    most_pages: u32,
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "few entries")]
 static RULES: [Rule; STACKS] = {
+    const fn byte(of: u32) -> u8 {
+        of as u8
+    }
     let mut rules =
         [const { Rule { share_shift: 0, halves: 0, most_pages: 0, entry_shift: 0 } }; STACKS];
     let mut stack = 0;
@@ -111,10 +115,10 @@ static RULES: [Rule; STACKS] = {
         let (parts, entry_pages) = (parts(order, lot), entry_pages(stack));
         assert!(parts.is_power_of_two() && entry_pages.is_power_of_two());
         rules[stack] = Rule {
-            share_shift: parts.ilog2(),
+            share_shift: byte(parts.ilog2()),
             halves: if stack == BLOCKS { 3 } else { 2 },
-            most_pages: MOST[order][lot] as u64 * entry_pages,
-            entry_shift: entry_pages.ilog2(),
+            entry_shift: byte(entry_pages.ilog2()),
+            most_pages: MOST[order][lot] as u32 * (1 << entry_pages.ilog2()),
         };
         stack += 1;
     }
@@ -140,7 +144,8 @@ impl Limits {
         let mut entries = [0_u64; STACKS];
         let mut sum = odd;
         for (pages, rule) in entries.iter_mut().zip(&RULES) {
-            *pages = ((share_pages >> rule.share_shift) * rule.halves / 2).min(rule.most_pages);
+            let pays = (share_pages >> rule.share_shift) * u64::from(rule.halves) / 2;
+            *pages = pays.min(u64::from(rule.most_pages));
             sum += *pages;
         }
         // All alike.

@@ -29,7 +29,7 @@ impl<'a, P: Platform> NodeClock<'a, P> {
     }
 
     /// What comes from now on is for `node`.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn turn_to(&mut self, nodes: &mut [Node], node: NodeId, work: Work) {
         if self.current.is_none_or(|(current, doing, _)| current != node || doing != work) {
             self.stop(nodes);

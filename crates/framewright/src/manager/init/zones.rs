@@ -9,7 +9,7 @@ use crate::manager::state::ZoneSlots;
 use crate::memblock::{Memblock, MemoryRuns};
 use crate::page::Partials;
 use crate::platform::Platform;
-use crate::units::{NodeId, Pfn, PfnRange, sort};
+use crate::units::{NodeId, Pfn, PfnRange};
 use crate::vmemmap::{ArrayMemory, BootPages};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::initialise::{BlockOfZone, InitialUse, edges};
@@ -208,8 +208,14 @@ pub(crate) fn initialise_zones<P: Platform>(
     let _ = early.discard();
     let mut rest = core::mem::take(&mut frame.partials);
     let mut blocks = &mut frame.edges[..edge_count];
-    // Zones of several nodes may alternate.
-    sort(blocks, &mut |one, other| one < other);
+    // Zones of several nodes may alternate, which is rare: nearly always all is in order.
+    for at in 1..blocks.len() {
+        let mut place = at;
+        while place > 0 && blocks[place] < blocks[place - 1] {
+            blocks.swap(place, place - 1);
+            place -= 1;
+        }
+    }
     for (number, zone) in frame.zones.iter_mut().enumerate() {
         let own = blocks.iter().take_while(|block| block.zone() == number).count();
         let (own, other) = blocks.split_at_mut(own);
