@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::log::Silent;
 use framewright::bootlog::{self, BootLog};
 use framewright::firmware::{
-    MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology,
+    KernelCore, MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology,
 };
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::platform::Platform;
@@ -187,7 +187,8 @@ impl<'a> Session<'a> {
         // (invariant 1).
         let early = unsafe { Memblock::new(self.platform, &mut regions, *map, topology) };
         let early = early.and_then(|mut early| {
-            let mut ranges = self.machine.mirrored.iter();
+            let is_asked = parameters.core.kernelcore == Some(KernelCore::Mirror);
+            let mut ranges = self.machine.mirrored.iter().filter(|_| is_asked);
             ranges.try_for_each(|&range| early.mark_mirrored(range)).map(|()| early)
         });
         let early = early.map_err(|error| {

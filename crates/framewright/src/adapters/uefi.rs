@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Memory that firmware keeps mirrored is marked in the memblock allocator, if `kernelcore=mirror`
-//! is to work:
+//! was asked for, and only then:
 //!
 //! ```
 //! # use framewright::Platform;

@@ -9,7 +9,7 @@
 
 use super::bit_sets::Neighbours;
 use super::buddy::{Buddy, GRADES};
-use super::deferred_merge::{DeferredMerges, GRADED_MERGE_DEFERRED, MERGE_DEFERRED};
+use super::deferred_merge::{DeferredMerges, GRADED_MERGE_DEFERRED, MERGE_DEFERRED, MOST_PAGES};
 use super::migrate_type::MigrateType;
 use super::state::BlockState;
 use super::table::blocks_of;
@@ -126,20 +126,18 @@ impl Buddy {
             return false;
         }
         let members = Neighbours::new(index, blocks);
-        let set = &mut self.graded_merges[grade];
-        let deferred = set.insert(members);
-        let is_full = set.is_full();
-        if deferred.is_some() {
-            let pages = u64::from(blocks) * PAGES_PER_BLOCK;
-            self.pages += pages;
-            self.graded_pages[grade] += pages;
-        }
-        if (deferred == Some(u64::MAX) || is_full)
+        let Some(near) = self.graded_merges[grade].insert(members) else { return false };
+        let pages = u64::from(blocks) * PAGES_PER_BLOCK;
+        self.pages += pages;
+        self.graded_pages[grade] += pages;
+        let waiting_pages = self.deferred.pages()
+            + self.graded_merges.iter().map(DeferredMerges::pages).sum::<u64>();
+        if (near == u64::MAX || waiting_pages > MOST_PAGES)
             && let Some(near) = self.graded_merges[grade].take_near(members.base)
         {
             self.merge_graded(near, grade);
         }
-        deferred.is_some()
+        true
     }
 
     /// Takes up to `most` of the lowest blocks of a grade whose merge is deferred, neighbours

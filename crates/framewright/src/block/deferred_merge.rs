@@ -37,8 +37,12 @@ pub(crate) fn deferrable_grade(state: BlockState) -> Option<usize> {
 }
 
 /// Blocks whose merge is deferred at most, 8 GiB: whoever wants them merged waits for no more. From
-/// then on a block that is freed is merged at once, with those near it.
+/// then on a block that is freed is merged at once, with those near it. One with a grade is where
+/// as many wait in all sets; so that these and the movable ones that come later are twice as many
+/// at most.
 const MOST: u32 = 4096;
+/// Their frames.
+pub(super) const MOST_PAGES: u64 = MOST as u64 * PAGES_PER_BLOCK;
 
 /// See the module documentation. Changed under the zone lock only.
 pub(crate) struct DeferredMerges {

@@ -13,8 +13,8 @@ const MORE_MEMORY: usize = 2;
 impl<P: Platform> Memblock<'_, P> {
     /// Marks the whole frames of memory in `range` as mirrored: memory that the machine keeps twice
     /// or protects as well (EFI_MEMORY_MORE_RELIABLE). Called for each such range before the first
-    /// allocation. What is no memory stays none, and nothing else changes: `kernelcore=mirror` and
-    /// [`set_mirrored_first`](Self::set_mirrored_first) make a difference of it.
+    /// allocation, and only where `kernelcore=mirror` was asked for: a mark divides what searches
+    /// take for one run, as in Linux. What is no memory stays none.
     ///
     /// # Errors
     /// [`MemblockError::NoRoomToGrow`], [`MemblockError::MisalignedDirectMap`],

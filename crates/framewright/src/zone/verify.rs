@@ -171,10 +171,7 @@ impl Zone {
     /// # Errors
     /// The first [`Fault`] found.
     pub(crate) fn verify<P: Platform>(&self, platform: &P) -> Result<Counts, Fault> {
-        if let Some(index) = self.read(platform).buddy.wrongly_deferred() {
-            let pfn = segment::frame(self.segments, index, 0);
-            return Err(Fault { zone: self.id, pfn, kind: FaultKind::BadHead });
-        }
+        self.verify_deferred_merges(&self.read(platform))?;
         let locked = self.read_coalesced(platform);
         let mut counts = Counts {
             present_pages: self.stray_pages,
@@ -456,6 +453,21 @@ impl Zone {
         if members == roomy_blocks { Ok(()) } else { Err(fault) }
     }
 
+    /// Looked at before the sets are emptied: as many bits as are counted, each of an entry that
+    /// says so.
+    fn verify_deferred_merges(&self, locked: &LockedZone) -> Result<(), Fault> {
+        let (says_pages, counted_pages) = locked.buddy.deferred_pages();
+        if says_pages != counted_pages {
+            let kind =
+                FaultKind::BadCount { counter: "deferred merges", says_pages, counted_pages };
+            return Err(Fault { zone: self.id, pfn: None, kind });
+        }
+        locked.buddy.wrongly_deferred().map_or(Ok(()), |index| {
+            let pfn = segment::frame(self.segments, index, 0);
+            Err(Fault { zone: self.id, pfn, kind: FaultKind::BadHead })
+        })
+    }
+
     fn verify_counts(&self, locked: &LockedZone, counts: Counts) -> Result<(), Fault> {
         let counted_graded = self.count_graded();
         let unaccepted_pages = self.verify_unaccepted(locked).map_err(|index| Fault {
@@ -463,7 +475,6 @@ impl Zone {
             pfn: segment::frame(self.segments, index, 0),
             kind: FaultKind::BadLink,
         })?;
-        let (deferred_merges, counted_merges) = locked.buddy.deferred_pages();
         let pairs = [
             ("present", self.present_pages(), counts.present_pages),
             ("managed", self.managed_pages(), counts.managed_pages),
@@ -472,7 +483,6 @@ impl Zone {
             ("unaccepted", self.unaccepted_pages(), counts.unaccepted_pages),
             ("unaccepted (list)", unaccepted_pages, counts.unaccepted_pages),
             ("present", self.present_pages(), self.final_managed_pages() + self.reserved_pages()),
-            ("deferred merges", counted_merges, deferred_merges),
             ("free (lists)", locked.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),
             ("free (grades)", self.graded_pages(), counted_graded),

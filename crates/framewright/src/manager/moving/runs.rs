@@ -238,7 +238,10 @@ impl<'m, P: Platform> Mission<'m, P> {
             Some(At::Begun(begun)) => {
                 self.settle(&[begun]);
                 match self.finish(&begun, None, targets) {
-                    Ok(()) => self.free(begun.run),
+                    Ok(()) => {
+                        self.free(begun.run);
+                        self.tell_moved();
+                    }
                     Err(kind) => {
                         self.refused = begun.run;
                         self.refuse(begun.run, kind);
