@@ -20,7 +20,7 @@ pub(crate) use exclusive::Exclusive;
 pub(crate) use growing::Growing;
 pub use made::{Claim, Made};
 pub use ownership::Ownership;
-pub(crate) use prefetch::prefetch;
+pub(crate) use prefetch::{prefetch, prefetch_first_lines};
 pub use readers::{Readers, Reading};
 pub use references::{CountWord, NoReference, ReferenceCount};
 pub(crate) use spin::SpinGuard;

@@ -10,6 +10,7 @@ use crate::manager::state::moving::{Begun, Mover, Occupant};
 use crate::manager::state::pressure::count;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
+use crate::sync::prefetch_first_lines;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FrameBits, FreeError, Occupied, UsedFrames, set_frames};
@@ -287,7 +288,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                     }
                     done = begun.run.end;
                     if batch.is_full() {
-                        self.finish_batch(&mut batch, block, targets);
+                        self.finish_batch(&mut batch, block, bits, targets);
                     }
                 }
                 Some(At::Done(run)) => done = run.end,
@@ -295,23 +296,32 @@ impl<'m, P: Platform> Mission<'m, P> {
                 Some(At::Stays(kind)) => self.refuse_frame(pfn, kind),
             }
         }
-        self.finish_batch(&mut batch, block, targets);
+        self.finish_batch(&mut batch, block, bits, targets);
         if is_stopped { Next::Stop } else { Next::From(done.max(block.part.end)) }
     }
 
     /// Makes the moves of a batch, which is empty then, and frees what was moved of its block. At
     /// once, because to whoever vacates the block at the same time these frames are nobody's.
-    fn finish_batch(&mut self, batch: &mut Batch, block: &Block, targets: &mut dyn Targets<P>) {
-        let begun = &batch.begun[..core::mem::take(&mut batch.count)];
-        if begun.is_empty() {
+    fn finish_batch(
+        &mut self,
+        batch: &mut Batch,
+        block: &Block,
+        bits: &FrameBits,
+        targets: &mut dyn Targets<P>,
+    ) {
+        let all_begun = &batch.begun[..core::mem::take(&mut batch.count)];
+        if all_begun.is_empty() {
             return;
         }
-        self.settle(begun);
+        self.settle(all_begun);
         let all = block.all();
         let mut moved = FrameBits::default();
-        let mut stock = Stock::of(self.manager, begun, targets);
-        for begun in begun {
+        let mut stock = Stock::of(self.manager, all_begun, targets);
+        for (number, begun) in all_begun.iter().enumerate() {
             let run = begun.run;
+            if let Some(next) = all_begun.get(number + 1) {
+                self.ask_for(block, bits, next.run.start);
+            }
             match self.finish(begun, stock.take(run), targets) {
                 Ok(()) if run.intersection(all) == run => {
                     let place = |pfn: Pfn| usize::try_from(pfn.0 - all.start.0).unwrap_or(0);
@@ -437,6 +447,20 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.moved.moved_runs += 1;
         self.moved.moved_pages += run.pages();
         Ok(())
+    }
+
+    /// Asks for the contents of the run that is copied next, where it begins with a frame of
+    /// `bits`, which is memory whatever the mover says. Unasked the processor looks at it only when
+    /// it has written the copy before it: between two copies there are other writes.
+    #[inline]
+    fn ask_for(&self, block: &Block, bits: &FrameBits, start: Pfn) {
+        let offset = start.0.wrapping_sub(block.all().start.0);
+        let word = usize::try_from(offset / 64).ok().and_then(|word| bits.get(word));
+        let is_in_use = word.is_some_and(|word| word >> (offset % 64) & 1 != 0);
+        let address = start.address();
+        if is_in_use && address < self.manager.platform.direct_limit() {
+            prefetch_first_lines(self.manager.platform.direct(address));
+        }
     }
 
     fn is_reachable(&self, run: PfnRange, to: PfnRange) -> bool {
