@@ -2,13 +2,13 @@
 //! them or takes them away finds all of them.
 
 use crate::common::{
-    Fake, blocks, bring_up_with, check, graded, is_in, mib, order, parameters, settled, unmovable,
+    Fake, blocks, bring_up_with, check, graded, is_in, mib, order, settled, unmovable,
 };
-use framewright::Request;
 use framewright::manager::Budget;
 use framewright::units::{Order, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{FreeError, Grade, MigrateType};
+use framewright::{Parameters, Request};
 use framewright_testkit::{FakeMachine, Owner};
 
 const GRADES: [Grade; 2] = [Grade::MovableOnly, Grade::Removable];
@@ -17,6 +17,11 @@ const BLOCKS: u64 = 32;
 
 fn range() -> BlockRange {
     blocks(64, 32)
+}
+
+/// Never careful: which blocks come first, and which are left, is counted here.
+fn parameters(line: &str) -> Parameters {
+    Parameters::parse(line, &mut |problem| panic!("{problem}"))
 }
 
 /// All blocks with a grade are free, and those of a machine that defers merges are in no list yet.
