@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::log::Silent;
 use framewright::bootlog::{self, BootLog};
 use framewright::firmware::{
-    KernelCore, MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology,
+    MapBuilder, MapRange, MemoryAffinity, MemoryKind, MemoryMap, Topology,
 };
 use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::platform::Platform;
@@ -187,8 +187,7 @@ impl<'a> Session<'a> {
         // (invariant 1).
         let early = unsafe { Memblock::new(self.platform, &mut regions, *map, topology) };
         let early = early.and_then(|mut early| {
-            let is_asked = parameters.core.kernelcore == Some(KernelCore::Mirror);
-            let mut ranges = self.machine.mirrored.iter().filter(|_| is_asked);
+            let mut ranges = self.machine.mirrored.iter();
             ranges.try_for_each(|&range| early.mark_mirrored(range)).map(|()| early)
         });
         let early = early.map_err(|error| {

@@ -54,6 +54,13 @@ impl BlockRange {
         Self { start: BlockNumber(start), end: BlockNumber(if end < start { start } else { end }) }
     }
 
+    /// The blocks that hold frames, of which there is at least one.
+    pub(crate) fn around(frames: PfnRange) -> Self {
+        let last = BlockNumber::containing(Pfn(frames.end.0 - 1));
+        let end = BlockNumber(last.0.saturating_add(1));
+        Self { start: BlockNumber::containing(frames.start), end }
+    }
+
     /// Number of blocks; none when it ends before it begins.
     #[must_use]
     pub const fn blocks(self) -> u32 {

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Memory that firmware keeps mirrored is marked in the memblock allocator, if `kernelcore=mirror`
-//! was asked for, and only then:
+//! is to work:
 //!
 //! ```
 //! # use framewright::Platform;

@@ -13,8 +13,8 @@ const MORE_MEMORY: usize = 2;
 impl<P: Platform> Memblock<'_, P> {
     /// Marks the whole frames of memory in `range` as mirrored: memory that the machine keeps twice
     /// or protects as well (EFI_MEMORY_MORE_RELIABLE). Called for each such range before the first
-    /// allocation, and only where `kernelcore=mirror` was asked for: a mark divides what searches
-    /// take for one run, as in Linux. What is no memory stays none.
+    /// allocation. What is no memory stays none. Bring-up forgets the marks unless
+    /// `kernelcore=mirror` was asked for; until then they divide what searches take for one run.
     ///
     /// # Errors
     /// [`MemblockError::NoRoomToGrow`], [`MemblockError::MisalignedDirectMap`],
@@ -33,6 +33,21 @@ impl<P: Platform> Memblock<'_, P> {
             self.mirror.any = true;
         }
         Ok(())
+    }
+
+    /// Takes all marks away, so that nothing is divided by them.
+    pub(crate) fn forget_mirrored(&mut self) {
+        while self.mirror.any {
+            let is_marked = |region: &&Region| region.flags.contains(RegionFlags::MIRRORED);
+            let Some(&marked) = self.memory.regions().iter().find(is_marked) else {
+                self.mirror.any = false;
+                break;
+            };
+            // No more regions than before: it joins its neighbours or stays one.
+            self.memory.uncover(marked.range);
+            let flags = marked.flags.without(RegionFlags::MIRRORED);
+            self.memory.cover(&Region { flags, ..marked });
+        }
     }
 
     /// The first part of `range` that is memory of one region and not mirrored, as it is when it

@@ -1,6 +1,6 @@
 //! `kernelcore=mirror`: what the machine keeps mirrored is the kernel's.
 
-use crate::common::{Fake, bring_up_with, check, gib, parameters};
+use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
 
 use framewright::bootlog::{self, BootLog, Intake};
 use framewright::firmware::MirrorNote;
@@ -48,6 +48,11 @@ fn log(machine: &FakeMachine, manager: &Fake, parameters: &Parameters) -> String
     let (map, topology) = (machine.map(), machine.topology());
     bootlog::bring_up(&mut lines, &Intake { map, topology, parameters }, manager);
     lines.0
+}
+
+fn tables(manager: &Fake) -> Vec<PhysRange> {
+    let tables = manager.zones().iter().map(|zone| zone.table_memory());
+    tables.filter(|tables| !tables.is_empty()).collect()
 }
 
 fn starts(manager: &Fake) -> [Option<u64>; 2] {
@@ -136,6 +141,12 @@ fn it_is_ignored_where_nothing_is_mirrored_and_says_so() {
         assert_eq!(manager.totals().reserved_pages, without.totals().reserved_pages, "{other}");
         assert_eq!(manager.moving().mirror_note(), None, "{other}");
     }
+    // Nor does it take GiBs apart that tables would spare.
+    let places = |mirrored: &[PhysRange]| {
+        let manager = up(self::machine(), mirrored, "hugepagesz=1G hugepages=13");
+        (tables(&manager), manager.totals())
+    };
+    assert_eq!(places(&[mib(4608, 5632), mib(10752, 11776)]), places(&[]));
 }
 
 #[test]
@@ -151,10 +162,6 @@ fn low_memory_that_is_not_mirrored_is_named() {
 
 #[test]
 fn tables_are_mirrored_as_long_as_there_is_room() {
-    let tables = |manager: &Fake| -> Vec<PhysRange> {
-        let tables = manager.zones().iter().map(|zone| zone.table_memory());
-        tables.filter(|tables| !tables.is_empty()).collect()
-    };
     let safe = [gib(4, 6), gib(9, 13)];
     let manager = up(machine(), &safe, "kernelcore=mirror");
     for table in tables(&manager) {

@@ -117,9 +117,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// manager. What cannot be adopted stays reserved.
     pub(crate) fn adopt_at_start(self, range: PfnRange) {
         let platform = self.manager.platform;
-        let (first, last) =
-            (BlockNumber::containing(range.start), BlockNumber::containing(Pfn(range.end.0 - 1)));
-        let blocks = BlockRange { start: first, end: BlockNumber(last.0.saturating_add(1)) };
+        let blocks = BlockRange::around(range);
         for piece in self.known(blocks) {
             let frames = pages_of(piece.blocks).intersection(range);
             for part in parts(frames) {
@@ -146,9 +144,7 @@ impl<P: Platform> Hotplug<'_, P> {
             return Err(ReleaseError::Manager(pfn));
         }
         let platform = self.manager.platform;
-        let (first, last) =
-            (BlockNumber::containing(range.start), BlockNumber::containing(Pfn(range.end.0 - 1)));
-        let blocks = BlockRange { start: first, end: BlockNumber(last.0.saturating_add(1)) };
+        let blocks = BlockRange::around(range);
         let mut next = range.start;
         // Only the first block and the last can be managed in part afterwards.
         let mut first_in_part: Option<&Zone> = None;

@@ -140,7 +140,6 @@ impl<P: Platform> Hotplug<'_, P> {
         let mut leaving = Leaving { hotplug: self, blocks, taken_end: blocks.start, told };
         self.take(&mut leaving, budget)?;
         core::mem::forget(leaving);
-        self.set_going(PhysRange::new(0, 0));
         for piece in self.known(blocks) {
             let was_gone = piece.zone.is_gone();
             let isolated = piece.zone.take_offline(self.manager.platform, piece.indices(), to);
@@ -152,6 +151,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 self.manager.hotplug.table_bytes.fetch_sub(tables, Ordering::Relaxed);
             }
         }
+        self.set_going(PhysRange::new(0, 0));
         self.after_change();
         if let Some(node) = last {
             let _ = self.notify(HotplugEvent::RemovedLast(node));

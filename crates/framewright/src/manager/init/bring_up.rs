@@ -317,6 +317,8 @@ fn prepare<P: Platform>(
     }
     if wants_mirror(input.parameters) {
         early.set_mirrored_first(true);
+    } else {
+        early.forget_mirrored();
     }
     early.accept_edges();
     place_tables(early, input.parameters);

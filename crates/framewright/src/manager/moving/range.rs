@@ -5,16 +5,14 @@
 //! blocks outside the range stay what they are.
 
 use super::runs::offsets;
-use super::vacate::{
-    Budget, Obstacle, ObstacleKind, Obstacles, VacateError, Vacated, blocks_around,
-};
+use super::vacate::{Budget, Obstacle, ObstacleKind, Obstacles, VacateError, Vacated};
 use crate::debug::{Damage, Place};
 use crate::manager::facets::Moving;
 use crate::manager::parts::Piece;
 use crate::manager::request::AllocateError;
 use crate::platform::Platform;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
-use crate::vmemmap_space::BlockNumber;
+use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{FreeError, IsolateError, Occupied};
 use core::fmt;
 use core::panic::Location;
@@ -83,7 +81,7 @@ impl<P: Platform> Moving<'_, P> {
         // Also of frames between blocks that there are.
         let _ = self.manager.pieces(range).map_err(RangeError::Place)?;
         let failed = |error| RangeError::Vacate(VacateError::Isolate(error));
-        self.manager.isolation().isolate(blocks_around(range)).map_err(failed)?;
+        self.manager.isolation().isolate(BlockRange::around(range)).map_err(failed)?;
         let mut parts = parts_of(range);
         let taken =
             self.vacate_isolated(range, budget, &mut |_| {}).map_err(RangeError::Vacate).and_then(
@@ -95,7 +93,7 @@ impl<P: Platform> Moving<'_, P> {
                 let _ = self.manager.free_uncached(part.pages, place);
             }
             if part.isolated {
-                self.put_back(blocks_around(part.pages));
+                self.put_back(BlockRange::around(part.pages));
             }
         }
         taken.map(|()| range)
@@ -106,7 +104,7 @@ impl<P: Platform> Moving<'_, P> {
         if part.pages.is_empty() {
             return Ok(());
         }
-        let blocks = blocks_around(part.pages);
+        let blocks = BlockRange::around(part.pages);
         if part.pages.pages() != u64::from(blocks.blocks()) * PAGES_PER_BLOCK {
             part.isolated = self.take_edge(part.pages, moved, place)?;
         } else {
@@ -128,7 +126,7 @@ impl<P: Platform> Moving<'_, P> {
     /// still.
     fn take_edge(self, part: PfnRange, moved: Vacated, place: Place) -> Result<bool, RangeError> {
         let block = BlockNumber::containing(part.start);
-        let around = blocks_around(part);
+        let around = BlockRange::around(part);
         let Piece { zone, segment, .. } = self
             .manager
             .pieces(part)

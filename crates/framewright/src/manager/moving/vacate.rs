@@ -311,7 +311,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         name: &mut dyn FnMut(Obstacle),
     ) -> Result<Vacated, VacateError> {
         let mut mission = Mission::new(self, *budget, name);
-        let unwinding = PutBack { moving: self, range: blocks_around(pages) };
+        let unwinding = PutBack { moving: self, range: BlockRange::around(pages) };
         let is_done =
             mission.vacate(pages).map_err(|error| VacateError::Isolate(IsolateError::Place(error)));
         *budget = mission.left();
@@ -334,13 +334,5 @@ struct PutBack<'m, P: Platform> {
 impl<P: Platform> Drop for PutBack<'_, P> {
     fn drop(&mut self) {
         self.moving.put_back(self.range);
-    }
-}
-
-/// The blocks that hold frames.
-pub(super) fn blocks_around(pages: PfnRange) -> BlockRange {
-    BlockRange {
-        start: BlockNumber::containing(pages.start),
-        end: BlockNumber(BlockNumber::containing(Pfn(pages.end.0 - 1)).0 + 1),
     }
 }
