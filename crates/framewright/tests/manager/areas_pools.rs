@@ -1,6 +1,6 @@
 //! 1 GiB pages out of reserve areas: `hugetlb_cma=` and `hugetlb_cma_only`.
 
-use crate::common::{Fake, bring_up_with, check, gib, order, parameters, settled};
+use crate::common::{Fake, bring_up_with, check, gib, order, parameters, retire, settled};
 use framewright::Request;
 use framewright::hugetlb::PoolSize;
 use framewright::manager::AreaCounts;
@@ -81,6 +81,7 @@ fn pages_come_from_areas_first_and_go_back_to_them() {
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         check(manager);
         handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+        retire(manager);
     }
 }
 

@@ -2,7 +2,7 @@
 //! movers that die, errors of memory, demotion, isolation, machines of all kinds.
 
 use crate::common::pool_machine::check as verify;
-use crate::common::{Fake, bring_up_with, gib, mib, order, parameters, settled};
+use crate::common::{Fake, bring_up_with, gib, mib, order, parameters, retire, settled};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::{AreaCounts, AreaError, Budget};
 use framewright::memblock::NodeChoice;
@@ -46,6 +46,7 @@ fn areas_find_room_beside_one_another() {
         let manager = leak(machine(), line);
         assert_eq!(manager.moving().failed_area_bytes(), 0, "{line}");
         verify(manager);
+        retire(manager);
     }
 }
 
@@ -230,6 +231,7 @@ fn bad_pages_of_areas_stay_out() {
         let refused = unsafe { manager.moving().release_to_area(number, range) };
         assert!(refused.is_err());
         verify(manager);
+        retire(manager);
     }
 }
 
@@ -310,6 +312,7 @@ fn pages_of_areas_give_up_their_map() {
                 held.into_iter().for_each(|handle| handles.free(handle).expect("held"));
                 settled(manager);
             }
+            retire(manager);
         }
     }
 }
@@ -380,6 +383,7 @@ fn areas_on_machines_of_all_kinds() {
                     verify(manager);
                 }
                 assert_eq!(before, (available(manager), settled(manager)), "{kind}: {line}");
+                retire(manager);
             }
         }
     }

@@ -2,7 +2,7 @@
 //! flushed for it, on machines of several kinds, whatever the command line asks for.
 
 use crate::common::pool_machine::{GIB, TWO, check, nr_of, numbers};
-use crate::common::{Fake, bring_up_with, gib, is_careful, mib, parameters, settled};
+use crate::common::{Fake, bring_up_with, gib, is_careful, mib, parameters, retire, settled};
 use framewright::manager::BootFill;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::{Request, Reserves};
@@ -125,11 +125,10 @@ fn nodes_get_what_they_would_get_otherwise() {
                 filled.pools.map(|pool| pool.got),
                 [TWO, GIB].map(|size| manager.pool(size).counts().all.nr)
             );
-            (
-                nr_of(&manager.pool(TWO)),
-                nr_of(&manager.pool(GIB)),
-                manager.vmemmap().unbuilt_blocks(),
-            )
+            let unbuilt = manager.vmemmap().unbuilt_blocks();
+            let numbers = (nr_of(&manager.pool(TWO)), nr_of(&manager.pool(GIB)), unbuilt);
+            retire(&manager);
+            numbers
         };
         for policy in POLICIES {
             let plain = nr(&format!("memmap_init={policy} {words}"));
@@ -169,6 +168,7 @@ fn more_than_there_is_leaves_enough_for_a_machine() {
             );
             assert_eq!(manager.pool(TWO).counts().target, filled.pools[0].got);
             assert!(manager.allocate(&Request::new(Order::PAGE)).is_ok(), "{line}");
+            [plain, manager].iter().for_each(retire);
         }
     }
 }

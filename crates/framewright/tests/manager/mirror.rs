@@ -1,6 +1,6 @@
 //! `kernelcore=mirror`: what the machine keeps mirrored is the kernel's.
 
-use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
+use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, retire};
 
 use framewright::bootlog::{self, BootLog, Intake};
 use framewright::firmware::MirrorNote;
@@ -18,15 +18,15 @@ impl BootLog for Lines {
     }
 }
 
-/// 3 GiB below 4 GiB and [4, 9) GiB on node 0, [9, 17) GiB on node 1.
+/// Half a GiB below 4 GiB and [4, 8) GiB on node 0, [8, 12) GiB on node 1.
 fn machine() -> &'static FakeMachine {
     FakeMachine::builder()
         .ram(PhysRange::new(0x1000, 0x9f000))
-        .ram(PhysRange::new(0x10_0000, 3 << 30))
-        .ram(gib(4, 9))
-        .ram(gib(9, 17))
-        .node(gib(0, 9), 0)
-        .node(gib(9, 17), 1)
+        .ram(mib(1, 512))
+        .ram(gib(4, 8))
+        .ram(gib(8, 12))
+        .node(gib(0, 8), 0)
+        .node(gib(8, 12), 1)
         .build()
 }
 
@@ -81,27 +81,27 @@ fn what_is_mirrored_is_the_kernels_and_the_rest_is_movable() {
             FakeVmemmap::install_with(machine, true, false);
         }
         // Above the start of node 0 lies more that is mirrored; its edges are in blocks and frames.
-        let inner = PhysRange::new((7 << 30) - 0x12_3456, (8 << 30) + 0x10_0800);
-        let mirrored = [gib(0, 4), gib(4, 6), inner, gib(9, 13)];
+        let inner = PhysRange::new((6 << 30) - 0x12_3456, (7 << 30) + 0x10_0800);
+        let mirrored = [gib(0, 4), gib(4, 5), inner, gib(8, 10)];
         let manager = up(machine, &mirrored, line);
-        assert_eq!(starts(&manager), [Some(6 << 18), Some(13 << 18)], "{line}");
+        assert_eq!(starts(&manager), [Some(5 << 18), Some(10 << 18)], "{line}");
         let expected = [
-            (1, ANY),
+            (0, ANY),
             (4, ANY),
-            (5, ANY),
-            (6, MOVABLE),
-            (7, ANY),
+            (5, MOVABLE),
+            (6, ANY),
             // A block that is mirrored in part is not.
-            (8, MOVABLE),
+            (7, MOVABLE),
+            (8, ANY),
             (9, ANY),
-            (13, MOVABLE),
+            (10, MOVABLE),
         ];
         for (at, expected) in expected {
             assert_eq!(grade(&manager, at), expected, "{line}: {at} GiB");
         }
-        let last_of_7 = Pfn((8 << 18) - 1);
-        assert_eq!(manager.moving().grade_of(last_of_7), ANY, "{line}");
-        assert_eq!(manager.moving().grade_of(Pfn((7 << 18) - 1)), MOVABLE, "{line}");
+        let last_of_6 = Pfn((7 << 18) - 1);
+        assert_eq!(manager.moving().grade_of(last_of_6), ANY, "{line}");
+        assert_eq!(manager.moving().grade_of(Pfn((6 << 18) - 1)), MOVABLE, "{line}");
         assert_eq!(manager.moving().mirror_note(), None, "{line}");
         assert_eq!(manager.moving().unmirrored_bytes(), 0, "{line}");
         // Everything that is not movable is in mirrored memory, to the last block.
@@ -114,9 +114,10 @@ fn what_is_mirrored_is_the_kernels_and_the_rest_is_movable() {
             assert!(mirrored.iter().any(is_in), "{run:?}");
             held.push(run);
         }
-        assert!(held.len() > (10 << 9) - 256, "{}", held.len());
+        assert!(held.len() > 4 << 9, "{}", held.len());
         held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
         check(&manager);
+        retire(&manager);
     }
 }
 
@@ -140,33 +141,37 @@ fn it_is_ignored_where_nothing_is_mirrored_and_says_so() {
         assert_eq!(starts(&manager), starts(&without), "{other}");
         assert_eq!(manager.totals().reserved_pages, without.totals().reserved_pages, "{other}");
         assert_eq!(manager.moving().mirror_note(), None, "{other}");
+        [manager, without].iter().for_each(retire);
     }
     // Nor does it take GiBs apart that tables would spare.
     let places = |mirrored: &[PhysRange]| {
-        let manager = up(self::machine(), mirrored, "hugepagesz=1G hugepages=13");
-        (tables(&manager), manager.totals())
+        let manager = up(self::machine(), mirrored, "hugepagesz=1G hugepages=8");
+        let places = (tables(&manager), manager.totals());
+        retire(&manager);
+        places
     };
-    assert_eq!(places(&[mib(4608, 5632), mib(10752, 11776)]), places(&[]));
+    assert_eq!(places(&[mib(4608, 5632), mib(9728, 10752)]), places(&[]));
 }
 
 #[test]
 fn low_memory_that_is_not_mirrored_is_named() {
     let (machine, line) = (machine(), parameters("kernelcore=mirror"));
-    let manager = up(machine, &[gib(4, 6), gib(9, 13)], "kernelcore=mirror");
-    assert_eq!(starts(&manager), [Some(6 << 18), Some(13 << 18)]);
+    let manager = up(machine, &[gib(4, 6), gib(8, 10)], "kernelcore=mirror");
+    assert_eq!(starts(&manager), [Some(6 << 18), Some(10 << 18)]);
     assert_eq!(manager.moving().mirror_note(), Some(MirrorNote::LowUnmirrored));
     let said = log(machine, &manager, &line);
     assert!(said.contains("This configuration results in unmirrored kernel memory.\n"), "{said}");
-    assert!(said.contains("  Node 1: 0x0000000340000000\n"), "{said}");
+    assert!(said.contains("  Node 1: 0x0000000280000000\n"), "{said}");
 }
 
 #[test]
 fn tables_are_mirrored_as_long_as_there_is_room() {
-    let safe = [gib(4, 6), gib(9, 13)];
+    let safe = [gib(4, 6), gib(8, 10)];
     let manager = up(machine(), &safe, "kernelcore=mirror");
     for table in tables(&manager) {
         assert!(safe.iter().any(|range| table.intersection(*range) == table), "{table:?}");
     }
+    retire(&manager);
     // A page has no room for them.
     let machine = machine();
     let manager = up(machine, &[PhysRange::with_size(8 << 30, PAGE_SIZE)], "kernelcore=mirror");

@@ -1,6 +1,6 @@
 //! The memory map: eager, deferred and on demand, on one allocator.
 
-use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
+use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, retire, settled};
 use framewright::internals::SectionState;
 use framewright::parameters::Policy;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
@@ -208,8 +208,7 @@ fn requests_race_with_the_jobs() {
         assert_eq!((totals.managed_pages, totals.deferred_pages), (all, 0));
         // The array is allocated, too.
         assert_eq!(totals.allocated_pages, idle.allocated_pages + taken);
-        // SAFETY: the manager is not used any more.
-        unsafe { machine.retire() };
+        retire(&manager);
     }
 }
 
@@ -359,5 +358,6 @@ fn who_is_done_helps_unless_threads_were_named() {
             assert!((1..=most).contains(&node.threads) && node.elapsed_ns.is_some(), "{node:?}");
         }
         assert_eq!(take_all(&manager), settled(&manager).free_pages);
+        retire(&manager);
     }
 }

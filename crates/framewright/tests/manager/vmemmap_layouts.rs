@@ -2,7 +2,7 @@
 //! reservations. What is initialised is what can be handed out, each descriptor once, and all
 //! policies give the same memory.
 
-use crate::common::{Fake, bring_up_with, check, parameters};
+use crate::common::{Fake, bring_up_with, check, parameters, retire};
 use framewright::parameters::Policy;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
@@ -105,11 +105,6 @@ fn check_written(manager: &Fake, array: &FakeVmemmap) {
         // Reserved blocks may share a section with others but not a descriptor.
         assert_eq!(array.is_junk(block.start()), !is_managed(manager, block), "block {block:?}");
     }
-}
-
-fn retire(manager: &Fake) {
-    // SAFETY: the manager is not used any more.
-    unsafe { manager.platform().retire() };
 }
 
 proptest! {
