@@ -128,7 +128,7 @@ impl<P: Platform> Manager<P> {
 
     /// What a request leaves free in all of a zone: its mark and reserve, and what is not for it.
     #[inline]
-    fn keeps_of_all(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
+    pub(super) fn keeps_of_all(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
         mark.keeps_of_all(part, search.highest) + self.out_of_reach(part, search.migrate_type)
     }
 
@@ -250,7 +250,7 @@ impl<P: Platform> Manager<P> {
     pub(super) fn numbered_parts(
         &self,
         id: ZoneId,
-    ) -> impl Iterator<Item = (usize, &'static Zone)> + use<P> {
+    ) -> impl Iterator<Item = (usize, &'static Zone)> + Clone + use<P> {
         let zones = self.zones();
         let first = self.slots.get(id.index()).map_or(0, |slots| slots.first.into());
         let boot = self.slots.get(id.index()).map_or(&[][..], |slots| slots.of(zones));
@@ -283,8 +283,9 @@ impl<P: Platform> Manager<P> {
         }
         for piece in pieces {
             // Fails only where somebody else frees it at the same time.
-            piece.zone.free(self.platform, piece.segment, piece.range)?;
+            let freed = piece.zone.free(self.platform, piece.segment, piece.range);
             self.pressure.epoch.note_free();
+            freed?;
         }
         Ok(())
     }

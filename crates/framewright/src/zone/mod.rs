@@ -80,12 +80,14 @@ pub use defer::Defer;
 pub(crate) use describe::Counted;
 pub use error::FreeError;
 pub use grade::{Grade, GradedMemory};
+pub(crate) use hotplug::Pieces;
 pub use hotplug::Presence;
 pub(crate) use hugetlb::ForPool;
 pub(crate) use isolate::Change;
 pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub use locked::ZoneFlow;
+pub(crate) use neighbours::FreeRun;
 pub(crate) use occupied::{FrameBits, Fullness, Held, InBlock, Occupied, UsedFrames, set_frames};
 pub use parts::ZoneParts;
 pub(crate) use pfn_range::{near, range_of};
@@ -94,7 +96,7 @@ pub(crate) use reporting::{Batch, Collected, Cursor, Goal, MOST_PIECES, Returned
 pub use reserve::takes_reserve_first;
 pub use runs::{ZoneRun, ZoneRuns, zone_runs};
 pub use shuffle::Shuffled;
-pub(crate) use unaccepted::{AcceptRun, AcceptWanted, LastBlock};
+pub(crate) use unaccepted::{AcceptRun, AcceptWanted, LastBlock, RunEnd};
 pub use verify::{Counts, Fault, FaultKind};
 pub use watermark::{
     LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, pages_to_accept,

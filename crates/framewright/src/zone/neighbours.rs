@@ -11,30 +11,23 @@ use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 const HEADS_AT_ONCE: u32 = 128;
 
 impl Zone {
-    /// The first `pages` frames at `from` or above that are free, one after the other, and begin at
-    /// a multiple of `align`. A look without a lock held for long: others may take of them
-    /// meanwhile.
-    pub(crate) fn free_neighbours<P: Platform>(
+    /// Follows a run through all of the zone, or until it is long enough. A look without a lock
+    /// held for long: others may take of it meanwhile.
+    pub(crate) fn follow_free<P: Platform>(
         &self,
         platform: &P,
-        pages: u64,
-        align: Order,
-        from: Pfn,
+        run: &mut FreeRun,
     ) -> Option<PfnRange> {
-        self.segments
-            .iter()
-            .find_map(|segment| self.free_neighbours_in(platform, segment, pages, align, from))
+        self.segments.iter().find_map(|segment| self.follow_free_in(platform, segment, run))
     }
 
-    fn free_neighbours_in<P: Platform>(
+    fn follow_free_in<P: Platform>(
         &self,
         platform: &P,
         segment: &Segment,
-        pages: u64,
-        align: Order,
-        from: Pfn,
+        run: &mut FreeRun,
     ) -> Option<PfnRange> {
-        let mut run = Run { start: None, pages, align, from };
+        run.go_on_at(segment.start.start(), segment.end().start());
         let indices = segment.indices();
         let mut next = indices.start;
         while next < indices.end {
@@ -70,15 +63,31 @@ impl Zone {
     }
 }
 
-/// Where the run begins that is followed, and what is wanted of it.
-struct Run {
+/// Free frames one after the other, as far as they were followed, and what is wanted of them.
+pub(crate) struct FreeRun {
+    /// Where it begins.
     start: Option<Pfn>,
+    /// Where the memory ends that is looked at.
+    end: Pfn,
     pages: u64,
     align: Order,
     from: Pfn,
 }
 
-impl Run {
+impl FreeRun {
+    /// The first `pages` frames at `from` or above that begin at a multiple of `align`.
+    pub(crate) const fn new(pages: u64, align: Order, from: Pfn) -> Self {
+        Self { start: None, end: from, pages, align, from }
+    }
+
+    /// What is looked at next begins at `start`: the run ends where that does not touch.
+    fn go_on_at(&mut self, start: Pfn, end: Pfn) {
+        if self.end != start {
+            self.start = None;
+        }
+        self.end = end;
+    }
+
     /// What is free goes on up to `end`, from `start` on if it begins there. The run, if it is
     /// long enough by now.
     fn extend(&mut self, start: Pfn, end: Pfn) -> Option<PfnRange> {

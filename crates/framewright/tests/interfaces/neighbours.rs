@@ -76,6 +76,40 @@ fn a_hole_of_any_size_and_place_is_found_and_filled() {
     }
 }
 
+/// A zone in parts is still one: a run begins in one part and ends in another.
+#[test]
+fn runs_reach_over_borders_of_parts() {
+    const GIB: u64 = 1024 * PER_MIB;
+    for line in ["zone_parts=3", "zone_parts=3 page_owner=on", "zone_parts=12 hugepages=9"] {
+        let machine = FakeMachine::builder().ram(PhysRange::new(4 << 30, 16 << 30)).cpus(3).build();
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+        let before = settled(&manager);
+        // Between two pages in use that lie in the first part and in the last.
+        let hole = PfnRange::new(5 * GIB + 77, 15 * GIB - 5);
+        let take = |pfn| manager.allocate_at(pfn, Order::PAGE, MigrateType::Movable).expect("free");
+        let ends = [take(Pfn(hole.start.0 - 1)), take(hole.end)];
+        let more = manager.allocate_pages(hole.pages() + 1, Order::PAGE);
+        assert!(matches!(more, Err(AllocateError::BadSize { .. })), "{line}: {more:?}");
+        let found = manager.allocate_pages(hole.pages(), Order::PAGE).expect("there is room");
+        assert_eq!(found, hole, "{line}");
+        check(&manager);
+        assert!(manager.allocate_pages(5 * GIB, Order::PAGE).is_err());
+        // In one piece, and then in two that end within a part.
+        manager.give_back(found).expect("ours");
+        let found = manager.allocate_pages(8 * GIB + 1, Order::MAX).expect("there is room");
+        assert!(found.start.is_aligned(Order::MAX), "{line}");
+        let middle = Pfn(8 * GIB + 1000);
+        manager.give_back(PfnRange { start: middle, ..found }).expect("ours");
+        manager.give_back(PfnRange { end: middle, ..found }).expect("ours");
+        ends.into_iter().for_each(|page| manager.give_back(page).expect("ours"));
+        // All parts together keep what is under the mark.
+        let all = manager.allocate_pages(before.free_pages - 3, Order::PAGE);
+        assert!(all.is_err(), "{line}: {all:?}");
+        assert_eq!(settled(&manager).free_pages, before.free_pages, "{line}");
+        check(&manager);
+    }
+}
+
 /// With the first MiB missing no block of 512 MiB is whole, but nearly all of it is one run, and
 /// the upper half one block. What is more than 1 GiB is never one block.
 #[test]
