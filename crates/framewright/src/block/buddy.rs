@@ -175,7 +175,7 @@ impl Buddy {
         }
     }
 
-    /// The indices of the segment that holds `index`; what is in none merges with nothing.
+    /// The indices of the segment that holds `index`, which is in one.
     #[inline]
     pub(crate) fn segment_of(&self, index: u32) -> Range<u32> {
         match self.segments {

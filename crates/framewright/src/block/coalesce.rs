@@ -22,7 +22,7 @@ impl Buddy {
     /// Whether merges are deferred: not while blocks are shuffled, as their order would not be
     /// random, and not while somebody coalesces, who would never come to an end.
     #[inline]
-    pub(super) fn defers_merges(&mut self) -> bool {
+    pub(super) fn decides_to_defer(&mut self) -> bool {
         self.largest == Order::MAX && self.coalescing == 0 && !self.placement.coin()
     }
 
@@ -94,35 +94,35 @@ impl Buddy {
     /// [`free`](Self::free).
     #[inline]
     pub(crate) fn defer_merge(&mut self, index: u32, blocks: u32) -> bool {
-        if !self.defers_merges() {
+        if !self.decides_to_defer() {
             return false;
         }
         let members = Neighbours::new(index, blocks);
-        let deferred = self.deferred.insert(members);
-        if deferred == Some(u64::MAX) || self.deferred.is_full() {
+        let Some(near) = self.deferred.insert(members) else { return false };
+        if near == u64::MAX || self.deferred.is_over_full() {
             self.coalesce_near(members.base);
         }
-        deferred.is_some()
+        true
     }
 
     /// [`defer_merge`](Self::defer_merge) of one block.
     #[inline]
     pub(crate) fn defer_merge_of_one(&mut self, index: u32) -> bool {
-        if !self.defers_merges() {
+        if !self.decides_to_defer() {
             return false;
         }
-        let deferred = self.deferred.insert_one(index);
-        if deferred == Some(u64::MAX) || self.deferred.is_full() {
+        let Some(near) = self.deferred.insert_one(index) else { return false };
+        if near == u64::MAX || self.deferred.is_over_full() {
             self.coalesce_near(index & !63);
         }
-        deferred.is_some()
+        true
     }
 
     /// [`defer_merge`](Self::defer_merge) of blocks of one grade, whose entries say
     /// [`GRADED_MERGE_DEFERRED`].
     #[inline(never)]
     pub(crate) fn defer_graded_merge(&mut self, index: u32, blocks: u32, grade: usize) -> bool {
-        if !cfg!(feature = "moving") || !self.defers_merges() {
+        if !cfg!(feature = "moving") || !self.decides_to_defer() {
             return false;
         }
         let members = Neighbours::new(index, blocks);

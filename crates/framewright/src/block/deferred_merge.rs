@@ -95,9 +95,9 @@ impl DeferredMerges {
         self.blocks == 0
     }
 
-    /// Whether there are as many as there may be.
+    /// Whether there are more than there may be.
     #[inline]
-    pub(super) const fn is_full(&self) -> bool {
+    pub(super) const fn is_over_full(&self) -> bool {
         self.blocks > MOST
     }
 

@@ -91,7 +91,7 @@ pub(crate) fn run(
     order: Order,
 ) -> Option<PfnRange> {
     let start = frame(segments, index, offset)?;
-    Some(PfnRange { start, end: start.add(order.pages()) })
+    Some(PfnRange::of_order(start, order))
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ impl Buddy {
     fn split_ahead(&mut self) {
         let movable = MigrateType::Movable;
         if !self.reported.is_tracked()
-            && self.defers_merges()
+            && self.decides_to_defer()
             && self.smallest(movable, Order::BLOCK).is_some_and(|list| list.order >= SPLIT_AHEAD)
             && let Some((index, _)) = self.take_of(SPLIT_AHEAD..=SPLIT_AHEAD, movable, movable)
         {
@@ -284,10 +284,10 @@ fn divide_into_blocks(table: &BlockTable, index: u32, order: Order) {
     table.set_states(index..index + blocks_of(order), word);
 }
 
-/// Halves allocated, isolated, deferred, offline or reserved blocks, or such as are with the
-/// hypervisor, until a head begins at `index` and none that begins in `index..end` reaches over
-/// `end`; returns the head's order. The halves stay what the whole was, with the same bits and
-/// owner word. `index` must lie in such a block.
+/// Halves allocated, isolated, deferred, offline or reserved blocks, such as are with the
+/// hypervisor, or unaccepted ones that go, until a head begins at `index` and none that begins in
+/// `index..end` reaches over `end`; returns the head's order. The halves stay what the whole was,
+/// with the same bits and owner word. `index` must lie in such a block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
     loop {
         let (head, state) = table.cold_head_of(index)?;

@@ -21,9 +21,10 @@ impl<P: Platform> Manager<P> {
     /// [`allocate_order`](Self::allocate_order) does, else out of the zones. Those are asked from
     /// the wanted one down on the wanted node, then on the others by distance; all of them first
     /// above their low watermark, then above their min watermark (Linux: `mm/page_alloc.c`,
-    /// `__setup_per_zone_wmarks`). When that fails the caches of CPUs are drained, then the
-    /// reclaim hook is asked ([`set_reclaim`](super::Pressure::set_reclaim)), then come the
-    /// reserves, if the request may have them.
+    /// `__setup_per_zone_wmarks`). When that fails the caches of CPUs are drained, memory is
+    /// compacted for more than a page, the reclaim hook is asked
+    /// ([`set_reclaim`](super::Pressure::set_reclaim)), then come the reserves, if the request may
+    /// have them.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -271,7 +272,7 @@ impl<P: Platform> Manager<P> {
             return Err(AllocateError::NotAligned { start, order });
         }
         usable_type(migrate_type)?;
-        let wanted = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
+        let wanted = PfnRange::of_order(start, order);
         let not_free = AllocateError::NotFree(wanted);
         let block = block_number(start).ok_or(not_free)?;
         let segment = self.segment_of(block).ok_or(not_free)?;
@@ -361,14 +362,17 @@ impl<P: Platform> Manager<P> {
     /// [`free`](Self::free) without debug hooks, for a range that is not empty.
     pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
         match self.zone_of_range(range) {
-            Ok((zone, segment)) => zone.free(self.platform, segment, range)?,
-            Err(FreeError::SpansZones(_)) if cfg!(any(feature = "smp", feature = "hotplug")) => {
-                return self.free_in_pieces(range);
+            Ok((zone, segment)) => {
+                let freed = zone.free(self.platform, segment, range);
+                // Also where that failed: two that free the same may free parts of it each.
+                self.pressure.epoch.note_free();
+                freed
             }
-            Err(error) => return Err(error),
+            Err(FreeError::SpansZones(_)) if cfg!(any(feature = "smp", feature = "hotplug")) => {
+                self.free_in_pieces(range)
+            }
+            Err(error) => Err(error),
         }
-        self.pressure.epoch.note_free();
-        Ok(())
     }
 
     /// [`free_bare`](Self::free_bare) of frames that bring-up may have kept for the vmemmap.
@@ -412,7 +416,6 @@ pub(super) fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError
 
 /// The block of a frame, unless it lies beyond the address space.
 fn block_number(pfn: Pfn) -> Option<BlockNumber> {
-    (pfn.address() >> crate::units::PAGE_SHIFT == pfn.0
-        && pfn.address() < crate::units::PHYSICAL_ADDRESS_END)
-        .then(|| BlockNumber::containing(pfn))
+    const END: u64 = crate::units::PHYSICAL_ADDRESS_END >> crate::units::PAGE_SHIFT;
+    (pfn.0 < END).then(|| BlockNumber::containing(pfn))
 }

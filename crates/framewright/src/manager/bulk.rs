@@ -53,7 +53,7 @@ impl<P: Platform> Manager<P> {
         zeroed: bool,
         place: Place,
     ) -> Result<(), AllocateError> {
-        let runs = pages.iter().map(|&page| PfnRange { start: page, end: page.add(1) });
+        let runs = pages.iter().map(|&page| PfnRange::of_order(page, Order::PAGE));
         if self.pressure.epoch.wants_attention() {
             self.after_allocation(runs, zeroed, place)?;
         } else if zeroed {
@@ -162,7 +162,11 @@ impl<P: Platform> Manager<P> {
     pub(super) fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
         let mut done = 0;
         for &mark in marks {
+            self.wake_if_low(mark, search);
             for zone in self.zonelist(search) {
+                if done == pages.len() {
+                    return done;
+                }
                 if zone.span().end.address() <= search.max_address {
                     let keep = self.keeps(mark, zone, search);
                     loop {

@@ -196,7 +196,7 @@ impl<P: Platform> Manager<P> {
             segment.filled.take(pages, |page| {
                 if damage.is_none() {
                     let start = run.start.add((page - first) as u64);
-                    let frame = PfnRange { start, end: start.add(1) };
+                    let frame = PfnRange::of_order(start, Order::PAGE);
                     let other = first_other(self.platform, frame, POISON);
                     damage = other.map(|(address, found)| Damage {
                         address,

@@ -1,14 +1,14 @@
 //! The manager: all memory of a machine behind one front door.
 //!
 //! [`Manager::bring_up`] builds it from the memblock allocator's free memory (`init`). The usual
-//! operations go through the calling CPU's cache (`pcp`, `pcp_request`); `alloc` serves all others,
-//! across zones and nodes, and `reclaim` those that find too little. The `facets` lead to
-//! everything else: `hugetlb` keeps pools of huge pages, `vmemmap` brings up withheld memory and
-//! gives the descriptors of huge pages back (HVO), `accept` brings
-//! up what a guest has to accept first, `refcount` counts references, `isolate` takes
-//! blocks out of circulation, `moving` vacates and compacts, `policy` says which nodes may serve
-//! and `tier` how slow they are, `reporting` is what a reporter shares with everybody. What they
-//! share is in `state`.
+//! operations go through the calling CPU's cache (`pcp`, `pcp_request`); `bulk` has many pages at
+//! once, `neighbours` runs that are no block, `alloc` all others, across zones and nodes, and
+//! `reclaim` those that find too little. The `facets` lead to everything else: `hugetlb` keeps
+//! pools of huge pages, `vmemmap` brings up withheld memory and gives the descriptors of huge pages
+//! back (HVO), `accept` brings up what a guest has to accept first, `refcount` counts references,
+//! `isolate` takes blocks out of circulation, `moving` vacates and compacts, `hotplug` adds and
+//! removes memory, `policy` says which nodes may serve and `tier` how slow they are, `reporting` is
+//! what a reporter shares with everybody. What they share is in `state`.
 //!
 //! ```text
 //!   allocate_order, free_order ──> pcp ──refill, drain──> zone
@@ -29,7 +29,10 @@
 //!   or forget it, which leaks it;
 //! * every call that takes frames, or a reference to them, away from whoever has them is `unsafe`:
 //!   [`Manager::free`], [`free_order`](Manager::free_order), [`free_pages`](Manager::free_pages),
-//!   [`free_bulk`](Manager::free_bulk), [`put`](References::put),
+//!   [`free_bytes`](Manager::free_bytes), [`free_bulk`](Manager::free_bulk),
+//!   [`Moving::release_to_area`], [`remove`](Hotplug::remove),
+//!   [`remove_some`](Hotplug::remove_some), [`release`](Hotplug::release),
+//!   [`release_bytes`](Hotplug::release_bytes), [`put`](References::put),
 //!   [`put_testzero`](References::put_testzero), [`free_frozen`](References::free_frozen),
 //!   [`freeze`](References::freeze), [`unfreeze`](References::unfreeze),
 //!   [`References::start`], [`Vmemmap::optimize`],

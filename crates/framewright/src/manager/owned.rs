@@ -63,7 +63,7 @@ impl<P: Platform> Manager<P> {
         migrate_type: MigrateType,
     ) -> Result<Frames<'_, P>, AllocateError> {
         let start = self.allocate_order(order, migrate_type)?;
-        Ok(Frames { manager: self, range: PfnRange { start, end: start.add(order.pages()) } })
+        Ok(Frames { manager: self, range: PfnRange::of_order(start, order) })
     }
 }
 

@@ -98,7 +98,7 @@ impl<P: Platform> Manager<P> {
         if (size.wrapping_sub(1) | align.wrapping_sub(1)) < PAGE_SIZE
             && let Some(start) = self.take_page()
         {
-            return Ok(PfnRange { start, end: start.add(1) });
+            return Ok(PfnRange::of_order(start, Order::PAGE));
         }
         self.allocate_other_layout(layout)
     }
@@ -127,7 +127,7 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     pub unsafe fn free_bytes(&self, start: Pfn, size_bytes: u64) -> Result<(), FreeError> {
         if size_bytes.wrapping_sub(1) < PAGE_SIZE {
-            return self.free_checked(start, Order::PAGE, Location::caller());
+            return self.check_and_free(start, Order::PAGE, Location::caller());
         }
         // SAFETY: passed on to the caller (invariant 42).
         unsafe { self.free_run(start, pages_of(size_bytes)) }
@@ -144,7 +144,7 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         if pages == 1 {
-            return self.free_checked(start, Order::PAGE, Location::caller());
+            return self.check_and_free(start, Order::PAGE, Location::caller());
         }
         // SAFETY: passed on to the caller (invariant 42).
         unsafe { self.free_run(start, pages) }

@@ -132,7 +132,7 @@ impl<P: Platform> Manager<P> {
         place: Place,
     ) -> Result<Pfn, AllocateError> {
         let start = self.allocate_unseen(order, migrate_type)?;
-        let taken = PfnRange { start, end: start.add(order.pages()) };
+        let taken = PfnRange::of_order(start, order);
         self.after_allocation(core::iter::once(taken), false, place)?;
         Ok(start)
     }
@@ -324,7 +324,7 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK {
             return self.free_large(start, order, Location::caller());
         }
-        self.free_checked(start, order, Location::caller())
+        self.check_and_free(start, order, Location::caller())
     }
 
     /// Keeps a run in a cache, if that can be seen to be where it belongs and there is room.
@@ -374,30 +374,30 @@ impl<P: Platform> Manager<P> {
         if put == Some(Put::DoubleFree) {
             return Err(FreeError::free_already(start));
         }
-        let mut told = false;
+        let (mut told, mut made_room) = (false, Ok(()));
         let kept = self.inside(|cache| {
             let lot = self.lot(cache, start, order)?;
             if self.pressure.epoch.wants_attention() {
                 self.pressure.epoch.note_free();
                 told = true;
-                if let Err(error) = self.before_free(
-                    PfnRange { start, end: start.add(order.pages()) },
-                    false,
-                    place,
-                ) {
+                if let Err(error) = self.before_free(PfnRange::of_order(start, order), false, place)
+                {
                     return Some(Err(error));
                 }
             }
             match self.put_making_room(cache, start, order, lot) {
                 (Put::Cached, result) => Some(result),
                 (Put::DoubleFree, _) => Some(Err(FreeError::free_already(start))),
-                (Put::Full, _) => None,
+                (Put::Full, result) => {
+                    made_room = result;
+                    None
+                }
             }
         });
         if let Some(result) = kept.flatten() {
             return result;
         }
-        self.free_into_zone(start, order, (!told).then_some(place))
+        self.free_into_zone(start, order, (!told).then_some(place)).and(made_room)
     }
 
     /// Puts a run into a cache; a full one gives some of what it has back first, which is what the
@@ -462,7 +462,7 @@ impl<P: Platform> Manager<P> {
         if !start.is_aligned(order) {
             return Err(FreeError::NotAligned { start, order });
         }
-        let range = PfnRange::new(start.0, start.0.saturating_add(order.pages()));
+        let range = PfnRange::of_order(start, order);
         if let Some(place) = place
             && self.pressure.epoch.wants_attention()
         {
@@ -478,7 +478,7 @@ impl<P: Platform> Manager<P> {
         if !start.is_aligned(order) {
             return Err(FreeError::NotAligned { start, order });
         }
-        self.check_free(PfnRange::new(start.0, start.0.saturating_add(order.pages())))
+        self.check_free(PfnRange::of_order(start, order))
     }
 
     /// All that can be known to be wrong with a free, without page owners.

@@ -12,7 +12,7 @@ use crate::manager::facets::Caches;
 use crate::manager::state::Manager;
 use crate::page::{CpuCache, Lot, MOST_RETURNED, MOST_RUNS, MOST_WORDS, Runs};
 use crate::platform::Platform;
-use crate::units::{Order, Pfn, PfnRange};
+use crate::units::{Order, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Zone};
 
@@ -26,9 +26,9 @@ impl<P: Platform> Caches<'_, P> {
     /// Linux does (`refresh_cpu_vm_stats` in `mm/vmstat.c`), and more often forgets sooner.
     ///
     /// Half of each stack is laid aside and used again as soon as the other half runs out, which
-    /// costs the CPU a few nanoseconds. What is still there at the next call goes back, at most 56
-    /// entries in a call. So a cache that is idle is empty after some 30 calls, and a busy one
-    /// keeps what it uses. Requests and frees take not an instruction more for it.
+    /// costs the CPU a few nanoseconds. What is still there at the next call goes back, about 56
+    /// entries in a call at most. So a cache that is idle is empty after some 30 calls, and a busy
+    /// one keeps what it uses. Requests and frees take not an instruction more for it.
     ///
     /// Returns how many pages went back. Does nothing when the CPU is inside its cache (a handler
     /// has interrupted it) or that is being drained. May be called from interrupt handlers.
@@ -114,7 +114,7 @@ impl<P: Platform> Manager<P> {
             let mut count = batch.len();
             left[..count].copy_from_slice(batch);
             while let Some(first) = left[..count].first() {
-                let zone = self.zone_of(first.base).unwrap_or(home);
+                let zone = self.block_of(first.base).map_or(home, |(zone, _)| zone);
                 let (mut same, mut taken, mut others) = ([Runs::NONE; MOST_RETURNED], 0, 0);
                 for at in 0..count {
                     let entry = left[at];
@@ -140,19 +140,13 @@ impl<P: Platform> Manager<P> {
             // Something in it is wrong, or it belongs to another zone, as spans may overlap: one
             // run after the other.
             for start in entry.starts() {
-                let freed = self.free_bare(PfnRange { start, end: start.add(order.pages()) });
+                let freed = self.free_bare(PfnRange::of_order(start, order));
                 if result.is_ok() {
                     result = freed.map_err(|error| self.explained(error));
                 }
             }
         });
         result
-    }
-
-    /// The zone of a frame, if it has one.
-    fn zone_of(&self, pfn: Pfn) -> Option<&'static Zone> {
-        let segment = self.segment_of(BlockNumber::containing(pfn))?;
-        self.zones().get(usize::from(segment.zone))
     }
 
     /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by
@@ -308,6 +302,7 @@ pub(super) fn join(
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::units::Pfn;
     use std::vec::Vec;
 
     #[test]

@@ -210,7 +210,7 @@ impl<P: Platform> Manager<P> {
 
     /// What [`free_order`](Self::free_order) does with at most a block.
     #[inline(always)]
-    pub(super) fn free_checked(
+    pub(super) fn check_and_free(
         &self,
         start: Pfn,
         order: Order,

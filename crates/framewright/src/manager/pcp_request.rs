@@ -74,7 +74,7 @@ impl<P: Platform> Manager<P> {
     pub(super) fn allocate_plain(&self, request: &Request) -> Option<PfnRange> {
         let order = request.plain_order()?;
         let start = self.inside(|cache| cache.get(order, request.migrate_type)).flatten()?;
-        Some(PfnRange { start, end: start.add(order.pages()) })
+        Some(PfnRange::of_order(start, order))
     }
 
     /// [`free`](Self::free), into the CPU's cache if that takes it at once.
@@ -134,10 +134,11 @@ impl<P: Platform> Manager<P> {
                 Some(start) => start,
                 None => self.fill_for(cache, order, request)?,
             };
-            if self.fits(cache, start, order, request, end) {
+            let run = PfnRange::of_order(start, order);
+            if self.fits(cache, run, request, end) {
                 return Some(start);
             }
-            self.put_back(cache, PfnRange { start, end: start.add(order.pages()) }, request);
+            self.put_back(cache, run, request);
             None
         });
         let start = start.flatten()?;
@@ -150,17 +151,12 @@ impl<P: Platform> Manager<P> {
 
     /// Whether a run that came out of the cache lies where the request wants it.
     #[inline]
-    fn fits(
-        &self,
-        cache: &CpuCache,
-        start: Pfn,
-        order: Order,
-        request: &Request,
-        end: Pfn,
-    ) -> bool {
-        start.0 + order.pages() <= end.0
+    fn fits(&self, cache: &CpuCache, run: PfnRange, request: &Request, end: Pfn) -> bool {
+        run.end <= end
             && match request.node {
-                NodeChoice::Exact(node) => cache.is_near(start) || self.is_on_node(start, node),
+                NodeChoice::Exact(node) => {
+                    cache.is_near(run.start) || self.is_on_node(run.start, node)
+                }
                 NodeChoice::Any | NodeChoice::Preferred(_) => true,
             }
     }
@@ -179,10 +175,11 @@ impl<P: Platform> Manager<P> {
     fn get_odd(&self, cache: &CpuCache, order: Order, request: &Request, end: Pfn) -> Option<Pfn> {
         let Request { pages, migrate_type, .. } = *request;
         if let Some(start) = cache.get_odd(pages, migrate_type) {
-            if self.fits(cache, start, order, request, end) {
+            let run = PfnRange { start, end: start.add(pages) };
+            if self.fits(cache, run, request, end) {
                 return Some(start);
             }
-            self.put_back(cache, PfnRange { start, end: start.add(pages) }, request);
+            self.put_back(cache, run, request);
             return None;
         }
         if order == Order::BLOCK {
@@ -191,11 +188,12 @@ impl<P: Platform> Manager<P> {
         }
         let start =
             cache.get(order, migrate_type).or_else(|| self.fill_for(cache, order, request))?;
-        if !self.fits(cache, start, order, request, end) {
-            self.put_back(cache, PfnRange { start, end: start.add(order.pages()) }, request);
+        let run = PfnRange::of_order(start, order);
+        if !self.fits(cache, run, request, end) {
+            self.put_back(cache, run, request);
             return None;
         }
-        let rest = PfnRange { start: start.add(pages), end: start.add(order.pages()) };
+        let rest = PfnRange { start: start.add(pages), ..run };
         // Just allocated and nobody else's, so that this cannot fail. Whatever else goes back to
         // make room is not this request's affair.
         let _ = self.put_runs(cache, rest);
@@ -232,7 +230,7 @@ impl<P: Platform> Manager<P> {
                 Put::Cached => Ok(()),
                 Put::DoubleFree => Err(FreeError::free_already(start)),
                 Put::Full => {
-                    let range = PfnRange { start, end: start.add(order.pages()) };
+                    let range = PfnRange::of_order(start, order);
                     self.return_odd(range).map(|_| ())
                 }
             });

@@ -1,5 +1,6 @@
-//! What happens when a request finds too little memory: caches are drained, the adopter is asked to
-//! give something up, and only then may a request that is allowed to use the reserves have them.
+//! What happens when a request finds too little memory: caches are drained, memory is compacted for
+//! more than a page, the adopter is asked to give something up, and only then may a request that is
+//! allowed to use the reserves have them.
 //!
 //! All of it is off the usual way. What keeps it cheap when memory stays full is [`DrainEpoch`]:
 //! from the beginning of a drain to the first free or refill on any CPU the caches are known to be

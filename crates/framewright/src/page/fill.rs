@@ -57,7 +57,7 @@ mod tests {
     fn filled(fill: Fill, count: usize, written: core::ops::Range<usize>) -> Vec<Line> {
         let mut all = std::vec![Line([u64::MAX; 8]); count];
         let start = NonNull::from(&mut all[written.start]).cast();
-        // SAFETY: the vector is ours and long enough (invariant 28).
+        // SAFETY: the vector is ours and long enough (invariant 44).
         unsafe { fill.write(start, written.len()) };
         all
     }
@@ -86,7 +86,7 @@ mod tests {
         unsafe fn count(start: NonNull<u8>, lines: usize, line: &Line) {
             let mut found = *line;
             found.0[0] = lines as u64;
-            // SAFETY: the test's own memory, with room for a line (invariant 28).
+            // SAFETY: the test's own memory, with room for a line (invariant 44).
             unsafe { start.cast::<Line>().write(found) };
         }
         static COUNT: crate::stores::StoreParts =

@@ -196,7 +196,7 @@ mod tests {
     fn written(store: Store, line: &Line, range: core::ops::Range<usize>) -> Vec<Line> {
         let mut all = std::vec![OLD; 1001];
         let start = NonNull::from(&mut all[range.start]).cast();
-        // SAFETY: the vector is ours and long enough (invariant 28).
+        // SAFETY: the vector is ours and long enough (invariant 44).
         unsafe { store.write(start, range.len(), line) };
         all
     }

@@ -63,6 +63,13 @@ impl PfnRange {
         Self { start: Pfn(start), end: Pfn(if end < start { start } else { end }) }
     }
 
+    /// The frames of `order` from `start` on.
+    #[must_use]
+    #[inline]
+    pub const fn of_order(start: Pfn, order: Order) -> Self {
+        Self { start, end: Pfn(start.0.saturating_add(order.pages())) }
+    }
+
     /// Number of frames; none when it ends before it begins.
     #[must_use]
     pub const fn pages(self) -> u64 {

@@ -12,7 +12,7 @@ mod plan;
 mod sections;
 
 pub(crate) use boot_pages::{BootPages, BootRange, most_frames};
-pub(crate) use plan::{ArrayMemory, Part, sections_of_node};
+pub(crate) use plan::{ArrayMemory, Part, SegmentsOfNodes};
 pub use plan::{VmemmapFallback, deferred_sections};
 pub use sections::SectionState;
 pub(crate) use sections::{DeferredInit, SECTION_PAGES, Sections};

@@ -67,19 +67,17 @@ impl ArrayMemory {
         Self { parts }
     }
 
-    /// Obtains it for all nodes, but not for pages in `without`. `node_of` names the node of a
-    /// segment.
+    /// Obtains it for all nodes, but not for pages in `without`.
     pub(crate) fn obtain<P: Platform>(
         &mut self,
         early: &mut Memblock<'_, P>,
         space: &dyn VmemmapSpace,
-        directory: &[Segment],
-        node_of: &dyn Fn(&Segment) -> NodeId,
+        segments: SegmentsOfNodes<'_>,
         without: &BootPages,
     ) {
         for (index, part) in self.parts.iter_mut().enumerate() {
             let Some(node) = NodeId::new(index) else { return };
-            let sections = || sections_of_node(directory, node_of, node);
+            let sections = || segments.sections(node);
             if sections().next().is_some() {
                 *part = obtain_part(early, space, node, &sections, without);
             }
@@ -131,15 +129,14 @@ impl ArrayMemory {
         &mut self,
         early: &mut Memblock<'_, P>,
         space: &dyn VmemmapSpace,
-        directory: &[Segment],
-        node_of: &dyn Fn(&Segment) -> NodeId,
+        segments: SegmentsOfNodes<'_>,
         cause: VmemmapFallback,
     ) {
         for (index, part) in self.parts.iter_mut().enumerate() {
             if let (&mut Part::Present { memory, handed_pages, .. }, Some(node)) =
                 (&mut *part, NodeId::new(index))
             {
-                let sections = sections_of_node(directory, node_of, node);
+                let sections = segments.sections(node);
                 give_part_back(early, space, sections, memory, handed_pages);
                 *part = Part::Absent(cause);
             }
@@ -152,19 +149,25 @@ fn sections_of(segment: &Segment) -> Range<u32> {
     segment.start.0 / BLOCKS_PER_CALL..segment.end().0.div_ceil(BLOCKS_PER_CALL)
 }
 
-/// Sections with memory of a node, ascending, each once.
-pub(crate) fn sections_of_node<'a>(
-    directory: &'a [Segment],
-    node_of: &'a dyn Fn(&Segment) -> NodeId,
-    node: NodeId,
-) -> impl Iterator<Item = u32> + 'a {
-    let mut next = 0;
-    directory.iter().filter(move |segment| node_of(segment) == node).flat_map(move |segment| {
-        let sections = sections_of(segment);
-        let start = sections.start.max(next);
-        next = sections.end.max(next);
-        start..sections.end
-    })
+/// All segments, ascending, and of which node each is.
+#[derive(Clone, Copy)]
+pub(crate) struct SegmentsOfNodes<'a> {
+    pub(crate) directory: &'a [Segment],
+    pub(crate) node_of: &'a dyn Fn(&Segment) -> NodeId,
+}
+
+impl<'a> SegmentsOfNodes<'a> {
+    /// Sections with memory of a node, ascending, each once.
+    pub(crate) fn sections(self, node: NodeId) -> impl Iterator<Item = u32> + 'a {
+        let Self { directory, node_of } = self;
+        let mut next = 0;
+        directory.iter().filter(move |segment| node_of(segment) == node).flat_map(move |segment| {
+            let sections = sections_of(segment);
+            let start = sections.start.max(next);
+            next = sections.end.max(next);
+            start..sections.end
+        })
+    }
 }
 
 /// The blocks of a section that are not among the bits, in runs.

@@ -10,7 +10,7 @@
 
 use super::Zone;
 use super::locked::LockedZone;
-use super::unaccepted::{AcceptRun, LastBlock, again, is_listed, is_lost};
+use super::unaccepted::{AcceptRun, LastBlock, RunEnd, again, is_listed, is_lost};
 use crate::block::split::divide_whole;
 use crate::block::{BlockState, MigrateType, State};
 use crate::platform::Platform;
@@ -150,7 +150,8 @@ impl Zone {
         if !is_accepted_where_it_is(state) {
             drop(locked);
             let last = if is_accepted { LastBlock::Ahead } else { LastBlock::Lost };
-            self.finish_run(platform, run, u32::from(is_accepted), last, false);
+            let accepted_blocks = u32::from(is_accepted);
+            self.finish_run(platform, run, RunEnd { accepted_blocks, last, guards: false });
             return;
         }
         let mark = if is_accepted { BlockState::ACCEPTED } else { BlockState::POISONED };

@@ -5,11 +5,12 @@
 //!
 //! 1. a block of 1 GiB: [`Zone::free_largest`], which the manager tries before;
 //! 2. an aligned run of a split block: [`LockedZone::free_run`], one word of a free map;
-//! 3. a movable block of 2 MiB: its merge is deferred, which is one bit;
+//! 3. a block of 2 MiB that is movable or has a grade: its merge is deferred, which is one bit;
 //! 4. any other block that was allocated whole: it is merged, or stays isolated;
 //! 5. all else: every frame is checked, and what was allocated whole is divided.
 //!
-//! Whatever fails has changed nothing: all is checked before anything is freed (invariant 13).
+//! Whatever fails has changed nothing: all is checked before anything is freed (invariant 13),
+//! unless somebody frees a part of it meanwhile.
 
 use super::locked::{LockedZone, ZoneGuard};
 use super::page_free::Refused;
@@ -54,7 +55,7 @@ impl Zone {
         let mut locked = self.lock(platform);
         let index = segment.index_of(BlockNumber::containing(start));
         if !locked.free_exactly(index, start, order) {
-            let range = PfnRange { start, end: start.add(order.pages()) };
+            let range = PfnRange::of_order(start, order);
             return self.free_heads(platform, locked, segment, range);
         }
         locked.freed_pages += order.pages();

@@ -77,6 +77,14 @@ pub(crate) struct Window {
     pub(crate) descriptors: Descriptors,
 }
 
+/// What memory is taken out of use in: so many blocks at most, a multiple of `align` and aligned to
+/// it.
+#[derive(Clone, Copy)]
+pub(crate) struct Pieces {
+    pub(crate) most: u32,
+    pub(crate) align: u32,
+}
+
 impl Zone {
     /// A part of a zone none of whose blocks is memory.
     pub(crate) fn window(window: Window) -> Self {
@@ -345,16 +353,14 @@ impl Zone {
         span
     }
 
-    /// The highest run of blocks that are free, offline or not accepted, within `range`, of at most
-    /// `most` blocks, a multiple of `align` blocks and aligned to it; of equally long ones the
-    /// highest. A look without a lock held for long: others may take of it meanwhile.
+    /// The longest run of blocks that are free, offline or not accepted, within `range` and no
+    /// longer than a piece may be; of equally long ones the highest. A look without a lock held for long: others may take of it meanwhile.
     pub(crate) fn highest_free<P: Platform>(
         &self,
         platform: &P,
-        range: &Range<u32>,
-        most: u32,
         segment: &Segment,
-        align: u32,
+        range: &Range<u32>,
+        Pieces { most, align }: Pieces,
     ) -> Option<Range<u32>> {
         let mut best: Option<Range<u32>> = None;
         let mut run: Option<Range<u32>> = None;

@@ -1,8 +1,9 @@
 //! Refilling a CPU's cache: many runs under one hold of the zone lock.
 //!
 //! The paths by order: words of runs (0 to 3), a stack of runs out of one block after the other (4
-//! to 8), a stack of blocks (9). Only the one run that the caller waits for is worth splitting a
-//! block for, taking reported memory, or falling back on another migrate type.
+//! to 8), a stack of blocks (9). Only the one run that the caller waits for is worth taking
+//! reported memory; where an entry is a run, also splitting a block or falling back on another
+//! migrate type.
 
 use super::Zone;
 use super::drain::WORDS_BELOW;
@@ -95,7 +96,7 @@ impl Zone {
                 };
                 locked.refill_words(cache, &words, wanted.migrate_type)
             } else if order < Order::BLOCK {
-                let most = batch.min(limit as usize).min(MOST_RUNS);
+                let most = batch.max(1).min(limit as usize).min(MOST_RUNS);
                 locked.refill_runs(cache, wanted, from, most)
             } else {
                 let batch = u32::try_from(batch).unwrap_or(0).max(1);

@@ -137,7 +137,7 @@ impl Zone {
                         return None;
                     }
                     match locked.buddy.gather(index, order, migrate_type) {
-                        Ok(()) => return Some(PfnRange { start, end: start.add(order.pages()) }),
+                        Ok(()) => return Some(PfnRange::of_order(start, order)),
                         Err(in_the_way) => {
                             looked_at += in_the_way.heads.max(1);
                             index = in_the_way.after.next_multiple_of(blocks).max(index + blocks);

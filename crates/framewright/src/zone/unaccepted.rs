@@ -93,6 +93,16 @@ impl AcceptWanted {
     }
 }
 
+/// How a claim of a run ends.
+pub(crate) struct RunEnd {
+    /// So many of its first blocks are accepted.
+    pub(crate) accepted_blocks: u32,
+    /// What becomes of the last one, if it is.
+    pub(crate) last: LastBlock,
+    /// Pages may be read past their end.
+    pub(crate) guards: bool,
+}
+
 /// What becomes of the last block of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastBlock {
@@ -263,20 +273,18 @@ impl Zone {
         AcceptRun { index: start, order, start: self.start_of(start), is_ahead, is_again }
     }
 
-    /// Ends a claim of a run of which the first `accepted` blocks are accepted. Of all of them
-    /// the last becomes what `last` says. Otherwise the one after them is lost, and what follows
-    /// is unaccepted as before; where pages may be read past their end (`guards`), the last of
-    /// those that are accepted is lost with it. Returns how many pages came up.
+    /// Ends a claim of a run. Where all of it is accepted the last block becomes what is said.
+    /// Otherwise the one after those that are is lost, and what follows is unaccepted as before;
+    /// where pages may be read past their end, the last of those that are accepted is lost with it.
+    /// Returns how many pages came up.
     pub(crate) fn finish_run<P: Platform>(
         &self,
         platform: &P,
         run: &AcceptRun,
-        accepted: u32,
-        last: LastBlock,
-        guards: bool,
+        RunEnd { accepted_blocks, last, guards }: RunEnd,
     ) -> u64 {
         let end = run.index + blocks_of(run.order);
-        let up_to = run.index + accepted.min(end - run.index);
+        let up_to = run.index + accepted_blocks.min(end - run.index);
         let (free_end, lost_end) = if up_to < end {
             let before = u32::from(guards && up_to > run.index);
             (up_to - before, up_to + 1)

@@ -63,6 +63,55 @@ fn no_time_left_is_not_nothing_left() {
     check(&manager);
 }
 
+/// A range in several runs: what is begun for one is not begun for another.
+#[test]
+fn a_budget_is_for_all_runs_of_a_range() {
+    let manager = machine(gib(4, 5), "");
+    let range = mib(4096, 4104);
+    add(&manager, range, 0, Grade::Removable).expect("added");
+    manager.hotplug().offline(mib(4098, 4100), Budget::UNLIMITED).expect("free");
+    let handles = Handles::new(&manager, 1 << 17).expect("memory");
+    while manager.totals().free_pages > 20 << 8 {
+        handles.allocate(Order::PAGE).expect("memory");
+    }
+    let first = mib(4096, 4098).whole_frames();
+    let of_first = |handle: &_| handles.range(*handle).is_some_and(|run| first.contains(run.start));
+    // Three are left in the first run, and one in three of the others'.
+    let (first, others): (Vec<_>, Vec<_>) = handles.held().partition(of_first);
+    assert!(first.len() > 3, "{}", first.len());
+    first.into_iter().skip(3).for_each(|handle| handles.free(handle).expect("held"));
+    let most = others.into_iter().enumerate().filter(|(number, _)| number % 3 != 0);
+    most.for_each(|(_, handle)| handles.free(handle).expect("held"));
+    let begun = || manager.moving().events().begun_runs;
+    let before = begun();
+    // SAFETY: nobody looks at descriptors by number.
+    let removed = unsafe { manager.hotplug().by(&handles).remove(range, Budget::runs(4)) };
+    assert!(removed.is_err(), "{removed:?}");
+    assert!(begun() - before <= 4, "{}", begun() - before);
+    let before = begun();
+    let some = remove_some(&manager, &handles, range, 8 << 20, 8 << 20, Budget::runs(4));
+    assert_eq!(some, Ok(Removal::OutOfTime));
+    assert!(begun() - before <= 4, "{}", begun() - before);
+    check(&manager);
+}
+
+/// A device whose region is not aligned has its memory, too.
+#[test]
+fn shares_are_of_all_blocks_that_have_some_of_a_region() {
+    let manager = machine(gib(4, 5), "");
+    add(&manager, mib(4096, 4104), 0, Grade::MovableOnly).expect("added");
+    let all = manager.hotplug().shares_of(mib(4096, 4104));
+    assert_eq!((all.kernel_pages, all.movable_pages), (0, 8 << 8));
+    let region = PhysRange::new((4096 << 20) + 4096, (4104 << 20) - 4096);
+    assert_eq!(manager.hotplug().shares_of(region), all);
+    assert_eq!(manager.hotplug().shares_of(PhysRange::new(0, u64::MAX)).movable_pages, 8 << 8);
+    assert_eq!(manager.hotplug().shares_of(PhysRange::new(1, 1)).movable_pages, 0);
+    // Beyond what has an address there is no zone, whatever its lower bits say.
+    let added = Pfn::containing(4096 << 20);
+    assert!(manager.numa().zone_of(added).is_some());
+    assert_eq!(manager.numa().zone_of(Pfn(added.0 | 1 << 41)), None);
+}
+
 #[test]
 fn what_is_offline_goes_first() {
     let manager = machine(gib(4, 5), "");

@@ -48,7 +48,6 @@ fn a_pinned_page_costs_one_place_and_is_counted() {
         places.push(run.start.0 - base);
         check(&manager);
     }
-    // After what is pinned the next place is one alignment, here a page, after the last attempt.
     assert_eq!((places.len(), places[0]), (3, 0));
     assert_eq!(get(), Err(AreaError::NoRun { pages: 16 * MIB }));
     let (_, _, counts) = moving.area(number).expect("there");
@@ -73,6 +72,50 @@ fn a_pinned_page_costs_one_place_and_is_counted() {
 }
 
 /// Places that are aligned to 16 MiB: the first, the third, the fourth.
+/// Where a page is in the way, no place that has it is tried again, however many there are; and
+/// nothing is tried when time is over.
+#[test]
+fn places_with_an_obstacle_are_passed_by_at_once() {
+    let manager = machine(192, "");
+    let area = BlockRange::new(40, 72);
+    let number = manager.moving().create_area(name("camera"), area).expect("free");
+    let base = area.start.start().0;
+    // Nobody knows this page.
+    let at = Pfn(base + 20 * MIB + 7);
+    manager.allocate_at(at, Order::PAGE, MigrateType::Movable).expect("free");
+    let handles = Handles::new(&manager, 1).expect("memory");
+    let moving = manager.moving().by(&handles);
+    let calls = || manager.platform().calls().irq_save;
+    let before = calls();
+    let get = |budget| moving.allocate_in_area(number, 30 * MIB, Order::PAGE, budget);
+    let run = get(Budget::UNLIMITED).expect("there is room behind it");
+    assert_eq!(run.start.0, at.0 + 1);
+    // A place takes some ten.
+    assert!(calls() - before < 300, "{}", calls() - before);
+    // SAFETY: the area gave it to this test, which uses it no more.
+    unsafe { moving.release_to_area(number, run) }.expect("ours");
+    let late = get(Budget::until(0));
+    assert!(matches!(late, Err(AreaError::Moving(_))), "{late:?}");
+    check(&manager);
+}
+
+/// Where an area may be is anywhere, where it is tried is memory.
+#[test]
+fn an_area_is_looked_for_where_there_is_memory() {
+    for (line, start) in
+        [("cma=16M@0-4096T", Some(0)), ("cma=16M@100M-4096T", Some(50)), ("cma=16M@1G-4096T", None)]
+    {
+        let manager = machine(192, line);
+        let area = manager.moving().area(0);
+        assert_eq!(area.is_some(), start.is_some(), "{line}");
+        if let (Some((_, pages, _)), Some(start)) = (area, start) {
+            assert!(pages.start.0 >= start * 512, "{line}: {pages:?}");
+            assert_eq!(pages.pages(), 16 * MIB);
+        }
+        check(&manager);
+    }
+}
+
 #[test]
 fn aligned_requests_get_the_places_that_linux_gives() {
     let manager = machine(192, "");
@@ -193,6 +236,9 @@ fn wrong_calls_change_nothing() {
     assert_eq!(none, Err(AreaError::Memory(AllocateError::BadSize { pages: 0 })));
     let much = moving.allocate_in_area(one, u64::MAX, Order::MAX, Budget::UNLIMITED);
     assert_eq!(much, Err(AreaError::NoRun { pages: u64::MAX }));
+    let again = moving.allocate_in_area(one, u64::MAX, Order::PAGE, Budget::UNLIMITED);
+    assert_eq!(again, Err(AreaError::NoRun { pages: u64::MAX }));
+    assert_eq!(moving.area(one).expect("there").2.fail_pages, u64::MAX);
     let over = moving.allocate_in_area(one, 512, Order::PAGE, Budget::until(0));
     // Nothing has to be moved.
     assert!(over.is_ok());

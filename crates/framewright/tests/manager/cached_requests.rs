@@ -380,3 +380,28 @@ fn pages_in_pieces_have_descriptors_whatever_was_cut_before() {
         assert_eq!(settled(&manager).allocated_pages, 0);
     }
 }
+
+/// Whatever a cache keeps it is also filled with, however few it keeps.
+#[test]
+fn what_is_kept_is_refilled() {
+    for size_mib in [128, 192, 256, 320, 448, 512, 768, 900, 1536, 2000, 3072] {
+        let manager = HERE.bring_up(FakeMachine::builder().ram(mib(4096, 4096 + size_mib)).build());
+        for (of, migrate_type) in (4..=9).flat_map(|of| {
+            [MigrateType::Movable, MigrateType::Unmovable].map(|migrate_type| (of, migrate_type))
+        }) {
+            let order = order(of);
+            let get = || manager.allocate_order(order, migrate_type).expect("there is memory");
+            let refills = || manager.views().map(|zone| zone.events().cache_refills).sum::<u64>();
+            let run = get();
+            manager.drain().expect("only good frames are cached");
+            manager.give_back_order(run, order).expect("ours");
+            let is_kept = manager.caches().pages() != 0;
+            manager.drain().expect("only good frames are cached");
+            let before = refills();
+            let run = get();
+            assert_eq!(refills() - before, u64::from(is_kept), "{size_mib} MiB, order {of}");
+            manager.give_back_order(run, order).expect("ours");
+        }
+        check(&manager);
+    }
+}

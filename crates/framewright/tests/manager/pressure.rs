@@ -545,6 +545,19 @@ fn background_reclaim_begins_below_the_low_mark_and_ends_above_the_high_one() {
     check(manager);
 }
 
+/// Requests for many pages wake it as those for one do.
+#[test]
+fn bulk_requests_wake_background_reclaim() {
+    let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
+    let mut held = vec![Pfn(0); 1 << 14];
+    let request = Request { fail_fast: true, ..Request::new(Order::PAGE) };
+    let got = manager.allocate_bulk(&request, &mut held).expect("memory");
+    assert!(got < held.len());
+    assert!(manager.pressure().background().is_some());
+    give(manager, &held[..got]);
+    check(manager);
+}
+
 /// Each kind of request leaves what is kept from it: all of the min watermark, half, three eighths,
 /// nothing.
 #[test]

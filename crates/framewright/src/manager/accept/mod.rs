@@ -28,7 +28,7 @@ use crate::parameters::AcceptPolicy;
 use crate::platform::{AcceptMemory, Platform, pinned};
 use crate::units::{Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{AcceptRun, Batch, Follower, LastBlock, Zone};
+use crate::zone::{AcceptRun, Batch, Follower, LastBlock, RunEnd, Zone};
 
 impl<P: Platform> Acceptance<'_, P> {
     /// `accept_memory=`.
@@ -111,7 +111,8 @@ impl<P: Platform> Manager<P> {
         } else {
             LastBlock::Free
         };
-        let pages = zone.finish_run(self.platform, run, accepted, last, guards);
+        let end = RunEnd { accepted_blocks: accepted, last, guards };
+        let pages = zone.finish_run(self.platform, run, end);
         self.note_free();
         if run.is_ahead() && last == LastBlock::Ahead {
             Attempt::Waits

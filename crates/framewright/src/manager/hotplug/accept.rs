@@ -75,7 +75,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
                 self.forget(planned);
                 continue;
             }
-            // SAFETY: of the caller.
+            // SAFETY: passed on to the caller (invariant 1).
             if let Some(window) = unsafe { self.make(planned) } {
                 window.note_accepted_while_gone(0..planned.accepted_blocks);
             }

@@ -158,21 +158,21 @@ impl<P: Platform> Hotplug<'_, P> {
             if grade.is_some() {
                 self.cancel_adding(range, node, is_first);
             }
-            // SAFETY: of the caller, who gives this memory.
+            // SAFETY: passed on to the caller, who gives this memory (invariant 1).
             unsafe { self.give_up(plan) };
             return Err(error);
         }
         // From here on nothing fails.
         let mut windows = 0;
         for planned in plan.all() {
-            // SAFETY: of the caller, who gives this memory.
+            // SAFETY: passed on to the caller, who gives this memory (invariant 1).
             let window = unsafe { self.make(planned) };
             debug_assert!(window.is_some(), "places were counted");
             windows += u32::from(window.is_some());
         }
         let mut table_bytes = 0;
         for piece in self.known(blocks) {
-            // SAFETY: of the caller, who gives this memory.
+            // SAFETY: passed on to the caller, who gives this memory (invariant 1).
             table_bytes += unsafe { self.place_tables(piece) };
         }
         self.insert_node(node);

@@ -38,7 +38,7 @@ use crate::manager::state::Manager;
 use crate::manager::state::hotplug::{Changing, HotplugEvent, HotplugNotifier, Veto};
 use crate::manager::state::tunables::fixed_pages;
 use crate::platform::Platform;
-use crate::units::{NodeId, PAGES_PER_BLOCK, PfnRange, PhysRange};
+use crate::units::{NodeId, PfnRange, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::Presence;
 use crate::zone::{Segment, Zone};
@@ -89,9 +89,16 @@ const fn pages_of(blocks: BlockRange) -> PfnRange {
     PfnRange { start: blocks.start.start(), end: blocks.end.start() }
 }
 
+/// The blocks that have some of a range of bytes; nothing where there is none.
+fn blocks_around(range: PhysRange) -> Option<BlockRange> {
+    const BLOCK: u64 = crate::units::BLOCK_SIZE;
+    let end = range.end.min(crate::units::PHYSICAL_ADDRESS_END);
+    blocks_of(PhysRange::new(range.start / BLOCK * BLOCK, end.next_multiple_of(BLOCK))).ok()
+}
+
 /// The blocks of a range of bytes.
 fn blocks_of(range: PhysRange) -> Result<BlockRange, HotplugError> {
-    const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * crate::units::PAGE_SIZE;
+    const BLOCK_BYTES: u64 = crate::units::BLOCK_SIZE;
     if range.start >= range.end {
         return Err(HotplugError::Empty(range));
     }
@@ -239,10 +246,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         range: PhysRange,
         visit: &mut dyn FnMut(PhysRange, Presence, NodeId),
     ) {
-        const BLOCK: u64 = crate::units::BLOCK_SIZE;
-        let end = range.end.min(crate::units::PHYSICAL_ADDRESS_END);
-        let range = PhysRange::new(range.start / BLOCK * BLOCK, end.next_multiple_of(BLOCK));
-        let Ok(blocks) = blocks_of(range) else { return };
+        let Some(blocks) = blocks_around(range) else { return };
         for piece in self.known(blocks) {
             let node = piece.zone.id().node;
             for (presence, run) in self.runs_of(piece) {

@@ -6,7 +6,7 @@
 //! once, and a grade can be changed later
 //! ([`Moving::set_grade`](crate::manager::Moving::set_grade)).
 
-use super::{Added, Hotplug, HotplugError, blocks_of, pages_of};
+use super::{Added, Hotplug, HotplugError, blocks_around, pages_of};
 use crate::manager::state::hotplug::{Group, HotplugSettings, SECTION_BYTES};
 use crate::parameters::{OnlinePolicy, OnlineType};
 use crate::platform::Platform;
@@ -24,7 +24,7 @@ pub fn memory_block_bytes(end_bytes: u64, is_virtual: bool, most_bytes: Option<u
         return SECTION_BYTES;
     }
     let mut bytes = match most_bytes {
-        Some(most) => most.clamp(SECTION_BYTES, LARGEST_BLOCK_BYTES),
+        Some(most) => 1 << most.clamp(SECTION_BYTES, LARGEST_BLOCK_BYTES).ilog2(),
         None if !is_virtual => return LARGEST_BLOCK_BYTES,
         None => LARGEST_BLOCK_BYTES,
     };
@@ -285,7 +285,7 @@ impl<P: Platform> Hotplug<'_, P> {
     #[must_use]
     pub fn shares_of(self, region: PhysRange) -> Shares {
         let mut shares = Shares::default();
-        let Ok(blocks) = blocks_of(region) else { return shares };
+        let Some(blocks) = blocks_around(region) else { return shares };
         for piece in self.known(blocks) {
             for (presence, run) in self.runs_of(piece) {
                 if presence != crate::zone::Presence::Online {
@@ -316,6 +316,8 @@ mod tests {
         assert_eq!(mib(memory_block_bytes(8 * GIB, true, None)), 128);
         assert_eq!(mib(memory_block_bytes(64 * GIB, true, None)), 2048);
         assert_eq!(mib(memory_block_bytes(65 * GIB, true, None)), 1024);
+        assert_eq!(mib(memory_block_bytes(100 * GIB, true, Some(300 << 20))), 256);
+        assert_eq!(mib(memory_block_bytes(100 * GIB, true, Some(1))), 128);
         assert_eq!(mib(memory_block_bytes(100 * GIB + GIB / 4, true, None)), 256);
         assert_eq!(mib(memory_block_bytes(100 * GIB + GIB / 4, false, None)), 2048);
         assert_eq!(mib(memory_block_bytes(128 * GIB, false, Some(256 << 20))), 256);

@@ -9,7 +9,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
-use crate::zone::Presence;
+use crate::zone::{Pieces, Presence};
 use core::panic::Location;
 
 const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
@@ -23,13 +23,6 @@ pub struct Removed {
     pub range: PhysRange,
     /// Pages that could be handed out before.
     pub pages: u64,
-}
-
-/// What memory is taken out of use in: so many blocks at most, a multiple of `align`.
-#[derive(Clone, Copy)]
-struct Pieces {
-    most: u32,
-    align: u32,
 }
 
 /// What came of taking some memory out of use.
@@ -116,13 +109,13 @@ impl<P: Platform> Hotplug<'_, P> {
     ) -> Result<Removed, HotplugError> {
         let blocks = blocks_of(range)?;
         let _changing = self.begin()?;
-        self.take_out_alone(blocks, budget, to)
+        self.take_out_alone(blocks, &mut { budget }, to)
     }
 
     fn take_out_alone(
         self,
         blocks: BlockRange,
-        budget: Budget,
+        budget: &mut Budget,
         to: Presence,
     ) -> Result<Removed, HotplugError> {
         let range = bytes_of(blocks);
@@ -265,10 +258,10 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     /// Allocates all memory among blocks, run by run.
-    fn take(self, leaving: &mut Leaving<'_, P>, budget: Budget) -> Result<(), HotplugError> {
+    fn take(self, leaving: &mut Leaving<'_, P>, budget: &mut Budget) -> Result<(), HotplugError> {
         let (blocks, place) = (leaving.blocks, Location::caller());
         for run in self.memory_of(blocks) {
-            let taken = self.moving().allocate_range(pages_of(run.blocks), budget);
+            let taken = self.moving().take_range(pages_of(run.blocks), budget);
             taken.map_err(HotplugError::Range)?;
             leaving.taken_end = run.blocks.end;
         }
@@ -295,7 +288,7 @@ impl<P: Platform> Hotplug<'_, P> {
         within: PhysRange,
         most_bytes: u64,
         align_bytes: u64,
-        budget: Budget,
+        mut budget: Budget,
     ) -> Result<Removal, HotplugError> {
         let blocks = blocks_of(within)?;
         let align = u32::try_from(align_bytes / BLOCK_BYTES).unwrap_or(0);
@@ -324,7 +317,7 @@ impl<P: Platform> Hotplug<'_, P> {
             // What is not accepted holds nothing that could be moved.
             self.withhold_unaccepted(part);
             let withheld = Withheld { hotplug: self, blocks: part };
-            let is_out_of_time = self.vacate(part, budget, &mut obstacle);
+            let is_out_of_time = self.vacate(part, &mut budget, &mut obstacle);
             drop(withheld);
             if let Some(run) = self.take_free(part, pieces)? {
                 return Ok(Removal::Run(run));
@@ -334,7 +327,7 @@ impl<P: Platform> Hotplug<'_, P> {
             }
             end = start;
         }
-        self.take_tables(blocks, pieces, budget, obstacle)
+        self.take_tables(blocks, pieces, &mut budget, obstacle)
     }
 
     /// Takes a window's tables out of use, with what shares an aligned piece with them, where they
@@ -343,7 +336,7 @@ impl<P: Platform> Hotplug<'_, P> {
         self,
         within: BlockRange,
         Pieces { most, align }: Pieces,
-        budget: Budget,
+        budget: &mut Budget,
         mut obstacle: Option<Obstacle>,
     ) -> Result<Removal, HotplugError> {
         for piece in self.known(within) {
@@ -376,9 +369,14 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     /// Moves out what can be moved. Whether the budget is used up.
-    fn vacate(self, part: BlockRange, budget: Budget, obstacle: &mut Option<Obstacle>) -> bool {
+    fn vacate(
+        self,
+        part: BlockRange,
+        budget: &mut Budget,
+        obstacle: &mut Option<Obstacle>,
+    ) -> bool {
         for run in self.memory_of(part) {
-            match self.moving().vacate(run.blocks, budget) {
+            match self.moving().vacate_within(run.blocks, budget, &mut |_| {}) {
                 Ok(_) => self.moving().put_back(run.blocks),
                 Err(VacateError::Obstacles { obstacles, .. }) => {
                     *obstacle = Some(obstacles.first);
@@ -394,14 +392,14 @@ impl<P: Platform> Hotplug<'_, P> {
     fn take_free(
         self,
         within: BlockRange,
-        Pieces { most, align }: Pieces,
+        pieces: Pieces,
     ) -> Result<Option<PhysRange>, HotplugError> {
         let platform = self.manager.platform;
         for _ in 0..MOST_LOOKS {
             let mut best: Option<BlockRange> = None;
             for piece in self.known(within) {
                 let indices = piece.indices();
-                let found = piece.zone.highest_free(platform, &indices, most, piece.segment, align);
+                let found = piece.zone.highest_free(platform, piece.segment, &indices, pieces);
                 let Some(found) = found else { continue };
                 let start = piece.segment.block_of(found.start);
                 let end = BlockNumber(start.0 + (found.end - found.start));
@@ -410,7 +408,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 }
             }
             let Some(best) = best else { return Ok(None) };
-            match self.take_out_alone(best, Budget::runs(0), Presence::Absent) {
+            match self.take_out_alone(best, &mut Budget::runs(0), Presence::Absent) {
                 Ok(removed) => return Ok(Some(removed.range)),
                 // Somebody was faster.
                 Err(HotplugError::Range(RangeError::Vacate(_))) => {}

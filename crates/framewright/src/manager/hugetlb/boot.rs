@@ -16,7 +16,7 @@ use crate::parameters::{Parameters, Requested};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
-use crate::vmemmap::{BootPages, most_frames, sections_of_node};
+use crate::vmemmap::{BootPages, SegmentsOfNodes, most_frames};
 use framewright_jobs::Helpers;
 
 /// What became of one pool at boot.
@@ -240,7 +240,10 @@ pub(crate) fn choose_boot_pages<P: Platform>(
     let mut most: [u64; MAX_NODES] = core::array::from_fn(|index| {
         let node = NodeId::new(index).filter(|&node| nodes.contains(node));
         node.map_or(0, |node| {
-            most_frames(free[index], sections_of_node(directory, node_of, node).count() as u64)
+            most_frames(
+                free[index],
+                SegmentsOfNodes { directory, node_of }.sections(node).count() as u64,
+            )
         })
     });
     for size in PoolSize::ALL.into_iter().rev() {

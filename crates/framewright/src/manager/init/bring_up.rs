@@ -30,14 +30,14 @@ use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
 use crate::manager::state::{BringUpTimes, Manager};
 use crate::manager::tier::DRAM_TIER;
 use crate::memblock::Memblock;
-use crate::page::{CpuCache, Descriptors};
+use crate::page::{Array, CpuCache, Descriptors};
 use crate::parameters::{AcceptPolicy, Parameters, Policy};
 use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicBool;
 use crate::sync::table_atomic::Ordering;
 use crate::sync::{Readers, SpinLock};
 use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
-use crate::vmemmap::{ArrayMemory, VmemmapFallback};
+use crate::vmemmap::{ArrayMemory, SegmentsOfNodes, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
 use crate::zone::{Segment, Zone, ZoneKind};
@@ -406,9 +406,10 @@ fn make_vmemmap<P: Platform>(
     let (directory, zones) = (&*frame.directory, &*frame.zones);
     let node_of = |segment: &Segment| node_of_segment(zones, segment);
     choose_boot_pages(early, input.parameters, directory, &node_of, &mut frame.pools.boot_pages);
-    array.obtain(early, space, directory, &node_of, &frame.pools.boot_pages);
+    let segments = SegmentsOfNodes { directory, node_of: &node_of };
+    array.obtain(early, space, segments, &frame.pools.boot_pages);
     if !any_free(early, !array.covers_all()) {
-        array.give_back(early, space, directory, &node_of, VmemmapFallback::NothingLeft);
+        array.give_back(early, space, segments, VmemmapFallback::NothingLeft);
     }
     note_absent(frame.nodes, &array);
     let policy = input.parameters.policy;
@@ -419,10 +420,14 @@ fn make_vmemmap<P: Platform>(
         .filter(|zone| !zone.segments().is_empty())
         .for_each(|zone| have.insert(zone.id()));
     let fill = first_value(input.parameters, space);
-    state.attach(platform, frame.zones, &array, fill, space, &|zone| match policy {
+    let array_of = |described| Array::new(space.base(), described, fill);
+    let deferred = |zone| match policy {
         Policy::Deferred => withheld(early.runs(), &|zone| have.contains(zone), zone),
         Policy::Eager | Policy::OnDemand => None,
-    });
+    };
+    // Those of which a node's part was had.
+    let zones = frame.zones.iter_mut().filter(|zone| array.covers(zone.id().node));
+    state.attach(platform, zones, &array_of, &deferred);
     (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
 }
 

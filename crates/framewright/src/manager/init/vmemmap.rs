@@ -49,14 +49,13 @@ impl VmemmapBitmaps {
         Ok(Self { range })
     }
 
-    /// Tells the zones of nodes that the array describes, and which of their sections are withheld.
-    pub(crate) fn attach<P: Platform>(
+    /// Tells the zones that the array describes, each of which has an array of its own over a
+    /// bitmap, and which of their sections are withheld.
+    pub(crate) fn attach<'z, P: Platform>(
         self,
         platform: &'static P,
-        zones: &mut [Zone],
-        array: &ArrayMemory,
-        fill: Fill,
-        space: &dyn VmemmapSpace,
+        zones: impl Iterator<Item = &'z mut Zone>,
+        array_of: &dyn Fn(&'static [AtomicU64]) -> Array,
         deferred: &dyn Fn(ZoneId) -> Option<Range<u32>>,
     ) {
         // SAFETY: the range was just reserved for this, below the direct limit, in one range of the
@@ -64,9 +63,9 @@ impl VmemmapBitmaps {
         let mut carver = unsafe { Carver::new(platform, self.range) };
         // The parts of a zone follow one another.
         let mut last = None;
-        for zone in zones.iter_mut().filter(|zone| array.covers(zone.id().node)) {
+        for zone in zones {
             let described: &'static [AtomicU64] = carver.any(Array::words(zone.table_entries()));
-            zone.set_array(Array::new(space.base(), described, fill));
+            zone.set_array(array_of(described));
             let of_zone = match last {
                 Some((id, ref sections)) if id == zone.id() => Option::clone(sections),
                 _ => deferred(zone.id()),

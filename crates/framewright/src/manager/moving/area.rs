@@ -65,9 +65,9 @@ impl<P: Platform> Drop for Attempt<'_, P> {
         let _ = self.moving.with_area(self.number, |area| {
             area.vacating -= 1;
             if self.is_given {
-                area.counts.success_pages += self.pages;
+                area.counts.success_pages = area.counts.success_pages.saturating_add(self.pages);
             } else {
-                area.counts.fail_pages += self.pages;
+                area.counts.fail_pages = area.counts.fail_pages.saturating_add(self.pages);
                 self.run.into_iter().for_each(|run| area.mark(run, false));
             }
         });
@@ -151,31 +151,26 @@ impl<'m, P: Platform> Moving<'m, P> {
     ) -> Result<usize, AreaError> {
         let manager = self.manager;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        let number = self.choose_place(Area::new(name, pages))?;
-        let set = self.set_grade(range, Grade::Removable).map_err(AreaError::Grade);
-        let mut place = manager.moving.areas[number].lock(manager.platform);
-        if let Err(error) = set {
-            *place = None;
-            return Err(error);
+        let number = self.choose_place(name, pages)?;
+        if let Err(error) = self.set_grade(range, Grade::Removable) {
+            manager.moving.chosen.lock(manager.platform)[number] = None;
+            return Err(AreaError::Grade(error));
         }
-        if let (Some(area), Some(bits)) = (place.as_mut(), bits.take()) {
-            area.make(bits.into_words());
-        }
-        drop(place);
+        let bits = bits.take().map_or(&[][..], Frames::into_words);
+        *manager.moving.areas[number].lock(manager.platform) = Some(Area::new(name, pages, bits));
         count(&manager.moving.area_pages, pages.pages());
         Ok(number)
     }
 
     /// Gives an area its number before it has its frames, so that no other gets its name or its
     /// place meanwhile.
-    fn choose_place(self, new: Area) -> Result<usize, AreaError> {
-        let Manager { moving, platform, .. } = self.manager;
-        let _choosing = moving.choosing.lock(*platform);
+    fn choose_place(self, name: AreaName, pages: PfnRange) -> Result<usize, AreaError> {
+        let mut chosen = self.manager.moving.chosen.lock(self.manager.platform);
         let mut number = None;
-        for (at, place) in moving.areas.iter().enumerate() {
-            match place.lock(*platform).as_ref() {
-                Some(area) if area.name == new.name => return Err(AreaError::Exists(new.name)),
-                Some(area) if !area.pages.intersection(new.pages).is_empty() => {
+        for (at, place) in chosen.iter().enumerate() {
+            match *place {
+                Some((known, _)) if known == name => return Err(AreaError::Exists(name)),
+                Some((_, other)) if !other.intersection(pages).is_empty() => {
                     return Err(AreaError::Overlaps(at));
                 }
                 Some(_) => {}
@@ -183,7 +178,7 @@ impl<'m, P: Platform> Moving<'m, P> {
             }
         }
         let number = number.ok_or(AreaError::TooMany)?;
-        *moving.areas[number].lock(*platform) = Some(new);
+        chosen[number] = Some((name, pages));
         Ok(number)
     }
 
@@ -199,7 +194,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     pub fn area(self, number: usize) -> Option<(AreaName, PfnRange, AreaCounts)> {
         let place = self.manager.moving.areas.get(number)?;
         let place = place.lock(self.manager.platform);
-        let area = place.as_ref().filter(|area| area.is_made)?;
+        let area = place.as_ref()?;
         Some((area.name, area.pages, area.counts))
     }
 
@@ -230,8 +225,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     ) -> Result<R, AreaError> {
         let place = self.manager.moving.areas.get(number).ok_or(AreaError::NoArea(number))?;
         let mut place = place.lock(self.manager.platform);
-        let area = place.as_mut().filter(|area| area.is_made);
-        area.map(with).ok_or(AreaError::NoArea(number))
+        place.as_mut().map(with).ok_or(AreaError::NoArea(number))
     }
 
     /// Allocates a run out of an area: the lowest that can be vacated (Linux: `cma_alloc`). It goes
@@ -256,7 +250,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         let mut result = Err(AreaError::NoRun { pages });
         for _ in 0..MOST_PASSES {
             let before = self.with_area(number, |area| area.alone())?;
-            result = self.look_once(&mut wanted, &mut attempt.run);
+            result = self.try_places(&mut wanted, &mut attempt.run);
             // Since before, or somebody may have come meanwhile.
             let alone =
                 before.is_some() && before == self.with_area(number, |area| area.alone())?;
@@ -280,7 +274,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     /// are passed by; where there is no other, one of them is the error. `marked` is the place that
     /// is marked as handed out.
     #[track_caller]
-    fn look_once(
+    fn try_places(
         self,
         wanted: &mut Wanted,
         marked: &mut Option<PfnRange>,
@@ -290,19 +284,28 @@ impl<'m, P: Platform> Moving<'m, P> {
         let mut from = Pfn(0);
         let mut repeated = None;
         loop {
-            let run = self.with_area(number, |area| {
-                let run = area.find(from, pages, align);
+            let looked = self.with_area(number, |area| {
+                let run = area.find(from, pages, align)?;
                 run.into_iter().for_each(|run| area.mark(run, true));
-                run
+                Ok(run)
             })?;
-            *marked = run;
-            let Some(run) = run else { return Err(nothing) };
+            *marked = match looked {
+                Ok(run) => run,
+                Err(next) => {
+                    from = next;
+                    continue;
+                }
+            };
+            let Some(run) = *marked else { return Err(nothing) };
             let error = match self.take_range(run, &mut wanted.budget) {
                 Ok(run) => return Ok(run),
                 Err(error) => error,
             };
             *marked = None;
             self.with_area(number, |area| area.mark(run, false))?;
+            if !wanted.budget.allows(self.manager.platform, 0) {
+                return Err(AreaError::Moving(error));
+            }
             let next = run.start.add(align.pages());
             from = match error {
                 // Somebody may have been moving it just now.
@@ -315,10 +318,11 @@ impl<'m, P: Platform> Moving<'m, P> {
                     self.manager.platform.yield_now();
                     run.start
                 }
-                RangeError::Damaged(_)
-                | RangeError::Vacate(VacateError::Obstacles { .. } | VacateError::InUse { .. }) => {
-                    next
+                // Whatever begins before its end has it, too.
+                RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
+                    next.max(obstacles.first.run.end.min(run.end))
                 }
+                RangeError::Damaged(_) | RangeError::Vacate(VacateError::InUse { .. }) => next,
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Isolated(pfn))) => {
                     nothing = AreaError::Moving(error);
                     next.max(BlockNumber(BlockNumber::containing(pfn).0 + 1).start())
@@ -446,10 +450,13 @@ impl<P: Platform> Manager<P> {
             return found.is_ok_and(|found| at(BlockNumber::containing(found.start)).is_ok());
         };
         let block_bytes = PAGES_PER_BLOCK * PAGE_SIZE;
-        let first = within.start.div_ceil(block_bytes);
-        let last = (within.end / block_bytes).saturating_sub(u64::from(blocks));
-        (first..=last)
-            .filter_map(|block| u32::try_from(block).ok())
-            .any(|block| at(BlockNumber(block)).is_ok())
+        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let first = number(within.start.div_ceil(block_bytes));
+        let last = number((within.end / block_bytes).saturating_sub(u64::from(blocks)));
+        // Only where there is memory, as `within` may be anything.
+        let starts = self.directory.iter().flat_map(|segment| {
+            segment.start.0.max(first)..segment.end().0.min(last.saturating_add(1))
+        });
+        starts.into_iter().any(|block| at(BlockNumber(block)).is_ok())
     }
 }

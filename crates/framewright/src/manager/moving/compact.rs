@@ -383,7 +383,7 @@ impl Fullest<'_> {
     /// Frees what was taken and not used.
     fn give_back<P: Platform>(&mut self, manager: &Manager<P>) {
         for &pfn in &self.ready[..self.count] {
-            let frame = PfnRange { start: pfn, end: pfn.add(1) };
+            let frame = PfnRange::of_order(pfn, Order::PAGE);
             // Just taken and nobody else's, so that this cannot fail.
             let _ = manager.free_bare(frame);
         }

@@ -69,7 +69,7 @@ impl<P: Platform> Moving<'_, P> {
     /// [`allocate_range`](Self::allocate_range) that takes from the budget what it needed, so that
     /// the rest is for another place.
     #[track_caller]
-    pub(super) fn take_range(
+    pub(in crate::manager) fn take_range(
         self,
         range: PfnRange,
         budget: &mut Budget,

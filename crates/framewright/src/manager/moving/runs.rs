@@ -178,7 +178,7 @@ impl<'m, P: Platform> Mission<'m, P> {
 
     fn refuse_frame(&mut self, pfn: Pfn, kind: ObstacleKind) {
         if self.naming.add_frame(pfn, kind) {
-            self.count_refusal(PfnRange { start: pfn, end: pfn.add(1) }, kind);
+            self.count_refusal(PfnRange::of_order(pfn, Order::PAGE), kind);
         }
     }
 
@@ -395,7 +395,7 @@ impl<'m, P: Platform> Mission<'m, P> {
     fn abort(&self, begun: Begun) {
         if let Some(mover) = self.mover {
             self.settle(&[begun]);
-            // SAFETY: the move has begun and not ended.
+            // SAFETY: the move has begun and not ended (invariant 47).
             unsafe { mover.abort(begun.token, begun.run) };
         }
     }
@@ -416,7 +416,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             Some(to) => self.relocate(begun, to),
             None => {
                 if let Some(mover) = self.mover {
-                    // SAFETY: the move has begun and not ended.
+                    // SAFETY: the move has begun and not ended (invariant 47).
                     unsafe { mover.abort(begun.token, begun.run) };
                 }
                 Err(ObstacleKind::NoMemory)
@@ -435,7 +435,7 @@ impl<'m, P: Platform> Mission<'m, P> {
         if looks {
             fill(self.manager.platform, to, UNMOVED);
         }
-        // SAFETY: the move has begun and not ended, and `to` was allocated for it.
+        // SAFETY: the move has begun and not ended (invariant 47); `to` was allocated for it.
         if unsafe { mover.relocate(token, run, to) }.is_err() {
             self.free(to);
             return Err(ObstacleKind::Failed);
@@ -473,7 +473,7 @@ impl<'m, P: Platform> Mission<'m, P> {
         let freed = match self.manager.free_uncached(run, place) {
             // Of several allocations, which page owners want back one by one.
             Err(FreeError::WrongSize { .. }) => (run.start.0..run.end.0).map(Pfn).all(|pfn| {
-                let frame = PfnRange { start: pfn, end: pfn.add(1) };
+                let frame = PfnRange::of_order(pfn, Order::PAGE);
                 self.manager.free_uncached(frame, place).is_ok()
             }),
             freed => freed.is_ok(),
@@ -503,7 +503,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                 Some(run) if run.end == pfn => Some(PfnRange { end: pfn.add(1), ..run }),
                 other => {
                     other.into_iter().for_each(|run| self.free(run));
-                    Some(PfnRange { start: pfn, end: pfn.add(1) })
+                    Some(PfnRange::of_order(pfn, Order::PAGE))
                 }
             };
         }

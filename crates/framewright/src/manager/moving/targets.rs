@@ -79,7 +79,7 @@ impl<P: Platform> Drop for Stock<'_, P> {
     fn drop(&mut self) {
         for &start in &self.pages[self.left.clone()] {
             // Allocated for this batch and nobody else's, so that it cannot fail.
-            let run = PfnRange { start, end: start.add(1) };
+            let run = PfnRange::of_order(start, Order::PAGE);
             let _ = self.manager.free_uncached(run, Location::caller());
         }
     }

@@ -171,7 +171,7 @@ impl<'n> Naming<'n> {
                 false
             }
             _ => {
-                self.add(PfnRange { start: pfn, end: pfn.add(1) }, kind);
+                self.add(PfnRange::of_order(pfn, crate::units::Order::PAGE), kind);
                 true
             }
         }
@@ -270,9 +270,19 @@ impl<'m, P: Platform> Moving<'m, P> {
         budget: Budget,
         name: &mut dyn FnMut(Obstacle),
     ) -> Result<Vacated, VacateError> {
+        self.vacate_within(range, &mut { budget }, name)
+    }
+
+    /// [`vacate_naming`](Self::vacate_naming) that takes from the budget what it needed.
+    pub(in crate::manager) fn vacate_within(
+        self,
+        range: BlockRange,
+        budget: &mut Budget,
+        name: &mut dyn FnMut(Obstacle),
+    ) -> Result<Vacated, VacateError> {
         self.manager.isolation().isolate(range).map_err(VacateError::Isolate)?;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        self.vacate_isolated(pages, &mut { budget }, name)
+        self.vacate_isolated(pages, budget, name)
             .and_then(|moved| {
                 let left = self.manager.isolation().survey(range).map_err(VacateError::Isolate)?;
                 let pages = left.in_use_pages + left.descriptor_pages;

@@ -12,6 +12,8 @@ use crate::units::{Order, Pfn, PfnRange};
 pub const MOST_AREAS: usize = 20;
 /// Bytes of a name.
 const NAME_BYTES: usize = 16;
+/// Words of a bitmap that are looked at under one hold of the lock, and then those of one more run.
+const MOST_WORDS: u64 = 4096;
 
 /// The name of an area: up to 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,10 +36,9 @@ impl AreaName {
     /// A name and a number.
     pub(crate) fn numbered(name: &str, number: usize) -> Option<Self> {
         let mut numbered = Self::new(name)?;
-        let (tens, ones) = (number / 10 % 10, number % 10);
-        for digit in [tens, ones].into_iter().skip(usize::from(number < 10)) {
-            *numbered.bytes.get_mut(usize::from(numbered.len))? =
-                b'0' + u8::try_from(digit).ok()?;
+        for place in (0..=number.checked_ilog10().unwrap_or(0)).rev() {
+            let digit = u8::try_from(number / 10_usize.pow(place) % 10).ok()?;
+            *numbered.bytes.get_mut(usize::from(numbered.len))? = b'0' + digit;
             numbered.len += 1;
         }
         Some(numbered)
@@ -72,8 +73,6 @@ pub(crate) struct Area {
     /// A bit for each frame: handed out, or about to be.
     bits: &'static [AtomicU64],
     pub(crate) counts: AreaCounts,
-    /// Its frames are its own: nobody asks it for any before.
-    pub(crate) is_made: bool,
     /// Those who vacate frames of it at this moment.
     pub(crate) vacating: u32,
     /// Those who ever did.
@@ -81,19 +80,14 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// One that has its name and place, and is not made yet.
-    pub(crate) fn new(name: AreaName, pages: PfnRange) -> Self {
+    /// All of it is available. `bits` are zero, and as many as there are frames or more.
+    pub(crate) fn new(name: AreaName, pages: PfnRange, bits: &'static [AtomicU64]) -> Self {
         let counts = AreaCounts {
             total_pages: pages.pages(),
             available_pages: pages.pages(),
             ..AreaCounts::default()
         };
-        Self { name, pages, bits: &[], counts, is_made: false, vacating: 0, entered: 0 }
-    }
-
-    /// It has its frames, all of which are available. `bits` are zero.
-    pub(crate) const fn make(&mut self, bits: &'static [AtomicU64]) {
-        (self.bits, self.is_made) = (bits, true);
+        Self { name, pages, bits, counts, vacating: 0, entered: 0 }
     }
 
     /// Somebody is going to vacate frames of it.
@@ -124,29 +118,48 @@ impl Area {
         true
     }
 
-    /// The lowest aligned run at or above `from` of which nothing was handed out.
-    pub(crate) fn find(&self, from: Pfn, pages: u64, align: Order) -> Option<PfnRange> {
+    /// The lowest aligned run at or above `from` of which nothing was handed out, if there is one;
+    /// where to go on looking once others had the lock is an error.
+    pub(crate) fn find(
+        &self,
+        from: Pfn,
+        pages: u64,
+        align: Order,
+    ) -> Result<Option<PfnRange>, Pfn> {
         let mut start = from.max(self.pages.start);
+        let mut looked = 0;
         loop {
-            start = Pfn(start.0.checked_next_multiple_of(align.pages())?);
-            let end = Pfn(start.0.checked_add(pages)?);
-            if end > self.pages.end {
-                return None;
+            let aligned = start.0.checked_next_multiple_of(align.pages());
+            let Some((aligned, end)) =
+                aligned.and_then(|start| Some((start, start.checked_add(pages)?)))
+            else {
+                return Ok(None);
+            };
+            start = Pfn(aligned);
+            if end > self.pages.end.0 {
+                return Ok(None);
             }
-            let run = PfnRange { start, end };
+            if looked >= MOST_WORDS {
+                return Err(start);
+            }
+            let run = PfnRange::new(aligned, end);
             let mut taken = None;
-            let mut at = start.0;
+            let mut at = aligned;
             self.words(run, |word, mask| {
-                let set = word.load(Ordering::Relaxed) & mask;
+                looked += 1;
+                let all = word.load(Ordering::Relaxed);
+                let set = all & mask;
                 if set != 0 {
                     let base = (at - self.pages.start.0) / 64 * 64 + self.pages.start.0;
-                    taken = Some(base + u64::from(63 - set.leading_zeros()));
+                    // And those that follow it.
+                    let last = set.ilog2();
+                    taken = Some(base + u64::from(last + (all >> last).trailing_ones() - 1));
                 }
                 at += u64::from(mask.count_ones());
                 set == 0
             });
             match taken {
-                None => return Some(run),
+                None => return Ok(Some(run)),
                 Some(last) => start = Pfn(last + 1),
             }
         }
@@ -189,9 +202,7 @@ mod tests {
     fn area(pages: PfnRange) -> Area {
         let words = pages.pages().div_ceil(64);
         let bits: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
-        let mut area = Area::new(AreaName::new("one").expect("a name"), pages);
-        area.make(bits.leak());
-        area
+        Area::new(AreaName::new("one").expect("a name"), pages, bits.leak())
     }
 
     #[test]
@@ -225,7 +236,7 @@ mod tests {
             let expected = (512..=1212 - size)
                 .find(|&start| start.is_multiple_of(align.pages()) && free(start))
                 .map(|start| PfnRange::new(start, start + size));
-            assert_eq!(area.find(Pfn(0), size, align), expected);
+            assert_eq!(area.find(Pfn(0), size, align), Ok(expected));
             let run = match expected {
                 Some(run) if seed >> 33 & 3 != 0 => run,
                 _ => {
@@ -253,10 +264,26 @@ mod tests {
     fn names_are_short_and_have_no_slash() {
         assert!(AreaName::new("").is_none() && AreaName::new("a/b").is_none());
         assert!(AreaName::new("12345678901234567").is_none());
-        let name = AreaName::numbered("pernuma", 63).expect("short");
-        assert_eq!(
-            (name.as_str(), AreaName::numbered("numa", 7).expect("short").as_str()),
-            ("pernuma63", "numa7")
-        );
+        for (number, expected) in [(0, "numa0"), (7, "numa7"), (63, "numa63"), (1023, "numa1023")] {
+            assert_eq!(AreaName::numbered("numa", number).expect("short").as_str(), expected);
+        }
+        assert!(AreaName::numbered("123456789012", 1023).is_some());
+        assert!(AreaName::numbered("1234567890123", 1023).is_none());
+    }
+
+    #[test]
+    fn a_look_at_a_large_area_is_in_parts() {
+        let mut area = area(PfnRange::new(512, 512 + 64 * 3 * MOST_WORDS));
+        let free = PfnRange::new(512 + 64 * (2 * MOST_WORDS + 7), 513 + 64 * (2 * MOST_WORDS + 7));
+        area.mark(area.pages, true);
+        area.mark(free, false);
+        let (mut from, mut looks) = (Pfn(0), 1);
+        let found = loop {
+            match area.find(from, 1, Order::PAGE) {
+                Ok(found) => break found,
+                Err(next) => (from, looks) = (next, looks + 1),
+            }
+        };
+        assert_eq!((found, looks), (Some(free), 3));
     }
 }

@@ -230,7 +230,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Recounts everything from the tables and checks the invariants 5 to 10, 21, 34, 36,
-    /// 41 and 44.
+    /// 41, 45 and 46.
     ///
     /// # Errors
     /// The first [`Fault`] found.

@@ -5,7 +5,7 @@
 
 use crate::carve::{Carver, room};
 use crate::firmware::MirrorNote;
-use crate::manager::state::areas::{Area, MOST_AREAS};
+use crate::manager::state::areas::{Area, AreaName, MOST_AREAS};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
@@ -192,8 +192,8 @@ pub(crate) struct MovingState {
     pub(crate) unmirrored_bytes: u64,
     /// 1 GiB pages come from areas alone.
     pub(crate) hugetlb_cma_only: bool,
-    /// Held while a place for an area is chosen.
-    pub(crate) choosing: SpinLock<()>,
+    /// Names and places of areas, also of those that do not have their frames yet.
+    pub(crate) chosen: SpinLock<[Option<(AreaName, PfnRange)>; MOST_AREAS]>,
     /// Bring-up has ended: other CPUs may know of the manager.
     pub(crate) is_up: bool,
 }
@@ -211,7 +211,7 @@ impl MovingState {
             mirror_note: None,
             unmirrored_bytes: 0,
             hugetlb_cma_only: false,
-            choosing: SpinLock::new(()),
+            chosen: SpinLock::new([None; MOST_AREAS]),
             is_up: false,
         }
     }

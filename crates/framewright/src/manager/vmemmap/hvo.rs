@@ -50,7 +50,7 @@ unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
 
     unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         // It was allocated just now, so that this cannot fail.
-        let _ = self.manager.free_bare(PfnRange { start, end: start.add(order.pages()) });
+        let _ = self.manager.free_bare(PfnRange::of_order(start, order));
         self.taken_pages -= order.pages();
     }
 }

@@ -5,7 +5,7 @@
 //! framewright memory 1 blocks 12288 cell 4     version, blocks in all zones and in a cell
 //! zone 0 Normal present 5505024 managed 5504612 free 5470208       node, kind, pages
 //! 0x100000 512 F18                             first frame, blocks, use of each of them
-//! 0x140000 8 F9:2,S4:1,W9:1                    cells of eight blocks: how many blocks of each use
+//! 0x140000 8 F9:2,S4:1,W9:1                    cells of several uses: how many blocks of each
 //! grade movable 0x100000 512                   blocks with a grade: first frame, blocks
 //! area 0x140000 4096 4096 reserved             areas: first frame, pages, available ones, name
 //! moved 5120 2 8                               pages, those that could not be, blocks emptied
