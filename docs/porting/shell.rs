@@ -1,4 +1,4 @@
-//! Control files of a kernel beside the manager's, and a shell over both (step 15 of
+//! Control files of a kernel beside the manager's, and a shell over both (step 16 of
 //! `docs/porting.md`).
 
 use core::fmt::Write;

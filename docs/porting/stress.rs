@@ -1,4 +1,4 @@
-//! Random traffic that accounts for every page (step 17 of `docs/porting.md`), on one CPU. With
+//! Random traffic that accounts for every page (step 18 of `docs/porting.md`), on one CPU. With
 //! more each has a `Worker` with a seed of its own over one `Shared`; all stop, one calls `account`
 //! with the sum of their pages, all finish, and one calls `settle`.
 

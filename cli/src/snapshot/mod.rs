@@ -1,5 +1,5 @@
 //! What physical memory is used for at one moment: read from the control file of either platform,
-//! written to and read from JSON (docs/usage.md).
+//! written to and read from JSON.
 //!
 //! A run is its first frame, its number of 2 MiB blocks, and the use of each, or, for cells of
 //! several uses, how many blocks have each. `cell_blocks` is a power of two that keeps the number
