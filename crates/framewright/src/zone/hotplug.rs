@@ -354,7 +354,8 @@ impl Zone {
     }
 
     /// The longest run of blocks that are free, offline or not accepted, within `range` and no
-    /// longer than a piece may be; of equally long ones the highest. A look without a lock held for long: others may take of it meanwhile.
+    /// longer than a piece may be; of equally long ones the highest. A look without a lock held for
+    /// long: others may take of it meanwhile.
     pub(crate) fn highest_free<P: Platform>(
         &self,
         platform: &P,
