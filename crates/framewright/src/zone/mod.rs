@@ -88,7 +88,9 @@ pub use isolate::{IsolateError, IsolatedPages};
 pub use kind::{ZoneId, ZoneKind};
 pub use locked::ZoneFlow;
 pub(crate) use neighbours::FreeRun;
-pub(crate) use occupied::{FrameBits, Fullness, Held, InBlock, Occupied, UsedFrames, set_frames};
+pub(crate) use occupied::{
+    Cost, FrameBits, Fullness, Held, InBlock, Occupied, UsedFrames, set_frames,
+};
 pub use parts::ZoneParts;
 pub(crate) use pfn_range::{near, range_of};
 pub(crate) use refill::Refill;

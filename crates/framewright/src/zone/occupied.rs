@@ -7,6 +7,7 @@
 use super::Zone;
 use super::locked::LockedZone;
 use crate::block::segment::Segment;
+use crate::block::table::{BlockTable, blocks_of};
 use crate::block::{BlockState, FreeMap, MigrateType, State};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -255,35 +256,73 @@ impl Zone {
         Fullness::of(index, state, migrate_type)
     }
 
-    /// What has to be moved to have the blocks of the head that covers `index`: where they end, and
-    /// how many frames of each somebody has. Nothing where they cannot be had, as blocks of a grade
-    /// by who may not have such. Without the lock.
+    /// What has to be moved to have each of the blocks from `index` on, as many as there are
+    /// places. Blocks of a grade cannot be had by who may not have such. Without the lock.
     pub(crate) fn to_move<P: Platform>(
         &self,
         platform: &P,
         index: u32,
         has_graded: bool,
-    ) -> (u32, Option<u64>) {
-        let found = self.look_at_table(platform, |table| table.head_unlocked(index));
-        let Some((head, state)) = found else { return (index + 1, None) };
-        let end = crate::block::table::blocks_of(state.order().max(Order::BLOCK)) + head;
-        let movable = matches!(state.migrate_type(), MigrateType::Movable)
-            || !state.migrate_type().is_mergeable();
-        let each = match state.state() {
-            _ if state.is_isolated() || state.is_graded() && !has_graded => None,
-            // What is withheld comes up when it is isolated.
-            Some(State::Free | State::Deferred) => Some(0),
-            // What is accepted already is as good and costs nothing.
-            Some(State::Accepting) => Some(1),
-            Some(State::Unaccepted) if !state.has(BlockState::KEPT) => Some(1),
-            Some(State::Whole) if movable && !state.is_nobodys() => Some(PAGES_PER_BLOCK),
-            Some(State::Split) if movable && state.managed_pages() == PAGES_PER_BLOCK => {
-                Some(PAGES_PER_BLOCK - state.free_pages() - state.descriptor_pages())
+        costs: &mut [Cost],
+    ) {
+        self.look_at_table(platform, |table| {
+            // Of what heads are, and where the last one ends.
+            let (mut each, mut end) = (Cost::NEVER, index);
+            for (next, place) in (index..).zip(costs) {
+                if next >= end {
+                    (end, each) = match table.state_if_ready(next) {
+                        // What most are, as a search asks for thousands of blocks.
+                        Some(state) if state.is_plain() && state.is_of(MigrateType::Movable) => {
+                            (next + 1, Cost::of(PAGES_PER_BLOCK - state.free_pages()))
+                        }
+                        _ => to_move_of_head(table, next, has_graded),
+                    };
+                }
+                *place = each;
             }
-            _ => None,
-        };
-        (end.max(index + 1), each)
+        });
     }
+}
+
+/// How many frames somebody has in a block that is to be had, if it can be had.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cost(u16);
+
+impl Cost {
+    pub(crate) const NEVER: Self = Self(u16::MAX);
+
+    #[expect(clippy::cast_possible_truncation, reason = "of a block: 512 at most")]
+    const fn of(pages: u64) -> Self {
+        Self(pages as u16)
+    }
+
+    #[inline]
+    pub(crate) fn pages(self) -> Option<u64> {
+        if self == Self::NEVER { None } else { Some(u64::from(self.0)) }
+    }
+}
+
+/// Where the head that covers `index` ends, and what each of its blocks costs.
+#[inline(never)]
+fn to_move_of_head(table: &BlockTable, index: u32, has_graded: bool) -> (u32, Cost) {
+    let Some((head, state)) = table.head_unlocked(index) else { return (index + 1, Cost::NEVER) };
+    let end = blocks_of(state.order().max(Order::BLOCK)) + head;
+    let movable = matches!(state.migrate_type(), MigrateType::Movable)
+        || !state.migrate_type().is_mergeable();
+    let each = match state.state() {
+        _ if state.is_isolated() || state.is_graded() && !has_graded => Cost::NEVER,
+        // What is withheld comes up when it is isolated.
+        Some(State::Free | State::Deferred) => Cost::of(0),
+        // What is accepted already is as good and costs nothing.
+        Some(State::Accepting) => Cost::of(1),
+        Some(State::Unaccepted) if !state.has(BlockState::KEPT) => Cost::of(1),
+        Some(State::Whole) if movable && !state.is_nobodys() => Cost::of(PAGES_PER_BLOCK),
+        Some(State::Split) if movable && state.managed_pages() == PAGES_PER_BLOCK => {
+            Cost::of(PAGES_PER_BLOCK - state.free_pages() - state.descriptor_pages())
+        }
+        _ => Cost::NEVER,
+    };
+    (end.max(index + 1), each)
 }
 
 /// Runs that are taken under one hold of the lock.

@@ -446,7 +446,7 @@ impl<P: Platform> Manager<P> {
             let taken = moving.area_ranges();
             let is_taken =
                 |block: BlockNumber| taken.iter().any(|area| area.contains(block.start()));
-            let found = moving.find_without(&request, &is_taken);
+            let found = moving.find_without(&request, Some(&is_taken));
             return found.is_ok_and(|found| at(BlockNumber::containing(found.start)).is_ok());
         };
         let block_bytes = PAGES_PER_BLOCK * PAGE_SIZE;

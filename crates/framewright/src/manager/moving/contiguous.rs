@@ -7,7 +7,7 @@
 
 use super::range::RangeError;
 use super::vacate::{Budget, VacateError};
-use super::window::{Candidate, cheapest_in};
+use super::window::{Avoided, Candidate, cheapest_in};
 use crate::block::MigrateType;
 use crate::manager::alloc::usable_type;
 use crate::manager::facets::Moving;
@@ -93,7 +93,7 @@ impl Avoid {
     const NONE: Self = Self { blocks: [BlockNumber(0); ATTEMPTS], count: 0 };
 
     fn has(&self, block: BlockNumber) -> bool {
-        self.count != 0 && self.blocks[..self.count].contains(&block)
+        self.blocks[..self.count].contains(&block)
     }
 
     /// What was in the way when `range` was to be taken.
@@ -118,14 +118,14 @@ impl<'m, P: Platform> Moving<'m, P> {
     /// # Errors
     /// [`ContiguousError`].
     pub fn find_contiguous(self, request: &ContiguousRequest) -> Result<PfnRange, ContiguousError> {
-        self.find_without(request, &|_| false)
+        self.find_without(request, None)
     }
 
     /// [`find_contiguous`](Self::find_contiguous) without blocks that are `avoided`.
     pub(super) fn find_without(
         self,
         request: &ContiguousRequest,
-        avoided: &dyn Fn(BlockNumber) -> bool,
+        avoided: Avoided<'_>,
     ) -> Result<PfnRange, ContiguousError> {
         let search = self.search_of(request)?;
         let mut zones = self.zones_for(&search);
@@ -166,7 +166,9 @@ impl<'m, P: Platform> Moving<'m, P> {
         for parts in self.zones_for(&search) {
             let mut avoid = Avoid::NONE;
             for _ in 0..ATTEMPTS {
-                let found = self.cheapest(parts, request, &|block| avoid.has(block));
+                let avoided = |block| avoid.has(block);
+                let avoided: Avoided<'_> = if avoid.count == 0 { None } else { Some(&avoided) };
+                let found = self.cheapest(parts, request, avoided);
                 let Some(found) = found else { break };
                 if !core::mem::take(&mut is_first) && !left.allows(self.manager.platform, 0) {
                     return Err(last);
@@ -213,7 +215,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         self,
         parts: &'static [Zone],
         request: &ContiguousRequest,
-        avoided: &dyn Fn(BlockNumber) -> bool,
+        avoided: Avoided<'_>,
     ) -> Option<Candidate> {
         // What is free is told by the heads then.
         parts.iter().for_each(|part| part.give_up_spare(self.manager.platform));

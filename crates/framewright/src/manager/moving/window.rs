@@ -1,5 +1,6 @@
 //! The search for the place of a contiguous run with the least to move: a window slides over the
-//! blocks of a zone, 16 bytes of the table each and without a lock.
+//! blocks of a zone, 16 bytes of the table each and without a lock. What they cost is asked for 64
+//! at a time.
 //!
 //! ```text
 //!   blocks   . . f f m m f X f f f f m . .      f free  m movable  X cannot be moved or had
@@ -14,12 +15,17 @@ use crate::block::MigrateType;
 use crate::platform::Platform;
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
-use crate::zone::{Segment, Zone};
+use crate::zone::{Cost, Segment, Zone};
 
-/// Blocks that one search looks at once it has found a place: 4 GiB, at 13 ns a block.
+/// Blocks that one search looks at once it has found a place: 4 GiB.
 const BLOCKS_LOOKED_AT: u32 = 1 << 11;
 /// Blocks whose costs are kept: windows of up to 1 GiB.
 const KEPT: u32 = 512;
+/// Blocks that are asked for together.
+const AHEAD: usize = 64;
+
+/// Which blocks will not do; nothing where all others are as good.
+pub(super) type Avoided<'a> = Option<&'a dyn Fn(BlockNumber) -> bool>;
 
 /// A place, and how many frames somebody has in its blocks.
 #[derive(Clone, Copy)]
@@ -52,54 +58,62 @@ impl<'a, P: Platform> Cursor<'a, P> {
         }
     }
 
-    /// What has to be moved to have a block: up to which block that is true, and how many frames.
-    fn cost(&mut self, block: BlockNumber) -> (BlockNumber, Option<u64>) {
-        let next = BlockNumber(block.0 + 1);
-        let Some((zone, segment)) = self.at(block) else { return (next, None) };
-        let index = segment.index_of(block);
-        let (end, each) = zone.to_move(self.platform, index, self.has_graded);
-        (BlockNumber(block.0 + (end - index)).min(segment.end()).max(next), each)
+    /// What has to be moved to have each of the blocks from `first` on, as many as there are places
+    /// and blocks of one segment; where those end.
+    #[inline(never)]
+    fn costs(&mut self, first: BlockNumber, costs: &mut [Cost]) -> BlockNumber {
+        let Some((zone, segment)) = self.at(first) else {
+            costs.fill(Cost::NEVER);
+            return BlockNumber(first.0 + 1);
+        };
+        let blocks = ((segment.end().0 - first.0) as usize).min(costs.len());
+        let costs = &mut costs[..blocks];
+        zone.to_move(self.platform, segment.index_of(first), self.has_graded, costs);
+        #[expect(clippy::cast_possible_truncation, reason = "of a segment")]
+        BlockNumber(first.0 + blocks as u32)
     }
 }
 
-/// What of blocks has to be moved, one after the other: heads are looked up once, and what they
-/// cost is kept until the window has passed them.
+/// What of blocks has to be moved, one after the other: what they cost is kept until the window has
+/// passed them.
 struct Costs<'a, P> {
     /// Of the block that enters the window, and of the one that leaves it.
     front: Cursor<'a, P>,
     back: Cursor<'a, P>,
-    avoided: &'a dyn Fn(BlockNumber) -> bool,
+    avoided: Avoided<'a>,
+    /// Those that enter next, up to `end`.
+    ahead: [Cost; AHEAD],
+    first: BlockNumber,
     end: BlockNumber,
-    each: Option<u64>,
-    kept: [u16; KEPT as usize],
+    kept: [Cost; KEPT as usize],
 }
 
 impl<P: Platform> Costs<'_, P> {
     /// Of the next block.
     #[inline]
     fn of(&mut self, block: BlockNumber) -> Option<u64> {
-        if block >= self.end {
-            (self.end, self.each) = self.front.cost(block);
+        if block < self.first || block >= self.end {
+            self.first = block;
+            self.end = self.front.costs(block, &mut self.ahead);
         }
-        let each = self.each?;
-        if (self.avoided)(block) {
+        let cost = *self.ahead.get((block.0 - self.first.0) as usize)?;
+        let pages = cost.pages()?;
+        if self.avoided.is_some_and(|avoided| avoided(block)) {
             return None;
         }
-        if let (Some(kept), Ok(each)) =
-            (self.kept.get_mut((block.0 % KEPT) as usize), u16::try_from(each))
-        {
-            *kept = each;
-        }
-        Some(each)
+        self.kept[(block.0 % KEPT) as usize] = cost;
+        Some(pages)
     }
 
     /// Of the first block of a window of so many.
     #[inline]
     fn of_first(&mut self, block: BlockNumber, blocks: u32) -> u64 {
         if blocks <= KEPT {
-            return self.kept.get((block.0 % KEPT) as usize).map_or(0, |&each| u64::from(each));
+            return self.kept[(block.0 % KEPT) as usize].pages().unwrap_or(0);
         }
-        self.back.cost(block).1.unwrap_or(0)
+        let mut cost = [Cost::NEVER];
+        self.back.costs(block, &mut cost);
+        cost[0].pages().unwrap_or(0)
     }
 }
 
@@ -121,7 +135,7 @@ pub(super) fn cheapest_in<P: Platform>(
     platform: &P,
     parts: &[Zone],
     request: &ContiguousRequest,
-    avoided: &dyn Fn(BlockNumber) -> bool,
+    avoided: Avoided<'_>,
 ) -> Option<Candidate> {
     let mut best: Option<Candidate> = None;
     let mut left = BLOCKS_LOOKED_AT;
@@ -131,9 +145,10 @@ pub(super) fn cheapest_in<P: Platform>(
         front: Cursor { ..cursor },
         back: cursor,
         avoided,
+        ahead: [Cost::NEVER; AHEAD],
+        first: BlockNumber(0),
         end: BlockNumber(0),
-        each: None,
-        kept: [0; KEPT as usize],
+        kept: [Cost::NEVER; KEPT as usize],
     };
     for run in runs(parts) {
         let found = cheapest_of(run, request, &mut costs, &mut left);
@@ -156,21 +171,18 @@ fn cheapest_of<P: Platform>(
 ) -> Option<Candidate> {
     let blocks = u32::try_from(request.pages.div_ceil(PAGES_PER_BLOCK)).ok()?;
     let step = u32::try_from(request.align.pages().max(PAGES_PER_BLOCK) / PAGES_PER_BLOCK).ok()?;
-    let max = Pfn::containing(request.max_address);
+    // The last place, by memory and by the highest address.
+    let below = Pfn::containing(request.max_address).0.checked_sub(request.pages)?;
+    let last = run.end.0.checked_sub(blocks)?.min(BlockNumber::containing(Pfn(below)).0);
     // A power of two, so that nothing is divided.
     let aligned = |block: u32| block.checked_add(step.wrapping_sub(block) & (step - 1));
-    let mut best: Option<Candidate> = None;
+    let mut best: Option<(u32, u64)> = None;
     let mut start = aligned(run.start.0)?;
     // The window is `start..next`, which costs `cost`.
     let (mut next, mut cost) = (start, 0_u64);
-    while start.checked_add(blocks).is_some_and(|end| end <= run.end.0) {
+    while start <= last {
         if next < start {
             (next, cost) = (start, 0);
-        }
-        let first = BlockNumber(start).start();
-        let end = first.add(request.pages);
-        if end > max {
-            break;
         }
         while next < start + blocks {
             *left = left.saturating_sub(1);
@@ -183,14 +195,13 @@ fn cheapest_of<P: Platform>(
             let Some(after) = aligned(next + 1) else { break };
             (start, next, cost) = (after, after, 0);
         } else {
-            if best.is_none_or(|best| cost < best.to_move) {
-                let range = PfnRange { start: first, end };
-                best = Some(Candidate { range, to_move: cost });
+            if best.is_none_or(|(_, least)| cost < least) {
+                best = Some((start, cost));
             }
             if cost == 0 {
                 break;
             }
-            let Some(after) = aligned(start + 1) else { break };
+            let after = start.saturating_add(step);
             for block in start..after.min(next) {
                 cost = cost.saturating_sub(costs.of_first(BlockNumber(block), blocks));
             }
@@ -200,5 +211,8 @@ fn cheapest_of<P: Platform>(
             break;
         }
     }
-    best
+    best.map(|(start, to_move)| {
+        let first = BlockNumber(start).start();
+        Candidate { range: PfnRange { start: first, end: first.add(request.pages) }, to_move }
+    })
 }
