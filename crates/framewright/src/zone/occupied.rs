@@ -272,8 +272,9 @@ impl Zone {
                 if next >= end {
                     (end, each) = match table.state_if_ready(next) {
                         // What most are, as a search asks for thousands of blocks.
-                        Some(state) if state.is_plain() && state.is_of(MigrateType::Movable) => {
-                            (next + 1, Cost::of(PAGES_PER_BLOCK - state.free_pages()))
+                        Some(state) if state.is_movable_split() => {
+                            let unused = state.free_pages() + state.descriptor_pages();
+                            (next + 1, Cost::of(PAGES_PER_BLOCK - unused))
                         }
                         _ => to_move_of_head(table, next, has_graded),
                     };
