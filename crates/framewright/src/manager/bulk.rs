@@ -162,6 +162,9 @@ impl<P: Platform> Manager<P> {
     pub(super) fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
         let mut done = 0;
         for &mark in marks {
+            if done == pages.len() {
+                return done;
+            }
             self.wake_if_low(mark, search);
             for zone in self.zonelist(search) {
                 if done == pages.len() {

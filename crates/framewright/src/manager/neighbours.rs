@@ -9,7 +9,8 @@ use super::state::Manager;
 use crate::block::MigrateType;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
-use crate::zone::{FreeRun, Zone};
+use crate::vmemmap_space::BlockNumber;
+use crate::zone::{FreeRun, Segment, Zone, ZoneId};
 use core::iter;
 use core::panic::Location;
 
@@ -18,7 +19,7 @@ const MOST_LOOKS: u32 = 8;
 
 impl<P: Platform> Manager<P> {
     /// A run of `pages` frames that begins at a multiple of `align`, of what is free; of the
-    /// nearest zone that has one and may give so much. Of one of its parts, if one has it.
+    /// nearest zone that has one and may give so much.
     pub(super) fn allocate_neighbours(
         &self,
         pages: u64,
@@ -29,12 +30,21 @@ impl<P: Platform> Manager<P> {
         let Some(&mark) = ORDINARY.last() else { return Ok(None) };
         let mut asked = None;
         for part in self.zonelist(&search) {
-            let keeps_pages = self.keeps(mark, part, &search);
-            let mut run = self.take_neighbours(iter::once(part), keeps_pages, pages, align);
+            let left = part.free_pages().checked_sub(pages);
+            let mut run = None;
+            if left.is_some_and(|left| left >= self.keeps(mark, part, &search)) {
+                let own = part.segments().iter().map(|segment| (part, segment));
+                run = self.take_neighbours(own, pages, align);
+            }
             if run.is_none() && part.parts() != 1 && asked.replace(part.id()) != Some(part.id()) {
-                let parts = self.numbered_parts(part.id()).map(|(_, part)| part);
-                let keeps_pages = self.keeps_of_all(mark, part, &search);
-                run = self.take_neighbours(parts, keeps_pages, pages, align);
+                // What is withheld counts as left. Read first: it may come up meanwhile.
+                let parts = || self.numbered_parts(part.id()).map(|(_, part)| part);
+                let withheld: u64 = parts().map(Zone::withheld_pages).sum();
+                let left = parts().map(Zone::free_pages).sum::<u64>().checked_sub(pages);
+                let keeps = self.keeps_of_all(mark, part, &search);
+                if left.is_some_and(|left| withheld + left >= keeps) {
+                    run = self.take_neighbours(self.segments_of(part.id()), pages, align);
+                }
             }
             if let Some(run) = run {
                 self.note_node(part, &search, pages);
@@ -44,22 +54,42 @@ impl<P: Platform> Manager<P> {
         Ok(None)
     }
 
-    /// A run of some parts of a zone, which ascend, unless they are to keep more.
+    /// The segments of a zone, of all its parts, ascending.
+    fn segments_of(
+        &self,
+        id: ZoneId,
+    ) -> impl Iterator<Item = (&'static Zone, &'static Segment)> + Clone {
+        let mut last = None;
+        iter::from_fn(move || {
+            loop {
+                let start = match last {
+                    None if self.segment_of(BlockNumber(0)).is_some() => BlockNumber(0),
+                    None => self.next_segment(BlockNumber(0))?,
+                    Some(last) => self.next_segment(last)?,
+                };
+                last = Some(start);
+                let segment = self.segment_of(start)?;
+                let zone = self.zones().get(usize::from(segment.zone))?;
+                if zone.id() == id {
+                    return Some((zone, segment));
+                }
+            }
+        })
+    }
+
+    /// A run of some segments, which ascend.
     fn take_neighbours(
         &self,
-        parts: impl Iterator<Item = &'static Zone> + Clone,
-        keeps_pages: u64,
+        segments: impl Iterator<Item = (&'static Zone, &'static Segment)> + Clone,
         pages: u64,
         align: Order,
     ) -> Option<PfnRange> {
-        let free: u64 = parts.clone().map(Zone::free_pages).sum();
-        if free.checked_sub(pages)? < keeps_pages {
-            return None;
-        }
         let mut from = Pfn(0);
         for _ in 0..MOST_LOOKS {
             let mut run = FreeRun::new(pages, align, from);
-            let found = parts.clone().find_map(|part| part.follow_free(self.platform, &mut run))?;
+            let mut follow =
+                |(zone, segment): (&Zone, _)| zone.follow_free(self.platform, segment, &mut run);
+            let found = segments.clone().find_map(&mut follow)?;
             match self.take_all(found) {
                 Ok(()) => {
                     // What is left of blocks that were taken apart may have another type now, which
@@ -78,10 +108,13 @@ impl<P: Platform> Manager<P> {
     fn take_all(&self, run: PfnRange) -> Result<(), Pfn> {
         let mut next = run.start;
         while next < run.end {
-            // At most a GiB, of which no two parts have some (invariant 45).
-            let order = piece(PfnRange { start: next, end: run.end });
-            let place = self.block_of(next).ok_or(next);
-            if let Err(missing) = place.and_then(|(zone, _)| self.take_piece(zone, next, order)) {
+            let segment = self.segment_of(BlockNumber::containing(next));
+            let zone = segment.and_then(|segment| self.zones().get(usize::from(segment.zone)));
+            // Of one segment: windows may meet within a GiB.
+            let end = segment.map_or(run.end, |segment| run.end.min(segment.end().start()));
+            let order = piece(PfnRange { start: next, end });
+            let taken = zone.ok_or(next).and_then(|zone| self.take_piece(zone, next, order));
+            if let Err(missing) = taken {
                 if next > run.start {
                     // Just taken, so that this cannot fail.
                     let _ = self.free_bare(PfnRange { start: run.start, end: next });

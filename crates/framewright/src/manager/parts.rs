@@ -250,7 +250,7 @@ impl<P: Platform> Manager<P> {
     pub(super) fn numbered_parts(
         &self,
         id: ZoneId,
-    ) -> impl Iterator<Item = (usize, &'static Zone)> + Clone + use<P> {
+    ) -> impl Iterator<Item = (usize, &'static Zone)> + use<P> {
         let zones = self.zones();
         let first = self.slots.get(id.index()).map_or(0, |slots| slots.first.into());
         let boot = self.slots.get(id.index()).map_or(&[][..], |slots| slots.of(zones));

@@ -11,17 +11,9 @@ use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 const HEADS_AT_ONCE: u32 = 128;
 
 impl Zone {
-    /// Follows a run through all of the zone, or until it is long enough. A look without a lock
-    /// held for long: others may take of it meanwhile.
+    /// Follows a run through a segment of the zone, or until it is long enough. A look without a
+    /// lock held for long: others may take of it meanwhile.
     pub(crate) fn follow_free<P: Platform>(
-        &self,
-        platform: &P,
-        run: &mut FreeRun,
-    ) -> Option<PfnRange> {
-        self.segments.iter().find_map(|segment| self.follow_free_in(platform, segment, run))
-    }
-
-    fn follow_free_in<P: Platform>(
         &self,
         platform: &P,
         segment: &Segment,

@@ -95,6 +95,22 @@ fn a_budget_is_for_all_runs_of_a_range() {
     check(&manager);
 }
 
+/// Memory that was there and memory that came are one run, wherever they meet.
+#[test]
+fn a_run_goes_over_the_border_of_a_window() {
+    // Tables lie high.
+    let builder = FakeMachine::builder().ram(mib(4096, 5632)).ram(gib(9, 10)).nodes(2);
+    let builder = builder.spare(mib(5632, 8192)).node(mib(4096, 5632), 0).node(gib(9, 10), 0);
+    let manager = bring_up_with(builder.build(), &[], &parameters("")).expect("bring-up");
+    add(&manager, mib(5632, 8192), 0, Grade::Any).expect("added");
+    let pages = 3 << 18;
+    let run = manager.allocate_pages(pages, Order::PAGE).expect("there is so much in one run");
+    assert_eq!(run.pages(), pages);
+    check(&manager);
+    manager.give_back(run).expect("ours");
+    check(&manager);
+}
+
 /// A device whose region is not aligned has its memory, too.
 #[test]
 fn shares_are_of_all_blocks_that_have_some_of_a_region() {
@@ -105,7 +121,8 @@ fn shares_are_of_all_blocks_that_have_some_of_a_region() {
     let region = PhysRange::new((4096 << 20) + 4096, (4104 << 20) - 4096);
     assert_eq!(manager.hotplug().shares_of(region), all);
     assert_eq!(manager.hotplug().shares_of(PhysRange::new(0, u64::MAX)).movable_pages, 8 << 8);
-    assert_eq!(manager.hotplug().shares_of(PhysRange::new(1, 1)).movable_pages, 0);
+    let empty = PhysRange::new(1, 1);
+    assert_eq!(manager.hotplug().shares_of(empty), framewright::manager::Shares::default());
     // Beyond what has an address there is no zone, whatever its lower bits say.
     let added = Pfn::containing(4096 << 20);
     assert!(manager.numa().zone_of(added).is_some());

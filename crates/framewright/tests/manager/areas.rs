@@ -71,7 +71,6 @@ fn a_pinned_page_costs_one_place_and_is_counted() {
     check(&manager);
 }
 
-/// Places that are aligned to 16 MiB: the first, the third, the fourth.
 /// Where a page is in the way, no place that has it is tried again, however many there are; and
 /// nothing is tried when time is over.
 #[test]
@@ -99,6 +98,33 @@ fn places_with_an_obstacle_are_passed_by_at_once() {
     check(&manager);
 }
 
+/// A place that has a part of a block is in the way of its descriptors, one that has all of it is
+/// not.
+#[test]
+fn descriptors_in_a_block_cost_no_place_that_has_all_of_it() {
+    let manager = machine(192, "pages=inside");
+    let number =
+        manager.moving().create_area(name("three"), BlockRange::new(40, 43)).expect("free");
+    let second = Pfn(41 * 512 + 3);
+    let page = manager.allocate_at(second, Order::PAGE, MigrateType::Movable).expect("free");
+    let handles = Handles::new(&manager, 16).expect("memory");
+    let moving = manager.moving().by(&handles);
+    let get = || moving.allocate_in_area(number, 1020, Order::PAGE, Budget::UNLIMITED);
+    let refused = get();
+    assert!(refused.is_err(), "nobody knows the page: {refused:?}");
+    manager.give_back(page).expect("ours");
+    let page = loop {
+        let handle = handles.allocate(Order::PAGE).expect("memory");
+        let run = handles.range(handle).expect("held");
+        if (41 * 512..42 * 512).contains(&run.start.0) {
+            break run;
+        }
+    };
+    let run = get().expect("the block can be vacated whole");
+    assert!(run.start <= Pfn(41 * 512) && run.end >= Pfn(42 * 512), "{run:?} {page:?}");
+    check(&manager);
+}
+
 /// Where an area may be is anywhere, where it is tried is memory.
 #[test]
 fn an_area_is_looked_for_where_there_is_memory() {
@@ -116,6 +142,7 @@ fn an_area_is_looked_for_where_there_is_memory() {
     }
 }
 
+/// Places that are aligned to 16 MiB: the first, the third, the fourth.
 #[test]
 fn aligned_requests_get_the_places_that_linux_gives() {
     let manager = machine(192, "");

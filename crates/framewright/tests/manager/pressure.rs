@@ -556,6 +556,11 @@ fn bulk_requests_wake_background_reclaim() {
     assert!(manager.pressure().background().is_some());
     give(manager, &held[..got]);
     check(manager);
+    // Not where all came from above the low mark, of a zone that is alone.
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
+    let got = manager.allocate_bulk(&request, &mut held[..100]).expect("memory");
+    assert_eq!((got, manager.pressure().background()), (100, None));
+    give(manager, &held[..got]);
 }
 
 /// Each kind of request leaves what is kept from it: all of the min watermark, half, three eighths,

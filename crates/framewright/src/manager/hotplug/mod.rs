@@ -92,6 +92,9 @@ const fn pages_of(blocks: BlockRange) -> PfnRange {
 /// The blocks that have some of a range of bytes; nothing where there is none.
 fn blocks_around(range: PhysRange) -> Option<BlockRange> {
     const BLOCK: u64 = crate::units::BLOCK_SIZE;
+    if range.is_empty() {
+        return None;
+    }
     let end = range.end.min(crate::units::PHYSICAL_ADDRESS_END);
     blocks_of(PhysRange::new(range.start / BLOCK * BLOCK, end.next_multiple_of(BLOCK))).ok()
 }

@@ -276,7 +276,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// Takes a run out of use of at most `most_bytes` within `within`, a multiple of `align_bytes`
     /// and aligned to it, itself a multiple of 2 MiB: the longest that is free or offline first, of
     /// equally long ones the highest; where nothing is, the highest that can be vacated within the
-    /// budget. One call gives one run.
+    /// budget, whose runs are counted from the top, those that are refused included. One call gives
+    /// one run.
     ///
     /// # Errors
     /// [`HotplugError`] where the question is wrong, or where somebody refuses.

@@ -303,7 +303,9 @@ impl<'m, P: Platform> Moving<'m, P> {
             };
             *marked = None;
             self.with_area(number, |area| area.mark(run, false))?;
-            if !wanted.budget.allows(self.manager.platform, 0) {
+            // What is free may be had as long as there is time, whatever may be moved.
+            let until = Budget { runs: u64::MAX, ..wanted.budget };
+            if !until.allows(self.manager.platform, 0) {
                 return Err(AreaError::Moving(error));
             }
             let next = run.start.add(align.pages());
@@ -317,6 +319,13 @@ impl<'m, P: Platform> Moving<'m, P> {
                 {
                     self.manager.platform.yield_now();
                     run.start
+                }
+                // These go with their block where all of that is vacated.
+                RangeError::Vacate(VacateError::Obstacles { obstacles, .. })
+                    if obstacles.first.kind == ObstacleKind::Descriptors =>
+                {
+                    let rest = run.end.0.next_multiple_of(PAGES_PER_BLOCK) - run.end.0;
+                    next.max(run.start.add(rest))
                 }
                 // Whatever begins before its end has it, too.
                 RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
@@ -452,7 +461,11 @@ impl<P: Platform> Manager<P> {
         let block_bytes = PAGES_PER_BLOCK * PAGE_SIZE;
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let first = number(within.start.div_ceil(block_bytes));
-        let last = number((within.end / block_bytes).saturating_sub(u64::from(blocks)));
+        // Rounded up it may be larger than its place.
+        let Some(last) = (within.end / block_bytes).checked_sub(u64::from(blocks)) else {
+            return false;
+        };
+        let last = number(last);
         // Only where there is memory, as `within` may be anything.
         let starts = self.directory.iter().flat_map(|segment| {
             segment.start.0.max(first)..segment.end().0.min(last.saturating_add(1))
