@@ -33,8 +33,7 @@ impl<P: Platform> Manager<P> {
             let left = part.free_pages().checked_sub(pages);
             let mut run = None;
             if left.is_some_and(|left| left >= self.keeps(mark, part, &search)) {
-                let own = part.segments().iter().map(|segment| (part, segment));
-                run = self.take_neighbours(own, pages, align);
+                run = self.take_neighbours(part.id(), Some(part), pages, align);
             }
             if run.is_none() && part.parts() != 1 && asked.replace(part.id()) != Some(part.id()) {
                 // What is withheld counts as left. Read first: it may come up meanwhile.
@@ -43,7 +42,7 @@ impl<P: Platform> Manager<P> {
                 let left = parts().map(Zone::free_pages).sum::<u64>().checked_sub(pages);
                 let keeps = self.keeps_of_all(mark, part, &search);
                 if left.is_some_and(|left| withheld + left >= keeps) {
-                    run = self.take_neighbours(self.segments_of(part.id()), pages, align);
+                    run = self.take_neighbours(part.id(), None, pages, align);
                 }
             }
             if let Some(run) = run {
@@ -55,10 +54,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// The segments of a zone, of all its parts, ascending.
-    fn segments_of(
-        &self,
-        id: ZoneId,
-    ) -> impl Iterator<Item = (&'static Zone, &'static Segment)> + Clone {
+    fn segments_of(&self, id: ZoneId) -> impl Iterator<Item = (&'static Zone, &'static Segment)> {
         let mut last = None;
         iter::from_fn(move || {
             loop {
@@ -77,19 +73,23 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// A run of some segments, which ascend.
+    /// A run of a zone, or of one part alone.
+    #[inline(never)]
     fn take_neighbours(
         &self,
-        segments: impl Iterator<Item = (&'static Zone, &'static Segment)> + Clone,
+        id: ZoneId,
+        alone: Option<&Zone>,
         pages: u64,
         align: Order,
     ) -> Option<PfnRange> {
         let mut from = Pfn(0);
         for _ in 0..MOST_LOOKS {
             let mut run = FreeRun::new(pages, align, from);
-            let mut follow =
-                |(zone, segment): (&Zone, _)| zone.follow_free(self.platform, segment, &mut run);
-            let found = segments.clone().find_map(&mut follow)?;
+            let mut segments = self
+                .segments_of(id)
+                .filter(|(zone, _)| alone.is_none_or(|alone| core::ptr::eq(*zone, alone)));
+            let found = segments
+                .find_map(|(zone, segment)| zone.follow_free(self.platform, segment, &mut run))?;
             match self.take_all(found) {
                 Ok(()) => {
                     // What is left of blocks that were taken apart may have another type now, which

@@ -107,7 +107,7 @@ fn descriptors_in_a_block_cost_no_place_that_has_all_of_it() {
         manager.moving().create_area(name("three"), BlockRange::new(40, 43)).expect("free");
     let second = Pfn(41 * 512 + 3);
     let page = manager.allocate_at(second, Order::PAGE, MigrateType::Movable).expect("free");
-    let handles = Handles::new(&manager, 16).expect("memory");
+    let handles = Handles::new(&manager, 1 << 16).expect("memory");
     let moving = manager.moving().by(&handles);
     let get = || moving.allocate_in_area(number, 1020, Order::PAGE, Budget::UNLIMITED);
     let refused = get();
