@@ -174,6 +174,9 @@ pub(crate) struct MovingCounters {
     pub(crate) daemon_scanned_pages: AtomicU64,
 }
 
+/// Name and place of an area.
+pub(crate) type Chosen = Option<(AreaName, PfnRange)>;
+
 /// Who moves contents, and what came of it.
 pub(crate) struct MovingState {
     mover: SpinLock<Option<&'static dyn Mover>>,
@@ -193,13 +196,13 @@ pub(crate) struct MovingState {
     /// 1 GiB pages come from areas alone.
     pub(crate) hugetlb_cma_only: bool,
     /// Names and places of areas, also of those that do not have their frames yet.
-    pub(crate) chosen: SpinLock<[Option<(AreaName, PfnRange)>; MOST_AREAS]>,
+    pub(crate) chosen: SpinLock<&'static mut [Chosen]>,
     /// Bring-up has ended: other CPUs may know of the manager.
     pub(crate) is_up: bool,
 }
 
 impl MovingState {
-    fn new(areas: &'static [SpinLock<Option<Area>>]) -> Self {
+    fn new(areas: &'static [SpinLock<Option<Area>>], chosen: &'static mut [Chosen]) -> Self {
         Self {
             mover: SpinLock::new(None),
             has_mover: AtomicBool::new(false),
@@ -211,20 +214,23 @@ impl MovingState {
             mirror_note: None,
             unmirrored_bytes: 0,
             hugetlb_cma_only: false,
-            chosen: SpinLock::new([None; MOST_AREAS]),
+            chosen: SpinLock::new(chosen),
             is_up: false,
         }
     }
 
     /// Bytes that it takes.
     pub(crate) fn room() -> u64 {
-        room::<Self>(1) + room::<SpinLock<Option<Area>>>(MOST_AREAS as u64)
+        let areas = MOST_AREAS as u64;
+        room::<Self>(1) + room::<SpinLock<Option<Area>>>(areas) + room::<Chosen>(areas)
     }
 
     /// In memory of its own.
     pub(crate) fn carve<P: Platform>(carver: &mut Carver<'_, P>) -> &'static mut Self {
         let areas = carver.values(MOST_AREAS, |_| SpinLock::new(None));
-        carver.one(Self::new(areas))
+        // Not in what is copied, which costs a kernel an instruction a byte.
+        let chosen = carver.values(MOST_AREAS, |_| None);
+        carver.one(Self::new(areas, chosen))
     }
 
     pub(crate) fn set_mover<P: Platform>(&self, platform: &P, mover: Option<&'static dyn Mover>) {
