@@ -408,19 +408,6 @@ impl BlockState {
         self.0 & LOOKED_AT == State::Split as u64 | PAGES_PER_BLOCK << MANAGED_SHIFT
     }
 
-    /// Whether it is a split block of movable frames, managed whole and available.
-    #[inline]
-    #[must_use]
-    pub(crate) const fn is_movable_split(self) -> bool {
-        const LOOKED_AT: u64 = STATE_BITS
-            | 7 << TYPE_SHIFT
-            | COUNT_BITS << MANAGED_SHIFT
-            | GRADE_BIT
-            | BlockState::UNAVAILABLE;
-        const MOVABLE: u64 = (MigrateType::Movable as u64) << TYPE_SHIFT;
-        self.0 & LOOKED_AT == State::Split as u64 | MOVABLE | PAGES_PER_BLOCK << MANAGED_SHIFT
-    }
-
     /// It with another number of free frames.
     #[must_use]
     pub const fn with_free_pages(self, free: u64) -> Self {

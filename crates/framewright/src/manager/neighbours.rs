@@ -4,14 +4,14 @@
 //! without its first MiB has no block of 512 MiB, but a run of 511, and one of more than 1 GiB is
 //! never one block.
 
+use super::parts::Piece;
 use super::request::{AllocateError, ORDINARY, Request};
 use super::state::Manager;
 use crate::block::MigrateType;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
-use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeRun, Segment, Zone, ZoneId};
-use core::iter;
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::{FreeRun, Zone, ZoneId};
 use core::panic::Location;
 
 /// How often a run is looked for of which others took something.
@@ -53,26 +53,6 @@ impl<P: Platform> Manager<P> {
         Ok(None)
     }
 
-    /// The segments of a zone, of all its parts, ascending.
-    fn segments_of(&self, id: ZoneId) -> impl Iterator<Item = (&'static Zone, &'static Segment)> {
-        let mut last = None;
-        iter::from_fn(move || {
-            loop {
-                let start = match last {
-                    None if self.segment_of(BlockNumber(0)).is_some() => BlockNumber(0),
-                    None => self.next_segment(BlockNumber(0))?,
-                    Some(last) => self.next_segment(last)?,
-                };
-                last = Some(start);
-                let segment = self.segment_of(start)?;
-                let zone = self.zones().get(usize::from(segment.zone))?;
-                if zone.id() == id {
-                    return Some((zone, segment));
-                }
-            }
-        })
-    }
-
     /// A run of a zone, or of one part alone.
     #[inline(never)]
     fn take_neighbours(
@@ -85,11 +65,11 @@ impl<P: Platform> Manager<P> {
         let mut from = Pfn(0);
         for _ in 0..MOST_LOOKS {
             let mut run = FreeRun::new(pages, align, from);
-            let mut segments = self
-                .segments_of(id)
-                .filter(|(zone, _)| alone.is_none_or(|alone| core::ptr::eq(*zone, alone)));
-            let found = segments
-                .find_map(|(zone, segment)| zone.follow_free(self.platform, segment, &mut run))?;
+            let all = BlockRange { start: BlockNumber(0), end: BlockNumber(u32::MAX) };
+            let found = self.segments_in(all).find_map(|(zone, segment, _)| {
+                let is_asked = alone.map_or(zone.id() == id, |alone| core::ptr::eq(zone, alone));
+                if is_asked { zone.follow_free(self.platform, segment, &mut run) } else { None }
+            })?;
             match self.take_all(found) {
                 Ok(()) => {
                     // What is left of blocks that were taken apart may have another type now, which
@@ -106,22 +86,20 @@ impl<P: Platform> Manager<P> {
 
     /// Takes all frames of a run, or none: then one that was not free.
     fn take_all(&self, run: PfnRange) -> Result<(), Pfn> {
-        let mut next = run.start;
-        while next < run.end {
-            let segment = self.segment_of(BlockNumber::containing(next));
-            let zone = segment.and_then(|segment| self.zones().get(usize::from(segment.zone)));
-            // Of one segment: windows may meet within a GiB.
-            let end = segment.map_or(run.end, |segment| run.end.min(segment.end().start()));
-            let order = piece(PfnRange { start: next, end });
-            let taken = zone.ok_or(next).and_then(|zone| self.take_piece(zone, next, order));
-            if let Err(missing) = taken {
-                if next > run.start {
-                    // Just taken, so that this cannot fail.
-                    let _ = self.free_bare(PfnRange { start: run.start, end: next });
+        // By segment, of which an aligned piece may lie in two: windows may meet within a GiB.
+        for Piece { zone, range, .. } in self.pieces(run).map_err(|_| run.start)? {
+            let mut rest = range;
+            while !rest.is_empty() {
+                let order = piece(rest);
+                if let Err(missing) = self.take_piece(zone, rest.start, order) {
+                    if rest.start > run.start {
+                        // Just taken, so that this cannot fail.
+                        let _ = self.free_bare(PfnRange { start: run.start, end: rest.start });
+                    }
+                    return Err(missing);
                 }
-                return Err(missing);
+                rest.start = rest.start.add(order.pages());
             }
-            next = next.add(order.pages());
         }
         Ok(())
     }

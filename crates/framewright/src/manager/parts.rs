@@ -18,7 +18,7 @@ use crate::manager::state::Manager;
 use crate::manager::state::fallback::Fallback;
 use crate::platform::Platform;
 use crate::units::{Order, PfnRange};
-use crate::vmemmap_space::{BlockNumber, VMEMMAP_PAGES_PER_BLOCK};
+use crate::vmemmap_space::{BlockNumber, BlockRange, VMEMMAP_PAGES_PER_BLOCK};
 use crate::zone::{Fault, FaultKind, FreeError, Segment, Zone, ZoneId, ZoneKind, ZoneParts};
 use core::iter;
 
@@ -236,6 +236,31 @@ impl<P: Platform> Manager<P> {
         }
         let windows = self.hotplug.segments.as_slice();
         windows.iter().find(|window| window.start <= block && block < window.end())
+    }
+
+    /// The blocks of a range that the manager has places for, segment by segment, ascending, each
+    /// with the part of a zone that it is of; the others are left out.
+    pub(super) fn segments_in(
+        &self,
+        blocks: BlockRange,
+    ) -> impl Iterator<Item = (&'static Zone, &'static Segment, BlockRange)> + use<'_, P> {
+        let mut next = blocks.start;
+        iter::from_fn(move || {
+            while next < blocks.end {
+                let Some(segment) = self.segment_of(next) else {
+                    next = self.next_segment(next).unwrap_or(blocks.end);
+                    continue;
+                };
+                let end = segment.end().min(blocks.end);
+                let found = BlockRange { start: next, end };
+                next = end;
+                // Of a window that is being made the segment comes first.
+                if let Some(zone) = self.zones().get(usize::from(segment.zone)) {
+                    return Some((zone, segment, found));
+                }
+            }
+            None
+        })
     }
 
     /// Where the first segment begins that begins after a block.

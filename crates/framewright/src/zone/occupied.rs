@@ -272,9 +272,8 @@ impl Zone {
                 if next >= end {
                     (end, each) = match table.state_if_ready(next) {
                         // What most are, as a search asks for thousands of blocks.
-                        Some(state) if state.is_movable_split() => {
-                            let unused = state.free_pages() + state.descriptor_pages();
-                            (next + 1, Cost::of(PAGES_PER_BLOCK - unused))
+                        Some(state) if state.is(State::Split) => {
+                            (next + 1, Cost::to_have(state, has_graded))
                         }
                         _ => to_move_of_head(table, next, has_graded),
                     };
@@ -297,6 +296,26 @@ impl Cost {
         Self(pages as u16)
     }
 
+    /// Of each block of a head.
+    #[inline]
+    fn to_have(state: BlockState, has_graded: bool) -> Self {
+        let movable = matches!(state.migrate_type(), MigrateType::Movable)
+            || !state.migrate_type().is_mergeable();
+        match state.state() {
+            _ if state.is_isolated() || state.is_graded() && !has_graded => Self::NEVER,
+            // What is withheld comes up when it is isolated.
+            Some(State::Free | State::Deferred) => Self::of(0),
+            // What is accepted already is as good and costs nothing.
+            Some(State::Accepting) => Self::of(1),
+            Some(State::Unaccepted) if !state.has(BlockState::KEPT) => Self::of(1),
+            Some(State::Whole) if movable && !state.is_nobodys() => Self::of(PAGES_PER_BLOCK),
+            Some(State::Split) if movable && state.managed_pages() == PAGES_PER_BLOCK => {
+                Self::of(PAGES_PER_BLOCK - state.free_pages() - state.descriptor_pages())
+            }
+            _ => Self::NEVER,
+        }
+    }
+
     #[inline]
     pub(crate) fn pages(self) -> Option<u64> {
         if self == Self::NEVER { None } else { Some(u64::from(self.0)) }
@@ -308,22 +327,7 @@ impl Cost {
 fn to_move_of_head(table: &BlockTable, index: u32, has_graded: bool) -> (u32, Cost) {
     let Some((head, state)) = table.head_unlocked(index) else { return (index + 1, Cost::NEVER) };
     let end = blocks_of(state.order().max(Order::BLOCK)) + head;
-    let movable = matches!(state.migrate_type(), MigrateType::Movable)
-        || !state.migrate_type().is_mergeable();
-    let each = match state.state() {
-        _ if state.is_isolated() || state.is_graded() && !has_graded => Cost::NEVER,
-        // What is withheld comes up when it is isolated.
-        Some(State::Free | State::Deferred) => Cost::of(0),
-        // What is accepted already is as good and costs nothing.
-        Some(State::Accepting) => Cost::of(1),
-        Some(State::Unaccepted) if !state.has(BlockState::KEPT) => Cost::of(1),
-        Some(State::Whole) if movable && !state.is_nobodys() => Cost::of(PAGES_PER_BLOCK),
-        Some(State::Split) if movable && state.managed_pages() == PAGES_PER_BLOCK => {
-            Cost::of(PAGES_PER_BLOCK - state.free_pages() - state.descriptor_pages())
-        }
-        _ => Cost::NEVER,
-    };
-    (end.max(index + 1), each)
+    (end.max(index + 1), Cost::to_have(state, has_graded))
 }
 
 /// Runs that are taken under one hold of the lock.

@@ -128,10 +128,15 @@ fn descriptors_in_a_block_cost_no_place_that_has_all_of_it() {
 /// Where an area may be is anywhere, where it is tried is memory.
 #[test]
 fn an_area_is_looked_for_where_there_is_memory() {
-    for (line, start) in
-        [("cma=16M@0-4096T", Some(0)), ("cma=16M@100M-4096T", Some(50)), ("cma=16M@1G-4096T", None)]
-    {
+    for (line, start) in [
+        ("cma=16M@0-4096T", Some(0)),
+        ("cma=16M@100M-4096T", Some(50)),
+        ("cma=16M@1G-4096T", None),
+        // Two blocks, and place for one.
+        ("cma=3M@0-3M", None),
+    ] {
         let manager = machine(192, line);
+        assert!(manager.platform().calls().irq_save < 100_000, "{line}");
         let area = manager.moving().area(0);
         assert_eq!(area.is_some(), start.is_some(), "{line}");
         if let (Some((_, pages, _)), Some(start)) = (area, start) {

@@ -187,24 +187,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// The blocks of a range that the manager has places for, piece by piece, ascending; the
     /// others are left out.
     fn known(self, blocks: BlockRange) -> impl Iterator<Item = Piece> + use<'m, P> {
-        let manager = self.manager;
-        let mut next = blocks.start;
-        core::iter::from_fn(move || {
-            while next < blocks.end {
-                let Some(segment) = manager.segment_of(next) else {
-                    next = manager.next_segment(next).unwrap_or(blocks.end);
-                    continue;
-                };
-                let end = segment.end().min(blocks.end);
-                let found = BlockRange { start: next, end };
-                next = end;
-                // Of a window that is being made the segment comes first.
-                if let Some(zone) = manager.zones().get(usize::from(segment.zone)) {
-                    return Some(Piece { zone, segment, blocks: found });
-                }
-            }
-            None
-        })
+        let all = self.manager.segments_in(blocks);
+        all.map(|(zone, segment, blocks)| Piece { zone, segment, blocks })
     }
 
     /// Runs of blocks within a piece that are of one kind: memory, or one sort of none.

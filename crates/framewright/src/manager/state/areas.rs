@@ -33,11 +33,11 @@ impl AreaName {
         (fits && len != 0).then_some(Self { bytes, len })
     }
 
-    /// A name and a number.
+    /// A name and a number, of a node.
     pub(crate) fn numbered(name: &str, number: usize) -> Option<Self> {
         let mut numbered = Self::new(name)?;
-        for place in (0..=number.checked_ilog10().unwrap_or(0)).rev() {
-            let digit = u8::try_from(number / 10_usize.pow(place) % 10).ok()?;
+        for unit in [1000, 100, 10, 1].into_iter().filter(|&unit| unit == 1 || number >= unit) {
+            let digit = u8::try_from(number / unit % 10).ok()?;
             *numbered.bytes.get_mut(usize::from(numbered.len))? = b'0' + digit;
             numbered.len += 1;
         }
