@@ -26,8 +26,8 @@ const PROFILES: [Profile; 5] = [
     Profile { name: "one-cpu", about: "one CPU, pages only", limit_kib: 62 },
     Profile { name: "several-cpus", about: "several CPUs and nodes", limit_kib: 126 },
     Profile { name: "descriptors", about: "and descriptors, counts, jobs", limit_kib: 170 },
-    Profile { name: "huge-pages", about: "and pools of huge pages, reports", limit_kib: 298 },
-    Profile { name: "everything", about: "everything", limit_kib: 520 },
+    Profile { name: "huge-pages", about: "and pools of huge pages, reports", limit_kib: 296 },
+    Profile { name: "everything", about: "everything", limit_kib: 516 },
 ];
 
 /// The program that puts a small library under traffic, and the features with which it does.

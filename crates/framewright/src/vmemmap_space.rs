@@ -24,13 +24,11 @@ pub const BLOCKS_PER_CALL: u32 = 64;
 pub struct BlockNumber(pub u32);
 
 impl BlockNumber {
-    /// The block that holds `pfn`; one that no memory has where that is beyond all addresses.
+    /// The block that holds `pfn`, which must be below the 52-bit limit.
     #[must_use]
-    #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "52 - 21 = 31 bits")]
     pub const fn containing(pfn: Pfn) -> Self {
-        let number = pfn.0 >> crate::units::BLOCK_ORDER;
-        Self(if number > u32::MAX as u64 { u32::MAX } else { number as u32 })
+        Self((pfn.0 >> crate::units::BLOCK_ORDER) as u32)
     }
 
     /// Its first frame.
@@ -209,7 +207,7 @@ impl Unflushed {
     #[must_use]
     pub fn push_table_from(&mut self, blocks: BlockRange, frame: Pfn) -> bool {
         self.changed.tables = true;
-        self.push_from(blocks, PfnRange::of_order(frame, Order::PAGE))
+        self.push_from(blocks, PfnRange { start: frame, end: frame.add(1) })
     }
 
     /// Whether a page table may be among the frames: [`push`](Self::push) does not say. If not, a

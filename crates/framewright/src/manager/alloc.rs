@@ -274,8 +274,8 @@ impl<P: Platform> Manager<P> {
         usable_type(migrate_type)?;
         let wanted = PfnRange::of_order(start, order);
         let not_free = AllocateError::NotFree(wanted);
-        let block = block_number(start).ok_or(not_free)?;
-        let segment = self.segment_of(block).ok_or(not_free)?;
+        let segment =
+            block_number(start).and_then(|block| self.segment_of(block)).ok_or(not_free)?;
         let zone = self.zones().get(usize::from(segment.zone)).ok_or(not_free)?;
         let attempt = || zone.allocate_at(self.platform, start, order, migrate_type);
         // Asked first: others may bring it up between the attempt and the look.
@@ -414,8 +414,10 @@ pub(super) fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError
     if migrate_type.is_mergeable() { Ok(()) } else { Err(AllocateError::BadType(migrate_type)) }
 }
 
-/// The block of a frame, unless it lies beyond the address space.
-fn block_number(pfn: Pfn) -> Option<BlockNumber> {
+/// The block of a frame that a caller names, unless it lies beyond the address space: others'
+/// numbers are of memory.
+#[inline]
+pub(super) fn block_number(pfn: Pfn) -> Option<BlockNumber> {
     const END: u64 = crate::units::PHYSICAL_ADDRESS_END >> crate::units::PAGE_SHIFT;
     (pfn.0 < END).then(|| BlockNumber::containing(pfn))
 }

@@ -161,15 +161,12 @@ impl<P: Platform> Manager<P> {
     /// Single frames from all zones that will do, until `pages` is full; how many.
     pub(super) fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
         let mut done = 0;
+        if pages.is_empty() {
+            return 0;
+        }
         for &mark in marks {
-            if done == pages.len() {
-                return done;
-            }
             self.wake_if_low(mark, search);
             for zone in self.zonelist(search) {
-                if done == pages.len() {
-                    return done;
-                }
                 if zone.span().end.address() <= search.max_address {
                     let keep = self.keeps(mark, zone, search);
                     loop {
@@ -182,13 +179,16 @@ impl<P: Platform> Manager<P> {
                         self.note_node(zone, search, got as u64);
                         done += got;
                         let missing = (pages.len() - done) as u64;
+                        if missing == 0 {
+                            return done;
+                        }
                         let more = Growing {
                             pages: missing,
                             least: Order::PAGE,
                             max: Pfn(u64::MAX),
                             migrate_type: search.migrate_type,
                         };
-                        if missing == 0 || !self.grow(zone, &more) {
+                        if !self.grow(zone, &more) {
                             break;
                         }
                     }
@@ -199,6 +199,9 @@ impl<P: Platform> Manager<P> {
                     {
                         *page = taken.start;
                         done += 1;
+                    }
+                    if done == pages.len() {
+                        return done;
                     }
                 }
             }

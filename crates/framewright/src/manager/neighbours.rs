@@ -37,9 +37,9 @@ impl<P: Platform> Manager<P> {
             }
             if run.is_none() && part.parts() != 1 && asked.replace(part.id()) != Some(part.id()) {
                 // What is withheld counts as left. Read first: it may come up meanwhile.
-                let parts = || self.numbered_parts(part.id()).map(|(_, part)| part);
-                let withheld: u64 = parts().map(Zone::withheld_pages).sum();
-                let left = parts().map(Zone::free_pages).sum::<u64>().checked_sub(pages);
+                let parts = self.parts(part.id());
+                let withheld = parts.sum(&Zone::withheld_pages);
+                let left = parts.sum(&Zone::free_pages).checked_sub(pages);
                 let keeps = self.keeps_of_all(mark, part, &search);
                 if left.is_some_and(|left| withheld + left >= keeps) {
                     run = self.take_neighbours(part.id(), None, pages, align);

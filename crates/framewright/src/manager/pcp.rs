@@ -6,7 +6,7 @@
 
 use crate::block::MigrateType;
 use crate::debug::Place;
-use crate::manager::alloc::usable_type;
+use crate::manager::alloc::{block_number, usable_type};
 use crate::manager::facets::Caches;
 use crate::manager::request::{AllocateError, Mark, Request, Search};
 use crate::manager::state::Manager;
@@ -15,7 +15,6 @@ use crate::manager::vmemmap::deferred::Growth;
 use crate::page::{CpuCache, Flow, Lot, MOST_WORDS, Put};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
-use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, range_of};
 use core::panic::Location;
 
@@ -518,7 +517,7 @@ impl<P: Platform> Manager<P> {
     /// The zone of this frame, and its block's index there.
     #[inline]
     pub(super) fn block_of(&self, pfn: Pfn) -> Option<(&'static Zone, u32)> {
-        let block = BlockNumber::containing(pfn);
+        let block = block_number(pfn)?;
         let segment = self.segment_of(block)?;
         Some((self.zones().get(usize::from(segment.zone))?, segment.index_of(block)))
     }

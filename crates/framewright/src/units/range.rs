@@ -63,7 +63,7 @@ impl PfnRange {
         Self { start: Pfn(start), end: Pfn(if end < start { start } else { end }) }
     }
 
-    /// The frames of `order` from `start` on.
+    /// The frames of `order` from `start` on, up to the last number that there is.
     #[must_use]
     #[inline]
     pub const fn of_order(start: Pfn, order: Order) -> Self {

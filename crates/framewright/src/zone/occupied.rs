@@ -297,7 +297,7 @@ impl Cost {
     }
 
     /// Of each block of a head.
-    #[inline]
+    #[inline(never)]
     fn to_have(state: BlockState, has_graded: bool) -> Self {
         let movable = matches!(state.migrate_type(), MigrateType::Movable)
             || !state.migrate_type().is_mergeable();

@@ -204,7 +204,7 @@ impl<P: Platform> Pool<'_, P> {
     fn add_shares(&self, shares: &Shares, helpers: &dyn Helpers, threads: u32) -> (Tallies, u64) {
         let got = Tallies::new();
         let returned = AtomicU64::new(0);
-        let grow = |node, range: Range<u64>| {
+        self.work(shares, helpers, threads, Direction::Grow, &|node, range| {
             let most = range.end - range.start;
             let mut done = 0;
             while done < most {
@@ -218,8 +218,7 @@ impl<P: Platform> Pool<'_, P> {
                 done += pages;
             }
             got.add(node, done);
-        };
-        self.work(shares, Work { helpers, threads, direction: Direction::Grow, part: &grow });
+        });
         (got, returned.into_inner())
     }
 
@@ -255,7 +254,7 @@ impl<P: Platform> Pool<'_, P> {
                 }
                 shares
             };
-            let shrink = |node, range: Range<u64>| {
+            self.work(&shares, helpers, threads, Direction::Shrink, &|node, range| {
                 let mut left = range.end - range.start;
                 while left != 0 {
                     let taken = self.remove_pages(node, count, left);
@@ -267,9 +266,7 @@ impl<P: Platform> Pool<'_, P> {
                     self.give_back(&taken);
                     left -= pages;
                 }
-            };
-            let direction = Direction::Shrink;
-            self.work(&shares, Work { helpers, threads, direction, part: &shrink });
+            });
         }
     }
 
@@ -341,9 +338,15 @@ impl<P: Platform> Pool<'_, P> {
         self.manager.hugetlb().node_zones(node).map(|(_, zone)| zone.final_managed_pages()).sum()
     }
 
-    /// Does parts until all shares are done, by several threads where that pays.
-    fn work(&self, shares: &Shares, work: Work<'_>) {
-        let Work { threads, direction, part, .. } = work;
+    /// Calls `part` until all shares are done, by several threads where that pays.
+    fn work(
+        &self,
+        shares: &Shares,
+        helpers: &dyn Helpers,
+        threads: u32,
+        direction: Direction,
+        part: &(dyn Fn(NodeId, Range<u64>) + Sync),
+    ) {
         let size = self.size;
         let nodes = || NodeMask::ALL.nodes().filter(|node| shares[node.index()] != 0);
         let pages = nodes().fold(0_u64, |sum, node| sum.saturating_add(shares[node.index()]));
@@ -359,7 +362,14 @@ impl<P: Platform> Pool<'_, P> {
         // More nodes than a job has parts take turns.
         let mut rest = nodes().peekable();
         while rest.peek().is_some() {
-            self.work_on(shares, &mut rest.by_ref().take(MAX_PARTS), &Work { threads, ..work });
+            self.work_on(
+                shares,
+                &mut rest.by_ref().take(MAX_PARTS),
+                helpers,
+                threads,
+                direction,
+                part,
+            );
         }
     }
 
@@ -367,7 +377,10 @@ impl<P: Platform> Pool<'_, P> {
         &self,
         shares: &Shares,
         nodes: &mut dyn Iterator<Item = NodeId>,
-        &Work { helpers, threads, direction, part }: &Work<'_>,
+        helpers: &dyn Helpers,
+        threads: u32,
+        direction: Direction,
+        part: &(dyn Fn(NodeId, Range<u64>) + Sync),
     ) {
         let size = self.size;
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_PARTS];
@@ -418,17 +431,6 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     const FRAMES_OF_A_GIB: u64 = PoolSize::OneGib.frames();
-}
-
-/// What is done for pages by node.
-#[derive(Clone, Copy)]
-struct Work<'a> {
-    helpers: &'a dyn Helpers,
-    /// At most.
-    threads: u32,
-    direction: Direction,
-    /// Does so many pages of a node.
-    part: &'a (dyn Fn(NodeId, Range<u64>) + Sync),
 }
 
 /// Pages by node, counted by several threads.

@@ -309,34 +309,31 @@ impl<'m, P: Platform> Moving<'m, P> {
                 return Err(AreaError::Moving(error));
             }
             let next = run.start.add(align.pages());
-            from = match error {
-                // Somebody may have been moving it just now.
-                RangeError::Vacate(VacateError::Obstacles { obstacles, .. })
-                    if matches!(
-                        obstacles.first.kind,
-                        ObstacleKind::Busy | ObstacleKind::Unknown
-                    ) && repeated.replace(run) != Some(run) =>
-                {
-                    self.manager.platform.yield_now();
-                    run.start
-                }
-                // These go with their block where all of that is vacated.
-                RangeError::Vacate(VacateError::Obstacles { obstacles, .. })
-                    if obstacles.first.kind == ObstacleKind::Descriptors =>
-                {
-                    let rest = run.end.0.next_multiple_of(PAGES_PER_BLOCK) - run.end.0;
-                    next.max(run.start.add(rest))
-                }
-                // Whatever begins before its end has it, too.
+            from = match &error {
                 RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
-                    next.max(obstacles.first.run.end.min(run.end))
+                    match obstacles.first.kind {
+                        // Somebody may have been moving it just now.
+                        ObstacleKind::Busy | ObstacleKind::Unknown
+                            if repeated.replace(run) != Some(run) =>
+                        {
+                            self.manager.platform.yield_now();
+                            run.start
+                        }
+                        // These go with their block where all of that is vacated.
+                        ObstacleKind::Descriptors => {
+                            let rest = run.end.0.next_multiple_of(PAGES_PER_BLOCK) - run.end.0;
+                            next.max(run.start.add(rest))
+                        }
+                        // Whatever begins before its end has it, too.
+                        _ => next.max(obstacles.first.run.end.min(run.end)),
+                    }
                 }
                 RangeError::Damaged(_) | RangeError::Vacate(VacateError::InUse { .. }) => next,
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Isolated(pfn))) => {
                     nothing = AreaError::Moving(error);
-                    next.max(BlockNumber(BlockNumber::containing(pfn).0 + 1).start())
+                    next.max(BlockNumber(BlockNumber::containing(*pfn).0 + 1).start())
                 }
-                error => return Err(AreaError::Moving(error)),
+                _ => return Err(AreaError::Moving(error)),
             };
         }
     }
@@ -467,9 +464,10 @@ impl<P: Platform> Manager<P> {
         };
         let last = number(last);
         // Only where there is memory, as `within` may be anything.
-        let starts = self.directory.iter().flat_map(|segment| {
-            segment.start.0.max(first)..segment.end().0.min(last.saturating_add(1))
-        });
-        starts.into_iter().any(|block| at(BlockNumber(block)).is_ok())
+        self.directory.iter().any(|segment| {
+            let mut blocks =
+                segment.start.0.max(first)..segment.end().0.min(last.saturating_add(1));
+            blocks.any(|block| at(BlockNumber(block)).is_ok())
+        })
     }
 }
