@@ -402,9 +402,9 @@ fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
         |manager, page| give(manager, &[page]),
     ];
     for way in ways {
-        // The run of 32 pages that this page and its free neighbours make.
-        let at = held.iter().position(|page| page.0 >= 0x1000).expect("some are held");
-        let run = held[at].0 >> 5 << 5;
+        // A run of 32 pages without tables: every other one is held, its neighbours are free.
+        let in_run = |run: u64| held.iter().filter(|page| page.0 >> 5 << 5 == run).count();
+        let run = (0x1000..).step_by(32).find(|&run| in_run(run) >= 16).expect("some are held");
         let (mut freed, rest): (Vec<Pfn>, Vec<Pfn>) =
             held.iter().partition(|page| page.0 >> 5 << 5 == run);
         held = rest;
