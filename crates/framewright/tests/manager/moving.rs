@@ -242,10 +242,11 @@ fn refused_runs_are_named_and_no_run_is_begun_twice() {
     let VacateError::Obstacles { moved, obstacles } = error else { panic!("{error:?}") };
     let (begun, refused) = picky.begun.into_inner().expect("no panic");
     assert_eq!(begun, inside);
-    // The manager's tables are in the way, too.
+    // The manager's tables are in the way, too, unless the block in use is any (careful mode).
     let (busy, others): (Vec<Obstacle>, Vec<Obstacle>) =
         named.iter().copied().partition(|found| found.kind == ObstacleKind::Busy);
-    assert_eq!((others.len(), obstacles.count), (1, named.len() as u64), "{others:?}");
+    assert!(others.len() == 1 || others.is_empty() && is_careful(), "{others:?}");
+    assert_eq!(obstacles.count, named.len() as u64);
     assert!(busy.iter().map(|found| found.run.start.0).eq(refused.iter().copied()));
     assert_eq!(moved.moved_runs, (begun.len() - refused.len()) as u64);
     let left: BTreeSet<u64> = ranges()
