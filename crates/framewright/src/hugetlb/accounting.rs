@@ -141,6 +141,14 @@ enum Cursor {
     Free,
 }
 
+/// Nodes of a pool that take turns, from where a cursor is.
+#[derive(Clone, Copy)]
+struct Turns {
+    size: PoolSize,
+    nodes: NodeMask,
+    cursor: Cursor,
+}
+
 impl Accounting {
     /// Built over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for
     /// each zone.
@@ -322,7 +330,8 @@ impl Accounting {
     /// allowed.
     pub(crate) fn keep_surplus(&mut self, size: PoolSize, nodes: NodeMask, count: u64) {
         let missing = count.saturating_sub(self.counts(size).all.persistent());
-        let shares = self.deal(size, missing, nodes, Cursor::Allocate, |counts| counts.surplus);
+        let turns = Turns { size, nodes, cursor: Cursor::Allocate };
+        let shares = self.deal(turns, missing, |counts| counts.surplus);
         self.convert(size, &shares, |counts, pages| counts.surplus -= pages);
     }
 
@@ -330,7 +339,7 @@ impl Accounting {
     /// are freed. Overcommit does not matter.
     pub(crate) fn make_surplus(&mut self, size: PoolSize, nodes: NodeMask, count: u64) {
         let excess = self.counts(size).all.persistent().saturating_sub(count);
-        let shares = self.deal(size, excess, nodes, Cursor::Free, |counts| counts.persistent());
+        let shares = self.deal_removal(size, excess, nodes, NodeCounts::persistent);
         self.convert(size, &shares, |counts, pages| counts.surplus += pages);
     }
 
@@ -364,31 +373,26 @@ impl Accounting {
         nodes: NodeMask,
         room: impl Fn(&NodeCounts) -> u64,
     ) -> Shares {
-        self.deal(size, pages, nodes, Cursor::Free, room)
+        self.deal(Turns { size, nodes, cursor: Cursor::Free }, pages, room)
     }
 
-    fn deal(
-        &mut self,
-        size: PoolSize,
-        pages: u64,
-        nodes: NodeMask,
-        which: Cursor,
-        room: impl Fn(&NodeCounts) -> u64,
-    ) -> Shares {
-        let pool = &self.sizes[size.index()];
-        let cursor =
-            if which == Cursor::Allocate { pool.allocate_cursor } else { pool.free_cursor };
+    fn deal(&mut self, turns: Turns, pages: u64, room: impl Fn(&NodeCounts) -> u64) -> Shares {
+        let Turns { size, nodes, cursor } = turns;
         if pages == 0 {
             return [0; MAX_NODES];
         }
-        let (shares, _, next) = spread(pages, cursor, nodes, &|node| room(&self.node(size, node)));
-        let pool = &mut self.sizes[size.index()];
-        *(if which == Cursor::Allocate {
-            &mut pool.allocate_cursor
-        } else {
-            &mut pool.free_cursor
-        }) = next;
+        let from = *self.cursor(size, cursor);
+        let (shares, _, next) = spread(pages, from, nodes, &|node| room(&self.node(size, node)));
+        *self.cursor(size, cursor) = next;
         shares
+    }
+
+    fn cursor(&mut self, size: PoolSize, which: Cursor) -> &mut usize {
+        let pool = &mut self.sizes[size.index()];
+        match which {
+            Cursor::Allocate => &mut pool.allocate_cursor,
+            Cursor::Free => &mut pool.free_cursor,
+        }
     }
 
     /// Notes a page with a memory error that is to be looked at again when no pages are on their

@@ -4,6 +4,7 @@ use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::frames;
 use crate::manager::accept::Growing;
+use crate::manager::reclaim::Lacking;
 use crate::manager::request::Allowed;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
@@ -106,7 +107,8 @@ impl<P: Platform> Manager<P> {
         let mut found = if known_to_fail { None } else { self.find(search, order, ORDINARY) };
         if found.is_none() {
             let mut attempt = |marks: &[Mark]| self.find(search, order, marks).ok_or(order.pages());
-            found = self.direct_reclaim(request, search, order, known_to_fail, &mut attempt);
+            let lacking = Lacking { request, search, order, known_to_fail };
+            found = self.direct_reclaim(&lacking, &mut attempt);
         }
         let (taken, is_zero) = found.ok_or(AllocateError::OutOfMemory { order })?;
         Ok((self.cut(taken, request.pages), is_zero))

@@ -7,6 +7,7 @@ use super::alloc::usable_type;
 use crate::debug::Place;
 use crate::frames;
 use crate::manager::accept::Growing;
+use crate::manager::reclaim::Lacking;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
@@ -150,7 +151,8 @@ impl<P: Platform> Manager<P> {
         };
         if known_to_fail || attempt(ORDINARY).is_err() {
             // Whether all were found shows in `done`.
-            let _ = self.direct_reclaim(request, search, Order::PAGE, known_to_fail, &mut attempt);
+            let lacking = Lacking { request, search, order: Order::PAGE, known_to_fail };
+            let _ = self.direct_reclaim(&lacking, &mut attempt);
         }
         if done == 0 && !pages.is_empty() {
             return Err(AllocateError::OutOfMemory { order: Order::PAGE });

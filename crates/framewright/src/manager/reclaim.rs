@@ -59,15 +59,12 @@ impl<P: Platform> Manager<P> {
 
     /// Everything that is done once memory is short. `attempt` looks for memory above the given
     /// marks; when it does not find what it wants, it says how many pages are missing.
-    /// `known_to_fail` as [`is_known_to_fail`](Self::is_known_to_fail) said.
     pub(super) fn direct_reclaim<T>(
         &self,
-        request: &Request,
-        search: &Search,
-        order: Order,
-        known_to_fail: bool,
+        lacking: &Lacking<'_>,
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
+        let &Lacking { request, search, order, known_to_fail } = lacking;
         count(&self.pressure.counters.stalls[request.zone as usize], 1);
         let key = |reserves| Key::of(order, search, reserves);
         let found = 'ways: {
@@ -161,6 +158,17 @@ impl<P: Platform> Manager<P> {
         let own = self.platform.cpus() == 1 || !self.platform.can_wait();
         let _ = if own { self.drain_own() } else { self.drain_all() };
     }
+}
+
+/// A request for which there is nothing above the ordinary marks.
+pub(super) struct Lacking<'r> {
+    pub(super) request: &'r Request,
+    /// Where it looks.
+    pub(super) search: &'r Search<'r>,
+    /// Of what it looks for.
+    pub(super) order: Order,
+    /// As [`is_known_to_fail`](Manager::is_known_to_fail) said: it has not looked then.
+    pub(super) known_to_fail: bool,
 }
 
 /// What a request lacks that has not asked the hook yet.

@@ -30,6 +30,10 @@ pub(in crate::manager) struct Growing {
 }
 
 impl Growing {
+    fn is_small(&self) -> bool {
+        self.pages.max(self.least.pages()) <= Order::BLOCK.pages()
+    }
+
     fn wanted(&self) -> AcceptWanted {
         let order = order_within(self.pages).max(self.least).max(Order::BLOCK);
         AcceptWanted { order, max: self.max, migrate_type: self.migrate_type, ahead: true }
@@ -65,7 +69,10 @@ impl<P: Platform> Manager<P> {
                 Attempt::Pages(0) | Attempt::Waits if may_wait => self.let_others_accept(),
                 Attempt::Pages(0) | Attempt::Waits => return false,
                 Attempt::Pages(pages) => {
-                    self.accept_more(device, zone, growing, pages, may_wait);
+                    let before = self.accept.note_demand(pages, growing.is_small());
+                    if may_wait {
+                        self.accept_more(device, zone, growing, before);
+                    }
                     return true;
                 }
                 Attempt::Nothing if zone.unaccepted_pages() != before => return true,
@@ -93,18 +100,9 @@ impl<P: Platform> Manager<P> {
 
     /// After a request for little, accepts up to the zone's mark for such memory what Linux would,
     /// so that who cannot wait finds some: but no more than such requests had before, so that the
-    /// first ones pay for no more than they need.
-    fn accept_more(
-        &self,
-        device: &dyn AcceptMemory,
-        zone: &Zone,
-        growing: &Growing,
-        pages: u64,
-        may_wait: bool,
-    ) {
-        let is_small = growing.pages.max(growing.least.pages()) <= Order::BLOCK.pages();
-        let before = self.accept.note_demand(pages, is_small);
-        if !may_wait || !is_small {
+    /// first ones pay for no more than they need: `before`.
+    fn accept_more(&self, device: &dyn AcceptMemory, zone: &Zone, growing: &Growing, before: u64) {
+        if !growing.is_small() {
             return;
         }
         let mark = zone.share_of(zone.watermarks().promo_pages);
@@ -148,7 +146,10 @@ impl<P: Platform> Manager<P> {
             Growing { pages: order.pages(), least: order, max: Pfn(u64::MAX), migrate_type };
         match self.accept_for(device, zone, &growing) {
             Attempt::Pages(pages) if pages != 0 => {
-                self.accept_more(device, zone, &growing, pages, self.platform.can_wait());
+                let before = self.accept.note_demand(pages, growing.is_small());
+                if self.platform.can_wait() {
+                    self.accept_more(device, zone, &growing, before);
+                }
                 Growth::Grown
             }
             _ if self.platform.can_wait() && zone.unaccepted_pages() != 0 => Growth::Busy,

@@ -8,6 +8,7 @@ use crate::hugetlb::Taken;
 use crate::manager::accept::Growing;
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::pool::Pool;
+use crate::manager::reclaim::Lacking;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::pools::{PoolBatch, PoolVmemmap};
 use crate::memblock::NodeChoice;
@@ -269,13 +270,9 @@ impl<P: Platform> Pool<'_, P> {
             && self.manager.is_known_to_fail(&search, size.order());
         if known_to_fail || attempt(ORDINARY).is_err() {
             // Whether all were found shows in `taken`.
-            let _ = self.manager.direct_reclaim(
-                &request,
-                &search,
-                size.order(),
-                known_to_fail,
-                &mut attempt,
-            );
+            let (request, search, order) = (&request, &search, size.order());
+            let lacking = Lacking { request, search, order, known_to_fail };
+            let _ = self.manager.direct_reclaim(&lacking, &mut attempt);
         }
         self.count_taken(most, &taken);
         taken

@@ -1,7 +1,6 @@
 //! Bring-up, step by step.
 
 use crate::carve::Carver;
-use crate::debug::Aids;
 use crate::firmware::{MovableSetting, movable_starts};
 use crate::manager::hotplug::memory_block_bytes;
 use crate::manager::hugetlb::boot::choose_boot_pages;
@@ -23,7 +22,6 @@ use crate::manager::state::accept::{AcceptEvents, AcceptState};
 use crate::manager::state::debug::DebugState;
 use crate::manager::state::hotplug::{HotplugInput, HotplugState};
 use crate::manager::state::numa::{NumaSettings, PerNode};
-use crate::manager::state::pools::Pools;
 use crate::manager::state::pressure::PressureState;
 use crate::manager::state::tunables::{Settings, Tunables};
 use crate::manager::state::vmemmap::{SectionLocks, VmemmapState};
@@ -33,14 +31,14 @@ use crate::memblock::Memblock;
 use crate::page::{Array, CpuCache, Descriptors};
 use crate::parameters::{AcceptPolicy, Parameters, Policy};
 use crate::platform::Platform;
+use crate::sync::SpinLock;
 use crate::sync::table_atomic::AtomicBool;
 use crate::sync::table_atomic::Ordering;
-use crate::sync::{Readers, SpinLock};
 use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap::{ArrayMemory, SegmentsOfNodes, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
-use crate::zone::{Segment, Zone, ZoneKind};
+use crate::zone::{Segment, ZoneKind};
 use framewright_jobs::NoHelpers;
 
 impl<P: Platform> Manager<P> {
@@ -257,18 +255,7 @@ fn fill_zones<P: Platform>(
     let mut clock = NodeClock::new(platform);
     initialise_zones(early, frame, &mut clock, array);
     let are_wanted = wants_descriptors(platform, input.parameters);
-    for zone in frame.zones.iter_mut() {
-        clock.turn_to(frame.nodes, zone.id().node, Work::Bookkeeping);
-        zone.note_withheld();
-        attach_descriptors(
-            platform,
-            zone,
-            frame.readers,
-            are_wanted,
-            &frame.states.debug.aids,
-            frame.pools,
-        );
-    }
+    attach_descriptors(platform, frame, &mut clock, are_wanted);
     clock.stop(frame.nodes);
     if let Some(seed) = frame.states.debug.aids.placement_seed {
         (0..)
@@ -280,28 +267,31 @@ fn fill_zones<P: Platform>(
     }
 }
 
-/// Tells a zone how descriptors are found.
+/// Tells zones what of them is withheld and how descriptors are found.
 #[inline(never)]
 fn attach_descriptors<P: Platform>(
     platform: &'static P,
-    zone: &mut Zone,
-    readers: &'static [Readers],
+    frame: &mut Frame,
+    clock: &mut NodeClock<'_, P>,
     are_wanted: bool,
-    aids: &Aids,
-    pools: &Pools,
 ) {
-    if !cfg!(feature = "vmemmap") {
-        return zone.attach_no_descriptors();
+    for zone in frame.zones.iter_mut() {
+        clock.turn_to(frame.nodes, zone.id().node, Work::Bookkeeping);
+        zone.note_withheld();
+        if !cfg!(feature = "vmemmap") {
+            zone.attach_no_descriptors();
+            continue;
+        }
+        let descriptors = Descriptors {
+            platform,
+            readers: frame.readers,
+            segments: zone.segments(),
+            are_wanted,
+            array: zone.array(),
+            poison: frame.states.debug.aids.page_poison,
+        };
+        zone.attach_descriptors(descriptors, &frame.pools.boot_pages);
     }
-    let descriptors = Descriptors {
-        platform,
-        readers,
-        segments: zone.segments(),
-        are_wanted,
-        array: zone.array(),
-        poison: aids.page_poison,
-    };
-    zone.attach_descriptors(descriptors, &pools.boot_pages);
 }
 
 /// Obtains the memory for all tables: all or nothing.

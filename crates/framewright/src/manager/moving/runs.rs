@@ -316,13 +316,13 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.settle(all_begun);
         let all = block.all();
         let mut moved = FrameBits::default();
+        self.ask_for(block, bits, all_begun.first());
         let mut stock = Stock::of(self.manager, all_begun, targets);
         for (number, begun) in all_begun.iter().enumerate() {
             let run = begun.run;
-            if let Some(next) = all_begun.get(number + 1) {
-                self.ask_for(block, bits, next.run.start);
-            }
-            match self.finish(begun, stock.take(run), targets) {
+            let finished = self.finish(begun, stock.take(run), targets);
+            self.ask_for(block, bits, all_begun.get(number + 1));
+            match finished {
                 Ok(()) if run.intersection(all) == run => {
                     let place = |pfn: Pfn| usize::try_from(pfn.0 - all.start.0).unwrap_or(0);
                     set_frames(&mut moved, place(run.start)..place(run.end));
@@ -451,9 +451,11 @@ impl<'m, P: Platform> Mission<'m, P> {
 
     /// Asks for the contents of the run that is copied next, where it begins with a frame of
     /// `bits`, which is memory whatever the mover says. Unasked the processor looks at it only when
-    /// it has written the copy before it: between two copies there are other writes.
+    /// all that was written since the copy before it is out. Not before that copy: its own reads
+    /// would wait, which costs a tenth of it on Zen 3.
     #[inline]
-    fn ask_for(&self, block: &Block, bits: &FrameBits, start: Pfn) {
+    fn ask_for(&self, block: &Block, bits: &FrameBits, next: Option<&Begun>) {
+        let Some(&Begun { run: PfnRange { start, .. }, .. }) = next else { return };
         let offset = start.0.wrapping_sub(block.all().start.0);
         let word = usize::try_from(offset / 64).ok().and_then(|word| bits.get(word));
         let is_in_use = word.is_some_and(|word| word >> (offset % 64) & 1 != 0);
