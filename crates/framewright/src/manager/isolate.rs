@@ -15,6 +15,7 @@ use crate::units::{Pfn, PfnRange};
 use crate::vmemmap::SectionState;
 use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange};
 use crate::zone::{Change, Grade, IsolateError, IsolatedPages, Segment, Zone};
+use core::iter;
 use core::ops::Range;
 use core::panic::Location;
 
@@ -292,15 +293,17 @@ impl<'m, P: Platform> Isolation<'m, P> {
         self.manager.pieces(pages).into_iter().flatten()
     }
 
-    /// As much as is changed under one hold of a lock, one after the other.
+    /// As much as is changed under one hold of a lock, one after the other: a part of a range is
+    /// cut as all of it is.
     fn slices(self, pages: PfnRange) -> impl Iterator<Item = Slice> + use<'m, P> {
         self.pieces(pages).flat_map(|Piece { zone, segment, range }| {
             let start = segment.index_of(BlockNumber::containing(range.start));
             let end = segment.index_of(BlockNumber::containing(Pfn(range.end.0 - 1))) + 1;
-            (start..end).step_by(BLOCKS_AT_ONCE as usize).map(move |from| Slice {
-                zone,
-                segment,
-                indices: from..end.min(from + BLOCKS_AT_ONCE),
+            let mut from = start;
+            iter::from_fn(move || {
+                let indices = from..zone.slice_end(from, BLOCKS_AT_ONCE).min(end);
+                from = indices.end;
+                (!indices.is_empty()).then_some(Slice { zone, segment, indices })
             })
         })
     }

@@ -55,7 +55,8 @@ pub struct HugePageParameters {
     /// `hugetlb_cma=`: areas that 1 GiB pages come from first, in all or on nodes. Each is at least
     /// one page; [`AreaSizes::shares`] rounds up.
     pub cma: AreaSizes,
-    /// `hugetlb_cma_only=`: 1 GiB pages come from areas alone.
+    /// `hugetlb_cma_only=`: 1 GiB pages come from areas alone. Without
+    /// [`cma`](Self::cma) it means nothing, as in Linux.
     pub cma_only: bool,
     requested: [Requested; PoolSize::COUNT],
     /// A count that was given before any size.

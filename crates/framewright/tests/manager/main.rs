@@ -40,6 +40,7 @@ mod mirror;
 mod moving;
 mod moving_hammer;
 mod moving_turns;
+mod obstacles;
 mod owned;
 mod pages;
 mod parts;

@@ -248,7 +248,7 @@ pub(crate) fn choose_boot_pages<P: Platform>(
     });
     for size in PoolSize::ALL.into_iter().rev() {
         // Areas are made later, and such pages come from them first.
-        if size.is_gigantic() && (words.cma_only || words.cma.total_bytes != 0) {
+        if size.is_gigantic() && words.cma.total_bytes != 0 {
             continue;
         }
         let requested = words.requested(size);

@@ -185,7 +185,8 @@ impl<P: Platform> Manager<P> {
         if cfg!(feature = "moving") && per_node.iter().any(has_movable) {
             self.grade_at_boot(mirrored);
         }
-        self.moving.hugetlb_cma_only = parameters.huge_pages.cma_only;
+        let pools = &parameters.huge_pages;
+        self.moving.hugetlb_cma_only = pools.cma_only && pools.cma.total_bytes != 0;
         self.moving.failed_area_bytes = self.make_areas(parameters);
         for zone in if cfg!(feature = "hotplug") { self.zones() } else { &[] } {
             let pages = zone.present_pages().saturating_sub(zone.most_graded_pages(platform));

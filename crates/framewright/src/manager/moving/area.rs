@@ -261,10 +261,12 @@ impl<'m, P: Platform> Moving<'m, P> {
                     IsolateError::Isolated(_)
                 ))))
             );
-            if alone || !is_busy || !wanted.budget.allows(self.manager.platform, 0) {
+            let platform = self.manager.platform;
+            if alone || !is_busy || !platform.can_wait() || !wanted.budget.allows(platform, 0) {
                 break;
             }
-            self.manager.platform.relax();
+            // Who has it may need this CPU for that (invariant 43).
+            platform.yield_now();
         }
         attempt.is_given = result.is_ok();
         result
@@ -314,7 +316,8 @@ impl<'m, P: Platform> Moving<'m, P> {
                     match obstacles.first.kind {
                         // Somebody may have been moving it just now.
                         ObstacleKind::Busy | ObstacleKind::Unknown
-                            if repeated.replace(run) != Some(run) =>
+                            if self.manager.platform.can_wait()
+                                && repeated.replace(run) != Some(run) =>
                         {
                             self.manager.platform.yield_now();
                             run.start
@@ -332,6 +335,10 @@ impl<'m, P: Platform> Moving<'m, P> {
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Isolated(pfn))) => {
                     nothing = AreaError::Moving(error);
                     next.max(BlockNumber(BlockNumber::containing(*pfn).0 + 1).start())
+                }
+                // A part of what cannot be divided.
+                RangeError::Vacate(VacateError::Isolate(IsolateError::Indivisible(_))) => {
+                    next.max(BlockNumber(BlockNumber::containing(run.start).0 + 1).start())
                 }
                 _ => return Err(AreaError::Moving(error)),
             };

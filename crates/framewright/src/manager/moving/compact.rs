@@ -251,6 +251,7 @@ impl Plan {
     fn carry_out<P: Platform>(&self, platform: &P, mission: &mut Mission<'_, P>) -> Made {
         let mut made = Made::default();
         let mut targets = Fullest {
+            manager: mission.manager(),
             plan: self,
             places: core::array::from_fn(|_| Place::at_the_end(self.zone)),
             ready: [Pfn(0); TARGETS_AT_ONCE],
@@ -274,7 +275,6 @@ impl Plan {
                 break;
             }
         }
-        targets.give_back(mission.manager());
         made
     }
 }
@@ -287,7 +287,7 @@ impl<P: Platform> Mission<'_, P> {
         zone: &'static Zone,
         segment: &'static Segment,
         index: u32,
-        targets: &mut Fullest<'_>,
+        targets: &mut Fullest<'_, P>,
     ) -> Option<bool> {
         let platform = self.manager().platform;
         let Occupied::Frames(frames) = zone.occupied(platform, segment, index) else {
@@ -344,7 +344,8 @@ impl Place {
 }
 
 /// The split blocks with more frames in use than the sources: each order goes through them once.
-struct Fullest<'p> {
+struct Fullest<'p, P: Platform> {
+    manager: &'p Manager<P>,
     plan: &'p Plan,
     places: [Place; Order::BLOCK.get() as usize],
     /// Single frames that were taken and are not used yet.
@@ -354,22 +355,23 @@ struct Fullest<'p> {
     source: u32,
 }
 
-impl Fullest<'_> {
+impl<P: Platform> Fullest<'_, P> {
     /// Takes runs of `order` in the next block that has one.
-    fn fill<P: Platform>(&mut self, manager: &Manager<P>, order: Order, out: &mut [Pfn]) -> usize {
+    fn fill(&mut self, order: Order, out: &mut [Pfn]) -> usize {
+        let platform = self.manager.platform;
         let Some(place) = self.places.get_mut(usize::from(order.get())) else { return 0 };
         loop {
             if let Some(segment) = place.segment(self.plan.zone)
                 && let Some(index) = place.indices.clone().next_back()
                 && index != self.source
                 && let Some(found) =
-                    self.plan.zone.fullness(manager.platform, index, self.plan.migrate_type)
+                    self.plan.zone.fullness(platform, index, self.plan.migrate_type)
                 && !self.plan.is_source(found)
                 && found.free >= order.pages()
             {
                 let migrate_type = self.plan.migrate_type;
                 let wanted = InBlock { segment, index, migrate_type, order };
-                let taken = self.plan.zone.take_in_block(manager.platform, &wanted, out);
+                let taken = self.plan.zone.take_in_block(platform, &wanted, out);
                 if taken != 0 {
                     return taken;
                 }
@@ -379,19 +381,20 @@ impl Fullest<'_> {
             }
         }
     }
+}
 
-    /// Frees what was taken and not used.
-    fn give_back<P: Platform>(&mut self, manager: &Manager<P>) {
+impl<P: Platform> Drop for Fullest<'_, P> {
+    /// Frees what was taken and not used, be it that the mover panics.
+    fn drop(&mut self) {
         for &pfn in &self.ready[..self.count] {
             let frame = PfnRange::of_order(pfn, Order::PAGE);
             // Just taken and nobody else's, so that this cannot fail.
-            let _ = manager.free_bare(frame);
+            let _ = self.manager.free_bare(frame);
         }
-        self.count = 0;
     }
 }
 
-impl<P: Platform> Targets<P> for Fullest<'_> {
+impl<P: Platform> Targets<P> for Fullest<'_, P> {
     fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<Pfn> {
         let order = Order::for_pages(run.pages())?.max(alignment_of(run));
         if order >= Order::BLOCK {
@@ -400,7 +403,7 @@ impl<P: Platform> Targets<P> for Fullest<'_> {
         let start = if order == Order::PAGE {
             if self.count == 0 {
                 let mut ready = [Pfn(0); TARGETS_AT_ONCE];
-                self.count = self.fill(manager, order, &mut ready);
+                self.count = self.fill(order, &mut ready);
                 // The lowest is used first.
                 ready[..self.count].reverse();
                 self.ready = ready;
@@ -409,7 +412,7 @@ impl<P: Platform> Targets<P> for Fullest<'_> {
             self.ready[self.count]
         } else {
             let mut one = [Pfn(0)];
-            if self.fill(manager, order, &mut one) == 0 {
+            if self.fill(order, &mut one) == 0 {
                 return None;
             }
             one[0]

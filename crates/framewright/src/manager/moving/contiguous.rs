@@ -2,11 +2,13 @@
 //!
 //! Linux takes the first candidate that is not hopeless (`alloc_contig_pages` in
 //! `mm/page_alloc.c`). Here the cheapest place is tried of those that a bounded search sees
-//! (`window`). Counts are a guess; what decides is whether the range can be vacated: what is in the
-//! way is passed by in the next search, and where a zone has no place left the next zone follows.
+//! (`window`). Counts are a guess, so owners are asked before anything is moved; what decides is
+//! whether the range can be vacated. What is in the way is passed by in the next search, and where
+//! a zone has no place left the next zone follows.
 
 use super::range::RangeError;
-use super::vacate::{Budget, VacateError};
+use super::runs::Mission;
+use super::vacate::{Budget, Obstacle, Obstacles, VacateError, Vacated};
 use super::window::{Avoided, Candidate, cheapest_in};
 use crate::block::MigrateType;
 use crate::manager::alloc::usable_type;
@@ -15,12 +17,14 @@ use crate::manager::request::{AllocateError, Request, Search};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
-use crate::vmemmap_space::BlockNumber;
-use crate::zone::{Zone, ZoneKind};
+use crate::vmemmap_space::{BlockNumber, BlockRange};
+use crate::zone::{IsolateError, Zone, ZoneKind};
 use core::fmt;
 
 /// Places of a zone that are tried.
 const ATTEMPTS: usize = 8;
+/// Blocks of a zone that are passed by.
+const MOST_AVOIDED: usize = 128;
 
 /// What is wanted: so many frames in one run, of any length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,12 +89,12 @@ impl core::error::Error for ContiguousError {}
 
 /// Blocks that turned out to hold what cannot be moved.
 struct Avoid {
-    blocks: [BlockNumber; ATTEMPTS],
+    blocks: [BlockNumber; MOST_AVOIDED],
     count: usize,
 }
 
 impl Avoid {
-    const NONE: Self = Self { blocks: [BlockNumber(0); ATTEMPTS], count: 0 };
+    const NONE: Self = Self { blocks: [BlockNumber(0); MOST_AVOIDED], count: 0 };
 
     fn has(&self, block: BlockNumber) -> bool {
         self.blocks[..self.count].contains(&block)
@@ -100,14 +104,30 @@ impl Avoid {
     fn add(&mut self, range: PfnRange, error: &RangeError) {
         let pfn = match error {
             RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
-                Some(obstacles.first.run.start)
+                obstacles.first.run.start
             }
-            _ => None,
+            RangeError::Vacate(VacateError::Isolate(IsolateError::Indivisible(pfn))) => *pfn,
+            _ => range.start,
         };
+        self.add_block(BlockNumber::containing(pfn.max(range.start)));
+    }
+
+    fn add_block(&mut self, block: BlockNumber) {
         if let Some(place) = self.blocks.get_mut(self.count) {
-            *place = BlockNumber::containing(pfn.unwrap_or(range.start).max(range.start));
+            *place = block;
             self.count += 1;
         }
+    }
+
+    /// Blocks of an obstacle in `range`; those that are named one after the other ascend.
+    fn add_obstacle(&mut self, range: PfnRange, obstacle: &Obstacle) {
+        let BlockRange { start, end } = BlockRange::around(obstacle.run.intersection(range));
+        let next = self.blocks[..self.count].last().map_or(0, |last| last.0 + 1);
+        (start.0.max(next)..end.0).map(BlockNumber).for_each(|block| self.add_block(block));
+    }
+
+    const fn is_full(&self) -> bool {
+        self.count == MOST_AVOIDED
     }
 }
 
@@ -165,7 +185,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         let mut is_first = true;
         for parts in self.zones_for(&search) {
             let mut avoid = Avoid::NONE;
-            for _ in 0..ATTEMPTS {
+            let mut tried = 0;
+            while tried < ATTEMPTS {
                 let avoided = |block| avoid.has(block);
                 let avoided: Avoided<'_> = if avoid.count == 0 { None } else { Some(&avoided) };
                 let found = self.cheapest(parts, request, avoided);
@@ -173,6 +194,16 @@ impl<'m, P: Platform> Moving<'m, P> {
                 if !core::mem::take(&mut is_first) && !left.allows(self.manager.platform, 0) {
                     return Err(last);
                 }
+                if let Some(obstacles) = self.look(found.range, left, &mut avoid) {
+                    let moved = Vacated::default();
+                    let error = VacateError::Obstacles { moved, obstacles };
+                    last = ContiguousError::InTheWay(RangeError::Vacate(error));
+                    if avoid.is_full() {
+                        break;
+                    }
+                    continue;
+                }
+                tried += 1;
                 match self.take_range(found.range, &mut left) {
                     Ok(taken) => return Ok(taken),
                     Err(error @ RangeError::Vacate(VacateError::OutOfTime { .. })) => {
@@ -187,6 +218,17 @@ impl<'m, P: Platform> Moving<'m, P> {
             }
         }
         Err(last)
+    }
+
+    /// What owners say of a place: what cannot be moved is avoided from now on. Asking costs little
+    /// beside moving most of a place in vain.
+    fn look(self, range: PfnRange, budget: Budget, avoid: &mut Avoid) -> Option<Obstacles> {
+        let mut name = |obstacle: Obstacle| avoid.add_obstacle(range, &obstacle);
+        let mut mission = Mission::new(self, budget, &mut name);
+        mission.only_look();
+        // A place that is none any more is found out when it is taken.
+        let _ = mission.vacate(range);
+        mission.end().1
     }
 
     fn search_of(self, request: &ContiguousRequest) -> Result<Search<'static>, ContiguousError> {

@@ -2,8 +2,8 @@
 //! `mm/page_alloc.c`, `__alloc_pages_direct_compact`).
 //!
 //! Runs below 2 MiB and blocks need any block that is emptied; larger runs need neighbours, so one
-//! is vacated where the least has to be moved. What failed is not tried again at once
-//! ([`Defer`](crate::zone::Defer)).
+//! is vacated where the least has to be moved. What failed is not tried again at once by requests
+//! that ask that node first ([`Defer`](crate::zone::Defer)).
 
 use super::compact::Compacted;
 use super::contiguous::ContiguousRequest;
@@ -37,8 +37,10 @@ impl<P: Platform> Manager<P> {
         }
         let task = self.platform.current_task().map(core::num::NonZeroU64::get);
         // A mover that runs short does not compact once more.
-        let _inside = self.pressure.enter_hook(task)?;
-        if self.moving.defer.lock(self.platform).skips(order)
+        let _inside = self.pressure.enter_compaction(task)?;
+        let nearest = self.zonelist(search).next()?.id().node;
+        let defer = &self.numa.nodes().get(nearest.index())?.defer;
+        if defer.lock(self.platform).skips(order)
             || !self.zonelist(search).any(|zone| self.may_help(zone, search, order))
         {
             return None;
@@ -50,7 +52,7 @@ impl<P: Platform> Manager<P> {
         } else {
             self.vacate_for(request, order, attempt)
         };
-        let mut defer = self.moving.defer.lock(self.platform);
+        let mut defer = defer.lock(self.platform);
         if found.is_some() {
             defer.succeeded(order);
             count(&counters.compact_successes, 1);
@@ -83,7 +85,8 @@ impl<P: Platform> Manager<P> {
                 continue;
             }
             let made = self.moving().compact(Some(node), blocks, Budget::runs(MOST_RUNS));
-            if made.is_ok_and(|Compacted { blocks, .. }| blocks != 0)
+            // What cannot be moved leaves room beside it, if not a whole block.
+            if made.is_ok_and(|made: Compacted| made.blocks + made.moved.moved_runs != 0)
                 && let Ok(found) = attempt(ORDINARY)
             {
                 return Some(found);

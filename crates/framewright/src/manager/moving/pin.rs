@@ -12,14 +12,27 @@ use crate::platform::Platform;
 use crate::units::{Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::Grade;
+use core::panic::Location;
 
 /// Memory that was allocated before the move began: who runs short reclaims, and the adopter's hook
 /// may enter the run, which nobody can while it is moved.
-struct Ready(Option<PfnRange>);
+struct Ready<'m, P: Platform> {
+    manager: &'m Manager<P>,
+    to: Option<PfnRange>,
+}
 
-impl<P: Platform> Targets<P> for Ready {
+impl<P: Platform> Targets<P> for Ready<'_, P> {
     fn take(&mut self, _: &Manager<P>, _: PfnRange) -> Option<Pfn> {
-        self.0.take().map(|to| to.start)
+        self.to.take().map(|to| to.start)
+    }
+}
+
+impl<P: Platform> Drop for Ready<'_, P> {
+    fn drop(&mut self) {
+        if let Some(unused) = self.to {
+            // Allocated for this move and nobody else's, so that it cannot fail.
+            let _ = self.manager.free_uncached(unused, Location::caller());
+        }
     }
 }
 
@@ -56,11 +69,8 @@ impl<P: Platform> Moving<'_, P> {
             let _ = mission.end();
             return Err(ObstacleKind::NoMemory);
         };
-        let mut target = Ready(Some(to));
+        let mut target = Ready { manager: self.manager, to: Some(to) };
         let moved = mission.move_one(run, &mut target);
-        if let Some(unused) = target.0 {
-            mission.free(unused);
-        }
         let _ = mission.end();
         moved.map(|()| to)
     }

@@ -33,6 +33,8 @@ pub(super) struct Mission<'m, P: Platform> {
     manager: &'m Manager<P>,
     mover: Option<&'m dyn Mover>,
     leaves_node: bool,
+    /// Owners are asked what they say of their frames, and nothing is moved.
+    only_looks: bool,
     budget: Budget,
     begun: u64,
     scanned_pages: u64,
@@ -89,6 +91,7 @@ impl<'m, P: Platform> Mission<'m, P> {
         Self {
             manager,
             leaves_node,
+            only_looks: false,
             mover: moving.mover(),
             budget,
             begun: 0,
@@ -98,6 +101,11 @@ impl<'m, P: Platform> Mission<'m, P> {
             refused: PfnRange::new(0, 0),
             naming: Naming::new(name),
         }
+    }
+
+    /// Moves nothing from now on: all that owners say can be moved is passed over.
+    pub(super) const fn only_look(&mut self) {
+        self.only_looks = true;
     }
 
     pub(super) const fn manager(&self) -> &'m Manager<P> {
@@ -151,6 +159,8 @@ impl<'m, P: Platform> Mission<'m, P> {
                 let index = segment.index_of(block);
                 let next = match zone.occupied(self.manager.platform, segment, index) {
                     Occupied::Nothing => Next::From(end),
+                    // Perhaps it is brought up when it is isolated.
+                    Occupied::Held(_) if self.only_looks && zone.has_withheld() => Next::From(end),
                     Occupied::Held(held) => {
                         self.refuse(part, ObstacleKind::of_held(held));
                         Next::From(end)
@@ -173,19 +183,18 @@ impl<'m, P: Platform> Mission<'m, P> {
 
     pub(super) fn refuse(&mut self, run: PfnRange, kind: ObstacleKind) {
         self.naming.add(run, kind);
-        self.count_refusal(run, kind);
+        self.count_refused(run.pages(), 1, kind);
     }
 
     fn refuse_frame(&mut self, pfn: Pfn, kind: ObstacleKind) {
-        if self.naming.add_frame(pfn, kind) {
-            self.count_refusal(PfnRange::of_order(pfn, Order::PAGE), kind);
-        }
+        let is_another = self.naming.add_frame(pfn, kind);
+        self.count_refused(1, u64::from(is_another), kind);
     }
 
-    fn count_refusal(&self, run: PfnRange, kind: ObstacleKind) {
+    fn count_refused(&self, pages: u64, obstacles: u64, kind: ObstacleKind) {
         let counters = &self.manager.moving.counters;
-        count(&counters.obstacles[kind as usize], 1);
-        count(&counters.failed_pages, run.pages());
+        count(&counters.obstacles[kind as usize], obstacles);
+        count(&counters.failed_pages, pages);
     }
 
     /// Names what of a part of a split block nobody can move.
@@ -212,11 +221,11 @@ impl<'m, P: Platform> Mission<'m, P> {
     fn begin_at(&mut self, pfn: Pfn) -> Option<At> {
         let occupant = self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn));
         let run = match occupant {
-            Occupant::Movable(run) if run == self.refused || is_plausible(run, pfn) => run,
+            Occupant::Movable(run) if is_plausible(run, pfn) => run,
             Occupant::Free => return Some(At::Free),
             other => return Some(At::Stays(kind_of(other))),
         };
-        if run == self.refused {
+        if run == self.refused || self.only_looks {
             return Some(At::Done(run));
         }
         Some(match self.begin(run) {

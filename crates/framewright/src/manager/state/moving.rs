@@ -10,7 +10,6 @@ use crate::platform::Platform;
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::{Pfn, PfnRange};
-use crate::zone::Defer;
 
 /// What the adopter makes of a move that has begun, such as the number of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -182,8 +181,6 @@ pub(crate) struct MovingState {
     mover: SpinLock<Option<&'static dyn Mover>>,
     has_mover: AtomicBool,
     pub(crate) counters: MovingCounters,
-    /// Requests whose compaction failed not long ago.
-    pub(crate) defer: SpinLock<Defer>,
     pub(crate) areas: &'static [SpinLock<Option<Area>>],
     /// Frames of all areas.
     pub(crate) area_pages: AtomicU64,
@@ -207,7 +204,6 @@ impl MovingState {
             mover: SpinLock::new(None),
             has_mover: AtomicBool::new(false),
             counters: MovingCounters::default(),
-            defer: SpinLock::new(Defer::new()),
             areas,
             area_pages: AtomicU64::new(0),
             failed_area_bytes: 0,

@@ -9,8 +9,10 @@
 //! Orders of memory: Relaxed everywhere: counters, and settings each of which says all that is to
 //! be said by itself. Who changes several settings together holds the lock of the parameters.
 
+use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::units::NodeId;
+use crate::zone::Defer;
 
 /// Pages of one node by whom they were for, since bring-up. As Linux counts them, with what CPUs'
 /// caches took counted when they took it.
@@ -56,6 +58,8 @@ pub(crate) struct PerNode {
     pub(crate) movable_start: AtomicU64,
     /// Pages at boot of memory that is not movable.
     pub(crate) boot_kernel_pages: AtomicU64,
+    /// Requests that ask it first, whose compaction failed not long ago.
+    pub(crate) defer: SpinLock<Defer>,
 }
 
 impl PerNode {
@@ -67,6 +71,7 @@ impl PerNode {
             bandwidth: AtomicU64::new(0),
             movable_start: AtomicU64::new(0),
             boot_kernel_pages: AtomicU64::new(0),
+            defer: SpinLock::new(Defer::new()),
         }
     }
 }

@@ -172,8 +172,8 @@ pub(crate) struct PressureState {
     /// Nodes that reclaim in the background should look after, a bit each: for requests that may
     /// not have graded memory, and for those that may.
     pub(crate) background: [[AtomicU64; MAX_NODES.div_ceil(64)]; 2],
-    /// Who is in the hook; 0 is nobody.
-    pub(crate) tasks: [AtomicU64; RECLAIM_TASKS],
+    /// Who is in the hook, and who compacts; 0 is nobody.
+    pub(crate) tasks: [[AtomicU64; RECLAIM_TASKS]; 2],
 }
 
 impl PressureState {
@@ -191,7 +191,7 @@ impl PressureState {
             hook: &locks.hook,
             has_hook: AtomicBool::new(false),
             background: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
-            tasks: core::array::from_fn(|_| AtomicU64::new(0)),
+            tasks: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
         }
     }
 
@@ -241,13 +241,27 @@ impl PressureState {
         failures.next = (next + 1) % FAILURES;
     }
 
-    /// Lets a task into the hook, unless it is there already or too many others are.
+    /// Lets a task into the hook, unless it is there already or compacts, or too many others are
+    /// there.
     pub(crate) fn enter_hook(&self, task: Option<u64>) -> Option<InHook<'_>> {
+        self.enter(task, 0)
+    }
+
+    /// Lets a task compact, unless it does already or is in the hook, or too many others do. Who
+    /// compacts keeps nobody else from the hook.
+    pub(crate) fn enter_compaction(&self, task: Option<u64>) -> Option<InHook<'_>> {
+        self.enter(task, 1)
+    }
+
+    fn enter(&self, task: Option<u64>, which: usize) -> Option<InHook<'_>> {
+        let places = &self.tasks[which];
         let (task, places) = match task {
-            Some(task) => (task, &self.tasks[..]),
-            None => (SOMEBODY, &self.tasks[..1]),
+            Some(task) => (task, &places[..]),
+            None => (SOMEBODY, &places[..1]),
         };
-        if places.iter().any(|place| place.load(Ordering::Relaxed) == task) {
+        let is_inside = |place: &AtomicU64| place.load(Ordering::Relaxed) == task;
+        let others = if task == SOMEBODY { &[] } else { &self.tasks[1 - which][..] };
+        if places.iter().chain(others).any(is_inside) {
             return None;
         }
         let free = |place: &&AtomicU64| {
@@ -276,6 +290,21 @@ mod tests {
         let order = Order::new(order).expect("an order");
         let node = NodeId::new(node).expect("a node");
         Key::of(order, &Search::near(node, migrate_type), Reserves::None)
+    }
+
+    #[test]
+    fn who_compacts_keeps_nobody_else_from_the_hook() {
+        let nodes = Box::leak(Box::new([PerNode::new()]));
+        let state = PressureState::new(false, nodes, Box::leak(Box::new(PressureLocks::new())));
+        let somebody = state.enter_compaction(None);
+        assert!(somebody.is_some() && state.enter_compaction(None).is_none());
+        assert!(state.enter_hook(None).is_some());
+        let seven = state.enter_compaction(Some(7));
+        assert!(seven.is_some() && state.enter_hook(Some(7)).is_none());
+        assert!(state.enter_hook(Some(8)).is_some());
+        drop(seven);
+        let inside = state.enter_hook(Some(7));
+        assert!(inside.is_some() && state.enter_compaction(Some(7)).is_none());
     }
 
     #[test]
