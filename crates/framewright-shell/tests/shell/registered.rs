@@ -195,7 +195,10 @@ fn a_table_is_closed_while_another_cpu_moves_its_runs() {
         let _ends = Ends(&is_over);
         let mut interrupted = 0;
         for round in 0..100 {
-            let table = Handles::new(manager, 1 << 13).expect("memory");
+            // For ever, if something is wrong: then the other thread may be in it.
+            let place = Box::into_raw(Box::new(Handles::new(manager, 1 << 13).expect("memory")));
+            // SAFETY: a box's, which is freed below.
+            let table = unsafe { &*place };
             for _ in 0..3000 {
                 table.allocate(Order::PAGE).expect("memory");
             }
@@ -204,11 +207,11 @@ fn a_table_is_closed_while_another_cpu_moves_its_runs() {
             }
             manager.drain().expect("all in order");
             let (is_closed, moves) = (AtomicBool::new(false), AtomicU64::new(0));
-            let watched = Watched { table: &table, is_closed, moves, late: &late };
+            let watched = Box::leak(Box::new(Watched { table, is_closed, moves, late: &late }));
             // SAFETY: what is watched goes after what this returns was dropped.
-            let open = unsafe { relay.open(manager, &watched) }.expect("closed before");
+            let open = unsafe { relay.open(manager, watched) }.expect("closed before");
             // SAFETY: nothing is opened.
-            assert!(unsafe { relay.open(manager, &watched) }.is_none());
+            assert!(unsafe { relay.open(manager, watched) }.is_none());
             // Until moves are under way, or nothing is left to move.
             let (began, enough) = (Instant::now(), u64::from(round % 32));
             while watched.moves.load(Ordering::SeqCst) <= enough && began.elapsed() < PATIENCE {
@@ -220,6 +223,8 @@ fn a_table_is_closed_while_another_cpu_moves_its_runs() {
             assert_eq!(watched.moves.load(Ordering::SeqCst), 0, "moves have ended");
             table.held().for_each(|handle| table.check(handle).expect("intact"));
             assert_eq!(late.load(Ordering::SeqCst), 0, "nobody calls what is closed");
+            // SAFETY: made above, and used by nobody any more.
+            drop(unsafe { Box::from_raw(place) });
         }
         assert!(interrupted > 0, "none was closed while runs moved");
     });
