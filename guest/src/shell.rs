@@ -24,7 +24,7 @@ use framewright::manager::Acceptor;
 use framewright::platform::Platform;
 use framewright::procfs::{FileSystem, Source};
 use framewright_shell::{Editor, Event, Host, MovableMemory, Run, Shell};
-use framewright_workload::Window;
+use framewright_workload::{Relay, Window};
 
 /// Groups of runs that the shell can hold.
 const ROOM: usize = 2048;
@@ -38,6 +38,8 @@ const END: u8 = 4;
 const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
+/// The mover of what `movable` maps.
+static RELAY: Relay = Relay::new();
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
 
 /// Runs the shell that the options ask for, if any. `driver` and `memory` are polled meanwhile,
@@ -312,6 +314,10 @@ impl Host for Line<'_, '_, '_, '_> {
 
     fn mapping(&self) -> Option<&dyn MovableMemory> {
         Some(&self.mapping)
+    }
+
+    fn relay(&self) -> Option<&'static Relay> {
+        Some(&RELAY)
     }
 
     fn begin_command(&self) {

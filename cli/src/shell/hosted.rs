@@ -17,6 +17,7 @@ use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright::{Manager, Parameters, Platform};
 use framewright_hosted::{HostedHelpers, HostedPlatform};
 use framewright_shell::{Editor, Event, Host, Run, Shell, SpareMemory};
+use framewright_workload::Relay;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
@@ -40,6 +41,8 @@ struct Threads<'a> {
     is_interactive: bool,
     /// A bit for each CPU that stands.
     stopped: AtomicU64,
+    /// Of the manager of this shell.
+    relay: &'static Relay,
 }
 
 impl Threads<'_> {
@@ -76,6 +79,10 @@ impl Host for Threads<'_> {
         if self.is_interactive {
             interrupt::forget_keyboard();
         }
+    }
+
+    fn relay(&self) -> Option<&'static Relay> {
+        Some(self.relay)
     }
 
     fn spare_memory(&self) -> Option<&dyn SpareMemory> {
@@ -187,7 +194,9 @@ fn with_shell<T>(
     used: impl FnOnce(&mut Shell<'_, HostedPlatform, Threads<'_>>) -> T,
 ) -> Result<T, Error> {
     let stopped = AtomicU64::new(0);
-    let host = Threads { platform: manager.platform(), log, is_interactive, stopped };
+    // Managers may ask it for ever.
+    let relay = Box::leak(Box::new(Relay::new()));
+    let host = Threads { platform: manager.platform(), log, is_interactive, stopped, relay };
     let (ours, pools) = (manager.files(), manager.hugetlb().files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];

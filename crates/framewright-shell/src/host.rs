@@ -3,7 +3,7 @@
 use core::fmt::{self, Write};
 use framewright::Mover;
 use framewright::units::{Order, PfnRange, PhysRange};
-use framewright_workload::{Handle, HandleError, Window};
+use framewright_workload::{Handle, HandleError, Relay, Window};
 
 /// The machine behind the shell. The defaults suit a machine with one CPU and no interrupts.
 pub trait Host: Sync {
@@ -70,6 +70,13 @@ pub trait Host: Sync {
     /// Memory whose users have it mapped and can be moved. Where there is none, `movable` uses a
     /// table of handles ([`Handles`](framewright_workload::Handles)).
     fn mapping(&self) -> Option<&dyn MovableMemory> {
+        None
+    }
+
+    /// What is registered with the manager as its mover while there is memory of `movable`, so that
+    /// the manager moves that on its own, too. `None` where a mover of the machine's is registered,
+    /// or none is to be. One for each manager.
+    fn relay(&self) -> Option<&'static Relay> {
         None
     }
 }

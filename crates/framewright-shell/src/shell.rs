@@ -9,7 +9,7 @@ use crate::{LONGEST_LINE, Run};
 use core::fmt::Write;
 use framewright::procfs::FileSystem;
 use framewright::{Manager, Platform};
-use framewright_workload::Handles;
+use framewright_workload::{HandleError, Handles, Opened, Placed};
 
 /// Most bytes that a control file takes in one write, and that `>` buffers.
 const MOST_REDIRECTED: usize = 4096;
@@ -37,8 +37,10 @@ pub struct Shell<'a, P: Platform, H> {
     pub(crate) files: FileSystem<'a>,
     pub(crate) host: &'a H,
     pub(crate) held: Held<'a>,
+    /// Such memory is moved by the manager on its own. Dropped before `handles`.
+    registered: Option<Opened<'a, P>>,
     /// Memory that can be moved, once there is some, where the host has no mapping.
-    pub(crate) handles: Option<Handles<'a, P>>,
+    handles: Option<Placed<'a, P, Handles<'a, P>>>,
     /// CPUs that use such memory while it is moved.
     pub(crate) users: u32,
     pub(crate) others: &'a [&'a dyn Command],
@@ -52,7 +54,8 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
     ///
     /// # Safety
     /// Whoever gives it commands answers for what they free by address (`free ADDRESS pages=N`): it
-    /// is theirs, and nobody uses it. Commands of this shell alone use the host's window.
+    /// is theirs, and nobody uses it. Commands of this shell alone use the host's window. A shell
+    /// of a host that has a relay is dropped in any case (no `mem::forget`).
     #[must_use]
     pub unsafe fn new(
         manager: &'a Manager<P>,
@@ -65,6 +68,7 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
             files,
             host,
             held: Held::new(room),
+            registered: None,
             handles: None,
             users: 0,
             others: &[],
@@ -143,12 +147,41 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
     pub(crate) fn movable(&self) -> Option<&dyn MovableMemory> {
         match self.host.mapping() {
             Some(mapping) => Some(mapping).filter(|mapping| mapping.is_open()),
-            None => self.handles.as_ref().map(|handles| handles as &dyn MovableMemory),
+            None => self.handles.as_deref().map(|handles| handles as &dyn MovableMemory),
         }
+    }
+
+    /// Makes the tables of memory that can be moved, unless there are some, and registers their
+    /// mover.
+    ///
+    /// # Errors
+    /// [`HandleError::Memory`] when there is none for the tables.
+    pub(crate) fn open_movable(&mut self, count: u32) -> Result<&dyn MovableMemory, HandleError> {
+        let (manager, host) = (self.manager, self.host);
+        let memory: &dyn MovableMemory = match (host.mapping(), &mut self.handles) {
+            (Some(mapping), _) => {
+                mapping.open()?;
+                mapping
+            }
+            (None, Some(handles)) => &**handles,
+            (None, empty) => {
+                let handles = Placed::new(manager, Handles::new(manager, count)?);
+                &**empty.insert(handles.map_err(HandleError::Memory)?)
+            }
+        };
+        if let (None, Some(relay)) = (&self.registered, host.relay()) {
+            // SAFETY: the mapping is the host's, which is borrowed for longer than the shell lives;
+            // handles are in a frame of their own. Both are closed after what this returns was
+            // dropped, in `close_movable` or with the shell, which is dropped as `new` says.
+            self.registered = unsafe { relay.open(manager, memory) };
+        }
+        Ok(memory)
     }
 
     /// Frees all memory that can be moved.
     pub(crate) fn close_movable(&mut self) {
+        // First, as the manager may be moving some at this moment.
+        self.registered = None;
         self.handles = None;
         if let Some(mapping) = self.host.mapping() {
             mapping.close();

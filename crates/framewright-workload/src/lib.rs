@@ -9,9 +9,9 @@
 //! makes a worker for each CPU, and decides when to stop. A failure is returned and leaves
 //! everything as it was then.
 //!
-//! [`Handles`] are memory that can be moved while it is used. A [`Pile`] holds any number of runs
-//! without memory for a list, and can be accessed through a [`Window`]. [`vmemmap_space`] is a
-//! suite for the page tables of the vmemmap.
+//! [`Handles`] are memory that can be moved while it is used; a [`Relay`] is their mover for ever.
+//! A [`Pile`] holds any number of runs without memory for a list, and can be accessed through a
+//! [`Window`]. [`vmemmap_space`] is a suite for the page tables of the vmemmap.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
@@ -35,6 +35,7 @@ mod failure;
 mod handles;
 mod pile;
 mod random;
+mod relay;
 mod shared;
 mod stamp;
 mod tally;
@@ -46,6 +47,7 @@ pub use failure::Failure;
 pub use handles::{Habits, Handle, HandleError, Handles};
 pub use pile::{Pile, PileError};
 pub use random::Random;
+pub use relay::{Opened, Placed, Relay};
 pub use shared::Shared;
 pub use stamp::Held;
 pub use tally::Tally;

@@ -1,6 +1,7 @@
 //! `movable`: memory that can be moved while it is used. The machine has it mapped
 //! ([`Host::mapping`]), or it is reached through a table of handles. The first `fill` makes the
-//! tables; they are the mover of `compact`, `contig` and `vacate`.
+//! tables; they are the mover of `compact`, `contig` and `vacate`, and until `free` that of all
+//! that the manager does on its own ([`Host::relay`]).
 
 use super::{arguments, users};
 use crate::host::{Host, MovableMemory, SHARES};
@@ -111,18 +112,10 @@ fn fill_memory<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let (manager, host) = (shell.manager, shell.host);
     let all = manager.totals().managed_pages;
-    let no_table = |error| io.fail(format_args!("no tables: {error}"));
-    let handles: &dyn MovableMemory = match (host.mapping(), &mut shell.handles) {
-        (Some(mapping), _) => {
-            mapping.open().map_err(no_table)?;
-            mapping
-        }
-        (None, Some(handles)) => handles,
-        (None, empty) => {
-            let count = u32::try_from(all.min(MOST_HANDLES)).unwrap_or(u32::MAX);
-            empty.insert(Handles::new(manager, count).map_err(no_table)?)
-        }
-    };
+    let count_of_handles = u32::try_from(all.min(MOST_HANDLES)).unwrap_or(u32::MAX);
+    let handles = shell
+        .open_movable(count_of_handles)
+        .map_err(|error| io.fail(format_args!("no tables: {error}")))?;
     let mut random = Random::new(fill.seed);
     let mut added: u64 = 0;
     while manager.totals().free_pages * 100 > all * LEFT_FREE {

@@ -6,7 +6,7 @@ use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters};
 use framewright_shell::Host;
 use framewright_testkit::FakeMachine;
-use framewright_testkit::workload::Window;
+use framewright_testkit::workload::{Relay, Window};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,6 +21,7 @@ pub struct Threads {
     pub looks: AtomicU32,
     pub interrupted: AtomicU32,
     pub window: Option<Arc<dyn Window + Send>>,
+    pub relay: Option<&'static Relay>,
 }
 
 impl Host for Threads {
@@ -37,6 +38,10 @@ impl Host for Threads {
 
     fn window(&self) -> Option<&dyn Window> {
         self.window.as_ref().map(|window| &**window as &dyn Window)
+    }
+
+    fn relay(&self) -> Option<&'static Relay> {
+        self.relay
     }
 
     fn begin_command(&self) {
@@ -76,6 +81,13 @@ pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads)
     let zero = || AtomicU32::new(0);
     (
         manager,
-        Threads { machine, patience: zero(), looks: zero(), interrupted: zero(), window: None },
+        Threads {
+            machine,
+            patience: zero(),
+            looks: zero(),
+            interrupted: zero(),
+            window: None,
+            relay: Some(Box::leak(Box::new(Relay::new()))),
+        },
     )
 }

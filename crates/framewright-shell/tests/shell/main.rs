@@ -5,4 +5,5 @@ mod cpus;
 
 mod commands;
 mod moving;
+mod registered;
 mod workloads;
