@@ -151,3 +151,17 @@ fn pins_are_named_and_wrong_calls_are_refused() {
     }
     assert!(lines_with(&alone, " made whole, moved ")[0][1] > 5000, "{alone}");
 }
+
+/// Nobody names the memory's mover here: the manager has it from `movable fill` on.
+#[test]
+fn files_and_pools_move_what_the_machine_has_mapped() {
+    let said = said(&boot(
+        "2",
+        &[],
+        "movable fill 60; cat /proc/vmstat; echo 1 > /proc/sys/vm/compact_memory; cat \
+         /proc/vmstat; movable check; resize 2M 30; resize 2M 0; movable free; echo 1 > \
+         /proc/sys/vm/compact_memory; free all; verify",
+    ));
+    assert!(growth(&said, "pgmigrate_success") > 5000, "{said}");
+    assert_eq!(lines_with(&said, ": all intact").len(), 1, "{said}");
+}

@@ -297,13 +297,42 @@ fn pin_ends(handles: &Held) {
     }
 }
 
+/// An owner who says that a page is pinned only when its move begins.
+struct Late<'a>(&'a Held);
+
+// SAFETY: as that of `Handles`, which it asks.
+unsafe impl Mover for Late<'_> {
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        match self.0.occupant(pfn) {
+            Occupant::Pinned => Occupant::Movable(PfnRange::of_order(pfn, Order::PAGE)),
+            other => other,
+        }
+    }
+    fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
+        self.0.begin(run)
+    }
+    unsafe fn relocate(
+        &self,
+        token: MoveToken,
+        run: PfnRange,
+        to: PfnRange,
+    ) -> Result<(), MoveFailed> {
+        // SAFETY: passed on.
+        unsafe { self.0.relocate(token, run, to) }
+    }
+    unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
+        // SAFETY: passed on.
+        unsafe { self.0.abort(token, run) }
+    }
+}
+
 #[test]
 fn a_budget_is_for_all_places_together() {
     let (manager, handles) = full("pages=none");
     make_room(manager, handles, blocks(0, 0));
-    // What owners say beforehand is asked first; this they say when much has been begun.
-    handles.set_habits(Habits { refuse_every: 250, ..Habits::default() });
-    let moving = manager.moving().by(handles);
+    pin_ends(handles);
+    let mover = Late(handles);
+    let moving = manager.moving().by(&mover);
     let begun = || moving.events().begun_runs;
     let request = ContiguousRequest::new(700);
     for runs in [0, 5, 300, 900, 2000] {
