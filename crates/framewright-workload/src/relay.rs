@@ -25,7 +25,8 @@ use framewright::manager::Begun;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::zone::MigrateType;
 use framewright::{
-    AllocateError, Manager, MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform, Request,
+    AllocateError, Frames, Manager, MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform,
+    Request,
 };
 
 /// Calls may begin.
@@ -204,8 +205,8 @@ impl<P: Platform> Drop for Opened<'_, P> {
 
 /// A value in a frame of the manager, which stays where it is when its owner moves.
 pub struct Placed<'m, P: Platform, T> {
-    manager: &'m Manager<P>,
-    frame: PfnRange,
+    /// Freed after the value was dropped.
+    _frame: Frames<'m, P>,
     value: NonNull<T>,
 }
 
@@ -222,11 +223,11 @@ impl<'m, P: Platform, T> Placed<'m, P, T> {
     pub fn new(manager: &'m Manager<P>, value: T) -> Result<Self, AllocateError> {
         const { assert!(size_of::<T>() as u64 <= PAGE_SIZE && align_of::<T>() as u64 <= PAGE_SIZE) }
         let request = Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::PAGE) };
-        let frame = manager.allocate(&request)?;
-        let place: NonNull<T> = manager.platform().direct(frame.start.address()).cast();
+        let frame = manager.frames(&request)?;
+        let place: NonNull<T> = manager.platform().direct(frame.start().address()).cast();
         // SAFETY: the frame is ours alone, large enough and aligned (invariants 1 and 42).
         unsafe { place.write(value) };
-        Ok(Self { manager, frame, value: place })
+        Ok(Self { _frame: frame, value: place })
     }
 }
 
@@ -243,7 +244,5 @@ impl<P: Platform, T> Drop for Placed<'_, P, T> {
     fn drop(&mut self) {
         // SAFETY: written in `new`, borrowed by nobody, and used no more.
         unsafe { self.value.drop_in_place() };
-        // SAFETY: allocated in `new`, and used no more (invariant 42).
-        let _ = unsafe { self.manager.free(self.frame) };
     }
 }

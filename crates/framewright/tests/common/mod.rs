@@ -9,7 +9,8 @@ use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::Counts;
 use framewright::zone::MigrateType;
-use framewright::{BringUp, BringUpError, Manager, Parameters, Request};
+use framewright::{BringUp, BringUpError, Manager, Parameters, Request, Reserves};
+use framewright_testkit::workload::{Handle, Handles};
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::collections::BTreeMap;
 
@@ -192,6 +193,24 @@ pub fn in_use(manager: &Fake) -> u64 {
 pub fn idle_pages(manager: &Fake) -> u64 {
     let totals = manager.totals();
     totals.free_pages + totals.descriptor_pages
+}
+
+/// All of a machine's memory in use, page by page, up to `count` of them; then only what is chosen
+/// by its first frame. Movers live for ever.
+pub fn filled(
+    manager: &'static Fake,
+    count: u32,
+    stays: impl Fn(u64) -> bool,
+) -> &'static Handles<'static, FakeMachine> {
+    let handles: &'static Handles<'static, FakeMachine> =
+        Box::leak(Box::new(Handles::new(manager, count).expect("memory")));
+    let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
+    while handles.adopt(&all).is_ok() {}
+    let goes = |&handle: &Handle| handles.range(handle).is_some_and(|run| !stays(run.start.0));
+    let goes: Vec<Handle> = handles.held().filter(goes).collect();
+    goes.into_iter().for_each(|handle| handles.free(handle).expect("held"));
+    settled(manager);
+    handles
 }
 
 /// Allocates and frees by chance, `rounds` times, runs of the order and type that `wanted` names by

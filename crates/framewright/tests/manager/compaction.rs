@@ -1,14 +1,14 @@
 //! Compaction that requests and pools cause: a run is had where memory is in pieces, and who may
 //! not wait, or has another way, does not wait for it.
 
-use crate::common::{Fake, bring_up_with, check, mib, order, settled, with_pages};
+use crate::common::{Fake, bring_up_with, check, filled, mib, order, with_pages};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::MovingEvents;
 use framewright::parameters::Pages;
 use framewright::units::{Order, PfnRange};
-use framewright::{AllocateError, MigrateType, Request, Reserves};
+use framewright::{AllocateError, MigrateType, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::workload::{Habits, Handle, Handles};
+use framewright_testkit::workload::{Habits, Handles};
 use framewright_testkit::{FakeMachine, Owner};
 
 /// All memory is in pieces of a page, half of it free; movers live for ever.
@@ -17,16 +17,7 @@ fn fragmented(size_mib: u64) -> (&'static Fake, &'static Handles<'static, FakeMa
     let manager: &'static Fake = Box::leak(Box::new(
         bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up"),
     ));
-    let handles: &'static Handles<'static, FakeMachine> =
-        Box::leak(Box::new(Handles::new(manager, 1 << 16).expect("memory")));
-    let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
-    while handles.adopt(&all).is_ok() {}
-    let is_even =
-        |&handle: &Handle| handles.range(handle).is_some_and(|run| run.start.0.is_multiple_of(2));
-    let every_second: Vec<Handle> = handles.held().filter(is_even).collect();
-    every_second.into_iter().for_each(|handle| handles.free(handle).expect("held"));
-    settled(manager);
-    (manager, handles)
+    (manager, filled(manager, 1 << 16, |pfn| pfn % 2 != 0))
 }
 
 fn look_at_all(handles: &Handles<'_, FakeMachine>) {

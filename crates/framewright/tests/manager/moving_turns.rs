@@ -65,6 +65,8 @@ struct Watched<'a> {
     handles: &'a Held,
     /// Whether the move is refused as busy.
     begins: &'a (dyn Fn(PfnRange) -> bool + Sync),
+    /// Whether it says of a pinned page only when its move begins that it is.
+    hides_pins: bool,
     in_move: &'a AtomicU32,
 }
 
@@ -75,7 +77,12 @@ unsafe impl Mover for Watched<'_> {
     }
 
     fn occupant(&self, pfn: Pfn) -> Occupant {
-        self.handles.occupant(pfn)
+        match self.handles.occupant(pfn) {
+            Occupant::Pinned if self.hides_pins => {
+                Occupant::Movable(PfnRange::of_order(pfn, Order::PAGE))
+            }
+            occupant => occupant,
+        }
     }
 
     fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
@@ -153,7 +160,8 @@ fn what_a_batch_moved_is_free_before_the_next_begins() {
         assert_eq!(free, begun / 32 * 32);
         false
     };
-    let watched = Watched { handles, begins: &begins, in_move: &AtomicU32::new(0) };
+    let watched =
+        Watched { handles, begins: &begins, hides_pins: false, in_move: &AtomicU32::new(0) };
     manager.moving().by(&watched).vacate(range, Budget::UNLIMITED).expect("all of it moves");
     assert_eq!(begun.load(Ordering::Relaxed), 512);
     manager.isolation().unisolate(range).expect("isolated");
@@ -205,7 +213,8 @@ fn a_hook_that_enters_runs_waits_for_no_move_to_a_pin() {
         victim: Mutex::new(victims),
     }));
     manager.pressure().set_reclaim(Some(hook));
-    let watched = Watched { handles, begins: &|_| false, in_move: &hook.in_move };
+    let watched =
+        Watched { handles, begins: &|_| false, hides_pins: false, in_move: &hook.in_move };
     let was = handles.range(one).expect("held");
     let to = manager.moving().by(&watched).move_for_pin(was).expect("the hook frees some");
     assert!(hook.calls.load(Ordering::Relaxed) != 0 && to != was);
@@ -297,41 +306,13 @@ fn pin_ends(handles: &Held) {
     }
 }
 
-/// An owner who says that a page is pinned only when its move begins.
-struct Late<'a>(&'a Held);
-
-// SAFETY: as that of `Handles`, which it asks.
-unsafe impl Mover for Late<'_> {
-    fn occupant(&self, pfn: Pfn) -> Occupant {
-        match self.0.occupant(pfn) {
-            Occupant::Pinned => Occupant::Movable(PfnRange::of_order(pfn, Order::PAGE)),
-            other => other,
-        }
-    }
-    fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
-        self.0.begin(run)
-    }
-    unsafe fn relocate(
-        &self,
-        token: MoveToken,
-        run: PfnRange,
-        to: PfnRange,
-    ) -> Result<(), MoveFailed> {
-        // SAFETY: passed on.
-        unsafe { self.0.relocate(token, run, to) }
-    }
-    unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
-        // SAFETY: passed on.
-        unsafe { self.0.abort(token, run) }
-    }
-}
-
 #[test]
 fn a_budget_is_for_all_places_together() {
     let (manager, handles) = full("pages=none");
     make_room(manager, handles, blocks(0, 0));
     pin_ends(handles);
-    let mover = Late(handles);
+    let mover =
+        Watched { handles, begins: &|_| false, hides_pins: true, in_move: &AtomicU32::new(0) };
     let moving = manager.moving().by(&mover);
     let begun = || moving.events().begun_runs;
     let request = ContiguousRequest::new(700);
@@ -391,7 +372,8 @@ fn a_place_of_an_area_that_is_busy_once_is_asked_again() {
         let is_it = run.start.0 == range.start.0 + 77;
         is_it && asked.fetch_add(1, Ordering::Relaxed) < 9
     };
-    let watched = Watched { handles, begins: &begins, in_move: &AtomicU32::new(0) };
+    let watched =
+        Watched { handles, begins: &begins, hides_pins: false, in_move: &AtomicU32::new(0) };
     let moving = manager.moving().by(&watched);
     let take = || moving.allocate_in_area(number, range.pages(), Order::BLOCK, Budget::UNLIMITED);
     assert_eq!(take(), Err(AreaError::NoRun { pages: range.pages() }));

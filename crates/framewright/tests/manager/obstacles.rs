@@ -2,7 +2,7 @@
 //! once.
 
 use crate::common::{
-    Fake, blocks, bring_up_with, check, gib, mib, order, parameters, settled, with_pages,
+    Fake, blocks, bring_up_with, check, filled, gib, mib, order, parameters, settled, with_pages,
 };
 use framewright::hugetlb::PoolSize;
 use framewright::manager::{
@@ -13,7 +13,7 @@ use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{IsolateError, MigrateType};
-use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Request, Reserves};
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Request};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::workload::{Handle, Handles};
 use framewright_testkit::{FakeMachine, Owner};
@@ -21,24 +21,6 @@ use framewright_testkit::{FakeMachine, Owner};
 fn up(machine: &'static FakeMachine) -> &'static Fake {
     let manager = bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up");
     Box::leak(Box::new(manager))
-}
-
-/// All memory in use, page by page; then only what is chosen by its first frame.
-fn filled(
-    manager: &'static Fake,
-    mut stays: impl FnMut(u64) -> bool,
-) -> &'static Handles<'static, FakeMachine> {
-    let handles: &'static Handles<'static, FakeMachine> =
-        Box::leak(Box::new(Handles::new(manager, 1 << 18).expect("memory")));
-    let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
-    while handles.adopt(&all).is_ok() {}
-    let goes: Vec<Handle> = handles
-        .held()
-        .filter(|&handle| handles.range(handle).is_some_and(|run| !stays(run.start.0)))
-        .collect();
-    goes.into_iter().for_each(|handle| handles.free(handle).expect("held"));
-    settled(manager);
-    handles
 }
 
 /// Pins one page of each block in use for which `is_pinned` says so.
@@ -121,7 +103,7 @@ fn one_lent_block_that_cannot_be_divided_does_not_spoil_an_area() {
 #[test]
 fn a_small_run_is_had_where_no_block_can_be_emptied() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
-    let handles = filled(manager, |pfn| pfn % 2 == 0);
+    let handles = filled(manager, 1 << 18, |pfn| pfn % 2 == 0);
     pin(handles, |_| true);
     manager.moving().set_mover(Some(handles));
     let run = manager.allocate(&Request::new(order(3))).expect("compaction makes room beside pins");
@@ -132,12 +114,14 @@ fn a_small_run_is_had_where_no_block_can_be_emptied() {
     check(manager);
 }
 
-/// Only one place has no pinned page, and nothing is moved to find that out.
+/// Only one place has no pinned page, and nothing is moved to find that out. It is below others
+/// that cost less, and what those have is known by then.
 #[test]
 fn pinned_pages_are_asked_for_before_anything_is_moved() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 256)).build());
-    let handles = filled(manager, |pfn| pfn % 4 == 0);
-    let clean = 2048 + 96..2048 + 100;
+    let dense = BlockNumber(2048 + 64).start().0;
+    let handles = filled(manager, 1 << 18, |pfn| pfn % if pfn < dense { 4 } else { 8 } == 0);
+    let clean = 2048 + 32..2048 + 36;
     pin(handles, |block| !clean.contains(&block.0));
     let in_use: u64 = handles
         .held()
@@ -185,7 +169,7 @@ fn what_fails_on_one_node_is_tried_on_another() {
     let nodes = [0, 1].map(|node| mib(4096 + node * 1024, 4096 + node * 1024 + 64));
     let builder = FakeMachine::builder().ram(nodes[0]).ram(nodes[1]);
     let manager = up(builder.node(nodes[0], 0).node(nodes[1], 1).build());
-    let handles = filled(manager, |pfn| pfn % 2 == 0);
+    let handles = filled(manager, 1 << 18, |pfn| pfn % 2 == 0);
     let border = BlockNumber::containing(Pfn((4096 + 1024) << 8));
     pin(handles, |block| block < border);
     manager.moving().set_mover(Some(handles));

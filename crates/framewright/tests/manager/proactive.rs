@@ -1,12 +1,12 @@
 //! Compaction in the background: when it begins and ends, what a poll does at most, and who is left
 //! alone.
 
-use crate::common::{Fake, bring_up_with, check, mib, settled, with_pages};
+use crate::common::{Fake, bring_up_with, check, filled, mib, with_pages};
 use framewright::manager::MovingEvents;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order};
-use framewright::{MigrateType, Request, Reserves};
-use framewright_testkit::workload::{Habits, Handle, Handles};
+use framewright::{MigrateType, Request};
+use framewright_testkit::workload::{Habits, Handles};
 use framewright_testkit::{FakeMachine, Owner};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -22,16 +22,7 @@ fn fragmented(nodes: &[u64]) -> (&'static Fake, &'static Handles<'static, FakeMa
     let manager: &'static Fake = Box::leak(Box::new(
         bring_up_with(builder.build(), &[], &with_pages(Pages::None)).expect("bring-up"),
     ));
-    let handles: &'static Handles<'static, FakeMachine> =
-        Box::leak(Box::new(Handles::new(manager, 1 << 18).expect("memory")));
-    let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
-    while handles.adopt(&all).is_ok() {}
-    let is_even =
-        |&handle: &Handle| handles.range(handle).is_some_and(|run| run.start.0.is_multiple_of(2));
-    let every_second: Vec<Handle> = handles.held().filter(is_even).collect();
-    every_second.into_iter().for_each(|handle| handles.free(handle).expect("held"));
-    settled(manager);
-    (manager, handles)
+    (manager, filled(manager, 1 << 18, |pfn| pfn % 2 != 0))
 }
 
 fn score(manager: &Fake, node: usize) -> u64 {

@@ -30,10 +30,6 @@ pub(in crate::manager) struct Growing {
 }
 
 impl Growing {
-    fn is_small(&self) -> bool {
-        self.pages.max(self.least.pages()) <= Order::BLOCK.pages()
-    }
-
     fn wanted(&self) -> AcceptWanted {
         let order = order_within(self.pages).max(self.least).max(Order::BLOCK);
         AcceptWanted { order, max: self.max, migrate_type: self.migrate_type, ahead: true }
@@ -69,10 +65,7 @@ impl<P: Platform> Manager<P> {
                 Attempt::Pages(0) | Attempt::Waits if may_wait => self.let_others_accept(),
                 Attempt::Pages(0) | Attempt::Waits => return false,
                 Attempt::Pages(pages) => {
-                    let before = self.accept.note_demand(pages, growing.is_small());
-                    if may_wait {
-                        self.accept_more(device, zone, growing, before);
-                    }
+                    self.accept_more(device, zone, growing, pages);
                     return true;
                 }
                 Attempt::Nothing if zone.unaccepted_pages() != before => return true,
@@ -100,9 +93,11 @@ impl<P: Platform> Manager<P> {
 
     /// After a request for little, accepts up to the zone's mark for such memory what Linux would,
     /// so that who cannot wait finds some: but no more than such requests had before, so that the
-    /// first ones pay for no more than they need: `before`.
-    fn accept_more(&self, device: &dyn AcceptMemory, zone: &Zone, growing: &Growing, before: u64) {
-        if !growing.is_small() {
+    /// first ones pay for no more than they need. Those who cannot wait accept no more.
+    fn accept_more(&self, device: &dyn AcceptMemory, zone: &Zone, growing: &Growing, pages: u64) {
+        let is_small = growing.pages.max(growing.least.pages()) <= Order::BLOCK.pages();
+        let before = self.accept.note_demand(pages, is_small);
+        if !is_small || !self.platform.can_wait() {
             return;
         }
         let mark = zone.share_of(zone.watermarks().promo_pages);
@@ -146,10 +141,7 @@ impl<P: Platform> Manager<P> {
             Growing { pages: order.pages(), least: order, max: Pfn(u64::MAX), migrate_type };
         match self.accept_for(device, zone, &growing) {
             Attempt::Pages(pages) if pages != 0 => {
-                let before = self.accept.note_demand(pages, growing.is_small());
-                if self.platform.can_wait() {
-                    self.accept_more(device, zone, &growing, before);
-                }
+                self.accept_more(device, zone, &growing, pages);
                 Growth::Grown
             }
             _ if self.platform.can_wait() && zone.unaccepted_pages() != 0 => Growth::Busy,

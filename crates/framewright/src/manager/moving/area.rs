@@ -311,6 +311,7 @@ impl<'m, P: Platform> Moving<'m, P> {
                 return Err(AreaError::Moving(error));
             }
             let next = run.start.add(align.pages());
+            let behind = |pfn| BlockNumber(BlockNumber::containing(pfn).0 + 1).start();
             from = match &error {
                 RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
                     match obstacles.first.kind {
@@ -334,11 +335,11 @@ impl<'m, P: Platform> Moving<'m, P> {
                 RangeError::Damaged(_) | RangeError::Vacate(VacateError::InUse { .. }) => next,
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Isolated(pfn))) => {
                     nothing = AreaError::Moving(error);
-                    next.max(BlockNumber(BlockNumber::containing(*pfn).0 + 1).start())
+                    next.max(behind(*pfn))
                 }
                 // A part of what cannot be divided.
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Indivisible(_))) => {
-                    next.max(BlockNumber(BlockNumber::containing(run.start).0 + 1).start())
+                    next.max(behind(run.start))
                 }
                 _ => return Err(AreaError::Moving(error)),
             };

@@ -100,35 +100,28 @@ impl Avoid {
         self.blocks[..self.count].contains(&block)
     }
 
-    /// What was in the way when `range` was to be taken.
-    fn add(&mut self, range: PfnRange, error: &RangeError) {
-        let pfn = match error {
-            RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
-                obstacles.first.run.start
+    /// Blocks of `range` that a part of `run` lies in.
+    fn add(&mut self, range: PfnRange, run: PfnRange) {
+        let BlockRange { start, end } = BlockRange::around(run.intersection(range));
+        for block in (start.0..end.0).map(BlockNumber) {
+            if !self.has(block)
+                && let Some(place) = self.blocks.get_mut(self.count)
+            {
+                *place = block;
+                self.count += 1;
             }
-            RangeError::Vacate(VacateError::Isolate(IsolateError::Indivisible(pfn))) => *pfn,
-            _ => range.start,
-        };
-        self.add_block(BlockNumber::containing(pfn.max(range.start)));
-    }
-
-    fn add_block(&mut self, block: BlockNumber) {
-        if let Some(place) = self.blocks.get_mut(self.count) {
-            *place = block;
-            self.count += 1;
         }
     }
+}
 
-    /// Blocks of an obstacle in `range`; those that are named one after the other ascend.
-    fn add_obstacle(&mut self, range: PfnRange, obstacle: &Obstacle) {
-        let BlockRange { start, end } = BlockRange::around(obstacle.run.intersection(range));
-        let next = self.blocks[..self.count].last().map_or(0, |last| last.0 + 1);
-        (start.0.max(next)..end.0).map(BlockNumber).for_each(|block| self.add_block(block));
-    }
-
-    const fn is_full(&self) -> bool {
-        self.count == MOST_AVOIDED
-    }
+/// What was in the way when a range was to be taken.
+fn in_the_way(range: PfnRange, error: &RangeError) -> PfnRange {
+    let pfn = match error {
+        RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => obstacles.first.run.start,
+        RangeError::Vacate(VacateError::Isolate(IsolateError::Indivisible(pfn))) => *pfn,
+        _ => range.start,
+    };
+    PfnRange::of_order(pfn.max(range.start), Order::PAGE)
 }
 
 impl<'m, P: Platform> Moving<'m, P> {
@@ -194,11 +187,13 @@ impl<'m, P: Platform> Moving<'m, P> {
                 if !core::mem::take(&mut is_first) && !left.allows(self.manager.platform, 0) {
                     return Err(last);
                 }
+                let before = avoid.count;
                 if let Some(obstacles) = self.look(found.range, left, &mut avoid) {
                     let moved = Vacated::default();
                     let error = VacateError::Obstacles { moved, obstacles };
                     last = ContiguousError::InTheWay(RangeError::Vacate(error));
-                    if avoid.is_full() {
+                    if avoid.count == before {
+                        // There is no room for more.
                         break;
                     }
                     continue;
@@ -211,7 +206,7 @@ impl<'m, P: Platform> Moving<'m, P> {
                     }
                     Err(error) => {
                         // What is in the way there will be so again.
-                        avoid.add(found.range, &error);
+                        avoid.add(found.range, in_the_way(found.range, &error));
                         last = ContiguousError::InTheWay(error);
                     }
                 }
@@ -223,7 +218,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     /// What owners say of a place: what cannot be moved is avoided from now on. Asking costs little
     /// beside moving most of a place in vain.
     fn look(self, range: PfnRange, budget: Budget, avoid: &mut Avoid) -> Option<Obstacles> {
-        let mut name = |obstacle: Obstacle| avoid.add_obstacle(range, &obstacle);
+        let mut name = |obstacle: Obstacle| avoid.add(range, obstacle.run);
         let mut mission = Mission::new(self, budget, &mut name);
         mission.only_look();
         // A place that is none any more is found out when it is taken.

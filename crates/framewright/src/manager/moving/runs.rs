@@ -13,7 +13,7 @@ use crate::platform::Platform;
 use crate::sync::prefetch_first_lines;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FrameBits, FreeError, Occupied, UsedFrames, set_frames};
+use crate::zone::{FrameBits, FreeError, Held, Occupied, UsedFrames, set_frames};
 use core::panic::Location;
 
 /// What a target is filled with where a mover that lies is to be found out. Not what free memory is
@@ -160,7 +160,9 @@ impl<'m, P: Platform> Mission<'m, P> {
                 let next = match zone.occupied(self.manager.platform, segment, index) {
                     Occupied::Nothing => Next::From(end),
                     // Perhaps it is brought up when it is isolated.
-                    Occupied::Held(_) if self.only_looks && zone.has_withheld() => Next::From(end),
+                    Occupied::Held(Held::Reserved) if self.only_looks && zone.has_withheld() => {
+                        Next::From(end)
+                    }
                     Occupied::Held(held) => {
                         self.refuse(part, ObstacleKind::of_held(held));
                         Next::From(end)
