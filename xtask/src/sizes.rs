@@ -11,8 +11,13 @@ use std::path::PathBuf;
 const FOLDER: &str = "adopters/profiles";
 const TARGET: &str = "x86_64-unknown-none";
 const TARGET_DIR: &str = "target/profiles";
-/// What a program of Linux is built with, which nobody moves to another address.
-const FLAGS: &str = "-C relocation-model=static";
+/// What a program of Linux is built with, which nobody moves to another address, and which says
+/// where it panicked as if all sources lay in one folder: the length of the folder's name is no
+/// part of the library.
+fn flags() -> String {
+    let root = workspace::root();
+    format!("-Crelocation-model=static\x1f--remap-path-prefix={}=.", root.display())
+}
 
 /// A program of `adopters/profiles`, which is a feature of the package as well.
 struct Profile {
@@ -116,7 +121,7 @@ fn build(name: &str, features: &str) -> Result<PathBuf, Failure> {
     let manifest = format!("{FOLDER}/Cargo.toml");
     Run::cargo(&["build", "--release", "--target", TARGET, "--target-dir", TARGET_DIR])
         .args(["--manifest-path", &manifest, "--features", features, "--bin", name])
-        .env("RUSTFLAGS", FLAGS)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags())
         .output()?;
     Ok(workspace::root().join(TARGET_DIR).join(TARGET).join("release").join(name))
 }
