@@ -1,8 +1,8 @@
 //! Reclaim in the background: it begins when a request finds a node below its low watermark and
 //! ends above the high one, so that requests seldom have to wait for it.
 //!
-//! There is no thread here: a request leaves a bit, and whoever reclaims asks for what is missing
-//! (Linux: `kswapd` in `mm/vmscan.c`).
+//! There is no thread here: a request leaves a bit, and whoever reclaims asks for what is missing,
+//! or lets the registered hook free it (Linux: `kswapd` in `mm/vmscan.c`).
 //!
 //! ```text
 //!   free pages   high ─────────── enough: the bit is cleared
@@ -16,14 +16,17 @@
 //! Orders of memory: Relaxed: a bit stands alone; who misses one that was just set finds it when it
 //! asks next.
 
+use crate::block::MigrateType;
 use crate::manager::facets::Pressure;
+use crate::manager::reclaim::RECLAIM_ROUNDS;
 use crate::manager::request::{Mark, Search};
 use crate::manager::state::Manager;
+use crate::manager::state::pressure::{Shortage, count};
+use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
-use crate::units::NodeId;
-use crate::units::NodeMask;
-use crate::zone::Zone;
+use crate::units::{NodeId, NodeMask, Order};
+use crate::zone::{Zone, ZoneKind};
 
 /// What a node lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +60,8 @@ impl<P: Platform> Manager<P> {
             let wake = |nodes: NodeMask, zone: &Zone| nodes.with(zone.id().node);
             for node in self.zonelist(search).fold(NodeMask::EMPTY, wake).nodes() {
                 let (word, bit) = place(node);
-                woken[word].fetch_or(bit, Ordering::Relaxed);
+                let before = woken[word].fetch_or(bit, Ordering::Relaxed);
+                count(&self.pressure.counters.background_wakes, u64::from(before & bit == 0));
             }
         }
     }
@@ -78,16 +82,59 @@ impl<P: Platform> Pressure<'_, P> {
                 Some(word * 64 + nodes.checked_ilog2()? as usize)
             });
             let node = NodeId::new(last?)?;
-            let pages = self.missing_pages(node);
-            if pages != 0 {
+            if let Some((pages, _)) = self.missing(node) {
                 return Some(BackgroundShortage { node, pages });
             }
         }
     }
 
-    /// What a node lacks for the requests that found it below its low watermarks; nothing when none
-    /// did, or since it has been above the high ones.
-    pub(super) fn missing_pages(self, node: NodeId) -> u64 {
+    /// Lets the [reclaim hook](Self::set_reclaim) free what nodes [lack](Self::background), until
+    /// none lacks anything or it frees nothing more, and returns how many pages it said it freed.
+    /// To be called now and then where tasks may wait, on a thread that does nothing else, or when
+    /// there is nothing else to do (Linux: `mm/vmscan.c`, `balance_pgdat`).
+    ///
+    /// Does nothing without a hook, and from a task or a context that may not be in it
+    /// ([`Reclaim`](crate::Reclaim)).
+    pub fn reclaim_in_background(self) -> u64 {
+        let woken = self.manager.pressure.background.iter().flatten();
+        if woken.map(|word| word.load(Ordering::Relaxed)).all(|word| word == 0) {
+            return 0;
+        }
+        let Some((hook, _inside)) = self.manager.enter_hook() else { return 0 };
+        let mut freed_pages = 0;
+        for node in self.manager.numa().nodes().nodes() {
+            for round in 0..RECLAIM_ROUNDS {
+                let Some((pages, migrate_type)) = self.missing(node) else { break };
+                let freed = hook.reclaim(&Shortage {
+                    order: Order::PAGE,
+                    pages,
+                    node: NodeChoice::Exact(node),
+                    nodes: NodeMask::only(node),
+                    zone: ZoneKind::Normal,
+                    max_address: u64::MAX,
+                    migrate_type,
+                    round,
+                });
+                freed_pages = u64::saturating_add(freed_pages, freed);
+                count(&self.manager.pressure.counters.background_pages, freed);
+                if freed == 0 {
+                    break;
+                }
+                // What it freed may be in caches.
+                self.manager.drain_for_more();
+            }
+        }
+        freed_pages
+    }
+
+    /// Whether a node lacks something for requests that found it below its low watermarks.
+    pub(super) fn is_short(self, node: NodeId) -> bool {
+        self.missing(node).is_some()
+    }
+
+    /// What a node lacks for the requests that found it below its low watermarks, and what kind
+    /// these are; nothing when there were none, or since it has been above the high ones.
+    fn missing(self, node: NodeId) -> Option<(u64, MigrateType)> {
         let (word, bit) = place(node);
         for (woken, has_graded) in self.manager.pressure.background.iter().zip([false, true]) {
             if woken[word].load(Ordering::Relaxed) & bit == 0 {
@@ -109,10 +156,11 @@ impl<P: Platform> Pressure<'_, P> {
                 })
                 .sum();
             if pages != 0 {
-                return pages;
+                let kind = if has_graded { MigrateType::Movable } else { MigrateType::Unmovable };
+                return Some((pages, kind));
             }
             woken[word].fetch_and(!bit, Ordering::Relaxed);
         }
-        0
+        None
     }
 }

@@ -14,7 +14,7 @@ use crate::manager::facets::Pressure;
 use crate::manager::request::{Mark, ORDINARY, Request, Reserves, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::pressure::count;
-use crate::manager::state::pressure::{Counters, Key, PressureEvents, Reclaim, Shortage};
+use crate::manager::state::pressure::{Counters, InHook, Key, PressureEvents, Reclaim, Shortage};
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::Order;
@@ -22,7 +22,7 @@ use crate::zone::Zone;
 
 /// How often one request asks the hook, however much that says it freed; Linux gives up after as
 /// many rounds without progress.
-const RECLAIM_ROUNDS: u32 = 16;
+pub(super) const RECLAIM_ROUNDS: u32 = 16;
 
 impl<P: Platform> Pressure<'_, P> {
     /// Says who gives memory up when it is short; `None` for nobody, as at first. May be changed at
@@ -37,8 +37,15 @@ impl<P: Platform> Pressure<'_, P> {
     /// (they were emptied and nothing was freed since) fail without being counted.
     #[must_use]
     pub fn events(self) -> PressureEvents {
-        let Counters { stalls, failures, drains, reclaim_calls, reclaim_pages } =
-            &self.manager.pressure.counters;
+        let Counters {
+            stalls,
+            failures,
+            drains,
+            reclaim_calls,
+            reclaim_pages,
+            background_wakes,
+            background_pages,
+        } = &self.manager.pressure.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         PressureEvents {
             stalls: [0, 1, 2].map(|kind: usize| read(&stalls[kind])),
@@ -46,6 +53,8 @@ impl<P: Platform> Pressure<'_, P> {
             drains: read(drains),
             reclaim_calls: read(reclaim_calls),
             reclaim_pages: read(reclaim_pages),
+            background_wakes: read(background_wakes),
+            background_pages: read(background_pages),
         }
     }
 }
@@ -111,18 +120,23 @@ impl<P: Platform> Manager<P> {
         self.platform.can_wait() || !self.zones().iter().any(Zone::has_withheld)
     }
 
+    /// The hook, if there is one and this task may be in it, until what comes with it is dropped.
+    pub(super) fn enter_hook(&self) -> Option<(&'static dyn Reclaim, InHook<'_>)> {
+        if !self.pressure.has_hook.load(Ordering::Relaxed) || !self.platform.can_wait() {
+            return None;
+        }
+        let hook = (*self.pressure.hook.lock(self.platform))?;
+        let task = self.platform.current_task().map(core::num::NonZeroU64::get);
+        Some((hook, self.pressure.enter_hook(task)?))
+    }
+
     /// Asks the hook as long as it frees something that does not suffice.
     fn reclaim<T>(
         &self,
         mut wanted: Shortage,
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
-        if !self.pressure.has_hook.load(Ordering::Relaxed) || !self.platform.can_wait() {
-            return None;
-        }
-        let hook = (*self.pressure.hook.lock(self.platform))?;
-        let task = self.platform.current_task().map(core::num::NonZeroU64::get);
-        let _inside = self.pressure.enter_hook(task)?;
+        let (hook, _inside) = self.enter_hook()?;
         for round in 0..RECLAIM_ROUNDS {
             wanted.round = round;
             let freed = hook.reclaim(&wanted);

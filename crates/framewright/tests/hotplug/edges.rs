@@ -7,14 +7,14 @@ use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
 use crate::files::{read, write};
 use framewright::Request;
 use framewright::manager::{
-    Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Removal, Veto,
+    Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Removal, Veto, tier,
 };
 use framewright::memblock::NodeChoice;
 use framewright::procfs::FileError;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType};
 use framewright_testkit::workload::Handles;
-use framewright_testkit::{FakeMachine, Owner};
+use framewright_testkit::{Builder, FakeMachine, Owner};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -230,5 +230,36 @@ fn one_change_at_a_time() {
     });
     manager.hotplug().set_notifier(None);
     assert_eq!(slow.most.load(Ordering::Relaxed), 1);
+    check(&manager);
+}
+
+/// Two sockets and a slow node near each; one of these goes (Linux: `mm/memory-tiers.c`,
+/// `memtier_hotplug_callback`).
+#[test]
+fn targets_of_demotion_follow_memory_that_comes_and_goes() {
+    let on = |index: u64| PhysRange::with_size((index + 1) << 32, 128 << 20);
+    let own = |machine: Builder, index: u64| {
+        machine.node(on(index), usize::try_from(index).expect("small")).ram(on(index))
+    };
+    let machine = FakeMachine::builder().nodes(4).cpus_on(0, 1).cpus_on(1, 1);
+    let machine = [0, 1, 3].into_iter().fold(machine, own).spare(on(2));
+    let machine = machine.distance(0, 1, 21).distance(0, 2, 14).distance(1, 3, 14);
+    let machine = machine.distance(0, 3, 24).distance(1, 2, 24).build();
+    let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+    let numa = manager.numa();
+    for index in [2, 3] {
+        numa.set_tier(node(index), tier::tier_of(tier::UNKNOWN_DEVICE_DISTANCE)).expect("a node");
+    }
+    let targets = || [0, 1, 2, 3].map(|index| numa.demotion_targets(node(index)).to_string());
+    assert_eq!(targets(), ["3", "3", "", ""]);
+    for _ in 0..2 {
+        add(&manager, on(2), 2, Grade::Any).expect("added");
+        assert_eq!(targets(), ["2", "3", "", ""]);
+        assert_eq!(numa.demotion_allowed(node(0)).to_string(), "2-3");
+        // SAFETY: nobody looks at descriptors by number.
+        unsafe { manager.hotplug().remove(on(2), Budget::UNLIMITED) }.expect("free");
+        assert_eq!(targets(), ["3", "3", "", ""], "node 2 has no memory any more");
+        assert_eq!(numa.demotion_allowed(node(0)).to_string(), "3");
+    }
     check(&manager);
 }

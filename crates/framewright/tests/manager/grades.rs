@@ -77,6 +77,74 @@ fn removable_memory_is_lent_by_the_half_rule() {
     check(&manager);
 }
 
+/// The first pages of a run, and the others.
+fn split(run: PfnRange, pages: u64) -> (PfnRange, PfnRange) {
+    let middle = run.start.0 + pages;
+    (PfnRange::new(run.start.0, middle), PfnRange::new(middle, run.end.0))
+}
+
+/// The border of the half rule, to the page: half of what is free is not enough. And what is free
+/// there does not help a request that may not have it (Linux: `mm/page_alloc.c`, `__rmqueue` and
+/// `__zone_watermark_unusable_free`).
+#[test]
+fn half_of_what_is_free_is_not_more_than_half() {
+    let manager = machine(64, Pages::None);
+    let range = blocks(16, 8);
+    // Everything is in use but these.
+    let mut held = Vec::new();
+    for of in (0..=9).rev().map(order) {
+        while let Ok(run) = manager.allocate(&Request::new(of)) {
+            held.push(run);
+        }
+    }
+    held.retain(|&run| {
+        let stays = !is_in(range, run);
+        if !stays {
+            manager.give_back_to_zone(run).expect("ours");
+        }
+        stays
+    });
+    settled(&manager);
+    manager.moving().set_grade(range, Grade::Removable).expect("free");
+    let zone = || manager.zones().last().expect("one");
+    let rest = || zone().free_pages() - zone().graded_pages();
+    let marks = zone().watermarks();
+    assert!(rest() <= marks.min_pages + 1 && zone().free_pages() > 4 * marks.high_pages);
+    let error = manager.allocate(&unmovable(Order::PAGE));
+    assert_eq!(error, Err(AllocateError::OutOfMemory { order: Order::PAGE }));
+    // Back, until exactly as much is free as there.
+    held.sort_unstable_by_key(|run| run.pages());
+    while rest() < zone().graded_pages() {
+        let run = held.pop().expect("more is held");
+        let most = zone().graded_pages() - rest();
+        let (give, keep) = split(run, run.pages().min(most));
+        manager.give_back_to_zone(give).expect("ours");
+        held.extend(Some(keep).filter(|keep| !keep.is_empty()));
+    }
+    assert_eq!((zone().free_pages(), zone().graded_pages()), (8192, 4096));
+    // A run that no cache keeps.
+    let large = Request::new(order(10));
+    let elsewhere = manager.allocate(&large).expect("memory");
+    assert!(!is_in(range, elsewhere), "4096 of 8192 is half");
+    manager.give_back_to_zone(elsewhere).expect("ours");
+    let last = held.pop().expect("more is held");
+    let (give, keep) = split(last, 1);
+    manager.give_back_to_zone(give).expect("ours");
+    let elsewhere = manager.allocate(&large).expect("memory");
+    assert!(!is_in(range, elsewhere), "4096 of 8193 is less");
+    manager.give_back_to_zone(elsewhere).expect("ours");
+    held.extend(Some(keep).filter(|keep| !keep.is_empty()));
+    let two = manager.allocate(&unmovable(order(1))).expect("memory");
+    let drained = settled(&manager);
+    assert_eq!((zone().free_pages(), zone().graded_pages()), (8191, 4096), "{drained:?}");
+    let there = manager.allocate(&large).expect("memory");
+    assert!(is_in(range, there), "4096 of 8191 is more than half");
+    held.extend([two, there]);
+    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    assert_eq!(settled(&manager).allocated_pages, 0);
+    check(&manager);
+}
+
 #[test]
 fn what_is_movable_and_in_use_may_get_a_grade_and_what_is_not_may_not() {
     for pages in [Pages::None, Pages::Inside] {

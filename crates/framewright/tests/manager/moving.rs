@@ -482,7 +482,7 @@ fn the_place_with_the_least_to_move_is_found_and_pins_are_passed_by() {
 #[test]
 fn compaction_makes_nearly_all_free_memory_whole_and_moves_no_more_than_it_must() {
     for pages in BOTH {
-        let manager = machine(512, pages);
+        let manager = machine(1024, pages);
         let handles = churn(&manager, 80, &[0]);
         settled(&manager);
         let free = idle_pages(&manager);
@@ -502,8 +502,7 @@ fn compaction_makes_nearly_all_free_memory_whole_and_moves_no_more_than_it_must(
         let after = whole_blocks(&manager);
         // Those that are left split hold descriptors.
         let whole = after * 512 + manager.totals().descriptor_pages;
-        let least = if pages == Pages::Inside { 85 } else { 90 };
-        assert!(whole * 100 >= free * least, "{pages:?}: {before} -> {after} of {free}: {moved:?}");
+        assert!(whole * 100 >= free * 95, "{pages:?}: {before} -> {after} of {free}: {moved:?}");
         let mut counts: Vec<u64> = used.into_values().collect();
         counts.sort_unstable();
         let gained = usize::try_from(moved.blocks).expect("few");

@@ -18,7 +18,7 @@ const LEVELS: [Reserves; 4] = [Reserves::None, Reserves::Half, Reserves::Atomic,
 const NO_MEMORY: AllocateError = AllocateError::OutOfMemory { order: Order::PAGE };
 
 /// A manager that lives for ever, as hooks do.
-fn up(machine: &'static FakeMachine) -> &'static Fake {
+pub(crate) fn up(machine: &'static FakeMachine) -> &'static Fake {
     Box::leak(Box::new(
         bring_up_with(machine, &[], &parameters("min_free_kbytes=1024")).expect("bring-up"),
     ))
@@ -37,7 +37,7 @@ fn take_all(manager: &Fake, request: &Request) -> Vec<Pfn> {
     taken
 }
 
-fn give(manager: &Fake, pages: &[Pfn]) {
+pub(crate) fn give(manager: &Fake, pages: &[Pfn]) {
     for page in pages {
         manager.give_back_to_zone(PfnRange::new(page.0, page.0 + 1)).expect("allocated");
     }
@@ -57,13 +57,13 @@ fn keeps(manager: &Fake, highest: ZoneKind, mark: fn(&Zone) -> u64) -> Vec<u64> 
 }
 
 /// A hook that does what a test says, and counts.
-struct Hook {
-    calls: AtomicU32,
+pub(crate) struct Hook {
+    pub(crate) calls: AtomicU32,
     body: Box<dyn Fn(&Shortage) -> u64 + Sync + Send>,
 }
 
 impl Hook {
-    fn set(
+    pub(crate) fn set(
         manager: &'static Fake,
         body: impl Fn(&Shortage) -> u64 + Sync + Send + 'static,
     ) -> &'static Self {
@@ -515,52 +515,6 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
     // Every page can be had again.
     let all = take_all(manager, &Request { reserves: Reserves::All, ..one() });
     assert_eq!(all.len() as u64, manager.totals().managed_pages);
-}
-
-/// Reclaim in the background begins below the low watermark and ends above the high one.
-#[test]
-fn background_reclaim_begins_below_the_low_mark_and_ends_above_the_high_one() {
-    let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
-    assert_eq!(manager.pressure().background(), None);
-    let mut held = Vec::new();
-    while manager.pressure().background().is_none() {
-        held.push(manager.allocate(&Request::new(Order::PAGE)).expect("memory"));
-        assert!(held.len() < 1 << 15);
-    }
-    let views = || manager.views().map(|zone| (zone.free_pages(), zone.watermarks()));
-    let is_short =
-        |(free, marks): &(u64, framewright::zone::Watermarks)| *free <= marks.low_pages + 1024;
-    assert!(views().all(|zone| is_short(&zone)), "all zones are short");
-    let missing =
-        || views().map(|(free, marks)| marks.high_pages.saturating_sub(free)).sum::<u64>();
-    while let Some(shortage) = manager.pressure().background() {
-        assert_eq!(shortage.pages, missing());
-        manager.give_back(held.pop().expect("more than that is held")).expect("ours");
-        manager.drain().expect("only good frames are cached");
-    }
-    assert_eq!(missing(), 0);
-    // It stays so until requests find too little again.
-    assert_eq!(manager.pressure().background(), None);
-    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
-    check(manager);
-}
-
-/// Requests for many pages wake it as those for one do.
-#[test]
-fn bulk_requests_wake_background_reclaim() {
-    let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
-    let mut held = vec![Pfn(0); 1 << 14];
-    let request = Request { fail_fast: true, ..Request::new(Order::PAGE) };
-    let got = manager.allocate_bulk(&request, &mut held).expect("memory");
-    assert!(got < held.len());
-    assert!(manager.pressure().background().is_some());
-    give(manager, &held[..got]);
-    check(manager);
-    // Not where all came from above the low mark, of a zone that is alone.
-    let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
-    let got = manager.allocate_bulk(&request, &mut held[..100]).expect("memory");
-    assert_eq!((got, manager.pressure().background()), (100, None));
-    give(manager, &held[..got]);
 }
 
 /// Each kind of request leaves what is kept from it: all of the min watermark, half, three eighths,

@@ -115,7 +115,7 @@ fn visit<P: Platform>(
     let pieces = moving.pieces(node, Some(marks));
     let wanted = if begun { pieces.missing_blocks != 0 } else { marks.begins(pieces.score) };
     // Reclaim makes room first, and what it frees may lie well.
-    if !wanted || manager.pressure().missing_pages(node) != 0 {
+    if !wanted || manager.pressure().is_short(node) {
         return INTERVAL_NS;
     }
     let counters = &manager.moving.counters;

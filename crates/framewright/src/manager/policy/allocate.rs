@@ -1,6 +1,7 @@
 //! A request under a policy, and where its memory came from.
 
 use super::{InterleaveCursor, NumaPolicy, PolicyError, PolicyMode};
+use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::manager::facets::Numa;
 use crate::manager::request::Allowed;
@@ -47,6 +48,8 @@ impl<P: Platform> Numa<'_, P> {
     ///
     /// * *bind*: caches are drained and the reclaim hook is asked for what lacks on the policy's
     ///   nodes ([`Shortage::nodes`](crate::Shortage::nodes)). What is free elsewhere does not help.
+    ///   Nodes whose memory is all for what can be moved do not bind a request for anything else:
+    ///   it is served as without a policy (Linux: `mm/mempolicy.c`, `apply_policy_zone`).
     /// * *preferred-many*: neither is done for the policy's nodes. Once they have nothing above
     ///   their marks, all nodes are asked by all means.
     /// * *interleave* and *weighted interleave*: when the node whose turn it is has nothing, the
@@ -205,7 +208,10 @@ impl<P: Platform> Numa<'_, P> {
         let near = Request { node: NodeChoice::Preferred(home), ..*request };
         *room = self.usable(policy)?;
         let nodes = &*room;
-        let mut search = Search { allowed: Allowed::Set(nodes), ..self.manager.search(&near)? };
+        let mut search = self.manager.search(&near)?;
+        if policy.mode != PolicyMode::Bind || self.can_bind(search.migrate_type, *nodes) {
+            search.allowed = Allowed::Set(nodes);
+        }
         let below = Pfn::containing(search.max_address);
         let fits = |zone: &&Zone| zone.final_managed_pages() != 0 && zone.span().start < below;
         let nearest = self.manager.zonelist(&search).find(fits).map(|zone| zone.id().node);
@@ -218,6 +224,19 @@ impl<P: Platform> Numa<'_, P> {
             None => nodes.first().unwrap_or(home),
         };
         Ok(search)
+    }
+
+    /// Whether requests of this type may have any memory of these nodes, in use or free.
+    fn can_bind(self, migrate_type: MigrateType, nodes: NodeMask) -> bool {
+        if !cfg!(feature = "moving") || migrate_type == MigrateType::Movable {
+            return true;
+        }
+        let zones = || self.manager.zones().iter().filter(|zone| nodes.contains(zone.id().node));
+        // Mostly some is free, and no lock has to be taken.
+        zones().any(|zone| zone.free_pages() > zone.out_of_reach(migrate_type))
+            || zones().any(|zone| {
+                zone.final_managed_pages() > zone.most_graded_pages(self.manager.platform)
+            })
     }
 
     /// Counts and names what its nodes refused a request that may have no others.

@@ -1,7 +1,7 @@
 //! NUMA policies: from which nodes a request may have its memory, and which it prefers.
 //!
 //! A [`NumaPolicy`] is a mode and a set of nodes, as in Linux (`mm/mempolicy.c`). What is
-//! remembered between requests is the caller's, an [`InterleaveCursor`] of two bytes; nobody here
+//! remembered between requests is the caller's, an [`InterleaveCursor`] of four bytes; nobody here
 //! knows tasks. How much of a weighted interleave each node gets are [`Weights`], the manager's or
 //! the caller's own. `allocate` serves a request under a policy, `bulk` many pages at once,
 //! `settings` keeps the manager's weights.

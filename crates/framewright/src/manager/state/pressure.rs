@@ -42,7 +42,9 @@ pub struct Shortage {
 
 /// Somebody who can give memory up when it is short: a page cache, a balloon, an object cache.
 ///
-/// The manager calls it with no lock held, not pinned, interrupts on, and only where
+/// The manager calls it for requests that find too little and for
+/// [`Pressure::reclaim_in_background`](crate::manager::Pressure::reclaim_in_background), with no
+/// lock held, not pinned, interrupts on, and only where
 /// [`Platform::can_wait`] says that the context may wait. Several CPUs may be in it at once, each
 /// for a request of its own, where [`Platform::current_task`] tells tasks apart; where it does not,
 /// one at a time, and requests that run out of memory meanwhile go on without.
@@ -135,10 +137,14 @@ pub struct PressureEvents {
     pub failures: u64,
     /// Times that all caches were emptied, for a request or because somebody asked.
     pub drains: u64,
-    /// Times that the reclaim hook was called.
+    /// Times that the reclaim hook was called for a request.
     pub reclaim_calls: u64,
-    /// Pages that it said it freed.
+    /// Pages that it said it freed then.
     pub reclaim_pages: u64,
+    /// Times that a node was found below its low watermarks after it had been above the high ones.
+    pub background_wakes: u64,
+    /// Pages that the hook said it freed in the background.
+    pub background_pages: u64,
 }
 
 /// The counters behind [`PressureEvents`].
@@ -149,6 +155,8 @@ pub(crate) struct Counters {
     pub(crate) drains: AtomicU64,
     pub(crate) reclaim_calls: AtomicU64,
     pub(crate) reclaim_pages: AtomicU64,
+    pub(crate) background_wakes: AtomicU64,
+    pub(crate) background_pages: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {

@@ -63,6 +63,8 @@ pub(super) fn vmstat<P: Platform>(
     line("accept_lost_pages", manager.acceptance().lost_pages())?;
     line("reclaim_hook_calls", pressure.reclaim_calls)?;
     line("reclaim_hook_pages", pressure.reclaim_pages)?;
+    line("pageoutrun", pressure.background_wakes)?;
+    line("pgsteal_kswapd", pressure.background_pages)?;
     line("pcp_drain", pressure.drains)?;
     for kind in ZoneKind::ALL {
         let zones = manager.views().filter(|zone| zone.id().kind == kind);

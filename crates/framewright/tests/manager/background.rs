@@ -1,0 +1,210 @@
+//! Reclaim in the background: when it is asked for, what it asks the hook for, and when it ends.
+
+use super::pressure::{Hook, give, up};
+use crate::common::{Fake, blocks, check, gib, mib, unmovable};
+use framewright::memblock::NodeChoice;
+use framewright::units::{NodeId, NodeMask, Order, Pfn, PfnRange};
+use framewright::zone::{Grade, MigrateType, ZoneKind};
+use framewright::{Request, Shortage};
+use framewright_testkit::{FakeMachine, Owner};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Reclaim in the background begins below the low watermark and ends above the high one.
+#[test]
+fn background_reclaim_begins_below_the_low_mark_and_ends_above_the_high_one() {
+    let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
+    assert_eq!(manager.pressure().background(), None);
+    let mut held = Vec::new();
+    while manager.pressure().background().is_none() {
+        held.push(manager.allocate(&Request::new(Order::PAGE)).expect("memory"));
+        assert!(held.len() < 1 << 15);
+    }
+    let views = || manager.views().map(|zone| (zone.free_pages(), zone.watermarks()));
+    let is_short =
+        |(free, marks): &(u64, framewright::zone::Watermarks)| *free <= marks.low_pages + 1024;
+    assert!(views().all(|zone| is_short(&zone)), "all zones are short");
+    let missing =
+        || views().map(|(free, marks)| marks.high_pages.saturating_sub(free)).sum::<u64>();
+    while let Some(shortage) = manager.pressure().background() {
+        assert_eq!(shortage.pages, missing());
+        manager.give_back(held.pop().expect("more than that is held")).expect("ours");
+        manager.drain().expect("only good frames are cached");
+    }
+    assert_eq!(missing(), 0);
+    // It stays so until requests find too little again.
+    assert_eq!(manager.pressure().background(), None);
+    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}
+
+/// Requests for many pages wake it as those for one do.
+#[test]
+fn bulk_requests_wake_background_reclaim() {
+    let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
+    let mut held = vec![Pfn(0); 1 << 14];
+    let request = Request { fail_fast: true, ..Request::new(Order::PAGE) };
+    let got = manager.allocate_bulk(&request, &mut held).expect("memory");
+    assert!(got < held.len());
+    assert!(manager.pressure().background().is_some());
+    give(manager, &held[..got]);
+    check(manager);
+    // Not where all came from above the low mark, of a zone that is alone.
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
+    let got = manager.allocate_bulk(&request, &mut held[..100]).expect("memory");
+    assert_eq!((got, manager.pressure().background()), (100, None));
+    give(manager, &held[..got]);
+}
+
+/// Takes pages until a node is short.
+fn take_until_short(manager: &Fake, request: &Request) -> Vec<PfnRange> {
+    let mut held = Vec::new();
+    while manager.pressure().background().is_none() {
+        held.push(manager.allocate(request).expect("memory"));
+        assert!(held.len() < 1 << 16);
+    }
+    held
+}
+
+type Shared<T> = Arc<Mutex<Vec<T>>>;
+
+/// A hook that frees some of what is held there each time, and keeps what it was asked.
+fn freeing(
+    manager: &'static Fake,
+    held: Vec<PfnRange>,
+    at_once: usize,
+) -> (Shared<PfnRange>, Shared<Shortage>, &'static Hook) {
+    let held = Arc::new(Mutex::new(held));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (ours, list) = (Arc::clone(&held), Arc::clone(&asked));
+    let hook = Hook::set(manager, move |wanted| {
+        list.lock().expect("not poisoned").push(*wanted);
+        let mut held = ours.lock().expect("not poisoned");
+        let count = at_once.min(held.len());
+        for run in held.drain(..count) {
+            manager.give_back(run).expect("ours");
+        }
+        count as u64
+    });
+    (held, asked, hook)
+}
+
+#[test]
+fn the_hook_frees_in_the_background_what_is_missing() {
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
+    let (held, asked, hook) = freeing(manager, Vec::new(), 200);
+    // Nobody was short yet.
+    assert_eq!(manager.pressure().reclaim_in_background(), 0);
+    assert_eq!(hook.calls.load(Ordering::Relaxed), 0);
+    let taken = take_until_short(manager, &Request::new(Order::PAGE));
+    let before = manager.pressure().events();
+    assert_eq!((before.background_wakes, before.background_pages), (1, 0));
+    let missing = manager.pressure().background().expect("short").pages;
+    *held.lock().expect("not poisoned") = taken;
+    let freed = manager.pressure().reclaim_in_background();
+    assert_eq!(freed, missing.div_ceil(200) * 200, "in steps, until it is enough and no longer");
+    assert_eq!(manager.pressure().background(), None);
+    let zone = manager.views().next().expect("one");
+    assert!(zone.free_pages() >= zone.watermarks().high_pages);
+    for (round, wanted) in asked.lock().expect("not poisoned").iter().enumerate() {
+        assert_eq!(wanted.pages, missing - 200 * round as u64);
+        assert_eq!(wanted.round as usize, round);
+        assert_eq!((wanted.order, wanted.zone), (Order::PAGE, ZoneKind::Normal));
+        assert_eq!(wanted.node, NodeChoice::Exact(NodeId::ZERO));
+        assert_eq!(wanted.nodes, NodeMask::only(NodeId::ZERO));
+        assert_eq!(wanted.migrate_type, MigrateType::Movable);
+    }
+    let events = manager.pressure().events();
+    assert_eq!(events.background_pages, freed);
+    assert_eq!((events.reclaim_calls, events.reclaim_pages), (0, 0), "no request waited");
+    // Whoever is short again is counted again.
+    assert_eq!(manager.pressure().reclaim_in_background(), 0);
+    let more = take_until_short(manager, &Request::new(Order::PAGE));
+    assert_eq!(manager.pressure().events().background_wakes, 2);
+    manager.pressure().set_reclaim(None);
+    assert_eq!(manager.pressure().reclaim_in_background(), 0, "there is no hook");
+    assert!(manager.pressure().background().is_some());
+    let held = core::mem::take(&mut *held.lock().expect("not poisoned"));
+    held.into_iter().chain(more).for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}
+
+/// A hook that frees nothing, or says that it freed what it did not, ends it; and no context that
+/// may not wait gets there.
+#[test]
+fn reclaim_in_the_background_always_ends() {
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
+    let taken = take_until_short(manager, &Request::new(Order::PAGE));
+    let idle = Hook::set(manager, |_| 0);
+    assert_eq!(manager.pressure().reclaim_in_background(), 0);
+    assert_eq!(idle.calls.load(Ordering::Relaxed), 1);
+    let liar = Hook::set(manager, |_| u64::MAX);
+    assert_eq!(manager.pressure().reclaim_in_background(), u64::MAX);
+    assert_eq!(liar.calls.load(Ordering::Relaxed), 16);
+    // A hook does not come into itself.
+    let again = Hook::set(manager, |_| manager.pressure().reclaim_in_background());
+    assert_eq!(manager.pressure().reclaim_in_background(), 0);
+    assert_eq!(again.calls.load(Ordering::Relaxed), 1);
+    assert!(manager.pressure().background().is_some(), "it is as short as before");
+    taken.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}
+
+/// A node of which nothing can be freed does not keep the hook from the others.
+#[test]
+fn every_node_that_is_short_has_its_turn() {
+    let machine = FakeMachine::builder().nodes(2).cpus_on(0, 1).cpus_on(1, 1);
+    let machine = machine.node(gib(0, 4), 0).node(gib(4, 8), 1);
+    let manager = up(machine.ram(mib(1024, 1088)).ram(mib(4096, 4160)).build());
+    let on = |index: usize| NodeId::new(index).expect("a node");
+    let mut held = [Vec::new(), Vec::new()];
+    for (index, held) in held.iter_mut().enumerate() {
+        let near = Request { node: NodeChoice::Exact(on(index)), ..Request::new(Order::PAGE) };
+        let free = |manager: &Fake| -> u64 {
+            let own = manager.views().filter(|zone| zone.id().node == on(index));
+            own.map(|zone| zone.free_pages().saturating_sub(zone.watermarks().low_pages)).sum()
+        };
+        while free(manager) != 0 || manager.caches().pages() != 0 {
+            held.push(manager.allocate(&near).expect("memory"));
+        }
+        held.push(manager.allocate(&near).expect("memory"));
+    }
+    let [first, second] = held;
+    let first = Arc::new(Mutex::new(first));
+    let ours = Arc::clone(&first);
+    Hook::set(manager, move |wanted| {
+        if wanted.nodes != NodeMask::only(NodeId::ZERO) {
+            return 0;
+        }
+        let mut held = ours.lock().expect("not poisoned");
+        let count = held.len().min(64);
+        held.drain(..count).for_each(|run| manager.give_back(run).expect("ours"));
+        count as u64
+    });
+    assert_ne!(manager.pressure().reclaim_in_background(), 0);
+    let short = manager.pressure().background().expect("the other node is");
+    assert_eq!(short.node, on(1));
+    let own = manager.views().filter(|zone| zone.id().node == NodeId::ZERO);
+    let enough = own.map(|zone| zone.free_pages() >= zone.watermarks().high_pages);
+    assert!(enough.into_iter().all(|enough| enough));
+    manager.pressure().set_reclaim(None);
+    let left = core::mem::take(&mut *first.lock().expect("not poisoned"));
+    left.into_iter().chain(second).for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}
+
+/// The hook is told what kind of request found too little: others' memory does not help it.
+#[test]
+fn the_hook_is_told_for_whom_it_frees() {
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 128)).build());
+    manager.moving().set_grade(blocks(2048, 32), Grade::MovableOnly).expect("free");
+    let taken = take_until_short(manager, &unmovable(Order::PAGE));
+    let (held, asked, _) = freeing(manager, taken, 64);
+    assert_ne!(manager.pressure().reclaim_in_background(), 0);
+    assert_eq!(manager.pressure().background(), None);
+    let asked = asked.lock().expect("not poisoned");
+    assert!(asked.iter().all(|wanted| wanted.migrate_type == MigrateType::Unmovable));
+    let held = core::mem::take(&mut *held.lock().expect("not poisoned"));
+    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}
