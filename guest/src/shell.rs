@@ -18,11 +18,10 @@ use crate::watch::Watch;
 use crate::window::GuestWindow;
 use core::cell::Cell;
 use core::fmt::{self, Write};
-use framewright::Manager;
-use framewright::SpinLock;
 use framewright::manager::Acceptor;
 use framewright::platform::Platform;
 use framewright::procfs::{FileSystem, Source};
+use framewright::{Manager, Reclaim, SpinLock};
 use framewright_shell::{Editor, Event, Host, MovableMemory, Run, Shell};
 use framewright_workload::{Relay, Window};
 
@@ -40,6 +39,8 @@ const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
 /// The mover of what `movable` maps.
 static RELAY: Relay = Relay::new();
+/// The hook of what `cache` keeps.
+static RECLAIM_RELAY: Relay<dyn Reclaim> = Relay::new();
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
 
 /// Runs the shell that the options ask for, if any. `driver` and `memory` are polled meanwhile,
@@ -65,6 +66,7 @@ pub fn run(
             memory,
             acceptor: manager.acceptance().acceptor(),
             accept_ns: 0,
+            manager,
             watch: Watch::begin(),
             files,
         })),
@@ -204,6 +206,7 @@ struct Background<'a, 'b, 'c, 'd> {
     acceptor: Acceptor<'c, GuestPlatform>,
     /// When it is due.
     accept_ns: u64,
+    manager: &'c Manager<GuestPlatform>,
     watch: Watch,
     files: FileSystem<'c>,
 }
@@ -236,6 +239,7 @@ impl Line<'_, '_, '_, '_> {
             {
                 background.accept_ns = background.acceptor.poll(now_ns);
             }
+            background.manager.pressure().reclaim_in_background();
             background.watch.poll(&background.files);
             self.background.with(&PLATFORM, |place| *place = Some(background));
         }
@@ -318,6 +322,10 @@ impl Host for Line<'_, '_, '_, '_> {
 
     fn relay(&self) -> Option<&'static Relay> {
         Some(&RELAY)
+    }
+
+    fn reclaim_relay(&self) -> Option<&'static Relay<dyn Reclaim>> {
+        Some(&RECLAIM_RELAY)
     }
 
     fn begin_command(&self) {

@@ -6,7 +6,7 @@ use crate::args::Target;
 use crate::attach::with_watchers;
 use crate::error::{self, Error};
 use crate::grid::{counted, size};
-use crate::hosted::{Lines, Session, with_acceptor, with_reports};
+use crate::hosted::{Lines, Session, with_background, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
 use crate::snapshot;
@@ -14,7 +14,7 @@ use crate::target::{self, Deadline};
 use crate::terminal::Terminal;
 use framewright::procfs::{FileSystem, Source};
 use framewright::units::{PAGE_SIZE, PhysRange};
-use framewright::{Manager, Parameters, Platform};
+use framewright::{Manager, Parameters, Platform, Reclaim};
 use framewright_hosted::{HostedHelpers, HostedPlatform};
 use framewright_shell::{Editor, Event, Host, Run, Shell, SpareMemory};
 use framewright_workload::Relay;
@@ -43,6 +43,7 @@ struct Threads<'a> {
     stopped: AtomicU64,
     /// Of the manager of this shell.
     relay: &'static Relay,
+    reclaim_relay: &'static Relay<dyn Reclaim>,
 }
 
 impl Threads<'_> {
@@ -83,6 +84,10 @@ impl Host for Threads<'_> {
 
     fn relay(&self) -> Option<&'static Relay> {
         Some(self.relay)
+    }
+
+    fn reclaim_relay(&self) -> Option<&'static Relay<dyn Reclaim>> {
+        Some(self.reclaim_relay)
     }
 
     fn spare_memory(&self) -> Option<&dyn SpareMemory> {
@@ -194,9 +199,15 @@ fn with_shell<T>(
     used: impl FnOnce(&mut Shell<'_, HostedPlatform, Threads<'_>>) -> T,
 ) -> Result<T, Error> {
     let stopped = AtomicU64::new(0);
-    // Managers may ask it for ever.
-    let relay = Box::leak(Box::new(Relay::new()));
-    let host = Threads { platform: manager.platform(), log, is_interactive, stopped, relay };
+    let host = Threads {
+        platform: manager.platform(),
+        log,
+        is_interactive,
+        stopped,
+        // Managers may ask them for ever.
+        relay: Box::leak(Box::default()),
+        reclaim_relay: Box::leak(Box::default()),
+    };
     let (ours, pools) = (manager.files(), manager.hugetlb().files(HostedHelpers::shared()));
     let pools = pools.table();
     let sources: [&dyn Source; 2] = [&ours, &pools];
@@ -208,7 +219,7 @@ fn with_shell<T>(
     with_watchers(&|path, out| read(files, path, out), || {
         let advice = target.reporting.map(Into::into);
         Ok(with_reports(manager, advice, &error::note, || {
-            with_acceptor(manager, || used(&mut shell))
+            with_background(manager, || used(&mut shell))
         })?)
     })
 }

@@ -4,13 +4,13 @@
 //! `framewright` times is brought up here, in a crate that is fully optimised; the program itself
 //! is not, which saves nearly a third of the time to build it (`profile.release` in `Cargo.toml`).
 
-mod accepting;
+mod background;
 mod error;
 mod log;
 mod reporting;
 mod session;
 
-pub use accepting::with_acceptor;
+pub use background::with_background;
 pub use error::Error;
 pub use log::{Lines, Silent};
 pub use reporting::with_reports;

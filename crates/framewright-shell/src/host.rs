@@ -1,8 +1,8 @@
 //! What the shell needs of the machine that it runs on, beyond the manager's platform.
 
 use core::fmt::{self, Write};
-use framewright::Mover;
 use framewright::units::{Order, PfnRange, PhysRange};
+use framewright::{Mover, Reclaim};
 use framewright_workload::{Handle, HandleError, Relay, Window};
 
 /// The machine behind the shell. The defaults suit a machine with one CPU and no interrupts.
@@ -77,6 +77,12 @@ pub trait Host: Sync {
     /// the manager moves that on its own, too. `None` where a mover of the machine's is registered,
     /// or none is to be. One for each manager.
     fn relay(&self) -> Option<&'static Relay> {
+        None
+    }
+
+    /// What is registered with the manager as its reclaim hook while there are pages of `cache`.
+    /// `None` where the machine has a hook of its own. One for each manager.
+    fn reclaim_relay(&self) -> Option<&'static Relay<dyn Reclaim>> {
         None
     }
 }

@@ -8,8 +8,8 @@ use crate::words::{self, MOST_WORDS, Words};
 use crate::{LONGEST_LINE, Run};
 use core::fmt::Write;
 use framewright::procfs::FileSystem;
-use framewright::{Manager, Platform};
-use framewright_workload::{HandleError, Handles, Opened, Placed};
+use framewright::{AllocateError, Manager, Platform, Reclaim};
+use framewright_workload::{CleanPages, HandleError, Handles, Opened, Placed};
 
 /// Most bytes that a control file takes in one write, and that `>` buffers.
 const MOST_REDIRECTED: usize = 4096;
@@ -41,6 +41,10 @@ pub struct Shell<'a, P: Platform, H> {
     registered: Option<Opened<'a, P>>,
     /// Memory that can be moved, once there is some, where the host has no mapping.
     handles: Option<Placed<'a, P, Handles<'a, P>>>,
+    /// Its pages are given up when memory is short. Dropped before `cache`.
+    reclaims: Option<Opened<'a, P, dyn Reclaim>>,
+    /// Pages that are kept as long as nobody needs their memory.
+    cache: Option<Placed<'a, P, CleanPages<'a, P>>>,
     /// CPUs that use such memory while it is moved.
     pub(crate) users: u32,
     pub(crate) others: &'a [&'a dyn Command],
@@ -70,6 +74,8 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
             held: Held::new(room),
             registered: None,
             handles: None,
+            reclaims: None,
+            cache: None,
             users: 0,
             others: &[],
             status: 0,
@@ -135,6 +141,7 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
     /// has freed them, are dropped from the list.
     pub fn free_all(&mut self) {
         self.close_movable();
+        self.close_cache();
         while self.held.count(None).0 != 0 {
             let before = self.held.count(None);
             if self.held.free(self.manager, None).is_ok() || self.held.count(None) == before {
@@ -186,6 +193,35 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         if let Some(mapping) = self.host.mapping() {
             mapping.close();
         }
+    }
+
+    /// Pages that are given up when memory is short, and whether anybody asks for them.
+    pub(crate) fn cache(&self) -> Option<(&CleanPages<'a, P>, bool)> {
+        self.cache.as_deref().map(|cache| (cache, self.reclaims.is_some()))
+    }
+
+    /// Makes a place for such pages, unless there is one, and registers their hook.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn open_cache(&mut self) -> Result<&CleanPages<'a, P>, AllocateError> {
+        let cache = match &mut self.cache {
+            Some(cache) => &**cache,
+            empty => &**empty.insert(Placed::new(self.manager, CleanPages::new(self.manager))?),
+        };
+        if let (None, Some(relay)) = (&self.reclaims, self.host.reclaim_relay()) {
+            // SAFETY: it is in a frame of its own, and closed after what this returns was dropped,
+            // in `close_cache` or with the shell, which is dropped as `new` says.
+            self.reclaims = unsafe { relay.open(self.manager, cache) };
+        }
+        Ok(cache)
+    }
+
+    /// Frees all such pages.
+    pub(crate) fn close_cache(&mut self) {
+        // First, as some may be given up at this moment.
+        self.reclaims = None;
+        self.cache = None;
     }
 
     fn command(&mut self, words: &Words, out: &mut dyn Write, errors: &mut dyn Write) -> u8 {

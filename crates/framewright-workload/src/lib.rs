@@ -9,7 +9,8 @@
 //! makes a worker for each CPU, and decides when to stop. A failure is returned and leaves
 //! everything as it was then.
 //!
-//! [`Handles`] are memory that can be moved while it is used; a [`Relay`] is their mover for ever.
+//! [`Handles`] are memory that can be moved while it is used, [`CleanPages`] such as is given up
+//! when it is short; a [`Relay`] is their mover, or their hook, for ever.
 //! A [`Pile`] holds any number of runs without memory for a list, and can be accessed through a
 //! [`Window`]. [`vmemmap_space`] is a suite for the page tables of the vmemmap.
 //!
@@ -33,6 +34,7 @@
 mod check;
 mod failure;
 mod handles;
+mod pages;
 mod pile;
 mod random;
 mod relay;
@@ -45,6 +47,7 @@ mod worker;
 
 pub use failure::Failure;
 pub use handles::{Habits, Handle, HandleError, Handles};
+pub use pages::CleanPages;
 pub use pile::{Pile, PileError};
 pub use random::Random;
 pub use relay::{Opened, Placed, Relay};

@@ -1,8 +1,9 @@
-//! A mover that is there for ever, of memory that comes and goes.
+//! Hooks that are there for ever, of memory that comes and goes.
 //!
 //! A manager asks the mover that is registered at any time, on any CPU, also for a while after
 //! another was registered, so that it must never go away; a table of handles does. A [`Relay`] is
-//! what is registered, and passes calls on to the table that is open.
+//! what is registered, and passes calls on to the table that is open. What frees memory when it is
+//! short ([`Reclaim`]) comes and goes in the way that movers do.
 //!
 //! ```text
 //!   closed ──open──> open ──close──> closing ──last call and last move end──> closed
@@ -26,7 +27,7 @@ use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::zone::MigrateType;
 use framewright::{
     AllocateError, Frames, Manager, MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform,
-    Request,
+    Reclaim, Request, Shortage,
 };
 
 /// Calls may begin.
@@ -34,9 +35,9 @@ const OPEN: u64 = 1;
 /// One call, or one move that has begun.
 const ONE: u64 = 2;
 
-/// See the module documentation.
-#[derive(Default)]
-pub struct Relay {
+/// What passes calls on to a hook; to a mover unless it says something else. See the module
+/// documentation.
+pub struct Relay<H: ?Sized + 'static = dyn Mover> {
     /// From before it is opened until after it was closed.
     is_taken: AtomicBool,
     /// The address of the manager that it belongs to; 0 for none yet.
@@ -44,44 +45,39 @@ pub struct Relay {
     /// [`OPEN`], and how many calls and moves there are.
     state: AtomicU64,
     /// Changed by who has taken the relay, while `state` is 0.
-    table: UnsafeCell<Option<&'static dyn Mover>>,
+    table: UnsafeCell<Option<&'static H>>,
 }
 
 // SAFETY: the table is written while no call is in it, by the one who has taken the relay, and read
-// by calls; a mover may be called from all CPUs.
-unsafe impl Sync for Relay {}
+// by calls; what is called may be from all CPUs.
+unsafe impl<H: ?Sized + Sync> Sync for Relay<H> {}
 // SAFETY: it has only what may be reached from all CPUs.
-unsafe impl Send for Relay {}
+unsafe impl<H: ?Sized + Sync> Send for Relay<H> {}
+
+impl<H: ?Sized> Default for Relay<H> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// One call, until it is dropped, also by a panic.
-struct Call<'r>(&'r Relay);
+struct Call<'r, H: ?Sized + 'static>(&'r Relay<H>);
 
-impl Drop for Call<'_> {
+impl<H: ?Sized> Drop for Call<'_, H> {
     fn drop(&mut self) {
         self.0.state.fetch_sub(ONE, Ordering::Release);
     }
 }
 
-impl Call<'_> {
-    fn table(&self) -> Option<&dyn Mover> {
+impl<H: ?Sized> Call<'_, H> {
+    fn table(&self) -> Option<&H> {
         // SAFETY: it is not written as long as there is a call, and whoever opened the relay keeps
         // the table until there is none.
         unsafe { *self.0.table.get() }
     }
 }
 
-impl Relay {
-    /// One that is closed and belongs to nobody yet.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            is_taken: AtomicBool::new(false),
-            owner: AtomicUsize::new(0),
-            state: AtomicU64::new(0),
-            table: UnsafeCell::new(None),
-        }
-    }
-
+impl Relay<dyn Mover> {
     /// Passes calls on to `table`, and registers the relay with the manager, instead of what was
     /// registered there. `None` when it is open already, or belongs to another manager.
     ///
@@ -94,6 +90,53 @@ impl Relay {
         manager: &'m Manager<P>,
         table: &dyn Mover,
     ) -> Option<Opened<'m, P>> {
+        // SAFETY: only the lifetime changes; the caller keeps the table until this is closed, which
+        // waits for all who use it.
+        let table = unsafe { core::mem::transmute::<&dyn Mover, &'static dyn Mover>(table) };
+        let opened = self.take(manager, table, |manager| manager.moving().set_mover(None))?;
+        manager.moving().set_mover(Some(self));
+        Some(opened)
+    }
+}
+
+impl Relay<dyn Reclaim> {
+    /// As for a mover.
+    ///
+    /// # Safety
+    /// As for a mover.
+    #[must_use]
+    pub unsafe fn open<'m, P: Platform>(
+        &'static self,
+        manager: &'m Manager<P>,
+        hook: &dyn Reclaim,
+    ) -> Option<Opened<'m, P, dyn Reclaim>> {
+        // SAFETY: as for a mover.
+        let hook = unsafe { core::mem::transmute::<&dyn Reclaim, &'static dyn Reclaim>(hook) };
+        let opened = self.take(manager, hook, |manager| manager.pressure().set_reclaim(None))?;
+        manager.pressure().set_reclaim(Some(self));
+        Some(opened)
+    }
+}
+
+impl<H: ?Sized> Relay<H> {
+    /// One that is closed and belongs to nobody yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            is_taken: AtomicBool::new(false),
+            owner: AtomicUsize::new(0),
+            state: AtomicU64::new(0),
+            table: UnsafeCell::new(None),
+        }
+    }
+
+    /// Lets calls begin, unless it is open or another manager's.
+    fn take<'m, P: Platform>(
+        &'static self,
+        manager: &'m Manager<P>,
+        table: &'static H,
+        unregister: fn(&Manager<P>),
+    ) -> Option<Opened<'m, P, H>> {
         if self.is_taken.swap(true, Ordering::Acquire) {
             return None;
         }
@@ -103,18 +146,14 @@ impl Relay {
             self.is_taken.store(false, Ordering::Release);
             return None;
         }
-        // SAFETY: only the lifetime changes; the caller keeps the table until this is closed, which
-        // waits for all who use it.
-        let table = unsafe { core::mem::transmute::<&dyn Mover, &'static dyn Mover>(table) };
         // SAFETY: taken above, and no call is in it: it is closed (invariant 47).
         unsafe { *self.table.get() = Some(table) };
         self.state.store(OPEN, Ordering::Release);
-        manager.moving().set_mover(Some(self));
-        Some(Opened { manager, relay: self })
+        Some(Opened { manager, relay: self, unregister })
     }
 
     /// A call begins, if `may` says so of the state.
-    fn call(&self, may: impl Fn(u64) -> bool) -> Option<Call<'_>> {
+    fn call(&self, may: impl Fn(u64) -> bool) -> Option<Call<'_, H>> {
         self.state
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| {
                 may(state).then_some(state + ONE)
@@ -124,7 +163,7 @@ impl Relay {
     }
 
     /// A call that begins something.
-    fn enter(&self) -> Option<Call<'_>> {
+    fn enter(&self) -> Option<Call<'_, H>> {
         self.call(|state| state & OPEN != 0)
     }
 }
@@ -132,7 +171,7 @@ impl Relay {
 // SAFETY: it does what the table does that is open, and says that nothing is movable where none is.
 // The relay stays open to a move that has begun until that ends, so that it ends where it began
 // (invariant 47); runs are of the one manager that it belongs to (invariant 42).
-unsafe impl Mover for Relay {
+unsafe impl Mover for Relay<dyn Mover> {
     fn serves(&self, manager: *const ()) -> bool {
         self.owner.load(Ordering::Relaxed) == manager.addr()
     }
@@ -181,17 +220,25 @@ unsafe impl Mover for Relay {
     }
 }
 
+impl Reclaim for Relay<dyn Reclaim> {
+    fn reclaim(&self, wanted: &Shortage) -> u64 {
+        let call = self.enter();
+        call.as_ref().and_then(Call::table).map_or(0, |hook| hook.reclaim(wanted))
+    }
+}
+
 /// A relay that is open and registered, until this is dropped. That waits for all calls, and for
 /// all moves that have begun: for ever, where one of them ended in a panic.
 #[must_use = "dropping it closes the relay"]
-pub struct Opened<'m, P: Platform> {
+pub struct Opened<'m, P: Platform, H: ?Sized + 'static = dyn Mover> {
     manager: &'m Manager<P>,
-    relay: &'static Relay,
+    relay: &'static Relay<H>,
+    unregister: fn(&Manager<P>),
 }
 
-impl<P: Platform> Drop for Opened<'_, P> {
+impl<P: Platform, H: ?Sized> Drop for Opened<'_, P, H> {
     fn drop(&mut self) {
-        self.manager.moving().set_mover(None);
+        (self.unregister)(self.manager);
         self.relay.state.fetch_and(!OPEN, Ordering::Relaxed);
         while self.relay.state.load(Ordering::Acquire) != 0 {
             // A task that moves may lose its CPU (invariant 43).

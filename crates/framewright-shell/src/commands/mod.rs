@@ -1,6 +1,7 @@
 //! The built-in commands.
 
 mod arguments;
+mod cache;
 mod churn;
 mod cpu;
 mod faults;
@@ -26,6 +27,7 @@ use framewright::units::Order;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Builtin {
     Alloc,
+    Cache,
     Cat,
     Churn,
     Compact,
@@ -67,6 +69,13 @@ const ALL: &[Entry] = &[
         "[ORDER [COUNT]] [order=N|pages=N] [count=N] [node=N] [zone=NAME] [type=NAME] \
          [at=ADDRESS] [below=ADDRESS] [align=ORDER] [zeroed]",
         "allocate and keep under a handle",
+    ),
+    (
+        Builtin::Cache,
+        "cache",
+        "[read SIZE|free]",
+        "keep pages as long as nobody needs their memory, as a kernel keeps those of files: read \
+         SIZE more, free all, or show how many there are and how many were given up",
     ),
     (Builtin::Cat, "cat", "FILE...", "show control files"),
     (
@@ -205,6 +214,7 @@ pub(crate) fn run<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     match command {
         Builtin::Alloc => memory::alloc(shell, arguments, io),
+        Builtin::Cache => cache::cache(shell, arguments, io),
         Builtin::Cat => files::cat(shell, arguments, io),
         Builtin::Churn => churn::churn(shell, arguments, io),
         Builtin::Compact => moving::compact(shell, arguments, io),

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::units::PhysRange;
-use framewright::{BringUp, Manager, Parameters};
+use framewright::{BringUp, Manager, Parameters, Reclaim};
 use framewright_shell::Host;
 use framewright_testkit::FakeMachine;
 use framewright_testkit::workload::{Relay, Window};
@@ -22,6 +22,7 @@ pub struct Threads {
     pub interrupted: AtomicU32,
     pub window: Option<Arc<dyn Window + Send>>,
     pub relay: Option<&'static Relay>,
+    pub reclaim_relay: Option<&'static Relay<dyn Reclaim>>,
 }
 
 impl Host for Threads {
@@ -42,6 +43,10 @@ impl Host for Threads {
 
     fn relay(&self) -> Option<&'static Relay> {
         self.relay
+    }
+
+    fn reclaim_relay(&self) -> Option<&'static Relay<dyn Reclaim>> {
+        self.reclaim_relay
     }
 
     fn begin_command(&self) {
@@ -87,7 +92,8 @@ pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads)
             looks: zero(),
             interrupted: zero(),
             window: None,
-            relay: Some(Box::leak(Box::new(Relay::new()))),
+            relay: Some(Box::leak(Box::default())),
+            reclaim_relay: Some(Box::leak(Box::default())),
         },
     )
 }

@@ -6,12 +6,12 @@ use framewright::procfs::{FileSystem, Source};
 use framewright_shell::{Run, Shell};
 use std::sync::atomic::Ordering;
 
-struct Bench {
-    manager: Fake,
-    host: Threads,
+pub(crate) struct Bench {
+    pub(crate) manager: Fake,
+    pub(crate) host: Threads,
 }
 
-fn bench() -> Bench {
+pub(crate) fn bench() -> Bench {
     let (manager, host) = machine("", [128, 64], 1000);
     Bench { manager, host }
 }
@@ -22,7 +22,7 @@ impl Bench {
     }
 
     /// Runs a text in a new shell, which gives everything back.
-    fn run(&self, text: &str) -> (u8, String, String) {
+    pub(crate) fn run(&self, text: &str) -> (u8, String, String) {
         let ours = self.manager.files();
         let sources: [&dyn Source; 1] = [&ours];
         let before = self.in_use();

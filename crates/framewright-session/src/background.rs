@@ -1,5 +1,8 @@
-//! Acceptance in the background of a machine in this process: a thread that polls, as an idle task
-//! of a kernel would.
+//! What a machine in this process does in the background: a thread that polls, as an idle task of a
+//! kernel would. It accepts memory, where `accept_memory=background` says so, and has the reclaim
+//! hook free memory of nodes that are short.
+//!
+//! Orders of memory: Relaxed: that it is over changes once, and nothing is read by it.
 
 use framewright::parameters::AcceptPolicy;
 use framewright::{Manager, Platform};
@@ -8,15 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// It looks at least so often whether it is over.
+/// It looks at least so often whether it is over, or a node is short.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// Calls `work` while memory is accepted in the background, where `accept_memory=background` says
-/// so.
-pub fn with_acceptor<R>(manager: &Manager<HostedPlatform>, work: impl FnOnce() -> R) -> R {
-    if manager.acceptance().policy() != AcceptPolicy::Background {
-        return work();
-    }
+/// Calls `work` while a thread does the rest.
+pub fn with_background<R>(manager: &Manager<HostedPlatform>, work: impl FnOnce() -> R) -> R {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| drive(manager, &over));
@@ -35,12 +34,14 @@ impl Drop for End<'_> {
 }
 
 fn drive(manager: &Manager<HostedPlatform>, over: &AtomicBool) {
-    let mut acceptor = manager.acceptance().acceptor();
+    let accepts = manager.acceptance().policy() == AcceptPolicy::Background;
+    let mut acceptor = accepts.then(|| manager.acceptance().acceptor());
     let started = Instant::now();
     while !over.load(Ordering::Relaxed) {
+        manager.pressure().reclaim_in_background();
         let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = manager.platform().now_ns().unwrap_or(elapsed);
-        let next = acceptor.poll(now);
+        let next = acceptor.as_mut().map_or(u64::MAX, |acceptor| acceptor.poll(now));
         thread::sleep(Duration::from_nanos(next.saturating_sub(now)).min(LONGEST_WAIT));
     }
 }

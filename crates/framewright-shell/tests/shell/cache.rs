@@ -1,0 +1,158 @@
+//! Pages that are kept as long as nobody needs their memory, and those who take them.
+
+use super::moving::bench;
+use crate::common::machine;
+use framewright::{Manager, Platform, Reclaim, Shortage};
+use framewright_shell::{Run, Shell};
+use framewright_testkit::FakeMachine;
+use framewright_testkit::workload::{CleanPages, Relay};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+#[test]
+fn a_cache_holds_what_others_leave_and_gives_it_up() {
+    let bench = bench();
+    let (status, out, errors) = bench.run("cache; cache read 100M; cache free; cache");
+    assert_eq!((status, errors.as_str()), (0, ""));
+    assert!(out.starts_with("nothing is cached\n100 MiB cached; 0 KiB given up"), "{out}");
+    assert!(out.ends_with("nothing is cached\nnothing is cached\n"), "{out}");
+    // Twice as much as there is: the oldest go, for requests, as nothing works in the background.
+    let before = bench.manager.pressure().events();
+    let (status, out, errors) = bench.run("cache read 400M");
+    assert_eq!((status, errors.as_str()), (0, ""));
+    let after = bench.manager.pressure().events();
+    assert!(after.reclaim_pages - before.reclaim_pages > 200 << 8, "{after:?}");
+    assert_eq!(after.failures, before.failures);
+    assert!(after.background_wakes > before.background_wakes);
+    assert!(out.contains("cached") && !out.contains("nobody asks"), "{out}");
+    // What others want they get of it.
+    let text = "cache read 180M; alloc 0 5; cache";
+    let (status, out, errors) = bench.run(text);
+    assert_eq!((status, errors.as_str()), (0, ""), "{out}");
+}
+
+#[test]
+fn a_cache_makes_room_in_the_background() {
+    let (manager, host) = machine("", [128, 64], 1000);
+    let files = manager.files();
+    let sources: [&dyn framewright::procfs::Source; 1] = [&files];
+    let mut room = [Run::NOTHING; 4];
+    let files = framewright::procfs::FileSystem::new(&sources);
+    // SAFETY: the commands free what they allocated, there is no window, and it is dropped here.
+    let mut shell = unsafe { Shell::new(&manager, files, &host, &mut room) };
+    let (mut out, mut errors) = (String::new(), String::new());
+    let mut freed = 0;
+    for _ in 0..1200 {
+        assert_eq!(shell.run("cache read 256K", &mut out, &mut errors), 0, "{errors}");
+        freed += manager.pressure().reclaim_in_background();
+    }
+    let events = manager.pressure().events();
+    assert!(freed > 80 << 8 && events.background_pages == freed, "{events:?}");
+    assert_eq!(events.reclaim_pages, 0, "no request waited: {events:?}");
+    out.clear();
+    assert_eq!(shell.run("cache; cat /proc/vmstat", &mut out, &mut errors), 0, "{errors}");
+    assert!(out.contains(&format!("pgsteal_kswapd {freed}\n")), "{out}");
+    assert!(out.contains(&format!("pageoutrun {}\n", events.background_wakes)), "{out}");
+    drop(shell);
+    manager.verify().expect("the tables are right");
+    assert_eq!(manager.totals().allocated_pages, manager.caches().pages());
+}
+
+#[test]
+fn wrong_words_and_machines_with_a_hook_of_their_own() {
+    let mut bench = bench();
+    for (text, says) in [
+        ("cache fill", "cache: read SIZE, free, or nothing\n"),
+        ("cache read", "cache: read SIZE, free, or nothing\n"),
+        ("cache read much", "cache: \"much\": "),
+        ("cache free 3", "cache: read SIZE, free, or nothing\n"),
+    ] {
+        let (status, out, errors) = bench.run(text);
+        assert!(status != 0 && out.is_empty() && errors.starts_with(says), "{text}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    // Nobody gives anything up: it ends, and says how far it came.
+    bench.host.reclaim_relay = None;
+    let (status, out, errors) = bench.run("cache read 10M; cache read 1G");
+    assert!(
+        status != 0 && errors.contains("out of memory") && errors.contains("after"),
+        "{errors}"
+    );
+    assert!(out.contains("(nobody asks for them here)"), "{out}");
+    // Interrupted.
+    bench.host.looks.store(3, Ordering::Relaxed);
+    let (status, ..) = bench.run("cache read 64M");
+    assert_eq!(status, 130);
+}
+
+#[test]
+fn damage_is_found_and_not_followed() {
+    let (manager, _) = machine("", [64, 32], 1000);
+    let cache = CleanPages::new(&manager);
+    for _ in 0..100 {
+        cache.add().expect("memory");
+    }
+    assert_eq!((cache.pages(), cache.damaged()), (100, None));
+    let spoilt = cache.next().expect("some");
+    let start = manager.platform().direct(spoilt.address()).cast::<u64>();
+    // SAFETY: memory of the machine, which only this thread uses.
+    unsafe { start.write_volatile(0x0123_4567_89ab_cdef) };
+    cache.clear();
+    assert_eq!((cache.damaged(), cache.next()), (Some(spoilt), None));
+    assert_ne!(cache.pages(), 0, "who comes behind it nobody knows");
+    manager.verify().expect("the tables are right");
+}
+
+/// Reclaims slowly, and says when it is called late.
+struct Slow<'a> {
+    is_inside: AtomicBool,
+    is_closed: AtomicBool,
+    late: &'a AtomicU64,
+}
+
+impl Reclaim for Slow<'_> {
+    fn reclaim(&self, _: &Shortage) -> u64 {
+        self.is_inside.store(true, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        self.late.fetch_add(u64::from(self.is_closed.load(Ordering::SeqCst)), Ordering::SeqCst);
+        self.is_inside.store(false, Ordering::SeqCst);
+        0
+    }
+}
+
+/// A hook goes away only when nobody is in it.
+#[test]
+fn a_hook_is_closed_while_another_cpu_is_in_it() {
+    let (manager, _) = machine("", [32, 16], 1000);
+    let manager: &Manager<FakeMachine> = &manager;
+    let relay: &'static Relay<dyn Reclaim> = Box::leak(Box::default());
+    let late = AtomicU64::new(0);
+    let mut held = Vec::new();
+    while manager.pressure().background().is_none() {
+        held.push(manager.frames(&framewright::Request::pages(1)).expect("memory"));
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            manager.platform().run_on(1, || {
+                while !is_over.load(Ordering::SeqCst) {
+                    manager.pressure().reclaim_in_background();
+                }
+            });
+        });
+        for _ in 0..10 {
+            let hook = Slow { is_inside: false.into(), is_closed: false.into(), late: &late };
+            // SAFETY: it goes after what this returns was dropped.
+            let open = unsafe { relay.open(manager, &hook) }.expect("closed before");
+            while !hook.is_inside.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+            drop(open);
+            hook.is_closed.store(true, Ordering::SeqCst);
+            assert!(!hook.is_inside.load(Ordering::SeqCst), "nobody is in it");
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(late.load(Ordering::SeqCst), 0);
+    drop(held);
+    manager.verify().expect("the tables are right");
+}

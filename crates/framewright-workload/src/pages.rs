@@ -1,0 +1,186 @@
+//! Pages that are kept as long as nobody needs their memory: what a kernel has of files, which it
+//! can read again.
+//!
+//! They wait in queues, the oldest first. The queues lie in the pages themselves, so that they need
+//! no memory of their own, and each link has a seal that is looked at when its page is given up.
+//!
+//! ```text
+//!   fill ──> newest ─ ... ─ oldest ──> given up: for a request, in the background, or by `clear`
+//! ```
+//!
+//! Orders of memory: Relaxed: counters stand alone, and pages are written and read under the lock
+//! of the queues.
+
+use crate::random::mix;
+use crate::stamp::word;
+use core::sync::atomic::{AtomicU64, Ordering};
+use framewright::units::{NodeId, Pfn, PfnRange};
+use framewright::zone::MigrateType;
+use framewright::{AllocateError, Manager, Platform, Reclaim, Request, Shortage, SpinLock};
+
+/// Queues; nodes whose numbers leave the same rest share one.
+const QUEUES: usize = 64;
+/// At least so many are given up at once: each time is costly for who waits (Linux:
+/// `SWAP_CLUSTER_MAX`).
+const LEAST: u64 = 32;
+/// Words of a page: the next younger page, plus one; and what belongs to that.
+const NEXT: u64 = 0;
+const SEAL: u64 = 511;
+
+#[derive(Clone, Copy, Default)]
+struct Queue {
+    oldest: Option<Pfn>,
+    newest: Option<Pfn>,
+}
+
+/// Pages that are given up when memory is short.
+pub struct CleanPages<'m, P: Platform> {
+    manager: &'m Manager<P>,
+    queues: SpinLock<[Queue; QUEUES]>,
+    pages: AtomicU64,
+    given_up: AtomicU64,
+    /// The last page that did not hold its seal, plus one.
+    damaged: AtomicU64,
+}
+
+impl<'m, P: Platform> CleanPages<'m, P> {
+    /// None yet.
+    #[must_use]
+    pub const fn new(manager: &'m Manager<P>) -> Self {
+        Self {
+            manager,
+            queues: SpinLock::new([Queue { oldest: None, newest: None }; QUEUES]),
+            pages: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// How many were given up for others.
+    #[must_use]
+    pub fn given_up(&self) -> u64 {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// A page that somebody else wrote to, if there was one. Younger ones of its node are lost.
+    #[must_use]
+    pub fn damaged(&self) -> Option<Pfn> {
+        self.damaged.load(Ordering::Relaxed).checked_sub(1).map(Pfn)
+    }
+
+    /// A page that is given up next, of the first node that has some.
+    #[must_use]
+    pub fn next(&self) -> Option<Pfn> {
+        let platform = self.manager.platform();
+        self.queues.with(platform, |queues| queues.iter().find_map(|queue| queue.oldest))
+    }
+
+    /// Adds a page, as if it had been read: where memory is short, this gives up the oldest.
+    ///
+    /// # Errors
+    /// There is no memory, not even of these pages.
+    pub fn add(&self) -> Result<(), AllocateError> {
+        let platform = self.manager.platform();
+        let request = Request {
+            migrate_type: MigrateType::Reclaimable,
+            max_address: platform.direct_limit(),
+            ..Request::pages(1)
+        };
+        let page = self.manager.allocate(&request)?.start;
+        let queue = self.queue_of(page);
+        self.queues.with(platform, |queues| {
+            self.link(page, None);
+            let queue = &mut queues[queue];
+            match queue.newest.replace(page) {
+                Some(before) => self.link(before, Some(page)),
+                None => queue.oldest = Some(page),
+            }
+        });
+        self.pages.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives up all pages.
+    pub fn clear(&self) {
+        for queue in 0..QUEUES {
+            while self.give_up(queue) {}
+        }
+    }
+
+    /// Where pages of a node wait.
+    fn queue_of(&self, page: Pfn) -> usize {
+        self.manager.numa().zone_of(page).map_or(0, |zone| zone.node.index() % QUEUES)
+    }
+
+    /// Writes who comes behind a page.
+    fn link(&self, page: Pfn, next: Option<Pfn>) {
+        let next = next.map_or(0, |next| next.0 + 1);
+        let platform = self.manager.platform();
+        word(platform, page, NEXT).store(next, Ordering::Relaxed);
+        word(platform, page, SEAL).store(mix(page.0 ^ mix(next)), Ordering::Relaxed);
+    }
+
+    /// Who comes behind a page; nothing where somebody else wrote.
+    fn linked(&self, page: Pfn) -> Option<Option<Pfn>> {
+        let platform = self.manager.platform();
+        let next = word(platform, page, NEXT).load(Ordering::Relaxed);
+        let is_whole =
+            word(platform, page, SEAL).load(Ordering::Relaxed) == mix(page.0 ^ mix(next));
+        is_whole.then(|| next.checked_sub(1).map(Pfn))
+    }
+
+    /// Frees the oldest page of a queue.
+    fn give_up(&self, queue: usize) -> bool {
+        let page = self.queues.with(self.manager.platform(), |queues| {
+            let queue = &mut queues[queue];
+            let page = queue.oldest?;
+            let next = self.linked(page);
+            queue.oldest = next.flatten();
+            if queue.oldest.is_none() {
+                queue.newest = None;
+            }
+            Some((page, next.is_some()))
+        });
+        let Some((page, is_whole)) = page else { return false };
+        self.pages.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: allocated in `add` and taken out of its queue, so that nobody else frees it or
+        // looks at it (invariant 42).
+        let freed = unsafe { self.manager.free(PfnRange::new(page.0, page.0 + 1)) };
+        if !is_whole || freed.is_err() {
+            self.damaged.store(page.0 + 1, Ordering::Relaxed);
+        }
+        true
+    }
+}
+
+impl<P: Platform> Reclaim for CleanPages<'_, P> {
+    /// Frees as many as are missing, and some more, of the nodes that will do.
+    fn reclaim(&self, wanted: &Shortage) -> u64 {
+        let enough = wanted.pages.max(LEAST);
+        let nodes = wanted.nodes.nodes().map(NodeId::index);
+        let (mut freed, mut seen) = (0, 0_u64);
+        for queue in nodes.map(|node| node % QUEUES) {
+            if seen >> queue & 1 != 0 {
+                continue;
+            }
+            seen |= 1 << queue;
+            while freed < enough && self.give_up(queue) {
+                freed += 1;
+            }
+        }
+        self.given_up.fetch_add(freed, Ordering::Relaxed);
+        freed
+    }
+}
+
+impl<P: Platform> Drop for CleanPages<'_, P> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
