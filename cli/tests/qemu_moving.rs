@@ -165,3 +165,18 @@ fn files_and_pools_move_what_the_machine_has_mapped() {
     assert!(growth(&said, "pgmigrate_success") > 5000, "{said}");
     assert_eq!(lines_with(&said, ": all intact").len(), 1, "{said}");
 }
+
+/// Requests take the oldest pages of a cache, and the first CPU makes room while commands run.
+#[test]
+fn a_cache_gives_its_pages_up_in_the_background_and_for_requests() {
+    let said = said(&boot(
+        "2",
+        &[],
+        "cat /proc/vmstat; cache read 512M; cat /proc/vmstat; memhog 64M; cache; stress 1; cache \
+         free; verify",
+    ));
+    assert!(growth(&said, "pgsteal_kswapd") != 0, "{said}");
+    assert!(growth(&said, "reclaim_hook_pages") + growth(&said, "pgsteal_kswapd") > 1000, "{said}");
+    assert!(growth(&said, "pageoutrun") != 0, "{said}");
+    assert_eq!(lines_with(&said, "nothing is cached").len(), 1, "{said}");
+}

@@ -90,15 +90,6 @@ impl Defer {
         self.shift = 0;
         self.made_room(order);
     }
-
-    /// Whether the longest wait is over, so that the next try looks at everything again (Linux:
-    /// `compaction_restarting`).
-    #[must_use]
-    pub const fn restarts(&self, order: Order) -> bool {
-        order.get() >= self.failed_order
-            && self.shift == MOST_SHIFT
-            && self.considered >= 1 << self.shift
-    }
 }
 
 #[cfg(test)]
@@ -122,12 +113,9 @@ mod tests {
         assert_eq!((defer.failed_order(), requests(&mut defer, Order::BLOCK)), (None, 1));
         for expected in [2, 4, 8, 16, 32, 64, 64, 64] {
             defer.failed(Order::BLOCK);
-            assert!(!defer.restarts(Order::BLOCK));
             assert_eq!(requests(&mut defer, Order::BLOCK), expected);
-            assert_eq!(defer.restarts(Order::BLOCK), expected == 64);
             assert!(!defer.skips(order(3)), "a smaller order");
         }
-        assert!(!defer.restarts(order(3)));
         assert_eq!(defer.failed_order(), Some(Order::BLOCK));
         // Until the try has an end all others are tried, too.
         assert_eq!(requests(&mut defer, Order::BLOCK), 1);
