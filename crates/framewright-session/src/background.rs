@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// It looks at least so often whether it is over, or a node is short.
+/// It looks at least so often whether it is over.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// Calls `work` while a thread does the rest.
@@ -37,11 +37,13 @@ fn drive(manager: &Manager<HostedPlatform>, over: &AtomicBool) {
     let accepts = manager.acceptance().policy() == AcceptPolicy::Background;
     let mut acceptor = accepts.then(|| manager.acceptance().acceptor());
     let started = Instant::now();
+    manager.platform().set_reclaimer(Some(thread::current()));
     while !over.load(Ordering::Relaxed) {
         manager.pressure().reclaim_in_background();
         let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = manager.platform().now_ns().unwrap_or(elapsed);
         let next = acceptor.as_mut().map_or(u64::MAX, |acceptor| acceptor.poll(now));
-        thread::sleep(Duration::from_nanos(next.saturating_sub(now)).min(LONGEST_WAIT));
+        thread::park_timeout(Duration::from_nanos(next.saturating_sub(now)).min(LONGEST_WAIT));
     }
+    manager.platform().set_reclaimer(None);
 }

@@ -181,6 +181,13 @@ pub unsafe trait Platform: Sync + 'static {
         None
     }
 
+    /// A request found `node` below its low watermarks, as none had since it was above the high
+    /// ones: wakes whoever calls
+    /// [`Pressure::reclaim_in_background`](crate::manager::Pressure::reclaim_in_background) (Linux:
+    /// `mm/vmscan.c`, `wakeup_kswapd`). Called in the midst of allocations, pinned and perhaps with
+    /// interrupts off: it neither waits nor allocates nor frees. The default is for those who poll.
+    fn wake_reclaim(&self, _node: NodeId) {}
+
     /// A full memory barrier on every CPU. Required when [`cpus`](Self::cpus) is above 1; bring-up
     /// calls it once then, where waiting is allowed.
     ///

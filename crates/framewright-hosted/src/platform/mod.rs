@@ -13,6 +13,7 @@ mod host_nodes;
 mod layout;
 mod mapping;
 mod own_process;
+mod reclaimer;
 mod resident;
 mod stores;
 mod vmemmap;
@@ -33,6 +34,7 @@ use framewright::vmemmap_space::{BlockRange, VmemmapSpace};
 use layout::Runs;
 use mapping::Mapping;
 pub(crate) use own_process::OwnProcess;
+use reclaimer::Reclaimer;
 use std::fmt;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -69,6 +71,8 @@ pub struct HostedPlatform {
     started: Instant,
     vmemmap: Option<Vmemmap>,
     acceptance: Option<Acceptance>,
+    /// The thread that reclaims in the background.
+    reclaimer: Reclaimer,
 }
 
 /// Proof that the calling thread is a CPU; dropping it gives the number back. It stays on its
@@ -170,6 +174,7 @@ impl HostedPlatform {
             started: Instant::now(),
             vmemmap: None,
             acceptance: None,
+            reclaimer: Reclaimer::default(),
         })
     }
 
@@ -523,6 +528,11 @@ unsafe impl Platform for HostedPlatform {
     /// The calling thread.
     fn current_task(&self) -> Option<NonZeroU64> {
         Some(cpus::task())
+    }
+
+    /// Unparks the thread of [`set_reclaimer`](HostedPlatform::set_reclaimer).
+    fn wake_reclaim(&self, _: NodeId) {
+        self.reclaimer.wake();
     }
 
     /// # Panics

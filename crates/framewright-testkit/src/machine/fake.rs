@@ -29,6 +29,7 @@ pub struct Calls {
     pub cpu_node: u64,
     pub yield_now: u64,
     pub entropy: u64,
+    pub wake_reclaim: u64,
 }
 
 /// The counters of [`Calls`].
@@ -45,6 +46,7 @@ pub(super) struct Counters {
     cpu_node: AtomicU64,
     yield_now: AtomicU64,
     entropy: AtomicU64,
+    wake_reclaim: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -182,6 +184,7 @@ impl FakeMachine {
             cpu_node: load(&counters.cpu_node),
             yield_now: load(&counters.yield_now),
             entropy: load(&counters.entropy),
+            wake_reclaim: load(&counters.wake_reclaim),
         }
     }
 
@@ -357,6 +360,10 @@ unsafe impl Platform for FakeMachine {
 
     fn current_task(&self) -> Option<NonZeroU64> {
         self.knows_tasks.then(cpu::task)
+    }
+
+    fn wake_reclaim(&self, _: NodeId) {
+        count(&self.counters.wake_reclaim);
     }
 
     fn cpu_barrier(&self) {

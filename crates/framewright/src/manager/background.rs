@@ -1,8 +1,8 @@
 //! Reclaim in the background: it begins when a request finds a node below its low watermark and
 //! ends above the high one, so that requests seldom have to wait for it.
 //!
-//! There is no thread here: a request leaves a bit, and whoever reclaims asks for what is missing,
-//! or lets the registered hook free it (Linux: `kswapd` in `mm/vmscan.c`).
+//! There is no thread here: a request leaves a bit and wakes whoever reclaims, who asks for what is
+//! missing, or lets the registered hook free it (Linux: `kswapd` in `mm/vmscan.c`).
 //!
 //! ```text
 //!   free pages   high ─────────── enough: the bit is cleared
@@ -60,8 +60,10 @@ impl<P: Platform> Manager<P> {
             let wake = |nodes: NodeMask, zone: &Zone| nodes.with(zone.id().node);
             for node in self.zonelist(search).fold(NodeMask::EMPTY, wake).nodes() {
                 let (word, bit) = place(node);
-                let before = woken[word].fetch_or(bit, Ordering::Relaxed);
-                count(&self.pressure.counters.background_wakes, u64::from(before & bit == 0));
+                if woken[word].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+                    count(&self.pressure.counters.background_wakes, 1);
+                    self.platform.wake_reclaim(node);
+                }
             }
         }
     }
@@ -90,8 +92,8 @@ impl<P: Platform> Pressure<'_, P> {
 
     /// Lets the [reclaim hook](Self::set_reclaim) free what nodes [lack](Self::background), until
     /// none lacks anything or it frees nothing more, and returns how many pages it said it freed.
-    /// To be called now and then where tasks may wait, on a thread that does nothing else, or when
-    /// there is nothing else to do (Linux: `mm/vmscan.c`, `balance_pgdat`).
+    /// To be called where tasks may wait, on a thread that is woken by
+    /// [`Platform::wake_reclaim`], or now and then (Linux: `mm/vmscan.c`, `balance_pgdat`).
     ///
     /// Does nothing without a hook, and from a task or a context that may not be in it
     /// ([`Reclaim`](crate::Reclaim)).

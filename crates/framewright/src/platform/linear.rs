@@ -88,6 +88,9 @@ pub trait Cpu: Sync + 'static {
         None
     }
 
+    /// [`Platform::wake_reclaim`].
+    fn wake_reclaim(&self, _node: NodeId) {}
+
     /// [`Platform::now_ns`].
     fn now_ns(&self) -> Option<u64> {
         None
@@ -211,6 +214,10 @@ unsafe impl<C: Cpu> Platform for LinearMap<C> {
 
     fn current_task(&self) -> Option<NonZeroU64> {
         self.cpu.current_task()
+    }
+
+    fn wake_reclaim(&self, node: NodeId) {
+        self.cpu.wake_reclaim(node);
     }
 
     fn now_ns(&self) -> Option<u64> {

@@ -99,6 +99,7 @@ fn the_hook_frees_in_the_background_what_is_missing() {
     let taken = take_until_short(manager, &Request::new(Order::PAGE));
     let before = manager.pressure().events();
     assert_eq!((before.background_wakes, before.background_pages), (1, 0));
+    assert_eq!(manager.platform().calls().wake_reclaim, 1, "once, however many find too little");
     let missing = manager.pressure().background().expect("short").pages;
     *held.lock().expect("not poisoned") = taken;
     let freed = manager.pressure().reclaim_in_background();
@@ -121,6 +122,7 @@ fn the_hook_frees_in_the_background_what_is_missing() {
     assert_eq!(manager.pressure().reclaim_in_background(), 0);
     let more = take_until_short(manager, &Request::new(Order::PAGE));
     assert_eq!(manager.pressure().events().background_wakes, 2);
+    assert_eq!(manager.platform().calls().wake_reclaim, 2);
     manager.pressure().set_reclaim(None);
     assert_eq!(manager.pressure().reclaim_in_background(), 0, "there is no hook");
     assert!(manager.pressure().background().is_some());
