@@ -3,6 +3,7 @@
 mod common;
 mod cpus;
 
+mod areas;
 mod commands;
 mod moving;
 mod registered;
