@@ -34,11 +34,12 @@ fn list<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resul
     if areas.peek().is_none() {
         writeln!(io.out, "there are no areas; `cma create` makes one")?;
     } else {
-        writeln!(
-            io.out,
-            "area             from             to                     size      pages     in use  \
-                  free    success     failed   released"
-        )?;
+        let [name, from, to, size, pages] = ["area", "from", "to", "size", "pages"];
+        write!(io.out, "{name:<16} {from:<16} {to:<16} {size:>10} {pages:>10}")?;
+        for count in ["in use", "free", "success", "failed", "released"] {
+            write!(io.out, " {count:>10}")?;
+        }
+        writeln!(io.out)?;
     }
     for (name, range, counts) in areas {
         writeln!(

@@ -90,6 +90,7 @@ fn areas_are_made_listed_and_used() {
     assert_eq!(out[..2], ["camera: 8 MiB at 0x2400000", "screen: 4 MiB at 0x3000000"]);
     let head: Vec<&str> = out[2].split_whitespace().collect();
     assert_eq!(head.join(" "), "area from to size pages in use free success failed released");
+    assert_eq!(out[2].len(), out[3].len());
     assert!(
         out[3].starts_with("camera           0000000002400000 0000000002c00000      8 MiB "),
         "{}",
