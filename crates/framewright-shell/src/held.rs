@@ -1,14 +1,16 @@
 //! What the shell has allocated: handles, each with a number of runs.
 
-use crate::owned::give_back;
+use crate::owned::{Owned, give_back};
+use framewright::manager::AreaError;
 use framewright::units::{MAX_NODES, Pfn, PfnRange};
-use framewright::zone::FreeError;
 use framewright::{Manager, Platform};
 
 /// An entry of the shell's table: contiguous runs of one size that were allocated one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     handle: u32,
+    /// The reserve area that all of them came out of.
+    area: Option<u8>,
     start: Pfn,
     /// Pages of each run.
     pages: u64,
@@ -17,17 +19,16 @@ pub struct Run {
 
 impl Run {
     /// An empty entry.
-    pub const NOTHING: Self = Self { handle: 0, start: Pfn(0), pages: 0, runs: 0 };
+    pub const NOTHING: Self = Self { handle: 0, area: None, start: Pfn(0), pages: 0, runs: 0 };
 
     fn range(&self) -> PfnRange {
         PfnRange { start: self.start, end: self.start.add(self.pages * self.runs) }
     }
 
-    fn each(self) -> impl Iterator<Item = PfnRange> {
-        (0..self.runs).map(move |run| {
-            let start = self.start.add(run * self.pages);
-            PfnRange { start, end: start.add(self.pages) }
-        })
+    /// The run of this number.
+    fn at(&self, number: u64) -> Owned {
+        let start = self.start.add(number * self.pages);
+        Owned { range: PfnRange { start, end: start.add(self.pages) }, area: self.area }
     }
 }
 
@@ -59,10 +60,12 @@ impl<'a> Held<'a> {
     }
 
     /// Adds a run to a handle.
-    pub fn add(&mut self, handle: u32, range: PfnRange) -> Result<(), Full> {
+    pub fn add(&mut self, handle: u32, run: impl Into<Owned>) -> Result<(), Full> {
+        let Owned { range, area } = run.into();
         let pages = range.pages();
         let continues = |run: &&mut Run| {
-            run.handle == handle && run.pages == pages && run.range().end == range.start
+            let is_alike = (run.handle, run.area, run.pages) == (handle, area, pages);
+            is_alike && run.range().end == range.start
         };
         // Nodes may take turns, each of which goes on where it was.
         let last = self.room.get_mut(self.used.saturating_sub(MAX_NODES)..self.used);
@@ -71,7 +74,7 @@ impl<'a> Held<'a> {
             return Ok(());
         }
         *self.room.get_mut(self.used).ok_or(Full)? =
-            Run { handle, start: range.start, pages, runs: 1 };
+            Run { handle, area, start: range.start, pages, runs: 1 };
         self.used += 1;
         Ok(())
     }
@@ -104,14 +107,14 @@ impl<'a> Held<'a> {
         &mut self,
         manager: &Manager<P>,
         handle: Option<u32>,
-    ) -> Result<u64, FreeError> {
+    ) -> Result<u64, AreaError> {
         let (mut freed, mut kept, mut result) = (0, 0, Ok(()));
         for index in 0..self.used {
             let Some(&run) = self.room.get(index) else { break };
             let mut done = 0;
             if handle.is_none_or(|handle| run.handle == handle) {
-                for range in run.each() {
-                    match give_back(manager, range) {
+                for owned in (0..run.runs).map(|number| run.at(number)) {
+                    match give_back(manager, owned) {
                         Ok(()) => done += 1,
                         Err(error) => {
                             result = result.and(Err(error));
@@ -134,10 +137,9 @@ impl<'a> Held<'a> {
     }
 
     /// The run that holds a frame, and its handle.
-    pub fn find(&self, pfn: Pfn) -> Option<(u32, PfnRange)> {
+    pub fn find(&self, pfn: Pfn) -> Option<(u32, Owned)> {
         let run = self.used().iter().find(|run| run.range().contains(pfn))?;
-        let start = run.start.add((pfn.0 - run.start.0).checked_div(run.pages)? * run.pages);
-        Some((run.handle, PfnRange { start, end: start.add(run.pages) }))
+        Some((run.handle, run.at((pfn.0 - run.start.0).checked_div(run.pages)?)))
     }
 
     /// Whether anything of a range is held.

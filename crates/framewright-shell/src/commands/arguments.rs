@@ -3,12 +3,19 @@
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
+use crate::size::Size;
 use framewright::Platform;
 use framewright::parameters::parse_size;
 use framewright::procfs::parse_number;
-use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn};
-use framewright::zone::MigrateType;
-use framewright::zone::ZoneKind;
+use framewright::units::{
+    NodeId, Order, PAGE_SIZE, PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PfnRange,
+};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::{Grade, MigrateType, ZoneKind};
+
+/// For whom memory is.
+const GRADES: [(&str, Grade); 3] =
+    [("any", Grade::Any), ("movable", Grade::MovableOnly), ("removable", Grade::Removable)];
 
 /// A decimal number, or a hexadecimal one after `0x`.
 pub(super) fn number(what: &str, text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
@@ -39,6 +46,15 @@ pub(super) fn migrate_type(text: &str, io: &mut Io<'_>) -> Result<MigrateType, F
     })
 }
 
+/// The grade of this name.
+pub(super) fn grade(name: &str) -> Option<Grade> {
+    GRADES.into_iter().find(|&(known, _)| known == name).map(|(_, grade)| grade)
+}
+
+pub(super) fn grade_name(grade: Grade) -> &'static str {
+    GRADES.into_iter().find(|&(_, known)| known == grade).map_or("any", |(name, _)| name)
+}
+
 /// An address in bytes, of the beginning of a page.
 pub(super) fn address(what: &str, text: &str, io: &mut Io<'_>) -> Result<Pfn, Failed> {
     let address = number(what, text, io)?;
@@ -56,6 +72,42 @@ pub(super) fn size_pages(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
     match parse_size(text) {
         Ok(bytes) => Ok(bytes.div_ceil(PAGE_SIZE)),
         Err(error) => Err(io.wrong(format_args!("{text:?}: {error}"))),
+    }
+}
+
+/// `SIZE@ADDRESS`, or frame numbers `FIRST..END`: at least one page.
+pub(super) fn range(text: &str, io: &mut Io<'_>) -> Result<PfnRange, Failed> {
+    let (start, pages) = if let Some((size, place)) = text.split_once('@') {
+        (address("an address", place, io)?, size_pages(size, io)?)
+    } else if let Some((first, end)) = text.split_once("..") {
+        let first = number("the first frame", first, io)?;
+        let end = number("the frame after the last", end, io)?;
+        (Pfn(first), end.saturating_sub(first))
+    } else {
+        return Err(io.wrong(format_args!("SIZE@ADDRESS or FRAME..FRAME, not {text:?}")));
+    };
+    if pages == 0 {
+        return Err(io.wrong(format_args!("{text}: at least one page")));
+    }
+    let end = start.0.checked_add(pages).map(Pfn);
+    let end = end.filter(|end| end.0 <= PHYSICAL_ADDRESS_END / PAGE_SIZE);
+    let end = end.ok_or_else(|| io.wrong(format_args!("{text}: no memory has such an address")))?;
+    Ok(PfnRange { start, end })
+}
+
+/// A [`range`] of whole blocks.
+pub(super) fn blocks(text: &str, io: &mut Io<'_>) -> Result<BlockRange, Failed> {
+    let PfnRange { start, end } = range(text, io)?;
+    let block = |pfn: Pfn| {
+        let number = u32::try_from(pfn.0 / PAGES_PER_BLOCK).ok()?;
+        pfn.0.is_multiple_of(PAGES_PER_BLOCK).then_some(BlockNumber(number))
+    };
+    match (block(start), block(end)) {
+        (Some(start), Some(end)) => Ok(BlockRange { start, end }),
+        _ => Err(io.wrong(format_args!(
+            "{text}: whole blocks of {}, at least one",
+            Size::of_pages(PAGES_PER_BLOCK)
+        ))),
     }
 }
 

@@ -11,9 +11,6 @@ use framewright::parameters::{OnlineType, parse_size};
 use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use framewright::zone::{Grade, Presence};
 
-/// For whom memory is; where it is not said, the policy says it.
-const GRADES: [(&str, Grade); 3] =
-    [("any", Grade::Any), ("movable", Grade::MovableOnly), ("removable", Grade::Removable)];
 const WORDS: [&str; 4] = ["add", "remove", "online", "offline"];
 /// How long memory may take to be vacated.
 const VACATE_NS: u64 = 10_000_000_000;
@@ -22,6 +19,7 @@ const VACATE_NS: u64 = 10_000_000_000;
 struct Wanted {
     range: PhysRange,
     node: NodeId,
+    /// Where it is not said, the policy says it.
     grade: Option<Grade>,
     is_offline: bool,
 }
@@ -43,12 +41,12 @@ impl Wanted {
         let (node, grade) = (NodeId::ZERO, None);
         let mut wanted = Self { range, node, grade, is_offline: false };
         for &word in rest {
-            let found = GRADES.into_iter().find(|(name, _)| *name == word && takes_grade);
+            let found = arguments::grade(word).filter(|_| takes_grade);
             match (word.split_once('='), found) {
                 (Some(("node", number)), _) if takes_node => {
                     wanted.node = arguments::node(number, io)?;
                 }
-                (None, Some((_, grade))) => wanted.grade = Some(grade),
+                (None, Some(grade)) => wanted.grade = Some(grade),
                 (None, None) if word == "offline" && takes_node => wanted.is_offline = true,
                 _ => {
                     let known = match (takes_node, takes_grade) {

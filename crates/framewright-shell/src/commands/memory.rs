@@ -3,12 +3,12 @@
 use super::{arguments, none};
 use crate::host::Host;
 use crate::io::{Failed, Io};
-use crate::owned::give_back;
+use crate::owned::{Owned, give_back};
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
+use framewright::manager::AreaError;
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
-use framewright::zone::FreeError;
 use framewright::{AllocateError, Platform, Request, bootlog};
 
 /// Runs between two checks for an interrupt.
@@ -204,7 +204,7 @@ pub(super) fn free<P: Platform, H: Host>(
     Ok(writeln!(io.out, "freed {}", Size::of_pages(freed))?)
 }
 
-fn cannot(io: &mut Io<'_>, error: &FreeError) -> Failed {
+fn cannot(io: &mut Io<'_>, error: &AreaError) -> Failed {
     io.fail(format_args!("{error}"))
 }
 
@@ -229,9 +229,9 @@ fn free_at<P: Platform, H: Host>(
         }),
         [_, more, ..] => return Err(io.wrong(format_args!("{more}: one address at a time"))),
     };
-    let held = shell.held.find(start).filter(|(_, run)| run.start == start);
-    let range = match (held, pages) {
-        (Some((_, run)), pages) if pages.is_none_or(|pages| pages == run.pages()) => {
+    let held = shell.held.find(start).filter(|(_, run)| run.range.start == start);
+    let run = match (held, pages) {
+        (Some((_, run)), pages) if pages.is_none_or(|pages| pages == run.range.pages()) => {
             if !shell.held.can_forget() {
                 return Err(io.fail(format_args!(
                     "the shell has no room to note what is left of the handle"
@@ -249,13 +249,13 @@ fn free_at<P: Platform, H: Host>(
                     "a handle holds a part of {range:?}; free whole runs of it"
                 )));
             }
-            range
+            Owned::from(range)
         }
     };
-    give_back(shell.manager, range).map_err(|error| cannot(io, &error))?;
+    give_back(shell.manager, run).map_err(|error| cannot(io, &error))?;
     // There is room for both ends.
     let _ = shell.held.forget(start);
-    Ok(range.pages())
+    Ok(run.range.pages())
 }
 
 pub(super) fn held<P: Platform, H: Host>(

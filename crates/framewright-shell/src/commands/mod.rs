@@ -3,9 +3,11 @@
 mod arguments;
 mod cache;
 mod churn;
+mod cma;
 mod cpu;
 mod faults;
 mod files;
+mod grade;
 mod hotplug;
 mod hugetlb;
 mod memory;
@@ -30,6 +32,7 @@ pub(crate) enum Builtin {
     Cache,
     Cat,
     Churn,
+    Cma,
     Compact,
     Contig,
     Cpu,
@@ -39,6 +42,7 @@ pub(crate) enum Builtin {
     Exit,
     Fragment,
     Free,
+    Grade,
     Held,
     Help,
     Hotplug,
@@ -85,6 +89,13 @@ const ALL: &[Entry] = &[
         "allocate and free runs of random sizes on all CPUs, and count",
     ),
     (
+        Builtin::Cma,
+        "cma",
+        "[alloc NAME SIZE|pages=N [align=ORDER]|create NAME SIZE@ADDRESS|FRAME..FRAME]",
+        "show reserve areas; allocate a run of one, moving what is lent there, and keep it under a \
+         handle; make one, for ever",
+    ),
+    (
         Builtin::Compact,
         "compact",
         "[NODE [BLOCKS]|background SECONDS]",
@@ -94,8 +105,10 @@ const ALL: &[Entry] = &[
     (
         Builtin::Contig,
         "contig",
-        "SIZE [align=ORDER] [node=N] [zone=NAME] [below=ADDRESS] [type=NAME]",
-        "allocate SIZE in one run, moving what is in the way, and keep it under a handle",
+        "SIZE [align=ORDER] [node=N] [zone=NAME] [below=ADDRESS] [type=NAME]|SIZE@ADDRESS|\
+         FRAME..FRAME",
+        "allocate SIZE in one run, or the frames at a place, moving what is in the way, and keep \
+         it under a handle",
     ),
     (
         Builtin::Cpu,
@@ -125,6 +138,13 @@ const ALL: &[Entry] = &[
         "free",
         "HANDLE...|all|ADDRESS [order=N|pages=N]",
         "free what a handle or all handles hold, or the run at an address",
+    ),
+    (
+        Builtin::Grade,
+        "grade",
+        "[SIZE@ADDRESS|FRAME..FRAME [any|movable|removable]]",
+        "show or say for whom blocks are: for all, or for what can be moved, which takes the \
+         removable ones last",
     ),
     (Builtin::Held, "held", "", "show what handles hold"),
     (Builtin::Help, "help", "[COMMAND]", "show commands"),
@@ -160,8 +180,12 @@ const ALL: &[Entry] = &[
         Builtin::Numa,
         "numa",
         "[default|local|preferred NODE|bind NODES|preferred-many NODES|interleave NODES|weighted \
-         NODES [weights=N,N,...]] [count=N] [order=N|pages=N] [type=NAME]",
-        "allocate under a policy, keep under a handle, and show which nodes served; or show nodes",
+         NODES [weights=N,N,...]] [count=N] [order=N|pages=N] [type=NAME], or tier NODE TIER, or \
+         bandwidth NODE MB/S",
+        "allocate under a policy, keep under a handle, and show which nodes served; show nodes; \
+         say how slow a node is, so that pages are demoted from nodes of lower tiers to it, or how \
+         fast, which weights follow until one is written to \
+         /sys/kernel/mm/mempolicy/weighted_interleave",
     ),
     (
         Builtin::PageFault1,
@@ -217,6 +241,7 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Cache => cache::cache(shell, arguments, io),
         Builtin::Cat => files::cat(shell, arguments, io),
         Builtin::Churn => churn::churn(shell, arguments, io),
+        Builtin::Cma => cma::cma(shell, arguments, io),
         Builtin::Compact => moving::compact(shell, arguments, io),
         Builtin::Contig => moving::contig(shell, arguments, io),
         Builtin::Cpu => cpu::cpu(shell, arguments, io),
@@ -226,6 +251,7 @@ pub(crate) fn run<P: Platform, H: Host>(
         Builtin::Exit => exit(shell, arguments, io),
         Builtin::Fragment => churn::fragment(shell, arguments, io),
         Builtin::Free => memory::free(shell, arguments, io),
+        Builtin::Grade => grade::grade(shell, arguments, io),
         Builtin::Held => memory::held(shell, arguments, io),
         Builtin::Help => help(shell, arguments, io),
         Builtin::Hotplug => hotplug::hotplug(shell, arguments, io),

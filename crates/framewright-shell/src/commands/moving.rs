@@ -5,7 +5,7 @@ use super::arguments;
 use super::users::while_used;
 use crate::host::Host;
 use crate::io::{Failed, Io};
-use crate::owned::give_back;
+use crate::owned::{Owned, give_back};
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
 use core::fmt;
@@ -14,14 +14,14 @@ use framewright::manager::{
     Budget, CompactError, Compacted, ContiguousRequest, Moving, Obstacle, VacateError, Vacated,
 };
 use framewright::memblock::NodeChoice;
-use framewright::units::{NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
-use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::units::NodeId;
 
 /// Most obstacles that are named.
 pub(super) const MOST_NAMED: u64 = 16;
 /// How long `compact` works until it asks whether it was interrupted.
 const PART_NS: u64 = 100_000_000;
 
+/// What moves memory: by the shell's own, where there is some.
 fn moving<'s, P: Platform, H: Host>(shell: &'s Shell<'_, P, H>) -> Moving<'s, P> {
     let moving = shell.manager.moving();
     shell.movable().map_or(moving, |memory| moving.by(memory))
@@ -57,32 +57,6 @@ impl fmt::Display for Moved {
     }
 }
 
-/// `SIZE@ADDRESS`, or frame numbers `FIRST..END`, in whole blocks.
-fn blocks(text: &str, io: &mut Io<'_>) -> Result<BlockRange, Failed> {
-    let (start, pages) = if let Some((size, address)) = text.split_once('@') {
-        (arguments::address("an address", address, io)?, arguments::size_pages(size, io)?)
-    } else if let Some((first, end)) = text.split_once("..") {
-        let first = arguments::number("the first frame", first, io)?;
-        let end = arguments::number("the frame after the last", end, io)?;
-        (Pfn(first), end.saturating_sub(first))
-    } else {
-        return Err(io.wrong(format_args!("SIZE@ADDRESS or FRAME..FRAME, not {text:?}")));
-    };
-    let whole = start.0.is_multiple_of(PAGES_PER_BLOCK) && pages.is_multiple_of(PAGES_PER_BLOCK);
-    if pages == 0 || !whole {
-        return Err(io.wrong(format_args!(
-            "{text}: whole blocks of {}, at least one",
-            Size::of_pages(PAGES_PER_BLOCK)
-        )));
-    }
-    let number = |pfn: u64| u32::try_from(pfn / PAGES_PER_BLOCK).ok().map(BlockNumber);
-    let end = start.0.checked_add(pages).and_then(number);
-    match (number(start.0), end) {
-        (Some(start), Some(end)) => Ok(BlockRange { start, end }),
-        _ => Err(io.wrong(format_args!("{text}: no memory has such an address"))),
-    }
-}
-
 pub(super) fn vacate<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
     arguments: &[&str],
@@ -91,7 +65,7 @@ pub(super) fn vacate<P: Platform, H: Host>(
     let [range] = arguments else {
         return Err(io.wrong(format_args!("which range? SIZE@ADDRESS or FRAME..FRAME")));
     };
-    let range = blocks(range, io)?;
+    let range = arguments::blocks(range, io)?;
     let platform = shell.manager.platform();
     let mut names = Names { named: 0, errors: io.errors, command: io.name };
     let begun = Took::begin(platform);
@@ -100,7 +74,7 @@ pub(super) fn vacate<P: Platform, H: Host>(
     });
     let took = begun.end(platform);
     names.end();
-    used.tell(io)?;
+    let told = used.tell(io);
     let moved = vacated.map_err(|error| {
         let moved = match error {
             VacateError::Obstacles { moved, .. }
@@ -115,18 +89,19 @@ pub(super) fn vacate<P: Platform, H: Host>(
         let _ = shell.manager.isolation().unisolate(range);
         io.fail(format_args!("{error}; {}{took}", Moved(moved)))
     })?;
-    keep(shell, claimed, moved.moved_pages, &took, io)
+    keep(shell, claimed, moved.moved_pages, &took, io)?;
+    told
 }
 
 /// Notes what was taken under a handle, and says so.
 fn keep<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
-    taken: PfnRange,
+    taken: impl Into<Owned>,
     moved_pages: u64,
     took: &Took,
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
-    let handle = shell.held.open();
+    let (handle, taken) = (shell.held.open(), taken.into());
     if shell.held.add(handle, taken).is_err() {
         // Just taken, so that freeing it cannot fail.
         let _ = give_back(shell.manager, taken);
@@ -135,9 +110,9 @@ fn keep<P: Platform, H: Host>(
     writeln!(
         io.out,
         "{handle}: {}, {}, at {:#x}, {} moved{took}",
-        Counted(taken.pages(), "page"),
-        Size::of_pages(taken.pages()),
-        taken.start.address(),
+        Counted(taken.range.pages(), "page"),
+        Size::of_pages(taken.range.pages()),
+        taken.range.start.address(),
         Counted(moved_pages, "page")
     )?;
     Ok(())
@@ -172,6 +147,13 @@ pub(super) fn contig<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     let [size, options @ ..] = arguments else { return Err(io.wrong(format_args!("how much?"))) };
+    if size.contains('@') || size.contains("..") {
+        let range = arguments::range(size, io)?;
+        if let Some(option) = options.first() {
+            return Err(io.wrong(format_args!("{option}: nothing follows the place")));
+        }
+        return take(shell, io, |moving| moving.allocate_range(range, Budget::UNLIMITED));
+    }
     let mut request = ContiguousRequest::new(arguments::size_pages(size, io)?);
     for option in options {
         match option.split_once('=') {
@@ -192,17 +174,25 @@ pub(super) fn contig<P: Platform, H: Host>(
             }
         }
     }
+    take(shell, io, |moving| moving.allocate_contiguous(&request, Budget::UNLIMITED))
+}
+
+/// Takes a run, which may move what is in it, and keeps it under a handle.
+pub(super) fn take<P: Platform, H: Host, R: Into<Owned>, E: fmt::Display>(
+    shell: &mut Shell<'_, P, H>,
+    io: &mut Io<'_>,
+    mut take: impl FnMut(Moving<'_, P>) -> Result<R, E>,
+) -> Result<(), Failed> {
     let platform = shell.manager.platform();
     let before = shell.manager.moving().events().moved_pages;
     let begun = Took::begin(platform);
-    let (taken, used) =
-        while_used(shell, || moving(shell).allocate_contiguous(&request, Budget::UNLIMITED));
+    let (taken, used) = while_used(shell, || take(moving(shell)));
     let took = begun.end(platform);
-    used.tell(io)?;
+    let told = used.tell(io);
     // Of others at the same time, too: the call itself does not say.
     let moved = shell.manager.moving().events().moved_pages - before;
     match taken {
-        Ok(taken) => keep(shell, taken, moved, &took, io),
+        Ok(taken) => keep(shell, taken, moved, &took, io).and(told),
         Err(error) => {
             let moved = Counted(moved, "page");
             Err(io.fail(format_args!("{error}; {moved} moved{took}")))

@@ -1,4 +1,4 @@
-//! `numa`: nodes, and allocations under a policy.
+//! `numa`: nodes, how fast and how slow they are, and allocations under a policy.
 
 use super::arguments;
 use super::memory::{failed, give_up};
@@ -91,7 +91,21 @@ pub(super) fn numa<P: Platform, H: Host>(
     arguments: &[&str],
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
-    let Some((mode, rest)) = arguments.split_first() else { return show(shell, io) };
+    match *arguments {
+        [] => show(shell, io),
+        ["tier", ref rest @ ..] => set_tier(shell, rest, io),
+        ["bandwidth", ref rest @ ..] => set_bandwidth(shell, rest, io),
+        [mode, ref rest @ ..] => allocate(shell, mode, rest, io),
+    }
+}
+
+/// Allocates under a policy.
+fn allocate<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    mode: &str,
+    rest: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
     let wanted = Wanted::parse(mode, rest, io)?;
     if wanted.count == 0 {
         return Err(io.wrong(format_args!("count is at least 1")));
@@ -137,12 +151,55 @@ pub(super) fn numa<P: Platform, H: Host>(
     Ok(writeln!(io.out)?)
 }
 
+/// Says how slow a node's memory is.
+fn set_tier<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let [node, tier] = arguments else {
+        return Err(io.wrong(format_args!("which node, and which tier? Higher ones are slower")));
+    };
+    let (node, tier) = (arguments::node(node, io)?, arguments::number("a tier", tier, io)?);
+    let tier =
+        u8::try_from(tier).map_err(|_| io.wrong(format_args!("a tier is 0 to 255, not {tier}")))?;
+    let numa = shell.manager.numa();
+    numa.set_tier(node, tier).map_err(|error| io.fail(format_args!("{error}")))?;
+    write!(io.out, "node {node}: tier {tier}")?;
+    let (targets, allowed) = (numa.demotion_targets(node), numa.demotion_allowed(node));
+    if targets.is_empty() {
+        return Ok(writeln!(io.out, ", the slowest: its pages are not demoted")?);
+    }
+    Ok(writeln!(io.out, ", its pages are demoted to {targets}, when that is full to {allowed}")?)
+}
+
+/// Says how much a node can move in a second.
+fn set_bandwidth<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let [node, bandwidth] = arguments else {
+        return Err(
+            io.wrong(format_args!("which node, and how many MB/s? 0 where it is not known"))
+        );
+    };
+    let node = arguments::node(node, io)?;
+    let bandwidth = arguments::number("a bandwidth in MB/s", bandwidth, io)?;
+    let numa = shell.manager.numa();
+    numa.set_bandwidth(node, bandwidth).map_err(|error| io.fail(format_args!("{error}")))?;
+    let weight = numa.weight(node);
+    let follows =
+        if numa.weights_are_auto() { "" } else { ", which was written and does not follow" };
+    Ok(writeln!(io.out, "node {node}: {bandwidth} MB/s, weight {weight}{follows}")?)
+}
+
 /// What there is to know of nodes, and what came of policies.
 fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let numa = shell.manager.numa();
     writeln!(
         io.out,
-        "node weight tier demotes-to        hit       miss    foreign interleave refused"
+        "node weight tier demotes-to        hit       miss    foreign interleave refused       MB/s"
     )?;
     for node in numa.with_memory().nodes() {
         let (counts, targets) = (numa.counts(node), numa.demotion_targets(node));
@@ -150,9 +207,9 @@ fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resul
         // The longest list is shorter.
         let _ = core::fmt::write(&mut text, format_args!("{targets}"));
         let targets = if targets.is_empty() { "-" } else { text.as_str() };
-        writeln!(
+        write!(
             io.out,
-            "{:>4} {:>6} {:>4} {targets:>10} {:>10} {:>10} {:>10} {:>10} {:>7}",
+            "{:>4} {:>6} {:>4} {targets:>10} {:>10} {:>10} {:>10} {:>10} {:>7} ",
             node.index(),
             numa.weight(node),
             numa.tier(node),
@@ -162,6 +219,10 @@ fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resul
             counts.interleave,
             counts.refused
         )?;
+        match numa.bandwidth(node) {
+            0 => writeln!(io.out, "{:>10}", "-")?,
+            known => writeln!(io.out, "{known:>10}")?,
+        }
     }
     Ok(())
 }

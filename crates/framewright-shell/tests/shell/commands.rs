@@ -254,6 +254,16 @@ fn policies_choose_nodes() {
         ("numa weighted 0-1 weights=0", 2, "a weight is 1 to 255, not 0"),
         ("numa weighted 0-1 weights=256", 2, "a weight is 1 to 255, not 256"),
         ("numa weighted 0-1 weights=1,", 2, "a weight is a number"),
+        ("numa tier", 2, "numa: which node, and which tier?"),
+        ("numa tier 0 1 2", 2, "numa: which node, and which tier?"),
+        ("numa tier x 1", 2, "node is the number of a node"),
+        ("numa tier 7 1", 1, "numa: there is no node 7"),
+        ("numa tier 0 256", 2, "a tier is 0 to 255, not 256"),
+        ("numa tier 0 fast", 2, "a tier is a number"),
+        ("numa bandwidth 0", 2, "numa: which node, and how many MB/s?"),
+        ("numa bandwidth 0 -1", 2, "a bandwidth in MB/s is a number"),
+        ("numa bandwidth 0 99999999999999999999", 2, "a bandwidth in MB/s is a number"),
+        ("numa bandwidth 7 1", 1, "numa: there is no node 7"),
     ] {
         let (found, errors) = bench.complains(text);
         assert!(found == status && errors.contains(expected), "{text}: {found}, {errors}");
@@ -265,6 +275,44 @@ fn policies_choose_nodes() {
     // Two and three, and fifteen and five, were turns.
     let of = |line: &[&str]| [line[0], line[1], line[2], line[3], line[7], line[8]].join(" ");
     assert_eq!([of(&lines[1]), of(&lines[2])], ["0 1 4 - 18 1", "1 7 4 - 7 0"]);
+}
+
+#[test]
+fn nodes_are_slow_and_fast_as_they_are_told() {
+    let mut bench = bench("");
+    let lines = |text: &str, bench: &mut Bench| -> Vec<String> {
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        bench.says(text).lines().map(words).collect()
+    };
+    let shown =
+        lines("numa bandwidth 0 3000; numa bandwidth 1 1000; numa tier 1 22; numa", &mut bench);
+    // One node is as fast as all that is known of, and then three times as fast as the other.
+    assert_eq!(shown[0], "node 0: 3000 MB/s, weight 32");
+    assert_eq!(shown[1], "node 1: 1000 MB/s, weight 1");
+    assert_eq!(shown[2], "node 1: tier 22, the slowest: its pages are not demoted");
+    let [first, second] = [&shown[4], &shown[5]];
+    assert!(first.starts_with("0 3 4 1 ") && first.ends_with(" 3000"), "{shown:?}");
+    assert!(second.starts_with("1 1 22 - ") && second.ends_with(" 1000"), "{shown:?}");
+    let shown = lines(
+        "numa tier 0 0; cat /sys/devices/virtual/memory_tiering/memory_tier0/nodelist; numa tier 0 \
+         255; numa bandwidth 1 0; echo 9 > \
+         /sys/kernel/mm/mempolicy/weighted_interleave/node0; numa bandwidth 0 7; numa",
+        &mut bench,
+    );
+    assert_eq!(
+        shown[..5],
+        [
+            "node 0: tier 0, its pages are demoted to 1, when that is full to 1",
+            "0",
+            "node 0: tier 255, the slowest: its pages are not demoted",
+            "node 1: 0 MB/s, weight 1",
+            "node 0: 7 MB/s, weight 9, which was written and does not follow",
+        ]
+    );
+    assert!(shown[6].starts_with("0 9 255 - ") && shown[6].ends_with(" 7"), "{shown:?}");
+    assert!(shown[7].starts_with("1 1 22 0 ") && shown[7].ends_with(" -"), "{shown:?}");
+    let help = bench.says("help numa");
+    assert!(help.contains("weighted_interleave") && help.contains("bandwidth NODE MB/S"), "{help}");
 }
 
 #[test]
@@ -340,8 +388,8 @@ fn the_machine_is_shown() {
     assert!(bench.says("verify").starts_with("verified: "));
     let help = bench.says("help");
     for name in [
-        "alloc", "cat", "cpus", "echo", "dmesg", "exit", "free", "help", "ls", "memhog", "numa",
-        "sleep", "stat", "stress",
+        "alloc", "cat", "cma", "cpus", "echo", "dmesg", "exit", "free", "grade", "help", "ls",
+        "memhog", "numa", "sleep", "stat", "stress",
     ] {
         assert!(help.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}: {help}");
         assert!(bench.says(&format!("help {name}")).starts_with(name));
@@ -463,6 +511,17 @@ fn word() -> impl Strategy<Value = String> {
         "weights=5,2",
         "count=100",
         "untouched",
+        "cma",
+        "contig",
+        "grade",
+        "movable",
+        "removable",
+        "any",
+        "tier",
+        "bandwidth",
+        "2M@0x2000000",
+        "1M@0x2001000",
+        "0x2000..0x2400",
         "0",
         "1",
         "2",

@@ -4,6 +4,7 @@ mod common;
 mod cpus;
 
 mod cache;
+mod areas;
 mod commands;
 mod moving;
 mod registered;

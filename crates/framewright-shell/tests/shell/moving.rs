@@ -141,6 +141,26 @@ fn vacated_blocks_are_held_and_pins_are_named() {
 }
 
 #[test]
+fn a_named_place_is_taken_whatever_is_in_it() {
+    let bench = bench();
+    let out = bench.says(
+        "movable fill 60; contig 3M@0x2401000; movable check; held; free 0x2401000; held; contig \
+         0x2401..0x2402; contig 8M@0x2600000; free all; movable check",
+    );
+    assert!(out[1].starts_with("1: 768 pages, 3 MiB, at 0x2401000, "), "{}", out[1]);
+    assert!(
+        number(&out[1], "0x2401000,") > 200 && out[1].contains(" pages moved in "),
+        "{}",
+        out[1]
+    );
+    assert_eq!(out[3], "1: 1 run, 768 pages, 3 MiB, first at 0x2401000");
+    assert!(out[2].ends_with("all intact") && out[4] == "freed 3 MiB");
+    assert!(out[5].starts_with("1: 1 page, 4 KiB, at 0x2401000, "), "{}", out[5]);
+    assert!(out[6].starts_with("2: 2048 pages, 8 MiB, at 0x2600000, "), "{}", out[6]);
+    assert!(out[7] == "freed 8 MiB" && out[8].ends_with("all intact"), "{out:?}");
+}
+
+#[test]
 fn another_cpu_uses_it_meanwhile() {
     let bench = bench();
     // A run that somebody is in is refused, so that `vacate` could fail here; these go on without.
@@ -188,7 +208,7 @@ fn wrong_calls_say_why_and_change_nothing() {
         ("vacate 5", 2, "SIZE@ADDRESS or FRAME..FRAME, not \"5\""),
         ("vacate 2M@0x2001000", 2, "whole blocks of 2 MiB"),
         ("vacate 2M@5", 2, "the address of a page"),
-        ("vacate 0@0", 2, "whole blocks of 2 MiB, at least one"),
+        ("vacate 0@0", 2, "vacate: 0@0: at least one page"),
         ("vacate 0x2400..0x2400", 2, "at least one"),
         ("vacate 0x2800..0x2400", 2, "at least one"),
         ("vacate 1M@0x2400000", 2, "whole blocks of 2 MiB"),
@@ -205,9 +225,26 @@ fn wrong_calls_say_why_and_change_nothing() {
         ("contig 4M node=7", 1, "there is no node 7"),
         ("contig 200M", 1, "no zone has 51200 pages in one run"),
         ("contig 1T", 1, "no zone has"),
+        ("contig 0@0x2400000", 2, "contig: 0@0x2400000: at least one page"),
+        ("contig 0x2400..0x2400", 2, "at least one page"),
+        ("contig 1M@0x2400001", 2, "the address of a page"),
+        ("contig 1M@", 2, "an address is a number"),
+        ("contig @0x2400000", 2, "not a number"),
+        ("contig 0x2400..", 2, "the frame after the last is a number"),
+        ("contig 1M@0x2400000 align=3", 2, "align=3: nothing follows the place"),
+        ("contig 99999T@0x2400000", 2, "no memory has such an address"),
+        ("contig 0..0xffffffffffffffff", 2, "no memory has such an address"),
+        // Over the end of a node, over the hole behind it, and in that.
+        ("contig 4M@0x7e00000", 1, "contig: the range does not lie in one zone; 0 pages moved in"),
+        ("contig 4G@0x7e00000", 1, "the range does not lie in one zone"),
+        ("contig 4K@0x20000000", 1, "the range does not lie in one zone"),
+        ("contig 4K@0", 1, "contig: "),
+        ("alloc 0 at=0x2405000; contig 1M@0x2400000", 1, "contig: one run could not be moved: pfn"),
     ] {
         let (found, out, errors) = bench.run(text);
         assert!(found == status && errors.contains(expected), "{text}: {found}, {out}{errors}");
+        let is_one_line = errors.lines().count() == 1;
+        assert!(!text.contains('@') || is_one_line || text.contains("vacate"), "{text}: {errors}");
     }
     let out = bench
         .says("contig 6M align=10 node=1 below=0x101000000; contig 1M zone=DMA32 type=Movable");

@@ -68,13 +68,22 @@ impl<P: Platform> Numa<'_, P> {
     pub fn set_bandwidth(self, node: NodeId, bandwidth: u64) -> Result<(), PolicyError> {
         self.known(node)?;
         let tunables = self.manager.tunables.lock(self.manager.platform);
-        // Relaxed: read and written under the lock alone.
+        // Relaxed: weights are computed from it under the lock.
         self.manager.numa.nodes()[node.index()].bandwidth.store(bandwidth, Ordering::Relaxed);
         if self.manager.numa.is_auto() {
             self.apply_bandwidths();
         }
         drop(tunables);
         Ok(())
+    }
+
+    /// What [`set_bandwidth`](Self::set_bandwidth) was told of a node; 0 where nothing is known, or
+    /// there is no such node.
+    #[must_use]
+    pub fn bandwidth(self, node: NodeId) -> u64 {
+        // Relaxed: a number that stands alone.
+        let known = self.manager.numa.nodes().get(node.index());
+        known.map_or(0, |node| node.bandwidth.load(Ordering::Relaxed))
     }
 
     /// Computes all weights from what is known, for the nodes that have memory. The lock of the

@@ -1,0 +1,112 @@
+//! `cma`: reserve areas, which can be had as one piece and are lent to what can be moved meanwhile.
+
+use super::{arguments, moving};
+use crate::host::Host;
+use crate::io::{Failed, Io};
+use crate::owned::Owned;
+use crate::shell::Shell;
+use crate::size::Size;
+use framewright::Platform;
+use framewright::manager::{AreaError, AreaName, Budget, MOST_AREAS};
+use framewright::units::{Order, PAGE_SIZE};
+
+pub(super) fn cma<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    arguments: &[&str],
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    match arguments {
+        [] => list(shell, io),
+        ["alloc", name, amount, options @ ..] => alloc(shell, (name, amount, options), io),
+        ["alloc", ..] => Err(io.wrong(format_args!("which area, and how much? `cma` lists areas"))),
+        ["create", name, range] => create(shell, name, range, io),
+        ["create", ..] => {
+            Err(io.wrong(format_args!("a name, and where: SIZE@ADDRESS or FRAME..FRAME")))
+        }
+        [what, ..] => Err(io.wrong(format_args!("{what}: alloc, create or nothing"))),
+    }
+}
+
+/// All areas, and what came of requests for them.
+fn list<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
+    let moving = shell.manager.moving();
+    let mut areas = (0..MOST_AREAS).filter_map(|number| moving.area(number)).peekable();
+    if areas.peek().is_none() {
+        writeln!(io.out, "there are no areas; `cma create` makes one")?;
+    } else {
+        let [name, from, to, size, pages] = ["area", "from", "to", "size", "pages"];
+        write!(io.out, "{name:<16} {from:<16} {to:<16} {size:>10} {pages:>10}")?;
+        for count in ["in use", "free", "success", "failed", "released"] {
+            write!(io.out, " {count:>10}")?;
+        }
+        writeln!(io.out)?;
+    }
+    for (name, range, counts) in areas {
+        writeln!(
+            io.out,
+            "{:<16} {:016x} {:016x} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+            name.as_str(),
+            range.start.address(),
+            range.end.address(),
+            Size::of_pages(counts.total_pages),
+            counts.total_pages,
+            counts.total_pages.saturating_sub(counts.available_pages),
+            counts.available_pages,
+            counts.success_pages,
+            counts.fail_pages,
+            counts.released_pages
+        )?;
+    }
+    if let failed @ 1.. = moving.failed_area_bytes() {
+        let failed = Size::of_pages(failed.div_ceil(PAGE_SIZE));
+        writeln!(io.out, "{failed} that the command line asks for could not be set aside")?;
+    }
+    Ok(())
+}
+
+/// A run of an area, under a handle: freeing that gives it back to the area.
+fn alloc<P: Platform, H: Host>(
+    shell: &mut Shell<'_, P, H>,
+    (name, amount, options): (&str, &str, &[&str]),
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let pages = match amount.split_once('=') {
+        Some(("pages", pages)) => arguments::number("pages", pages, io)?,
+        _ => arguments::size_pages(amount, io)?,
+    };
+    let align = match *options {
+        [] => Order::PAGE,
+        [option] if let Some(order) = option.strip_prefix("align=") => {
+            arguments::order("align", order, io)?
+        }
+        [option, ..] => {
+            return Err(io.wrong(format_args!("{option}: after the size comes align=ORDER")));
+        }
+    };
+    let number = shell.manager.moving().area_named(name);
+    let area = number.and_then(|number| u8::try_from(number).ok());
+    let area =
+        area.ok_or_else(|| io.fail(format_args!("there is no area {name}; `cma` lists areas")))?;
+    moving::take(shell, io, |moving| {
+        let range = moving.allocate_in_area(area.into(), pages, align, Budget::UNLIMITED)?;
+        Ok::<_, AreaError>(Owned { range, area: Some(area) })
+    })
+}
+
+/// Sets blocks aside, for ever.
+fn create<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    name: &str,
+    range: &str,
+    io: &mut Io<'_>,
+) -> Result<(), Failed> {
+    let known = AreaName::new(name).ok_or_else(|| {
+        io.wrong(format_args!("{name:?}: a name is 1 to 16 printable characters without a slash"))
+    })?;
+    let blocks = arguments::blocks(range, io)?;
+    let made = shell.manager.moving().create_area(known, blocks);
+    made.map_err(|error| io.fail(format_args!("{error}; no area was made")))?;
+    let pages = blocks.end.start().0 - blocks.start.start().0;
+    let start = blocks.start.start().address();
+    Ok(writeln!(io.out, "{name}: {} at {start:#x}", Size::of_pages(pages))?)
+}

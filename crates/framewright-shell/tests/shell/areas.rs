@@ -1,0 +1,358 @@
+//! Reserve areas and grades by commands: areas are made and listed, runs of them are held and go
+//! back to them, 1 GiB pages come out of them, and what is refused changes nothing.
+
+use crate::common::{Fake, Threads, machine};
+use framewright::manager::MOST_AREAS;
+use framewright::procfs::{FileSystem, Source};
+use framewright_jobs::NoHelpers;
+use framewright_shell::{Run, Shell};
+
+/// Pages of 1 GiB.
+const GIB_PAGES: u64 = 1 << 18;
+/// Of a name's column.
+const COUNTS: usize = 7;
+
+struct Bench {
+    manager: Fake,
+    host: Threads,
+}
+
+fn bench(line: &str, nodes_mib: [u64; 2]) -> Bench {
+    let (manager, host) = machine(line, nodes_mib, 1000);
+    Bench { manager, host }
+}
+
+impl Bench {
+    /// What is in use but for the bitmaps of areas, which are there for ever.
+    fn in_use(&self) -> u64 {
+        let areas = (0..MOST_AREAS).filter_map(|number| self.manager.moving().area(number));
+        let bitmaps: u64 = areas.map(|(_, range, _)| range.pages().div_ceil(8 << 12)).sum();
+        self.manager.totals().allocated_pages - self.manager.caches().pages() - bitmaps
+    }
+
+    /// Runs a text in a new shell, which gives everything back: areas have all of it then.
+    fn run(&self, text: &str) -> (u8, String, String) {
+        let (ours, pools) = (self.manager.files(), self.manager.hugetlb().files(&NoHelpers));
+        let pools = pools.table();
+        let sources: [&dyn Source; 2] = [&ours, &pools];
+        let before = self.in_use();
+        let mut room = [Run::NOTHING; 8];
+        // SAFETY: the commands free what they allocated, and there is no window.
+        let mut shell =
+            unsafe { Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut room) };
+        let (mut out, mut errors) = (String::new(), String::new());
+        let status = shell.run(text, &mut out, &mut errors);
+        self.manager.verify().expect("the tables are right");
+        shell.free_all();
+        assert_eq!((self.in_use(), self.manager.totals().isolated_pages), (before, 0), "{text}");
+        for (name, _, counts) in (0..MOST_AREAS).filter_map(|at| self.manager.moving().area(at)) {
+            assert_eq!(
+                counts.available_pages,
+                counts.total_pages,
+                "{} after {text}",
+                name.as_str()
+            );
+            assert_eq!(counts.released_pages, counts.success_pages, "{} {text}", name.as_str());
+        }
+        self.manager.verify().expect("the tables are right");
+        self.manager.platform().assert_quiet();
+        (status, out, errors)
+    }
+
+    fn says(&self, text: &str) -> Vec<String> {
+        let (status, out, errors) = self.run(text);
+        assert_eq!((status, errors.as_str()), (0, ""), "{text}: {out}");
+        out.lines().map(str::to_owned).collect()
+    }
+
+    /// Each is one line, behind the command's name.
+    fn complains(&self, text: &str, status: u8, expected: &str) {
+        let (found, out, errors) = self.run(text);
+        assert!(found == status && errors.contains(expected), "{text}: {found}, {out}{errors}");
+        assert_eq!(errors.lines().count(), 1, "{text}: {errors}");
+    }
+}
+
+/// Pages, pages in use, free, success, failed, released: what `cma` lists of an area.
+fn counts(lines: &[String], name: &str) -> [u64; 6] {
+    let line = lines.iter().rfind(|line| line.starts_with(&format!("{name} ")));
+    let line = line.unwrap_or_else(|| panic!("no {name} in {lines:?}"));
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let last = words.last_chunk::<6>().filter(|_| words.len() > COUNTS).expect("all columns");
+    last.map(|word| word.parse().expect("a number"))
+}
+
+#[test]
+fn areas_are_made_listed_and_used() {
+    let bench = bench("", [128, 64]);
+    assert_eq!(bench.says("cma"), ["there are no areas; `cma create` makes one"]);
+    let out = bench.says("cma create camera 8M@0x2400000; cma create screen 0x3000..0x3400; cma");
+    assert_eq!(out[..2], ["camera: 8 MiB at 0x2400000", "screen: 4 MiB at 0x3000000"]);
+    let head: Vec<&str> = out[2].split_whitespace().collect();
+    assert_eq!(head.join(" "), "area from to size pages in use free success failed released");
+    assert_eq!(out[2].len(), out[3].len());
+    assert!(
+        out[3].starts_with("camera           0000000002400000 0000000002c00000      8 MiB "),
+        "{}",
+        out[3]
+    );
+    assert_eq!(counts(&out, "camera"), [2048, 0, 2048, 0, 0, 0]);
+
+    let out = bench.says(
+        "cma alloc camera 3M; cma alloc camera pages=5 align=9; held; cma; free 1; cma; free \
+         0x2800000; cma; cat /sys/kernel/mm/cma/camera/available_pages",
+    );
+    assert!(out[0].starts_with("1: 768 pages, 3 MiB, at 0x2400000, 0 pages moved in "), "{out:?}");
+    assert!(out[1].starts_with("2: 5 pages, 20 KiB, at 0x2800000, 0 pages moved in "), "{out:?}");
+    assert_eq!(
+        out[2..4],
+        [
+            "1: 1 run, 768 pages, 3 MiB, first at 0x2400000",
+            "2: 1 run, 5 pages, 20 KiB, first at 0x2800000"
+        ]
+    );
+    assert_eq!(counts(&out[4..7], "camera"), [2048, 773, 1275, 773, 0, 0]);
+    assert_eq!(counts(&out[8..11], "camera"), [2048, 5, 2043, 773, 0, 768]);
+    assert_eq!(counts(&out[12..15], "camera"), [2048, 0, 2048, 773, 0, 773]);
+    assert_eq!(out[15], "2048");
+    // Two of one size side by side are one entry; each goes back alone.
+    let out = bench.says(
+        "cma alloc screen 64K; cma alloc screen 64K; free 0x3010000; cma alloc screen 64K; free 1; \
+         cma",
+    );
+    assert!(out[3].starts_with("2: 16 pages, 64 KiB, at 0x3010000, "), "{out:?}");
+    assert_eq!(counts(&out, "screen"), [1024, 16, 1008, 48, 0, 32]);
+    // Not of an area: it learns nothing of these.
+    let out = bench.says("contig 64K@0x3000000; alloc 3 at=0x3010000; cma; free all; cma");
+    assert_eq!(counts(&out, "screen"), [1024, 0, 1024, 48, 0, 48]);
+}
+
+#[test]
+fn what_is_lent_is_moved_and_what_cannot_be_is_passed_by() {
+    let bench = bench("cma=16M", [128, 64]);
+    let out = bench.says(
+        "cma; movable fill 75; cma alloc reserved 12M; movable check; cma; free 1; cma alloc \
+         reserved 16M; movable check; movable free",
+    );
+    assert_eq!(counts(&out[..2], "reserved"), [4096, 0, 4096, 0, 0, 0]);
+    assert!(out[3].starts_with("1: 3072 pages, 12 MiB, at 0x"), "{out:?}");
+    assert!(!out[3].contains(", 0 pages moved in "), "{out:?}");
+    assert_eq!(counts(&out[5..7], "reserved"), [4096, 3072, 1024, 3072, 0, 0]);
+    for line in [4, 9] {
+        assert!(out[line].ends_with("all intact"), "{out:?}");
+    }
+    let (status, _, errors) = bench.run(
+        "movable fill 75; movable busy on; cma alloc reserved 4M; movable busy off; movable pin \
+         20000; cma alloc reserved 16M",
+    );
+    assert!(status == 1 && errors.contains("cma: no run of 4096 pages could be vacated; "));
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+}
+
+#[test]
+fn wrong_areas_say_why_and_nothing_is_held() {
+    let bench = bench("cma=8M", [128, 64]);
+    bench.says("cma create camera 4M@0x2400000");
+    for (text, status, expected) in [
+        ("cma nonsense", 2, "cma: nonsense: alloc, create or nothing"),
+        ("cma alloc", 2, "which area, and how much?"),
+        ("cma alloc camera", 2, "which area, and how much?"),
+        ("cma alloc nobody 1M", 1, "cma: there is no area nobody; `cma` lists areas"),
+        ("cma alloc '' 1M", 1, "there is no area ; `cma`"),
+        ("cma alloc camera x", 2, "not a number"),
+        ("cma alloc camera 0", 1, "cannot allocate 0 pages"),
+        ("cma alloc camera pages=0", 1, "cannot allocate 0 pages"),
+        ("cma alloc camera pages=x", 2, "pages is a number"),
+        ("cma alloc camera count=2", 2, "not a number"),
+        ("cma alloc camera 1M align=19", 2, "align is 0 to 18"),
+        ("cma alloc camera 1M node=0", 2, "node=0: after the size comes align=ORDER"),
+        ("cma alloc camera 1M align=0 align=1", 2, "after the size comes align=ORDER"),
+        ("cma alloc camera 5M", 1, "cma: no run of 1280 pages could be vacated; 0 pages moved in"),
+        ("cma alloc camera 1M align=18", 1, "no run of 256 pages could be vacated"),
+        ("cma alloc camera pages=18446744073709551615", 1, "no run of 18446744073709551615 pages"),
+        ("cma create", 2, "cma: a name, and where: SIZE@ADDRESS or FRAME..FRAME"),
+        ("cma create one", 2, "a name, and where"),
+        ("cma create one 2M@0x2800000 node=0", 2, "a name, and where"),
+        ("cma create a/b 2M@0x2800000", 2, "\"a/b\": a name is 1 to 16 printable characters"),
+        ("cma create '' 2M@0x2800000", 2, "\"\": a name is 1 to 16"),
+        ("cma create seventeen-letters 2M@0x2800000", 2, "a name is 1 to 16"),
+        ("cma create camera 2M@0x2800000", 1, "cma: there is an area camera already; no area was"),
+        ("cma create one 4M@0x2600000", 1, "a part of it is in the area 1; no area was made"),
+        ("cma create one 2M", 2, "SIZE@ADDRESS or FRAME..FRAME, not \"2M\""),
+        ("cma create one 0@0x2800000", 2, "at least one page"),
+        ("cma create one 0x2800..0x2800", 2, "at least one page"),
+        ("cma create one 1M@0x2800000", 2, "whole blocks of 2 MiB"),
+        ("cma create one 2M@0x2900000", 2, "whole blocks of 2 MiB"),
+        ("cma create one 2M@0x2800001", 2, "the address of a page"),
+        ("cma create one 4M@0x7e00000", 1, "cma: the blocks do not lie in one run of one zone; no"),
+        ("cma create one 2M@0x20000000", 1, "the blocks do not lie in one run of one zone"),
+        ("cma create one 1T@0x2800000", 1, "the blocks do not lie in one run of one zone"),
+        ("cma create one 99999T@0x2800000", 2, "no memory has such an address"),
+        (
+            "alloc 0 at=0x2801000 type=Unmovable; cma create one 2M@0x2800000",
+            1,
+            "cma: the block at pfn 0x2800 is in use for what cannot be moved; no area was made",
+        ),
+    ] {
+        bench.complains(text, status, expected);
+    }
+    let out = bench.says("cma");
+    assert_eq!(out.len(), 3, "{out:?}");
+    // Until there is room for no more.
+    for number in 2..MOST_AREAS {
+        let start = 0x280_0000 + ((number as u64) << 21);
+        bench.says(&format!("cma create area{number} 2M@{start:#x}"));
+    }
+    bench.complains(
+        "cma create one 2M@0x2800000",
+        1,
+        "there are 20 areas, and no more are possible",
+    );
+    let full = bench.says("cma");
+    assert_eq!(full.len(), 1 + MOST_AREAS, "{full:?}");
+    // An error of the shell's: it has eight places.
+    let many = "cma alloc area2 4K; cma alloc area3 4K; cma alloc area4 4K; cma alloc area5 4K; \
+                cma alloc area6 4K; cma alloc area7 4K; cma alloc area8 4K; cma alloc area9 4K; \
+                cma alloc camera 4K";
+    bench.complains(many, 1, "cma: the shell has no room to note more");
+}
+
+#[test]
+fn the_command_lines_areas_that_were_not_made_are_told() {
+    let bench = bench("cma=8M numa_cma=1:1G", [128, 64]);
+    let out = bench.says("cma");
+    assert!(out.len() == 3 && out[1].starts_with("reserved "), "{out:?}");
+    assert_eq!(out[2], "1 GiB that the command line asks for could not be set aside");
+}
+
+#[test]
+fn gigantic_pages_come_out_of_areas_and_go_back() {
+    let bench = bench("hugetlb_cma=2G", [2048, 2048]);
+    let out = bench.says("cma");
+    let unused = [GIB_PAGES, 0, GIB_PAGES, 0, 0, 0];
+    assert_eq!([counts(&out, "hugetlb0"), counts(&out, "hugetlb1")], [unused, unused]);
+    let out = bench.says(
+        "resize 1G 1; cma; resize 1G 2; cma; cat /sys/kernel/mm/cma/hugetlb1/available_pages; \
+         hugetlb 1G 2; resize 1G 0; cma",
+    );
+    let (one, taken) = (&out[..4], [GIB_PAGES, GIB_PAGES, 0, GIB_PAGES, 0, 0]);
+    assert!(out[0].starts_with("1.00 GiB: 1 page to stay, 0 surplus, "), "{out:?}");
+    assert_eq!([counts(one, "hugetlb0"), counts(one, "hugetlb1")], [taken, unused]);
+    let two = &out[4..8];
+    assert!(two[0].starts_with("1.00 GiB: 2 pages to stay, 0 surplus, "), "{out:?}");
+    assert_eq!([counts(two, "hugetlb0"), counts(two, "hugetlb1")], [taken, taken]);
+    assert!(out[8] == "0" && out[9].starts_with("2 pages of 1.00 GiB: each 4 KiB"), "{out:?}");
+    assert!(out[10].starts_with("1.00 GiB: 0 pages to stay, 0 surplus, "), "{out:?}");
+    let back = [GIB_PAGES, 0, GIB_PAGES, GIB_PAGES, 0, GIB_PAGES];
+    assert_eq!([counts(&out, "hugetlb0"), counts(&out, "hugetlb1")], [back, back]);
+}
+
+#[test]
+fn gigantic_pages_come_out_of_what_is_lent_and_nowhere_else() {
+    let bench = bench("hugetlb_cma=0:1G hugetlb_cma_only=on", [2048, 64]);
+    let out = bench.says(
+        "movable fill 30 9,0; resize 1G 3; cma; movable check; resize 1G 0; cma; movable check; \
+         movable free",
+    );
+    assert!(out[1].starts_with("1.00 GiB: 1 page to stay, 0 surplus, "), "{out:?}");
+    assert_eq!(counts(&out[2..4], "hugetlb0"), [GIB_PAGES, GIB_PAGES, 0, GIB_PAGES, 0, 0]);
+    assert!(out[5].starts_with("1.00 GiB: 0 pages to stay, 0 surplus, "), "{out:?}");
+    assert_eq!(counts(&out[6..8], "hugetlb0"), [GIB_PAGES, 0, GIB_PAGES, GIB_PAGES, 0, GIB_PAGES]);
+    for line in [4, 8] {
+        assert!(out[line].ends_with("all intact"), "{out:?}");
+    }
+    // A page of the area that somebody else has is in the way of all of it.
+    let out = bench.says(
+        "cma alloc hugetlb0 4K; resize 1G 1; cma; free 1; resize 1G 1 node 0; cma; resize 1G 0 \
+         node 0; cma",
+    );
+    assert!(out[1].starts_with("1.00 GiB: 0 pages to stay, 0 surplus, "), "{out:?}");
+    let begun = GIB_PAGES;
+    assert_eq!(counts(&out[2..4], "hugetlb0"), [GIB_PAGES, 1, GIB_PAGES - 1, begun + 1, 0, begun]);
+    assert!(out[5].starts_with("1.00 GiB: 1 page to stay, 0 surplus, "), "{out:?}");
+    let taken = [GIB_PAGES, GIB_PAGES, 0, 2 * begun + 1, 0, begun + 1];
+    assert_eq!(counts(&out[6..8], "hugetlb0"), taken);
+    let back = [GIB_PAGES, 0, GIB_PAGES, 2 * begun + 1, 0, 2 * begun + 1];
+    assert_eq!(counts(&out, "hugetlb0"), back);
+}
+
+#[test]
+fn blocks_have_the_grades_that_they_are_given() {
+    let bench = bench("", [128, 64]);
+    let whole = bench.says("grade");
+    let head = "from             to                     size node grade";
+    let all = [
+        head,
+        "0000000000000000 0000000008000000    128 MiB    0 any",
+        "0000000100000000 0000000104000000     64 MiB    1 any",
+    ];
+    assert_eq!(whole, all);
+    let out = bench.says(
+        "grade 8M@0x2400000 movable; grade 0x2800..0x2a00 removable; grade; grade 4M@0x2600000; \
+         cat /proc/zoneinfo",
+    );
+    assert_eq!(out[0], "4 blocks, 8 MiB, at 0x2400000: movable");
+    assert_eq!(out[1], "1 block, 2 MiB, at 0x2800000: removable");
+    assert_eq!(
+        out[2..8],
+        [
+            head,
+            "0000000000000000 0000000002400000     36 MiB    0 any",
+            "0000000002400000 0000000002800000      4 MiB    0 movable",
+            "0000000002800000 0000000002a00000      2 MiB    0 removable",
+            "0000000002a00000 0000000002c00000      2 MiB    0 movable",
+            "0000000002c00000 0000000008000000     84 MiB    0 any",
+        ]
+    );
+    assert_eq!(
+        out[9..12],
+        [
+            head,
+            "0000000002600000 0000000002800000      2 MiB    0 movable",
+            "0000000002800000 0000000002a00000      2 MiB    0 removable",
+        ]
+    );
+    assert!(out.iter().any(|line| line.contains("zone  Movable")), "{out:?}");
+    // What can be moved stays there meanwhile.
+    let out = bench.says(
+        "movable fill 60; grade 64M@0x2400000 removable; movable check; grade 64M@0x2400000 any; \
+         movable check; grade",
+    );
+    assert!(out[2].ends_with("all intact") && out[4].ends_with("all intact"), "{out:?}");
+    assert_eq!(out[5..], all);
+}
+
+#[test]
+fn wrong_grades_say_why_and_change_nothing() {
+    let bench = bench("cma=4M", [128, 64]);
+    let before = bench.says("grade");
+    let (_, area, _) = bench.manager.moving().area(0).expect("made");
+    let area = area.start.address();
+    let around = format!("grade 8M@{:#x} any", area - (4 << 20));
+    for (text, status, expected) in [
+        ("grade x", 2, "grade: SIZE@ADDRESS or FRAME..FRAME, not \"x\""),
+        ("grade 2M@0x2400000 CMA", 2, "grade: CMA: a grade is any, movable or removable"),
+        ("grade 2M@0x2400000 any any", 2, "grade: any: a range, and perhaps a grade"),
+        ("grade 0@0x2400000 any", 2, "at least one page"),
+        ("grade 0x2400..0x2200 any", 2, "at least one page"),
+        ("grade 1M@0x2400000 any", 2, "whole blocks of 2 MiB"),
+        ("grade 2M@0x2401000 any", 2, "whole blocks of 2 MiB"),
+        ("grade 2M@0x2400001 any", 2, "the address of a page"),
+        ("grade 99999T@0x2400000 any", 2, "no memory has such an address"),
+        ("grade 2M@0x20000000", 1, "grade: no memory is there"),
+        ("grade 2M@0x20000000 any", 1, "the blocks do not lie in one run of one zone; no grade"),
+        ("grade 4M@0x7e00000 movable", 1, "the blocks do not lie in one run of one zone"),
+        ("grade 1T@0x2400000 movable", 1, "the blocks do not lie in one run of one zone"),
+        (
+            "alloc 0 at=0x2601000 type=Unmovable; grade 4M@0x2400000 movable",
+            1,
+            "grade: the block at pfn 0x2600 is in use for what cannot be moved; no grade was \
+             changed",
+        ),
+        (&around, 1, "grade: a part of it is in the area reserved, and stays removable"),
+    ] {
+        bench.complains(text, status, expected);
+        assert_eq!(bench.says("grade"), before, "{text}");
+    }
+    bench.says(&format!("grade 4M@{area:#x} removable"));
+}
