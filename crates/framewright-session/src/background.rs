@@ -8,7 +8,7 @@ use framewright::parameters::AcceptPolicy;
 use framewright::{Manager, Platform};
 use framewright_hosted::HostedPlatform;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// It looks at least so often whether it is over.
@@ -18,18 +18,19 @@ const LONGEST_WAIT: Duration = Duration::from_millis(20);
 pub fn with_background<R>(manager: &Manager<HostedPlatform>, work: impl FnOnce() -> R) -> R {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| drive(manager, &over));
-        let _end = End(&over);
+        let driver = scope.spawn(|| drive(manager, &over));
+        let _end = End(&over, driver.thread());
         work()
     })
 }
 
 /// Ends the thread, also where `work` has panicked.
-struct End<'a>(&'a AtomicBool);
+struct End<'a>(&'a AtomicBool, &'a Thread);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+        self.1.unpark();
     }
 }
 

@@ -68,7 +68,7 @@ impl<'m, P: Platform> CleanPages<'m, P> {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// A page that somebody else wrote to, if there was one. Younger ones of its node are lost.
+    /// A page that somebody else has, too, if one was found. Younger ones of its node are lost.
     #[must_use]
     pub fn damaged(&self) -> Option<Pfn> {
         self.damaged.load(Ordering::Relaxed).checked_sub(1).map(Pfn)
@@ -95,15 +95,27 @@ impl<'m, P: Platform> CleanPages<'m, P> {
         let page = self.manager.allocate(&request)?.start;
         let queue = self.queue_of(page);
         self.queues.with(platform, |queues| {
-            self.link(page, None);
             let queue = &mut queues[queue];
-            match queue.newest.replace(page) {
+            let before = queue.newest;
+            if before == Some(page)
+                || before.is_some_and(|before| self.linked(before) != Some(None))
+            {
+                // Somebody else has one of them, or both are one.
+                return self.note_damage(page);
+            }
+            self.link(page, None);
+            queue.newest = Some(page);
+            match before {
                 Some(before) => self.link(before, Some(page)),
                 None => queue.oldest = Some(page),
             }
+            self.pages.fetch_add(1, Ordering::Relaxed);
         });
-        self.pages.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn note_damage(&self, page: Pfn) {
+        self.damaged.store(page.0 + 1, Ordering::Relaxed);
     }
 
     /// Gives up all pages.
@@ -135,25 +147,28 @@ impl<'m, P: Platform> CleanPages<'m, P> {
         is_whole.then(|| next.checked_sub(1).map(Pfn))
     }
 
-    /// Frees the oldest page of a queue.
+    /// Frees the oldest page of a queue. What is not linked as it was is freed, and all behind it
+    /// is lost.
     fn give_up(&self, queue: usize) -> bool {
         let page = self.queues.with(self.manager.platform(), |queues| {
             let queue = &mut queues[queue];
             let page = queue.oldest?;
             let next = self.linked(page);
-            queue.oldest = next.flatten();
+            let is_last = queue.newest == Some(page);
+            let is_whole = next.is_some_and(|next| next.is_none() == is_last && next != Some(page));
+            queue.oldest = next.flatten().filter(|_| is_whole);
             if queue.oldest.is_none() {
                 queue.newest = None;
             }
-            Some((page, next.is_some()))
+            self.pages.fetch_sub(1, Ordering::Relaxed);
+            Some((page, is_whole))
         });
         let Some((page, is_whole)) = page else { return false };
-        self.pages.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: allocated in `add` and taken out of its queue, so that nobody else frees it or
         // looks at it (invariant 42).
         let freed = unsafe { self.manager.free(PfnRange::new(page.0, page.0 + 1)) };
         if !is_whole || freed.is_err() {
-            self.damaged.store(page.0 + 1, Ordering::Relaxed);
+            self.note_damage(page);
         }
         true
     }

@@ -269,7 +269,11 @@ impl<'m, P: Platform, T> Placed<'m, P, T> {
     /// There is no memory; the value was dropped.
     pub fn new(manager: &'m Manager<P>, value: T) -> Result<Self, AllocateError> {
         const { assert!(size_of::<T>() as u64 <= PAGE_SIZE && align_of::<T>() as u64 <= PAGE_SIZE) }
-        let request = Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::PAGE) };
+        let request = Request {
+            migrate_type: MigrateType::Unmovable,
+            max_address: manager.platform().direct_limit(),
+            ..Request::new(Order::PAGE)
+        };
         let frame = manager.frames(&request)?;
         let place: NonNull<T> = manager.platform().direct(frame.start().address()).cast();
         // SAFETY: the frame is ours alone, large enough and aligned (invariants 1 and 42).

@@ -2,7 +2,8 @@
 
 use super::moving::bench;
 use crate::common::machine;
-use framewright::{Manager, Platform, Reclaim, Shortage};
+use framewright::procfs::{FileSystem, Source};
+use framewright::{Manager, Platform, Reclaim, Request, Shortage};
 use framewright_shell::{Run, Shell};
 use framewright_testkit::FakeMachine;
 use framewright_testkit::workload::{CleanPages, Relay};
@@ -24,19 +25,42 @@ fn a_cache_holds_what_others_leave_and_gives_it_up() {
     assert_eq!(after.failures, before.failures);
     assert!(after.background_wakes > before.background_wakes);
     assert!(out.contains("cached") && !out.contains("nobody asks"), "{out}");
-    // What others want they get of it.
-    let text = "cache read 180M; alloc 0 5; cache";
-    let (status, out, errors) = bench.run(text);
-    assert_eq!((status, errors.as_str()), (0, ""), "{out}");
+}
+
+/// What others want they get of it, and more is never given up than there is.
+#[test]
+fn others_get_what_is_cached() {
+    let (manager, host) = machine("", [128, 64], 1000);
+    let files = manager.files();
+    let sources: [&dyn Source; 1] = [&files];
+    let mut room = [Run::NOTHING; 4];
+    // SAFETY: the commands free what they allocated, there is no window, and it is dropped here.
+    let mut shell = unsafe { Shell::new(&manager, FileSystem::new(&sources), &host, &mut room) };
+    let (mut out, mut errors) = (String::new(), String::new());
+    assert_eq!(shell.run("cache read 180M", &mut out, &mut errors), 0, "{errors}");
+    let mut held = Vec::new();
+    while let Ok(page) = manager.frames(&Request::pages(1)) {
+        held.push(page);
+    }
+    let events = manager.pressure().events();
+    assert!(held.len() as u64 > 170 << 8, "{}", held.len());
+    assert!(events.reclaim_pages > 160 << 8, "{events:?}");
+    out.clear();
+    assert_eq!(shell.run("cache; cache free", &mut out, &mut errors), 0, "{errors}");
+    assert!(out.starts_with("0 KiB cached; 18"), "{out}");
+    drop(held);
+    drop(shell);
+    manager.verify().expect("the tables are right");
+    assert_eq!(manager.totals().allocated_pages, manager.caches().pages());
 }
 
 #[test]
 fn a_cache_makes_room_in_the_background() {
     let (manager, host) = machine("", [128, 64], 1000);
     let files = manager.files();
-    let sources: [&dyn framewright::procfs::Source; 1] = [&files];
+    let sources: [&dyn Source; 1] = [&files];
     let mut room = [Run::NOTHING; 4];
-    let files = framewright::procfs::FileSystem::new(&sources);
+    let files = FileSystem::new(&sources);
     // SAFETY: the commands free what they allocated, there is no window, and it is dropped here.
     let mut shell = unsafe { Shell::new(&manager, files, &host, &mut room) };
     let (mut out, mut errors) = (String::new(), String::new());
@@ -128,9 +152,15 @@ fn a_hook_is_closed_while_another_cpu_is_in_it() {
     let late = AtomicU64::new(0);
     let mut held = Vec::new();
     while manager.pressure().background().is_none() {
-        held.push(manager.frames(&framewright::Request::pages(1)).expect("memory"));
+        held.push(manager.frames(&Request::pages(1)).expect("memory"));
     }
     let is_over = AtomicBool::new(false);
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
     std::thread::scope(|scope| {
         scope.spawn(|| {
             manager.platform().run_on(1, || {
@@ -139,6 +169,7 @@ fn a_hook_is_closed_while_another_cpu_is_in_it() {
                 }
             });
         });
+        let ends = Ends(&is_over);
         for _ in 0..10 {
             let hook = Slow { is_inside: false.into(), is_closed: false.into(), late: &late };
             // SAFETY: it goes after what this returns was dropped.
@@ -150,9 +181,45 @@ fn a_hook_is_closed_while_another_cpu_is_in_it() {
             hook.is_closed.store(true, Ordering::SeqCst);
             assert!(!hook.is_inside.load(Ordering::SeqCst), "nobody is in it");
         }
-        is_over.store(true, Ordering::SeqCst);
+        drop(ends);
     });
     assert_eq!(late.load(Ordering::SeqCst), 0);
     drop(held);
+    manager.verify().expect("the tables are right");
+}
+
+/// Pages are added, given up and taken by others on two CPUs at once.
+#[test]
+fn a_cache_stands_traffic_on_several_cpus() {
+    let (manager, _) = machine("", [32, 16], 1000);
+    let manager: &Manager<FakeMachine> = &manager;
+    let relay: &'static Relay<dyn Reclaim> = Box::leak(Box::default());
+    let cache = CleanPages::new(manager);
+    // SAFETY: the cache goes after what this returns was dropped.
+    let open = unsafe { relay.open(manager, &cache) }.expect("new");
+    let added = AtomicU64::new(0);
+    let work = |cpu: u32| {
+        manager.platform().run_on(cpu, || {
+            for round in 0..40_000_u32 {
+                // Others may have all that is left at a moment.
+                added.fetch_add(u64::from(cache.add().is_ok()), Ordering::Relaxed);
+                if round % 64 == 0 {
+                    manager.pressure().reclaim_in_background();
+                }
+                if round % 16 == 0 {
+                    drop(manager.frames(&Request::pages(1 + u64::from(round % 9))));
+                }
+            }
+        });
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(1));
+        work(0);
+    });
+    drop(open);
+    assert_eq!(cache.pages() + cache.given_up(), added.load(Ordering::Relaxed));
+    assert!(cache.given_up() > 20_000, "{}", cache.given_up());
+    cache.clear();
+    assert_eq!((cache.pages(), cache.damaged()), (0, None));
     manager.verify().expect("the tables are right");
 }

@@ -3,8 +3,8 @@
 mod common;
 mod cpus;
 
-mod cache;
 mod areas;
+mod cache;
 mod commands;
 mod moving;
 mod registered;

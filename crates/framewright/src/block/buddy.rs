@@ -222,6 +222,12 @@ impl Buddy {
         self.blocks_of_type
     }
 
+    /// Those of them that have no grade.
+    pub(crate) fn ungraded_blocks(&self) -> u64 {
+        let kinds = MigrateType::ALL.into_iter().filter(|kind| !kind.is_grade());
+        kinds.map(|kind| u64::from(self.blocks_of_type[kind as usize])).sum()
+    }
+
     /// There are so many blocks more, all movable, as at bring-up all are.
     pub(crate) const fn count_new(&mut self, blocks: u32) {
         self.blocks_of_type[MigrateType::Movable as usize] += blocks;

@@ -55,15 +55,17 @@ impl<P: Platform> Manager<P> {
     #[cold]
     fn wake_background(&self, search: &Search) {
         let woken = self.pressure.woken_by(search.migrate_type);
-        let (word, bit) = place(search.first());
-        if woken[word].load(Ordering::Relaxed) & bit == 0 {
-            let wake = |nodes: NodeMask, zone: &Zone| nodes.with(zone.id().node);
-            for node in self.zonelist(search).fold(NodeMask::EMPTY, wake).nodes() {
-                let (word, bit) = place(node);
-                if woken[word].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-                    count(&self.pressure.counters.background_wakes, 1);
-                    self.platform.wake_reclaim(node);
-                }
+        let has_graded = search.migrate_type == MigrateType::Movable;
+        let of = |nodes: NodeMask, zone: &Zone| nodes.with(zone.id().node);
+        for node in self.zonelist(search).fold(NodeMask::EMPTY, of).nodes() {
+            let (word, bit) = place(node);
+            // Enough may be free in pieces that are too small: that is no shortage.
+            if woken[word].load(Ordering::Relaxed) & bit == 0
+                && self.pressure().lack(node, has_graded) != 0
+                && woken[word].fetch_or(bit, Ordering::Relaxed) & bit == 0
+            {
+                count(&self.pressure.counters.background_wakes, 1);
+                self.platform.wake_reclaim(node);
             }
         }
     }
@@ -102,11 +104,12 @@ impl<P: Platform> Pressure<'_, P> {
         if woken.map(|word| word.load(Ordering::Relaxed)).all(|word| word == 0) {
             return 0;
         }
-        let Some((hook, _inside)) = self.manager.enter_hook() else { return 0 };
         let mut freed_pages = 0;
         for node in self.manager.numa().nodes().nodes() {
             for round in 0..RECLAIM_ROUNDS {
                 let Some((pages, migrate_type)) = self.missing(node) else { break };
+                // Left before others are waited for, as there may be room for one task alone.
+                let Some((hook, inside)) = self.manager.enter_hook() else { return freed_pages };
                 let freed = hook.reclaim(&Shortage {
                     order: Order::PAGE,
                     pages,
@@ -117,13 +120,22 @@ impl<P: Platform> Pressure<'_, P> {
                     migrate_type,
                     round,
                 });
+                drop(inside);
                 freed_pages = u64::saturating_add(freed_pages, freed);
                 count(&self.manager.pressure.counters.background_pages, freed);
                 if freed == 0 {
                     break;
                 }
+                if self.missing(node).is_none() {
+                    break;
+                }
                 // What it freed may be in caches.
                 self.manager.drain_for_more();
+                if self.missing(node).is_some_and(|(now, _)| now >= pages) {
+                    // It frees what does not help. The next request that is short asks again.
+                    self.forget(node);
+                    break;
+                }
             }
         }
         freed_pages
@@ -142,21 +154,7 @@ impl<P: Platform> Pressure<'_, P> {
             if woken[word].load(Ordering::Relaxed) & bit == 0 {
                 continue;
             }
-            let zones = self.manager.views().filter(|zone| zone.id().node == node);
-            let pages: u64 = zones
-                .map(|zone| {
-                    let high = zone.watermarks().high_pages;
-                    if has_graded {
-                        return high.saturating_sub(zone.free_pages() + zone.withheld_pages());
-                    }
-                    // Where all but that much is kept for others, nothing that is freed helps.
-                    if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {
-                        return 0;
-                    }
-                    let free = zone.free_pages().saturating_sub(zone.graded_free_pages());
-                    high.saturating_sub(free + zone.withheld_pages())
-                })
-                .sum();
+            let pages = self.lack(node, has_graded);
             if pages != 0 {
                 let kind = if has_graded { MigrateType::Movable } else { MigrateType::Unmovable };
                 return Some((pages, kind));
@@ -164,5 +162,32 @@ impl<P: Platform> Pressure<'_, P> {
             woken[word].fetch_and(!bit, Ordering::Relaxed);
         }
         None
+    }
+
+    /// How many pages are missing until all zones of a node are above their high watermarks, for
+    /// requests that may have graded memory or may not.
+    fn lack(self, node: NodeId, has_graded: bool) -> u64 {
+        let zones = self.manager.views().filter(|zone| zone.id().node == node);
+        let lack = zones.map(|zone| {
+            let high = zone.watermarks().high_pages;
+            if has_graded {
+                return high.saturating_sub(zone.free_pages() + zone.withheld_pages());
+            }
+            // Where all but that much is kept for others, nothing that is freed helps.
+            if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {
+                return 0;
+            }
+            let free = zone.free_pages().saturating_sub(zone.graded_free_pages());
+            high.saturating_sub(free + zone.withheld_pages())
+        });
+        lack.sum()
+    }
+
+    /// Nobody waits for a node.
+    fn forget(self, node: NodeId) {
+        let (word, bit) = place(node);
+        for woken in &self.manager.pressure.background {
+            woken[word].fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 }

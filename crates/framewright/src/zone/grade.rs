@@ -132,6 +132,12 @@ impl Zone {
         (of(Grade::MovableOnly) + of(Grade::Removable)) * PAGES_PER_BLOCK
     }
 
+    /// Whether there are blocks that everybody may have, free or in use.
+    pub(crate) fn has_ungraded(&self) -> bool {
+        self.final_managed_pages() != 0
+            && self.changing.counters.ungraded_blocks.load(Ordering::Relaxed) != 0
+    }
+
     /// Free frames of whole blocks of a grade.
     pub(crate) fn free_block_pages_of<P: Platform>(&self, platform: &P, grade: Grade) -> u64 {
         let locked = self.read_coalesced(platform);

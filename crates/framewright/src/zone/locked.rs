@@ -68,6 +68,8 @@ pub(super) struct Counters {
     pub(super) reported_pages: AtomicU64,
     pub(super) unreported_pages: AtomicU64,
     pub(super) graded_pages: [AtomicU64; GRADES],
+    /// Blocks that everybody may have; any number but 0 while none has a grade.
+    pub(super) ungraded_blocks: AtomicU64,
 }
 
 impl Counters {
@@ -81,6 +83,7 @@ impl Counters {
             reported_pages: zero(),
             unreported_pages: zero(),
             graded_pages: core::array::from_fn(|_| zero()),
+            ungraded_blocks: AtomicU64::new(1),
         }
     }
 
@@ -102,6 +105,7 @@ impl Counters {
         for (counter, pages) in self.graded_pages.iter().zip(locked.graded_pages()) {
             counter.store(pages, Ordering::Relaxed);
         }
+        self.ungraded_blocks.store(buddy.ungraded_blocks(), Ordering::Relaxed);
         if !buddy.reported.is_tracked() {
             return;
         }

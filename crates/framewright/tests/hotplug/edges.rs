@@ -7,11 +7,12 @@ use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
 use crate::files::{read, write};
 use framewright::Request;
 use framewright::manager::{
-    Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Removal, Veto, tier,
+    AreaName, Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Removal, Veto, tier,
 };
 use framewright::memblock::NodeChoice;
 use framewright::procfs::FileError;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{Grade, MigrateType};
 use framewright_testkit::workload::Handles;
 use framewright_testkit::{Builder, FakeMachine, Owner};
@@ -261,5 +262,58 @@ fn targets_of_demotion_follow_memory_that_comes_and_goes() {
         assert_eq!(targets(), ["3", "3", "", ""], "node 2 has no memory any more");
         assert_eq!(numa.demotion_allowed(node(0)).to_string(), "3");
     }
+    check(&manager);
+}
+
+/// What an area has is not taken away, in whatever form it is asked for.
+#[test]
+fn blocks_of_an_area_do_not_go() {
+    let manager = machine(gib(4, 5), "");
+    add(&manager, mib(4096, 4608), 0, Grade::Any).expect("added");
+    let name = AreaName::new("device").expect("a name");
+    let range = BlockRange::new(2048 + 64, 2048 + 128);
+    manager.moving().create_area(name, range).expect("free");
+    let before = settled(&manager);
+    let hotplug = manager.hotplug();
+    let first = Pfn((4096 + 128) << 8);
+    let wrong = Err(HotplugError::Area(first));
+    let all = mib(4096, 4608);
+    for part in [mib(4096 + 128, 4096 + 256), mib(4096, 4096 + 256), all] {
+        assert_eq!(hotplug.offline(part, Budget::UNLIMITED).map(|_| ()), wrong);
+        // SAFETY: nobody looks at descriptors by number.
+        let removed = unsafe { hotplug.remove(part, Budget::UNLIMITED) };
+        assert_eq!(removed.map(|_| ()), wrong);
+        // SAFETY: as above.
+        let some = unsafe { hotplug.remove_some(part, 2 << 20, 2 << 20, Budget::UNLIMITED) };
+        assert!(some == Err(HotplugError::Area(first)), "{some:?}");
+    }
+    assert_eq!(wrong.expect_err("it is").to_string(), format!("pfn {first} is of a reserve area"));
+    assert_eq!(settled(&manager), before);
+    assert_eq!(manager.moving().grade_of(first), Some(Grade::Removable));
+    // What lies beside it goes.
+    hotplug.offline(mib(4096 + 256, 4096 + 384), Budget::UNLIMITED).expect("free");
+    check(&manager);
+}
+
+/// Weights that nobody set are of the nodes that have memory (Linux: `mm/mempolicy.c`).
+#[test]
+fn weights_follow_memory_that_comes_and_goes() {
+    let manager = machine(gib(4, 5), "");
+    let numa = manager.numa();
+    for (index, bandwidth) in [(0, 300), (1, 100)] {
+        numa.set_bandwidth(node(index), bandwidth).expect("a node");
+    }
+    let weights = || [0, 1].map(|index| numa.weight(node(index)));
+    assert_eq!(weights(), [1, 1], "node 1 has no memory");
+    for _ in 0..2 {
+        add(&manager, mib(4096, 4224), 1, Grade::Any).expect("added");
+        assert_eq!(weights(), [3, 1]);
+        // SAFETY: nobody looks at descriptors by number.
+        unsafe { manager.hotplug().remove(mib(4096, 4224), Budget::UNLIMITED) }.expect("free");
+        assert_eq!(weights(), [1, 1]);
+    }
+    numa.set_weight(node(0), 9).expect("a weight");
+    add(&manager, mib(4096, 4224), 1, Grade::Any).expect("added");
+    assert_eq!(weights(), [9, 1], "somebody has set them");
     check(&manager);
 }

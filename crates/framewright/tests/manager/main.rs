@@ -23,6 +23,7 @@ mod cached;
 mod cached_requests;
 mod cases;
 mod compaction;
+mod contiguous;
 mod cpus;
 mod cpus_gone;
 mod deferred;

@@ -45,6 +45,8 @@ pub enum HotplugError {
     /// Somebody adds or removes memory and cannot be waited for from here, or does so further out
     /// on this task.
     Busy,
+    /// This frame is of a reserve area, which is never taken apart.
+    Area(Pfn),
     /// Who is told of it refused.
     Veto(Veto),
     /// It could not be vacated.
@@ -84,6 +86,7 @@ impl fmt::Display for HotplugError {
             }
             Self::NotAccepted(pfn) => write!(f, "pfn {pfn} could not be accepted"),
             Self::Busy => f.write_str("somebody else adds or removes memory"),
+            Self::Area(pfn) => write!(f, "pfn {pfn} is of a reserve area"),
             Self::Veto(veto) => veto.fmt(f),
             Self::Range(error) => error.fmt(f),
         }

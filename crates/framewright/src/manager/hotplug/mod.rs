@@ -249,6 +249,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         let mut tunables = manager.tunables.lock(manager.platform);
         tunables.follow(fixed_pages);
         tunables.apply(manager.zones());
+        manager.numa().follow_memory();
         drop(tunables);
         manager.settle_caches();
         manager.pressure.epoch.note_free();

@@ -120,6 +120,7 @@ impl<P: Platform> Hotplug<'_, P> {
     ) -> Result<Removed, HotplugError> {
         let range = bytes_of(blocks);
         let pages = self.check_removal(blocks, to)?;
+        self.check_areas(blocks)?;
         let last = self.last_of(blocks);
         // What is offline was told when it went offline.
         let is_told = pages != 0;
@@ -167,6 +168,10 @@ impl<P: Platform> Hotplug<'_, P> {
 
     /// Whether all blocks are there, and how many pages of them are handed out. Tables of a window
     /// go with the last of it.
+    fn check_areas(self, blocks: BlockRange) -> Result<(), HotplugError> {
+        self.manager.moving().area_in(blocks).map_or(Ok(()), |pfn| Err(HotplugError::Area(pfn)))
+    }
+
     fn check_removal(self, blocks: BlockRange, to: Presence) -> Result<u64, HotplugError> {
         let (mut next, mut pages) = (blocks.start, 0);
         let mut node = None;
@@ -299,6 +304,7 @@ impl<P: Platform> Hotplug<'_, P> {
         let most = u32::try_from(most_bytes / BLOCK_BYTES).unwrap_or(u32::MAX) / align * align;
         let pieces = Pieces { most, align };
         let _changing = self.begin()?;
+        self.check_areas(blocks)?;
         if let Some(run) = self.take_free(blocks, pieces)? {
             return Ok(Removal::Run(run));
         }

@@ -1,7 +1,7 @@
 //! 1 GiB pages out of reserve areas (`hugetlb_cma=`; Linux: `mm/hugetlb_cma.c`): what is lent to
 //! movable requests until a pool wants it, so that there are such pages after weeks, too.
 //!
-//! A node's area is the one called `hugetlb` and its number. Pages of it keep the grade of their
+//! A node's area is the one on it called `hugetlb` and its number. Pages of it keep the grade of their
 //! blocks, are not demoted, and go back to the area when they leave the pool.
 
 use crate::block::{Chain, PageList};
@@ -37,7 +37,11 @@ impl<P: Platform> Pool<'_, P> {
             return None;
         }
         let name = AreaName::numbered(HUGETLB, node.index())?;
-        self.manager.moving().area_named(name.as_str())
+        let number = self.manager.moving().area_named(name.as_str())?;
+        // Anybody may make one of that name, anywhere.
+        let (_, pages, _) = self.manager.moving().area(number)?;
+        let zone = self.manager.numa().zone_of(pages.start);
+        (zone.map(|zone| zone.node) == Some(node)).then_some(number)
     }
 
     /// Takes pages of a node's area until `taken` has `most`, moving what is lent there.

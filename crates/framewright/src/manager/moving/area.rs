@@ -152,7 +152,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         let manager = self.manager;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let number = self.choose_place(name, pages)?;
-        if let Err(error) = self.set_grade(range, Grade::Removable) {
+        if let Err(error) = self.grade_alone(range, Grade::Removable) {
             manager.moving.chosen.lock(manager.platform)[number] = None;
             return Err(AreaError::Grade(error));
         }
@@ -196,6 +196,14 @@ impl<'m, P: Platform> Moving<'m, P> {
         let place = place.lock(self.manager.platform);
         let area = place.as_ref()?;
         Some((area.name, area.pages, area.counts))
+    }
+
+    /// The first frame of an area in a range of blocks, also of one that is being made.
+    pub(in crate::manager) fn area_in(self, range: BlockRange) -> Option<Pfn> {
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        let chosen = self.manager.moving.chosen.lock(self.manager.platform);
+        let inside = chosen.iter().flatten().map(|(_, area)| area.intersection(pages));
+        inside.filter(|inside| !inside.is_empty()).map(|inside| inside.start).min()
     }
 
     /// The frames of each area; empty for those that there are not.

@@ -79,13 +79,13 @@ impl fmt::Display for CompactError {
 impl core::error::Error for CompactError {}
 
 impl<P: Platform> Moving<'_, P> {
-    /// Says who moves contents; `None` for nobody, as at first. May be changed at any time; calls
-    /// that have begun end with the mover that they began with.
+    /// Says who moves contents; `None` for nobody, as at first. May be changed at any time; places
+    /// that somebody has begun to vacate end with the mover that they began with.
     ///
     /// Without a mover nothing moves by itself: requests and pools that find too little make no
     /// room, and writing to `/proc/sys/vm/compact_memory` succeeds and does nothing, as in Linux
-    /// where nothing can be moved. What is asked to move something answers
-    /// [`NoMover`](CompactError::NoMover).
+    /// where nothing can be moved. [`compact`](Self::compact) answers
+    /// [`NoMover`](CompactError::NoMover); what is vacated names what is in the way.
     pub fn set_mover(self, mover: Option<&'static dyn Mover>) {
         self.manager.moving.set_mover(self.manager.platform, mover);
         // Requests that failed without it may succeed.

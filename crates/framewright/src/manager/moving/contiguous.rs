@@ -9,7 +9,7 @@
 use super::range::RangeError;
 use super::runs::Mission;
 use super::vacate::{Budget, Obstacle, Obstacles, VacateError, Vacated};
-use super::window::{Avoided, Candidate, cheapest_in};
+use super::window::{Avoided, Candidate, Costly, cheapest_in};
 use crate::block::MigrateType;
 use crate::manager::alloc::usable_type;
 use crate::manager::facets::Moving;
@@ -256,10 +256,21 @@ impl<'m, P: Platform> Moving<'m, P> {
     ) -> Option<Candidate> {
         // What is free is told by the heads then.
         parts.iter().for_each(|part| part.give_up_spare(self.manager.platform));
-        // What is moved must find room outside of the place.
-        let has = |part: &Zone| part.withheld_pages() + part.free_pages();
-        let free: u64 = parts.iter().map(has).sum();
-        cheapest_in(self.manager.platform, parts, request, avoided).filter(|found| {
+        if request.pages > Order::MAX.pages() {
+            // No list has runs so long: what is free is looked for first, however far it is.
+            let free =
+                cheapest_in(self.manager.platform, parts, request, &Costly { avoided, most: 0 });
+            if free.is_some() {
+                return free;
+            }
+        }
+        // What is moved must find room outside of the place, in any zone of the node.
+        let node = parts.first()?.id().node;
+        let has = |zone: &Zone| zone.withheld_pages() + zone.free_pages();
+        let own = self.manager.zones().iter().filter(|zone| zone.id().node == node);
+        let free: u64 = own.map(has).sum();
+        let any = Costly { avoided, most: u64::MAX };
+        cheapest_in(self.manager.platform, parts, request, &any).filter(|found| {
             let inside = found.range.pages().saturating_sub(found.to_move);
             found.to_move <= free.saturating_sub(inside)
         })

@@ -18,6 +18,8 @@ pub enum GradeError {
     Isolate(IsolateError),
     /// In the block at this frame is what cannot be moved, or was allocated as such.
     InUse(Pfn),
+    /// The block at this frame is of a reserve area, which keeps its grade.
+    Area(Pfn),
 }
 
 impl fmt::Display for GradeError {
@@ -27,6 +29,7 @@ impl fmt::Display for GradeError {
             Self::InUse(pfn) => {
                 write!(f, "the block at pfn {pfn} is in use for what cannot be moved")
             }
+            Self::Area(pfn) => write!(f, "the block at pfn {pfn} is of a reserve area"),
         }
     }
 }
@@ -40,6 +43,14 @@ impl<P: Platform> Moving<'_, P> {
     /// # Errors
     /// [`GradeError`]; nothing has changed.
     pub fn set_grade(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
+        match self.area_in(range) {
+            Some(pfn) => Err(GradeError::Area(pfn)),
+            None => self.grade_alone(range, grade),
+        }
+    }
+
+    /// [`set_grade`](Self::set_grade), also for who makes an area.
+    pub(super) fn grade_alone(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
         let isolation = self.manager.isolation();
         if grade != Grade::Any
             && let Some(found) = isolation.without_grade(range)
@@ -154,7 +165,7 @@ impl<P: Platform> Manager<P> {
                     let block = BlockNumber::containing(pfn);
                     (block, BlockNumber(block.0 + 1))
                 }
-                Err(GradeError::Isolate(_)) => return pages,
+                Err(GradeError::Isolate(_) | GradeError::Area(_)) => return pages,
             };
             let before = BlockRange { end: upto, ..rest };
             if before.start < before.end

@@ -27,6 +27,13 @@ const AHEAD: usize = 64;
 /// Which blocks will not do; nothing where all others are as good.
 pub(super) type Avoided<'a> = Option<&'a dyn Fn(BlockNumber) -> bool>;
 
+/// What will not do.
+pub(super) struct Costly<'a> {
+    pub(super) avoided: Avoided<'a>,
+    /// Blocks of which more has to be moved.
+    pub(super) most: u64,
+}
+
 /// A place, and how many frames somebody has in its blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate {
@@ -80,7 +87,7 @@ struct Costs<'a, P> {
     /// Of the block that enters the window, and of the one that leaves it.
     front: Cursor<'a, P>,
     back: Cursor<'a, P>,
-    avoided: Avoided<'a>,
+    costly: &'a Costly<'a>,
     /// Those that enter next, up to `end`.
     ahead: [Cost; AHEAD],
     first: BlockNumber,
@@ -98,7 +105,8 @@ impl<P: Platform> Costs<'_, P> {
         }
         let cost = *self.ahead.get((block.0 - self.first.0) as usize)?;
         let pages = cost.pages()?;
-        if self.avoided.is_some_and(|avoided| avoided(block)) {
+        let avoided = self.costly.avoided.is_some_and(|avoided| avoided(block));
+        if pages > self.costly.most || avoided {
             return None;
         }
         self.kept[(block.0 % KEPT) as usize] = cost;
@@ -130,12 +138,12 @@ fn runs(parts: &[Zone]) -> impl Iterator<Item = BlockRange> {
     })
 }
 
-/// The cheapest place in a zone without blocks that are `avoided`.
+/// The cheapest place in a zone without blocks that are `costly`.
 pub(super) fn cheapest_in<P: Platform>(
     platform: &P,
     parts: &[Zone],
     request: &ContiguousRequest,
-    avoided: Avoided<'_>,
+    costly: &Costly<'_>,
 ) -> Option<Candidate> {
     let mut best: Option<Candidate> = None;
     let mut left = BLOCKS_LOOKED_AT;
@@ -144,7 +152,7 @@ pub(super) fn cheapest_in<P: Platform>(
     let mut costs = Costs {
         front: Cursor { ..cursor },
         back: cursor,
-        avoided,
+        costly,
         ahead: [Cost::NEVER; AHEAD],
         first: BlockNumber(0),
         end: BlockNumber(0),

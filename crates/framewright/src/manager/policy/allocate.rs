@@ -231,16 +231,16 @@ impl<P: Platform> Numa<'_, P> {
         if !cfg!(feature = "moving") || migrate_type == MigrateType::Movable {
             return true;
         }
-        let zones = || self.manager.zones().iter().filter(|zone| nodes.contains(zone.id().node));
-        // Mostly some is free, and no lock has to be taken.
-        zones().any(|zone| zone.free_pages() > zone.out_of_reach(migrate_type))
-            || zones().any(|zone| {
-                zone.final_managed_pages() > zone.most_graded_pages(self.manager.platform)
-            })
+        let mut zones = self.manager.zones().iter().filter(|zone| nodes.contains(zone.id().node));
+        zones.any(Zone::has_ungraded)
     }
 
     /// Counts and names what its nodes refused a request that may have no others.
     pub(super) fn refused(self, error: AllocateError, search: &Search) -> PolicyError {
+        if matches!(search.allowed, Allowed::All) {
+            // It was not bound.
+            return PolicyError::Request(error);
+        }
         match error {
             AllocateError::OutOfMemory { order } => {
                 self.manager.pressure.numa.note_refused(search.wanted);

@@ -86,6 +86,14 @@ impl<P: Platform> Numa<'_, P> {
         known.map_or(0, |node| node.bandwidth.load(Ordering::Relaxed))
     }
 
+    /// Nodes got memory, or lost it: weights that nobody set follow (Linux: `mm/mempolicy.c`,
+    /// `mempolicy_set_node_perf`). The lock of the parameters is held.
+    pub(in crate::manager) fn follow_memory(self) {
+        if self.manager.numa.is_auto() {
+            self.apply_bandwidths();
+        }
+    }
+
     /// Computes all weights from what is known, for the nodes that have memory. The lock of the
     /// parameters is held.
     fn apply_bandwidths(self) {

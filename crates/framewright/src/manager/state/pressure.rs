@@ -141,7 +141,8 @@ pub struct PressureEvents {
     pub reclaim_calls: u64,
     /// Pages that it said it freed then.
     pub reclaim_pages: u64,
-    /// Times that a node was found below its low watermarks after it had been above the high ones.
+    /// Times that a node was found below its low watermarks after it had been above the high ones;
+    /// requests that may not have graded memory count by themselves.
     pub background_wakes: u64,
     /// Pages that the hook said it freed in the background.
     pub background_pages: u64,
