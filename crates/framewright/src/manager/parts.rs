@@ -244,23 +244,29 @@ impl<P: Platform> Manager<P> {
         &self,
         blocks: BlockRange,
     ) -> impl Iterator<Item = (&'static Zone, &'static Segment, BlockRange)> + use<'_, P> {
-        let mut next = blocks.start;
-        iter::from_fn(move || {
-            while next < blocks.end {
-                let Some(segment) = self.segment_of(next) else {
-                    next = self.next_segment(next).unwrap_or(blocks.end);
-                    continue;
-                };
-                let end = segment.end().min(blocks.end);
-                let found = BlockRange { start: next, end };
-                next = end;
-                // Of a window that is being made the segment comes first.
-                if let Some(zone) = self.zones().get(usize::from(segment.zone)) {
-                    return Some((zone, segment, found));
-                }
+        let mut rest = blocks;
+        iter::from_fn(move || self.first_of(&mut rest))
+    }
+
+    /// The first of [`segments_in`](Self::segments_in) some blocks, of which the others are left.
+    #[inline(never)]
+    fn first_of(
+        &self,
+        blocks: &mut BlockRange,
+    ) -> Option<(&'static Zone, &'static Segment, BlockRange)> {
+        while blocks.start < blocks.end {
+            let Some(segment) = self.segment_of(blocks.start) else {
+                blocks.start = self.next_segment(blocks.start).unwrap_or(blocks.end);
+                continue;
+            };
+            let found = BlockRange { start: blocks.start, end: segment.end().min(blocks.end) };
+            blocks.start = found.end;
+            // Of a window that is being made the segment comes first.
+            if let Some(zone) = self.zones().get(usize::from(segment.zone)) {
+                return Some((zone, segment, found));
             }
-            None
-        })
+        }
+        None
     }
 
     /// Where the first segment begins that begins after a block.

@@ -66,6 +66,7 @@ impl<P: Platform> Iterator for Views<P> {
 
 impl<P: Platform> Manager<P> {
     /// All zones with memory as a whole: nodes ascending, kinds ascending in each.
+    #[inline(never)]
     pub fn views(&self) -> impl Iterator<Item = ZoneView<'static, P>> + Clone + use<P> {
         let (zones, platform) = (self.zones(), self.platform);
         let windows = zones.get(self.hotplug.first_window..).unwrap_or(&[]);
@@ -89,6 +90,7 @@ impl<P: Platform> Clone for ZoneView<'_, P> {
 impl<P: Platform> Copy for ZoneView<'_, P> {}
 
 impl<'a, P: Platform> ZoneView<'a, P> {
+    #[inline(never)]
     fn sum(&self, of: fn(&Zone) -> u64) -> u64 {
         self.parts.sum(&of)
     }
@@ -108,13 +110,13 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// [`Zone::span`] of all parts.
     #[must_use]
     pub fn span(&self) -> PfnRange {
+        let mut all = PfnRange::new(0, 0);
         // A window that is empty at this moment is a place and no memory.
-        let spans = self.parts.spans(self.platform).filter(|span| !span.is_empty());
-        let all = spans.reduce(|all, span| PfnRange {
-            start: all.start.min(span.start),
-            end: all.end.max(span.end),
-        });
-        all.unwrap_or(PfnRange::new(0, 0))
+        for span in self.parts.spans(self.platform).filter(|span| !span.is_empty()) {
+            let start = if all.is_empty() { span.start } else { all.start.min(span.start) };
+            all = PfnRange { start, end: all.end.max(span.end) };
+        }
+        all
     }
 
     /// [`Zone::present_pages`] of all parts.
@@ -261,10 +263,10 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[must_use]
     pub fn free_blocks(&self) -> [u32; BLOCK_ORDERS] {
         let mut blocks = [0; BLOCK_ORDERS];
-        for part in self.parts.iter() {
+        self.parts.for_each(&mut |part| {
             let more = part.free_blocks(self.platform);
             blocks.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-        }
+        });
         blocks
     }
 
@@ -319,12 +321,11 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[must_use]
     pub fn shuffled(&self) -> Shuffled {
         let mut all = Shuffled::default();
-        for Shuffled { pairs, neighbours } in
-            self.parts.iter().map(|part| part.shuffled(self.platform))
-        {
+        self.parts.for_each(&mut |part| {
+            let Shuffled { pairs, neighbours } = part.shuffled(self.platform);
             all.pairs += pairs;
             all.neighbours += neighbours;
-        }
+        });
         all
     }
 
