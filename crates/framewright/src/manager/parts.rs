@@ -169,6 +169,7 @@ impl<P: Platform> Manager<P> {
 
     /// Parts of zones in the order in which they are asked: zones from the wanted one down on the
     /// wanted node, then on the others by distance; of each the calling CPU's part first.
+    #[inline(never)]
     pub(super) fn zonelist<'a>(&'a self, search: &Search<'a>) -> Zonelist<'a, P> {
         let &Search { first, allowed, highest, .. } = search;
         Zonelist {

@@ -109,6 +109,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
 
     /// [`Zone::span`] of all parts.
     #[must_use]
+    #[inline(never)]
     pub fn span(&self) -> PfnRange {
         let mut all = PfnRange::new(0, 0);
         // A window that is empty at this moment is a place and no memory.
@@ -222,6 +223,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// The blocks of a grade other than [`Grade::Any`]. All heads of the zone are looked at; exact
     /// when nobody changes grades meanwhile.
     #[must_use]
+    #[inline(never)]
     pub fn graded_memory(&self, grade: Grade) -> GradedMemory {
         let mut memory = GradedMemory::default();
         self.parts.for_each(&mut |part| memory += part.graded_memory(self.platform, grade));
@@ -253,6 +255,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
 
     /// What the zone did since bring-up, as far as that is counted.
     #[must_use]
+    #[inline(never)]
     pub fn events(&self) -> ZoneEvents {
         let mut events = ZoneEvents::default();
         self.parts.for_each(&mut |part| events += part.events(self.platform));
@@ -281,6 +284,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// Free memory by order and type. A lock is held for a few blocks at a time, so that it takes
     /// long only for whoever asks; exact when nobody allocates meanwhile.
     #[must_use]
+    #[inline(never)]
     pub fn free_areas(&self) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
         self.parts.for_each(&mut |part| areas += part.free_areas(self.platform));
@@ -295,6 +299,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// hold of the lock was true at one moment; between holds time passes, so that memory which
     /// moves from one end of the zone to the other may be seen twice or not at all. When nobody
     /// does anything it is exact. What CPUs have in their caches counts as used, as in all tables.
+    #[inline(never)]
     pub fn for_each_block_run(&self, visit: &mut dyn FnMut(BlockRun)) {
         self.parts.for_each(&mut |part| part.for_each_block_run(self.platform, visit));
     }
@@ -302,6 +307,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// Pages that were handed out and came back. Exact at the zone; what goes to and fro between a
     /// caller and its CPU's cache stays out of it.
     #[must_use]
+    #[inline(never)]
     pub fn flow(&self) -> ZoneFlow {
         let mut flow = ZoneFlow::default();
         self.parts.for_each(&mut |part| flow += part.flow(self.platform));
@@ -319,6 +325,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
 
     /// How shuffled its free blocks are.
     #[must_use]
+    #[inline(never)]
     pub fn shuffled(&self) -> Shuffled {
         let mut all = Shuffled::default();
         self.parts.for_each(&mut |part| {

@@ -183,6 +183,7 @@ impl<'m, P: Platform> Mission<'m, P> {
         Ok(true)
     }
 
+    #[inline(never)]
     pub(super) fn refuse(&mut self, run: PfnRange, kind: ObstacleKind) {
         self.naming.add(run, kind);
         self.count_refused(run.pages(), 1, kind);
