@@ -14,7 +14,7 @@
 
 use crate::block::{MigrateType, segment};
 use crate::manager::request::{Allowed, Mark, Search};
-use crate::manager::state::Manager;
+use crate::manager::state::{Manager, ZoneSlots};
 use crate::manager::state::fallback::Fallback;
 use crate::platform::Platform;
 use crate::units::{Order, PfnRange};
@@ -278,16 +278,13 @@ impl<P: Platform> Manager<P> {
         windows.filter(|&start| start > block).chain(boot).min()
     }
 
-    /// The parts of a zone, each with its place among all.
-    pub(super) fn numbered_parts(
-        &self,
-        id: ZoneId,
-    ) -> impl Iterator<Item = (usize, &'static Zone)> + use<P> {
-        let zones = self.zones();
-        let first = self.slots.get(id.index()).map_or(0, |slots| slots.first.into());
-        let boot = self.slots.get(id.index()).map_or(&[][..], |slots| slots.of(zones));
-        let windows = zones.iter().enumerate().skip(self.hotplug.first_window);
-        (first..).zip(boot).chain(windows.filter(move |(_, zone)| zone.id() == id))
+    /// The place among all of the part of a zone that is at a place of its own.
+    pub(super) fn number_of_part(&self, id: ZoneId, place: usize) -> usize {
+        let slots = self.slots.get(id.index()).map_or(ZoneSlots::NONE, |slots| *slots);
+        match place.checked_sub(slots.parts.into()) {
+            None => usize::from(slots.first) + place,
+            Some(window) => self.hotplug.first_window + window,
+        }
     }
 
     /// Calls `check` for all pieces of a range before `change` is called for any.

@@ -373,6 +373,12 @@ impl<'a> BlockPages<'a> {
         if own { None } else { Some(self.at(platform, named + part, slot)) }
     }
 
+    /// [`page`](Self::page) in one copy, for code that is not in a hurry.
+    #[inline(never)]
+    pub(crate) fn cold_page(&self, offset: usize) -> Option<&'a Page> {
+        self.page(offset)
+    }
+
     /// [`page`](Self::page) where the frames that hold descriptors are no neighbours.
     #[inline(never)]
     fn scattered_page(&self, platform: &'static dyn Platform, offset: usize) -> Option<&'a Page> {

@@ -68,7 +68,15 @@ pub fn write_kib(
 /// [`FileError::Output`].
 pub fn write_cpu_list(
     out: &mut dyn Write,
-    numbers: impl Iterator<Item = u32>,
+    mut numbers: impl Iterator<Item = u32>,
+) -> Result<(), FileError> {
+    write_list(out, &mut numbers)
+}
+
+/// [`write_cpu_list`] in one copy.
+fn write_list(
+    out: &mut dyn Write,
+    numbers: &mut dyn Iterator<Item = u32>,
 ) -> Result<(), FileError> {
     let mut numbers = numbers.peekable();
     let mut comma = "";

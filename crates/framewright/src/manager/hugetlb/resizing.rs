@@ -51,6 +51,7 @@ pub(super) struct Resizing<'a, P: Platform> {
 }
 
 impl<P: Platform> Drop for Resizing<'_, P> {
+    #[inline(never)]
     fn drop(&mut self) {
         if let Some(Moving(manager)) = &self.moving {
             // So it is already, but where a mover panicked and this is unwinding.
