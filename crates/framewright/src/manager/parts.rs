@@ -109,7 +109,6 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Free frames of a part's zone that a request of this type may not have.
-    #[inline]
     pub(super) fn out_of_reach(&self, part: &Zone, migrate_type: MigrateType) -> u64 {
         if migrate_type == MigrateType::Movable {
             return 0;

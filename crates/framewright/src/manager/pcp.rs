@@ -515,7 +515,6 @@ impl<P: Platform> Manager<P> {
     }
 
     /// The zone of this frame, and its block's index there.
-    #[inline]
     pub(super) fn block_of(&self, pfn: Pfn) -> Option<(&'static Zone, u32)> {
         let block = block_number(pfn)?;
         let segment = self.segment_of(block)?;

@@ -432,6 +432,7 @@ impl LockedZone {
     }
 
     /// Merges offline heads among blocks of one GiB.
+    #[inline(never)]
     fn gather_offline(&mut self, range: Range<u32>) {
         let table = self.buddy.table;
         let place = |index: u32| {

@@ -80,6 +80,7 @@ impl BlockOfZone {
 
 /// The frames of a range that lie in blocks which it does not fill: before the first that it fills,
 /// and after the last.
+#[inline(never)]
 pub(crate) fn edges(range: PfnRange) -> [PfnRange; 2] {
     let head = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
     let tail = (range.end.0 / PAGES_PER_BLOCK * PAGES_PER_BLOCK).max(head);

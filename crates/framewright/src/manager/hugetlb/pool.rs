@@ -121,6 +121,7 @@ impl<'m, P: Platform> Pool<'m, P> {
 
     /// All counters at one moment. The files of `/sys/kernel/mm/hugepages` and `HugePages_*` of
     /// `/proc/meminfo` show them.
+    #[inline(never)]
     pub fn counts(&self) -> PoolCounts {
         self.accounting().counts(self.size)
     }

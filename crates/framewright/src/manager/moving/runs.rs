@@ -82,6 +82,7 @@ impl Batch {
 }
 
 impl<'m, P: Platform> Mission<'m, P> {
+    #[inline(never)]
     pub(super) fn new(
         moving: Moving<'m, P>,
         budget: Budget,

@@ -7,6 +7,7 @@ use crate::units::NodeId;
 use core::fmt::Write;
 
 /// The node that a file's number names.
+#[inline(never)]
 pub(super) fn node<'a, P: Platform>(manager: &'a Manager<P>, numbers: &[u64]) -> Option<&'a Node> {
     numbers.first().and_then(|&node| manager.nodes().get(usize::try_from(node).ok()?))
 }
