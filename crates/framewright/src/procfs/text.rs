@@ -74,6 +74,7 @@ pub fn write_cpu_list(
 }
 
 /// [`write_cpu_list`] in one copy.
+#[inline(never)]
 fn write_list(
     out: &mut dyn Write,
     numbers: &mut dyn Iterator<Item = u32>,

@@ -14,6 +14,7 @@ pub(crate) fn numbers<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&
     }
 }
 
+#[inline(never)]
 fn list<P: Platform>(
     manager: &Manager<P>,
     out: &mut dyn Write,
