@@ -14,8 +14,8 @@
 
 use crate::block::{MigrateType, segment};
 use crate::manager::request::{Allowed, Mark, Search};
-use crate::manager::state::{Manager, ZoneSlots};
 use crate::manager::state::fallback::Fallback;
+use crate::manager::state::{Manager, ZoneSlots};
 use crate::platform::Platform;
 use crate::units::{Order, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange, VMEMMAP_PAGES_PER_BLOCK};

@@ -210,7 +210,8 @@ impl Parameters {
                 _ => return Err("pages= is auto, inside or none"),
             },
             "min_free_kbytes" => {
-                let kbytes = parse_decimal(value).ok_or("min_free_kbytes= takes a number of KiB")?;
+                let kbytes =
+                    parse_decimal(value).ok_or("min_free_kbytes= takes a number of KiB")?;
                 self.min_free_kbytes = Some(kbytes);
             }
             "watermark_scale_factor" => match parse_decimal(value) {

@@ -80,10 +80,13 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
     }
 }
 
+/// What is to be done with each run.
+type Look<'a> = &'a mut dyn FnMut(MemoryRun);
+
 /// The node with most frames in a block, the lower one on a tie; `each` shows runs, few, so that
 /// they are looked at again for each.
 #[inline(never)]
-fn fullest(block: PfnRange, each: &dyn Fn(&mut dyn FnMut(MemoryRun))) -> Option<NodeId> {
+fn fullest(block: PfnRange, each: &dyn Fn(Look<'_>)) -> Option<NodeId> {
     let mut most = None;
     each(&mut |one| {
         let mut pages = 0;

@@ -364,7 +364,8 @@ impl Zone {
             }
         }
         let dirty = |&frame: &usize| {
-            free.is_free(frame) && map.cold_page(frame).is_none_or(|page| !descriptors.is_clear(page))
+            free.is_free(frame)
+                && map.cold_page(frame).is_none_or(|page| !descriptors.is_clear(page))
         };
         match (0..seen.len()).find(dirty) {
             Some(frame) => {

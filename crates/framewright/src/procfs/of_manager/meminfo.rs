@@ -95,5 +95,7 @@ fn lines(
 ) -> Result<(), FileError> {
     let named = names.split_ascii_whitespace().zip(pages);
     debug_assert_eq!(names.split_ascii_whitespace().count(), pages.len());
-    named.into_iter().try_for_each(|(name, pages)| write_kib(out, prefix, name, pages * KIB_PER_PAGE))
+    named
+        .into_iter()
+        .try_for_each(|(name, pages)| write_kib(out, prefix, name, pages * KIB_PER_PAGE))
 }

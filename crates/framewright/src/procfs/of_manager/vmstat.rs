@@ -167,6 +167,9 @@ fn numa_lines(counts: &NumaCounts, out: &mut dyn Write) -> Result<(), FileError>
     )
 }
 
+/// What is counted of a zone.
+type CountOf<P> = fn(&ZoneView<'static, P>) -> u64;
+
 /// Pages by what they are, of one node or of all.
 #[inline(never)]
 fn pages<P: Platform>(
@@ -174,7 +177,7 @@ fn pages<P: Platform>(
     node: Option<NodeId>,
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    let sums: [(&str, fn(&ZoneView<'static, P>) -> u64); 8] = [
+    let sums: [(&str, CountOf<P>); 8] = [
         (FREE_PAGES, |zone| zone.free_pages() + zone.unaccepted_pages()),
         (FREE_BLOCK_PAGES, ZoneView::free_block_pages),
         (ISOLATED_PAGES, ZoneView::isolated_pages),
