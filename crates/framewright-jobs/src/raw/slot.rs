@@ -257,12 +257,17 @@ impl SlotSet {
     }
 
     fn iter(self) -> impl Iterator<Item = usize> {
-        self.0.into_iter().enumerate().flat_map(|(index, word)| {
-            let rest =
-                core::iter::successors(Some(word), |&word| Some(word & word.wrapping_sub(1)));
-            rest.take_while(|&word| word != 0)
-                .map(move |word| index * 64 + word.trailing_zeros() as usize)
-        })
+        let mut rest = self;
+        core::iter::from_fn(move || rest.take())
+    }
+
+    /// The first, which leaves the set.
+    #[inline(never)]
+    fn take(&mut self) -> Option<usize> {
+        let (index, word) = self.0.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
+        let bit = word.trailing_zeros() as usize;
+        *word &= word.wrapping_sub(1);
+        Some(index * 64 + bit)
     }
 }
 

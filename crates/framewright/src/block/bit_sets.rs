@@ -28,19 +28,16 @@ pub(crate) struct Neighbours {
 
 impl Neighbours {
     /// Up to 64 indices from `index` on, in one word.
-    #[inline]
     pub(crate) const fn new(index: u32, count: u32) -> Self {
         Self { base: index & !63, bits: (u64::MAX >> (64 - count)) << (index & 63) }
     }
 
     /// The lowest.
-    #[inline]
     pub(crate) const fn first(self) -> u32 {
         self.base + self.bits.trailing_zeros()
     }
 
     /// How many.
-    #[inline]
     pub(crate) const fn count(self) -> u32 {
         self.bits.count_ones()
     }
@@ -107,21 +104,18 @@ impl<const SETS: usize> BitSets<SETS> {
         sets
     }
 
-    #[inline]
     fn word(&self, set: usize, level: usize, index: usize) -> &AtomicU64 {
         let (first, per_set) = self.levels[level];
         &self.words[first + set * per_set + index]
     }
 
     /// Asks for the leaf that an index is in, to be written soon.
-    #[inline]
     pub(crate) fn prefetch(&self, set: usize, index: u32) {
         prefetch(self.word(set, 0, index as usize / 64));
     }
 
     /// A member of a set that is not empty: `choose` names a set bit of each word on the way, given
     /// its level.
-    #[inline]
     pub(crate) fn member(&self, set: usize, choose: impl Fn(u64, usize) -> u32) -> Option<u32> {
         let mut index = 0;
         for level in (0..self.depth).rev() {
@@ -162,7 +156,6 @@ impl<const SETS: usize> BitSets<SETS> {
 
     /// The 64 indices that the lowest member of a set that is not empty is among: the first of
     /// them, and a bit for each that is a member.
-    #[inline]
     pub(crate) fn lowest_members(&self, set: usize) -> Option<Neighbours> {
         let lowest = self.member(set, |word, _| word.trailing_zeros())?;
         let bits = self.word(set, 0, lowest as usize / 64).load(Ordering::Relaxed);
@@ -170,7 +163,6 @@ impl<const SETS: usize> BitSets<SETS> {
     }
 
     /// Which of the 64 indices from `base` on are members.
-    #[inline]
     pub(crate) fn members(&self, set: usize, base: u32) -> u64 {
         for level in (1..self.depth).rev() {
             let bit = base as usize >> (6 * level);
@@ -183,7 +175,6 @@ impl<const SETS: usize> BitSets<SETS> {
 
     /// Whether the leaf of `base` is meaningful. Without a branch for each level: the words do not
     /// depend on one another.
-    #[inline]
     fn has_leaf(&self, set: usize, base: u32) -> bool {
         let bit = |level: usize| {
             let bit = base as usize >> (6 * level);
@@ -222,7 +213,6 @@ impl<const SETS: usize> BitSets<SETS> {
     }
 
     /// Takes members out. True when the set is empty then.
-    #[inline]
     pub(crate) fn remove_members(&self, set: usize, members: Neighbours) -> bool {
         let Neighbours { base, bits } = members;
         let mut gone = bits;

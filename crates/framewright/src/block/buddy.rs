@@ -176,7 +176,6 @@ impl Buddy {
     }
 
     /// The indices of the segment that holds `index`, which is in one.
-    #[inline]
     pub(crate) fn segment_of(&self, index: u32) -> Range<u32> {
         match self.segments {
             [only] => only.indices(),
@@ -187,7 +186,6 @@ impl Buddy {
     }
 
     /// Free frames, those whose merge is deferred included.
-    #[inline]
     pub(crate) const fn free_pages(&self) -> u64 {
         self.pages + self.deferred.pages()
     }
@@ -202,12 +200,10 @@ impl Buddy {
         self.graded_pages
     }
 
-    #[inline]
     fn list(&self, id: ListId) -> &List {
         &self.lists[usize::from(id.reported)][id.migrate_type as usize][slot(id.order)]
     }
 
-    #[inline]
     fn list_mut(&mut self, id: ListId) -> &mut List {
         &mut self.lists[usize::from(id.reported)][id.migrate_type as usize][slot(id.order)]
     }
@@ -244,7 +240,6 @@ impl Buddy {
     }
 
     /// So many blocks changed their type.
-    #[inline]
     pub(crate) const fn retype(&mut self, from: MigrateType, to: MigrateType, blocks: u32) {
         self.blocks_of_type[from as usize] -= blocks;
         self.blocks_of_type[to as usize] += blocks;
@@ -284,7 +279,6 @@ impl Buddy {
 
     /// The list of `migrate_type` with the smallest blocks of at least `order`: of those that have
     /// something to report, or else of reported ones.
-    #[inline]
     pub(crate) fn smallest(&self, migrate_type: MigrateType, order: Order) -> Option<ListId> {
         let masks = self.occupied.map(|occupied| occupied[migrate_type as usize] >> slot(order));
         let (mask, reported) = if masks[0] != 0 { (masks[0], false) } else { (masks[1], true) };
@@ -318,7 +312,6 @@ impl Buddy {
 
     /// A block was taken: what was known of it is in `last_taken` from now on. `early`: there was
     /// something that was not reported.
-    #[inline]
     pub(super) fn end_reported(&mut self, index: u32, order: Order, early: bool) {
         if self.reported.is_tracked() {
             self.last_taken = self.reported.take(index, order, self.free_pages(), early);
@@ -327,7 +320,6 @@ impl Buddy {
 
     /// A block leaves the zone and stays free, as a page of a pool: what was reported of it, if
     /// anything was.
-    #[inline]
     pub(super) fn move_reported(&mut self, index: u32, order: Order) -> Option<ReportedBits> {
         if self.reported.is_tracked() {
             self.reported.move_out(index, order, self.free_pages())
@@ -337,7 +329,6 @@ impl Buddy {
     }
 
     /// Writes the head and links it.
-    #[inline]
     pub(super) fn insert(
         &mut self,
         index: u32,
@@ -422,7 +413,6 @@ impl Buddy {
     /// bring-up, when nothing is reported yet and placement is not random:
     /// [`insert`](Self::insert) in a quarter of the code, as what runs for the first time costs
     /// what it is long.
-    #[inline]
     pub(crate) fn append(&mut self, entry: &BlockEntry, index: u32, order: Order) {
         debug_assert!(
             !self.reported.is_tracked(),
@@ -442,7 +432,6 @@ impl Buddy {
     }
 
     /// [`remove`](Self::remove) for a caller that has the entry.
-    #[inline]
     pub(super) fn remove_entry(&mut self, entry: &BlockEntry, index: u32) {
         let state = entry.state();
         let (order, migrate_type) = (state.order(), state.migrate_type());

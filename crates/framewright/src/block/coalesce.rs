@@ -21,7 +21,6 @@ const GRADED: [MigrateType; GRADES] = [MigrateType::MovableOnly, MigrateType::Cm
 impl Buddy {
     /// Whether merges are deferred: not while blocks are shuffled, as their order would not be
     /// random, and not while somebody coalesces, who would never come to an end.
-    #[inline]
     pub(super) fn decides_to_defer(&mut self) -> bool {
         self.largest == Order::MAX && self.coalescing == 0 && !self.placement.coin()
     }
@@ -53,13 +52,11 @@ impl Buddy {
     }
 
     /// Whether the merge of a block is deferred, so that it is free.
-    #[inline]
     pub(crate) fn is_deferred(&self, index: u32) -> bool {
         self.deferred.contains(index) || self.graded_sets().any(|(_, set)| set.contains(index))
     }
 
     /// Asks for the word that deferring the merge of a block writes to.
-    #[inline]
     pub(crate) fn prefetch_deferred(&self, index: u32) {
         self.deferred.prefetch(index);
     }
@@ -92,7 +89,6 @@ impl Buddy {
     /// say [`MERGE_DEFERRED`](super::deferred_merge::MERGE_DEFERRED). False, and nothing is
     /// changed, when one of them is free already, or when they have to be freed by
     /// [`free`](Self::free).
-    #[inline]
     pub(crate) fn defer_merge(&mut self, index: u32, blocks: u32) -> bool {
         if !self.decides_to_defer() {
             return false;
@@ -106,7 +102,6 @@ impl Buddy {
     }
 
     /// [`defer_merge`](Self::defer_merge) of one block.
-    #[inline]
     pub(crate) fn defer_merge_of_one(&mut self, index: u32) -> bool {
         if !self.decides_to_defer() {
             return false;

@@ -30,7 +30,6 @@ pub(crate) const GRADED_MERGE_DEFERRED: [BlockState; GRADES] = [
 ];
 
 /// The grade of a block that says that it is allocated whole, of order 9, and nothing more.
-#[inline]
 pub(crate) fn deferrable_grade(state: BlockState) -> Option<usize> {
     let grade = state.migrate_type().grade_index()?;
     (state == GRADED_MERGE_DEFERRED[grade]).then_some(grade)
@@ -90,13 +89,11 @@ impl DeferredMerges {
         self.set.attach(words, blocks);
     }
 
-    #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.blocks == 0
     }
 
     /// Whether there are more than there may be.
-    #[inline]
     pub(super) const fn is_over_full(&self) -> bool {
         self.blocks > MOST
     }
@@ -112,20 +109,17 @@ impl DeferredMerges {
     }
 
     /// Their frames.
-    #[inline]
     pub(crate) const fn pages(&self) -> u64 {
         self.blocks as u64 * PAGES_PER_BLOCK
     }
 
     /// Asks for the word that a block is inserted into. Of use under the lock only: until then it
     /// is somebody else's, who would have to fetch it back.
-    #[inline]
     pub(crate) fn prefetch(&self, index: u32) {
         self.set.prefetch(0, index);
     }
 
     /// Whether a block is in the set.
-    #[inline]
     pub(crate) fn contains(&self, index: u32) -> bool {
         let Neighbours { base, bits } = Neighbours::new(index, 1);
         self.blocks != 0 && self.set.members(0, base) & bits != 0
@@ -143,7 +137,6 @@ impl DeferredMerges {
 
     /// Puts blocks in. Returns all of the 64 that are in
     /// the set then; nothing, and nothing is changed, when one of them was in it before.
-    #[inline]
     pub(crate) fn insert(&mut self, added: Neighbours) -> Option<u64> {
         let Neighbours { base, bits } = added;
         let before = self.set.insert_members(0, added);
@@ -155,7 +148,6 @@ impl DeferredMerges {
     }
 
     /// [`insert`](Self::insert) of one block, which is not counted bit by bit.
-    #[inline]
     pub(super) fn insert_one(&mut self, index: u32) -> Option<u64> {
         let block = Neighbours::new(index, 1);
         let before = self.set.insert_members(0, block);
@@ -175,7 +167,6 @@ impl DeferredMerges {
     }
 
     /// Takes up to `most` of the lowest blocks, neighbours within 64.
-    #[inline]
     pub(crate) fn take(&mut self, most: u32) -> Option<Neighbours> {
         if self.blocks == 0 || most == 0 {
             return None;
@@ -191,7 +182,6 @@ impl DeferredMerges {
         Some(taken)
     }
 
-    #[inline]
     pub(super) fn remove(&mut self, members: Neighbours) {
         self.set.remove_members(0, members);
         self.blocks -= members.count();

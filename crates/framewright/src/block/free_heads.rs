@@ -61,18 +61,15 @@ impl FreeHeads {
     }
 
     /// A block at `index` became a free head.
-    #[inline]
     pub(super) fn add(self, index: u32, order: Order) {
         self.change(index, ONE[slot(order)]);
     }
 
     /// A block at `index` is a free head no more.
-    #[inline]
     pub(super) fn remove(self, index: u32, order: Order) {
         self.change(index, ONE[slot(order)].wrapping_neg());
     }
 
-    #[inline]
     fn change(self, index: u32, by: u64) {
         if let Some(word) = self.0.get((index / GROUP) as usize) {
             word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
@@ -80,7 +77,6 @@ impl FreeHeads {
     }
 
     /// Whether a group that is ready has a free head of at least `order`, below 18.
-    #[inline]
     pub(super) fn has(self, group: u32, order: Order) -> bool {
         let one = ONE[slot(order)];
         let word = self.0.get(group as usize).map_or(0, |word| word.load(Ordering::Relaxed));

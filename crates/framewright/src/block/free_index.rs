@@ -56,14 +56,12 @@ impl FreeIndex {
         (mask != 0).then_some(order + above)
     }
 
-    #[inline]
     fn is_empty(&self, migrate_type: MigrateType, order: u8) -> bool {
         self.occupied[migrate_type as usize] >> order & 1 == 0
     }
 
     /// The 64 blocks that the lowest member of a set is among: the first of them, and a bit for
     /// each that is a member.
-    #[inline]
     pub(crate) fn lowest_members(
         &self,
         migrate_type: MigrateType,
@@ -88,7 +86,6 @@ impl FreeIndex {
     }
 
     /// The lowest member of a set.
-    #[inline]
     pub(crate) fn first(&self, migrate_type: MigrateType, order: u8) -> Option<u32> {
         if self.is_empty(migrate_type, order) {
             return None;

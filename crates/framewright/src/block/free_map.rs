@@ -111,7 +111,6 @@ impl<const WORDS: usize> FreeMap<WORDS> {
 
     /// Makes the aligned run of 2^`order` frames at `start` free; nothing happens, and it says
     /// false, when one of them is free already.
-    #[inline]
     pub fn give_run(&self, start: usize, order: u8) -> bool {
         let index = start / 64;
         if order < 6 {
@@ -126,18 +125,15 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     }
 
     /// Makes the half at frame `start` free.
-    #[inline]
     pub(crate) fn set_half(&self, start: usize) {
         self.half(start).iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
     }
 
     /// Whether no frame of the half at frame `start` is free.
-    #[inline]
     pub(crate) fn is_half_taken(&self, start: usize) -> bool {
         self.half(start).iter().fold(0, |free, word| free | word.load(Ordering::Relaxed)) == 0
     }
 
-    #[inline]
     fn half(&self, start: usize) -> &[AtomicU64] {
         let (low, high) = self.words.split_at(WORDS / 2);
         if start == 0 { low } else { high }
@@ -146,12 +142,10 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     /// Makes the runs of 2^`order` frames (at most 32) free that begin at the set bits of `runs` in
     /// the word that begins at frame `start`; nothing happens, and it says false, when one of the
     /// frames is free already.
-    #[inline]
     pub fn give_word(&self, start: usize, runs: u64, order: u8) -> bool {
         self.give_mask(start / 64, spread(runs, order))
     }
 
-    #[inline]
     fn give_mask(&self, index: usize, frames: u64) -> bool {
         let word = &self.words[index];
         let old = word.load(Ordering::Relaxed);
@@ -163,7 +157,6 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     }
 
     /// Makes the aligned run of 2^`order` free frames at `start` not free.
-    #[inline]
     pub fn take_run(&self, start: usize, order: u8) {
         let index = start / 64;
         if order < 6 {
@@ -191,7 +184,6 @@ impl<const WORDS: usize> FreeMap<WORDS> {
 
     /// The lowest aligned run of 2^`order` free frames.
     #[must_use]
-    #[inline]
     pub fn find(&self, order: u8) -> Option<usize> {
         if order >= 6 {
             let words = 1_usize << (order - 6);
@@ -235,7 +227,6 @@ impl<const WORDS: usize> FreeMap<WORDS> {
     }
 
     /// [`take_word`](Self::take_word) of the first word with a run, if any has one.
-    #[inline]
     pub fn take_first_word(&self, order: u8, limit: u32) -> Option<(usize, u64)> {
         let start = self.find(order)?;
         Some(self.take_word(start, order, limit))
@@ -332,7 +323,6 @@ const fn run_mask(start: usize, order: u8) -> u64 {
 }
 
 /// The frames of the runs of 2^`order` (at most 32) that begin at the set bits of `starts`.
-#[inline]
 const fn spread(starts: u64, order: u8) -> u64 {
     let (mut frames, mut step) = (starts, 0);
     while step < order {

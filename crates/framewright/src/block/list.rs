@@ -77,7 +77,6 @@ impl List {
     pub(super) const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
 
     /// `entry_of` finds the entry of another head in the list.
-    #[inline]
     pub(super) fn link_first(
         &mut self,
         entry_of: impl FnOnce(u32) -> &'static BlockEntry,
@@ -94,7 +93,6 @@ impl List {
     }
 
     /// [`link_first`](Self::link_first) at the other end.
-    #[inline]
     pub(super) fn link_last(
         &mut self,
         entry_of: impl FnOnce(u32) -> &'static BlockEntry,

@@ -17,13 +17,11 @@ impl Placement {
     }
 
     /// Whether places are chosen at random.
-    #[inline]
     pub(crate) const fn is_random(&self) -> bool {
         cfg!(feature = "debug") && self.0.is_some()
     }
 
     /// True for the other side; never when places are as usual.
-    #[inline]
     pub(crate) fn coin(&mut self) -> bool {
         if !cfg!(feature = "debug") {
             return false;

@@ -73,7 +73,6 @@ struct Span {
 
 impl Span {
     /// Those of 2^`order` pages from block `index` on.
-    #[inline]
     const fn of(index: u32, order: Order) -> Self {
         let (first, blocks) = (index as usize / 64, blocks_of(order));
         if blocks < 64 {
@@ -129,7 +128,6 @@ impl ReportedBitmap {
     }
 
     /// Whether there are any: from the first device on.
-    #[inline]
     pub(crate) const fn is_tracked(&self) -> bool {
         cfg!(feature = "reporting") && self.tracked
     }
@@ -173,7 +171,6 @@ impl ReportedBitmap {
     }
 
     /// Whether all blocks of a free head were reported.
-    #[inline]
     pub(crate) fn is_reported(&self, index: u32, order: Order) -> bool {
         self.is_tracked() && self.are_all_reported(index, order)
     }
@@ -272,7 +269,6 @@ impl ReportedBitmap {
     }
 
     /// Whether the free frames of a split block that is swept are zero.
-    #[inline]
     pub(crate) fn is_zero(&self, index: u32) -> bool {
         self.is_tracked()
             && self.zero_blocks != 0

@@ -67,13 +67,11 @@ pub(crate) fn find_index(segments: &[Segment], index: u32) -> Option<&Segment> {
 }
 
 /// Which frame of its block a frame is.
-#[inline]
 pub(crate) fn offset_in_block(pfn: Pfn) -> usize {
     usize::try_from(pfn.0 % PAGES_PER_BLOCK).unwrap_or(0)
 }
 
 /// The frame `offset` frames into the block at `index`, among the segments of one zone.
-#[inline]
 pub(crate) fn frame(segments: &[Segment], index: u32, offset: usize) -> Option<Pfn> {
     // Nearly always there is one segment.
     let segment = match segments {

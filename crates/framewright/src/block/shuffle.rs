@@ -101,7 +101,7 @@ impl Buddy {
             }
             let next = if place + 1 < found { scratch.get(place + 1) } else { NONE };
             let index = scratch.get(place);
-            table.entry(index).set_links(previous, next);
+            table.cold_entry(index).set_links(previous, next);
             previous = index;
         }
         self.replace_ends(list, scratch.get(0), previous);
@@ -146,7 +146,7 @@ impl Buddy {
         };
         let links = [(one, new_links(one, other)), (other, new_links(other, one))];
         for (index, (previous, next)) in links {
-            table.entry(index).set_links(previous, next);
+            table.cold_entry(index).set_links(previous, next);
             match previous {
                 NONE => first = index,
                 previous => table.set_next(previous, index),

@@ -60,7 +60,6 @@ pub(crate) struct Moved {
 impl Buddy {
     /// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it
     /// may fall back on.
-    #[inline]
     pub(crate) fn take(&mut self, order: Order, migrate_type: MigrateType) -> Option<u32> {
         if order == Order::BLOCK && migrate_type == MigrateType::Movable {
             if self.deferred.is_empty() {
@@ -97,7 +96,6 @@ impl Buddy {
     /// is deferred, else the smallest free block or a piece of it. Unless it `may_split`, nothing
     /// larger than that is divided; of reported memory one block is taken, and none then: nobody
     /// waits for more.
-    #[inline]
     pub(crate) fn take_some(
         &mut self,
         most: u32,
@@ -190,7 +188,6 @@ impl Buddy {
     }
 
     /// Takes a piece that was chosen.
-    #[inline]
     fn take_piece(&mut self, piece: Piece, migrate_type: MigrateType) -> u32 {
         let index = self.cut(piece.head, piece.index, piece.order, migrate_type);
         self.end_reported(index, piece.order, !piece.reported);

@@ -181,6 +181,12 @@ impl BlockTable {
         &self.free_maps[index as usize]
     }
 
+    /// [`free_map`](Self::free_map) as [`cold_entry`](Self::cold_entry).
+    #[inline(never)]
+    pub(crate) fn cold_free_map(&self, index: u32) -> &'static FreeMap {
+        self.free_map(index)
+    }
+
     pub(crate) fn is_ready(&self, index: u32) -> bool {
         let group = index / GROUP;
         // Acquire pairs with the Release in `make_ready`: whoever looks without the lock sees

@@ -10,17 +10,17 @@ use crate::units::{MAX_NODES, NodeId};
 pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
     let default = fill.pools[fill.default_size as usize];
     if let Some(ignored) = fill.overridden {
-        log.line(format_args!(
+        log.tell(format_args!(
             "HugeTLB: Ignoring hugepages={ignored} associated with {} page size",
             fill.default_size
         ));
-        log.line(format_args!(
+        log.tell(format_args!(
             "HugeTLB: Using hugepages={} for number of default huge pages",
             default.wanted
         ));
     }
     if let Some(node) = fill.absent_node {
-        log.line(format_args!(
+        log.tell(format_args!(
             "HugeTLB: Invalid hugepages parameter: there is no node {node}, ignored"
         ));
     }
@@ -32,37 +32,37 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
         for node in (0..MAX_NODES).filter_map(NodeId::new) {
             if let Some((wanted, got)) = pool.on_node(node).filter(|(wanted, got)| got < wanted) {
                 any_node = true;
-                log.line(format_args!(
+                log.tell(format_args!(
                     "HugeTLB: allocating {wanted} of page size {size} failed node{node}.  Only \
                      allocated {got} hugepages."
                 ));
             }
         }
         if pool.got < pool.wanted && !any_node {
-            log.line(format_args!("{}", Resized { size, wanted: pool.wanted, reached: pool.got }));
+            log.tell(format_args!("{}", Resized { size, wanted: pool.wanted, reached: pool.got }));
         }
     }
     if wanted != 0
         && let Some(duration_ns) = fill.duration_ns
     {
         let (micros, threads) = (duration_ns / 1000, fill.threads);
-        log.line(format_args!(
+        log.tell(format_args!(
             "HugeTLB: allocation took {}.{:03}ms with hugepage_allocation_threads={threads}",
             micros / 1000,
             micros % 1000,
         ));
     }
     if wanted != 0 && fill.threads_used < fill.threads {
-        log.line(format_args!(
+        log.tell(format_args!(
             "HugeTLB: {} of {} threads took part, of so few pages on so few nodes {} are of use",
             fill.threads_used, fill.threads, fill.threads_of_use,
         ));
     }
     for size in PoolSize::ALL.into_iter().rev() {
         let BootPool { got, without_vmemmap, .. } = fill.pools[size as usize];
-        log.line(format_args!("HugeTLB: registered {size} page size, pre-allocated {got} pages"));
+        log.tell(format_args!("HugeTLB: registered {size} page size, pre-allocated {got} pages"));
         if without_vmemmap != 0 {
-            log.line(format_args!(
+            log.tell(format_args!(
                 "HugeTLB: {without_vmemmap} pages of page size {size} never had a memory map"
             ));
         }

@@ -15,13 +15,22 @@ pub trait BootLog {
     fn line(&mut self, line: fmt::Arguments<'_>);
 }
 
+impl dyn BootLog + '_ {
+    /// [`line`](BootLog::line), in one copy: who links one kind of log alone has it once, and not
+    /// wherever there is something to say.
+    #[inline(never)]
+    pub(super) fn tell(&mut self, line: fmt::Arguments<'_>) {
+        self.line(line);
+    }
+}
+
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
 
 /// Logs what firmware said, before anything is made of it.
 pub fn firmware_map(log: &mut dyn BootLog, ranges: &[MapRange]) {
-    log.line(format_args!("BIOS-provided physical RAM map:"));
+    log.tell(format_args!("BIOS-provided physical RAM map:"));
     for entry in ranges {
-        log.line(format_args!("BIOS-e820: {} {}", entry.range, entry.kind));
+        log.tell(format_args!("BIOS-e820: {} {}", entry.range, entry.kind));
     }
 }
 
@@ -30,21 +39,21 @@ pub fn topology(log: &mut dyn BootLog, topology: &Topology<'_>) {
     for claim in topology.memory() {
         let plug = if claim.hot_pluggable { " hotplug" } else { "" };
         let domain = topology.domain(claim.node);
-        log.line(format_args!(
+        log.tell(format_args!(
             "ACPI: SRAT: Node {} PXM {domain} {}{plug}",
             claim.node, claim.range
         ));
     }
     if topology.memory().is_empty() {
-        log.line(format_args!("No NUMA configuration found"));
+        log.tell(format_args!("No NUMA configuration found"));
     }
     for node in topology.nodes() {
         let cpus = topology.cpus(node);
-        log.line(format_args!("NUMA: Node {node}: {cpus} CPU{}", if cpus == 1 { "" } else { "s" }));
+        log.tell(format_args!("NUMA: Node {node}: {cpus} CPU{}", if cpus == 1 { "" } else { "s" }));
     }
     if topology.node_count() > 1 {
         for node in topology.nodes() {
-            log.line(format_args!("NUMA: Node {node} distances:{}", Distances { topology, node }));
+            log.tell(format_args!("NUMA: Node {node} distances:{}", Distances { topology, node }));
         }
     }
 }
@@ -66,7 +75,7 @@ impl fmt::Display for Distances<'_, '_> {
 /// `drivers/firmware/efi`, `efi_find_mirror`).
 pub fn mirrored(log: &mut dyn BootLog, mirrored_bytes: u64, all_bytes: u64) {
     if mirrored_bytes != 0 {
-        log.line(format_args!(
+        log.tell(format_args!(
             "efi: Memory: {}M/{}M mirrored memory",
             mirrored_bytes >> 20,
             all_bytes >> 20
@@ -76,7 +85,7 @@ pub fn mirrored(log: &mut dyn BootLog, mirrored_bytes: u64, all_bytes: u64) {
 
 /// Logs one ignored parameter.
 pub fn parameter_problem(log: &mut dyn BootLog, problem: Problem<'_>) {
-    log.line(format_args!("{problem}"));
+    log.tell(format_args!("{problem}"));
 }
 
 struct NodeList(crate::manager::Fallback);
@@ -108,17 +117,17 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
     memblock_node_ranges(log, input, manager);
     unavailable_pages(log, input, manager);
     for node in manager.nodes() {
-        log.line(format_args!("Fallback order for Node {}:{}", node.id, NodeList(node.fallback)));
+        log.tell(format_args!("Fallback order for Node {}:{}", node.id, NodeList(node.fallback)));
     }
     let totals = manager.totals();
-    log.line(format_args!(
+    log.tell(format_args!(
         "Built {} zonelists.  Total pages: {}",
         manager.nodes().len(),
         totals.managed_pages + totals.unaccepted_pages
     ));
     debug_aids(log, input.parameters, manager.debug().aids());
     shuffle(log, manager.shuffle_seed());
-    log.line(format_args!(
+    log.tell(format_args!(
         "Memory: {}K/{}K available ({}K reserved, {}K of it tables)",
         (totals.free_pages + totals.unaccepted_pages) * KIB_PER_PAGE,
         totals.present_pages * KIB_PER_PAGE,
@@ -136,10 +145,10 @@ fn mirror<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     let moving = manager.moving();
     let unmirrored_bytes = moving.unmirrored_bytes();
     if unmirrored_bytes != 0 {
-        log.line(format_args!("Could not allocate {unmirrored_bytes} bytes of mirrored memory"));
+        log.tell(format_args!("Could not allocate {unmirrored_bytes} bytes of mirrored memory"));
     }
     if let Some(note) = moving.mirror_note() {
-        log.line(format_args!("{note}"));
+        log.tell(format_args!("{note}"));
     }
 }
 
@@ -147,7 +156,7 @@ fn mirror<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
 fn areas<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     let moving = manager.moving();
     for (name, pages, _) in (0..MOST_AREAS).filter_map(|number| moving.area(number)) {
-        log.line(format_args!(
+        log.tell(format_args!(
             "cma: Reserved {} MiB at {:#018x}, area {}",
             pages.pages() * KIB_PER_PAGE / 1024,
             pages.start.address(),
@@ -156,7 +165,7 @@ fn areas<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     }
     let failed = moving.failed_area_bytes();
     if failed != 0 {
-        log.line(format_args!("cma: Failed to reserve {} MiB", failed.div_ceil(1 << 20)));
+        log.tell(format_args!("cma: Failed to reserve {} MiB", failed.div_ceil(1 << 20)));
     }
 }
 
@@ -164,14 +173,14 @@ fn areas<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
 fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manager: &Manager<P>) {
     for node in manager.nodes() {
         if let Some(cause) = node.vmemmap_fallback {
-            log.line(format_args!(
+            log.tell(format_args!(
                 "Node {}: no memory for its memory map, which is made on demand ({cause})",
                 node.id
             ));
         }
     }
     if manager.vmemmap().bytes() != 0 {
-        log.line(format_args!(
+        log.tell(format_args!(
             "Memory map: {}K in an array at {:p}, {}K deferred",
             manager.vmemmap().bytes() / 1024,
             manager
@@ -186,7 +195,7 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
             let (Some(ns), Some(pages)) = (node.init_ns, managed_pages(manager, node.id)) else {
                 continue;
             };
-            log.line(format_args!(
+            log.tell(format_args!(
                 "node {} memory made available on demand in {} ({pages} pages), counts, what is \
                  reserved and blocks in pieces took {}",
                 node.id,
@@ -208,14 +217,14 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
     if let Some(all) =
         times.all_memory_ns.filter(|_| manager.vmemmap().deferred_nodes().next().is_none())
     {
-        log.line(format_args!(
+        log.tell(format_args!(
             "Framewright: first allocation after {}, all memory after {} ({policy}{wanted}, 1 \
              thread)",
             Microseconds(first),
             Microseconds(all),
         ));
     } else {
-        log.line(format_args!(
+        log.tell(format_args!(
             "Framewright: first allocation after {} ({policy}{wanted})",
             Microseconds(first)
         ));
@@ -236,7 +245,7 @@ pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     for node in manager.vmemmap().deferred_nodes() {
         let Some(ns) = node.elapsed_ns else { continue };
         let plural = if node.threads == 1 { "" } else { "s" };
-        log.line(format_args!(
+        log.tell(format_args!(
             "node {} deferred pages initialised in {}ms ({} pages in {}, {} thread{plural})",
             node.node,
             ns / 1_000_000,
@@ -245,7 +254,7 @@ pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
             node.threads,
         ));
         if node.grown_pages != 0 {
-            log.line(format_args!(
+            log.tell(format_args!(
                 "node {}: {} of these pages came up on request",
                 node.node, node.grown_pages
             ));
@@ -253,7 +262,7 @@ pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
         slowest = slowest.max(Some((ns, node.node)));
     }
     if let (Some((ns, node)), Some(all)) = (slowest, manager.times().all_memory_ns) {
-        log.line(format_args!(
+        log.tell(format_args!(
             "Framewright: all memory after {}, of which node {node}, the slowest, took {} \
              (deferred)",
             Microseconds(all),
@@ -269,7 +278,7 @@ fn unaccepted<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     if events.calls == 0 && left == 0 {
         return;
     }
-    log.line(format_args!(
+    log.tell(format_args!(
         "Framewright: accept_memory={}, {} KiB accepted in {} calls, {} KiB unaccepted",
         acceptance.policy().name(),
         events.accepted_pages * KIB_PER_PAGE,
@@ -277,7 +286,7 @@ fn unaccepted<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
         left * KIB_PER_PAGE,
     ));
     if let Some(pfn) = events.last_failed {
-        log.line(format_args!(
+        log.tell(format_args!(
             "Framewright: {} pages are lost, memory could not be accepted {} times, at last at \
              {:#x}",
             acceptance.lost_pages(),
@@ -300,29 +309,29 @@ impl fmt::Display for Microseconds {
 fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
     let on = |on| if on { "on" } else { "off" };
     if aids.page_poison && (parameters.init_on_alloc || parameters.init_on_free) {
-        log.line(format_args!(
+        log.tell(format_args!(
             "mem auto-init: page_poison is on, will take precedence over init_on_alloc and \
              init_on_free"
         ));
     }
-    log.line(format_args!(
+    log.tell(format_args!(
         "mem auto-init: stack:off, heap alloc:{}, heap free:{}",
         on(aids.init_on_alloc),
         on(aids.init_on_free)
     ));
     if aids.page_owner {
-        log.line(format_args!("page_owner is enabled"));
+        log.tell(format_args!("page_owner is enabled"));
     }
     if aids.page_poison {
         let sparsely =
             if aids.poison_sparsely { ", in runs above 2 MiB one page in 512" } else { "" };
-        log.line(format_args!(
+        log.tell(format_args!(
             "page_poison is enabled, pattern {:#04x}{sparsely}",
             crate::debug::POISON
         ));
     }
     if let Some(seed) = aids.placement_seed {
-        log.line(format_args!("Framewright: careful mode, placement by chance (seed {seed})"));
+        log.tell(format_args!("Framewright: careful mode, placement by chance (seed {seed})"));
     }
 }
 
@@ -330,11 +339,11 @@ fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
 fn shuffle(log: &mut dyn BootLog, seed: Option<ShuffleSeed>) {
     match seed {
         None | Some(ShuffleSeed::Given | ShuffleSeed::Entropy) => {}
-        Some(ShuffleSeed::Clock) => log.line(format_args!(
+        Some(ShuffleSeed::Clock) => log.tell(format_args!(
             "page_alloc.shuffle: the platform has no entropy, so the order begins with the clock \
              and can be guessed"
         )),
-        Some(ShuffleSeed::Address) => log.line(format_args!(
+        Some(ShuffleSeed::Address) => log.tell(format_args!(
             "page_alloc.shuffle: the platform has neither entropy nor a clock, so the order may be \
              the same at every boot"
         )),
@@ -342,14 +351,14 @@ fn shuffle(log: &mut dyn BootLog, seed: Option<ShuffleSeed>) {
 }
 
 fn zone_ranges<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
-    log.line(format_args!("Zone ranges:"));
+    log.tell(format_args!("Zone ranges:"));
     for kind in ZoneKind::ALL {
         let spans = manager.views().filter(|zone| zone.id().kind == kind).map(|zone| zone.span());
         let whole =
             spans.reduce(|a, b| PfnRange { start: a.start.min(b.start), end: a.end.max(b.end) });
         match whole {
-            Some(span) => log.line(format_args!("  {kind:<8} {}", span.to_phys())),
-            None => log.line(format_args!("  {kind:<8} empty")),
+            Some(span) => log.tell(format_args!("  {kind:<8} {}", span.to_phys())),
+            None => log.tell(format_args!("  {kind:<8} empty")),
         }
     }
 }
@@ -359,19 +368,19 @@ fn memblock_node_ranges<P: Platform>(
     input: &Intake<'_>,
     manager: &Manager<P>,
 ) {
-    log.line(format_args!("Movable zone start for each node"));
+    log.tell(format_args!("Movable zone start for each node"));
     for node in manager.nodes() {
         if let Some(start) = manager.moving().start_on_node(node.id) {
-            log.line(format_args!("  Node {}: {:#018x}", node.id, start.address()));
+            log.tell(format_args!("  Node {}: {:#018x}", node.id, start.address()));
         }
     }
-    log.line(format_args!("Early memory node ranges"));
+    log.tell(format_args!("Early memory node ranges"));
     for run in node_ranges(input.map, input.topology) {
         let kind = if run.kind == MemoryKind::Conventional { "" } else { run.kind.name() };
         let space = if kind.is_empty() { "" } else { " " };
         let unclaimed =
             if run.claimed { "" } else { " (claimed by no node, given to the nearest)" };
-        log.line(format_args!(
+        log.tell(format_args!(
             "  node {:3}: {}{space}{kind}{unclaimed}",
             run.node,
             run.range.to_phys()
@@ -379,9 +388,9 @@ fn memblock_node_ranges<P: Platform>(
     }
     for node in manager.nodes() {
         if node.span.is_empty() {
-            log.line(format_args!("Initmem setup node {} as memoryless", node.id));
+            log.tell(format_args!("Initmem setup node {} as memoryless", node.id));
         } else {
-            log.line(format_args!("Initmem setup node {} {}", node.id, node.span.to_phys()));
+            log.tell(format_args!("Initmem setup node {} {}", node.id, node.span.to_phys()));
         }
     }
 }
@@ -397,14 +406,14 @@ fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, man
         let unavailable = covered.saturating_sub(own);
         let ZoneId { node, kind } = zone.id();
         if unavailable > 0 {
-            log.line(format_args!(
+            log.tell(format_args!(
                 "On node {node}, zone {kind}: {unavailable} pages in unavailable ranges"
             ));
         }
     }
     let memory = node_ranges(input.map, input.topology).map(MemoryRun::from);
     for ZoneRun { range, zone, .. } in zone_runs(memory).filter(|run| run.stray) {
-        log.line(format_args!(
+        log.tell(format_args!(
             "On node {}, zone {}: {} pages at {} reserved, their block belongs to another zone",
             zone.node,
             zone.kind,

@@ -1,7 +1,7 @@
 //! What can be wrong with a call to a pool.
 
 use crate::units::PoolSize;
-use crate::units::{NodeId, Pfn};
+use crate::units::{NodeId, Pfn, parse_radix};
 use core::fmt;
 
 /// Why a pool did not do what it was asked. Nothing was changed.
@@ -87,7 +87,7 @@ pub fn parse_count(text: &str) -> Result<u64, PoolError> {
     if !digits.starts_with(|first: char| first.is_ascii_digit()) {
         return Err(PoolError::NotANumber);
     }
-    digits.parse().map_err(|_| PoolError::NotANumber)
+    parse_radix(digits, 10).ok_or(PoolError::NotANumber)
 }
 
 #[cfg(test)]

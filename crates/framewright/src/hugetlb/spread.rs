@@ -12,6 +12,7 @@ pub(crate) type Shares = [u64; MAX_NODES];
 /// Gives `total` pages to the nodes in turn, beginning at `cursor` and leaving out who has no more
 /// room; what nobody has room for stays ungiven. The result is the same as that of giving one page
 /// at a time. Returns the shares, what was given, and where the next page would go.
+#[inline(never)]
 pub(crate) fn spread(
     total: u64,
     cursor: usize,

@@ -30,6 +30,7 @@ impl Taken {
         lost: false,
     };
 
+    #[inline(never)]
     pub(crate) fn pages(&self) -> u64 {
         self.lists().map(|(_, list)| list.pages()).sum()
     }

@@ -20,7 +20,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::FreeError;
+use crate::zone::{FreeError, Segment};
 use core::ops::Range;
 
 /// A run of pages of which something is kept.
@@ -29,6 +29,36 @@ struct Aided {
     run: PfnRange,
     /// Counted from where the records begin.
     pages: Range<usize>,
+}
+
+/// The first piece of a range of which something is kept; the range is then what follows it.
+#[inline(never)]
+fn first_aided(
+    directory: &[Segment],
+    segments: &'static [SegmentAids],
+    rest: &mut PfnRange,
+) -> Option<Aided> {
+    while !rest.is_empty() && !segments.is_empty() {
+        let start = rest.start;
+        let block = BlockNumber::containing(start);
+        let mut next = directory.partition_point(|segment| segment.start <= block);
+        let mut found = next.checked_sub(1).and_then(|index| directory.get(index));
+        found = found.filter(|segment| block < segment.end());
+        let Some(mut last) = found else {
+            let after = directory.get(next).map_or(rest.end, |after| after.start.start());
+            rest.start = after.min(rest.end);
+            continue;
+        };
+        let aids = segments.get(next - 1)?;
+        while let Some(after) = directory.get(next).filter(|next| next.start == last.end()) {
+            (last, next) = (after, next + 1);
+        }
+        let run = PfnRange { start, end: last.end().start().min(rest.end) };
+        rest.start = run.end;
+        let first = as_index(start.0 - aids.start.start().0);
+        return Some(Aided { segment: aids, run, pages: first..first + as_index(run.pages()) });
+    }
+    None
 }
 
 impl<P: Platform> Debugging<'_, P> {
@@ -61,34 +91,7 @@ impl<P: Platform> Manager<P> {
     fn aids_of(&self, range: PfnRange) -> impl Iterator<Item = Aided> + use<P> {
         let (directory, segments) = (self.directory, self.debug.segments);
         let mut rest = range;
-        core::iter::from_fn(move || {
-            while !rest.is_empty() && !segments.is_empty() {
-                let start = rest.start;
-                let block = BlockNumber::containing(start);
-                let mut next = directory.partition_point(|segment| segment.start <= block);
-                let mut found = next.checked_sub(1).and_then(|index| directory.get(index));
-                found = found.filter(|segment| block < segment.end());
-                let Some(mut last) = found else {
-                    let after = directory.get(next).map_or(rest.end, |after| after.start.start());
-                    rest.start = after.min(rest.end);
-                    continue;
-                };
-                let aids = segments.get(next - 1)?;
-                while let Some(after) = directory.get(next).filter(|next| next.start == last.end())
-                {
-                    (last, next) = (after, next + 1);
-                }
-                let run = PfnRange { start, end: last.end().start().min(rest.end) };
-                rest.start = run.end;
-                let first = as_index(start.0 - aids.start.start().0);
-                return Some(Aided {
-                    segment: aids,
-                    run,
-                    pages: first..first + as_index(run.pages()),
-                });
-            }
-            None
-        })
+        core::iter::from_fn(move || first_aided(directory, segments, &mut rest))
     }
 
     fn event(&self, place: Place) -> Event {

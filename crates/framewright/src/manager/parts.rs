@@ -14,8 +14,8 @@
 
 use crate::block::{MigrateType, segment};
 use crate::manager::request::{Allowed, Mark, Search};
-use crate::manager::state::Manager;
 use crate::manager::state::fallback::Fallback;
+use crate::manager::state::{Manager, ZoneSlots};
 use crate::platform::Platform;
 use crate::units::{Order, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange, VMEMMAP_PAGES_PER_BLOCK};
@@ -109,7 +109,6 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Free frames of a part's zone that a request of this type may not have.
-    #[inline]
     pub(super) fn out_of_reach(&self, part: &Zone, migrate_type: MigrateType) -> u64 {
         if migrate_type == MigrateType::Movable {
             return 0;
@@ -169,6 +168,7 @@ impl<P: Platform> Manager<P> {
 
     /// Parts of zones in the order in which they are asked: zones from the wanted one down on the
     /// wanted node, then on the others by distance; of each the calling CPU's part first.
+    #[inline(never)]
     pub(super) fn zonelist<'a>(&'a self, search: &Search<'a>) -> Zonelist<'a, P> {
         let &Search { first, allowed, highest, .. } = search;
         Zonelist {
@@ -244,23 +244,29 @@ impl<P: Platform> Manager<P> {
         &self,
         blocks: BlockRange,
     ) -> impl Iterator<Item = (&'static Zone, &'static Segment, BlockRange)> + use<'_, P> {
-        let mut next = blocks.start;
-        iter::from_fn(move || {
-            while next < blocks.end {
-                let Some(segment) = self.segment_of(next) else {
-                    next = self.next_segment(next).unwrap_or(blocks.end);
-                    continue;
-                };
-                let end = segment.end().min(blocks.end);
-                let found = BlockRange { start: next, end };
-                next = end;
-                // Of a window that is being made the segment comes first.
-                if let Some(zone) = self.zones().get(usize::from(segment.zone)) {
-                    return Some((zone, segment, found));
-                }
+        let mut rest = blocks;
+        iter::from_fn(move || self.first_of(&mut rest))
+    }
+
+    /// The first of [`segments_in`](Self::segments_in) some blocks, of which the others are left.
+    #[inline(never)]
+    fn first_of(
+        &self,
+        blocks: &mut BlockRange,
+    ) -> Option<(&'static Zone, &'static Segment, BlockRange)> {
+        while blocks.start < blocks.end {
+            let Some(segment) = self.segment_of(blocks.start) else {
+                blocks.start = self.next_segment(blocks.start).unwrap_or(blocks.end);
+                continue;
+            };
+            let found = BlockRange { start: blocks.start, end: segment.end().min(blocks.end) };
+            blocks.start = found.end;
+            // Of a window that is being made the segment comes first.
+            if let Some(zone) = self.zones().get(usize::from(segment.zone)) {
+                return Some((zone, segment, found));
             }
-            None
-        })
+        }
+        None
     }
 
     /// Where the first segment begins that begins after a block.
@@ -271,16 +277,13 @@ impl<P: Platform> Manager<P> {
         windows.filter(|&start| start > block).chain(boot).min()
     }
 
-    /// The parts of a zone, each with its place among all.
-    pub(super) fn numbered_parts(
-        &self,
-        id: ZoneId,
-    ) -> impl Iterator<Item = (usize, &'static Zone)> + use<P> {
-        let zones = self.zones();
-        let first = self.slots.get(id.index()).map_or(0, |slots| slots.first.into());
-        let boot = self.slots.get(id.index()).map_or(&[][..], |slots| slots.of(zones));
-        let windows = zones.iter().enumerate().skip(self.hotplug.first_window);
-        (first..).zip(boot).chain(windows.filter(move |(_, zone)| zone.id() == id))
+    /// The place among all of the part of a zone that is at a place of its own.
+    pub(super) fn number_of_part(&self, id: ZoneId, place: usize) -> usize {
+        let slots = self.slots.get(id.index()).map_or(ZoneSlots::NONE, |slots| *slots);
+        match place.checked_sub(slots.parts.into()) {
+            None => usize::from(slots.first) + place,
+            Some(window) => self.hotplug.first_window + window,
+        }
     }
 
     /// Calls `check` for all pieces of a range before `change` is called for any.

@@ -342,7 +342,7 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         self.come_home_if_possible(cache);
-        self.lot(cache, start, order).map_or(Put::Full, |lot| cache.put(start, order, lot))
+        self.lot(cache, start, order).map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
     }
 
     /// Where a run belongs in a cache, wherever it lies.
@@ -408,14 +408,14 @@ impl<P: Platform> Manager<P> {
         order: Order,
         lot: Lot,
     ) -> (Put, Result<(), FreeError>) {
-        let mut put = cache.put(start, order, lot);
+        let mut put = cache.put_slowly(start, order, lot);
         if put == Put::Full
             && order == Order::BLOCK
             && lot == Lot::MOVABLE
             && let Some(home) = self.zones().get(cache.zone())
             && cache.adapt(Flow::Out, self.may_keep_more(home))
         {
-            put = cache.put(start, order, lot);
+            put = cache.put_slowly(start, order, lot);
         }
         if put != Put::Full {
             return (put, Ok(()));
@@ -431,7 +431,7 @@ impl<P: Platform> Manager<P> {
             waiting.div_ceil(2)
         };
         let result = self.return_oldest(cache, order, lot, oldest);
-        (cache.put(start, order, lot), result.map(|_| ()))
+        (cache.put_slowly(start, order, lot), result.map(|_| ()))
     }
 
     /// Frees what no cache keeps.
@@ -515,7 +515,6 @@ impl<P: Platform> Manager<P> {
     }
 
     /// The zone of this frame, and its block's index there.
-    #[inline]
     pub(super) fn block_of(&self, pfn: Pfn) -> Option<(&'static Zone, u32)> {
         let block = block_number(pfn)?;
         let segment = self.segment_of(block)?;

@@ -189,6 +189,7 @@ impl<P: Platform> Manager<P> {
 
     /// Calls `body` for each CPU's cache, one after the other, whose owner is out and stays out
     /// meanwhile, where waiting for CPUs is allowed. One barrier serves all.
+    #[inline(never)]
     pub(super) fn with_all_caches(&self, body: &mut dyn FnMut(&CpuCache)) {
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();
@@ -292,6 +293,7 @@ fn whole_blocks(runs: &[Runs], count: usize) -> usize {
 }
 
 /// The sum, or the first error.
+#[inline(never)]
 pub(super) fn join(
     one: Result<u64, FreeError>,
     other: Result<u64, FreeError>,

@@ -158,12 +158,19 @@ impl<P: Platform> Manager<P> {
         order: Order,
         place: Place,
     ) -> Result<(), FreeError> {
-        let put = self.keep(cache, start, order);
-        Inside { cache, platform: self.platform, cpu }.leave();
+        let put = self.keep_and_leave(Inside { cache, platform: self.platform, cpu }, start, order);
         if put == Put::Cached {
             return Ok(());
         }
         self.free_elsewhere::<RANGE>(start, order, Some(put), place)
+    }
+
+    /// What both kinds of [`free_inside`](Self::free_inside) do first, in one copy.
+    #[inline(never)]
+    fn keep_and_leave(&self, inside: Inside<'_, P>, start: Pfn, order: Order) -> Put {
+        let put = self.keep(inside.cache, start, order);
+        inside.leave();
+        put
     }
 
     #[inline(always)]

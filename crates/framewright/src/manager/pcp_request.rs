@@ -206,7 +206,7 @@ impl<P: Platform> Manager<P> {
     fn put_back(&self, cache: &CpuCache, range: PfnRange, request: &Request) {
         let put = match range.as_order() {
             Some(order) => match Lot::of_type(request.migrate_type) {
-                Some(lot) => cache.put(range.start, order, lot),
+                Some(lot) => cache.put_slowly(range.start, order, lot),
                 None => Put::Full,
             },
             None => cache.put_odd(range, request.migrate_type),
@@ -325,6 +325,12 @@ impl<P: Platform> Manager<P> {
         Some(cache.put_odd(range, lot.migrate_type()))
     }
 
+    /// [`keep_odd`](Self::keep_odd) for one who is not in a hurry.
+    #[inline(never)]
+    fn keep_odd_slowly(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
+        self.keep_odd(cache, range)
+    }
+
     /// [`free_odd`](Self::free_odd) where there are too many such runs: the oldest is cut, so that
     /// any request can have it.
     #[cold]
@@ -333,7 +339,7 @@ impl<P: Platform> Manager<P> {
         self.inside(|cache| {
             let mut result = Ok(());
             loop {
-                match self.keep_odd(cache, range)? {
+                match self.keep_odd_slowly(cache, range)? {
                     Put::Cached => return Some(result),
                     Put::DoubleFree => return Some(Err(FreeError::free_already(range.start))),
                     // Nothing is left to be cut when it is larger than all that may be kept.

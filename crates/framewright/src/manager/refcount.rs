@@ -375,7 +375,7 @@ impl<P: Platform> References<'_, P> {
                 zone.look(index, |counted| {
                     if let Counted::Page { map, .. } = counted {
                         let pages = (start..end.min(start + CLEARED_AT_ONCE))
-                            .filter_map(|offset| map.page(offset));
+                            .filter_map(|offset| map.cold_page(offset));
                         pages.for_each(|page| {
                             page.clear();
                             page.set_part_of(PartOf::Single);
@@ -428,9 +428,9 @@ impl<P: Platform> References<'_, P> {
 /// are already. Nothing when it cannot be a run.
 fn start_run(map: &BlockPages<'_>, first: usize, end: usize) -> Option<u32> {
     let head = map.page(first)?;
-    let (mut references, mut alone) = (0, true);
-    for offset in first..end {
-        let page = map.page(offset)?;
+    let (mut references, mut alone) = (head.references(), head.part_of() == PartOf::Single);
+    for offset in first + 1..end {
+        let page = map.cold_page(offset)?;
         references = page.references().max(references);
         alone &= page.part_of() == PartOf::Single;
     }
@@ -441,7 +441,7 @@ fn start_run(map: &BlockPages<'_>, first: usize, end: usize) -> Option<u32> {
     if pages > 1 {
         head.set_part_of(PartOf::Head { pages });
         for (offset, pages_to_head) in (first + 1..end).zip(1..) {
-            map.page(offset)?.set_part_of(PartOf::Tail { pages_to_head });
+            map.cold_page(offset)?.set_part_of(PartOf::Tail { pages_to_head });
         }
     }
     references::unfreeze(head.count(), 1).err().or(Some(0))

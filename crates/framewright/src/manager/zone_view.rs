@@ -66,6 +66,7 @@ impl<P: Platform> Iterator for Views<P> {
 
 impl<P: Platform> Manager<P> {
     /// All zones with memory as a whole: nodes ascending, kinds ascending in each.
+    #[inline(never)]
     pub fn views(&self) -> impl Iterator<Item = ZoneView<'static, P>> + Clone + use<P> {
         let (zones, platform) = (self.zones(), self.platform);
         let windows = zones.get(self.hotplug.first_window..).unwrap_or(&[]);
@@ -89,6 +90,7 @@ impl<P: Platform> Clone for ZoneView<'_, P> {
 impl<P: Platform> Copy for ZoneView<'_, P> {}
 
 impl<'a, P: Platform> ZoneView<'a, P> {
+    #[inline(never)]
     fn sum(&self, of: fn(&Zone) -> u64) -> u64 {
         self.parts.sum(&of)
     }
@@ -107,14 +109,15 @@ impl<'a, P: Platform> ZoneView<'a, P> {
 
     /// [`Zone::span`] of all parts.
     #[must_use]
+    #[inline(never)]
     pub fn span(&self) -> PfnRange {
+        let mut all = PfnRange::new(0, 0);
         // A window that is empty at this moment is a place and no memory.
-        let spans = self.parts.spans(self.platform).filter(|span| !span.is_empty());
-        let all = spans.reduce(|all, span| PfnRange {
-            start: all.start.min(span.start),
-            end: all.end.max(span.end),
-        });
-        all.unwrap_or(PfnRange::new(0, 0))
+        for span in self.parts.spans(self.platform).filter(|span| !span.is_empty()) {
+            let start = if all.is_empty() { span.start } else { all.start.min(span.start) };
+            all = PfnRange { start, end: all.end.max(span.end) };
+        }
+        all
     }
 
     /// [`Zone::present_pages`] of all parts.
@@ -220,6 +223,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// The blocks of a grade other than [`Grade::Any`]. All heads of the zone are looked at; exact
     /// when nobody changes grades meanwhile.
     #[must_use]
+    #[inline(never)]
     pub fn graded_memory(&self, grade: Grade) -> GradedMemory {
         let mut memory = GradedMemory::default();
         self.parts.for_each(&mut |part| memory += part.graded_memory(self.platform, grade));
@@ -251,6 +255,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
 
     /// What the zone did since bring-up, as far as that is counted.
     #[must_use]
+    #[inline(never)]
     pub fn events(&self) -> ZoneEvents {
         let mut events = ZoneEvents::default();
         self.parts.for_each(&mut |part| events += part.events(self.platform));
@@ -261,10 +266,10 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[must_use]
     pub fn free_blocks(&self) -> [u32; BLOCK_ORDERS] {
         let mut blocks = [0; BLOCK_ORDERS];
-        for part in self.parts.iter() {
+        self.parts.for_each(&mut |part| {
             let more = part.free_blocks(self.platform);
             blocks.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-        }
+        });
         blocks
     }
 
@@ -279,6 +284,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// Free memory by order and type. A lock is held for a few blocks at a time, so that it takes
     /// long only for whoever asks; exact when nobody allocates meanwhile.
     #[must_use]
+    #[inline(never)]
     pub fn free_areas(&self) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
         self.parts.for_each(&mut |part| areas += part.free_areas(self.platform));
@@ -293,6 +299,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// hold of the lock was true at one moment; between holds time passes, so that memory which
     /// moves from one end of the zone to the other may be seen twice or not at all. When nobody
     /// does anything it is exact. What CPUs have in their caches counts as used, as in all tables.
+    #[inline(never)]
     pub fn for_each_block_run(&self, visit: &mut dyn FnMut(BlockRun)) {
         self.parts.for_each(&mut |part| part.for_each_block_run(self.platform, visit));
     }
@@ -300,6 +307,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// Pages that were handed out and came back. Exact at the zone; what goes to and fro between a
     /// caller and its CPU's cache stays out of it.
     #[must_use]
+    #[inline(never)]
     pub fn flow(&self) -> ZoneFlow {
         let mut flow = ZoneFlow::default();
         self.parts.for_each(&mut |part| flow += part.flow(self.platform));
@@ -317,14 +325,14 @@ impl<'a, P: Platform> ZoneView<'a, P> {
 
     /// How shuffled its free blocks are.
     #[must_use]
+    #[inline(never)]
     pub fn shuffled(&self) -> Shuffled {
         let mut all = Shuffled::default();
-        for Shuffled { pairs, neighbours } in
-            self.parts.iter().map(|part| part.shuffled(self.platform))
-        {
+        self.parts.for_each(&mut |part| {
+            let Shuffled { pairs, neighbours } = part.shuffled(self.platform);
             all.pairs += pairs;
             all.neighbours += neighbours;
-        }
+        });
         all
     }
 

@@ -204,11 +204,8 @@ impl Query {
         let fit = |run: &Region| {
             if cfg!(feature = "pools") && self.edges { self.fit_edges(run) } else { self.fit(run) }
         };
-        if self.bottom_up {
-            runs.find_map(|run| fit(&run))
-        } else {
-            runs.rev().find_map(|run| fit(&run))
-        }
+        let mut next = || if self.bottom_up { runs.next() } else { runs.next_back() };
+        core::iter::from_fn(&mut next).find_map(|run| fit(&run))
     }
 
     /// The best place before the first whole 1 GiB of `run` or after its last.

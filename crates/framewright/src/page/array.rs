@@ -85,6 +85,7 @@ impl Array {
 
     /// [`unpublish`](Self::unpublish) of blocks that nobody but the caller has; says how many of
     /// them were described.
+    #[inline(never)]
     pub(crate) fn unpublish_all(&self, blocks: Range<u32>) -> u32 {
         let (mut index, mut count) = (blocks.start, 0);
         while index < blocks.end {

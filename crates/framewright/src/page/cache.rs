@@ -349,6 +349,12 @@ impl CpuCache {
         self.begin_word(stack, runs)
     }
 
+    /// [`put`](Self::put) for those who are not in a hurry: in one copy for all of them.
+    #[inline(never)]
+    pub(crate) fn put_slowly(&self, start: Pfn, order: Order, lot: Lot) -> Put {
+        self.put(start, order, lot)
+    }
+
     /// A run of just so many pages, no power of two, if one is here.
     #[inline]
     pub(crate) fn get_odd(&self, pages: u64, migrate_type: MigrateType) -> Option<Pfn> {

@@ -365,18 +365,27 @@ impl<'a> BlockPages<'a> {
                 return Some(unsafe { array.at(self.block.add(offset as u64)).as_ref() });
             }
         };
-        let (part, slot) = (offset / DESCRIBED, offset % DESCRIBED);
         if scattered {
-            let frames = self.frames()?;
-            let own = frames.first_in(&(offset..offset + 1)).is_some();
-            return if own {
-                None
-            } else {
-                Some(self.at(platform, usize::from(frames.0[part]), slot))
-            };
+            return self.scattered_page(platform, offset);
         }
+        let (part, slot) = (offset / DESCRIBED, offset % DESCRIBED);
         let own = (named..named + DESCRIPTOR_FRAMES).contains(&offset);
         if own { None } else { Some(self.at(platform, named + part, slot)) }
+    }
+
+    /// [`page`](Self::page) in one copy, for code that is not in a hurry.
+    #[inline(never)]
+    pub(crate) fn cold_page(&self, offset: usize) -> Option<&'a Page> {
+        self.page(offset)
+    }
+
+    /// [`page`](Self::page) where the frames that hold descriptors are no neighbours.
+    #[inline(never)]
+    fn scattered_page(&self, platform: &'static dyn Platform, offset: usize) -> Option<&'a Page> {
+        let (part, slot) = (offset / DESCRIBED, offset % DESCRIBED);
+        let frames = self.frames()?;
+        let own = frames.first_in(&(offset..offset + 1)).is_some();
+        if own { None } else { Some(self.at(platform, usize::from(frames.0[part]), slot)) }
     }
 }
 

@@ -2,6 +2,7 @@
 //! the machine runs.
 
 use super::parse::parse_bool;
+use crate::units::parse_decimal;
 use core::fmt;
 
 /// What is to become of memory that is added.
@@ -110,8 +111,8 @@ impl HotplugParameters {
     /// Sets the parameter `name`; none where it is not one of these.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
         Some(match name {
-            "hotplug_windows" => match value.parse() {
-                Ok(windows @ 0..=MOST_WINDOWS) => {
+            "hotplug_windows" => match parse_decimal(value) {
+                Some(windows @ 0..=MOST_WINDOWS) => {
                     self.windows = windows;
                     Ok(())
                 }
@@ -123,10 +124,9 @@ impl HotplugParameters {
             "memory_hotplug.online_policy" => OnlinePolicy::parse(value)
                 .map(|policy| self.policy = policy)
                 .ok_or("memory_hotplug.online_policy= is contig-zones or auto-movable"),
-            "memory_hotplug.auto_movable_ratio" => value
-                .parse()
+            "memory_hotplug.auto_movable_ratio" => parse_decimal(value)
                 .map(|ratio| self.auto_movable_ratio = ratio)
-                .map_err(|_| "memory_hotplug.auto_movable_ratio= takes a number"),
+                .ok_or("memory_hotplug.auto_movable_ratio= takes a number"),
             "memory_hotplug.auto_movable_numa_aware" => parse_bool(value)
                 .map(|aware| self.auto_movable_numa_aware = aware)
                 .ok_or("memory_hotplug.auto_movable_numa_aware= is Y or N"),

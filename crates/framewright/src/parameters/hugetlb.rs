@@ -7,7 +7,7 @@
 use super::movable::AreaSizes;
 use super::parse::{parse_bool, parse_size};
 use super::per_node::PerNode;
-use crate::units::{NodeId, NodeMask, PoolSize};
+use crate::units::{NodeId, NodeMask, PoolSize, parse_decimal, parse_radix};
 
 /// How many pages of one size a command line asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,8 +120,8 @@ impl HugePageParameters {
             "hugepages" => self.set_count(value),
             "hugepagesz" => self.set_size(value),
             "default_hugepagesz" => self.set_default_size(value),
-            "hugepage_alloc_threads" => match value.parse() {
-                Ok(threads @ 1..) => {
+            "hugepage_alloc_threads" => match parse_decimal(value) {
+                Some(threads @ 1..) => {
                     self.alloc_threads = Some(threads);
                     Ok(())
                 }
@@ -249,7 +249,7 @@ fn number(text: &str) -> Option<u64> {
         return None;
     }
     // Too large for 64 bits is only more than there can be.
-    Some(text.parse().unwrap_or(u64::MAX))
+    Some(parse_radix(text, 10).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub use reporting::{Pace, ReportingParameters};
 use parse::parse_number;
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
-use crate::units::Order;
+use crate::units::{Order, parse_decimal};
 use core::fmt;
 
 /// How many `memmap=` a command line may have.
@@ -197,11 +197,11 @@ impl Parameters {
                 let policy = Policy::ALL.into_iter().find(|policy| policy.name() == value);
                 self.policy = policy.ok_or("memmap_init= is eager, deferred or on-demand")?;
             }
-            "memmap_init_threads" => match value.parse() {
-                Ok(0) | Err(_) => {
+            "memmap_init_threads" => match parse_decimal(value) {
+                Some(0) | None => {
                     return Err("memmap_init_threads= takes a number of threads, at least 1");
                 }
-                Ok(threads) => self.memmap_init_threads = Some(threads),
+                Some(threads) => self.memmap_init_threads = Some(threads),
             },
             "pages" => match value {
                 "auto" => self.pages = Pages::Auto,
@@ -210,17 +210,17 @@ impl Parameters {
                 _ => return Err("pages= is auto, inside or none"),
             },
             "min_free_kbytes" => {
-                let kbytes = value.parse().map_err(|_| "min_free_kbytes= takes a number of KiB")?;
+                let kbytes =
+                    parse_decimal(value).ok_or("min_free_kbytes= takes a number of KiB")?;
                 self.min_free_kbytes = Some(kbytes);
             }
-            "watermark_scale_factor" => match value.parse() {
-                Ok(factor @ 1..=3000) => self.watermark_scale_factor = factor,
+            "watermark_scale_factor" => match parse_decimal(value) {
+                Some(factor @ 1..=3000) => self.watermark_scale_factor = factor,
                 _ => return Err("watermark_scale_factor= takes a number from 1 to 3000"),
             },
             "zone_parts" => {
-                let parts: u32 = value
-                    .parse()
-                    .map_err(|_| "zone_parts= takes a number, 0 for as many as suit")?;
+                let parts: u32 = parse_decimal(value)
+                    .ok_or("zone_parts= takes a number, 0 for as many as suit")?;
                 self.zone_parts = Some(parts).filter(|&parts| parts != 0);
             }
             "page_alloc.shuffle" => {
@@ -228,7 +228,7 @@ impl Parameters {
             }
             "page_alloc.shuffle_seed" => {
                 self.shuffle_seed =
-                    Some(value.parse().map_err(|_| "page_alloc.shuffle_seed= takes a number")?);
+                    Some(parse_decimal(value).ok_or("page_alloc.shuffle_seed= takes a number")?);
             }
             "page_owner" => {
                 self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?
@@ -243,11 +243,11 @@ impl Parameters {
                 self.init_on_free = parse_bool(value).ok_or("init_on_free= is on or off")?
             }
             "careful" => {
-                self.careful = match (value.parse(), parse_bool(value)) {
-                    (Ok(0), _) | (Err(_), Some(false)) => None,
-                    (Ok(seed), _) => Some(seed),
-                    (Err(_), Some(true)) => Some(CAREFUL_SEED),
-                    (Err(_), None) => {
+                self.careful = match (parse_decimal(value), parse_bool(value)) {
+                    (Some(0), _) | (None, Some(false)) => None,
+                    (Some(seed), _) => Some(seed),
+                    (None, Some(true)) => Some(CAREFUL_SEED),
+                    (None, None) => {
                         return Err("careful= is on, off, or the seed of random placement");
                     }
                 };

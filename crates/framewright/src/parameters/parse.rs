@@ -1,5 +1,6 @@
 //! Switches, numbers and sizes as Linux reads them.
 
+use crate::units::parse_radix;
 use core::fmt;
 
 /// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the
@@ -28,7 +29,7 @@ pub(super) fn parse_number(text: &str) -> Option<u32> {
         _ => (10, text),
     };
     let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if plain { u32::from_str_radix(digits, radix).ok() } else { None }
+    if plain { u32::try_from(parse_radix(digits, radix)?).ok() } else { None }
 }
 
 /// Why a text is not a size.
@@ -69,7 +70,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     if digits == 0 {
         return Err(SizeError::NotANumber);
     }
-    let number = u64::from_str_radix(&rest[..digits], radix).map_err(|_| SizeError::TooLarge)?;
+    let number = parse_radix(&rest[..digits], radix).ok_or(SizeError::TooLarge)?;
     let unit = &rest[digits..];
     let letter = unit
         .strip_suffix("iB")

@@ -195,6 +195,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         Ok((self.manager.pool(size), node))
     }
 
+    #[inline(never)]
     fn show_counter(&self, numbers: &[u64], out: &mut dyn Write, counter: Counter<P>) -> Shown {
         let (pool, node) = self.pool(numbers)?;
         show(out, counter(&pool, node)?)

@@ -1,6 +1,7 @@
 //! Numbers and switches as they are written to control files, and what several files print alike.
 
 use super::FileError;
+use crate::units::parse_radix;
 use core::fmt::Write;
 
 /// One number, with blanks or an end of line around it: decimal, or hexadecimal after `0x`.
@@ -17,7 +18,7 @@ pub fn parse_number(text: &str) -> Result<u64, FileError> {
     if !digits.starts_with(|first: char| first.is_digit(radix)) {
         return Err(FileError::Invalid);
     }
-    u64::from_str_radix(digits, radix).map_err(|_| FileError::Invalid)
+    parse_radix(digits, radix).ok_or(FileError::Invalid)
 }
 
 /// Numbers with blanks between them into the first places of `numbers`; the others stay as they
@@ -49,6 +50,7 @@ pub fn parse_bool(text: &str) -> Result<bool, FileError> {
 ///
 /// # Errors
 /// [`FileError::Output`].
+#[inline(never)]
 pub fn write_kib(
     out: &mut dyn Write,
     prefix: core::fmt::Arguments<'_>,
@@ -66,7 +68,16 @@ pub fn write_kib(
 /// [`FileError::Output`].
 pub fn write_cpu_list(
     out: &mut dyn Write,
-    numbers: impl Iterator<Item = u32>,
+    mut numbers: impl Iterator<Item = u32>,
+) -> Result<(), FileError> {
+    write_list(out, &mut numbers)
+}
+
+/// [`write_cpu_list`] in one copy.
+#[inline(never)]
+fn write_list(
+    out: &mut dyn Write,
+    numbers: &mut dyn Iterator<Item = u32>,
 ) -> Result<(), FileError> {
     let mut numbers = numbers.peekable();
     let mut comma = "";

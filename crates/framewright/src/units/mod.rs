@@ -6,6 +6,7 @@
 
 mod node;
 mod node_list;
+mod number;
 mod order;
 mod pool_size;
 mod range;
@@ -14,6 +15,7 @@ mod sort;
 
 pub use node::{NodeId, NodeMask};
 pub use node_list::NodeListError;
+pub(crate) use number::{parse_decimal, parse_radix};
 pub use order::Order;
 pub use pool_size::PoolSize;
 pub use range::{Pfn, PfnRange, PhysRange};

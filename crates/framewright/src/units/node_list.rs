@@ -2,6 +2,7 @@
 //! `lib/bitmap-str.c`, `bitmap_parselist`, without strides and groups).
 
 use super::node::{NodeId, NodeMask};
+use super::number::parse_decimal;
 use super::sizes::MAX_NODES;
 use core::fmt;
 use core::str::FromStr;
@@ -44,7 +45,7 @@ impl core::error::Error for NodeListError {}
 /// One number, without a sign.
 fn number(text: &str) -> Result<usize, NodeListError> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = if is_number { text.parse().ok() } else { None };
+    let number = if is_number { parse_decimal(text) } else { None };
     number.ok_or(NodeListError::NotNumber)
 }
 

@@ -3,6 +3,7 @@
 
 /// Sorts in place: nothing to do where all is in order already, and otherwise a heap, so that no
 /// order of the items is slow. Equal ones may change places.
+#[inline(never)]
 pub(crate) fn sort<T: Copy>(items: &mut [T], is_less: &mut dyn FnMut(&T, &T) -> bool) {
     let in_order = |pair: &[T], is_less: &mut dyn FnMut(&T, &T) -> bool| match pair {
         [one, other] => !is_less(other, one),
@@ -22,6 +23,7 @@ pub(crate) fn sort<T: Copy>(items: &mut [T], is_less: &mut dyn FnMut(&T, &T) -> 
 
 /// Lets the item at `root` sink below those that are more, all below it being a heap: down to a
 /// leaf first and then up again, which is not far, as few items are more than those at leaves.
+#[inline(never)]
 fn sink<T: Copy>(heap: &mut [T], root: usize, is_less: &mut dyn FnMut(&T, &T) -> bool) {
     let (item, mut at) = (heap[root], root);
     while 2 * at + 1 < heap.len() {

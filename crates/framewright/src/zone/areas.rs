@@ -100,7 +100,7 @@ impl Zone {
                 let mut members = locked.free_index.members_near(kind, base);
                 looked_at += members.count_ones();
                 while members != 0 {
-                    let free = self.table.free_map(base + members.trailing_zeros());
+                    let free = self.table.cold_free_map(base + members.trailing_zeros());
                     members &= members - 1;
                     let runs = areas.runs[kind as usize].iter_mut().zip(free.largest_runs());
                     runs.for_each(|(sum, runs)| *sum += u64::from(runs));
@@ -161,7 +161,7 @@ impl Zone {
                 }
                 // What waits for descriptors is not free.
                 Some(State::Split) if isolated || !state.is_unavailable() => {
-                    let free = self.table.free_map(index);
+                    let free = self.table.cold_free_map(index);
                     if inside < PAGES_PER_BLOCK {
                         count_cut(free, usize::try_from(inside).unwrap_or(0), runs);
                         return end;

@@ -25,7 +25,7 @@ impl LockedZone {
             }
             let chance = self.buddy.placement.bits();
             let index = self.free_index.any(migrate_type, found, chance)?;
-            let map = self.buddy.table.free_map(index);
+            let map = self.buddy.table.cold_free_map(index);
             let chances = (0..TRIES)
                 .map(|_| (self.buddy.placement.bits() % PAGES_PER_BLOCK) >> order << order);
             let by_chance = chances

@@ -72,12 +72,12 @@ impl Zone {
             let free = state.free_pages();
             if free > VMEMMAP_PAGES_PER_BLOCK {
                 locked.describe_if_possible(index);
-                let largest = self.table.free_map(index).largest_order();
+                let largest = self.table.cold_free_map(index).largest_order();
                 locked.set_free_order(index, largest);
             } else {
                 locked.set_free_order(index, None);
                 locked.split_pages -= free;
-                self.table.free_map(index).clear();
+                self.table.cold_free_map(index).clear();
                 let state = self.table.state(index);
                 self.table.set_state(index, state.with_pages(0, 0, state.present_pages()));
                 *self.managed_pages.get_mut() -= free;
@@ -201,7 +201,7 @@ impl LockedZone {
         }
         let Some(descriptors) = &self.descriptors else { return };
         let table = &self.buddy.table;
-        frames.take_from(table.free_map(index));
+        frames.take_from(table.cold_free_map(index));
         let state = table.state(index);
         let state = state.with_free_pages(state.free_pages() - VMEMMAP_PAGES_PER_BLOCK);
         let described = descriptors.write(&mut self.buddy, index, frames, state);
@@ -218,7 +218,7 @@ impl LockedZone {
             return;
         }
         if self.buddy.table.state(index).free_pages() > VMEMMAP_PAGES_PER_BLOCK
-            && let Some(frames) = DescriptorFrames::choose(self.buddy.table.free_map(index))
+            && let Some(frames) = DescriptorFrames::choose(self.buddy.table.cold_free_map(index))
         {
             self.describe(index, frames);
         }

@@ -83,7 +83,8 @@ impl Zone {
 
 impl LockedZone {
     /// Frees entries up to the first that is not as it should be, whose blocks are at `indices`;
-    /// returns how many.
+    /// returns how many. In one copy for all kinds of what refuses.
+    #[inline(never)]
     fn drain(&mut self, order: Order, batch: &[Runs], indices: &[u32]) -> usize {
         let (before, unused) = (self.free_pages(), self.unused_pages());
         let nothing_ahead = |_: &Self, _| {};

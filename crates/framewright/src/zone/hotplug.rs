@@ -147,7 +147,7 @@ impl Zone {
     /// Makes blocks offline that are none. With `forgets` what was no memory is not accepted any
     /// more.
     pub(crate) fn put_offline<P: Platform>(&self, platform: &P, range: Range<u32>, forgets: bool) {
-        self.change_offline(platform, range.clone(), |locked, index, order, before| {
+        self.change_offline(platform, range.clone(), &mut |locked, index, order, before| {
             let is_there = before.has(BlockState::THERE);
             let is_accepted = before.has(BlockState::ACCEPTED) && (is_there || !forgets);
             locked.buddy.table.set_state(index, Presence::Offline.word(order, is_accepted));
@@ -162,7 +162,7 @@ impl Zone {
         range: Range<u32>,
         migrate_type: MigrateType,
     ) {
-        self.change_offline(platform, range, |locked, index, order, _| {
+        self.change_offline(platform, range, &mut |locked, index, order, _| {
             self.count_come(locked, order, migrate_type);
             locked.buddy.free(index, order, migrate_type, Position::Tail);
         });
@@ -183,7 +183,7 @@ impl Zone {
 
     /// Makes blocks reserved memory, all of which are offline: tables are there.
     pub(crate) fn bring_tables_online<P: Platform>(&self, platform: &P, range: Range<u32>) {
-        self.change_offline(platform, range, |locked, index, order, _| {
+        self.change_offline(platform, range, &mut |locked, index, order, _| {
             locked.buddy.count_blocks(NO_TYPE, blocks_of(order));
             locked.buddy.table.set_state(index, BlockState::head(State::Reserved, order, NO_TYPE));
             self.present_pages.fetch_add(order.pages(), Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl Zone {
         &self,
         platform: &P,
         range: Range<u32>,
-        mut change: impl FnMut(&mut LockedZone, u32, Order, BlockState),
+        change: &mut dyn FnMut(&mut LockedZone, u32, Order, BlockState),
     ) {
         let mut index = range.start;
         while index < range.end {
@@ -432,6 +432,7 @@ impl LockedZone {
     }
 
     /// Merges offline heads among blocks of one GiB.
+    #[inline(never)]
     fn gather_offline(&mut self, range: Range<u32>) {
         let table = self.buddy.table;
         let place = |index: u32| {

@@ -333,15 +333,15 @@ struct Released {
 impl LockedZone {
     /// Takes a free block of one of `orders`: the smallest that there is, or a piece of it.
     fn move_out(&mut self, orders: RangeInclusive<Order>) -> Option<Moved> {
-        let take = |locked: &mut Self| {
-            TYPES.into_iter().find_map(|from| locked.buddy.move_out(orders.clone(), from))
-        };
-        if let Some(moved) = take(self) {
-            return Some(moved);
+        for is_last in [false, true] {
+            let moved = TYPES.iter().find_map(|&from| self.buddy.move_out(orders.clone(), from));
+            if is_last || moved.is_some() {
+                return moved;
+            }
+            // The block that is kept split may be all that is missing.
+            self.release_spare();
         }
-        // The block that is kept split may be all that is missing.
-        self.release_spare();
-        take(self)
+        None
     }
 
     /// Gives the page at `first` back with those that follow it in the chain and in memory; returns

@@ -80,6 +80,7 @@ impl BlockOfZone {
 
 /// The frames of a range that lie in blocks which it does not fill: before the first that it fills,
 /// and after the last.
+#[inline(never)]
 pub(crate) fn edges(range: PfnRange) -> [PfnRange; 2] {
     let head = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
     let tail = (range.end.0 / PAGES_PER_BLOCK * PAGES_PER_BLOCK).max(head);
@@ -245,7 +246,7 @@ impl Zone {
                 && self.table.cold_entry(index).state().is(State::Split)
                 && let Some(partial) = partials.get_mut(noted)
             {
-                partial.record(index, self.table.free_map(index));
+                partial.record(index, self.table.cold_free_map(index));
                 noted += 1;
             }
         }
@@ -303,7 +304,7 @@ impl Zone {
         self.table.make_ready(index, false);
         let entry = self.table.cold_entry(index);
         if !entry.state().is(State::Split) {
-            self.table.free_map(index).clear();
+            self.table.cold_free_map(index).clear();
             self.changing.locked.get_mut().buddy.count_new(1);
             entry.set_state(BlockState::split(MigrateType::Movable).with_pages(
                 0,
@@ -322,7 +323,7 @@ impl Zone {
         let entry = self.partial(index, PAGES_PER_BLOCK);
         let offset = |pages: u64| usize::try_from(pages).unwrap_or(0);
         let start = offset(part.start.0 % PAGES_PER_BLOCK);
-        self.table.free_map(index).set_run(start..start + offset(part.pages()), free);
+        self.table.cold_free_map(index).set_run(start..start + offset(part.pages()), free);
         let freed = if free { part.pages() } else { 0 };
         let state = entry.state();
         let (free, managed) = (state.free_pages() + freed, state.managed_pages() + freed);
@@ -339,7 +340,7 @@ impl Zone {
             let order = if freed == free {
                 Some(largest_run(start..start + offset(freed)))
             } else {
-                self.table.free_map(index).largest_order()
+                self.table.cold_free_map(index).largest_order()
             };
             locked.set_free_order(index, order);
         }
@@ -365,7 +366,7 @@ impl Zone {
                 self.table.make_ready(index, false);
                 ready = index / GROUP;
             }
-            let entry = self.table.entry(index);
+            let entry = self.table.cold_entry(index);
             let word = BlockState::head(state, order, MigrateType::Movable);
             if state == State::Free && !merges {
                 entry.set_state(word);

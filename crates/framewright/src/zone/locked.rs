@@ -185,7 +185,6 @@ impl LockedZone {
     }
 
     /// Free frames.
-    #[inline]
     pub(super) const fn free_pages(&self) -> u64 {
         let [movable_only, cma] = self.graded_split_pages;
         self.buddy.free_pages() + self.split_pages + movable_only + cma
@@ -198,12 +197,14 @@ impl LockedZone {
     }
 
     /// Managed frames that nobody has.
+    #[inline(never)]
     pub(super) const fn unused_pages(&self) -> u64 {
         self.free_pages() + self.descriptor_pages + self.isolated_pages + self.reporting_pages
     }
 
     /// Counts what nobody has now and somebody had when [`unused_pages`](Self::unused_pages) was
     /// `before`.
+    #[inline(never)]
     pub(super) const fn note_freed_since(&mut self, before: u64) {
         self.freed_pages += self.unused_pages().saturating_sub(before);
     }

@@ -37,7 +37,7 @@ impl Zone {
                 let found = match state.state() {
                     Some(State::Free) => run.extend(start, start.add(state.order().pages())),
                     Some(State::Split) => {
-                        let words = locked.buddy.table.free_map(next).words();
+                        let words = locked.buddy.table.cold_free_map(next).words();
                         run.cross(start, leading(&words), trailing(&words))
                     }
                     _ => {

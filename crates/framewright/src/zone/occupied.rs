@@ -142,7 +142,7 @@ impl Zone {
         if !table.is_ready(index) {
             return false;
         }
-        let (state, map) = (table.state(index), table.free_map(index));
+        let (state, map) = (table.state(index), table.cold_free_map(index));
         if !state.is(State::Split)
             || !state.has(BlockState::ISOLATED)
             || state.has(BlockState::UNDESCRIBED)
@@ -175,7 +175,7 @@ impl Zone {
         {
             return 0;
         }
-        let map = table.free_map(index);
+        let map = table.cold_free_map(index);
         let Some(first) = map.find(order.get()) else { return 0 };
         let mut starts = [0; RUNS_AT_ONCE];
         let most = out.len().min(RUNS_AT_ONCE);
@@ -200,7 +200,7 @@ impl Zone {
         if !table.is_ready(index) {
             return false;
         }
-        let (state, map) = (table.state(index), table.free_map(index));
+        let (state, map) = (table.state(index), table.cold_free_map(index));
         let words = map.words();
         let pages = frames.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
         let descriptors = locked.frames_of(index, state).descriptors;
@@ -335,7 +335,7 @@ const RUNS_AT_ONCE: usize = 64;
 
 impl LockedZone {
     fn frames_of(&self, index: u32, state: BlockState) -> UsedFrames {
-        let free = self.buddy.table.free_map(index).words();
+        let free = self.buddy.table.cold_free_map(index).words();
         let mut frames =
             UsedFrames { in_use: [0; 8], descriptors: [0; 8], reserved: [0; 8], reporting: [0; 8] };
         if state.managed_pages() != PAGES_PER_BLOCK {

@@ -89,7 +89,7 @@ impl Zone {
                 (0, state.order().max(Order::BLOCK).pages() - 1)
             }
             State::Split => {
-                let map = self.table.free_map(head);
+                let map = self.table.cold_free_map(head);
                 let first = map.first_free(0, FreeMap::<8>::PAGES)?;
                 (first as u64, map.last_free().unwrap_or(first) as u64)
             }

@@ -144,7 +144,7 @@ impl LockedZone {
             if divide_whole(table, index, index + 1).is_none() {
                 return;
             }
-            table.free_map(index).clear();
+            table.cold_free_map(index).clear();
             let entry = table.cold_entry(index);
             entry.set_links(0, 0);
             let split = BlockState::split(MigrateType::Movable);

@@ -423,7 +423,7 @@ impl LockedZone {
         least: Order,
         most: Order,
     ) -> Option<(usize, Order)> {
-        let map = self.buddy.table.free_map(index);
+        let map = self.buddy.table.cold_free_map(index);
         let start = (from.next_multiple_of(1 << least.get())..FRAMES)
             .step_by(1 << least.get())
             .find(|&start| map.is_run_free(start, least.get()))?;

@@ -3,6 +3,7 @@
 use super::kind::{ZoneId, ZoneKind};
 use crate::firmware::{MemoryKind, MemoryRun};
 use crate::units::{BLOCK_ORDER, MAX_NODES, NodeId, PAGES_PER_BLOCK, Pfn, PfnRange};
+use core::cmp::Reverse;
 
 /// A run of present frames of one zone and kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,16 +72,32 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
         if in_block().all(|run| run.node == mine.node) {
             return mine;
         }
-        let runs = core::iter::once(current).chain(in_block());
-        // Few runs lie in a block, so that they are looked at again for each.
-        let pages_of = |node: NodeId| -> u64 {
-            let own = runs.clone().filter(|run| run.node == node);
-            own.map(|run| run.range.intersection(block).pages()).sum()
-        };
-        let most = runs.clone().map(|run| (pages_of(run.node), core::cmp::Reverse(run.node))).max();
-        let owner = most.map_or(mine.node, |(_, node)| node.0);
-        ZoneId { node: owner, kind: mine.kind }
+        let owner = fullest(block, &|look| {
+            look(current);
+            in_block().for_each(look);
+        });
+        ZoneId { node: owner.unwrap_or(mine.node), kind: mine.kind }
     }
+}
+
+/// What is to be done with each run.
+type Look<'a> = &'a mut dyn FnMut(MemoryRun);
+
+/// The node with most frames in a block, the lower one on a tie; `each` shows runs, few, so that
+/// they are looked at again for each.
+#[inline(never)]
+fn fullest(block: PfnRange, each: &dyn Fn(Look<'_>)) -> Option<NodeId> {
+    let mut most = None;
+    each(&mut |one| {
+        let mut pages = 0;
+        each(&mut |run| {
+            if run.node == one.node {
+                pages += run.range.intersection(block).pages();
+            }
+        });
+        most = most.max(Some((pages, Reverse(one.node))));
+    });
+    most.map(|(_, node)| node.0)
 }
 
 impl<I: Iterator<Item = MemoryRun> + Clone> Iterator for ZoneRuns<I> {

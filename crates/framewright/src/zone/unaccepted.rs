@@ -441,7 +441,7 @@ impl LockedZone {
     fn append_unaccepted(&mut self, index: u32) {
         let table = self.buddy.table;
         let last = core::mem::replace(&mut self.unaccepted.last, index);
-        let entry = table.entry(index);
+        let entry = table.cold_entry(index);
         entry.set_links(last, NONE);
         match last {
             NONE => self.unaccepted.first = index,
@@ -503,7 +503,7 @@ impl LockedZone {
             let half = lower(order);
             let second = head + blocks_of(half);
             let word = state.with_order(half);
-            let (first, behind) = (table.entry(head), table.entry(second));
+            let (first, behind) = (table.cold_entry(head), table.cold_entry(second));
             first.set_state(word);
             behind.set_state(word);
             let (_, next) = first.links();

@@ -90,7 +90,7 @@ impl Zone {
         migrate_type: MigrateType,
     ) {
         self.approach(platform, range.start);
-        self.change_offline(platform, range, |locked, index, order, before| {
+        self.change_offline(platform, range, &mut |locked, index, order, before| {
             self.count_come(locked, order, migrate_type);
             if before.has(BlockState::THERE) && before.has(BlockState::POISONED) {
                 self.lose(locked, index, order, migrate_type);
@@ -266,7 +266,7 @@ impl LockedZone {
                 next
             }
         };
-        table.entry(index).set_links(previous, next);
+        table.cold_entry(index).set_links(previous, next);
         match next {
             NONE => self.unaccepted.last = index,
             next => table.set_previous(next, index),

@@ -43,6 +43,7 @@ impl Zone {
     /// Takes the descriptors of blocks that nobody but the caller has out of use; says of how many.
     /// Who came to look at them before is to be waited for
     /// ([`wait_for_readers`](Self::wait_for_readers)).
+    #[inline(never)]
     pub(crate) fn unpublish_owned(&self, blocks: BlockRange) -> u32 {
         let Some(array) = self.descriptors.as_ref().and_then(|descriptors| descriptors.array())
         else {

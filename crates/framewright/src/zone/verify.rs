@@ -199,7 +199,7 @@ impl Zone {
                         self.verify_descriptors(&locked, index, state).map_err(fault)?;
                         let largest = self
                             .table
-                            .free_map(index)
+                            .cold_free_map(index)
                             .largest_order()
                             .filter(|_| !state.is_unavailable());
                         let is_listed =
@@ -302,7 +302,7 @@ impl Zone {
                 (counts.managed_pages, counts.allocated_pages) = (pages, pages)
             }
             State::Split => {
-                let map = self.table.free_map(index);
+                let map = self.table.cold_free_map(index);
                 let (free, managed, present) =
                     (state.free_pages(), state.managed_pages(), state.present_pages());
                 let descriptor_pages = state.descriptor_pages();
@@ -349,7 +349,7 @@ impl Zone {
         state: BlockState,
     ) -> Result<(), FaultKind> {
         let Some(descriptors) = &locked.descriptors else { return Ok(()) };
-        let free = self.table.free_map(index);
+        let free = self.table.cold_free_map(index);
         let Some(map) = descriptors.locked(&locked.buddy, index) else {
             let too_many =
                 state.has(BlockState::UNDESCRIBED) && state.free_pages() > VMEMMAP_PAGES_PER_BLOCK;
@@ -364,7 +364,8 @@ impl Zone {
             }
         }
         let dirty = |&frame: &usize| {
-            free.is_free(frame) && map.page(frame).is_none_or(|page| !descriptors.is_clear(page))
+            free.is_free(frame)
+                && map.cold_page(frame).is_none_or(|page| !descriptors.is_clear(page))
         };
         match (0..seen.len()).find(dirty) {
             Some(frame) => {

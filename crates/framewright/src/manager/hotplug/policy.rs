@@ -110,6 +110,7 @@ impl core::error::Error for GroupError {}
 impl<P: Platform> Hotplug<'_, P> {
     /// What is set.
     #[must_use]
+    #[inline(never)]
     pub fn settings(self) -> HotplugSettings {
         *self.manager.hotplug.settings.lock(self.manager.platform)
     }

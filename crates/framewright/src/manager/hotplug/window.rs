@@ -319,6 +319,7 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     /// These blocks.
+    #[inline(never)]
     pub(super) fn tables_of(self, piece: Piece) -> BlockRange {
         let start = piece.segment.start;
         BlockRange { start, end: BlockNumber(start.0 + self.own_tables(piece)) }

@@ -1,8 +1,8 @@
 //! 1 GiB pages out of reserve areas (`hugetlb_cma=`; Linux: `mm/hugetlb_cma.c`): what is lent to
 //! movable requests until a pool wants it, so that there are such pages after weeks, too.
 //!
-//! A node's area is the one on it called `hugetlb` and its number. Pages of it keep the grade of their
-//! blocks, are not demoted, and go back to the area when they leave the pool.
+//! A node's area is the one on it called `hugetlb` and its number. Pages of it keep the grade of
+//! their blocks, are not demoted, and go back to the area when they leave the pool.
 
 use crate::block::{Chain, PageList};
 use crate::hugetlb::Taken;

@@ -73,10 +73,26 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         self,
         node: NodeId,
     ) -> impl Iterator<Item = (usize, &'static Zone)> + use<'m, P> {
-        ZoneKind::ALL.into_iter().rev().flat_map(move |kind| {
-            let zone = ZoneId { node, kind };
-            self.manager.numbered_parts(zone)
-        })
+        let mut next = (Some(ZoneKind::Normal), 0);
+        core::iter::from_fn(move || self.next_of_node(node, &mut next))
+    }
+
+    /// The next of [`node_zones`](Self::node_zones), given a kind of zone and a place among its
+    /// parts; these then name the one after it.
+    #[inline(never)]
+    fn next_of_node(
+        self,
+        node: NodeId,
+        next: &mut (Option<ZoneKind>, usize),
+    ) -> Option<(usize, &'static Zone)> {
+        while let Some(kind) = next.0 {
+            let id = ZoneId { node, kind };
+            if let Some(zone) = self.manager.parts(id).turn(0, &mut next.1) {
+                return Some((self.manager.number_of_part(id, next.1 - 1), zone));
+            }
+            *next = (kind.below(), 0);
+        }
+        None
     }
 
     /// Nodes of a set that have memory that is managed.
@@ -105,6 +121,7 @@ impl<'m, P: Platform> Pool<'m, P> {
 
     /// All counters at one moment. The files of `/sys/kernel/mm/hugepages` and `HugePages_*` of
     /// `/proc/meminfo` show them.
+    #[inline(never)]
     pub fn counts(&self) -> PoolCounts {
         self.accounting().counts(self.size)
     }

@@ -48,6 +48,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
     }
 
     /// The list of that number.
+    #[inline(never)]
     pub(crate) fn list(self, number: usize) -> Option<(PoolSize, usize, &'static Zone)> {
         let slot = number / PoolSize::COUNT;
         Some((PoolSize::ALL[number % PoolSize::COUNT], slot, self.manager.zones().get(slot)?))

@@ -51,6 +51,7 @@ pub(super) struct Resizing<'a, P: Platform> {
 }
 
 impl<P: Platform> Drop for Resizing<'_, P> {
+    #[inline(never)]
     fn drop(&mut self) {
         if let Some(Moving(manager)) = &self.moving {
             // So it is already, but where a mover panicked and this is unwinding.
@@ -68,6 +69,7 @@ impl<P: Platform> Drop for Resizing<'_, P> {
 
 impl<'m, P: Platform> Hugetlb<'m, P> {
     /// Waits until nobody else resizes.
+    #[inline(never)]
     pub(super) fn start_resizing(self) -> Result<Resizing<'m, P>, PoolError> {
         let can_wait = self.manager.platform.can_wait();
         let task = if can_wait { self.manager.platform.current_task() } else { None };

@@ -55,6 +55,7 @@ impl<'a> Homes<'a> {
         Some(NodeHome { node, zones, pages })
     }
 
+    #[inline(never)]
     fn near_node(&self, node: NodeId) -> Option<NodeHome> {
         let node = self.nodes.get(node.index()).or(self.nodes.first())?;
         node.fallback.iter().find_map(|node| self.of_node(node))

@@ -82,6 +82,7 @@ impl Batch {
 }
 
 impl<'m, P: Platform> Mission<'m, P> {
+    #[inline(never)]
     pub(super) fn new(
         moving: Moving<'m, P>,
         budget: Budget,
@@ -183,6 +184,7 @@ impl<'m, P: Platform> Mission<'m, P> {
         Ok(true)
     }
 
+    #[inline(never)]
     pub(super) fn refuse(&mut self, run: PfnRange, kind: ObstacleKind) {
         self.naming.add(run, kind);
         self.count_refused(run.pages(), 1, kind);

@@ -48,10 +48,15 @@ impl Fallback {
 
     /// Each node, nearest first.
     pub fn iter(self) -> impl Iterator<Item = NodeId> + Clone {
-        (0..).map_while(move |at| self.at(at))
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            next += 1;
+            self.at(next - 1)
+        })
     }
 
     /// The node at a place, nearest first.
+    #[inline(never)]
     pub(crate) fn at(self, at: usize) -> Option<NodeId> {
         let place = self.places.get(at + 1).filter(|_| at < self.len())?;
         NodeId::new(usize::from(place.load(Ordering::Acquire)))

@@ -105,6 +105,7 @@ pub struct VmemmapChange {
 }
 
 impl core::ops::AddAssign for VmemmapChange {
+    #[inline(never)]
     fn add_assign(&mut self, other: Self) {
         self.blocks += other.blocks;
         self.freed_pages += other.freed_pages;

@@ -1,12 +1,12 @@
 //! `/proc/meminfo` and each node's: those of Linux's lines that a memory manager alone can fill.
 
 use super::super::{FileError, write_kib};
-use super::lookup::{node, zones_of};
+use super::lookup::{node, sum_of};
 use crate::manager::{Manager, ZoneView};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
 use crate::zone::Grade;
-use core::fmt::Write;
+use core::fmt::{Arguments, Write};
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
 
@@ -17,34 +17,41 @@ pub(super) fn meminfo<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let totals = manager.totals();
-    let kept: u64 = manager.views().map(kept_pages).sum();
+    let kept = sum_of(manager, None, &kept_pages);
     // Unaccepted memory is as good as free, as in Linux.
     let unaccepted = totals.unaccepted_pages;
     let free = totals.free_pages + unaccepted;
     let available = (free + manager.caches().pages()).saturating_sub(kept);
-    let mut line = |name, pages: u64| write_kib(out, format_args!(""), name, pages * KIB_PER_PAGE);
-    line("MemTotal", totals.managed_pages + unaccepted)?;
-    line("MemFree", free)?;
-    line("MemAvailable", available)?;
-    line("CmaTotal", manager.views().map(cma_pages).sum())?;
-    line("CmaFree", manager.views().map(|zone| zone.free_pages_of(Grade::Removable)).sum())?;
-    line("Unaccepted", unaccepted)?;
-    line("PcpFree", manager.caches().pages())?;
-    line("Isolated", totals.isolated_pages)?;
-    line("MemMap", totals.descriptor_pages)?;
-    line("MemMapArray", manager.vmemmap().pages())?;
+    lines(
+        out,
+        format_args!(""),
+        "MemTotal MemFree MemAvailable CmaTotal CmaFree Unaccepted PcpFree Isolated MemMap \
+         MemMapArray",
+        &[
+            totals.managed_pages + unaccepted,
+            free,
+            available,
+            sum_of(manager, None, &cma_pages),
+            sum_of(manager, None, &|zone| zone.free_pages_of(Grade::Removable)),
+            unaccepted,
+            manager.caches().pages(),
+            totals.isolated_pages,
+            totals.descriptor_pages,
+            manager.vmemmap().pages(),
+        ],
+    )?;
     let tables_bytes = manager.metadata_bytes() - manager.vmemmap().bytes();
     write_kib(out, format_args!(""), "MemTables", tables_bytes / 1024)
 }
 
 /// Memory that is lent to movable requests: reserve areas, and other blocks of their grade.
-fn cma_pages<P: Platform>(zone: ZoneView<'_, P>) -> u64 {
+fn cma_pages<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
     zone.graded_memory(Grade::Removable).managed_pages
 }
 
 /// Pages that ordinary requests leave, as Linux reckons what is available: the high mark and the
 /// largest reserve.
-fn kept_pages<P: Platform>(zone: ZoneView<'_, P>) -> u64 {
+fn kept_pages<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
     let reserve = zone.lowmem_reserve().into_iter().max().unwrap_or(0);
     zone.watermarks()
         .high_pages
@@ -59,18 +66,36 @@ pub(super) fn of_node<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
-    let sum = |of: fn(&ZoneView<'static, P>) -> u64| {
-        zones_of(manager, id).map(|zone| of(&zone)).sum::<u64>()
-    };
+    let sum = |of: fn(&ZoneView<'static, P>) -> u64| sum_of(manager, Some(id), &of);
     let unaccepted = sum(ZoneView::unaccepted_pages);
     let managed = sum(ZoneView::managed_pages) + unaccepted;
     let free = sum(ZoneView::free_pages) + unaccepted;
-    let mut line =
-        |name, pages: u64| write_kib(out, format_args!("Node {id} "), name, pages * KIB_PER_PAGE);
-    line("MemTotal", managed)?;
-    line("MemFree", free)?;
-    line("MemUsed", managed.saturating_sub(free))?;
-    line("Unaccepted", unaccepted)?;
-    line("Isolated", sum(ZoneView::isolated_pages))?;
-    line("MemMap", sum(ZoneView::descriptor_pages))
+    lines(
+        out,
+        format_args!("Node {id} "),
+        "MemTotal MemFree MemUsed Unaccepted Isolated MemMap",
+        &[
+            managed,
+            free,
+            managed.saturating_sub(free),
+            unaccepted,
+            sum(ZoneView::isolated_pages),
+            sum(ZoneView::descriptor_pages),
+        ],
+    )
+}
+
+/// A line for each of the words of `names`, all behind one prefix.
+#[inline(never)]
+fn lines(
+    out: &mut dyn Write,
+    prefix: Arguments<'_>,
+    names: &str,
+    pages: &[u64],
+) -> Result<(), FileError> {
+    let named = names.split_ascii_whitespace().zip(pages);
+    debug_assert_eq!(names.split_ascii_whitespace().count(), pages.len());
+    named
+        .into_iter()
+        .try_for_each(|(name, pages)| write_kib(out, prefix, name, pages * KIB_PER_PAGE))
 }

@@ -14,10 +14,11 @@ pub(crate) fn numbers<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&
     }
 }
 
+#[inline(never)]
 fn list<P: Platform>(
     manager: &Manager<P>,
     out: &mut dyn Write,
-    wanted: impl Fn(&Node) -> bool,
+    wanted: &dyn Fn(&Node) -> bool,
 ) -> Result<(), FileError> {
     let nodes = manager.nodes().iter().filter(|node| wanted(node));
     write_cpu_list(out, nodes.filter_map(|node| u32::try_from(node.id.index()).ok()))
@@ -28,7 +29,7 @@ pub(super) fn all<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    list(manager, out, |_| true)
+    list(manager, out, &|_| true)
 }
 
 pub(super) fn has_memory<P: Platform>(
@@ -36,7 +37,7 @@ pub(super) fn has_memory<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    list(manager, out, |node| zones_of(manager, node.id).next().is_some())
+    list(manager, out, &|node| zones_of(manager, node.id).next().is_some())
 }
 
 pub(super) fn has_cpu<P: Platform>(
@@ -45,7 +46,7 @@ pub(super) fn has_cpu<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let platform = manager.platform();
-    list(manager, out, |node| manager.cpus().iter().any(|cpu| platform.cpu_node(cpu) == node.id))
+    list(manager, out, &|node| manager.cpus().iter().any(|cpu| platform.cpu_node(cpu) == node.id))
 }
 
 pub(super) fn cpulist<P: Platform>(

@@ -13,6 +13,7 @@ fn show(out: &mut dyn Write, value: impl Display) -> Shown {
     Ok(writeln!(out, "{value}")?)
 }
 
+#[inline(never)]
 fn switch(out: &mut dyn Write, on: bool) -> Shown {
     show(out, if on { "Y" } else { "N" })
 }

@@ -10,11 +10,11 @@
 //! memory. `pcp_` names tell of the caches.
 
 use super::super::FileError;
-use super::lookup::{node, zones_of};
+use super::lookup::{lines, node, sum_of};
 use super::reporting;
 use crate::manager::{MOST_AREAS, Manager, MovingEvents, NumaCounts, ZoneView};
 use crate::platform::Platform;
-use crate::units::PAGE_SIZE;
+use crate::units::{NodeId, PAGE_SIZE};
 use crate::zone::{Grade, ZoneEvents, ZoneKind};
 use core::fmt::Write;
 
@@ -29,10 +29,6 @@ pub(super) const FREE_CMA_PAGES: &str = "nr_free_cma";
 pub(super) const MAP_PAGES: &str = "nr_memmap_pages";
 /// Pages that hold the zones' tables.
 pub(super) const TABLE_PAGES: &str = "nr_block_table_pages";
-/// Pages of the vmemmap that bring-up made, less what map reclaim gave back: with [`MAP_PAGES`]
-/// all that describes pages.
-const ARRAY_PAGES: &str = "nr_memmap_boot_pages";
-
 /// Pages that are withheld until their part of the memory map is initialised.
 pub(super) const DEFERRED_PAGES: &str = "nr_deferred_pages";
 
@@ -45,38 +41,48 @@ pub(super) fn vmstat<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
-    pages(manager.views(), line)?;
-    line(ARRAY_PAGES, manager.vmemmap().pages())?;
-    line("nr_pcp_pages", manager.caches().pages())?;
+    pages(manager, None, out)?;
     let pressure = manager.pressure().events();
     let [dma, dma32, normal] = pressure.stalls;
-    line("allocstall_dma", dma)?;
-    line("allocstall_dma32", dma32)?;
-    line("allocstall_normal", normal)?;
-    line("alloc_fail", pressure.failures)?;
     let accept = manager.acceptance().events();
-    line("accept_calls", accept.calls)?;
-    line("accept_pages", accept.accepted_pages)?;
-    line("accept_demand_pages", accept.demand_pages)?;
-    line("accept_fail", accept.failures)?;
-    line("accept_lost_pages", manager.acceptance().lost_pages())?;
-    line("reclaim_hook_calls", pressure.reclaim_calls)?;
-    line("reclaim_hook_pages", pressure.reclaim_pages)?;
-    line("pageoutrun", pressure.background_wakes)?;
-    line("pgsteal_kswapd", pressure.background_pages)?;
-    line("pcp_drain", pressure.drains)?;
-    for kind in ZoneKind::ALL {
-        let zones = manager.views().filter(|zone| zone.id().kind == kind);
-        let pages = zones.map(|zone| zone.flow().allocated_pages).sum();
-        line(["pgalloc_dma", "pgalloc_dma32", "pgalloc_normal"][kind as usize], pages)?;
+    lines(
+        out,
+        "nr_memmap_boot_pages nr_pcp_pages allocstall_dma allocstall_dma32 allocstall_normal \
+         alloc_fail accept_calls accept_pages accept_demand_pages accept_fail accept_lost_pages \
+         reclaim_hook_calls reclaim_hook_pages pageoutrun pgsteal_kswapd pcp_drain",
+        &[
+            // Pages of the vmemmap that bring-up made, less what map reclaim gave back: with
+            // [`MAP_PAGES`] all that describes pages.
+            manager.vmemmap().pages(),
+            manager.caches().pages(),
+            dma,
+            dma32,
+            normal,
+            pressure.failures,
+            accept.calls,
+            accept.accepted_pages,
+            accept.demand_pages,
+            accept.failures,
+            manager.acceptance().lost_pages(),
+            pressure.reclaim_calls,
+            pressure.reclaim_pages,
+            pressure.background_wakes,
+            pressure.background_pages,
+            pressure.drains,
+        ],
+    )?;
+    let (mut allocated, mut freed) = ([0; ZoneKind::COUNT], 0);
+    for zone in manager.views() {
+        let flow = zone.flow();
+        allocated[zone.id().kind as usize] += flow.allocated_pages;
+        freed += flow.freed_pages;
     }
-    line("pgfree", manager.views().map(|zone| zone.flow().freed_pages).sum())?;
-    moving(&manager.moving().events(), line)?;
-    areas(manager, line)?;
+    lines(out, "pgalloc_dma pgalloc_dma32 pgalloc_normal", &allocated)?;
+    lines(out, "pgfree", &[freed])?;
+    moving(&manager.moving().events(), out)?;
+    areas(manager, out)?;
     let (taken, short) = manager.hugetlb().takes();
-    line("htlb_buddy_alloc_success", taken)?;
-    line("htlb_buddy_alloc_fail", short)?;
+    lines(out, "htlb_buddy_alloc_success htlb_buddy_alloc_fail", &[taken, short])?;
     let mut numa = NumaCounts::default();
     for node in manager.nodes() {
         let counts = manager.numa().counts(node.id);
@@ -88,35 +94,42 @@ pub(super) fn vmstat<P: Platform>(
         numa.interleave += counts.interleave;
         numa.refused += counts.refused;
     }
-    numa_lines(&numa, line)?;
-    line("numa_mask_empty", manager.numa().without_memory())?;
-    events(manager.views(), line)?;
+    numa_lines(&numa, out)?;
+    lines(out, "numa_mask_empty", &[manager.numa().without_memory()])?;
+    events(manager, None, out)?;
     reporting::counters(manager, out)
 }
 
 /// What was moved. There is no `compact_free_scanned`: where to is told by counts.
-fn moving(events: &MovingEvents, line: &mut Line<'_>) -> core::fmt::Result {
-    line("pgmigrate_success", events.moved_pages)?;
-    line("pgmigrate_fail", events.failed_pages)?;
-    line("compact_migrate_scanned", events.scanned_pages)?;
-    line("compact_isolated", events.begun_runs)?;
-    line("compact_stall", events.compact_stalls)?;
-    line("compact_fail", events.compact_stalls.saturating_sub(events.compact_successes))?;
-    line("compact_success", events.compact_successes)?;
-    line("compact_blocks", events.compacted_blocks)?;
-    line("compact_daemon_wake", events.daemon_wakes)?;
-    line("compact_daemon_migrate_scanned", events.daemon_scanned_pages)
+fn moving(events: &MovingEvents, out: &mut dyn Write) -> Result<(), FileError> {
+    lines(
+        out,
+        "pgmigrate_success pgmigrate_fail compact_migrate_scanned compact_isolated compact_stall \
+         compact_fail compact_success compact_blocks compact_daemon_wake \
+         compact_daemon_migrate_scanned",
+        &[
+            events.moved_pages,
+            events.failed_pages,
+            events.scanned_pages,
+            events.begun_runs,
+            events.compact_stalls,
+            events.compact_stalls.saturating_sub(events.compact_successes),
+            events.compact_successes,
+            events.compacted_blocks,
+            events.daemon_wakes,
+            events.daemon_scanned_pages,
+        ],
+    )
 }
 
 /// What reserve areas gave and did not give, in pages.
-fn areas<P: Platform>(manager: &Manager<P>, line: &mut Line<'_>) -> core::fmt::Result {
+fn areas<P: Platform>(manager: &Manager<P>, out: &mut dyn Write) -> Result<(), FileError> {
     let (mut success, mut fail) = (0, 0);
     for (_, _, counts) in (0..MOST_AREAS).filter_map(|number| manager.moving().area(number)) {
         success += counts.success_pages;
         fail += counts.fail_pages;
     }
-    line("cma_alloc_success", success)?;
-    line("cma_alloc_fail", fail)
+    lines(out, "cma_alloc_success cma_alloc_fail", &[success, fail])
 }
 
 /// What can be told of one node.
@@ -126,10 +139,9 @@ pub(super) fn of_node<P: Platform>(
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
-    let line = &mut |name: &str, value: u64| writeln!(out, "{name} {value}");
-    pages(zones_of(manager, id), line)?;
-    numa_lines(&manager.numa().counts(id), line)?;
-    events(zones_of(manager, id), line)
+    pages(manager, Some(id), out)?;
+    numa_lines(&manager.numa().counts(id), out)?;
+    events(manager, Some(id), out)
 }
 
 /// A node's `numastat`.
@@ -140,62 +152,70 @@ pub(super) fn numastat<P: Platform>(
 ) -> Result<(), FileError> {
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
     let NumaCounts { hit, miss, foreign, local, other, interleave, .. } = manager.numa().counts(id);
-    writeln!(out, "numa_hit {hit}\nnuma_miss {miss}\nnuma_foreign {foreign}")?;
-    writeln!(out, "interleave_hit {interleave}\nlocal_node {local}\nother_node {other}")?;
-    Ok(())
+    lines(
+        out,
+        "numa_hit numa_miss numa_foreign interleave_hit local_node other_node",
+        &[hit, miss, foreign, interleave, local, other],
+    )
 }
 
 /// The names that these counters have in `vmstat`.
-fn numa_lines(counts: &NumaCounts, line: &mut Line<'_>) -> core::fmt::Result {
+fn numa_lines(counts: &NumaCounts, out: &mut dyn Write) -> Result<(), FileError> {
     let &NumaCounts { hit, miss, foreign, local, other, interleave, refused } = counts;
-    line("numa_hit", hit)?;
-    line("numa_miss", miss)?;
-    line("numa_foreign", foreign)?;
-    line("numa_interleave", interleave)?;
-    line("numa_local", local)?;
-    line("numa_other", other)?;
-    line("numa_mask_refused", refused)
+    lines(
+        out,
+        "numa_hit numa_miss numa_foreign numa_interleave numa_local numa_other numa_mask_refused",
+        &[hit, miss, foreign, interleave, local, other, refused],
+    )
 }
 
-/// Takes a name and a number.
-type Line<'a> = dyn FnMut(&str, u64) -> core::fmt::Result + 'a;
+/// What is counted of a zone.
+type CountOf<P> = fn(&ZoneView<'static, P>) -> u64;
 
+/// Pages by what they are, of one node or of all.
+#[inline(never)]
 fn pages<P: Platform>(
-    zones: impl Iterator<Item = ZoneView<'static, P>> + Clone,
-    line: &mut Line<'_>,
+    manager: &Manager<P>,
+    node: Option<NodeId>,
+    out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    let sum =
-        |of: fn(&ZoneView<'static, P>) -> u64| zones.clone().map(|zone| of(&zone)).sum::<u64>();
-    line(FREE_PAGES, sum(ZoneView::free_pages) + sum(ZoneView::unaccepted_pages))?;
-    line(FREE_BLOCK_PAGES, sum(ZoneView::free_block_pages))?;
-    line(ISOLATED_PAGES, sum(ZoneView::isolated_pages))?;
-    line(FREE_CMA_PAGES, sum(|zone| zone.free_pages_of(Grade::Removable)))?;
-    line(UNACCEPTED_PAGES, sum(ZoneView::unaccepted_pages))?;
-    line(DEFERRED_PAGES, sum(ZoneView::deferred_pages))?;
-    line(MAP_PAGES, sum(ZoneView::descriptor_pages))?;
-    line(TABLE_PAGES, sum(|zone| zone.table_bytes() / PAGE_SIZE))?;
-    Ok(())
+    let sums: [(&str, CountOf<P>); 8] = [
+        (FREE_PAGES, |zone| zone.free_pages() + zone.unaccepted_pages()),
+        (FREE_BLOCK_PAGES, ZoneView::free_block_pages),
+        (ISOLATED_PAGES, ZoneView::isolated_pages),
+        (FREE_CMA_PAGES, |zone| zone.free_pages_of(Grade::Removable)),
+        (UNACCEPTED_PAGES, ZoneView::unaccepted_pages),
+        (DEFERRED_PAGES, ZoneView::deferred_pages),
+        (MAP_PAGES, ZoneView::descriptor_pages),
+        (TABLE_PAGES, |zone| zone.table_bytes() / PAGE_SIZE),
+    ];
+    sums.iter().try_for_each(|(name, of)| lines(out, name, &[sum_of(manager, node, of)]))
 }
 
+/// What happened in zones, of one node or of all.
+#[inline(never)]
 fn events<P: Platform>(
-    zones: impl Iterator<Item = ZoneView<'static, P>>,
-    line: &mut Line<'_>,
+    manager: &Manager<P>,
+    node: Option<NodeId>,
+    out: &mut dyn Write,
 ) -> Result<(), FileError> {
     let mut events = ZoneEvents::default();
-    for zone in zones {
+    for zone in manager.views().filter(|zone| node.is_none_or(|node| zone.id().node == node)) {
         events += zone.events();
     }
-    for (name, count) in [
-        ("pcp_refill", events.cache_refills),
-        ("pcp_refill_pages", events.cache_refill_pages),
-        ("pcp_return", events.cache_returns),
-        ("pcp_return_pages", events.cache_return_pages),
-        ("block_split", events.block_splits),
-        ("block_merge", events.block_merges),
-        ("fallback_claim", events.fallback_claims),
-        ("fallback_steal", events.fallback_steals),
-    ] {
-        line(name, count)?;
-    }
-    Ok(())
+    lines(
+        out,
+        "pcp_refill pcp_refill_pages pcp_return pcp_return_pages block_split block_merge \
+         fallback_claim fallback_steal",
+        &[
+            events.cache_refills,
+            events.cache_refill_pages,
+            events.cache_returns,
+            events.cache_return_pages,
+            events.block_splits,
+            events.block_merges,
+            events.fallback_claims,
+            events.fallback_steals,
+        ],
+    )
 }

@@ -2,7 +2,7 @@
 //! here.
 
 use super::super::FileError;
-use super::lookup::zones_of;
+use super::lookup::sum_of;
 use super::pages::MOVABLE;
 use super::{reporting, vmstat};
 use crate::manager::{Manager, Node, ZoneView};
@@ -103,9 +103,9 @@ fn per_node<P: Platform>(
     node: &Node,
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    let table_bytes: u64 = zones_of(manager, node.id).map(|zone| zone.table_bytes()).sum();
-    let descriptor_pages: u64 =
-        zones_of(manager, node.id).map(|zone| zone.descriptor_pages()).sum();
+    let sum = |of: fn(&ZoneView<'static, P>) -> u64| sum_of(manager, Some(node.id), &of);
+    let (table_bytes, descriptor_pages) =
+        (sum(ZoneView::table_bytes), sum(ZoneView::descriptor_pages));
     write!(out, "\n      {:<12} {descriptor_pages}", vmstat::MAP_PAGES)?;
     write!(out, "\n      {:<12} {}", vmstat::TABLE_PAGES, table_bytes / PAGE_SIZE)?;
     Ok(())
