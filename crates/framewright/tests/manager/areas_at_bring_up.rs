@@ -1,9 +1,7 @@
 //! Areas of the command line that name their place: where it is not free memory, or not whole
 //! blocks, there is none, it is said how much, and memory is as without the word.
 
-use crate::common::{
-    Fake, bring_up_with, check, graded, is_careful, mib, parameters, settled,
-};
+use crate::common::{Fake, bring_up_with, check, graded, is_careful, mib, parameters, settled};
 use framewright::manager::Budget;
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::MigrateType;

@@ -134,8 +134,7 @@ fn a_block_is_claimed_once_and_stolen_from_often() {
         });
         assert_eq!(counted, (claims, steals), "{free}");
         // It is less than half now and goes back to nobody.
-        let (movable, counted) =
-            full.counted(|| full.allocate(Order::PAGE, MigrateType::Movable));
+        let (movable, counted) = full.counted(|| full.allocate(Order::PAGE, MigrateType::Movable));
         assert_eq!((counted.0, counted.1 != 0), (0, claims != 0), "{free}");
         check(&full.manager);
         held.into_iter().for_each(|page| full.manager.give_back(page).expect("ours"));

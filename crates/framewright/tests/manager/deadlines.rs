@@ -40,9 +40,10 @@ fn now(manager: &Fake) -> u64 {
 fn fill_blocks(manager: &Fake, handles: &Held, count: u32) -> (BlockRange, Vec<Handle>) {
     // A range that nobody has, so that it does not matter where the manager's tables are.
     let is_free = |first: &u32| {
-        manager.isolation().survey(blocks(*first, count)).is_ok_and(|found| {
-            found.free_pages == u64::from(count) * 512
-        })
+        manager
+            .isolation()
+            .survey(blocks(*first, count))
+            .is_ok_and(|found| found.free_pages == u64::from(count) * 512)
     };
     let first = (2048..2080 - count).find(is_free).expect("most is free");
     let range = blocks(first, count);
@@ -179,8 +180,8 @@ fn a_call_that_has_begun_ends_after_its_deadline_and_later_ones_go_on() {
         assert!(now(manager) >= deadline);
         assert_eq!(moving.events().begun_runs - begun, moved);
         // What is left is where it was, and as much as is in use there still.
-        let rest = &mine[mine.len() - left as usize..];
-        let stayed = unmoved(handles, rest, &before[mine.len() - left as usize..]);
+        let done = mine.len() - usize::try_from(left).expect("1024 at most");
+        let stayed = unmoved(handles, &mine[done..], &before[done..]);
         assert_eq!(stayed, left - moved);
         assert_eq!(manager.isolation().survey(range).expect("there").in_use_pages, stayed);
         assert_eq!(settled(manager), totals);
@@ -205,9 +206,10 @@ fn what_was_in_the_way_before_the_deadline_is_named() {
     [early, late].into_iter().for_each(|handle| handles.pin(handle, true).expect("held"));
     let mut named = Vec::new();
     let deadline = now(manager) + 1;
-    let error = manager.moving().by(&slow).vacate_naming(range, Budget::until(deadline), &mut |it| {
-        named.push(it);
-    });
+    let error =
+        manager.moving().by(&slow).vacate_naming(range, Budget::until(deadline), &mut |it| {
+            named.push(it);
+        });
     let Err(VacateError::Obstacles { moved, obstacles }) = error else { panic!("{error:?}") };
     let run = handles.range(early).expect("held");
     // Nobody came to the other.

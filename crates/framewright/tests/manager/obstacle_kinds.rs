@@ -68,7 +68,7 @@ fn is_in_the_way(
     check(manager);
 }
 
-/// The same of blocks and of a range of all their frames.
+/// [`is_in_the_way`] of blocks and of a range of all their frames.
 fn stays(manager: &Fake, by: Option<&dyn Mover>, blocks: BlockRange, expected: &[Obstacle]) {
     let moving = || {
         let moving = manager.moving();
@@ -182,7 +182,8 @@ fn runs_without_a_place_to_go_are_named() {
     stays(manager, Some(&handles), around(singles[0]), &expected);
     handles.held().for_each(|handle| handles.check(handle).expect("intact"));
     // With room for one block it can go, though not as long as only reserves are left.
-    let others: Vec<_> = handles.held().filter(|&handle| handles.range(handle) != Some(run)).collect();
+    let others: Vec<_> =
+        handles.held().filter(|&handle| handles.range(handle) != Some(run)).collect();
     for handle in others.into_iter().filter(|&handle| handle != spare).step_by(3) {
         let is_single = |at: PfnRange| at.pages() == 1 && !singles.contains(&at);
         if handles.range(handle).is_some_and(is_single) {
@@ -250,9 +251,8 @@ fn blocks_that_the_manager_keeps_are_named_until_a_pool_has_them() {
     }
     let filled = manager.hugetlb().fill(&parameters(line), &NoHelpers);
     assert_eq!(filled.pools[0].without_vmemmap, 256);
-    let is_pool = |block: BlockNumber| {
-        manager.block_state(block).is_some_and(|state| state.is(State::Pool))
-    };
+    let is_pool =
+        |block: BlockNumber| manager.block_state(block).is_some_and(|state| state.is(State::Pool));
     for &block in [kept.first(), kept.last()].into_iter().flatten() {
         let kind = if is_pool(block) { ObstacleKind::Pool } else { ObstacleKind::Manager };
         stays(manager, None, around(block_of(block.start())), &of(block, kind));
@@ -362,14 +362,10 @@ fn descriptors_are_named_where_their_block_stays() {
         let run = PfnRange::of_order(frame, Order::PAGE);
         is_in_the_way(manager, &[Obstacle { run, kind }], |_| take(manager, None, run));
     }
-    // All of it is one obstacle fewer than frames where frames touch.
-    let half = if frames[0].0 < whole.start.0 + 256 { (0, 256) } else { (256, 512) };
-    let half = PfnRange::new(whole.start.0 + half.0, whole.start.0 + half.1);
-    let touching = frames.windows(2).all(|two| two[0].add(1) == two[1]);
-    if touching && frames.iter().all(|&frame| half.contains(frame)) && !half.contains(page.start) {
-        let run = PfnRange { start: frames[0], end: frames[7].add(1) };
-        is_in_the_way(manager, &[Obstacle { run, kind }], |_| take(manager, None, half));
-    }
+    // Those that touch are one obstacle.
+    let touching = frames.chunk_by(|one, next| one.add(1) == *next).next().expect("eight");
+    let run = PfnRange { start: touching[0], end: touching[touching.len() - 1].add(1) };
+    is_in_the_way(manager, &[Obstacle { run, kind }], |_| take(manager, None, run));
     // Vacated as a whole, only the page is in the way.
     stays(manager, None, around(page), &[Obstacle { run: page, kind: ObstacleKind::Unknown }]);
     manager.give_back(page).expect("ours");
