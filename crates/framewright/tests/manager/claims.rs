@@ -1,0 +1,220 @@
+//! What a request takes that finds nothing of its own migrate type: a block of another type whole,
+//! with its type (a claim), or a run out of it (a steal). All memory but a part of one block is in
+//! use, so that every request has one place to go.
+
+use crate::common::{Fake, bring_up_with, check, mib, order, settled, with_pages};
+use framewright::parameters::Pages;
+use framewright::procfs::FileSystem;
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use framewright::vmemmap_space::BlockNumber;
+use framewright::zone::MigrateType;
+use framewright::{Request, Reserves};
+use framewright_testkit::{FakeMachine, Owner};
+use std::collections::BTreeSet;
+
+const TYPES: [MigrateType; 3] =
+    [MigrateType::Unmovable, MigrateType::Reclaimable, MigrateType::Movable];
+
+/// A machine whose pages are all held, one by one, for requests of one type.
+struct Full {
+    manager: Fake,
+    held: BTreeSet<Pfn>,
+    /// One all of which is held.
+    block: BlockNumber,
+}
+
+fn request(order: Order, migrate_type: MigrateType) -> Request {
+    Request { migrate_type, reserves: Reserves::All, ..Request::new(order) }
+}
+
+impl Full {
+    fn of(migrate_type: MigrateType) -> Self {
+        let machine = FakeMachine::builder().ram(mib(4096, 4096 + 16)).build();
+        let manager = bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up");
+        let mut held = BTreeSet::new();
+        while let Ok(page) = manager.allocate(&request(Order::PAGE, migrate_type)) {
+            held.insert(page.start);
+        }
+        assert_eq!(settled(&manager).free_pages, 0);
+        let is_all_held = |block: &BlockNumber| {
+            let start = block.start().0;
+            held.range(Pfn(start)..Pfn(start + PAGES_PER_BLOCK)).count() as u64 == PAGES_PER_BLOCK
+        };
+        let block = (2048..2056).map(BlockNumber).find(is_all_held).expect("nearly all are");
+        let full = Self { manager, held, block };
+        assert_eq!(full.kind(), migrate_type);
+        full
+    }
+
+    /// The type of the block.
+    fn kind(&self) -> MigrateType {
+        self.manager.block_state(self.block).expect("there").migrate_type()
+    }
+
+    /// Frees the first pages of the block.
+    fn free(&mut self, pages: u64) {
+        for page in (0..pages).map(|page| self.block.start().add(page)) {
+            assert!(self.held.remove(&page));
+            self.manager.give_back_order(page, Order::PAGE).expect("held");
+        }
+        assert_eq!(settled(&self.manager).free_pages, pages);
+        check(&self.manager);
+    }
+
+    /// Blocks that were claimed and runs that were stolen.
+    fn counts(&self) -> (u64, u64) {
+        let events = self.manager.views().map(|zone| zone.events());
+        events.fold((0, 0), |(claims, steals), events| {
+            (claims + events.fallback_claims, steals + events.fallback_steals)
+        })
+    }
+
+    /// What a call added to [`counts`](Self::counts).
+    fn counted<R>(&self, call: impl FnOnce() -> R) -> (R, (u64, u64)) {
+        let before = self.counts();
+        let result = call();
+        let after = self.counts();
+        (result, (after.0 - before.0, after.1 - before.1))
+    }
+
+    fn allocate(&self, order: Order, migrate_type: MigrateType) -> PfnRange {
+        let run = self.manager.allocate(&request(order, migrate_type)).expect("it has room");
+        assert_eq!(BlockNumber::containing(run.start), self.block);
+        run
+    }
+
+    /// Frees everything.
+    fn end(self, run: PfnRange) {
+        self.manager.give_back(run).expect("ours");
+        for page in self.held {
+            self.manager.give_back_order(page, Order::PAGE).expect("held");
+        }
+        assert_eq!(settled(&self.manager).allocated_pages, 0);
+        check(&self.manager);
+    }
+}
+
+/// Half of a block is what it takes; a page less is too little. Blocks are as free as they were
+/// before the request.
+#[test]
+fn half_a_free_block_is_claimed_and_less_is_stolen_from() {
+    for (own, foreign) in [(0, 1), (0, 2), (1, 0), (1, 2)] {
+        let (own, foreign) = (TYPES[own], TYPES[foreign]);
+        for (free, is_claimed) in [(64, false), (255, false), (256, true), (257, true)] {
+            for of in [0, 4] {
+                let mut full = Full::of(foreign);
+                full.free(free);
+                let what = format!("{own:?} of {foreign:?}, {free} free, order {of}");
+                let (run, counted) = full.counted(|| full.allocate(order(of), own));
+                let kind = if is_claimed { own } else { foreign };
+                assert_eq!(full.kind(), kind, "{what}");
+                // One search, of which each run that fits may come.
+                assert_eq!(counted, (u64::from(is_claimed), u64::from(!is_claimed)), "{what}");
+                check(&full.manager);
+                full.end(run);
+            }
+        }
+    }
+}
+
+/// What was claimed is the type's own: nothing is counted for it any more, and who had it before
+/// is the stranger now. What was stolen from is asked again each time.
+#[test]
+fn a_block_is_claimed_once_and_stolen_from_often() {
+    for (free, claims, steals) in [(256, 1, 0), (255, 0, 4)] {
+        let mut full = Full::of(MigrateType::Movable);
+        full.free(free);
+        let mut held = Vec::new();
+        let ((), counted) = full.counted(|| {
+            for _ in 0..4 {
+                // Nothing is left in the cache of the CPU.
+                held.push(full.allocate(Order::PAGE, MigrateType::Unmovable));
+                settled(&full.manager);
+            }
+        });
+        assert_eq!(counted, (claims, steals), "{free}");
+        // It is less than half now and goes back to nobody.
+        let (movable, counted) = full.counted(|| full.allocate(Order::PAGE, MigrateType::Movable));
+        assert_eq!((counted.0, counted.1 != 0), (0, claims != 0), "{free}");
+        check(&full.manager);
+        held.into_iter().for_each(|page| full.manager.give_back(page).expect("ours"));
+        full.end(movable);
+    }
+}
+
+/// However much of it is free: what is left in it cannot be moved.
+#[test]
+fn movable_requests_steal_and_claim_nothing() {
+    for foreign in [MigrateType::Unmovable, MigrateType::Reclaimable] {
+        for free in [255, 256, 511] {
+            let mut full = Full::of(foreign);
+            full.free(free);
+            let mut held = Vec::new();
+            let ((), (claims, steals)) = full.counted(|| {
+                while let Ok(page) =
+                    full.manager.allocate(&request(Order::PAGE, MigrateType::Movable))
+                {
+                    held.push(page);
+                }
+            });
+            assert_eq!((held.len() as u64, claims), (free, 0), "{foreign:?}");
+            // A steal takes what is free of a word of the block's map, or a part of it.
+            assert!((free.div_ceil(64)..=free).contains(&steals), "{foreign:?} {free}: {steals}");
+            assert_eq!(full.kind(), foreign);
+            check(&full.manager);
+            let last = held.pop().expect("some");
+            held.into_iter().for_each(|page| full.manager.give_back(page).expect("ours"));
+            full.end(last);
+        }
+    }
+}
+
+/// No type is asked before the own.
+#[test]
+fn nothing_foreign_is_touched_while_there_is_memory_of_the_own_type() {
+    for migrate_type in TYPES {
+        let mut full = Full::of(migrate_type);
+        full.free(300);
+        let (run, counted) = full.counted(|| full.allocate(order(3), migrate_type));
+        assert_eq!((counted, full.kind()), ((0, 0), migrate_type));
+        full.end(run);
+    }
+}
+
+/// Whole blocks hold nothing that cannot be moved: whoever needs one claims it.
+#[test]
+fn whole_free_blocks_are_claimed_by_everybody() {
+    for (own, foreign) in [(0, 2), (1, 2), (0, 1), (1, 0), (2, 0), (2, 1)] {
+        let (own, foreign) = (TYPES[own], TYPES[foreign]);
+        let mut full = Full::of(foreign);
+        full.free(PAGES_PER_BLOCK);
+        let (run, counted) = full.counted(|| full.allocate(Order::BLOCK, own));
+        assert_eq!((counted, full.kind()), ((1, 0), own), "{own:?} of {foreign:?}");
+        check(&full.manager);
+        full.end(run);
+    }
+}
+
+/// `/proc/vmstat` says the same, each number by its own name.
+#[test]
+fn both_numbers_can_be_read() {
+    let vmstat = |full: &Full| {
+        let (mut text, table) = (String::new(), full.manager.files());
+        FileSystem::new(&[&table]).read("/proc/vmstat", &mut text).expect("it can be read");
+        let of = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|number| number.parse::<u64>().ok()).expect("it is there")
+        };
+        (of("fallback_claim"), of("fallback_steal"))
+    };
+    for (free, expected) in [(255, (0, 1)), (256, (1, 0))] {
+        let mut full = Full::of(MigrateType::Movable);
+        full.free(free);
+        let before = vmstat(&full);
+        assert_eq!(before, full.counts());
+        let run = full.allocate(Order::PAGE, MigrateType::Unmovable);
+        let after = vmstat(&full);
+        assert_eq!((after.0 - before.0, after.1 - before.1), expected, "{free}");
+        full.end(run);
+    }
+}
