@@ -20,7 +20,7 @@ use crate::block::table::{HeadIn, blocks_of};
 use crate::block::{BlockState, Segment, State};
 use crate::debug::Damage;
 use crate::platform::Platform;
-use crate::units::{PAGES_PER_BLOCK, Pfn};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use crate::vmemmap_space::BlockRange;
 use core::fmt;
 use core::ops::{AddAssign, Range};
@@ -62,7 +62,7 @@ pub enum IsolateError {
     /// The block at this frame is not isolated.
     NotIsolated(Pfn),
     /// The block with its head at this frame is larger than what lies of it in the range and cannot
-    /// be divided: it has a reference count, or is a pool's.
+    /// be divided: it has a reference count, or is a pool's or will be.
     Indivisible(Pfn),
     /// Not all of the range is free.
     InUse(IsolatedPages),
@@ -314,7 +314,11 @@ fn is_withheld(state: BlockState) -> bool {
 }
 
 fn is_indivisible(state: BlockState) -> bool {
-    state.is(State::Pool) || state.is(State::Whole) && state.has(BlockState::COUNTED)
+    // What is kept of a GiB may be a page of a pool that is not there yet.
+    let is_whole = |bit: u64| state.is(State::Whole) && state.has(bit);
+    state.is(State::Pool)
+        || is_whole(BlockState::COUNTED)
+        || is_whole(BlockState::KEPT) && state.order() == Order::MAX
 }
 
 fn is_inside(head: u32, state: BlockState, range: &Range<u32>) -> bool {

@@ -3,7 +3,7 @@
 //! its frames.
 
 use crate::common::pool_machine::{GIB, TWO, check, node};
-use crate::common::{Fake, bring_up_with, gib, is_careful, order, parameters, settled};
+use crate::common::{Fake, bring_up_with, gib, is_careful, order, parameters, retire, settled};
 use framewright::manager::{Budget, ContiguousRequest, MOST_AREAS};
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, PfnRange};
@@ -275,5 +275,7 @@ fn no_frame_of_an_area_is_lost_or_given_twice() {
         assert!(has_array || after.allocated_pages == before.allocated_pages, "{line}");
         look_at_areas(manager, line);
         check(manager);
+        manager.moving().set_mover(None);
+        retire(manager);
     }
 }

@@ -12,6 +12,7 @@ mod aids;
 mod areas;
 mod areas_at_bring_up;
 mod areas_hammer;
+mod areas_placed;
 mod areas_pools;
 mod areas_soundness;
 mod away;

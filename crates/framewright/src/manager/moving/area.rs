@@ -24,7 +24,7 @@ use crate::units::{
     NodeId, NodeMask, Order, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange,
 };
 use crate::vmemmap_space::{BlockNumber, BlockRange};
-use crate::zone::{FreeError, Grade, IsolateError};
+use crate::zone::{FreeError, Grade, IsolateError, IsolatedPages};
 use core::fmt;
 
 /// How often a request looks for a run while others have blocks of all places isolated.
@@ -123,13 +123,47 @@ impl core::error::Error for AreaError {}
 
 impl<'m, P: Platform> Moving<'m, P> {
     /// Sets blocks aside as an area; returns its number. What is in them now was allocated as
-    /// movable, and so is what comes to lie in them from now on. An area is never taken apart.
+    /// movable, and so is what comes to lie in them from now on; all of them is memory that the
+    /// manager was given. An area is never taken apart.
     ///
     /// # Errors
     /// [`AreaError`].
     pub fn create_area(self, name: AreaName, range: BlockRange) -> Result<usize, AreaError> {
-        let bits = self.bitmap_of(u64::from(range.blocks()) * PAGES_PER_BLOCK)?;
-        self.set_aside(name, range, &mut Some(bits))
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        let number = self.choose_place(name, pages)?;
+        let made = self.bitmap_beside(range).and_then(|bits| {
+            self.grade_alone(range, Grade::Removable).map(|()| bits).map_err(AreaError::Grade)
+        });
+        let manager = self.manager;
+        match made {
+            Ok(bits) => {
+                let area = Area::new(name, pages, bits.into_words());
+                *manager.moving.areas[number].lock(manager.platform) = Some(area);
+                count(&manager.moving.area_pages, pages.pages());
+                Ok(number)
+            }
+            Err(error) => {
+                manager.moving.chosen.lock(manager.platform)[number] = None;
+                Err(error)
+            }
+        }
+    }
+
+    /// The bitmap of an area that is to be made: not in its place, where nothing may be that
+    /// cannot be moved.
+    fn bitmap_beside(self, range: BlockRange) -> Result<Frames<'m, P>, AreaError> {
+        let isolation = self.manager.isolation();
+        let wrong = |error| AreaError::Grade(GradeError::Isolate(error));
+        isolation.isolate(range).map_err(wrong)?;
+        let pages = u64::from(range.blocks()) * PAGES_PER_BLOCK;
+        let bits = self.bitmap_of(pages);
+        let survey = isolation.survey(range).map_err(wrong);
+        self.put_back(range);
+        let IsolatedPages { free_pages, in_use_pages, descriptor_pages, .. } = survey?;
+        if free_pages + in_use_pages + descriptor_pages != pages {
+            return Err(AreaError::Grade(GradeError::InUse(range.start.start())));
+        }
+        bits
     }
 
     /// Memory for the bitmap of an area, which outlives it.
@@ -140,26 +174,6 @@ impl<'m, P: Platform> Moving<'m, P> {
             ..Request::pages((pages / 8).div_ceil(PAGE_SIZE).max(1))
         };
         self.manager.frames(&request).map_err(AreaError::Memory)
-    }
-
-    /// [`create_area`](Self::create_area) with the bitmap, which is left where it fails.
-    fn set_aside(
-        self,
-        name: AreaName,
-        range: BlockRange,
-        bits: &mut Option<Frames<'m, P>>,
-    ) -> Result<usize, AreaError> {
-        let manager = self.manager;
-        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        let number = self.choose_place(name, pages)?;
-        if let Err(error) = self.grade_alone(range, Grade::Removable) {
-            manager.moving.chosen.lock(manager.platform)[number] = None;
-            return Err(AreaError::Grade(error));
-        }
-        let bits = bits.take().map_or(&[][..], Frames::into_words);
-        *manager.moving.areas[number].lock(manager.platform) = Some(Area::new(name, pages, bits));
-        count(&manager.moving.area_pages, pages.pages());
-        Ok(number)
     }
 
     /// Gives an area its number before it has its frames, so that no other gets its name or its
@@ -453,12 +467,9 @@ impl<P: Platform> Manager<P> {
         };
         let Ok(blocks) = u32::try_from(pages / PAGES_PER_BLOCK) else { return false };
         let moving = self.moving();
-        // Before a place is looked for, or it might come to lie there.
-        let Ok(bits) = moving.bitmap_of(pages) else { return false };
-        let mut bits = Some(bits);
-        let mut at = |start: BlockNumber| {
+        let at = |start: BlockNumber| {
             let end = BlockNumber(start.0.saturating_add(blocks));
-            moving.set_aside(name, BlockRange { start, end }, &mut bits)
+            moving.create_area(name, BlockRange { start, end })
         };
         let Some(within) = area.within else {
             let migrate_type = MigrateType::Movable;
