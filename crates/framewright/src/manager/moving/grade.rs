@@ -18,7 +18,7 @@ pub enum GradeError {
     Isolate(IsolateError),
     /// In the block at this frame is what cannot be moved, or was allocated as such.
     InUse(Pfn),
-    /// The block at this frame is of a reserve area, which keeps its grade.
+    /// The block at this frame is of a reserve area, which stays removable.
     Area(Pfn),
 }
 
@@ -44,8 +44,9 @@ impl<P: Platform> Moving<'_, P> {
     /// [`GradeError`]; nothing has changed.
     pub fn set_grade(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
         match self.area_in(range) {
-            Some(pfn) => Err(GradeError::Area(pfn)),
-            None => self.grade_alone(range, grade),
+            // Areas are removable as it is.
+            Some(pfn) if grade != Grade::Removable => Err(GradeError::Area(pfn)),
+            _ => self.grade_alone(range, grade),
         }
     }
 
