@@ -34,6 +34,7 @@
 mod check;
 mod failure;
 mod handles;
+mod link;
 mod pages;
 mod pile;
 mod random;

@@ -1,8 +1,8 @@
 //! Pages that are kept as long as nobody needs their memory: what a kernel has of files, which it
 //! can read again.
 //!
-//! They wait in queues, the oldest first. The queues lie in the pages themselves, so that they need
-//! no memory of their own, and each link has a seal that is looked at when its page is given up.
+//! They wait in queues, the oldest first. The queues lie in the pages themselves (`link`), so that
+//! they need no memory of their own.
 //!
 //! ```text
 //!   fill ──> newest ─ ... ─ oldest ──> given up: for a request, in the background, or by `clear`
@@ -11,8 +11,7 @@
 //! Orders of memory: Relaxed: counters stand alone, and pages are written and read under the lock
 //! of the queues.
 
-use crate::random::mix;
-use crate::stamp::word;
+use crate::link;
 use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::units::{NodeId, Pfn, PfnRange};
 use framewright::zone::MigrateType;
@@ -23,9 +22,6 @@ const QUEUES: usize = 64;
 /// At least so many are given up at once: each time is costly for who waits (Linux:
 /// `SWAP_CLUSTER_MAX`).
 const LEAST: u64 = 32;
-/// Words of a page: the next younger page, plus one; and what belongs to that.
-const NEXT: u64 = 0;
-const SEAL: u64 = 511;
 
 #[derive(Clone, Copy, Default)]
 struct Queue {
@@ -97,16 +93,15 @@ impl<'m, P: Platform> CleanPages<'m, P> {
         self.queues.with(platform, |queues| {
             let queue = &mut queues[queue];
             let before = queue.newest;
-            if before == Some(page)
-                || before.is_some_and(|before| self.linked(before) != Some(None))
-            {
+            let is_last = |page| matches!(link::get(platform, page), Ok(None));
+            if before == Some(page) || !before.is_none_or(is_last) {
                 // Somebody else has one of them, or both are one.
                 return self.note_damage(page);
             }
-            self.link(page, None);
+            link::set(platform, page, None);
             queue.newest = Some(page);
             match before {
-                Some(before) => self.link(before, Some(page)),
+                Some(before) => link::set(platform, before, Some(page)),
                 None => queue.oldest = Some(page),
             }
             self.pages.fetch_add(1, Ordering::Relaxed);
@@ -130,33 +125,18 @@ impl<'m, P: Platform> CleanPages<'m, P> {
         self.manager.numa().zone_of(page).map_or(0, |zone| zone.node.index() % QUEUES)
     }
 
-    /// Writes who comes behind a page.
-    fn link(&self, page: Pfn, next: Option<Pfn>) {
-        let next = next.map_or(0, |next| next.0 + 1);
-        let platform = self.manager.platform();
-        word(platform, page, NEXT).store(next, Ordering::Relaxed);
-        word(platform, page, SEAL).store(mix(page.0 ^ mix(next)), Ordering::Relaxed);
-    }
-
-    /// Who comes behind a page; nothing where somebody else wrote.
-    fn linked(&self, page: Pfn) -> Option<Option<Pfn>> {
-        let platform = self.manager.platform();
-        let next = word(platform, page, NEXT).load(Ordering::Relaxed);
-        let is_whole =
-            word(platform, page, SEAL).load(Ordering::Relaxed) == mix(page.0 ^ mix(next));
-        is_whole.then(|| next.checked_sub(1).map(Pfn))
-    }
-
     /// Frees the oldest page of a queue. What is not linked as it was is freed, and all behind it
     /// is lost.
     fn give_up(&self, queue: usize) -> bool {
-        let page = self.queues.with(self.manager.platform(), |queues| {
+        let platform = self.manager.platform();
+        let page = self.queues.with(platform, |queues| {
             let queue = &mut queues[queue];
             let page = queue.oldest?;
-            let next = self.linked(page);
+            let next = link::get(platform, page);
             let is_last = queue.newest == Some(page);
-            let is_whole = next.is_some_and(|next| next.is_none() == is_last && next != Some(page));
-            queue.oldest = next.flatten().filter(|_| is_whole);
+            let fits = |next: &Option<Pfn>| next.is_none() == is_last && *next != Some(page);
+            let is_whole = next.as_ref().is_ok_and(fits);
+            queue.oldest = next.ok().flatten().filter(|_| is_whole);
             if queue.oldest.is_none() {
                 queue.newest = None;
             }

@@ -3,6 +3,7 @@
 
 mod shown;
 
+use crate::link;
 use crate::random::mix;
 use crate::stamp::{clear, word};
 use crate::window::WindowError;
@@ -15,9 +16,6 @@ use framewright::zone::FreeError;
 use framewright::zone::MigrateType;
 use framewright::{AllocateError, Manager, Platform, Request};
 
-/// Words in the first page of a run: the next run, and the seal that belongs to it.
-const NEXT: u64 = 0;
-const SEAL: u64 = 1;
 /// The word of the stamp in every page.
 const STAMP: u64 = 511;
 
@@ -255,20 +253,14 @@ impl<'a, P: Platform> Pile<'a, P> {
     }
 
     fn push(&mut self, start: Pfn) {
-        let next = self.top.map_or(0, |top| top.0 + 1);
-        word(self.platform(), start, NEXT).store(next, Ordering::Relaxed);
-        word(self.platform(), start, SEAL).store(seal(start, next), Ordering::Relaxed);
+        link::set(self.platform(), start, self.top);
         self.top = Some(start);
         self.runs += 1;
     }
 
     /// The run behind `start`. A link that another owner wrote is not followed.
     fn behind(&self, start: Pfn) -> Result<Option<Pfn>, PileError> {
-        let next = word(self.platform(), start, NEXT).load(Ordering::Relaxed);
-        if word(self.platform(), start, SEAL).load(Ordering::Relaxed) != seal(start, next) {
-            return Err(PileError::Damaged(start));
-        }
-        Ok(next.checked_sub(1).map(Pfn))
+        link::get(self.platform(), start).map_err(|_| PileError::Damaged(start))
     }
 }
 
@@ -281,8 +273,4 @@ impl<P: Platform> Drop for Pile<'_, P> {
 
 const fn stamp(pfn: u64) -> u64 {
     mix(pfn.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1
-}
-
-const fn seal(start: Pfn, next: u64) -> u64 {
-    mix(start.0 ^ mix(next.wrapping_add(0x5bd1)))
 }

@@ -8,6 +8,7 @@ use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
 use framewright::Platform;
+use framewright_workload::{CleanPages, PileError};
 
 /// Pages between two checks for an interrupt.
 const CHECK_EVERY: u64 = 1024;
@@ -24,16 +25,12 @@ pub(super) fn cache<P: Platform, H: Host>(
             read(shell, pages, io)?;
         }
         ["free"] => {
-            let damaged = shell.cache().and_then(|(cache, _)| {
+            let whole = shell.cache().map_or(Ok(()), |(cache, _)| {
                 cache.clear();
-                cache.damaged()
+                check(cache, io)
             });
             shell.close_cache();
-            if let Some(pfn) = damaged {
-                return Err(io.fail(format_args!(
-                    "pfn {pfn} does not hold what was written there: somebody else has it too"
-                )));
-            }
+            whole?;
         }
         _ => return Err(io.wrong(format_args!("read SIZE, free, or nothing"))),
     }
@@ -59,16 +56,18 @@ fn read<P: Platform, H: Host>(
     Ok(())
 }
 
+/// Fails where somebody else has a page, too.
+fn check<P: Platform>(cache: &CleanPages<'_, P>, io: &mut Io<'_>) -> Result<(), Failed> {
+    let damaged = cache.damaged().map(PileError::Damaged);
+    damaged.map_or(Ok(()), |error| Err(io.fail(format_args!("{error}"))))
+}
+
 fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let Some((cache, is_registered)) = shell.cache() else {
         writeln!(io.out, "nothing is cached")?;
         return Ok(());
     };
-    if let Some(pfn) = cache.damaged() {
-        return Err(io.fail(format_args!(
-            "pfn {pfn} does not hold what was written there: somebody else has it too"
-        )));
-    }
+    check(cache, io)?;
     let events = shell.manager.pressure().events();
     writeln!(
         io.out,

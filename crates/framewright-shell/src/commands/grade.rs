@@ -6,9 +6,8 @@ use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
 use framewright::Platform;
-use framewright::manager::MOST_AREAS;
 use framewright::units::{
-    NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange,
+    NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PhysRange,
 };
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{Grade, Presence};
@@ -49,18 +48,7 @@ fn set<P: Platform, H: Host>(
     grade: Grade,
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
-    let moving = shell.manager.moving();
-    let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-    // What an area could never have back would come to lie there.
-    let mut areas = (0..MOST_AREAS).filter_map(|number| moving.area(number));
-    let area = areas.find(|(_, area, _)| !area.intersection(pages).is_empty());
-    if let Some((name, _, _)) = area.filter(|_| grade != Grade::Removable) {
-        let name = name.as_str();
-        return Err(
-            io.fail(format_args!("a part of it is in the area {name}, and stays removable"))
-        );
-    }
-    let set = moving.set_grade(range, grade);
+    let set = shell.manager.moving().set_grade(range, grade);
     set.map_err(|error| io.fail(format_args!("{error}; no grade was changed")))?;
     let blocks = u64::from(range.blocks());
     writeln!(

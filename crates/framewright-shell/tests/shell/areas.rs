@@ -1,77 +1,13 @@
 //! Reserve areas and grades by commands: areas are made and listed, runs of them are held and go
 //! back to them, 1 GiB pages come out of them, and what is refused changes nothing.
 
-use crate::common::{Fake, Threads, machine};
+use crate::common::Bench;
 use framewright::manager::MOST_AREAS;
-use framewright::procfs::{FileSystem, Source};
-use framewright_jobs::NoHelpers;
-use framewright_shell::{Run, Shell};
 
 /// Pages of 1 GiB.
 const GIB_PAGES: u64 = 1 << 18;
 /// Of a name's column.
 const COUNTS: usize = 7;
-
-struct Bench {
-    manager: Fake,
-    host: Threads,
-}
-
-fn bench(line: &str, nodes_mib: [u64; 2]) -> Bench {
-    let (manager, host) = machine(line, nodes_mib, 1000);
-    Bench { manager, host }
-}
-
-impl Bench {
-    /// What is in use but for the bitmaps of areas, which are there for ever.
-    fn in_use(&self) -> u64 {
-        let areas = (0..MOST_AREAS).filter_map(|number| self.manager.moving().area(number));
-        let bitmaps: u64 = areas.map(|(_, range, _)| range.pages().div_ceil(8 << 12)).sum();
-        self.manager.totals().allocated_pages - self.manager.caches().pages() - bitmaps
-    }
-
-    /// Runs a text in a new shell, which gives everything back: areas have all of it then.
-    fn run(&self, text: &str) -> (u8, String, String) {
-        let (ours, pools) = (self.manager.files(), self.manager.hugetlb().files(&NoHelpers));
-        let pools = pools.table();
-        let sources: [&dyn Source; 2] = [&ours, &pools];
-        let before = self.in_use();
-        let mut room = [Run::NOTHING; 8];
-        // SAFETY: the commands free what they allocated, and there is no window.
-        let mut shell =
-            unsafe { Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut room) };
-        let (mut out, mut errors) = (String::new(), String::new());
-        let status = shell.run(text, &mut out, &mut errors);
-        self.manager.verify().expect("the tables are right");
-        shell.free_all();
-        assert_eq!((self.in_use(), self.manager.totals().isolated_pages), (before, 0), "{text}");
-        for (name, _, counts) in (0..MOST_AREAS).filter_map(|at| self.manager.moving().area(at)) {
-            assert_eq!(
-                counts.available_pages,
-                counts.total_pages,
-                "{} after {text}",
-                name.as_str()
-            );
-            assert_eq!(counts.released_pages, counts.success_pages, "{} {text}", name.as_str());
-        }
-        self.manager.verify().expect("the tables are right");
-        self.manager.platform().assert_quiet();
-        (status, out, errors)
-    }
-
-    fn says(&self, text: &str) -> Vec<String> {
-        let (status, out, errors) = self.run(text);
-        assert_eq!((status, errors.as_str()), (0, ""), "{text}: {out}");
-        out.lines().map(str::to_owned).collect()
-    }
-
-    /// Each is one line, behind the command's name.
-    fn complains(&self, text: &str, status: u8, expected: &str) {
-        let (found, out, errors) = self.run(text);
-        assert!(found == status && errors.contains(expected), "{text}: {found}, {out}{errors}");
-        assert_eq!(errors.lines().count(), 1, "{text}: {errors}");
-    }
-}
 
 /// Pages, pages in use, free, success, failed, released: what `cma` lists of an area.
 fn counts(lines: &[String], name: &str) -> [u64; 6] {
@@ -84,7 +20,7 @@ fn counts(lines: &[String], name: &str) -> [u64; 6] {
 
 #[test]
 fn areas_are_made_listed_and_used() {
-    let bench = bench("", [128, 64]);
+    let bench = Bench::new("", [128, 64]);
     assert_eq!(bench.says("cma"), ["there are no areas; `cma create` makes one"]);
     let out = bench.says("cma create camera 8M@0x2400000; cma create screen 0x3000..0x3400; cma");
     assert_eq!(out[..2], ["camera: 8 MiB at 0x2400000", "screen: 4 MiB at 0x3000000"]);
@@ -129,7 +65,7 @@ fn areas_are_made_listed_and_used() {
 
 #[test]
 fn what_is_lent_is_moved_and_what_cannot_be_is_passed_by() {
-    let bench = bench("cma=16M", [128, 64]);
+    let bench = Bench::new("cma=16M", [128, 64]);
     let out = bench.says(
         "cma; movable fill 75; cma alloc reserved 12M; movable check; cma; free 1; cma alloc \
          reserved 16M; movable check; movable free",
@@ -151,7 +87,7 @@ fn what_is_lent_is_moved_and_what_cannot_be_is_passed_by() {
 
 #[test]
 fn wrong_areas_say_why_and_nothing_is_held() {
-    let bench = bench("cma=8M", [128, 64]);
+    let bench = Bench::new("cma=8M", [128, 64]);
     bench.says("cma create camera 4M@0x2400000");
     for (text, status, expected) in [
         ("cma nonsense", 2, "cma: nonsense: alloc, create or nothing"),
@@ -219,7 +155,7 @@ fn wrong_areas_say_why_and_nothing_is_held() {
 
 #[test]
 fn the_command_lines_areas_that_were_not_made_are_told() {
-    let bench = bench("cma=8M numa_cma=1:1G", [128, 64]);
+    let bench = Bench::new("cma=8M numa_cma=1:1G", [128, 64]);
     let out = bench.says("cma");
     assert!(out.len() == 3 && out[1].starts_with("reserved "), "{out:?}");
     assert_eq!(out[2], "1 GiB that the command line asks for could not be set aside");
@@ -227,7 +163,7 @@ fn the_command_lines_areas_that_were_not_made_are_told() {
 
 #[test]
 fn gigantic_pages_come_out_of_areas_and_go_back() {
-    let bench = bench("hugetlb_cma=2G", [2048, 2048]);
+    let bench = Bench::new("hugetlb_cma=2G", [2048, 2048]);
     let out = bench.says("cma");
     let unused = [GIB_PAGES, 0, GIB_PAGES, 0, 0, 0];
     assert_eq!([counts(&out, "hugetlb0"), counts(&out, "hugetlb1")], [unused, unused]);
@@ -249,7 +185,7 @@ fn gigantic_pages_come_out_of_areas_and_go_back() {
 
 #[test]
 fn gigantic_pages_come_out_of_what_is_lent_and_nowhere_else() {
-    let bench = bench("hugetlb_cma=0:1G hugetlb_cma_only=on", [2048, 64]);
+    let bench = Bench::new("hugetlb_cma=0:1G hugetlb_cma_only=on", [2048, 64]);
     let out = bench.says(
         "movable fill 30 9,0; resize 1G 3; cma; movable check; resize 1G 0; cma; movable check; \
          movable free",
@@ -278,7 +214,7 @@ fn gigantic_pages_come_out_of_what_is_lent_and_nowhere_else() {
 
 #[test]
 fn blocks_have_the_grades_that_they_are_given() {
-    let bench = bench("", [128, 64]);
+    let bench = Bench::new("", [128, 64]);
     let whole = bench.says("grade");
     let head = "from             to                     size node grade";
     let all = [
@@ -324,7 +260,7 @@ fn blocks_have_the_grades_that_they_are_given() {
 
 #[test]
 fn wrong_grades_say_why_and_change_nothing() {
-    let bench = bench("cma=4M", [128, 64]);
+    let bench = Bench::new("cma=4M", [128, 64]);
     let before = bench.says("grade");
     let (_, area, _) = bench.manager.moving().area(0).expect("made");
     let area = area.start.address();
@@ -349,7 +285,7 @@ fn wrong_grades_say_why_and_change_nothing() {
             "grade: the block at pfn 0x2600 is in use for what cannot be moved; no grade was \
              changed",
         ),
-        (&around, 1, "grade: a part of it is in the area reserved, and stays removable"),
+        (&around, 1, "is of a reserve area; no grade was changed"),
     ] {
         bench.complains(text, status, expected);
         assert_eq!(bench.says("grade"), before, "{text}");

@@ -1,17 +1,14 @@
 //! Pages that are kept as long as nobody needs their memory, and those who take them.
 
-use super::moving::bench;
-use crate::common::machine;
-use framewright::procfs::{FileSystem, Source};
+use crate::common::{Bench, machine, with_shell};
 use framewright::{Manager, Platform, Reclaim, Request, Shortage};
-use framewright_shell::{Run, Shell};
 use framewright_testkit::FakeMachine;
 use framewright_testkit::workload::{CleanPages, Relay};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[test]
 fn a_cache_holds_what_others_leave_and_gives_it_up() {
-    let bench = bench();
+    let bench = Bench::new("", [128, 64]);
     let (status, out, errors) = bench.run("cache; cache read 100M; cache free; cache");
     assert_eq!((status, errors.as_str()), (0, ""));
     assert!(out.starts_with("nothing is cached\n100 MiB cached; 0 KiB given up"), "{out}");
@@ -31,59 +28,45 @@ fn a_cache_holds_what_others_leave_and_gives_it_up() {
 #[test]
 fn others_get_what_is_cached() {
     let (manager, host) = machine("", [128, 64], 1000);
-    let files = manager.files();
-    let sources: [&dyn Source; 1] = [&files];
-    let mut room = [Run::NOTHING; 4];
-    // SAFETY: the commands free what they allocated, there is no window, and it is dropped here.
-    let mut shell = unsafe { Shell::new(&manager, FileSystem::new(&sources), &host, &mut room) };
-    let (mut out, mut errors) = (String::new(), String::new());
-    assert_eq!(shell.run("cache read 180M", &mut out, &mut errors), 0, "{errors}");
-    let mut held = Vec::new();
-    while let Ok(page) = manager.frames(&Request::pages(1)) {
-        held.push(page);
-    }
-    let events = manager.pressure().events();
-    assert!(held.len() as u64 > 170 << 8, "{}", held.len());
-    assert!(events.reclaim_pages > 160 << 8, "{events:?}");
-    out.clear();
-    assert_eq!(shell.run("cache; cache free", &mut out, &mut errors), 0, "{errors}");
-    assert!(out.starts_with("0 KiB cached; 18"), "{out}");
-    drop(held);
-    drop(shell);
-    manager.verify().expect("the tables are right");
+    with_shell(&manager, &host, |run| {
+        assert_eq!(run("cache read 180M").0, 0);
+        let mut held = Vec::new();
+        while let Ok(page) = manager.frames(&Request::pages(1)) {
+            held.push(page);
+        }
+        let events = manager.pressure().events();
+        assert!(held.len() as u64 > 170 << 8, "{}", held.len());
+        assert!(events.reclaim_pages > 160 << 8, "{events:?}");
+        let (status, out, errors) = run("cache; cache free");
+        assert_eq!((status, errors.as_str()), (0, ""));
+        assert!(out.starts_with("0 KiB cached; 18"), "{out}");
+    });
     assert_eq!(manager.totals().allocated_pages, manager.caches().pages());
 }
 
 #[test]
 fn a_cache_makes_room_in_the_background() {
     let (manager, host) = machine("", [128, 64], 1000);
-    let files = manager.files();
-    let sources: [&dyn Source; 1] = [&files];
-    let mut room = [Run::NOTHING; 4];
-    let files = FileSystem::new(&sources);
-    // SAFETY: the commands free what they allocated, there is no window, and it is dropped here.
-    let mut shell = unsafe { Shell::new(&manager, files, &host, &mut room) };
-    let (mut out, mut errors) = (String::new(), String::new());
-    let mut freed = 0;
-    for _ in 0..1200 {
-        assert_eq!(shell.run("cache read 256K", &mut out, &mut errors), 0, "{errors}");
-        freed += manager.pressure().reclaim_in_background();
-    }
-    let events = manager.pressure().events();
-    assert!(freed > 80 << 8 && events.background_pages == freed, "{events:?}");
-    assert_eq!(events.reclaim_pages, 0, "no request waited: {events:?}");
-    out.clear();
-    assert_eq!(shell.run("cache; cat /proc/vmstat", &mut out, &mut errors), 0, "{errors}");
-    assert!(out.contains(&format!("pgsteal_kswapd {freed}\n")), "{out}");
-    assert!(out.contains(&format!("pageoutrun {}\n", events.background_wakes)), "{out}");
-    drop(shell);
-    manager.verify().expect("the tables are right");
+    with_shell(&manager, &host, |run| {
+        let mut freed = 0;
+        for _ in 0..1200 {
+            assert_eq!(run("cache read 256K").0, 0);
+            freed += manager.pressure().reclaim_in_background();
+        }
+        let events = manager.pressure().events();
+        assert!(freed > 80 << 8 && events.background_pages == freed, "{events:?}");
+        assert_eq!(events.reclaim_pages, 0, "no request waited: {events:?}");
+        let (status, out, errors) = run("cache; cat /proc/vmstat");
+        assert_eq!((status, errors.as_str()), (0, ""));
+        assert!(out.contains(&format!("pgsteal_kswapd {freed}\n")), "{out}");
+        assert!(out.contains(&format!("pageoutrun {}\n", events.background_wakes)), "{out}");
+    });
     assert_eq!(manager.totals().allocated_pages, manager.caches().pages());
 }
 
 #[test]
 fn wrong_words_and_machines_with_a_hook_of_their_own() {
-    let mut bench = bench();
+    let mut bench = Bench::new("", [128, 64]);
     for (text, says) in [
         ("cache fill", "cache: read SIZE, free, or nothing\n"),
         ("cache read", "cache: read SIZE, free, or nothing\n"),

@@ -2,9 +2,12 @@
 //! that interrupts when it is told to.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use framewright::manager::MOST_AREAS;
+use framewright::procfs::{FileSystem, Source};
 use framewright::units::PhysRange;
 use framewright::{BringUp, Manager, Parameters, Reclaim};
-use framewright_shell::Host;
+use framewright_jobs::NoHelpers;
+use framewright_shell::{Host, Run, Shell};
 use framewright_testkit::FakeMachine;
 use framewright_testkit::workload::{Relay, Window};
 use std::sync::Arc;
@@ -96,4 +99,75 @@ pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads)
             reclaim_relay: Some(Box::leak(Box::default())),
         },
     )
+}
+
+/// What a shell said to a text: its status, what it wrote, and its errors.
+pub type Said = (u8, String, String);
+
+/// Lets `used` run texts in one shell, with what it does in between, and gives everything back.
+pub fn with_shell(manager: &Fake, host: &Threads, used: impl FnOnce(&mut dyn FnMut(&str) -> Said)) {
+    let (ours, pools) = (manager.files(), manager.hugetlb().files(&NoHelpers));
+    let pools = pools.table();
+    let sources: [&dyn Source; 2] = [&ours, &pools];
+    let mut room = [Run::NOTHING; 8];
+    // SAFETY: the commands free what they allocated, there is no window, and it is dropped here.
+    let mut shell = unsafe { Shell::new(manager, FileSystem::new(&sources), host, &mut room) };
+    used(&mut |text| {
+        let (mut out, mut errors) = (String::new(), String::new());
+        let status = shell.run(text, &mut out, &mut errors);
+        manager.verify().expect("the tables are right");
+        (status, out, errors)
+    });
+    shell.free_all();
+    manager.verify().expect("the tables are right");
+}
+
+/// A machine, and shells on it that leave it as it was.
+pub struct Bench {
+    pub manager: Fake,
+    pub host: Threads,
+}
+
+impl Bench {
+    /// As [`machine`].
+    pub fn new(line: &str, nodes_mib: [u64; 2]) -> Self {
+        let (manager, host) = machine(line, nodes_mib, 1000);
+        Self { manager, host }
+    }
+
+    /// What is in use but for the bitmaps of areas, which are there for ever.
+    fn in_use(&self) -> u64 {
+        let areas = (0..MOST_AREAS).filter_map(|number| self.manager.moving().area(number));
+        let bitmaps: u64 = areas.map(|(_, range, _)| range.pages().div_ceil(8 << 12)).sum();
+        self.manager.totals().allocated_pages - self.manager.caches().pages() - bitmaps
+    }
+
+    /// Runs a text in a new shell, which gives everything back: areas have all of it then.
+    pub fn run(&self, text: &str) -> Said {
+        let before = self.in_use();
+        let mut said = None;
+        with_shell(&self.manager, &self.host, |run| said = Some(run(text)));
+        assert_eq!((self.in_use(), self.manager.totals().isolated_pages), (before, 0), "{text}");
+        for (name, _, counts) in (0..MOST_AREAS).filter_map(|at| self.manager.moving().area(at)) {
+            let name = name.as_str();
+            assert_eq!(counts.available_pages, counts.total_pages, "{name} after {text}");
+            assert_eq!(counts.released_pages, counts.success_pages, "{name} after {text}");
+        }
+        self.manager.platform().assert_quiet();
+        said.expect("it was run")
+    }
+
+    /// The lines that a text which succeeds says.
+    pub fn says(&self, text: &str) -> Vec<String> {
+        let (status, out, errors) = self.run(text);
+        assert_eq!((status, errors.as_str()), (0, ""), "{text}: {out}");
+        out.lines().map(str::to_owned).collect()
+    }
+
+    /// Each is one line, behind the command's name.
+    pub fn complains(&self, text: &str, status: u8, expected: &str) {
+        let (found, out, errors) = self.run(text);
+        assert!(found == status && errors.contains(expected), "{text}: {found}, {out}{errors}");
+        assert_eq!(errors.lines().count(), 1, "{text}: {errors}");
+    }
 }

@@ -1,50 +1,11 @@
 //! Memory that moves, by commands: a table of handles is filled, compacted, vacated and looked at,
 //! and everything is there again when the shell ends.
 
-use crate::common::{Fake, Threads, machine};
-use framewright::procfs::{FileSystem, Source};
-use framewright_shell::{Run, Shell};
+use crate::common::Bench;
 use std::sync::atomic::Ordering;
 
-pub(crate) struct Bench {
-    pub(crate) manager: Fake,
-    pub(crate) host: Threads,
-}
-
-pub(crate) fn bench() -> Bench {
-    let (manager, host) = machine("", [128, 64], 1000);
-    Bench { manager, host }
-}
-
-impl Bench {
-    fn in_use(&self) -> u64 {
-        self.manager.totals().allocated_pages - self.manager.caches().pages()
-    }
-
-    /// Runs a text in a new shell, which gives everything back.
-    pub(crate) fn run(&self, text: &str) -> (u8, String, String) {
-        let ours = self.manager.files();
-        let sources: [&dyn Source; 1] = [&ours];
-        let before = self.in_use();
-        let mut room = [Run::NOTHING; 8];
-        // SAFETY: the commands free what they allocated, and there is no window.
-        let mut shell =
-            unsafe { Shell::new(&self.manager, FileSystem::new(&sources), &self.host, &mut room) };
-        let (mut out, mut errors) = (String::new(), String::new());
-        let status = shell.run(text, &mut out, &mut errors);
-        self.manager.verify().expect("the tables are right");
-        shell.free_all();
-        assert_eq!((self.in_use(), self.manager.totals().isolated_pages), (before, 0), "{text}");
-        self.manager.verify().expect("the tables are right");
-        self.manager.platform().assert_quiet();
-        (status, out, errors)
-    }
-
-    fn says(&self, text: &str) -> Vec<String> {
-        let (status, out, errors) = self.run(text);
-        assert_eq!((status, errors.as_str()), (0, ""), "{text}: {out}");
-        out.lines().map(str::to_owned).collect()
-    }
+fn bench() -> Bench {
+    Bench::new("", [128, 64])
 }
 
 /// The number that begins a line, or stands behind a word in it.

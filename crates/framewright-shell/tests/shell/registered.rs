@@ -1,14 +1,12 @@
 //! Memory that moves and that no command moves: files, pools and requests do, as long as there is
 //! some.
 
-use crate::common::{Fake, Threads, machine};
+use crate::common::{self, Fake, Threads, machine};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::{Begun, Budget};
-use framewright::procfs::{FileSystem, Source};
+use framewright::procfs::FileSystem;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::{Manager, MoveFailed, MoveToken, Mover, NotNow, Occupant};
-use framewright_jobs::NoHelpers;
-use framewright_shell::{Run, Shell};
 use framewright_testkit::FakeMachine;
 use framewright_testkit::workload::{Handles, Placed, Relay};
 use std::collections::BTreeMap;
@@ -21,18 +19,12 @@ const COMPACT: &str = "echo 1 > /proc/sys/vm/compact_memory";
 
 /// Runs each text in one shell, with this in between, and frees everything.
 fn with_shell(manager: &Fake, host: &Threads, used: impl FnOnce(&mut dyn FnMut(&str) -> String)) {
-    let (ours, pools) = (manager.files(), manager.hugetlb().files(&NoHelpers));
-    let pools = pools.table();
-    let sources: [&dyn Source; 2] = [&ours, &pools];
-    let mut room = [Run::NOTHING; 8];
-    // SAFETY: the commands free what they allocated, there is no window, and it is dropped here.
-    let mut shell = unsafe { Shell::new(manager, FileSystem::new(&sources), host, &mut room) };
-    used(&mut |text| {
-        let (mut out, mut errors) = (String::new(), String::new());
-        let status = shell.run(text, &mut out, &mut errors);
-        assert_eq!((status, errors.as_str()), (0, ""), "{text}: {out}");
-        manager.verify().expect("the tables are right");
-        out
+    common::with_shell(manager, host, |run| {
+        used(&mut |text| {
+            let (status, out, errors) = run(text);
+            assert_eq!((status, errors.as_str()), (0, ""), "{text}: {out}");
+            out
+        });
     });
 }
 

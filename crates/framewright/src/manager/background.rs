@@ -123,10 +123,7 @@ impl<P: Platform> Pressure<'_, P> {
                 drop(inside);
                 freed_pages = u64::saturating_add(freed_pages, freed);
                 count(&self.manager.pressure.counters.background_pages, freed);
-                if freed == 0 {
-                    break;
-                }
-                if self.missing(node).is_none() {
+                if freed == 0 || self.missing(node).is_none() {
                     break;
                 }
                 // What it freed may be in caches.

@@ -283,6 +283,9 @@ fn blocks_of_an_area_do_not_go() {
         // SAFETY: nobody looks at descriptors by number.
         let removed = unsafe { hotplug.remove(part, Budget::UNLIMITED) };
         assert_eq!(removed.err(), Some(wrong));
+    }
+    for part in [mib(4096 + 128, 4096 + 256), mib(4096 + 130, 4096 + 132)] {
+        let first = Pfn(part.start >> 12);
         // SAFETY: as above.
         let some = unsafe { hotplug.remove_some(part, 2 << 20, 2 << 20, Budget::UNLIMITED) };
         assert!(some == Err(HotplugError::Area(first)), "{some:?}");
@@ -292,6 +295,17 @@ fn blocks_of_an_area_do_not_go() {
     assert_eq!(manager.moving().grade_of(first), Some(Grade::Removable));
     // What lies beside it goes.
     hotplug.offline(mib(4096 + 256, 4096 + 384), Budget::UNLIMITED).expect("free");
+    hotplug.online(mib(4096 + 256, 4096 + 384), Grade::Any).expect("offline");
+    // A device that wants some back gets all but the area, and not more than there is.
+    let mut left = vec![mib(4096, 4096 + 128), mib(4096 + 256, 4608)];
+    while let Removal::Run(run) = some(&manager, all, 64 << 20, 64 << 20) {
+        let from = left.last_mut().expect("no more than there is");
+        assert_eq!(run, PhysRange::new(from.end - (64 << 20), from.end), "from the top");
+        from.end = run.start;
+        left.retain(|range| range.start < range.end);
+    }
+    assert_eq!(left, [mib(4096, 4160)], "there are the tables of the rest");
+    assert_eq!(manager.moving().grade_of(first), Some(Grade::Removable));
     check(&manager);
 }
 

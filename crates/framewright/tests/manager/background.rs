@@ -56,6 +56,13 @@ fn bulk_requests_wake_background_reclaim() {
     give(manager, &held[..got]);
 }
 
+/// Nodes of 64 MiB, with a CPU each.
+fn two_nodes() -> &'static Fake {
+    let machine = FakeMachine::builder().nodes(2).cpus_on(0, 1).cpus_on(1, 1);
+    let machine = machine.node(gib(0, 4), 0).node(gib(4, 8), 1);
+    up(machine.ram(mib(1024, 1088)).ram(mib(4096, 4160)).build())
+}
+
 /// Takes pages until a node is short.
 fn take_until_short(manager: &Fake, request: &Request) -> Vec<PfnRange> {
     let mut held = Vec::new();
@@ -159,9 +166,7 @@ fn reclaim_in_the_background_always_ends() {
 /// A node of which nothing can be freed does not keep the hook from the others.
 #[test]
 fn every_node_that_is_short_has_its_turn() {
-    let machine = FakeMachine::builder().nodes(2).cpus_on(0, 1).cpus_on(1, 1);
-    let machine = machine.node(gib(0, 4), 0).node(gib(4, 8), 1);
-    let manager = up(machine.ram(mib(1024, 1088)).ram(mib(4096, 4160)).build());
+    let manager = two_nodes();
     let on = |index: usize| NodeId::new(index).expect("a node");
     let mut held = [Vec::new(), Vec::new()];
     for (index, held) in held.iter_mut().enumerate() {
@@ -219,9 +224,7 @@ fn the_hook_is_told_for_whom_it_frees() {
 /// begin there, and memory in small pieces is no shortage.
 #[test]
 fn each_node_is_woken_for_itself() {
-    let machine = FakeMachine::builder().nodes(2).cpus_on(0, 1).cpus_on(1, 1);
-    let machine = machine.node(gib(0, 4), 0).node(gib(4, 8), 1);
-    let manager = up(machine.ram(mib(1024, 1088)).ram(mib(4096, 4160)).build());
+    let manager = two_nodes();
     let mut held = take_until_short(manager, &Request::new(Order::PAGE));
     assert_eq!(manager.platform().calls().wake_reclaim, 2, "all that it may have are short");
     // The second is above its marks again, the first stays as it was.

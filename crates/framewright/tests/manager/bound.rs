@@ -1,27 +1,21 @@
 //! Nodes whose memory is for what can be moved alone do not bind other requests (Linux:
 //! `mm/mempolicy.c`, `apply_policy_zone`).
 
-use super::policies::{node, nodes};
+use super::policies::{self, node, nodes};
 use crate::common::{Fake, blocks, bring_up_with, check, order, settled, with_pages};
 use framewright::Request;
 use framewright::manager::{InterleaveCursor, NumaPolicy, Placed, PolicyError};
 use framewright::memblock::NodeChoice;
 use framewright::parameters::Pages;
-use framewright::units::{MAX_ORDER, Order, Pfn, PfnRange, PhysRange};
+use framewright::units::{MAX_ORDER, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{Grade, MigrateType};
-use framewright_testkit::{FakeMachine, Owner};
+use framewright_testkit::Owner;
 
-const MIB: u64 = 1 << 20;
-
-/// Three nodes of 64 MiB; the manager's tables lie on the last.
+/// Three nodes of 64 MiB; the manager's tables lie on one of them.
 fn machine() -> Fake {
-    let range = |index: u64| PhysRange::with_size((index + 1) << 32, 64 * MIB);
-    let start = FakeMachine::builder().nodes(3).cpus_on(0, 1).cpus_on(1, 1);
-    let all = (0..3).fold(start, |machine, index| {
-        machine.node(range(index), usize::try_from(index).expect("small")).ram(range(index))
-    });
-    bring_up_with(all.build(), &[], &with_pages(Pages::None)).expect("bring-up")
+    let machine = policies::machine(&[64; 3]).build();
+    bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up")
 }
 
 /// Blocks of a node, all of them.

@@ -166,12 +166,12 @@ impl<P: Platform> Hotplug<'_, P> {
         *self.manager.hotplug.going.lock(self.manager.platform)
     }
 
-    /// Whether all blocks are there, and how many pages of them are handed out. Tables of a window
-    /// go with the last of it.
     fn check_areas(self, blocks: BlockRange) -> Result<(), HotplugError> {
         self.manager.moving().area_in(blocks).map_or(Ok(()), |pfn| Err(HotplugError::Area(pfn)))
     }
 
+    /// Whether all blocks are there, and how many pages of them are handed out. Tables of a window
+    /// go with the last of it.
     fn check_removal(self, blocks: BlockRange, to: Presence) -> Result<u64, HotplugError> {
         let (mut next, mut pages) = (blocks.start, 0);
         let mut node = None;
@@ -281,8 +281,9 @@ impl<P: Platform> Hotplug<'_, P> {
     /// Takes a run out of use of at most `most_bytes` within `within`, a multiple of `align_bytes`
     /// and aligned to it, itself a multiple of 2 MiB: the longest that is free or offline first, of
     /// equally long ones the highest; where nothing is, the highest that can be vacated within the
-    /// budget, whose runs are counted from the top, those that are refused included. One call gives
-    /// one run.
+    /// budget, whose runs are counted from the top, those that are refused included. Reserve areas
+    /// are left out: what lies between them is looked at piece by piece, from the top. One call
+    /// gives one run.
     ///
     /// # Errors
     /// [`HotplugError`] where the question is wrong, or where somebody refuses.
@@ -304,7 +305,32 @@ impl<P: Platform> Hotplug<'_, P> {
         let most = u32::try_from(most_bytes / BLOCK_BYTES).unwrap_or(u32::MAX) / align * align;
         let pieces = Pieces { most, align };
         let _changing = self.begin()?;
-        self.check_areas(blocks)?;
+        let (mut rest, mut obstacle) = (blocks, None);
+        loop {
+            let part = self.manager.moving().last_outside_areas(rest);
+            if part.start == part.end {
+                break;
+            }
+            match self.remove_from(part, pieces, &mut budget)? {
+                Removal::Nothing(found) => obstacle = obstacle.or(found),
+                found => return Ok(found),
+            }
+            rest.end = part.start;
+        }
+        if rest.end == blocks.end {
+            self.check_areas(blocks)?;
+        }
+        Ok(Removal::Nothing(obstacle))
+    }
+
+    /// [`remove_some`](Self::remove_some) where there is no area.
+    fn remove_from(
+        self,
+        blocks: BlockRange,
+        pieces: Pieces,
+        budget: &mut Budget,
+    ) -> Result<Removal, HotplugError> {
+        let Pieces { most, align } = pieces;
         if let Some(run) = self.take_free(blocks, pieces)? {
             return Ok(Removal::Run(run));
         }
@@ -324,7 +350,7 @@ impl<P: Platform> Hotplug<'_, P> {
             // What is not accepted holds nothing that could be moved.
             self.withhold_unaccepted(part);
             let withheld = Withheld { hotplug: self, blocks: part };
-            let is_out_of_time = self.vacate(part, &mut budget, &mut obstacle);
+            let is_out_of_time = self.vacate(part, budget, &mut obstacle);
             drop(withheld);
             if let Some(run) = self.take_free(part, pieces)? {
                 return Ok(Removal::Run(run));
@@ -334,7 +360,7 @@ impl<P: Platform> Hotplug<'_, P> {
             }
             end = start;
         }
-        self.take_tables(blocks, pieces, &mut budget, obstacle)
+        self.take_tables(blocks, pieces, budget, obstacle)
     }
 
     /// Takes a window's tables out of use, with what shares an aligned piece with them, where they

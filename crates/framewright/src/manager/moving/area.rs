@@ -220,6 +220,23 @@ impl<'m, P: Platform> Moving<'m, P> {
         inside.filter(|inside| !inside.is_empty()).map(|inside| inside.start).min()
     }
 
+    /// The highest blocks of a range in which there is no area; empty where there are none.
+    pub(in crate::manager) fn last_outside_areas(self, range: BlockRange) -> BlockRange {
+        let chosen = self.manager.moving.chosen.lock(self.manager.platform);
+        let areas = || {
+            let number = |pfn: Pfn| BlockNumber::containing(pfn);
+            chosen.iter().flatten().map(move |(_, area)| (number(area.start), number(area.end)))
+        };
+        let mut end = range.end;
+        while let Some((start, _)) = areas().find(|&(start, over)| start < end && end <= over)
+            && end > range.start
+        {
+            end = start.max(range.start);
+        }
+        let below = areas().map(|(_, over)| over).filter(|&over| over <= end).max();
+        BlockRange { start: below.map_or(range.start, |over| over.max(range.start)), end }
+    }
+
     /// The frames of each area; empty for those that there are not.
     fn area_ranges(self) -> [PfnRange; MOST_AREAS] {
         core::array::from_fn(|number| {
