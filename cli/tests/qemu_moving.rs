@@ -8,6 +8,8 @@ mod common;
 
 use common::{Outcome, finish, program};
 
+/// What is moved is counted, so that nothing must move on its own.
+const STILL: &str = "echo 0 > /proc/sys/vm/compaction_proactiveness; ";
 const FILL: &str = "movable fill 60; churn 1; movable busy on; ";
 
 fn boot(cpus: &str, words: &[&str], commands: &str) -> Outcome {
@@ -53,7 +55,7 @@ fn growth(said: &str, name: &str) -> u64 {
 #[test]
 fn another_cpu_goes_on_using_what_moves() {
     let commands = format!(
-        "{FILL}cat /proc/vmstat; compact; movable check; vacate 32M@0x8000000; movable check; \
+        "{STILL}{FILL}cat /proc/vmstat; compact; movable check; vacate 32M@0x8000000; movable check; \
          contig 24M; movable check; free all; vacate 64M@0x4000000; cat /proc/vmstat; movable \
          check; movable; verify; movable free; free all; verify"
     );
@@ -82,10 +84,11 @@ fn another_cpu_goes_on_using_what_moves() {
 #[test]
 fn larger_runs_move_as_a_whole_and_nobody_writes_to_what_is_free() {
     // Freed frames are filled with poison: who still writes to them is found, too.
-    let commands = "movable fill 50 0,0,0,0,0,1,3,9 seed 3; movable busy on; compact; movable \
-                    check; vacate 32M@0x8000000; vacate 16M@0x6000000; movable check; free all; \
-                    movable free; verify";
-    let said = said(&boot("2", &["page_poison=1"], commands));
+    let commands = format!(
+        "{STILL}movable fill 50 0,0,0,0,0,1,3,9 seed 3; movable busy on; compact; movable check; \
+         vacate 32M@0x8000000; vacate 16M@0x6000000; movable check; free all; movable free; verify"
+    );
+    let said = said(&boot("2", &["page_poison=1"], &commands));
     assert!(said.contains(" handles with runs of order 0,1,3,9 hold "), "{said}");
     assert_eq!(lines_with(&said, ": all intact").len(), 2, "{said}");
     let vacated: u64 = moved_away(&said).iter().sum();
@@ -96,11 +99,13 @@ fn larger_runs_move_as_a_whole_and_nobody_writes_to_what_is_free() {
 fn memory_set_aside_for_what_moves_is_used_and_emptied() {
     // Grades and an area on a machine with two nodes; two users. Each move waits for all CPUs,
     // which is long where they share few real ones: so only some of it.
-    let commands = "movable fill 70; movable busy on; compact 0 4; compact 1 4; movable check; \
-                    vacate 4M@0xc000000; contig 8M; movable check; cat /proc/pagetypeinfo; \
-                    movable free; free all; verify";
+    let commands = format!(
+        "{STILL}movable fill 70; movable busy on; compact 0 4; compact 1 4; movable check; \
+         vacate 4M@0xc000000; contig 8M; movable check; cat /proc/pagetypeinfo; movable free; \
+         free all; verify"
+    );
     let words = ["--nodes", "2", "kernelcore=96M", "cma=16M"];
-    let said = said(&boot("3", &words, commands));
+    let said = said(&boot("3", &words, &commands));
     assert_eq!(lines_with(&said, ": all intact").len(), 2, "{said}");
     assert_eq!(lines_with(&said, "2 CPUs used ").len(), 4, "{said}");
     for line in lines_with(&said, " made whole, moved ") {
@@ -120,7 +125,7 @@ fn memory_set_aside_for_what_moves_is_used_and_emptied() {
 #[test]
 fn pins_are_named_and_wrong_calls_are_refused() {
     let commands = format!(
-        "{FILL}movable pin 2000; movable; vacate 16M@0x8000000; echo status $?; movable check; \
+        "{STILL}{FILL}movable pin 2000; movable; vacate 16M@0x8000000; echo status $?; movable check; \
          movable busy off; movable pin 0; vacate 16M@0x8000000; movable check"
     );
     let said = said(&boot("2", &[], &commands));
@@ -137,8 +142,10 @@ fn pins_are_named_and_wrong_calls_are_refused() {
     let alone = boot(
         "1",
         &[],
-        "movable; movable busy on; movable fill 60; movable busy on; \
-        compact; movable check; movable busy perhaps; movable free; movable check; verify",
+        &format!(
+            "{STILL}movable; movable busy on; movable fill 60; movable busy on; compact; movable \
+             check; movable busy perhaps; movable free; movable check; verify"
+        ),
     );
     let alone = self::said(&alone);
     for expected in [
@@ -158,11 +165,27 @@ fn files_and_pools_move_what_the_machine_has_mapped() {
     let said = said(&boot(
         "2",
         &[],
-        "movable fill 60; cat /proc/vmstat; echo 1 > /proc/sys/vm/compact_memory; cat \
-         /proc/vmstat; movable check; resize 2M 30; resize 2M 0; movable free; echo 1 > \
-         /proc/sys/vm/compact_memory; free all; verify",
+        &format!(
+            "{STILL}movable fill 60; cat /proc/vmstat; echo 1 > /proc/sys/vm/compact_memory; cat \
+             /proc/vmstat; movable check; resize 2M 30; resize 2M 0; movable free; echo 1 > \
+             /proc/sys/vm/compact_memory; free all; verify"
+        ),
     ));
     assert!(growth(&said, "pgmigrate_success") > 5000, "{said}");
+    assert_eq!(lines_with(&said, ": all intact").len(), 1, "{said}");
+}
+
+/// Nobody asks: the first CPU keeps memory whole while commands run.
+#[test]
+fn memory_is_compacted_in_the_background() {
+    let said = said(&boot(
+        "2",
+        &[],
+        "cat /proc/vmstat; movable fill 60; churn 3; cat /proc/vmstat; movable check; verify",
+    ));
+    for name in ["compact_daemon_wake", "compact_daemon_migrate_scanned", "pgmigrate_success"] {
+        assert!(growth(&said, name) > 0, "{name}: {said}");
+    }
     assert_eq!(lines_with(&said, ": all intact").len(), 1, "{said}");
 }
 

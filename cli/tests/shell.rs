@@ -123,6 +123,22 @@ fn workloads_run_on_all_cpus_and_lose_nothing() {
     );
 }
 
+/// A thread of the program's does it: memory lies in pieces, and nobody asks.
+#[test]
+fn memory_is_compacted_in_the_background() {
+    let outcome = shell(
+        &["--memory", "128M"],
+        b"movable fill 60; churn 2; movable check; cat /proc/vmstat; verify\n\
+          echo 0 > /proc/sys/vm/compaction_proactiveness; movable fill 60; cat \
+          /proc/vmstat; churn 2; cat /proc/vmstat\n",
+    );
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let wakes = outcome.stdout.lines().filter_map(|line| line.strip_prefix("compact_daemon_wake "));
+    let wakes: Vec<u64> = wakes.map(|count| count.parse().expect("a count")).collect();
+    assert!(wakes.len() == 3 && wakes[0] > 0 && wakes[1] == wakes[2], "{}", outcome.stdout);
+    assert!(outcome.stdout.contains(": all intact"), "{}", outcome.stdout);
+}
+
 #[test]
 fn pools_are_files_and_huge_pages_are_used() {
     let commands = b"echo 64 > /proc/sys/vm/nr_hugepages\ncat /proc/meminfo\nhugetlb 2M \

@@ -18,7 +18,7 @@ use crate::watch::Watch;
 use crate::window::GuestWindow;
 use core::cell::Cell;
 use core::fmt::{self, Write};
-use framewright::manager::Acceptor;
+use framewright::manager::{Acceptor, Compactor};
 use framewright::platform::Platform;
 use framewright::procfs::{FileSystem, Source};
 use framewright::{Manager, Reclaim, SpinLock};
@@ -66,6 +66,8 @@ pub fn run(
             memory,
             acceptor: manager.acceptance().acceptor(),
             accept_ns: 0,
+            compactor: manager.moving().compactor(),
+            compact_ns: 0,
             manager,
             watch: Watch::begin(),
             files,
@@ -206,6 +208,9 @@ struct Background<'a, 'b, 'c, 'd> {
     acceptor: Acceptor<'c, GuestPlatform>,
     /// When it is due.
     accept_ns: u64,
+    compactor: Compactor<'c, GuestPlatform>,
+    /// When it is due.
+    compact_ns: u64,
     manager: &'c Manager<GuestPlatform>,
     watch: Watch,
     files: FileSystem<'c>,
@@ -235,11 +240,15 @@ impl Line<'_, '_, '_, '_> {
             if let Some(memory) = &mut background.memory {
                 memory.poll(Some(&self.mapping));
             }
-            if let Some(now_ns) = PLATFORM.now_ns().filter(|now_ns| *now_ns >= background.accept_ns)
-            {
-                background.accept_ns = background.acceptor.poll(now_ns);
-            }
             background.manager.pressure().reclaim_in_background();
+            if let Some(now_ns) = PLATFORM.now_ns() {
+                if now_ns >= background.accept_ns {
+                    background.accept_ns = background.acceptor.poll(now_ns);
+                }
+                if now_ns >= background.compact_ns {
+                    background.compact_ns = background.compactor.poll(now_ns);
+                }
+            }
             background.watch.poll(&background.files);
             self.background.with(&PLATFORM, |place| *place = Some(background));
         }

@@ -1,6 +1,6 @@
 //! What a machine in this process does in the background: a thread that polls, as an idle task of a
-//! kernel would. It accepts memory, where `accept_memory=background` says so, and has the reclaim
-//! hook free memory of nodes that are short.
+//! kernel would. It accepts memory, where `accept_memory=background` says so, has the reclaim hook
+//! free memory of nodes that are short, and keeps free memory whole while something can be moved.
 //!
 //! Orders of memory: Relaxed: that it is over changes once, and nothing is read by it.
 
@@ -37,13 +37,19 @@ impl Drop for End<'_> {
 fn drive(manager: &Manager<HostedPlatform>, over: &AtomicBool) {
     let accepts = manager.acceptance().policy() == AcceptPolicy::Background;
     let mut acceptor = accepts.then(|| manager.acceptance().acceptor());
+    let mut compactor = manager.moving().compactor();
+    let mut compact_ns = 0;
     let started = Instant::now();
     manager.platform().set_reclaimer(Some(thread::current()));
     while !over.load(Ordering::Relaxed) {
         manager.pressure().reclaim_in_background();
         let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = manager.platform().now_ns().unwrap_or(elapsed);
-        let next = acceptor.as_mut().map_or(u64::MAX, |acceptor| acceptor.poll(now));
+        if now >= compact_ns {
+            compact_ns = compactor.poll(now);
+        }
+        let accept_ns = acceptor.as_mut().map_or(u64::MAX, |acceptor| acceptor.poll(now));
+        let next = accept_ns.min(compact_ns);
         thread::park_timeout(Duration::from_nanos(next.saturating_sub(now)).min(LONGEST_WAIT));
     }
     manager.platform().set_reclaimer(None);
