@@ -19,7 +19,7 @@ const ROUNDS: u64 = 3;
 /// More huge pages than there are.
 const ALL: u64 = 1 << 20;
 const HUGE_PAGE_KIB: u64 = 2 << 10;
-/// Linux compacts in the background, too; here only what was asked for is to count.
+/// Both compact in the background, too; here only what was asked for is to count.
 const PROACTIVE: &str = "/proc/sys/vm/compaction_proactiveness";
 /// Where huge pages come by themselves, Linux keeps ten times as much free as both do without them
 /// (`set_recommended_min_free_kbytes` in `mm/khugepaged.c`), and a pool would get less for that
@@ -73,7 +73,9 @@ fn script(memory_kib: u64, seed: u64) -> String {
 fn commands(seed: u64) -> String {
     let fill = |round| format!("movable fill {PERCENT_USED} seed {}; ", seed * ROUNDS + round);
     let fills: String = (0..ROUNDS).map(fill).collect();
-    format!("{fills}cat /proc/meminfo; compact; resize 2M {ALL}; movable check")
+    format!(
+        "echo 0 > {PROACTIVE}; {fills}cat /proc/meminfo; compact; resize 2M {ALL}; movable check"
+    )
 }
 
 /// What one of them did.
