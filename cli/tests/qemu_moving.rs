@@ -55,9 +55,9 @@ fn growth(said: &str, name: &str) -> u64 {
 #[test]
 fn another_cpu_goes_on_using_what_moves() {
     let commands = format!(
-        "{STILL}{FILL}cat /proc/vmstat; compact; movable check; vacate 32M@0x8000000; movable check; \
-         contig 24M; movable check; free all; vacate 64M@0x4000000; cat /proc/vmstat; movable \
-         check; movable; verify; movable free; free all; verify"
+        "{STILL}{FILL}cat /proc/vmstat; compact; movable check; vacate 32M@0x8000000; movable \
+         check; contig 24M; movable check; free all; vacate 64M@0x4000000; cat /proc/vmstat; \
+         movable check; movable; verify; movable free; free all; verify"
     );
     let said = said(&boot("2", &[], &commands));
     let filled = lines_with(&said, " handles with runs of order 0 hold ")[0][0];
@@ -125,8 +125,8 @@ fn memory_set_aside_for_what_moves_is_used_and_emptied() {
 #[test]
 fn pins_are_named_and_wrong_calls_are_refused() {
     let commands = format!(
-        "{STILL}{FILL}movable pin 2000; movable; vacate 16M@0x8000000; echo status $?; movable check; \
-         movable busy off; movable pin 0; vacate 16M@0x8000000; movable check"
+        "{STILL}{FILL}movable pin 2000; movable; vacate 16M@0x8000000; echo status $?; movable \
+         check; movable busy off; movable pin 0; vacate 16M@0x8000000; movable check"
     );
     let said = said(&boot("2", &[], &commands));
     assert!(said.contains(", 2000 of them pinned; "), "{said}");
@@ -143,8 +143,8 @@ fn pins_are_named_and_wrong_calls_are_refused() {
         "1",
         &[],
         &format!(
-            "{STILL}movable; movable busy on; movable fill 60; movable busy on; compact; movable \
-             check; movable busy perhaps; movable free; movable check; verify"
+            "{STILL}movable; movable busy on; movable fill 60; movable busy on; compact; \
+             movable check; movable busy perhaps; movable free; movable check; verify"
         ),
     );
     let alone = self::said(&alone);

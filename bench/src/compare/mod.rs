@@ -80,9 +80,9 @@ const SECTIONS: [Section; 6] = [
         "memory is filled to 97 % with single movable pages, and pages are freed by chance until \
          80 % is in use, three times over; then compact_memory is written, and the most pages of 2 \
          MiB asked for by nr_hugepages, which compacts in Linux, too; compaction in the background \
-         is off, and Linux's min_free_kbytes what it is without transparent huge pages, as ours is. \
-         a moved page: of those that compact_memory moved. not got: of what was free before. Both \
-         are mapped, Linux's in a process that sleeps, ours in the guest's own tables",
+         is off, and Linux's min_free_kbytes what it is without transparent huge pages, as ours \
+         is. a moved page: of those that compact_memory moved. not got: of what was free before. \
+         Both are mapped, Linux's in a process that sleeps, ours in the guest's own tables",
         sections::compaction::run,
     ),
     (
