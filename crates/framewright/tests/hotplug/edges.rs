@@ -265,6 +265,38 @@ fn targets_of_demotion_follow_memory_that_comes_and_goes() {
     check(&manager);
 }
 
+/// Whoever makes an area of what is asked to go, while others are told, has it.
+#[test]
+fn an_area_that_is_made_meanwhile_stays() {
+    struct Makes(&'static Fake);
+    impl HotplugNotifier for Makes {
+        fn notify(&self, event: HotplugEvent) -> Result<(), Veto> {
+            if let HotplugEvent::GoingOffline(range) = event {
+                let name = AreaName::new("device").expect("a name");
+                let number = |address: u64| u32::try_from(address >> 21).expect("small");
+                let blocks = BlockRange::new(number(range.start), number(range.end));
+                self.0.moving().create_area(name, blocks).expect("it is free still");
+            }
+            Ok(())
+        }
+    }
+    let manager: &'static Fake = Box::leak(Box::new(machine(gib(4, 5), "")));
+    let range = mib(4096, 4608);
+    add(manager, range, 0, Grade::Any).expect("added");
+    let before = settled(manager);
+    manager.hotplug().set_notifier(Some(Box::leak(Box::new(Makes(manager)))));
+    let upper = mib(4352, 4608);
+    let wrong = HotplugError::Area(upper.whole_frames().start);
+    let gone = manager.hotplug().offline(upper, Budget::UNLIMITED);
+    assert_eq!(gone.err(), Some(wrong));
+    manager.hotplug().set_notifier(None);
+    assert_eq!(settled(manager).managed_pages, before.managed_pages);
+    let number = manager.moving().area_named("device").expect("made");
+    let all = manager.moving().allocate_in_area(number, 1024, Order::BLOCK, Budget::UNLIMITED);
+    assert_eq!(all.expect("all of it is there").pages(), 1024);
+    check(manager);
+}
+
 /// What an area has is not taken away, in whatever form it is asked for.
 #[test]
 fn blocks_of_an_area_do_not_go() {

@@ -3,6 +3,7 @@
 
 use crate::add::{Log, add, machine, node};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
+use framewright::Request;
 use framewright::manager::{Budget, HotplugError, HotplugEvent, Removal, Veto};
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType};
@@ -202,5 +203,56 @@ fn a_windows_own_tables_are_no_memory_of_a_node() {
     // SAFETY: nobody looks at descriptors there.
     unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");
     assert!(seen().contains(&E::RemovedLast(one)));
+    check(&manager);
+}
+
+/// Most of it is somebody's whom the mover does not know. A call does not ask for all of that, and
+/// the next goes on where it ended.
+#[test]
+fn what_nobody_answers_for_is_asked_for_in_parts() {
+    let manager = machine(gib(4, 5), "");
+    let range = mib(4096, 4608);
+    add(&manager, range, 0, Grade::Removable).expect("added");
+    let handles = Handles::new(&manager, 1 << 10).expect("memory");
+    // A page of each block; those of the lowest 32 MiB go again.
+    let frames = range.whole_frames();
+    let border = frames.start.0 + (32 << 8);
+    let mut held = Vec::new();
+    for start in (frames.start.0..frames.end.0).step_by(512) {
+        let place = |at| manager.allocate_at(Pfn(at), Order::PAGE, MigrateType::Movable);
+        held.push(place(start + 7).expect("free"));
+    }
+    let (known, unknown): (Vec<_>, Vec<_>) = held.into_iter().partition(|run| run.start.0 < border);
+    // What else is free is in use.
+    let fill = Request { fail_fast: true, ..Request::new(Order::BLOCK) };
+    let mut others = Vec::new();
+    while let Ok(run) = manager.allocate(&fill) {
+        others.push(run);
+    }
+    known.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    manager.drain().expect("in order");
+    let some = |budget| remove_some(&manager, &handles, range, 32 << 20, 2 << 20, budget);
+    // What is free goes at once.
+    let mut free = 0;
+    while let Removal::Run(run) = some(Budget::runs(4)).expect("possible") {
+        free += run.size();
+    }
+    assert!(free >= 30 << 20, "{free}");
+    let asked = || manager.moving().events().failed_pages;
+    let (mut calls, before) = (0, asked());
+    let last = loop {
+        let already = asked();
+        let found = some(Budget::runs(4)).expect("possible");
+        // 32 for each run, and those of one part of 32 MiB.
+        assert!(asked() - already <= 4 * 32 + 16 * 2, "{}", asked() - already);
+        calls += 1;
+        assert!(calls < 100, "it begins again and again");
+        if matches!(found, Removal::Nothing(_)) {
+            break found;
+        }
+    };
+    assert!(matches!(last, Removal::Nothing(Some(_))) && calls >= 3, "{last:?} after {calls}");
+    assert!(asked() - before >= unknown.len() as u64);
+    unknown.into_iter().chain(others).for_each(|run| manager.give_back(run).expect("ours"));
     check(&manager);
 }

@@ -33,6 +33,7 @@ mod deadlines;
 mod deferred;
 mod deferred_merge;
 mod eager;
+mod emptiest;
 mod exhaustion;
 mod grades;
 mod grades_edges;

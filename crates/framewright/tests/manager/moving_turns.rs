@@ -347,7 +347,9 @@ fn lent() -> (&'static Fake, &'static Held, usize, PfnRange) {
 fn a_budget_is_for_all_places_of_an_area() {
     let (manager, handles, number, range) = lent();
     pin_ends(handles);
-    let moving = manager.moving().by(handles);
+    let mover =
+        Watched { handles, begins: &|_| false, hides_pins: true, in_move: &AtomicU32::new(0) };
+    let moving = manager.moving().by(&mover);
     for runs in [5, 300, 1500] {
         let before = moving.events().begun_runs;
         let refused = moving.allocate_in_area(number, 700, Order::BLOCK, Budget::runs(runs));

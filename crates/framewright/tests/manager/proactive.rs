@@ -63,8 +63,8 @@ fn nodes_are_compacted_a_little_at_a_time_until_they_are_below_the_low_mark() {
     assert!(polls > 1 && told.daemon_wakes == 2 && told.daemon_scanned_pages != 0, "{told:?}");
     assert_eq!(told.daemon_scanned_pages, told.scanned_pages);
     for node in [0, 1] {
-        // It ends at the mark, and not far below it.
-        assert!((78..=80).contains(&score(manager, node)), "{}", score(manager, node));
+        // It ends at the mark, and not far below it: a block that CPUs take from is in pieces.
+        assert!((74..=80).contains(&score(manager, node)), "{}", score(manager, node));
     }
     handles.held().for_each(|handle| handles.check(handle).expect("intact"));
     check(manager);

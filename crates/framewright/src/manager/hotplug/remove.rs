@@ -3,8 +3,8 @@
 //! Orders of memory: Relaxed: counts that are only told.
 
 use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of, pages_of};
-use crate::manager::moving::{Budget, Obstacle, RangeError, VacateError};
-use crate::manager::state::hotplug::HotplugEvent;
+use crate::manager::moving::{All, Budget, Obstacle, RangeError, VacateError};
+use crate::manager::state::hotplug::{HotplugEvent, Looked};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PhysRange};
@@ -133,6 +133,8 @@ impl<P: Platform> Hotplug<'_, P> {
         let told = is_told.then_some(last);
         let mut leaving = Leaving { hotplug: self, blocks, taken_end: blocks.start, told };
         self.take(&mut leaving, budget)?;
+        // One that was begun since sees what is going, or is seen here.
+        self.check_areas(blocks)?;
         core::mem::forget(leaving);
         for piece in self.known(blocks) {
             let was_gone = piece.zone.is_gone();
@@ -283,7 +285,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// equally long ones the highest; where nothing is, the highest that can be vacated within the
     /// budget, whose runs are counted from the top, those that are refused included. Reserve areas
     /// are left out: what lies between them is looked at piece by piece, from the top. One call
-    /// gives one run.
+    /// gives one run. A call after one that ran out of time, with the range of that one, goes on
+    /// where it ended, so that what stays is not looked at again and again.
     ///
     /// # Errors
     /// [`HotplugError`] where the question is wrong, or where somebody refuses.
@@ -306,16 +309,27 @@ impl<P: Platform> Hotplug<'_, P> {
         let pieces = Pieces { most, align };
         let _changing = self.begin()?;
         let (mut rest, mut obstacle) = (blocks, None);
+        let looked = *self.manager.hotplug.looked.lock(self.manager.platform);
+        let fresh = Looked { within: blocks, down_to: blocks.end, has_found: false };
+        let mut looked = if looked.within == blocks { looked } else { fresh };
         loop {
             let part = self.manager.moving().last_outside_areas(rest);
             if part.start == part.end {
                 break;
             }
-            match self.remove_from(part, pieces, &mut budget)? {
-                Removal::Nothing(found) => obstacle = obstacle.or(found),
-                found => return Ok(found),
+            let found = self.remove_from(part, pieces, &mut looked, &mut budget)?;
+            if let Removal::Nothing(found) = found {
+                obstacle = obstacle.or(found);
+            } else {
+                *self.manager.hotplug.looked.lock(self.manager.platform) = looked;
+                return Ok(found);
             }
             rest.end = part.start;
+        }
+        *self.manager.hotplug.looked.lock(self.manager.platform) = Looked::default();
+        if looked.has_found {
+            // What lies above may be had by now.
+            return Ok(Removal::OutOfTime);
         }
         if rest.end == blocks.end {
             self.check_areas(blocks)?;
@@ -323,11 +337,12 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(Removal::Nothing(obstacle))
     }
 
-    /// [`remove_some`](Self::remove_some) where there is no area.
+    /// [`remove_some`](Self::remove_some) where there is no area, and below what was looked at.
     fn remove_from(
         self,
         blocks: BlockRange,
         pieces: Pieces,
+        looked: &mut Looked,
         budget: &mut Budget,
     ) -> Result<Removal, HotplugError> {
         let Pieces { most, align } = pieces;
@@ -336,7 +351,7 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         let mut obstacle = None;
         // From the top down, as much at a time as is wanted.
-        let mut end = BlockNumber(blocks.end.0 / align * align);
+        let mut end = BlockNumber(blocks.end.min(looked.down_to).0 / align * align);
         while end > blocks.start {
             // Where nothing is, nothing is looked for.
             let Some(last) = self.known(BlockRange { end, ..blocks }).last() else { break };
@@ -350,12 +365,19 @@ impl<P: Platform> Hotplug<'_, P> {
             // What is not accepted holds nothing that could be moved.
             self.withhold_unaccepted(part);
             let withheld = Withheld { hotplug: self, blocks: part };
+            looked.down_to = end;
             let is_out_of_time = self.vacate(part, budget, &mut obstacle);
             drop(withheld);
             if let Some(run) = self.take_free(part, pieces)? {
+                looked.has_found = true;
                 return Ok(Removal::Run(run));
             }
             if is_out_of_time {
+                return Ok(Removal::OutOfTime);
+            }
+            looked.down_to = start;
+            // Owners were asked, perhaps, and nothing was moved.
+            if obstacle.is_some() && !budget.allows(self.manager.platform, 0) {
                 return Ok(Removal::OutOfTime);
             }
             end = start;
@@ -409,7 +431,7 @@ impl<P: Platform> Hotplug<'_, P> {
         obstacle: &mut Option<Obstacle>,
     ) -> bool {
         for run in self.memory_of(part) {
-            match self.moving().vacate_within(run.blocks, budget, &mut |_| {}) {
+            match self.moving().vacate_within(run.blocks, All::ThatCan, budget, &mut |_| {}) {
                 Ok(_) => self.moving().put_back(run.blocks),
                 Err(VacateError::Obstacles { obstacles, .. }) => {
                     *obstacle = Some(obstacles.first);

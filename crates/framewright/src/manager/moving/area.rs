@@ -7,8 +7,9 @@
 //!
 //! Orders of memory: Relaxed: a sum that stands alone.
 
+use super::outcome::{Budget, ObstacleKind};
 use super::range::RangeError;
-use super::vacate::{Budget, ObstacleKind, VacateError};
+use super::vacate::VacateError;
 use super::{ContiguousRequest, GradeError};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
@@ -131,7 +132,8 @@ impl<'m, P: Platform> Moving<'m, P> {
     pub fn create_area(self, name: AreaName, range: BlockRange) -> Result<usize, AreaError> {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let number = self.choose_place(name, pages)?;
-        let made = self.bitmap_beside(range).and_then(|bits| {
+        let made = self.check_going(pages).and_then(|()| self.bitmap_beside(range));
+        let made = made.and_then(|bits| {
             self.grade_alone(range, Grade::Removable).map(|()| bits).map_err(AreaError::Grade)
         });
         let manager = self.manager;
@@ -147,6 +149,18 @@ impl<'m, P: Platform> Moving<'m, P> {
                 Err(error)
             }
         }
+    }
+
+    /// What is on its way out of use is no place. Whoever takes it out looks for areas after he has
+    /// said so, and this one has its place by now.
+    fn check_going(self, pages: PfnRange) -> Result<(), AreaError> {
+        let going = *self.manager.hotplug.going.lock(self.manager.platform);
+        let (start, end) = (Pfn::containing(going.start), Pfn::containing(going.end));
+        let inside = PfnRange { start, end }.intersection(pages);
+        if inside.is_empty() {
+            return Ok(());
+        }
+        Err(AreaError::Grade(GradeError::InUse(inside.start)))
     }
 
     /// The bitmap of an area that is to be made: not in its place, where nothing may be that

@@ -12,12 +12,16 @@
 //!   3 move      source by source, ascending; targets from the other end of the zone
 //! ```
 //!
+//! A source becomes whole or is left alone: owners are asked about all of it before anything moves.
+//! For those that were left alone as many and more of the next emptier are chosen, so that a pinned
+//! page in the emptiest block is in nobody's way.
+//!
 //! Nothing is isolated: requests prefer the fullest blocks anyway, and what somebody takes out of a
 //! source meanwhile is moved with the rest or makes the block no whole one.
 
+use super::outcome::{Budget, Vacated};
 use super::runs::{Block, Mission, Next};
 use super::targets::{Targets, alignment_of};
-use super::vacate::{Budget, Vacated};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
 use crate::manager::parts::Piece;
@@ -26,7 +30,7 @@ use crate::manager::state::moving::{Mover, MovingEvents};
 use crate::manager::state::pressure::count;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
-use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
+use crate::vmemmap_space::{BlockNumber, VMEMMAP_PAGES_PER_BLOCK};
 use crate::zone::{Fullness, InBlock, Occupied, Segment, Zone};
 use core::fmt;
 use core::ops::Range;
@@ -119,22 +123,31 @@ impl<P: Platform> Moving<'_, P> {
         if self.mover().is_none() {
             return Err(CompactError::NoMover);
         }
+        let extent = Extent { blocks, most_pages: u64::MAX, in_pieces: false };
+        let is_meant = |zone: &Zone| node.is_none_or(|node| zone.id().node == node);
+        Ok(self.compact_where(&is_meant, extent, budget))
+    }
+
+    /// [`compact`](Self::compact) of the zones that `is_meant` is true of, from where that may be.
+    pub(super) fn compact_where(
+        self,
+        is_meant: &dyn Fn(&Zone) -> bool,
+        extent: Extent,
+        budget: Budget,
+    ) -> Compacted {
+        let manager = self.manager;
         // What CPUs keep would look like something to move that nobody owns.
         manager.drain_for_more();
         let mut ignored = |_| {};
         let mut mission = Mission::new(self, budget, &mut ignored);
+        mission.limit_pages(extent.most_pages);
         let mut done = Compacted::default();
-        let zones =
-            manager.zones().iter().filter(|zone| node.is_none_or(|node| zone.id().node == node));
-        'zones: for zone in zones {
+        'zones: for zone in manager.zones().iter().filter(|zone| is_meant(zone)) {
             for migrate_type in MOVABLE {
-                let left = blocks - done.blocks;
-                let Some(plan) = Plan::of(manager.platform, zone, migrate_type, left) else {
-                    continue;
-                };
-                let made = plan.carry_out(manager.platform, &mut mission);
+                let left = Extent { blocks: extent.blocks - done.blocks, ..extent };
+                let made = empty_some(zone, migrate_type, left, &mut mission);
                 done.blocks += made.blocks;
-                if made.is_cut_short || done.blocks >= blocks {
+                if made.is_cut_short || done.blocks >= extent.blocks {
                     done.is_cut_short = made.is_cut_short;
                     break 'zones;
                 }
@@ -144,22 +157,77 @@ impl<P: Platform> Moving<'_, P> {
         done.scanned_pages = mission.scanned_pages();
         let (moved, obstacles) = mission.end();
         (done.moved, done.refused_runs) = (moved, obstacles.map_or(0, |all| all.count));
-        Ok(done)
+        done
     }
 }
 
-/// Which blocks of a zone are emptied: those with fewer than `limit` frames in use, and of those
-/// with as many the ones up to `border`.
+/// How much is compacted.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    /// Blocks that are to become whole, at most.
+    pub(super) blocks: u64,
+    /// Pages that are moved, about.
+    pub(super) most_pages: u64,
+    /// What can be moved is, also out of blocks that do not become whole: for runs that are
+    /// shorter.
+    pub(super) in_pieces: bool,
+}
+
+/// Makes blocks of one type of a zone whole: the emptiest, and where some of these cannot be, those
+/// that are a little less so, twice as many as failed.
+fn empty_some<P: Platform>(
+    zone: &'static Zone,
+    migrate_type: MigrateType,
+    extent: Extent,
+    mission: &mut Mission<'_, P>,
+) -> Made {
+    let platform = mission.manager().platform;
+    let mut all = Made::default();
+    let (mut after, mut wanted) = (None, extent.blocks);
+    while let Some(plan) = Plan::of(platform, zone, migrate_type, after, wanted) {
+        let left = Extent { blocks: extent.blocks - all.blocks, ..extent };
+        let made = plan.carry_out(platform, left, mission);
+        all.blocks += made.blocks;
+        all.is_cut_short = made.is_cut_short;
+        if made.is_cut_short || made.stayed == 0 || all.blocks >= extent.blocks {
+            break;
+        }
+        after = Some(plan.last);
+        wanted = (extent.blocks - all.blocks).max(made.stayed.saturating_mul(2));
+    }
+    all
+}
+
+/// How empty a block is among all: by its frames in use, and then by its place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    in_use: u64,
+    index: u32,
+}
+
+impl Rank {
+    const fn of(found: Fullness) -> Self {
+        Self { in_use: found.in_use, index: found.index }
+    }
+}
+
+/// Which blocks of a zone are emptied: those behind `after` and up to `last`. Where there is no
+/// `after`, they are the emptiest.
 struct Plan {
     zone: &'static Zone,
     migrate_type: MigrateType,
-    limit: u64,
-    border: u32,
+    after: Option<Rank>,
+    last: Rank,
 }
 
 impl Plan {
-    const fn is_source(&self, found: Fullness) -> bool {
-        found.in_use < self.limit || found.in_use == self.limit && found.index <= self.border
+    /// Whether a block is or was to be emptied, rather than filled.
+    fn is_emptier(&self, found: Fullness) -> bool {
+        Rank::of(found) <= self.last
+    }
+
+    fn is_source(&self, found: Fullness) -> bool {
+        self.is_emptier(found) && found.in_use != 0 && Some(Rank::of(found)) > self.after
     }
 }
 
@@ -187,16 +255,21 @@ impl Alike {
 /// What came of a plan.
 #[derive(Default)]
 struct Made {
+    /// Blocks that are empty now.
     blocks: u64,
+    /// Blocks in which something stays.
+    stayed: u64,
     is_cut_short: bool,
 }
 
 impl Plan {
-    /// The one that makes most blocks whole, `most` at most; nothing where none can be.
+    /// The one that makes most blocks whole, `most` at most, of those behind `after`; nothing where
+    /// none can be.
     fn of<P: Platform>(
         platform: &P,
         zone: &'static Zone,
         migrate_type: MigrateType,
+        after: Option<Rank>,
         most: u64,
     ) -> Option<Self> {
         // Blocks by frames in use, and what is free in all of them.
@@ -208,6 +281,9 @@ impl Plan {
                 segment.indices(),
                 migrate_type,
                 &mut |found: Fullness| {
+                    if Some(Rank::of(found)) <= after {
+                        return true;
+                    }
                     let used = usize::try_from(found.in_use).unwrap_or(usize::MAX);
                     if let Some(alike) = alike.get_mut(used) {
                         alike.note(found);
@@ -219,7 +295,7 @@ impl Plan {
         }
         // What is free in the blocks that are left is where all goes.
         let (mut to_move, mut chosen) = (0_u64, 0_u64);
-        let mut plan = Self { zone, migrate_type, limit: 0, border: 0 };
+        let mut last = Rank { in_use: 0, index: 0 };
         let mut at_limit = 0;
         'chosen: for (used, alike) in (0_u64..).zip(&alike) {
             if alike.blocks == 0 {
@@ -234,7 +310,7 @@ impl Plan {
                 (room, to_move) = (left, to_move + used);
                 // One that is empty already becomes whole when somebody wants it.
                 chosen += u64::from(used != 0);
-                (plan.limit, at_limit) = (used, number + 1);
+                (last.in_use, at_limit) = (used, number + 1);
             }
         }
         for segment in zone.segments() {
@@ -243,17 +319,24 @@ impl Plan {
                 segment.indices(),
                 migrate_type,
                 &mut |found: Fullness| {
-                    if found.in_use == plan.limit && at_limit != 0 {
-                        (plan.border, at_limit) = (found.index, at_limit - 1);
+                    let is_next = found.in_use == last.in_use && Some(Rank::of(found)) > after;
+                    if is_next && at_limit != 0 {
+                        (last.index, at_limit) = (found.index, at_limit - 1);
                     }
                     at_limit != 0
                 },
             );
         }
-        (chosen != 0).then_some(plan)
+        (chosen != 0).then_some(Self { zone, migrate_type, after, last })
     }
 
-    fn carry_out<P: Platform>(&self, platform: &P, mission: &mut Mission<'_, P>) -> Made {
+    /// Empties the sources, until as many are empty as were wanted.
+    fn carry_out<P: Platform>(
+        &self,
+        platform: &P,
+        extent: Extent,
+        mission: &mut Mission<'_, P>,
+    ) -> Made {
         let mut made = Made::default();
         let mut targets = Fullest {
             manager: mission.manager(),
@@ -266,17 +349,19 @@ impl Plan {
         for segment in self.zone.segments() {
             let indices = segment.indices();
             self.zone.for_each_split(platform, indices, self.migrate_type, &mut |found| {
-                if found.in_use == 0 || !self.is_source(found) {
+                if !self.is_source(found) {
                     return true;
                 }
                 targets.source = found.index;
-                match mission.empty(self.zone, segment, found.index, &mut targets) {
-                    Some(is_empty) => made.blocks += u64::from(is_empty),
+                let place = (self.zone, segment, found.index);
+                match mission.empty(place, extent.in_pieces, &mut targets) {
+                    Some(true) => made.blocks += 1,
+                    Some(false) => made.stayed += 1,
                     None => made.is_cut_short = true,
                 }
-                !made.is_cut_short
+                !made.is_cut_short && made.blocks < extent.blocks
             });
-            if made.is_cut_short {
+            if made.is_cut_short || made.blocks >= extent.blocks {
                 break;
             }
         }
@@ -285,13 +370,12 @@ impl Plan {
 }
 
 impl<P: Platform> Mission<'_, P> {
-    /// Moves all that is in a split block; whether nothing is left in it, or nothing when the
-    /// budget was used up.
+    /// Moves all that is in a split block, if all can be moved or it may be left in pieces; whether
+    /// nothing is left in it, or nothing when the budget was used up.
     fn empty(
         &mut self,
-        zone: &'static Zone,
-        segment: &'static Segment,
-        index: u32,
+        (zone, segment, index): (&'static Zone, &'static Segment, u32),
+        in_pieces: bool,
         targets: &mut Fullest<'_, P>,
     ) -> Option<bool> {
         let platform = self.manager().platform;
@@ -301,6 +385,9 @@ impl<P: Platform> Mission<'_, P> {
         let start = segment.block_of(index).start();
         let part = PfnRange { start, end: start.add(PAGES_PER_BLOCK) };
         let block = Block { piece: Piece { zone, segment, range: part }, index, part };
+        if !in_pieces && !self.can_empty(&block, &frames.in_use) {
+            return if self.may_go_on() { Some(false) } else { None };
+        }
         match self.move_frames(&block, &frames.in_use, targets) {
             Next::Stop => None,
             Next::From(_) => {
@@ -361,6 +448,25 @@ struct Fullest<'p, P: Platform> {
 }
 
 impl<P: Platform> Fullest<'_, P> {
+    /// One that was taken before. Those whose block was isolated since go back: whoever vacates it
+    /// would find what is moved there.
+    fn next_ready(&mut self) -> Option<Pfn> {
+        loop {
+            self.count = self.count.checked_sub(1)?;
+            let pfn = self.ready[self.count];
+            let block = BlockNumber::containing(pfn);
+            let segments = self.plan.zone.segments().iter();
+            let segment = segments.rev().find(|segment| segment.start <= block)?;
+            let index = segment.index_of(block);
+            let zone = self.plan.zone;
+            if zone.fullness(self.manager.platform, index, self.plan.migrate_type).is_some() {
+                return Some(pfn);
+            }
+            // Just taken and nobody else's, so that this cannot fail.
+            let _ = self.manager.free_bare(PfnRange::of_order(pfn, Order::PAGE));
+        }
+    }
+
     /// Takes runs of `order` in the next block that has one.
     fn fill(&mut self, order: Order, out: &mut [Pfn]) -> usize {
         let platform = self.manager.platform;
@@ -371,7 +477,7 @@ impl<P: Platform> Fullest<'_, P> {
                 && index != self.source
                 && let Some(found) =
                     self.plan.zone.fullness(platform, index, self.plan.migrate_type)
-                && !self.plan.is_source(found)
+                && !self.plan.is_emptier(found)
                 && found.free >= order.pages()
             {
                 let migrate_type = self.plan.migrate_type;
@@ -413,8 +519,7 @@ impl<P: Platform> Targets<P> for Fullest<'_, P> {
                 ready[..self.count].reverse();
                 self.ready = ready;
             }
-            self.count = self.count.checked_sub(1)?;
-            self.ready[self.count]
+            self.next_ready()?
         } else {
             let mut one = [Pfn(0)];
             if self.fill(order, &mut one) == 0 {

@@ -6,9 +6,10 @@
 //! whether the range can be vacated. What is in the way is passed by in the next search, and where
 //! a zone has no place left the next zone follows.
 
+use super::outcome::{Budget, Obstacle, Obstacles, Vacated};
 use super::range::RangeError;
 use super::runs::Mission;
-use super::vacate::{Budget, Obstacle, Obstacles, VacateError, Vacated};
+use super::vacate::VacateError;
 use super::window::{Avoided, Candidate, Costly, cheapest_in};
 use crate::block::MigrateType;
 use crate::manager::alloc::usable_type;

@@ -5,15 +5,15 @@
 //! is vacated where the least has to be moved. What failed is not tried again at once by requests
 //! that ask that node first ([`Defer`](crate::zone::Defer)).
 
-use super::compact::Compacted;
+use super::compact::Extent;
 use super::contiguous::ContiguousRequest;
-use super::vacate::Budget;
+use super::outcome::Budget;
 use crate::manager::request::{Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::pressure::count;
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK};
-use crate::zone::{ContigInfo, Suitability, suitability};
+use crate::zone::{ContigInfo, Suitability, Zone, suitability};
 use core::panic::Location;
 
 /// Runs that are begun for one request.
@@ -48,7 +48,7 @@ impl<P: Platform> Manager<P> {
         let counters = &self.moving.counters;
         count(&counters.compact_stalls, 1);
         let found = if order <= Order::BLOCK {
-            self.compact_for(search, missing, attempt)
+            self.compact_for(search, order, missing, attempt)
         } else {
             self.vacate_for(request, order, attempt)
         };
@@ -63,17 +63,19 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Whether a zone has what is missing, in pieces.
-    fn may_help(&self, zone: &crate::zone::Zone, search: &Search, order: Order) -> bool {
+    fn may_help(&self, zone: &Zone, search: &Search, order: Order) -> bool {
         let mark = Mark::Min.keeps_of_all(zone, search.highest) / u64::from(zone.parts().max(1));
         let runs = zone.free_areas(self.platform).by_order();
         let threshold = self.sysctl().extfrag_threshold();
         suitability(&ContigInfo::of(&runs, order), mark, threshold) == Suitability::Suitable
     }
 
-    /// Any blocks will do.
+    /// Any blocks will do. Where none becomes whole, what can be moved out of them leaves room
+    /// beside what cannot, for runs that are shorter.
     fn compact_for<T>(
         &self,
         search: &Search,
+        order: Order,
         missing: u64,
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
     ) -> Option<T> {
@@ -84,12 +86,18 @@ impl<P: Platform> Manager<P> {
             if last.replace(node) == Some(node) {
                 continue;
             }
-            let made = self.moving().compact(Some(node), blocks, Budget::runs(MOST_RUNS));
-            // What cannot be moved leaves room beside it, if not a whole block.
-            if made.is_ok_and(|made: Compacted| made.blocks + made.moved.moved_runs != 0)
-                && let Ok(found) = attempt(ORDINARY)
-            {
-                return Some(found);
+            for in_pieces in [false, true] {
+                if in_pieces && order >= Order::BLOCK {
+                    continue;
+                }
+                let extent = Extent { blocks, most_pages: u64::MAX, in_pieces };
+                let is_meant = |zone: &Zone| zone.id().node == node;
+                let made = self.moving().compact_where(&is_meant, extent, Budget::runs(MOST_RUNS));
+                if made.blocks + made.moved.moved_runs != 0
+                    && let Ok(found) = attempt(ORDINARY)
+                {
+                    return Some(found);
+                }
             }
         }
         None

@@ -1,8 +1,8 @@
 //! Moving what is about to be pinned for long out of memory that is to stay movable.
 
+use super::outcome::{Budget, ObstacleKind};
 use super::runs::Mission;
 use super::targets::{Targets, alignment_of};
-use super::vacate::{Budget, ObstacleKind};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
 use crate::manager::request::Request;

@@ -10,9 +10,13 @@
 //!                                    │ nothing became whole
 //!                                    └──────────────────> paused       for 32 s
 //! ```
+//!
+//! Each zone has blocks made whole by its own need. A poll works on one node, the one that is due
+//! for longest.
 
-use super::compact::Compacted;
-use super::vacate::Budget;
+use super::compact::Extent;
+use super::outcome::Budget;
+use crate::manager::ZoneView;
 use crate::manager::facets::Moving;
 use crate::manager::state::pressure::count;
 use crate::platform::Platform;
@@ -23,8 +27,8 @@ use crate::zone::{ProactiveMarks, weighted_score};
 const INTERVAL_NS: u64 = 500_000_000;
 /// Intervals that a node is left alone where compaction does not help (`COMPACT_MAX_DEFER_SHIFT`).
 const PAUSE: u64 = 64;
-/// Runs of a node that one poll moves: 16 MiB of pages, some milliseconds.
-const RUNS: u64 = 1 << 12;
+/// Pages that one poll moves, and runs that it begins: 16 MiB, some milliseconds.
+const PAGES: u64 = 1 << 12;
 /// The rest of the time between two polls that move.
 const BREATH_NS: u64 = 20_000_000;
 
@@ -42,8 +46,8 @@ pub struct Compactor<'m, P: Platform> {
 struct Pieces {
     /// The node's score.
     score: u64,
-    /// Blocks that are missing until no zone is above the low mark.
-    missing_blocks: u64,
+    /// Whether a zone is above the low mark.
+    is_above: bool,
 }
 
 impl<'m, P: Platform> Moving<'m, P> {
@@ -65,72 +69,101 @@ impl<'m, P: Platform> Moving<'m, P> {
         let node_present: u64 = zones().map(|zone| zone.present_pages()).sum();
         let mut pieces = Pieces::default();
         for zone in zones() {
-            let (whole, free) = (zone.free_block_pages(), zone.free_pages());
-            let score = (free.saturating_sub(whole) * 100).checked_div(free).unwrap_or(0);
+            let score = score_of(&zone);
             pieces.score += weighted_score(score, zone.present_pages(), node_present);
-            let Some(marks) = marks.filter(|marks| marks.goes_on(score)) else { continue };
-            let wanted = free.saturating_mul(100_u64.saturating_sub(marks.low)).div_ceil(100);
-            pieces.missing_blocks += wanted.saturating_sub(whole).div_ceil(PAGES_PER_BLOCK);
+            pieces.is_above |= marks.is_some_and(|marks| marks.goes_on(score));
         }
         pieces
     }
 }
 
+/// Percent of a zone's free memory that is not in whole blocks.
+fn score_of<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
+    let (whole, free) = (zone.free_block_pages(), zone.free_pages());
+    (free.saturating_sub(whole) * 100).checked_div(free).unwrap_or(0)
+}
+
+/// Blocks that a zone lacks until it is not above the low mark.
+fn missing_blocks<P: Platform>(zone: &ZoneView<'_, P>, marks: ProactiveMarks) -> u64 {
+    if !marks.goes_on(score_of(zone)) {
+        return 0;
+    }
+    let wanted = zone.free_pages().saturating_mul(100_u64.saturating_sub(marks.low)).div_ceil(100);
+    wanted.saturating_sub(zone.free_block_pages()).div_ceil(PAGES_PER_BLOCK)
+}
+
 impl<P: Platform> Compactor<'_, P> {
     /// Does what is to be done at `now_ns`, by any clock that only goes forward, and says when to
-    /// come back. One call moves at most 4096 runs of each node. It does nothing while there is no
+    /// come back. One call moves about 4096 pages, of one node. It does nothing while there is no
     /// mover, where `compaction_proactiveness` is 0, and on nodes that wait for reclaim.
     ///
     /// To be called where a [`Mover`](crate::Mover) may be.
     pub fn poll(&mut self, now_ns: u64) -> u64 {
         let manager = self.moving.manager;
-        let mut next = now_ns.saturating_add(INTERVAL_NS);
+        let next = now_ns.saturating_add(INTERVAL_NS);
         let marks = ProactiveMarks::of(manager.sysctl().compaction_proactiveness());
         let Some(marks) = marks.filter(|_| self.moving.mover().is_some()) else {
             self.working = NodeMask::EMPTY;
             return next;
         };
-        for node in manager.nodes() {
-            let Some(due) = self.due_ns.get_mut(node.id.index()) else { continue };
-            if *due <= now_ns {
-                let wait = visit(self.moving, node.id, marks, &mut self.working);
-                *due = now_ns.saturating_add(wait);
+        while let Some(node) = self.longest_due(now_ns) {
+            let (wait, has_moved) = visit(self.moving, node, marks, &mut self.working);
+            self.due_ns[node.index()] = now_ns.saturating_add(wait);
+            if has_moved {
+                break;
             }
-            next = next.min(*due);
         }
-        next
+        let due = manager.nodes().iter().filter_map(|node| self.due_ns.get(node.id.index()));
+        // Those that were left for later: after a rest, too.
+        due.map(|&due| due.max(now_ns.saturating_add(BREATH_NS))).fold(next, u64::min)
+    }
+
+    /// The node that is due for longest.
+    fn longest_due(&self, now_ns: u64) -> Option<NodeId> {
+        let due = |node: NodeId| self.due_ns.get(node.index()).copied();
+        let nodes = self.moving.manager.nodes().iter().map(|node| node.id);
+        nodes
+            .filter_map(|node| Some((due(node).filter(|&due| due <= now_ns)?, node)))
+            .min_by_key(|&(due, _)| due)
+            .map(|(_, node)| node)
     }
 }
 
-/// Looks after a node; says how long it can wait.
+/// Looks after a node; says how long it can wait, and whether something was moved.
 fn visit<P: Platform>(
     moving: Moving<'_, P>,
     node: NodeId,
     marks: ProactiveMarks,
     working: &mut NodeMask,
-) -> u64 {
+) -> (u64, bool) {
     let manager = moving.manager;
     let begun = working.contains(node);
     *working = working.without(node);
     let pieces = moving.pieces(node, Some(marks));
-    let wanted = if begun { pieces.missing_blocks != 0 } else { marks.begins(pieces.score) };
+    let wanted = if begun { pieces.is_above } else { marks.begins(pieces.score) };
     // Reclaim makes room first, and what it frees may lie well.
     if !wanted || manager.pressure().is_short(node) {
-        return INTERVAL_NS;
+        return (INTERVAL_NS, false);
     }
     let counters = &manager.moving.counters;
     count(&counters.daemon_wakes, u64::from(!begun));
-    let made = moving.compact(Some(node), pieces.missing_blocks.max(1), Budget::runs(RUNS));
-    let Ok(Compacted { blocks, is_cut_short, scanned_pages, .. }) = made else {
-        return INTERVAL_NS;
-    };
-    count(&counters.daemon_scanned_pages, scanned_pages);
+    let (mut blocks, mut left) = (0, PAGES);
+    for zone in manager.views().filter(|zone| zone.id().node == node) {
+        let id = zone.id();
+        let missing = missing_blocks(&zone, marks);
+        if missing == 0 || left == 0 {
+            continue;
+        }
+        let extent = Extent { blocks: missing, most_pages: left, in_pieces: false };
+        let made = moving.compact_where(&|zone| zone.id() == id, extent, Budget::runs(left));
+        count(&counters.daemon_scanned_pages, made.scanned_pages);
+        blocks += made.blocks;
+        left = if made.is_cut_short { 0 } else { left.saturating_sub(made.moved.moved_pages) };
+    }
     if blocks == 0 {
-        return PAUSE * INTERVAL_NS;
+        return (PAUSE * INTERVAL_NS, left != PAGES);
     }
-    if is_cut_short {
-        *working = working.with(node);
-        return BREATH_NS;
-    }
-    INTERVAL_NS
+    // What is missing then is counted anew.
+    *working = working.with(node);
+    (BREATH_NS, true)
 }

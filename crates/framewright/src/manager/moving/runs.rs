@@ -1,8 +1,10 @@
 //! Moving run after run: what every kind of vacating and compacting has in common.
+//!
+//! Orders of memory: Relaxed: how many calls move memory is a hint.
 
-use super::targets::{Anywhere, BATCH, Stock, Targets};
-use super::vacate::{Budget, Naming, Obstacle, ObstacleKind, Obstacles, Vacated};
-use crate::debug::{fill, first_other};
+use super::moves::{Batch, Stopped};
+use super::outcome::{Budget, Naming, Obstacle, ObstacleKind, Obstacles, Vacated};
+use super::targets::{Anywhere, BATCH, Targets};
 use crate::manager::facets::Moving;
 use crate::manager::parts::Piece;
 use crate::manager::state::Manager;
@@ -10,15 +12,14 @@ use crate::manager::state::moving::{Begun, Mover, Occupant};
 use crate::manager::state::pressure::count;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
-use crate::sync::prefetch_first_lines;
+use crate::sync::table_atomic::{AtomicU32, Ordering};
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FrameBits, FreeError, Held, Occupied, UsedFrames, set_frames};
-use core::panic::Location;
+use crate::zone::{FrameBits, FreeError, Held, Occupied, UsedFrames};
 
-/// What a target is filled with where a mover that lies is to be found out. Not what free memory is
-/// poisoned with: the new place may be freed as soon as its users know it.
-const UNMOVED: u8 = 0x55;
+/// Frames that stay, each of which costs a question and no move, for which the budget has one run
+/// less.
+const STAYED_A_RUN: u64 = 32;
 
 /// What is done next.
 pub(super) enum Next {
@@ -30,20 +31,44 @@ pub(super) enum Next {
 
 /// One call's moves, within its budget.
 pub(super) struct Mission<'m, P: Platform> {
-    manager: &'m Manager<P>,
-    mover: Option<&'m dyn Mover>,
+    pub(super) manager: &'m Manager<P>,
+    pub(super) mover: Option<&'m dyn Mover>,
     leaves_node: bool,
     /// Owners are asked what they say of their frames, and nothing is moved.
     only_looks: bool,
     budget: Budget,
-    begun: u64,
+    /// Pages that are moved at most, and a few more.
+    most_pages: u64,
+    pub(super) begun: u64,
+    /// Pieces of memory that stay: each was asked for in vain.
+    stayed: u64,
+    /// Something that somebody has was met.
+    has_met: bool,
     scanned_pages: u64,
-    moved: Vacated,
+    pub(super) moved: Vacated,
     /// Of these, pages that everybody can see in the counters.
     told_pages: u64,
     /// The run that was refused last, of which more blocks may hold a part.
-    refused: PfnRange,
+    pub(super) refused: PfnRange,
     naming: Naming<'m>,
+    /// Others meet what this one has taken and not given up yet.
+    _active: Active<'m>,
+}
+
+/// A call that moves memory at this moment.
+struct Active<'m>(&'m AtomicU32);
+
+impl<'m> Active<'m> {
+    fn new(count: &'m AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What comes of a frame that somebody has.
@@ -56,29 +81,6 @@ enum At {
     Free,
     /// It stays, and is to be named.
     Stays(ObstacleKind),
-}
-
-/// Moves of one block that have begun and are settled together, ascending.
-struct Batch {
-    begun: [Begun; BATCH],
-    count: usize,
-}
-
-impl Batch {
-    const fn is_full(&self) -> bool {
-        self.count == BATCH
-    }
-
-    /// Adds one, if it lies behind all others and there is room.
-    fn push(&mut self, begun: Begun) -> bool {
-        let end = self.begun[..self.count].last().map_or(Pfn(0), |last| last.run.end);
-        let fits = begun.run.start >= end;
-        if let Some(place) = self.begun.get_mut(self.count).filter(|_| fits) {
-            *place = begun;
-            self.count += 1;
-        }
-        fits
-    }
 }
 
 impl<'m, P: Platform> Mission<'m, P> {
@@ -95,13 +97,22 @@ impl<'m, P: Platform> Mission<'m, P> {
             only_looks: false,
             mover: moving.mover(),
             budget,
+            most_pages: u64::MAX,
             begun: 0,
+            stayed: 0,
+            has_met: false,
             scanned_pages: 0,
             moved: Vacated::default(),
             told_pages: 0,
             refused: PfnRange::new(0, 0),
             naming: Naming::new(name),
+            _active: Active::new(&manager.moving.active),
         }
+    }
+
+    /// Moves about so many pages at most.
+    pub(super) const fn limit_pages(&mut self, most: u64) {
+        self.most_pages = most;
     }
 
     /// Moves nothing from now on: all that owners say can be moved is passed over.
@@ -118,10 +129,32 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.scanned_pages
     }
 
-    /// What is left of the budget.
+    /// What is left of the budget: less than before wherever somebody was asked.
     pub(super) const fn left(&self) -> Budget {
-        let runs = self.budget.runs.saturating_sub(self.begun);
+        let used = self.begun + self.stayed.div_ceil(STAYED_A_RUN);
+        let runs = self.budget.runs.saturating_sub(used);
         Budget { runs, ..self.budget }
+    }
+
+    /// Runs of the budget that were used.
+    const fn used(&self) -> u64 {
+        self.begun + self.stayed / STAYED_A_RUN
+    }
+
+    /// Whether the budget and the limit let another run be begun.
+    pub(super) fn may_go_on(&self) -> bool {
+        self.moved.moved_pages < self.most_pages
+            && self.budget.allows(self.manager.platform, self.used())
+    }
+
+    /// Whether somebody has anything of what was looked at.
+    pub(super) const fn has_met(&self) -> bool {
+        self.has_met
+    }
+
+    /// Whether all that is in the way may be gone at any moment.
+    pub(super) const fn is_passing(&self) -> bool {
+        self.naming.is_passing()
     }
 
     /// What was moved and what was not.
@@ -134,7 +167,7 @@ impl<'m, P: Platform> Mission<'m, P> {
     }
 
     /// Counts what was moved since it was counted last: once for many runs, as others read it.
-    fn tell_moved(&mut self) {
+    pub(super) fn tell_moved(&mut self) {
         let pages = self.moved.moved_pages - self.told_pages;
         if pages != 0 {
             self.told_pages += pages;
@@ -143,7 +176,8 @@ impl<'m, P: Platform> Mission<'m, P> {
     }
 
     /// Moves everything in isolated frames elsewhere on their node. False when the budget was used
-    /// up first.
+    /// up first, which is found out where a run is to be begun, and behind what stays or was only
+    /// looked at.
     pub(super) fn vacate(&mut self, pages: PfnRange) -> Result<bool, FreeError> {
         for Piece { zone, segment, range } in self.manager.pieces(pages)? {
             let node = zone.id().node;
@@ -158,13 +192,16 @@ impl<'m, P: Platform> Mission<'m, P> {
                 let end = Pfn(block.start().0 + PAGES_PER_BLOCK).min(range.end);
                 let part = PfnRange { start: at, end };
                 let index = segment.index_of(block);
+                let stayed = self.stayed;
                 let next = match zone.occupied(self.manager.platform, segment, index) {
                     Occupied::Nothing => Next::From(end),
                     // Perhaps it is brought up when it is isolated.
                     Occupied::Held(Held::Reserved) if self.only_looks && zone.has_withheld() => {
+                        self.has_met = true;
                         Next::From(end)
                     }
                     Occupied::Held(held) => {
+                        (self.has_met, self.stayed) = (true, self.stayed + 1);
                         self.refuse(part, ObstacleKind::of_held(held));
                         Next::From(end)
                     }
@@ -178,6 +215,10 @@ impl<'m, P: Platform> Mission<'m, P> {
                 match next {
                     Next::From(next) => at = next.max(at.add(1)),
                     Next::Stop => return Ok(false),
+                }
+                let has_asked = self.stayed != stayed || self.only_looks && self.has_met;
+                if has_asked && !self.may_go_on() {
+                    return Ok(false);
                 }
             }
         }
@@ -199,6 +240,33 @@ impl<'m, P: Platform> Mission<'m, P> {
         let counters = &self.manager.moving.counters;
         count(&counters.obstacles[kind as usize], obstacles);
         count(&counters.failed_pages, pages);
+    }
+
+    /// Whether owners say of all frames of a block that they can be moved. The first of which they
+    /// do not is named.
+    pub(super) fn can_empty(&mut self, block: &Block, bits: &FrameBits) -> bool {
+        let mut done = block.part.start;
+        for offset in offsets(bits, block.part) {
+            let pfn = block.all().start.add(offset);
+            if pfn < done {
+                continue;
+            }
+            match self.occupant(pfn) {
+                Occupant::Movable(run) if is_plausible(run, pfn) => done = run.end,
+                Occupant::Free => {}
+                other => {
+                    self.scanned_pages += 1;
+                    self.stayed += 1;
+                    self.refuse_frame(pfn, kind_of(other));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn))
     }
 
     /// Names what of a part of a split block nobody can move.
@@ -223,11 +291,14 @@ impl<'m, P: Platform> Mission<'m, P> {
     /// Begins the move of the run that a frame is a part of, if it is one and was not refused just
     /// now. Nothing when the budget is used up.
     fn begin_at(&mut self, pfn: Pfn) -> Option<At> {
-        let occupant = self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn));
-        let run = match occupant {
+        self.has_met = true;
+        let run = match self.occupant(pfn) {
             Occupant::Movable(run) if is_plausible(run, pfn) => run,
             Occupant::Free => return Some(At::Free),
-            other => return Some(At::Stays(kind_of(other))),
+            other => {
+                self.stayed += 1;
+                return Some(At::Stays(kind_of(other)));
+            }
         };
         if run == self.refused || self.only_looks {
             return Some(At::Done(run));
@@ -312,218 +383,6 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.finish_batch(&mut batch, block, bits, targets);
         if is_stopped { Next::Stop } else { Next::From(done.max(block.part.end)) }
     }
-
-    /// Makes the moves of a batch, which is empty then, and frees what was moved of its block. At
-    /// once, because to whoever vacates the block at the same time these frames are nobody's.
-    fn finish_batch(
-        &mut self,
-        batch: &mut Batch,
-        block: &Block,
-        bits: &FrameBits,
-        targets: &mut dyn Targets<P>,
-    ) {
-        let all_begun = &batch.begun[..core::mem::take(&mut batch.count)];
-        if all_begun.is_empty() {
-            return;
-        }
-        self.settle(all_begun);
-        let all = block.all();
-        let mut moved = FrameBits::default();
-        self.ask_for(block, bits, all_begun.first());
-        let mut stock = Stock::of(self.manager, all_begun, targets);
-        for (number, begun) in all_begun.iter().enumerate() {
-            let run = begun.run;
-            let finished = self.finish(begun, stock.take(run), targets);
-            self.ask_for(block, bits, all_begun.get(number + 1));
-            match finished {
-                Ok(()) if run.intersection(all) == run => {
-                    let place = |pfn: Pfn| usize::try_from(pfn.0 - all.start.0).unwrap_or(0);
-                    set_frames(&mut moved, place(run.start)..place(run.end));
-                }
-                Ok(()) => self.free(run),
-                Err(kind) => {
-                    // The next block may have a part of the last run of this one.
-                    if run.end > all.end || self.refused.end <= all.end {
-                        self.refused = run;
-                    }
-                    self.refuse(run, kind);
-                }
-            }
-        }
-        self.free_moved(block, &moved);
-        self.tell_moved();
-    }
-
-    /// Moves one run that the caller names, and frees what it was.
-    pub(super) fn move_one(
-        &mut self,
-        run: PfnRange,
-        targets: &mut dyn Targets<P>,
-    ) -> Result<(), ObstacleKind> {
-        let begun = match self.begin(run) {
-            Ok(Some(begun)) => begun,
-            // It was freed meanwhile.
-            Ok(None) => return Err(ObstacleKind::Unknown),
-            Err(Stopped::Budget) => return Err(ObstacleKind::Busy),
-            Err(Stopped::Refused(kind)) => {
-                self.refuse(run, kind);
-                return Err(kind);
-            }
-        };
-        self.settle(&[begun]);
-        match self.finish(&begun, None, targets) {
-            Ok(()) => {
-                self.free(run);
-                Ok(())
-            }
-            Err(kind) => {
-                self.refuse(run, kind);
-                Err(kind)
-            }
-        }
-    }
-
-    /// Begins the move of a run; nothing when it is gone.
-    fn begin(&mut self, run: PfnRange) -> Result<Option<Begun>, Stopped> {
-        let Some(mover) = self.mover else {
-            return Err(Stopped::Refused(ObstacleKind::Unknown));
-        };
-        if !self.budget.allows(self.manager.platform, self.begun) {
-            return Err(Stopped::Budget);
-        }
-        self.begun += 1;
-        match mover.begin(run) {
-            Ok(token) => Ok(Some(Begun { run, token })),
-            Err(refusal) => ObstacleKind::of_refusal(refusal)
-                .map_or(Ok(None), |kind| Err(Stopped::Refused(kind))),
-        }
-    }
-
-    fn settle(&self, begun: &[Begun]) {
-        if let Some(mover) = self.mover {
-            mover.settle(begun);
-        }
-    }
-
-    fn abort(&self, begun: Begun) {
-        if let Some(mover) = self.mover {
-            self.settle(&[begun]);
-            // SAFETY: the move has begun and not ended (invariant 47).
-            unsafe { mover.abort(begun.token, begun.run) };
-        }
-    }
-
-    /// Moves a run whose move has begun and is settled, to frames from `to` on if it has its place
-    /// already; the caller frees what it was. Else the run stays where it is.
-    ///
-    /// Everything here is passed in registers: what is written to memory and read back at once in
-    /// another width waits for all that the copy before it wrote, a quarter of what a copy takes.
-    #[inline]
-    fn finish(
-        &mut self,
-        begun: &Begun,
-        to: Option<Pfn>,
-        targets: &mut dyn Targets<P>,
-    ) -> Result<(), ObstacleKind> {
-        match to.or_else(|| targets.take(self.manager, begun.run)) {
-            Some(to) => self.relocate(begun, to),
-            None => {
-                if let Some(mover) = self.mover {
-                    // SAFETY: the move has begun and not ended (invariant 47).
-                    unsafe { mover.abort(begun.token, begun.run) };
-                }
-                Err(ObstacleKind::NoMemory)
-            }
-        }
-    }
-
-    fn relocate(&mut self, begun: &Begun, to: Pfn) -> Result<(), ObstacleKind> {
-        let &Begun { run, token } = begun;
-        let to = PfnRange { start: to, end: to.add(run.pages()) };
-        let Some(mover) = self.mover else {
-            self.free(to);
-            return Err(ObstacleKind::Unknown);
-        };
-        let looks = self.manager.debug.aids.page_poison && self.is_reachable(run, to);
-        if looks {
-            fill(self.manager.platform, to, UNMOVED);
-        }
-        // SAFETY: the move has begun and not ended (invariant 47); `to` was allocated for it.
-        if unsafe { mover.relocate(token, run, to) }.is_err() {
-            self.free(to);
-            return Err(ObstacleKind::Failed);
-        }
-        let is_unmoved = |frames| first_other(self.manager.platform, frames, UNMOVED).is_none();
-        if looks && is_unmoved(to) && !is_unmoved(run) {
-            return Err(ObstacleKind::NotMoved);
-        }
-        self.moved.moved_runs += 1;
-        self.moved.moved_pages += run.pages();
-        Ok(())
-    }
-
-    /// Asks for the contents of the run that is copied next, where it begins with a frame of
-    /// `bits`, which is memory whatever the mover says. Unasked the processor looks at it only when
-    /// all that was written since the copy before it is out. Not before that copy: its own reads
-    /// would wait, which costs a tenth of it on Zen 3.
-    #[inline]
-    fn ask_for(&self, block: &Block, bits: &FrameBits, next: Option<&Begun>) {
-        let Some(&Begun { run: PfnRange { start, .. }, .. }) = next else { return };
-        let offset = start.0.wrapping_sub(block.all().start.0);
-        let word = usize::try_from(offset / 64).ok().and_then(|word| bits.get(word));
-        let is_in_use = word.is_some_and(|word| word >> (offset % 64) & 1 != 0);
-        let address = start.address();
-        if is_in_use && address < self.manager.platform.direct_limit() {
-            prefetch_first_lines(self.manager.platform.direct(address));
-        }
-    }
-
-    fn is_reachable(&self, run: PfnRange, to: PfnRange) -> bool {
-        run.end.max(to.end).address() <= self.manager.platform.direct_limit()
-    }
-
-    /// Frees what nobody uses any more: what was moved, or was to be moved to.
-    pub(super) fn free(&mut self, run: PfnRange) {
-        let place = Location::caller();
-        let freed = match self.manager.free_uncached(run, place) {
-            // Of several allocations, which page owners want back one by one.
-            Err(FreeError::WrongSize { .. }) => (run.start.0..run.end.0).map(Pfn).all(|pfn| {
-                let frame = PfnRange::of_order(pfn, Order::PAGE);
-                self.manager.free_uncached(frame, place).is_ok()
-            }),
-            freed => freed.is_ok(),
-        };
-        if !freed {
-            // The mover freed it, or never owned it.
-            self.refuse(run, ObstacleKind::Failed);
-        }
-    }
-
-    /// Frees what was moved out of a block: under one hold of the lock where nobody has to look at
-    /// it first.
-    fn free_moved(&mut self, block: &Block, moved: &FrameBits) {
-        let all = block.all();
-        if *moved == FrameBits::default() {
-            return;
-        }
-        if !self.manager.pressure.epoch.wants_attention()
-            && block.piece.zone.free_frames(self.manager.platform, block.index, moved)
-        {
-            return self.manager.pressure.epoch.note_free();
-        }
-        let mut run: Option<PfnRange> = None;
-        for offset in offsets(moved, all) {
-            let pfn = all.start.add(offset);
-            run = match run {
-                Some(run) if run.end == pfn => Some(PfnRange { end: pfn.add(1), ..run }),
-                other => {
-                    other.into_iter().for_each(|run| self.free(run));
-                    Some(PfnRange::of_order(pfn, Order::PAGE))
-                }
-            };
-        }
-        run.into_iter().for_each(|run| self.free(run));
-    }
 }
 
 /// A part of a split block.
@@ -535,16 +394,10 @@ pub(super) struct Block {
 
 impl Block {
     /// All of its frames.
-    fn all(&self) -> PfnRange {
+    pub(super) fn all(&self) -> PfnRange {
         let start = BlockNumber::containing(self.part.start).start();
         PfnRange { start, end: start.add(PAGES_PER_BLOCK) }
     }
-}
-
-/// Why a run stays where it is.
-enum Stopped {
-    Budget,
-    Refused(ObstacleKind),
 }
 
 /// Whether what a mover says of a frame can be.

@@ -1,204 +1,22 @@
 //! Vacating blocks: everything in them is moved elsewhere, or what is in the way is named.
+//!
+//! Orders of memory: Relaxed: how many calls move memory, and what they moved, are hints.
 
+use super::outcome::{Budget, Obstacle, Obstacles, Vacated};
 use super::runs::Mission;
 use crate::manager::facets::Moving;
-use crate::manager::state::moving::{Mover, NotNow};
+use crate::manager::state::moving::Mover;
 use crate::platform::Platform;
-use crate::units::{Pfn, PfnRange};
+use crate::sync::table_atomic::Ordering;
+use crate::units::PfnRange;
 use crate::vmemmap_space::{BlockNumber, BlockRange};
-use crate::zone::{Held, IsolateError};
+use crate::zone::IsolateError;
 use core::fmt;
 
-/// How long a call may go on. It is looked at before each run is begun: up to 32 runs that were
-/// begun are finished.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Budget {
-    /// When [`Platform::now_ns`](crate::Platform::now_ns) says this, nothing more is begun. Without
-    /// a clock only 0, which is always over, counts.
-    pub deadline_ns: Option<u64>,
-    /// How many runs are begun at most.
-    pub runs: u64,
-}
-
-impl Budget {
-    /// As long as it takes.
-    pub const UNLIMITED: Self = Self { deadline_ns: None, runs: u64::MAX };
-
-    /// Until then.
-    #[must_use]
-    pub const fn until(deadline_ns: u64) -> Self {
-        Self { deadline_ns: Some(deadline_ns), runs: u64::MAX }
-    }
-
-    /// So many runs.
-    #[must_use]
-    pub const fn runs(runs: u64) -> Self {
-        Self { deadline_ns: None, runs }
-    }
-
-    /// Whether another run may be begun when `begun` have been.
-    pub(super) fn allows<P: Platform>(&self, platform: &P, begun: u64) -> bool {
-        begun < self.runs
-            && self.deadline_ns.is_none_or(|deadline| {
-                deadline != 0 && platform.now_ns().is_none_or(|now| now < deadline)
-            })
-    }
-}
-
-/// Why a run was not moved.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum ObstacleKind {
-    /// Somebody relies on where it is, the [`Mover`](crate::Mover) said.
-    Pinned,
-    /// It is in use at this moment, the mover said.
-    Busy,
-    /// It cannot be moved, the mover said.
-    Fixed,
-    /// The mover does not know it, or there is none that may be asked from here.
-    Unknown,
-    /// The move began and failed, or what the mover said of it cannot be.
-    Failed,
-    /// The mover said that it moved the run, and did not: nothing was written to where it was to
-    /// be. Found with `page_poison=1`. Neither place is freed.
-    NotMoved,
-    /// There was no memory to move it to.
-    NoMemory,
-    /// It is memory that the manager was not given.
-    Reserved,
-    /// It is the manager's own.
-    Manager,
-    /// It is a page of a pool.
-    Pool,
-    /// It has a memory error.
-    Poisoned,
-    /// The hypervisor has it at this moment; after the next poll of the reporter it is back.
-    Reporting,
-    /// It holds page descriptors of a block that is not vacated as a whole.
-    Descriptors,
-}
-
-impl ObstacleKind {
-    /// How many there are.
-    pub const COUNT: usize = crate::manager::state::moving::KINDS;
-
-    pub(super) const fn of_held(held: Held) -> Self {
-        match held {
-            Held::Reserved => Self::Reserved,
-            Held::Manager => Self::Manager,
-            Held::Pool => Self::Pool,
-            Held::Poisoned => Self::Poisoned,
-            Held::Reporting => Self::Reporting,
-        }
-    }
-
-    pub(super) const fn of_refusal(refusal: NotNow) -> Option<Self> {
-        match refusal {
-            NotNow::Pinned => Some(Self::Pinned),
-            NotNow::Busy => Some(Self::Busy),
-            NotNow::Gone => None,
-        }
-    }
-}
-
-impl fmt::Display for ObstacleKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Pinned => "pinned",
-            Self::Busy => "busy",
-            Self::Fixed => "not movable",
-            Self::Unknown => "of an unknown owner",
-            Self::Failed => "not moved: the move failed",
-            Self::NotMoved => "said to be moved and was not",
-            Self::NoMemory => "not moved: there is no memory to move it to",
-            Self::Reserved => "not managed",
-            Self::Manager => "the manager's own",
-            Self::Pool => "in a huge-page pool",
-            Self::Poisoned => "bad memory",
-            Self::Reporting => "with the hypervisor",
-            Self::Descriptors => "used for page descriptors",
-        })
-    }
-}
-
-/// Frames that could not be moved away.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Obstacle {
-    /// Which.
-    pub run: PfnRange,
-    /// Why.
-    pub kind: ObstacleKind,
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is {}", self.run, self.kind)
-    }
-}
-
-/// What was in the way: the first of it by name, all by number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Obstacles {
-    /// The first that was met.
-    pub first: Obstacle,
-    /// How many there were, at least 1.
-    pub count: u64,
-}
-
-/// Who is told of each obstacle.
-pub(super) struct Naming<'n> {
-    all: Option<Obstacles>,
-    /// The one that was met last, to which more frames may belong.
-    last: Option<Obstacle>,
-    name: &'n mut dyn FnMut(Obstacle),
-}
-
-impl<'n> Naming<'n> {
-    pub(super) fn new(name: &'n mut dyn FnMut(Obstacle)) -> Self {
-        Self { all: None, last: None, name }
-    }
-
-    pub(super) fn add(&mut self, run: PfnRange, kind: ObstacleKind) {
-        let last = self.last.replace(Obstacle { run, kind });
-        self.tell(last);
-    }
-
-    /// [`add`](Self::add) of one frame, which is said together with the one before it where both
-    /// are in the way for one reason. False then.
-    pub(super) fn add_frame(&mut self, pfn: Pfn, kind: ObstacleKind) -> bool {
-        match &mut self.last {
-            Some(last) if last.kind == kind && last.run.end == pfn => {
-                last.run.end = pfn.add(1);
-                false
-            }
-            _ => {
-                self.add(PfnRange::of_order(pfn, crate::units::Order::PAGE), kind);
-                true
-            }
-        }
-    }
-
-    fn tell(&mut self, obstacle: Option<Obstacle>) {
-        let Some(obstacle) = obstacle else { return };
-        self.all.get_or_insert(Obstacles { first: obstacle, count: 0 }).count += 1;
-        (self.name)(obstacle);
-    }
-
-    /// All of them.
-    pub(super) fn end(mut self) -> Option<Obstacles> {
-        let last = self.last.take();
-        self.tell(last);
-        self.all
-    }
-}
-
-/// What was moved to vacate something.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Vacated {
-    /// Runs.
-    pub moved_runs: u64,
-    /// Frames of all of them.
-    pub moved_pages: u64,
-}
+/// Attempts at a place in which others move memory, too.
+const ATTEMPTS: u32 = 5;
+/// How often the CPU is given up at most until they have got on.
+const MOST_YIELDS: u32 = 1 << 10;
 
 /// Why blocks were not vacated. They are in circulation as before; what was moved stays where it is
 /// now.
@@ -252,6 +70,8 @@ impl<'m, P: Platform> Moving<'m, P> {
     /// of them is free and isolated: [`claim`](super::super::Isolation::claim) takes them,
     /// [`unisolate`](super::super::Isolation::unisolate) gives them back.
     ///
+    /// Owners are asked before anything is moved: nothing is where one says that it must stay.
+    ///
     /// # Errors
     /// [`VacateError`], which names the first thing that could not be moved. Nothing is isolated
     /// then, and what was moved stays moved.
@@ -260,7 +80,8 @@ impl<'m, P: Platform> Moving<'m, P> {
     }
 
     /// [`vacate`](Self::vacate) that calls `name` for everything that cannot be moved, ascending by
-    /// block, while the rest is moved.
+    /// block: what owners say of it, or what they refuse while the rest is moved. Where others move
+    /// memory meanwhile, it may be told of what is moved at another attempt.
     ///
     /// # Errors
     /// As there.
@@ -270,19 +91,20 @@ impl<'m, P: Platform> Moving<'m, P> {
         budget: Budget,
         name: &mut dyn FnMut(Obstacle),
     ) -> Result<Vacated, VacateError> {
-        self.vacate_within(range, &mut { budget }, name)
+        self.vacate_within(range, All::OrNothing, &mut { budget }, name)
     }
 
     /// [`vacate_naming`](Self::vacate_naming) that takes from the budget what it needed.
     pub(in crate::manager) fn vacate_within(
         self,
         range: BlockRange,
+        all: All,
         budget: &mut Budget,
         name: &mut dyn FnMut(Obstacle),
     ) -> Result<Vacated, VacateError> {
         self.manager.isolation().isolate(range).map_err(VacateError::Isolate)?;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        self.vacate_isolated(pages, budget, name)
+        self.vacate_isolated(pages, all, budget, name)
             .and_then(|moved| {
                 let left = self.manager.isolation().survey(range).map_err(VacateError::Isolate)?;
                 let pages = left.in_use_pages + left.descriptor_pages;
@@ -314,25 +136,129 @@ impl<'m, P: Platform> Moving<'m, P> {
 
     /// Moves what is in isolated frames elsewhere, and takes from the budget what that needed; the
     /// blocks stay isolated, but where the mover or `name` panics.
+    ///
+    /// What others move at this moment is in nobody's way for long, so that is attempted again.
     pub(super) fn vacate_isolated(
         self,
         pages: PfnRange,
+        all: All,
         budget: &mut Budget,
         name: &mut dyn FnMut(Obstacle),
     ) -> Result<Vacated, VacateError> {
-        let mut mission = Mission::new(self, *budget, name);
-        let unwinding = PutBack { moving: self, range: BlockRange::around(pages) };
-        let is_done =
-            mission.vacate(pages).map_err(|error| VacateError::Isolate(IsolateError::Place(error)));
-        *budget = mission.left();
-        let (moved, obstacles) = mission.end();
-        core::mem::forget(unwinding);
-        match (is_done?, obstacles) {
-            (_, Some(obstacles)) => Err(VacateError::Obstacles { moved, obstacles }),
-            (false, None) => Err(VacateError::OutOfTime { moved }),
-            (true, None) => Ok(moved),
+        let platform = self.manager.platform;
+        let are_others_active =
+            || self.manager.moving.active.load(Ordering::Relaxed) != 0 && platform.can_wait();
+        let (mut before, mut attempts) = (Vacated::default(), 1);
+        loop {
+            let others = are_others_active();
+            let is_last = !others || attempts >= ATTEMPTS;
+            let mut ignored = |_| {};
+            let told: &mut dyn FnMut(Obstacle) = if is_last { name } else { &mut ignored };
+            let mut tried = self.try_isolated(pages, all, budget, told);
+            before.moved_runs += tried.moved.moved_runs;
+            before.moved_pages += tried.moved.moved_pages;
+            if let Err(
+                VacateError::Obstacles { moved, .. }
+                | VacateError::OutOfTime { moved }
+                | VacateError::InUse { moved, .. },
+            ) = &mut tried.result
+            {
+                *moved = before;
+            }
+            let Err(VacateError::Obstacles { obstacles, .. }) = tried.result else {
+                return tried.result.map(|()| before);
+            };
+            if is_last && !(attempts < ATTEMPTS && are_others_active()) {
+                return tried.result.map(|()| before);
+            }
+            if !budget.allows(platform, 0) {
+                if !is_last {
+                    name(obstacles.first);
+                }
+                return tried.result.map(|()| before);
+            }
+            if !tried.is_passing {
+                if is_last {
+                    return tried.result.map(|()| before);
+                }
+                // Once more, to name all of it.
+                attempts = ATTEMPTS;
+                continue;
+            }
+            attempts += 1;
+            self.let_others_move(budget);
         }
     }
+
+    /// Waits until others are done with what they have begun.
+    fn let_others_move(self, budget: &Budget) {
+        let manager = self.manager;
+        let moved = || manager.moving.counters.moved_pages.load(Ordering::Relaxed);
+        let before = moved();
+        for _ in 0..MOST_YIELDS {
+            // Who moves it may need this CPU for that (invariant 43).
+            manager.platform.yield_now();
+            let is_over = manager.moving.active.load(Ordering::Relaxed) == 0;
+            if is_over || moved() != before || !budget.allows(manager.platform, 0) {
+                break;
+            }
+        }
+    }
+
+    /// One attempt. Where all or nothing is wanted, owners are asked first.
+    fn try_isolated(
+        self,
+        pages: PfnRange,
+        all: All,
+        budget: &mut Budget,
+        name: &mut dyn FnMut(Obstacle),
+    ) -> Tried {
+        let unwinding = PutBack { moving: self, range: BlockRange::around(pages) };
+        let mut tried = Tried { moved: Vacated::default(), is_passing: true, result: Ok(()) };
+        for only_looks in [true, false] {
+            if only_looks && matches!(all, All::ThatCan) {
+                continue;
+            }
+            let mut mission = Mission::new(self, *budget, name);
+            if only_looks {
+                mission.only_look();
+            }
+            let is_done = mission.vacate(pages);
+            let has_met = mission.has_met();
+            *budget = mission.left();
+            tried.is_passing = mission.is_passing();
+            let (moved, obstacles) = mission.end();
+            tried.moved = moved;
+            tried.result = match (is_done, obstacles) {
+                (Err(error), _) => Err(VacateError::Isolate(IsolateError::Place(error))),
+                (_, Some(obstacles)) => Err(VacateError::Obstacles { moved, obstacles }),
+                (Ok(false), None) => Err(VacateError::OutOfTime { moved }),
+                (Ok(true), None) => Ok(()),
+            };
+            if tried.result.is_err() || !has_met {
+                break;
+            }
+        }
+        core::mem::forget(unwinding);
+        tried
+    }
+}
+
+/// How much of a place is wanted.
+#[derive(Clone, Copy)]
+pub(in crate::manager) enum All {
+    /// Where one frame stays, nothing has to be moved.
+    OrNothing,
+    /// Whatever can be moved.
+    ThatCan,
+}
+
+/// What came of one attempt.
+struct Tried {
+    moved: Vacated,
+    /// All that was in the way may be gone at any moment.
+    is_passing: bool,
+    result: Result<(), VacateError>,
 }
 
 /// Puts blocks back when a call out of here panics, where that does not end everything.

@@ -10,6 +10,7 @@ use crate::sync::in_place::{each, write_fields};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::sync::{Growing, Readers, SpinLock};
 use crate::units::{NodeId, PhysRange};
+use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::Segment;
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -135,6 +136,8 @@ pub(crate) struct HotplugState {
     pub(crate) changer: atomic::AtomicU64,
     /// What is on its way out of use; else an empty range.
     pub(crate) going: SpinLock<PhysRange>,
+    /// How far down a search for memory to take out of use has come that ran out of time.
+    pub(crate) looked: SpinLock<Looked>,
     pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
     pub(crate) settings: SpinLock<HotplugSettings>,
     pub(crate) groups: SpinLock<Groups>,
@@ -151,6 +154,15 @@ pub(crate) struct HotplugState {
     pub(crate) table_bytes: AtomicU64,
     /// Frames that were released since bring-up.
     pub(crate) released_pages: AtomicU64,
+}
+
+/// A search from the top of a range down: what it was in, and what lies above where it has come.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Looked {
+    pub(crate) within: BlockRange,
+    pub(crate) down_to: BlockNumber,
+    /// Something above was vacated and taken.
+    pub(crate) has_found: bool,
 }
 
 /// What bring-up knows of it.
@@ -183,6 +195,7 @@ impl HotplugState {
                 own_tables: input.own_tables,
                 changer: atomic::AtomicU64::new(0),
                 going: SpinLock::new(PhysRange::new(0, 0)),
+                looked: SpinLock::new(Looked::default()),
                 notifier: SpinLock::new(None),
                 settings: SpinLock::new(HotplugSettings::of(parameters, input.block_bytes)),
                 nodes: input.nodes,

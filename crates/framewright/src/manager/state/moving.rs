@@ -8,7 +8,7 @@ use crate::firmware::MirrorNote;
 use crate::manager::state::areas::{Area, AreaName, MOST_AREAS};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
-use crate::sync::table_atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::units::{Pfn, PfnRange};
 
 /// What the adopter makes of a move that has begun, such as the number of an entry.
@@ -183,6 +183,8 @@ pub(crate) struct MovingState {
     mover: SpinLock<Option<&'static dyn Mover>>,
     has_mover: AtomicBool,
     pub(crate) counters: MovingCounters,
+    /// Calls that move memory at this moment.
+    pub(crate) active: AtomicU32,
     pub(crate) areas: &'static [SpinLock<Option<Area>>],
     /// Frames of all areas.
     pub(crate) area_pages: AtomicU64,
@@ -206,6 +208,7 @@ impl MovingState {
             mover: SpinLock::new(None),
             has_mover: AtomicBool::new(false),
             counters: MovingCounters::default(),
+            active: AtomicU32::new(0),
             areas,
             area_pages: AtomicU64::new(0),
             failed_area_bytes: 0,

@@ -1,0 +1,308 @@
+//! Blocks that compaction chooses: one in which something stays is in nobody's way, each zone has
+//! its own need, and who vacates meanwhile is not in the way of who compacts.
+
+use crate::common::reporting_rig::{self, Rig};
+use crate::common::{Fake, bring_up_with, check, filled, mib, order, with_pages};
+use framewright::manager::{Budget, MovingEvents};
+use framewright::parameters::Pages;
+use framewright::units::{NodeId, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::ZoneKind;
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Request};
+use framewright_testkit::workload::{Handle, Handles};
+use framewright_testkit::{FakeMachine, Owner};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type Held = Handles<'static, FakeMachine>;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn up(machine: &'static FakeMachine) -> &'static Fake {
+    let manager = bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up");
+    Box::leak(Box::new(manager))
+}
+
+fn events(manager: &Fake) -> MovingEvents {
+    manager.moving().events()
+}
+
+/// What is held in each block.
+fn by_block(handles: &Held) -> BTreeMap<u32, Vec<Handle>> {
+    let mut blocks = BTreeMap::<u32, Vec<Handle>>::new();
+    for handle in handles.held() {
+        let run = handles.range(handle).expect("held");
+        blocks.entry(BlockNumber::containing(run.start).0).or_default().push(handle);
+    }
+    blocks
+}
+
+/// Half of each block is in use, and of the first `emptier` only four pages, one of them pinned.
+fn with_pins(emptier: usize) -> (&'static Fake, &'static Held, Vec<u32>) {
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 128)).build());
+    let handles = filled(manager, 1 << 18, |pfn| pfn % 2 == 0);
+    let blocks = by_block(handles);
+    let pinned: Vec<u32> = blocks.keys().copied().take(emptier).collect();
+    for block in &pinned {
+        let (some, rest) = blocks[block].split_at(4);
+        rest.iter().for_each(|&handle| handles.free(handle).expect("held"));
+        handles.pin(some[1], true).expect("held");
+    }
+    manager.drain().expect("in order");
+    manager.moving().set_mover(Some(handles));
+    (manager, handles, pinned)
+}
+
+#[test]
+fn a_pinned_page_in_the_emptiest_blocks_is_in_nobodys_way() {
+    for emptier in [1, 5, 20] {
+        let (manager, handles, pinned) = with_pins(emptier);
+        let before = events(manager);
+        let block = manager.allocate(&Request::new(Order::BLOCK)).expect("others can be emptied");
+        // What lies in a block that does not become whole is left where it is.
+        let blocks = by_block(handles);
+        assert!(pinned.iter().all(|block| blocks[block].len() == 4), "{emptier}");
+        let told = events(manager);
+        assert_eq!(told.compacted_blocks - before.compacted_blocks, 1);
+        assert!(told.moved_pages - before.moved_pages <= 256, "{told:?}");
+        assert!(!pinned.contains(&BlockNumber::containing(block.start).0));
+        manager.give_back(block).expect("ours");
+        // All that can be is emptied: half of the blocks, but for those and the manager's.
+        let all = manager.moving().compact(None, u64::MAX, Budget::UNLIMITED).expect("a mover");
+        assert!(all.blocks >= (64 - emptier as u64) / 2 - 4 && !all.is_cut_short, "{all:?}");
+        handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+        check(manager);
+    }
+}
+
+#[test]
+fn background_compaction_passes_such_blocks_by() {
+    let (manager, handles, pinned) = with_pins(20);
+    let mut compactor = manager.moving().compactor();
+    let score = || manager.moving().fragmentation_score(NodeId::new(0).expect("small"));
+    assert!(score() > 90);
+    let mut now = SECOND_NS;
+    while now < 20 * SECOND_NS {
+        now = compactor.poll(now);
+    }
+    assert!(score() <= 80, "{}", score());
+    let blocks = by_block(handles);
+    assert!(pinned.iter().all(|block| blocks[block].len() == 4));
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+    check(manager);
+}
+
+/// Nobody knows what most of memory holds. It is not asked for all of it at each poll.
+#[test]
+fn a_poll_ends_where_nobody_answers() {
+    struct Nobody(std::sync::atomic::AtomicU64);
+    // SAFETY: nothing is said to be movable.
+    unsafe impl Mover for Nobody {
+        fn occupant(&self, _: Pfn) -> Occupant {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Occupant::Unknown
+        }
+        fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
+            unreachable!()
+        }
+        unsafe fn relocate(
+            &self,
+            _: MoveToken,
+            _: PfnRange,
+            _: PfnRange,
+        ) -> Result<(), MoveFailed> {
+            unreachable!()
+        }
+        unsafe fn abort(&self, _: MoveToken, _: PfnRange) {
+            unreachable!()
+        }
+    }
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 512)).build());
+    let _handles = filled(manager, 1 << 18, |pfn| pfn % 2 == 0);
+    let nobody: &'static Nobody = Box::leak(Box::new(Nobody(0.into())));
+    manager.moving().set_mover(Some(nobody));
+    let mut compactor = manager.moving().compactor();
+    compactor.poll(SECOND_NS);
+    // A page of each block, and no more.
+    let asked = nobody.0.load(Ordering::Relaxed);
+    assert!((100..=256).contains(&asked), "{asked}");
+    // It is left alone for a while.
+    let mut now = SECOND_NS;
+    while now < 30 * SECOND_NS {
+        now = compactor.poll(now);
+    }
+    assert_eq!(nobody.0.load(Ordering::Relaxed), asked);
+    check(manager);
+}
+
+/// The lower zone has its free memory in pieces of which some is whole, the upper in single pages.
+#[test]
+fn each_zone_is_compacted_by_its_own_need() {
+    let machine = FakeMachine::builder().ram(mib(3840, 4096)).ram(mib(4096, 4096 + 64)).build();
+    let manager = up(machine);
+    let border = 4096 << 8;
+    // Below: one block in four is free, the others have a third free.
+    let stays = |pfn: u64| {
+        if pfn >= border { pfn % 2 == 0 } else { pfn / PAGES_PER_BLOCK % 4 != 0 && pfn % 3 != 0 }
+    };
+    let handles = filled(manager, 1 << 18, stays);
+    manager.moving().set_mover(Some(handles));
+    let score = |kind| {
+        let zone = manager.views().find(|zone| zone.id().kind == kind).expect("there");
+        100 - zone.free_block_pages() * 100 / zone.free_pages()
+    };
+    let [low, high] = [ZoneKind::Dma32, ZoneKind::Normal].map(score);
+    assert!((40..80).contains(&low) && high > 90, "{low} {high}");
+    // The whole node's is above: 15 to 25 percent.
+    manager.sysctl().set_compaction_proactiveness(20).expect("in range");
+    let node = manager.moving().fragmentation_score(NodeId::new(0).expect("small"));
+    manager.sysctl().set_compaction_proactiveness(100 - (node - 12)).expect("in range");
+    let mark = node - 12;
+    let places = |handles: &Held| -> Vec<PfnRange> {
+        let all = handles.held().filter_map(|handle| handles.range(handle));
+        all.filter(|run| run.start.0 < border).collect()
+    };
+    let before = places(handles);
+    let mut compactor = manager.moving().compactor();
+    let mut now = SECOND_NS;
+    while now < 10 * SECOND_NS {
+        now = compactor.poll(now);
+    }
+    assert!(score(ZoneKind::Normal) <= mark.max(10), "{}", score(ZoneKind::Normal));
+    if low <= mark {
+        assert_eq!(places(handles), before, "the lower zone needed nothing");
+    }
+    check(manager);
+}
+
+/// Runs of a megabyte: a poll moves no more of them than of pages, and of one node.
+#[test]
+fn a_poll_moves_so_many_pages_of_one_node() {
+    let builder = FakeMachine::builder().ram(mib(4096, 4608)).ram(mib(5120, 5632)).cpus(2);
+    let builder = builder.node(mib(4096, 4608), 0).node(mib(5120, 5632), 1);
+    let manager = up(builder.build());
+    let handles: &'static Held =
+        Box::leak(Box::new(Handles::new(manager, 1 << 14).expect("memory")));
+    let half = Request { fail_fast: true, ..Request::new(order(8)) };
+    while handles.adopt(&half).is_ok() {}
+    let every_other: Vec<Handle> = handles
+        .held()
+        .filter(|handle| {
+            let run = handles.range(*handle).expect("held");
+            run.start.0 / 256 % 2 == 0
+        })
+        .collect();
+    every_other.into_iter().for_each(|handle| handles.free(handle).expect("held"));
+    manager.drain().expect("in order");
+    manager.moving().set_mover(Some(handles));
+    let mut compactor = manager.moving().compactor();
+    let (mut now, mut polls) = (SECOND_NS, 0);
+    while now < 5 * SECOND_NS {
+        let before = by_block(handles);
+        let moved = events(manager).moved_pages;
+        now = compactor.poll(now);
+        let moved = events(manager).moved_pages - moved;
+        assert!(moved <= (1 << 12) + 32 * 256, "{moved}");
+        let after = by_block(handles);
+        let changed = |start: u32, end: u32| before.range(start..end).ne(after.range(start..end));
+        assert!(!(changed(2048, 2304) && changed(2560, 2816)), "two nodes in one poll");
+        polls += u32::from(moved != 0);
+    }
+    assert!(polls >= 4, "{polls}");
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+    check(manager);
+}
+
+/// Waits in the middle of the first move until it may go on.
+struct Slow {
+    handles: &'static Held,
+    is_moving: AtomicBool,
+    may_go_on: AtomicBool,
+}
+
+// SAFETY: as that of `Handles`, which it asks.
+unsafe impl Mover for Slow {
+    fn serves(&self, manager: *const ()) -> bool {
+        self.handles.serves(manager)
+    }
+
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        self.handles.occupant(pfn)
+    }
+
+    fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
+        self.handles.begin(run)
+    }
+
+    unsafe fn relocate(
+        &self,
+        token: MoveToken,
+        run: PfnRange,
+        to: PfnRange,
+    ) -> Result<(), MoveFailed> {
+        self.is_moving.store(true, Ordering::Release);
+        while !self.may_go_on.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // SAFETY: the caller's.
+        unsafe { self.handles.relocate(token, run, to) }
+    }
+
+    unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
+        // SAFETY: the caller's.
+        unsafe { self.handles.abort(token, run) };
+    }
+}
+
+#[test]
+fn who_vacates_waits_for_who_compacts() {
+    let machine = FakeMachine::builder().ram(mib(4096, 4096 + 64)).cpus(3).build();
+    let manager = up(machine);
+    let handles = filled(manager, 1 << 18, |pfn| pfn % 2 == 0);
+    let slow = Slow { handles, is_moving: false.into(), may_go_on: false.into() };
+    let source = *by_block(handles).keys().next().expect("some");
+    std::thread::scope(|scope| {
+        let compacting = scope.spawn(|| {
+            let moving = manager.moving().by(&slow);
+            machine.run_on(1, || moving.compact(None, 1, Budget::UNLIMITED))
+        });
+        while !slow.is_moving.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // Runs of it are in motion, and so refused.
+        let range = BlockRange::new(source, source + 1);
+        let vacating = scope.spawn(move || {
+            let moving = manager.moving().by(handles);
+            machine.run_on(2, || moving.vacate(range, Budget::UNLIMITED))
+        });
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        slow.may_go_on.store(true, Ordering::Release);
+        vacating.join().expect("no panic").expect("the other has gone on");
+        manager.isolation().unisolate(range).expect("isolated");
+        compacting.join().expect("no panic").expect("a mover");
+    });
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+    check(manager);
+}
+
+/// What became whole goes to the hypervisor, and what was reported is not where pages are moved to.
+#[test]
+fn what_compaction_makes_whole_is_reported() {
+    let mut rig = Rig::new(reporting_rig::machine(256, 1), "pages=none", reporting_rig::usual());
+    let manager = rig.manager;
+    let handles = filled(manager, 1 << 18, |pfn| pfn % 2 == 0);
+    rig.settle();
+    let before = manager.reporting_counters();
+    assert!(before.reported_pages < 8 * 512, "{before:?}");
+    manager.moving().set_mover(Some(handles));
+    let made = manager.moving().compact(None, 20, Budget::UNLIMITED).expect("a mover");
+    assert_eq!(made.blocks, 20);
+    rig.settle();
+    let after = manager.reporting_counters();
+    assert!(after.reported_pages - before.reported_pages >= 19 * 512, "{after:?}");
+    manager.moving().compact(None, 20, Budget::UNLIMITED).expect("a mover");
+    let reused = manager.reporting_counters().reused_pages - after.reused_pages;
+    assert_eq!(reused, 0, "pages are moved into blocks that are in use");
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+    rig.settle();
+}
