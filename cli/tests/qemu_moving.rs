@@ -201,5 +201,7 @@ fn a_cache_gives_its_pages_up_in_the_background_and_for_requests() {
     assert!(growth(&said, "pgsteal_kswapd") != 0, "{said}");
     assert!(growth(&said, "reclaim_hook_pages") + growth(&said, "pgsteal_kswapd") > 1000, "{said}");
     assert!(growth(&said, "pageoutrun") != 0, "{said}");
+    // What the cache gives up meanwhile is not lost.
+    assert_eq!(lines_with(&said, ", every page accounted for").len(), 1, "{said}");
     assert_eq!(lines_with(&said, "nothing is cached").len(), 1, "{said}");
 }
