@@ -201,5 +201,116 @@ fn a_cache_gives_its_pages_up_in_the_background_and_for_requests() {
     assert!(growth(&said, "pgsteal_kswapd") != 0, "{said}");
     assert!(growth(&said, "reclaim_hook_pages") + growth(&said, "pgsteal_kswapd") > 1000, "{said}");
     assert!(growth(&said, "pageoutrun") != 0, "{said}");
+    // What the cache gives up meanwhile is not lost.
+    assert_eq!(lines_with(&said, ", every page accounted for").len(), 1, "{said}");
     assert_eq!(lines_with(&said, "nothing is cached").len(), 1, "{said}");
+}
+
+/// Pages, pages in use and free of an area, each time that `cma` listed it.
+fn area(said: &str, name: &str) -> Vec<[u64; 3]> {
+    let lines = said.lines().filter(|line| line.starts_with(&format!("{name} ")));
+    let counts = |line: &str| {
+        let words: Vec<u64> =
+            line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [.., pages, in_use, free, _, _, _] = words[..] else { panic!("{line}") };
+        [pages, in_use, free]
+    };
+    lines.map(counts).collect()
+}
+
+/// Areas of the command line and of the shell, lent to what other CPUs use, come back.
+#[test]
+fn areas_are_lent_and_come_back() {
+    let files = "/sys/kernel/mm/cma";
+    let commands = format!(
+        "{STILL}cma; movable fill 70; movable busy on; cma alloc reserved 12M within 100000; \
+         movable check; cma; cat {files}/reserved/available_pages; free 1; cma create camera \
+         8M@0x8000000; cma alloc camera 2M align=9; movable check; cma; cat \
+         {files}/camera/alloc_pages_success; free all; cat {files}/camera/release_pages_success; \
+         cma alloc reserved 16M within 0; echo status $?; movable pin 4000; movable check; cma \
+         alloc reserved 16M; movable check; movable; free all; cma; movable free; verify"
+    );
+    let said = said(&boot("2", &["cma=16M"], &commands));
+    assert_eq!(lines_with(&said, ": all intact").len(), 4, "{said}");
+    let free = |pages| [pages, 0, pages];
+    let reserved = area(&said, "reserved");
+    assert_eq!(reserved, [free(4096), [4096, 3072, 1024], free(4096), free(4096)], "{said}");
+    assert_eq!(area(&said, "camera"), [[2048, 512, 1536], free(2048)], "{said}");
+    for expected in [
+        "\n1024\nfreed 12 MiB\ncamera: 8 MiB at 0x8000000\n",
+        "\n512\nfreed 2 MiB\n512\n",
+        "\ncma: out of time after 0 pages were moved; 0 pages moved in ",
+        "\nstatus 1\n4000 handles pinned, ",
+        ", 4000 of them pinned; ",
+        "\nfreed 16 MiB\n",
+        "\nverified: ",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    // Pins leave what is lent, through the page tables, so that all of it can be had.
+    let pinned = lines_with(&said, "of them moved first out of memory for what moves");
+    assert!(pinned.len() == 1 && pinned[0][1] > 0, "{said}");
+    let moved = lines_with(&said, " pages moved in ");
+    let taken: Vec<u64> = moved.iter().map(|line| line[line.len() - 2]).collect();
+    assert!(taken.len() == 4 && taken[0] > 1000 && taken[3] > 0, "{taken:?}: {said}");
+}
+
+#[test]
+fn gigantic_pages_come_out_of_an_area_of_the_guest() {
+    let commands = "cma; resize 1G 1; cma; cat /sys/kernel/mm/cma/hugetlb0/available_pages; \
+                    resize 1G 0; cma; verify";
+    let machine = ["boot", "--on", "qemu", "--accel", "tcg", "--memory", "4G", "--cpus", "2"];
+    let words = ["hugetlb_cma=0:1G", "hugetlb_cma_only=on", "--json", "--exec", commands];
+    let said = said(&finish(program().args(machine).args(words)));
+    let free = [1 << 18, 0, 1 << 18];
+    assert_eq!(area(&said, "hugetlb0"), [free, [1 << 18, 1 << 18, 0], free], "{said}");
+    assert!(said.contains("\n0\n1.00 GiB: 0 pages to stay, 0 surplus, "), "{said}");
+    assert!(said.contains("1.00 GiB: 1 page to stay, 0 surplus, "), "{said}");
+}
+
+/// Grades, places, policies and tiers by commands and files, on a machine with two nodes.
+#[test]
+fn blocks_and_nodes_are_what_they_are_told() {
+    let weights = "/sys/kernel/mm/mempolicy/weighted_interleave";
+    let tiers = "/sys/devices/virtual/memory_tiering";
+    let commands = format!(
+        "{STILL}grade 16M@0x4000000 movable; grade 4M@0x5000000 removable; grade 20M@0x4000000; \
+         movable fill 60; movable busy on; contig 3M@0x4001000; contig 0x5000..0x5001 within \
+         100000; movable check; free all; grade 20M@0x4000000 any; movable check; cat \
+         /proc/vmstat; echo 1 > /sys/devices/system/node/node1/compact; cat /proc/vmstat; cat \
+         /proc/sys/vm/compaction_proactiveness /sys/kernel/debug/extfrag/extfrag_index; movable \
+         check; movable free; numa interleave 0-1 count=10; numa bind 1 count=4 order=2; numa \
+         weighted 0-1 weights=3,1 count=8; echo 7 > {weights}/node1; cat {weights}/node0 \
+         {weights}/node1; numa tier 1 9; cat {tiers}/memory_tier4/nodelist \
+         {tiers}/memory_tier9/nodelist; numa; free all; verify"
+    );
+    let said = said(&boot("2", &["--nodes", "2"], &commands));
+    assert_eq!(lines_with(&said, ": all intact").len(), 3, "{said}");
+    assert!(growth(&said, "pgmigrate_success") > 1000, "{said}");
+    for expected in [
+        "8 blocks, 16 MiB, at 0x4000000: movable\n2 blocks, 4 MiB, at 0x5000000: removable\n",
+        "\n0000000004000000 0000000005000000     16 MiB    0 movable\n\
+         0000000005000000 0000000005400000      4 MiB    0 removable\n",
+        "\n1: 768 pages, 3 MiB, at 0x4001000, ",
+        "\n2: 1 page, 4 KiB, at 0x5000000, ",
+        "\n10 blocks, 20 MiB, at 0x4000000: any\n",
+        "\n0\nNode 0, zone ",
+        ": 5 of node 0, 5 of node 1\n",
+        ": 4 of node 1\n",
+        ": 6 of node 0, 2 of node 1\n1\n7\n",
+        "\nnode 1: tier 9, the slowest: its pages are not demoted\n0\n1\nnode weight tier ",
+        "\nverified: ",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let rows: Vec<Vec<&str>> = said
+        .lines()
+        .skip_while(|line| !line.starts_with("node weight tier "))
+        .skip(1)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        (&rows[0][..4], &rows[1][..4]),
+        (&["0", "1", "4", "1"][..], &["1", "7", "9", "-"][..])
+    );
 }

@@ -80,7 +80,8 @@ fn grades_areas_and_what_was_moved_come_from_the_machine_to_the_page() {
         "--memory",
         "256M",
         "--exec",
-        "movable fill 60; compact",
+        // Nothing is moved before somebody asks.
+        "echo 0 > /proc/sys/vm/compaction_proactiveness; movable fill 60; compact",
         "--snapshot",
         &words(&path),
         "kernelcore=100M",

@@ -139,6 +139,23 @@ fn memory_is_compacted_in_the_background() {
     assert!(outcome.stdout.contains(": all intact"), "{}", outcome.stdout);
 }
 
+/// What moves meanwhile, or is given up, is not lost.
+#[test]
+fn traffic_is_accounted_for_while_memory_is_compacted_and_reclaimed() {
+    let commands: &[u8] = b"movable fill 60; stress 2; stress 1 seed 2; movable check\n\
+        movable free; cache read 512M; stress 1; cache\n\
+        cpu storm 100; stress 1 seed 2; cat /proc/vmstat; verify\n";
+    let outcome = shell(&["--memory", "256M", "--reporting"], commands);
+    assert_eq!(outcome.code, Some(0), "{}{}", outcome.stdout, outcome.stderr);
+    assert_eq!(outcome.stdout.matches(", every page accounted for").count(), 5);
+    assert!(outcome.stdout.contains(": all intact"), "{}", outcome.stdout);
+    let counts = ["pgmigrate_success", "reclaim_hook_pages"].map(|name| {
+        let line = outcome.stdout.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).expect("a count")
+    });
+    assert!(counts.iter().all(|&count| count > 0), "{counts:?}: {}", outcome.stdout);
+}
+
 #[test]
 fn pools_are_files_and_huge_pages_are_used() {
     let commands = b"echo 64 > /proc/sys/vm/nr_hugepages\ncat /proc/meminfo\nhugetlb 2M \

@@ -15,6 +15,9 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 use terminal::Terminal;
 
+/// Nothing moves on its own from then on.
+const STILL: &str = "echo 0 > /proc/sys/vm/compaction_proactiveness; echo still";
+
 /// Where a test's shells listen.
 struct Place(Scratch);
 
@@ -161,6 +164,7 @@ fn one_table_of_the_only_shell() {
 fn what_can_be_moved_and_what_was_is_told() {
     let place = Place::new("top-moving");
     let mut shell = place.shell_with(&["movablecore=16M", "cma=8M"]);
+    assert!(shell.run(STILL).contains("still"));
     assert!(shell.run("movable fill 40").contains("handles with runs of order 0"));
     assert!(shell.run("compact").contains("blocks made whole"));
     let outcome = place.top(&["--once"]);

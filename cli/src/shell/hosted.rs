@@ -6,7 +6,7 @@ use crate::args::Target;
 use crate::attach::with_watchers;
 use crate::error::{self, Error};
 use crate::grid::{counted, size};
-use crate::hosted::{Lines, Session, with_background, with_reports};
+use crate::hosted::{Lines, Quiet, Session, with_background, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
 use crate::snapshot;
@@ -41,6 +41,8 @@ struct Threads<'a> {
     is_interactive: bool,
     /// A bit for each CPU that stands.
     stopped: AtomicU64,
+    /// Held by who works in the background.
+    quiet: &'a Quiet,
     /// Of the manager of this shell.
     relay: &'static Relay,
     reclaim_relay: &'static Relay<dyn Reclaim>,
@@ -80,6 +82,11 @@ impl Host for Threads<'_> {
         if self.is_interactive {
             interrupt::forget_keyboard();
         }
+    }
+
+    fn undisturbed(&self, work: &mut dyn FnMut()) {
+        let _quiet = self.quiet.hold();
+        work();
     }
 
     fn relay(&self) -> Option<&'static Relay> {
@@ -198,12 +205,13 @@ fn with_shell<T>(
     is_interactive: bool,
     used: impl FnOnce(&mut Shell<'_, HostedPlatform, Threads<'_>>) -> T,
 ) -> Result<T, Error> {
-    let stopped = AtomicU64::new(0);
+    let (stopped, quiet) = (AtomicU64::new(0), Quiet::default());
     let host = Threads {
         platform: manager.platform(),
         log,
         is_interactive,
         stopped,
+        quiet: &quiet,
         // Managers may ask them for ever.
         relay: Box::leak(Box::default()),
         reclaim_relay: Box::leak(Box::default()),
@@ -218,8 +226,8 @@ fn with_shell<T>(
     let mut shell = unsafe { Shell::new(manager, files, &host, &mut room) };
     with_watchers(&|path, out| read(files, path, out), || {
         let advice = target.reporting.map(Into::into);
-        Ok(with_reports(manager, advice, &error::note, || {
-            with_background(manager, || used(&mut shell))
+        Ok(with_reports(manager, advice, &error::note, &quiet, || {
+            with_background(manager, &quiet, || used(&mut shell))
         })?)
     })
 }

@@ -1,6 +1,7 @@
 //! What a machine in this process does in the background: a thread that polls, as an idle task of a
 //! kernel would. It accepts memory, where `accept_memory=background` says so, has the reclaim hook
 //! free memory of nodes that are short, and keeps free memory whole while something can be moved.
+//! Whoever counts what is in use holds it meanwhile ([`Quiet`]), and the thread that reports, too.
 //!
 //! Orders of memory: Relaxed: that it is over changes once, and nothing is read by it.
 
@@ -8,17 +9,34 @@ use framewright::parameters::AcceptPolicy;
 use framewright::{Manager, Platform};
 use framewright_hosted::HostedPlatform;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// It looks at least so often whether it is over.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// Calls `work` while a thread does the rest.
-pub fn with_background<R>(manager: &Manager<HostedPlatform>, work: impl FnOnce() -> R) -> R {
+/// Held by a thread of the background while it works, and by whoever wants it to wait.
+#[derive(Default)]
+pub struct Quiet(Mutex<()>);
+
+impl Quiet {
+    /// Nobody works in the background until what this returns is dropped.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        // There is nothing in it that a panic could have left half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls `work` while a thread does the rest, except while somebody holds `quiet`.
+pub fn with_background<R>(
+    manager: &Manager<HostedPlatform>,
+    quiet: &Quiet,
+    work: impl FnOnce() -> R,
+) -> R {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let driver = scope.spawn(|| drive(manager, &over));
+        let driver = scope.spawn(|| drive(manager, quiet, &over));
         let _end = End(&over, driver.thread());
         work()
     })
@@ -34,7 +52,7 @@ impl Drop for End<'_> {
     }
 }
 
-fn drive(manager: &Manager<HostedPlatform>, over: &AtomicBool) {
+fn drive(manager: &Manager<HostedPlatform>, quiet: &Quiet, over: &AtomicBool) {
     let accepts = manager.acceptance().policy() == AcceptPolicy::Background;
     let mut acceptor = accepts.then(|| manager.acceptance().acceptor());
     let mut compactor = manager.moving().compactor();
@@ -42,6 +60,7 @@ fn drive(manager: &Manager<HostedPlatform>, over: &AtomicBool) {
     let started = Instant::now();
     manager.platform().set_reclaimer(Some(thread::current()));
     while !over.load(Ordering::Relaxed) {
+        let working = quiet.hold();
         manager.pressure().reclaim_in_background();
         let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = manager.platform().now_ns().unwrap_or(elapsed);
@@ -49,8 +68,54 @@ fn drive(manager: &Manager<HostedPlatform>, over: &AtomicBool) {
             compact_ns = compactor.poll(now);
         }
         let accept_ns = acceptor.as_mut().map_or(u64::MAX, |acceptor| acceptor.poll(now));
+        drop(working);
         let next = accept_ns.min(compact_ns);
         thread::park_timeout(Duration::from_nanos(next.saturating_sub(now)).min(LONGEST_WAIT));
     }
     manager.platform().set_reclaimer(None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Session, Silent};
+    use framewright::{Reclaim, Request, Shortage};
+    use framewright_hosted::Machine;
+    use std::sync::atomic::AtomicU64;
+
+    /// Counts how often it is asked, and has nothing.
+    struct Asked(AtomicU64);
+
+    impl Reclaim for Asked {
+        fn reclaim(&self, _: &Shortage) -> u64 {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            0
+        }
+    }
+
+    #[test]
+    fn nothing_is_done_while_somebody_wants_quiet() {
+        let machine = Machine::synthetic(64 << 20, 1, 1).expect("a machine");
+        let session = Session::open(&machine, "").expect("memory");
+        let pass = session.bring_up(&mut Silent).expect("bring-up");
+        let (manager, quiet) = (pass.manager(), Quiet::default());
+        let asked: &'static Asked = Box::leak(Box::new(Asked(AtomicU64::new(0))));
+        let calls = || asked.0.load(Ordering::Relaxed);
+        with_background(manager, &quiet, || {
+            let held = quiet.hold();
+            let mut taken = Vec::new();
+            while manager.pressure().background().is_none() {
+                taken.push(manager.frames(&Request::pages(1)).expect("memory"));
+            }
+            // From here on there is something to do at each of its looks.
+            manager.pressure().set_reclaim(Some(asked));
+            thread::sleep(LONGEST_WAIT * 5);
+            assert_eq!(calls(), 0);
+            drop(held);
+            while calls() == 0 {
+                thread::yield_now();
+            }
+            manager.pressure().set_reclaim(None);
+        });
+    }
 }

@@ -10,7 +10,7 @@ mod log;
 mod reporting;
 mod session;
 
-pub use background::with_background;
+pub use background::{Quiet, with_background};
 pub use error::Error;
 pub use log::{Lines, Silent};
 pub use reporting::with_reports;

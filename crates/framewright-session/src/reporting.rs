@@ -1,5 +1,6 @@
 //! Free page reports of a machine in this process: a thread that polls, as a kernel's would.
 
+use crate::background::Quiet;
 use crate::error::Error;
 use framewright::reporting::Reporter;
 use framewright::{Manager, Platform};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// Calls `work` while free memory goes back to the system by `advice`, or just so without one.
-/// `tell` is given what is worth a line in a log.
+/// `tell` is given what is worth a line in a log. Nothing is reported while somebody holds `quiet`.
 ///
 /// # Errors
 /// The advice does not fit the machine's memory, or the manager refuses the device.
@@ -20,6 +21,7 @@ pub fn with_reports<R>(
     manager: &Manager<HostedPlatform>,
     advice: Option<Advice>,
     tell: &(dyn Fn(&str) + Sync),
+    quiet: &Quiet,
     work: impl FnOnce() -> R,
 ) -> Result<R, Error> {
     let Some(advice) = advice else { return Ok(work()) };
@@ -31,7 +33,7 @@ pub fn with_reports<R>(
         .map_err(|(error, _)| Error::Usage(format!("reporting: {error}")))?;
     let over = AtomicBool::new(false);
     Ok(thread::scope(|scope| {
-        let thread = scope.spawn(|| drive(manager.platform(), reporter, &over, tell));
+        let thread = scope.spawn(|| drive(manager.platform(), reporter, (&over, quiet), tell));
         let _end = End { over: &over, thread: thread.thread().clone() };
         work()
     }))
@@ -53,7 +55,7 @@ impl Drop for End<'_> {
 fn drive(
     platform: &HostedPlatform,
     mut reporter: Reporter<'_, HostedPlatform, MadviseDevice<'_>>,
-    over: &AtomicBool,
+    (over, quiet): (&AtomicBool, &Quiet),
     tell: &(dyn Fn(&str) + Sync),
 ) {
     let started = Instant::now();
@@ -67,7 +69,9 @@ fn drive(
             reporter.close();
         }
         let now_ns = clock();
+        let working = quiet.hold();
         let next_ns = reporter.poll(now_ns);
+        drop(working);
         while let Some(event) = reporter.event() {
             tell(&event.to_string());
         }

@@ -73,6 +73,13 @@ pub trait Host: Sync {
         None
     }
 
+    /// Calls `work` while nothing that the host does in the background uses memory: what is under
+    /// way has ended. `work` counts what is in use. The default is for hosts that do nothing in the
+    /// background, or do it in [`is_interrupted`](Self::is_interrupted) alone.
+    fn undisturbed(&self, work: &mut dyn FnMut()) {
+        work();
+    }
+
     /// What is registered with the manager as its mover while there is memory of `movable`, so that
     /// the manager moves that on its own, too. `None` where a mover of the machine's is registered,
     /// or none is to be. One for each manager.

@@ -263,6 +263,15 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         Err(Failed(NOT_FOUND))
     }
 
+    /// Calls `count` while the host does nothing in the background
+    /// ([`Host::undisturbed`]).
+    pub(crate) fn undisturbed<R>(&self, mut count: impl FnMut() -> R) -> R {
+        let mut result = None;
+        self.host.undisturbed(&mut || result = Some(count()));
+        // A host that did not call it does nothing in the background.
+        result.unwrap_or_else(count)
+    }
+
     /// Waits.
     ///
     /// # Errors

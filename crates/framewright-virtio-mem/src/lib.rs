@@ -102,6 +102,7 @@ mod plan;
 mod progress;
 mod request;
 mod settings;
+mod standstill;
 mod units;
 
 pub use configuration::Region;
@@ -115,3 +116,4 @@ pub use memory::{PluggableMemory, Removal};
 pub use progress::{Counters, Obstacle, Progress};
 pub use request::RequestKind;
 pub use settings::Settings;
+pub use standstill::Standstill;

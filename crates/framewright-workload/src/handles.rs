@@ -57,6 +57,9 @@ pub struct Habits {
     pub lie_every: u32,
     /// So many turns of a loop before each copy.
     pub delay_turns: u32,
+    /// The move of this number, counted from 1, and all that follow panic instead of copying. Such
+    /// a run is used where it was; others that had begun with it stay in motion for ever.
+    pub die_from: u32,
 }
 
 /// Why something cannot be done with a handle.
@@ -130,11 +133,12 @@ pub struct Handles<'m, P: Platform> {
     span: PfnRange,
     next: AtomicU32,
     begun: AtomicU32,
-    habits: [AtomicU32; 4],
+    habits: [AtomicU32; 5],
 }
 
 impl<'m, P: Platform> Handles<'m, P> {
-    /// Room for `count` handles whose runs lie anywhere in the manager's memory.
+    /// Room for `count` handles whose runs lie anywhere in the manager's memory that the direct map
+    /// reaches: moves to elsewhere fail.
     ///
     /// # Errors
     /// [`HandleError::Memory`] when there is none for the tables.
@@ -152,6 +156,7 @@ impl<'m, P: Platform> Handles<'m, P> {
             let request = Request {
                 migrate_type: MigrateType::Unmovable,
                 zeroed: true,
+                max_address: manager.platform().direct_limit(),
                 ..Request::pages(bytes.div_ceil(PAGE_SIZE).max(1))
             };
             manager.allocate(&request).map_err(HandleError::Memory)
@@ -169,16 +174,15 @@ impl<'m, P: Platform> Handles<'m, P> {
             span,
             next: AtomicU32::new(0),
             begun: AtomicU32::new(0),
-            habits: [0; 4].map(AtomicU32::new),
+            habits: [0; 5].map(AtomicU32::new),
         })
     }
 
     /// Changes how moves go from now on.
     pub fn set_habits(&self, habits: Habits) {
-        let Habits { refuse_every, fail_every, lie_every, delay_turns } = habits;
-        for (habit, value) in
-            self.habits.iter().zip([refuse_every, fail_every, lie_every, delay_turns])
-        {
+        let Habits { refuse_every, fail_every, lie_every, delay_turns, die_from } = habits;
+        let values = [refuse_every, fail_every, lie_every, delay_turns, die_from];
+        for (habit, value) in self.habits.iter().zip(values) {
             habit.store(value, Ordering::Relaxed);
         }
         self.begun.store(0, Ordering::Relaxed);
@@ -257,9 +261,11 @@ impl<'m, P: Platform> Handles<'m, P> {
     pub fn adopt(&self, request: &Request) -> Result<Handle, HandleError> {
         let order = Order::for_pages(request.pages).unwrap_or(Order::PAGE);
         let (handle, slot) = self.reserve().ok_or(HandleError::NoHandle)?;
+        // Only memory in the direct map can be stamped.
+        let max_address = request.max_address.min(self.manager.platform().direct_limit());
         let run = self
             .manager
-            .allocate(&Request { pages: order.pages(), ..*request })
+            .allocate(&Request { pages: order.pages(), max_address, ..*request })
             .inspect_err(|_| slot.store(0, Ordering::Release))
             .map_err(HandleError::Memory)?;
         self.set_owner(run, Some(handle));
@@ -447,8 +453,13 @@ unsafe impl<P: Platform> Mover for Handles<'_, P> {
             self.manager.platform().relax();
         }
         let order = Order::for_pages(run.pages()).ok_or(MoveFailed)?;
-        if self.is_turn(1, turn) || !to.start.is_aligned(order) || to.pages() != run.pages() {
+        let is_in_reach = to.end.address() <= self.manager.platform().direct_limit();
+        let fits = to.start.is_aligned(order) && to.pages() == run.pages() && is_in_reach;
+        let death = self.habits[4].load(Ordering::Relaxed);
+        let dies = death != 0 && turn >= death;
+        if self.is_turn(1, turn) || !fits || dies {
             slot.fetch_and(!MOVING, Ordering::Release);
+            assert!(!dies, "the mover dies, as it was told to");
             return Err(MoveFailed);
         }
         if !self.is_turn(2, turn) {

@@ -1,4 +1,7 @@
 //! What workers share: runs that they exchange, and the sums that must match when no worker runs.
+//!
+//! Others may have memory, too. How much may change in two ways: the manager moves it, which makes
+//! no difference once a move has ended; or the reclaim hook gives it up, which the manager counts.
 
 use crate::failure::Failure;
 use crate::stamp::Held;
@@ -16,17 +19,22 @@ pub struct Shared {
     zones: usize,
     /// Pages that were allocated before.
     others_pages: u64,
+    /// Pages that the hook had freed by then.
+    reclaimed_pages: u64,
 }
 
 impl Shared {
     /// For workers on `manager`, whose memory no other code allocates or frees until
-    /// [`settle`](Self::settle).
+    /// [`settle`](Self::settle), but for two: it may be moved at any time but during this call,
+    /// [`account`](Self::account) and [`settle`](Self::settle), and the
+    /// [reclaim hook](framewright::Reclaim) may free some, as many pages as it says.
     #[must_use]
     pub fn new<P: Platform>(manager: &Manager<P>) -> Self {
         Self {
             exchange: SpinLock::new([Held::NOTHING; SLOTS]),
             zones: zones(manager),
             others_pages: in_use(manager),
+            reclaimed_pages: reclaimed(manager),
         }
     }
 
@@ -45,8 +53,8 @@ impl Shared {
         })
     }
 
-    /// Recounts all tables and compares them with what is held. No worker may run meanwhile;
-    /// `held_pages` is the sum of `Worker::pages`.
+    /// Recounts all tables and compares them with what is held. No worker may run meanwhile, and
+    /// nothing be moved; `held_pages` is the sum of `Worker::pages`.
     ///
     /// # Errors
     /// [`Failure::Tables`], [`Failure::Counters`], [`Failure::Pages`].
@@ -68,8 +76,9 @@ impl Shared {
         }
         let slots = self.exchange.with(manager.platform(), |slots| *slots);
         let waiting: u64 = slots.iter().map(|held| held.range.pages()).sum();
-        let (held_pages, allocated_pages) =
-            (held_pages + waiting + self.others_pages, in_use(manager));
+        let given_up = reclaimed(manager).wrapping_sub(self.reclaimed_pages);
+        let others_pages = self.others_pages.saturating_sub(given_up);
+        let (held_pages, allocated_pages) = (held_pages + waiting + others_pages, in_use(manager));
         if held_pages == allocated_pages {
             Ok(counts)
         } else {
@@ -106,6 +115,12 @@ impl Shared {
 
 fn zones<P: Platform>(manager: &Manager<P>) -> usize {
     manager.zones().as_ptr().addr()
+}
+
+/// Pages that the reclaim hook said it freed, for requests or in the background.
+fn reclaimed<P: Platform>(manager: &Manager<P>) -> u64 {
+    let events = manager.pressure().events();
+    events.reclaim_pages.wrapping_add(events.background_pages)
 }
 
 /// Pages that callers own.

@@ -18,7 +18,9 @@ use framewright::manager::Group;
 use framewright::platform::Platform;
 use framewright::units::{NodeId, PhysRange};
 use framewright::{Manager, Mover};
-use framewright_virtio_mem::{DeviceFault, Obstacle, Progress, Region, Settings, VirtioMem};
+use framewright_virtio_mem::{
+    DeviceFault, Obstacle, Progress, Region, Settings, Standstill, VirtioMem,
+};
 use memory::{Why, of_manager, tell_error};
 use virtio_drivers::transport::pci::PciTransport;
 
@@ -49,8 +51,8 @@ pub struct Driver<'a> {
     due_ns: u64,
     /// What the log was told last: plugged bytes and the obstacle.
     told: (u64, Option<Obstacle>),
-    /// Free pages when nothing could be taken out of use.
-    stuck_at_pages: Option<u64>,
+    /// Nothing could be taken out of use.
+    standstill: Standstill,
     /// Whether the last step moved memory and ended before a run was free.
     is_unfinished: bool,
     /// Such steps since memory came or went last.
@@ -114,7 +116,7 @@ fn open<'a>(
         is_unfinished: false,
         unfinished_steps: 0,
         told: (0, None),
-        stuck_at_pages: None,
+        standstill: Standstill::new(UNIT_PAGES),
         fault: None,
     })
 }
@@ -141,9 +143,8 @@ impl Driver<'_> {
     /// One step: what came of it, and how soon the next is due, in nanoseconds.
     fn work(&mut self, now_ns: u64, mover: Option<&dyn Mover>) -> (Option<Progress>, u64) {
         let free_pages = self.manager.totals().free_pages;
-        let has_more = self.stuck_at_pages.is_some_and(|before| free_pages >= before + UNIT_PAGES);
         let plugged_bytes = self.device.plugged_bytes();
-        if has_more || self.is_unfinished {
+        if self.standstill.may_go_on(free_pages) || self.is_unfinished {
             self.device.memory_changed();
         }
         let region = region_of(&self.device);
@@ -156,8 +157,7 @@ impl Driver<'_> {
             Ok(progress) => {
                 self.fault = None;
                 let is_stuck = matches!(progress.obstacle, Some(Obstacle::InUse { .. }));
-                let seen_pages = self.stuck_at_pages.map_or(free_pages, |old| old.min(free_pages));
-                self.stuck_at_pages = is_stuck.then_some(seen_pages);
+                self.standstill.note(is_stuck, free_pages);
                 if progress.plugged_bytes != plugged_bytes {
                     self.unfinished_steps = 0;
                 }

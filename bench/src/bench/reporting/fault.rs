@@ -11,7 +11,7 @@ use crate::rows::{Fault, Measured, Spread};
 use framewright::Manager;
 use framewright::units::{Order, PAGE_SIZE};
 use framewright_cli::error::Error;
-use framewright_cli::hosted::{Session, Silent, with_reports};
+use framewright_cli::hosted::{Quiet, Session, Silent, with_reports};
 use framewright_hosted::{Advice, HostedPlatform};
 use framewright_workload::{Pile, PileError};
 use std::sync::Barrier;
@@ -128,7 +128,9 @@ fn run<'a>(
 ) -> Result<(Run, Session<'a>), Error> {
     let pass = session.with_command_line(&lines[at]).bring_up(&mut Silent)?;
     let (manager, advice) = (pass.manager(), CONFIGS[at].advice);
-    let run = with_reports(manager, advice, &|_| {}, || crew(manager, advice.is_some(), load))??;
+    let quiet = Quiet::default();
+    let crew = || crew(manager, advice.is_some(), load);
+    let run = with_reports(manager, advice, &|_| {}, &quiet, crew)??;
     let early = manager.reporting_counters().reused_early_pages;
     if early != 0 {
         let name = CONFIGS[at].name;

@@ -7,7 +7,7 @@ use framewright::reporting::Pace;
 use framewright::units::{Order, PfnRange};
 use framewright::{Manager, Request};
 use framewright_cli::error::Error;
-use framewright_cli::hosted::{Session, Silent, with_reports};
+use framewright_cli::hosted::{Quiet, Session, Silent, with_reports};
 use framewright_hosted::{Advice, HostedPlatform};
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,8 @@ pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     let line = format!("memmap_init=on-demand page_reporting.pace={}", pace.name());
     let pass = Session::open(&machine, &line)?.bring_up(&mut Silent)?;
     let manager = pass.manager();
-    let fall =
-        with_reports(manager, Some(Advice::DontNeed), &|_| {}, || course(manager, scale, pace))??;
+    let (advice, quiet) = (Some(Advice::DontNeed), Quiet::default());
+    let fall = with_reports(manager, advice, &|_| {}, &quiet, || course(manager, scale, pace))??;
     pass.verify()?;
     Ok(fall)
 }

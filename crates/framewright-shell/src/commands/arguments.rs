@@ -5,6 +5,7 @@ use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use crate::size::Size;
 use framewright::Platform;
+use framewright::manager::Budget;
 use framewright::parameters::parse_size;
 use framewright::procfs::parse_number;
 use framewright::units::{
@@ -118,6 +119,44 @@ pub(super) fn seconds(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
         Ok(seconds)
     } else {
         Err(io.wrong(format_args!("{text} seconds are more than anybody waits")))
+    }
+}
+
+/// A last `within MS`: how long a call may move memory; without it, as long as it takes.
+#[derive(Clone, Copy)]
+pub(super) struct Within(Option<u64>);
+
+impl Within {
+    /// What stands before it, and how long.
+    pub(super) fn split<'a, 'w, P: Platform, H: Host>(
+        shell: &Shell<'_, P, H>,
+        arguments: &'a [&'w str],
+        io: &mut Io<'_>,
+    ) -> Result<(&'a [&'w str], Self), Failed> {
+        match arguments {
+            [rest @ .., "within", ms] => {
+                let ms = number("a time in milliseconds", ms, io)?;
+                // 0 is over on any machine.
+                if ms != 0 && shell.manager.platform().now_ns().is_none() {
+                    return Err(io.fail(format_args!("this machine has no clock")));
+                }
+                Ok((rest, Self(Some(ms))))
+            }
+            [.., "within"] => Err(io.wrong(format_args!("within how many milliseconds?"))),
+            _ => Ok((arguments, Self(None))),
+        }
+    }
+
+    /// From now on.
+    pub(super) fn budget<P: Platform>(self, platform: &P) -> Budget {
+        match self.0 {
+            None => Budget::UNLIMITED,
+            Some(0) => Budget::until(0),
+            Some(ms) => {
+                let ns = ms.saturating_mul(1_000_000);
+                Budget::until(platform.now_ns().map_or(0, |now| now.saturating_add(ns)))
+            }
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! `cma`: reserve areas, which can be had as one piece and are lent to what can be moved meanwhile.
 
-use super::{arguments, moving};
+use super::arguments::{self, Within};
+use super::moving;
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::owned::Owned;
 use crate::shell::Shell;
 use crate::size::Size;
 use framewright::Platform;
-use framewright::manager::{AreaError, AreaName, Budget, MOST_AREAS};
+use framewright::manager::{AreaError, AreaName, MOST_AREAS};
 use framewright::units::{Order, PAGE_SIZE};
 
 pub(super) fn cma<P: Platform, H: Host>(
@@ -70,6 +71,8 @@ fn alloc<P: Platform, H: Host>(
     (name, amount, options): (&str, &str, &[&str]),
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
+    let (options, within) = Within::split(shell, options, io)?;
+    let platform = shell.manager.platform();
     let pages = match amount.split_once('=') {
         Some(("pages", pages)) => arguments::number("pages", pages, io)?,
         _ => arguments::size_pages(amount, io)?,
@@ -80,7 +83,9 @@ fn alloc<P: Platform, H: Host>(
             arguments::order("align", order, io)?
         }
         [option, ..] => {
-            return Err(io.wrong(format_args!("{option}: after the size comes align=ORDER")));
+            return Err(io.wrong(format_args!(
+                "{option}: after the size comes align=ORDER, and last within MS"
+            )));
         }
     };
     let number = shell.manager.moving().area_named(name);
@@ -88,7 +93,7 @@ fn alloc<P: Platform, H: Host>(
     let area =
         area.ok_or_else(|| io.fail(format_args!("there is no area {name}; `cma` lists areas")))?;
     moving::take(shell, io, |moving| {
-        let range = moving.allocate_in_area(area.into(), pages, align, Budget::UNLIMITED)?;
+        let range = moving.allocate_in_area(area.into(), pages, align, within.budget(platform))?;
         Ok::<_, AreaError>(Owned { range, area: Some(area) })
     })
 }

@@ -123,7 +123,7 @@ fn storm<P: Platform, H: Host>(
     if manager.cpus().count() == 1 {
         return Err(io.fail(format_args!("there is no other CPU that is online")));
     }
-    let shared = Shared::new(manager);
+    let shared = shell.undisturbed(|| Shared::new(manager));
     let is_over = AtomicBool::new(false);
     let results = SpinLock::new((Tally::default(), None::<Failure>));
     let traffic = |cpu: u32| {
@@ -159,7 +159,8 @@ fn storm<P: Platform, H: Host>(
     });
     let (tally, failure) = results.with(platform, |results| *results);
     let trouble = trouble.or(failure.map(Trouble::Traffic));
-    let trouble = trouble.or_else(|| shared.settle(manager).err().map(Trouble::Traffic));
+    let settle = || shell.undisturbed(|| shared.settle(manager)).err().map(Trouble::Traffic);
+    let trouble = trouble.or_else(settle);
     if let Some(trouble) = trouble {
         return Err(io.fail(format_args!("after {done} rounds: {trouble}")));
     }

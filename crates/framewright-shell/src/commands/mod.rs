@@ -91,24 +91,25 @@ const ALL: &[Entry] = &[
     (
         Builtin::Cma,
         "cma",
-        "[alloc NAME SIZE|pages=N [align=ORDER]|create NAME SIZE@ADDRESS|FRAME..FRAME]",
-        "show reserve areas; allocate a run of one, moving what is lent there, and keep it under a \
-         handle; make one, for ever",
+        "[alloc NAME SIZE|pages=N [align=ORDER] [within MS]|create NAME SIZE@ADDRESS|FRAME..FRAME]",
+        "show reserve areas; allocate a run of one, moving what is lent there for MS milliseconds \
+         at most, and keep it under a handle; make one, for ever",
     ),
     (
         Builtin::Compact,
         "compact",
         "[NODE [BLOCKS]|background SECONDS]",
         "move what is in the emptiest split blocks into the fullest, until BLOCKS, or all that can \
-         be, are whole; or in the background for a while, as compaction_proactiveness says",
+         be, are whole; or poll one more compactor for a while, beside the program's own, which \
+         works all the time as compaction_proactiveness says",
     ),
     (
         Builtin::Contig,
         "contig",
-        "SIZE [align=ORDER] [node=N] [zone=NAME] [below=ADDRESS] [type=NAME]|SIZE@ADDRESS|\
-         FRAME..FRAME",
-        "allocate SIZE in one run, or the frames at a place, moving what is in the way, and keep \
-         it under a handle",
+        "SIZE [align=ORDER] [node=N] [zone=NAME] [below=ADDRESS] [type=NAME] [within MS]|\
+         SIZE@ADDRESS [within MS]|FRAME..FRAME [within MS]",
+        "allocate SIZE in one run, or the frames at a place, moving what is in the way for MS \
+         milliseconds at most, and keep it under a handle",
     ),
     (
         Builtin::Cpu,
@@ -173,7 +174,8 @@ const ALL: &[Entry] = &[
         "movable",
         "[fill PERCENT [ORDER,...] [seed N]|check|pin COUNT|busy on|busy off|free]",
         "use memory that can be moved: fill all and free by chance until PERCENT is in use, look \
-         at what is in it, pin runs by chance, have other CPUs use it during compact, contig and \
+         at what is in it, pin runs by chance, those that are in memory for what moves elsewhere, \
+         have other CPUs use it during compact, contig and \
          vacate, free it",
     ),
     (
@@ -218,8 +220,9 @@ const ALL: &[Entry] = &[
     (
         Builtin::Vacate,
         "vacate",
-        "SIZE@ADDRESS|FRAME..FRAME",
-        "move everything out of whole blocks, and keep them under a handle",
+        "SIZE@ADDRESS|FRAME..FRAME [within MS]",
+        "move everything out of whole blocks, in MS milliseconds at most, and keep them under a \
+         handle",
     ),
     (Builtin::Verify, "verify", "", "recount all memory from the tables"),
 ];

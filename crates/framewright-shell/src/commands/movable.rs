@@ -3,11 +3,12 @@
 //! tables; they are the mover of `compact`, `contig` and `vacate`, and until `free` that of all
 //! that the manager does on its own ([`Host::relay`]).
 
-use super::{arguments, users};
+use super::{arguments, moving, users};
 use crate::host::{Host, MovableMemory, SHARES};
 use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
+use framewright::manager::ObstacleKind;
 use framewright::units::{MAX_ORDER, Order, PAGE_SIZE, PfnRange};
 use framewright::{Mover, Occupant, Platform};
 use framewright_workload::{Handle, HandleError, Handles, Random};
@@ -302,7 +303,9 @@ fn check<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resu
     Ok(())
 }
 
-/// Pins so many runs, chosen by chance, and lets all others go.
+/// Pins so many runs, chosen by chance, and lets all others go. They are to stay for long, so that
+/// those in memory that is kept for what moves are moved elsewhere first; who cannot be is not
+/// pinned.
 fn pin<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     wanted: u64,
@@ -316,15 +319,63 @@ fn pin<P: Platform, H: Host>(
     }
     let mut random = Random::new(wanted);
     let mut wanted_left = wanted;
+    let (mut moved, mut refused) = (0, Refused::default());
     for handle in held(handles) {
         // Of what is left each has the same chance, so that it comes out even.
         let is_chosen = random.below(left) < wanted_left;
         left -= 1;
         wanted_left -= u64::from(is_chosen);
-        handles.pin(handle, is_chosen).map_err(|error| io.fail(format_args!("{error}")))?;
+        // Nobody moves it in between to where it must not stay.
+        let pinned = shell.undisturbed(|| {
+            if is_chosen && !handles.is_pinned(handle) {
+                match move_for_pin(shell, handles, handle) {
+                    Ok(was_moved) => moved += u64::from(was_moved),
+                    Err(why) => {
+                        refused.note(handle, why);
+                        return Ok(());
+                    }
+                }
+            }
+            handles.pin(handle, is_chosen)
+        });
+        pinned.map_err(|error| io.fail(format_args!("{error}")))?;
     }
-    writeln!(io.out, "{} pinned", Counted(wanted, "handle"))?;
-    Ok(())
+    write!(io.out, "{} pinned", Counted(wanted - refused.count, "handle"))?;
+    if moved != 0 {
+        write!(io.out, ", {moved} of them moved first out of memory for what moves")?;
+    }
+    writeln!(io.out)?;
+    match refused.first {
+        None => Ok(()),
+        Some((Handle(number), why)) => Err(io.fail(format_args!(
+            "{} could not be moved first; handle {number} is {why}",
+            Counted(refused.count, "handle")
+        ))),
+    }
+}
+
+/// Handles that are not pinned, as they are where they must not stay.
+#[derive(Default)]
+struct Refused {
+    count: u64,
+    first: Option<(Handle, ObstacleKind)>,
+}
+
+impl Refused {
+    fn note(&mut self, handle: Handle, why: ObstacleKind) {
+        self.count += 1;
+        self.first.get_or_insert((handle, why));
+    }
+}
+
+/// Moves a run out of memory that is kept for what moves; whether it was there.
+fn move_for_pin<P: Platform, H: Host>(
+    shell: &Shell<'_, P, H>,
+    handles: &dyn MovableMemory,
+    handle: Handle,
+) -> Result<bool, ObstacleKind> {
+    let Some(run) = handles.range(handle) else { return Ok(false) };
+    moving::moving(shell).move_for_pin(run).map(|now| now != run)
 }
 
 /// Frees all runs, each after a look at it, and the table.

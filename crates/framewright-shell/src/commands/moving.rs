@@ -1,7 +1,7 @@
 //! `vacate`, `contig` and `compact`: memory is moved, by that of [`movable`](super::movable) where
 //! there is some, else by the mover that the machine has.
 
-use super::arguments;
+use super::arguments::{self, Within};
 use super::users::while_used;
 use crate::host::Host;
 use crate::io::{Failed, Io};
@@ -22,7 +22,7 @@ pub(super) const MOST_NAMED: u64 = 16;
 const PART_NS: u64 = 100_000_000;
 
 /// What moves memory: by the shell's own, where there is some.
-fn moving<'s, P: Platform, H: Host>(shell: &'s Shell<'_, P, H>) -> Moving<'s, P> {
+pub(super) fn moving<'s, P: Platform, H: Host>(shell: &'s Shell<'_, P, H>) -> Moving<'s, P> {
     let moving = shell.manager.moving();
     shell.movable().map_or(moving, |memory| moving.by(memory))
 }
@@ -62,15 +62,19 @@ pub(super) fn vacate<P: Platform, H: Host>(
     arguments: &[&str],
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
+    let (arguments, within) = Within::split(shell, arguments, io)?;
     let [range] = arguments else {
-        return Err(io.wrong(format_args!("which range? SIZE@ADDRESS or FRAME..FRAME")));
+        return Err(io.wrong(format_args!(
+            "which range? SIZE@ADDRESS or FRAME..FRAME, and perhaps within MS"
+        )));
     };
     let range = arguments::blocks(range, io)?;
     let platform = shell.manager.platform();
     let mut names = Names { named: 0, errors: io.errors, command: io.name };
     let begun = Took::begin(platform);
     let (vacated, used) = while_used(shell, || {
-        moving(shell).vacate_naming(range, Budget::UNLIMITED, &mut |found| names.tell(found))
+        let budget = within.budget(platform);
+        moving(shell).vacate_naming(range, budget, &mut |found| names.tell(found))
     });
     let took = begun.end(platform);
     names.end();
@@ -146,13 +150,15 @@ pub(super) fn contig<P: Platform, H: Host>(
     arguments: &[&str],
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
+    let (arguments, within) = Within::split(shell, arguments, io)?;
+    let platform = shell.manager.platform();
     let [size, options @ ..] = arguments else { return Err(io.wrong(format_args!("how much?"))) };
     if size.contains('@') || size.contains("..") {
         let range = arguments::range(size, io)?;
         if let Some(option) = options.first() {
-            return Err(io.wrong(format_args!("{option}: nothing follows the place")));
+            return Err(io.wrong(format_args!("{option}: only within MS follows a place")));
         }
-        return take(shell, io, |moving| moving.allocate_range(range, Budget::UNLIMITED));
+        return take(shell, io, |moving| moving.allocate_range(range, within.budget(platform)));
     }
     let mut request = ContiguousRequest::new(arguments::size_pages(size, io)?);
     for option in options {
@@ -169,12 +175,12 @@ pub(super) fn contig<P: Platform, H: Host>(
             _ => {
                 return Err(io.wrong(format_args!(
                     "{option}: after the size come align=ORDER, node=N, zone=NAME, \
-                     below=ADDRESS, type=NAME"
+                     below=ADDRESS, type=NAME, and last within MS"
                 )));
             }
         }
     }
-    take(shell, io, |moving| moving.allocate_contiguous(&request, Budget::UNLIMITED))
+    take(shell, io, |moving| moving.allocate_contiguous(&request, within.budget(platform)))
 }
 
 /// Takes a run, which may move what is in it, and keeps it under a handle.
@@ -184,13 +190,14 @@ pub(super) fn take<P: Platform, H: Host, R: Into<Owned>, E: fmt::Display>(
     mut take: impl FnMut(Moving<'_, P>) -> Result<R, E>,
 ) -> Result<(), Failed> {
     let platform = shell.manager.platform();
-    let before = shell.manager.moving().events().moved_pages;
-    let begun = Took::begin(platform);
-    let (taken, used) = while_used(shell, || take(moving(shell)));
-    let took = begun.end(platform);
+    // The call itself does not say how many: nobody else moves any meanwhile.
+    let moved_pages = || shell.manager.moving().events().moved_pages;
+    let (taken, used, moved, took) = shell.undisturbed(|| {
+        let (before, begun) = (moved_pages(), Took::begin(platform));
+        let (taken, used) = while_used(shell, || take(moving(shell)));
+        (taken, used, moved_pages() - before, begun.end(platform))
+    });
     let told = used.tell(io);
-    // Of others at the same time, too: the call itself does not say.
-    let moved = shell.manager.moving().events().moved_pages - before;
     match taken {
         Ok(taken) => keep(shell, taken, moved, &took, io).and(told),
         Err(error) => {

@@ -152,7 +152,7 @@ fn round<P: Platform, H: Host>(
     until_ns: u64,
 ) -> Result<Tally, Failure> {
     let manager = shell.manager;
-    let shared = Shared::new(manager);
+    let shared = shell.undisturbed(|| Shared::new(manager));
     let results = SpinLock::new(Results { tally: Tally::default(), failure: None });
     shell.host.on_each_cpu(&|cpu| {
         let mut room = [Held::NOTHING; STRESS_RUNS];
@@ -167,7 +167,7 @@ fn round<P: Platform, H: Host>(
     });
     let Results { tally, failure } = results.with(manager.platform(), |results| *results);
     failure.map_or(Ok(()), Err)?;
-    shared.settle(manager)?;
+    shell.undisturbed(|| shared.settle(manager))?;
     Ok(tally)
 }
 

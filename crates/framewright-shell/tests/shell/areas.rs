@@ -77,12 +77,44 @@ fn what_is_lent_is_moved_and_what_cannot_be_is_passed_by() {
     for line in [4, 9] {
         assert!(out[line].ends_with("all intact"), "{out:?}");
     }
-    let (status, _, errors) = bench.run(
-        "movable fill 75; movable busy on; cma alloc reserved 4M; movable busy off; movable pin \
-         20000; cma alloc reserved 16M",
-    );
+    let (status, _, errors) = bench
+        .run("movable fill 75; movable busy on; cma alloc reserved 4M; cma alloc reserved 16M");
     assert!(status == 1 && errors.contains("cma: no run of 4096 pages could be vacated; "));
     assert_eq!(errors.lines().count(), 1, "{errors}");
+}
+
+/// What is pinned stays for long: not in memory that is kept for what moves.
+#[test]
+fn what_is_pinned_leaves_areas_and_graded_memory_first() {
+    let bench = Bench::new("cma=16M kernelcore=100M", [128, 64]);
+    let out = bench.says(
+        "movable fill 75; movable pin 5000; movable; movable check; cma alloc reserved 16M; \
+         movable pin 5000; movable check; grade",
+    );
+    let (count, moved) = out[1].split_once(" handles pinned, ").expect("both");
+    let (moved, rest) = moved.split_once(' ').expect("a number");
+    assert_eq!((count, rest), ("5000", "of them moved first out of memory for what moves"));
+    let moved: u64 = moved.parse().expect("a number");
+    assert!((1000..5000).contains(&moved), "{out:?}");
+    assert!(out[2].contains(", 5000 of them pinned; "), "{out:?}");
+    assert!(out[4].starts_with("1: 4096 pages, 16 MiB, at 0x"), "{out:?}");
+    // The same ones: they are where they may stay.
+    assert_eq!(out[5], "5000 handles pinned");
+    assert!(out[3].ends_with(": all intact") && out[6] == out[3], "{out:?}");
+    // Where there is no other memory they are not pinned.
+    let (status, out, errors) = bench.run("movable fill 90; movable pin 30000; movable");
+    let left = errors.split_once(" could not be moved first; handle ").expect("why").0;
+    let left: u64 = left
+        .rsplit_once(": ")
+        .expect("a command")
+        .1
+        .split(' ')
+        .next()
+        .map_or(0, |left| left.parse().expect("a number"));
+    assert!(status == 0 && errors.contains("there is no memory to move it to"), "{errors}");
+    let pinned = 30_000 - left;
+    assert!(left != 0 && out.contains(&format!("\n{pinned} handles pinned, ")), "{out}");
+    assert!(out.contains(&format!(", {pinned} of them pinned; ")), "{out}");
 }
 
 #[test]
@@ -101,6 +133,9 @@ fn wrong_areas_say_why_and_nothing_is_held() {
         ("cma alloc camera pages=x", 2, "pages is a number"),
         ("cma alloc camera count=2", 2, "not a number"),
         ("cma alloc camera 1M align=19", 2, "align is 0 to 18"),
+        ("cma alloc camera 1M within", 2, "cma: within how many milliseconds?"),
+        ("cma alloc camera 1M within x", 2, "a time in milliseconds is a number"),
+        ("cma alloc camera 1M within 5 align=0", 2, "within: after the size comes align=ORDER"),
         ("cma alloc camera 1M node=0", 2, "node=0: after the size comes align=ORDER"),
         ("cma alloc camera 1M align=0 align=1", 2, "after the size comes align=ORDER"),
         ("cma alloc camera 5M", 1, "cma: no run of 1280 pages could be vacated; 0 pages moved in"),

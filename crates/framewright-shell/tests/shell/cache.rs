@@ -1,9 +1,12 @@
 //! Pages that are kept as long as nobody needs their memory, and those who take them.
 
-use crate::common::{Bench, machine, with_shell};
-use framewright::{Manager, Platform, Reclaim, Request, Shortage};
+use crate::common::{Bench, Fake, Threads, machine, with_shell};
+use framewright::procfs::{FileSystem, Source};
+use framewright::{Frames, Manager, Platform, Reclaim, Request, Shortage};
+use framewright_shell::{Host, Run, Shell};
 use framewright_testkit::FakeMachine;
 use framewright_testkit::workload::{CleanPages, Relay};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[test]
@@ -62,6 +65,67 @@ fn a_cache_makes_room_in_the_background() {
         assert!(out.contains(&format!("pageoutrun {}\n", events.background_wakes)), "{out}");
     });
     assert_eq!(manager.totals().allocated_pages, manager.caches().pages());
+}
+
+/// Requests take what is cached while others count every page.
+#[test]
+fn traffic_is_accounted_for_while_a_cache_gives_up_what_it_has() {
+    let (manager, host) = machine("", [128, 64], 20_000_000);
+    with_shell(&manager, &host, |run| {
+        for command in ["stress 1", "cpu storm 30"] {
+            assert_eq!(run("cache read 400M").0, 0);
+            let before = manager.pressure().events().reclaim_pages;
+            let (status, out, errors) = run(command);
+            assert_eq!((status, errors.as_str()), (0, ""), "{out}");
+            assert!(out.contains(", every page accounted for"), "{out}");
+            assert!(manager.pressure().events().reclaim_pages > before, "{command}");
+        }
+    });
+    assert_eq!(manager.totals().allocated_pages, manager.caches().pages());
+}
+
+/// A host that is in the middle of something whenever somebody looks, but for when all is quiet.
+struct Restless<'a> {
+    threads: Threads,
+    manager: &'a Fake,
+    has: Mutex<Option<Frames<'a, FakeMachine>>>,
+}
+
+impl Host for Restless<'_> {
+    fn is_interrupted(&self) -> bool {
+        let mut has = self.has.lock().expect("nobody panics");
+        if has.is_none() {
+            *has = self.manager.frames(&Request { fail_fast: true, ..Request::pages(1) }).ok();
+        }
+        false
+    }
+
+    fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
+        self.threads.on_each_cpu(work);
+    }
+
+    fn beside(&self, others: &(dyn Fn(u32) + Sync), own: &mut dyn FnMut()) {
+        self.threads.beside(others, own);
+    }
+
+    fn undisturbed(&self, work: &mut dyn FnMut()) {
+        *self.has.lock().expect("nobody panics") = None;
+        work();
+    }
+}
+
+#[test]
+fn pages_are_counted_when_nothing_works_in_the_background() {
+    let (manager, threads) = machine("", [128, 64], 20_000_000);
+    let host = Restless { threads, manager: &manager, has: Mutex::default() };
+    let (files, mut room) = (manager.files(), [Run::NOTHING; 8]);
+    let sources: [&dyn Source; 1] = [&files];
+    // SAFETY: the commands free nothing by address, there is no window, and it is dropped here.
+    let mut shell = unsafe { Shell::new(&manager, FileSystem::new(&sources), &host, &mut room) };
+    let (mut out, mut errors) = (String::new(), String::new());
+    let status = shell.run("stress 1; stress 2; cpu storm 20", &mut out, &mut errors);
+    assert_eq!((status, errors.as_str()), (0, ""), "{out}");
+    assert_eq!(out.matches(", every page accounted for").count(), 3, "{out}");
 }
 
 #[test]

@@ -140,6 +140,32 @@ fn another_cpu_uses_it_meanwhile() {
 }
 
 #[test]
+fn what_takes_too_long_is_given_up_and_nothing_is_held() {
+    let bench = Bench::new("cma=16M", [128, 64]);
+    for (text, expected) in [
+        ("vacate 4M@0x2400000 within 0", "vacate: out of time after 0 pages were moved; moved 0 "),
+        ("contig 3M@0x2401000 within 0", "contig: out of time after 0 pages were moved; 0 pages "),
+        ("contig 16M within 0", "contig: no run could be made free: out of time after 0 pages "),
+        ("cma alloc reserved 16M within 0", "cma: out of time after 0 pages were moved; 0 pages "),
+    ] {
+        bench.complains(&format!("movable fill 75; {text}"), 1, expected);
+    }
+    // The clock goes on by a microsecond with each look, and there is one for each run.
+    let (status, _, errors) = bench.run("movable fill 75; vacate 16M@0x2400000 within 1");
+    let moved = number(&errors, "out of time after ");
+    assert!(status == 1 && (1..1200).contains(&moved), "{errors}");
+    // Long enough; and what has nothing to move takes no time.
+    let out = bench.says(
+        "movable fill 60; vacate 4M@0x2400000 within 100000; free 1; contig 3M@0x2401000 within \
+         100000; free 1; contig 16M align=3 within 100000; free 1; cma alloc reserved 8M align=9 \
+         within 100000; movable check; free all; movable free; vacate 4M@0x2400000 within 0; \
+         contig 8M within 0; cma alloc reserved 4M within 0",
+    );
+    assert_eq!(out.iter().filter(|line| line.contains(" moved in ")).count(), 7, "{out:?}");
+    assert!(out.iter().any(|line| line.ends_with(": all intact")), "{out:?}");
+}
+
+#[test]
 fn wrong_calls_say_why_and_change_nothing() {
     let bench = bench();
     for (text, status, expected) in [
@@ -177,6 +203,16 @@ fn wrong_calls_say_why_and_change_nothing() {
         ("vacate 0..0xfffffffffffffe00", 2, "no memory has such an address"),
         ("vacate 2M@0x20000000", 1, "vacate: "),
         ("alloc 0 at=0x2400000; vacate 2M@0x2400000", 1, "vacate: pfn 0x2400..0x2401 is of an"),
+        ("vacate within 5", 2, "which range?"),
+        ("vacate 2M@0x2400000 within", 2, "vacate: within how many milliseconds?"),
+        ("vacate 2M@0x2400000 within x", 2, "a time in milliseconds is a number, not \"x\""),
+        ("vacate 2M@0x2400000 within 5 5", 2, "SIZE@ADDRESS or FRAME..FRAME, and perhaps within"),
+        ("vacate 2M@0x2400000 5", 2, "which range?"),
+        ("contig 4M within", 2, "contig: within how many milliseconds?"),
+        ("contig 4M within -1", 2, "a time in milliseconds is a number"),
+        ("contig 4M within 5 align=3", 2, "within: after the size come align=ORDER"),
+        ("contig 1M@0x2400000 align=3 within 5", 2, "align=3: only within MS follows a place"),
+        ("contig within 5", 2, "how much?"),
         ("contig", 2, "how much?"),
         ("contig x", 2, "not a number"),
         ("contig 0", 1, "0 pages"),
@@ -192,7 +228,7 @@ fn wrong_calls_say_why_and_change_nothing() {
         ("contig 1M@", 2, "an address is a number"),
         ("contig @0x2400000", 2, "not a number"),
         ("contig 0x2400..", 2, "the frame after the last is a number"),
-        ("contig 1M@0x2400000 align=3", 2, "align=3: nothing follows the place"),
+        ("contig 1M@0x2400000 align=3", 2, "align=3: only within MS follows a place"),
         ("contig 99999T@0x2400000", 2, "no memory has such an address"),
         ("contig 0..0xffffffffffffffff", 2, "no memory has such an address"),
         // Over the end of a node, over the hole behind it, and in that.

@@ -3,18 +3,17 @@
 
 use crate::common::pool_machine::check as verify;
 use crate::common::{Fake, bring_up_with, gib, mib, order, parameters, retire, settled};
+use framewright::Request;
 use framewright::hugetlb::PoolSize;
 use framewright::manager::{AreaCounts, AreaError, Budget};
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, MigrateType};
-use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Request};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::workload::Handles;
+use framewright_testkit::workload::{Habits, Handles};
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, PoolOwner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const GIB_PAGES: u64 = 1 << 18;
 const GIB: PoolSize = PoolSize::OneGib;
@@ -64,40 +63,11 @@ fn demotion_passes_by_pages_of_areas() {
     verify(manager);
 }
 
-/// A mover that dies after some moves, until it is told to live.
-struct Mortal {
-    handles: &'static Handles<'static, FakeMachine>,
-    dies: AtomicBool,
-}
-
-// SAFETY: as that of `Handles`, which it asks.
-unsafe impl Mover for Mortal {
-    fn occupant(&self, pfn: Pfn) -> Occupant {
-        self.handles.occupant(pfn)
-    }
-    fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
-        assert!(!self.dies.load(Ordering::Relaxed), "the mover dies");
-        self.handles.begin(run)
-    }
-    unsafe fn relocate(
-        &self,
-        token: MoveToken,
-        run: PfnRange,
-        to: PfnRange,
-    ) -> Result<(), MoveFailed> {
-        // SAFETY: the caller's.
-        unsafe { self.handles.relocate(token, run, to) }
-    }
-    unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
-        // SAFETY: the caller's.
-        unsafe { self.handles.abort(token, run) }
-    }
-}
-
-fn mortal(manager: &'static Fake) -> &'static Mortal {
-    let handles: &'static Handles<'static, FakeMachine> =
-        Box::leak(Box::new(Handles::new(manager, 1 << 16).expect("memory")));
-    Box::leak(Box::new(Mortal { handles, dies: AtomicBool::new(true) }))
+/// A mover that dies, until it is told to live.
+fn mortal(manager: &'static Fake) -> &'static Handles<'static, FakeMachine> {
+    let handles = Handles::new(manager, 1 << 16).expect("memory");
+    handles.set_habits(Habits { die_from: 1, ..Habits::default() });
+    Box::leak(Box::new(handles))
 }
 
 #[test]
@@ -107,8 +77,8 @@ fn an_area_whose_mover_dies_has_all_of_its_frames_still() {
     let number = manager.moving().area_named("reserved").expect("made");
     let (_, range, counts) = manager.moving().area(number).expect("made");
     let inside = loop {
-        let handle = mover.handles.allocate(Order::PAGE).expect("memory");
-        if mover.handles.range(handle).is_some_and(|run| range.contains(run.start)) {
+        let handle = mover.allocate(Order::PAGE).expect("memory");
+        if mover.range(handle).is_some_and(|run| range.contains(run.start)) {
             break handle;
         }
     };
@@ -120,9 +90,9 @@ fn an_area_whose_mover_dies_has_all_of_its_frames_still() {
     assert_eq!(after.available_pages, counts.available_pages);
     assert_eq!(after.fail_pages, range.pages());
     assert_eq!(manager.totals().isolated_pages, 0);
-    mover.dies.store(false, Ordering::Relaxed);
+    mover.set_habits(Habits::default());
     assert_eq!(get(), Ok(range));
-    mover.handles.check(inside).expect("intact");
+    mover.check(inside).expect("intact");
     // SAFETY: the area gave it to this test, which uses it no more.
     unsafe { moving.release_to_area(number, range) }.expect("ours");
     verify(manager);
@@ -147,8 +117,8 @@ fn a_pool_whose_mover_dies_loses_no_page() {
         let node = NodeChoice::Exact(NodeId::new(nodes - 1).expect("small"));
         let request = Request { node, ..Request::new(order(9)) };
         loop {
-            let handle = mover.handles.adopt(&request).expect("memory");
-            if mover.handles.range(handle).is_some_and(|run| second.contains(run.start)) {
+            let handle = mover.adopt(&request).expect("memory");
+            if mover.range(handle).is_some_and(|run| second.contains(run.start)) {
                 break;
             }
         }
@@ -166,10 +136,10 @@ fn a_pool_whose_mover_dies_loses_no_page() {
             .map(|(_, _, counts)| counts.available_pages)
             .sum();
         assert_eq!(left, (2 - pool.counts().all.nr) * GIB_PAGES);
-        mover.dies.store(false, Ordering::Relaxed);
+        mover.set_habits(Habits::default());
         assert_eq!(pool.resize(2, &NoHelpers).expect("nobody else resizes").reached, 2);
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
-        mover.handles.held().for_each(|handle| mover.handles.check(handle).expect("intact"));
+        mover.held().for_each(|handle| mover.check(handle).expect("intact"));
         verify(manager);
     }
 }

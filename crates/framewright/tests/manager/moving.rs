@@ -135,31 +135,12 @@ fn without_a_mover_only_free_memory_is_vacated() {
 /// A mover that panics in the middle of a move: blocks come back into circulation.
 #[test]
 fn a_mover_that_panics_leaves_nothing_isolated() {
-    struct Dying<'a>(&'a Handles<'a, FakeMachine>);
-    // SAFETY: as that of `Handles`, which it asks; it moves nothing.
-    unsafe impl Mover for Dying<'_> {
-        fn occupant(&self, pfn: Pfn) -> Occupant {
-            self.0.occupant(pfn)
-        }
-        fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
-            Ok(MoveToken(0))
-        }
-        unsafe fn relocate(
-            &self,
-            _: MoveToken,
-            _: PfnRange,
-            _: PfnRange,
-        ) -> Result<(), MoveFailed> {
-            panic!("the mover dies")
-        }
-        unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
-    }
     let manager = machine(64, Pages::None);
     let handles = Handles::new(&manager, 64).expect("memory");
     let one = handles.allocate(Order::PAGE).expect("memory");
     let at = handles.range(one).expect("held").start;
-    let dying = Dying(&handles);
-    let moving = manager.moving().by(&dying);
+    handles.set_habits(Habits { die_from: 1, ..Habits::default() });
+    let moving = manager.moving().by(&handles);
     let block = BlockNumber::containing(at);
     let around = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
     let attempts: [&dyn Fn(); 3] = [
@@ -167,18 +148,27 @@ fn a_mover_that_panics_leaves_nothing_isolated() {
         &|| _ = moving.allocate_range(pages_of(around), Budget::UNLIMITED),
         &|| _ = moving.compact(None, u64::MAX, Budget::UNLIMITED),
     ];
+    let mut deaths = 0;
     for attempt in attempts {
         let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt));
         if died.is_ok() {
             // There is nothing to compact.
             continue;
         }
+        deaths += 1;
         assert_eq!(manager.totals().isolated_pages, 0);
         manager.isolation().isolate(around).expect("in circulation");
         manager.isolation().unisolate(around).expect("isolated just now");
     }
+    assert!(deaths >= 2);
     look_at_all(&handles);
     check(&manager);
+    // The first move succeeds, the second does not.
+    handles.set_habits(Habits { die_from: 2, ..Habits::default() });
+    let error = moving.vacate(around, Budget::UNLIMITED).expect_err("there are tables, too");
+    let VacateError::Obstacles { moved, .. } = error else { panic!("{error:?}") };
+    assert_eq!(moved.moved_runs, 1);
+    look_at_all(&handles);
 }
 
 /// Exactly every third run is refused and named; the others move; none is begun twice.

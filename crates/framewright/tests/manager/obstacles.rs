@@ -226,3 +226,31 @@ fn pages_come_from_areas_alone_only_where_areas_were_asked_for() {
     assert_eq!(manager.pool(PoolSize::OneGib).counts().all.nr, 1, "{fill:?}");
     check(&manager);
 }
+
+/// Runs go nowhere where their users could not reach them, and can be moved later.
+#[test]
+fn the_reference_mover_stays_within_the_direct_map() {
+    let machine = FakeMachine::builder().ram(mib(0, 64)).direct_limit(32 << 20).build();
+    let manager = up(machine);
+    let handles = Handles::new(manager, 1 << 16).expect("memory");
+    while handles.allocate(Order::PAGE).is_ok() {}
+    assert!(handles.pages() > 7 << 8, "{}", handles.pages());
+    let limit = Pfn::containing(32 << 20);
+    assert!(handles.held().all(|handle| handles.range(handle).is_some_and(|run| run.end <= limit)));
+    // All that is free is above.
+    let is_ours = |block: &u32| {
+        let start = BlockNumber(*block).start();
+        (0..512).all(|frame| matches!(handles.occupant(start.add(frame)), Occupant::Movable(_)))
+    };
+    let around = blocks((0..16).find(is_ours).expect("one with nothing else in it"), 1);
+    let moving = manager.moving().by(&handles);
+    let error = moving.vacate(around, Budget::UNLIMITED).expect_err("out of reach");
+    let VacateError::Obstacles { obstacles, moved } = error else { panic!("{error:?}") };
+    assert_eq!((obstacles.first.kind, moved.moved_runs), (ObstacleKind::Failed, 0));
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+    machine.raise_direct_limit(64 << 20);
+    let moved = moving.vacate(around, Budget::UNLIMITED).expect("in reach");
+    assert_eq!(moved.moved_runs, obstacles.count);
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+    check(manager);
+}
