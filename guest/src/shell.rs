@@ -301,6 +301,15 @@ impl Host for Line<'_, '_, '_, '_> {
         interrupted
     }
 
+    /// The background work is out of its place meanwhile, so that nobody does it.
+    fn undisturbed(&self, work: &mut dyn FnMut()) {
+        let background = self.background.with(&PLATFORM, Option::take);
+        work();
+        if background.is_some() {
+            self.background.with(&PLATFORM, |place| *place = background);
+        }
+    }
+
     fn on_each_cpu(&self, work: &(dyn Fn(u32) + Sync)) {
         smp::run_on(smp::others(), &|| work(smp::index()), || work(smp::index()));
     }

@@ -256,3 +256,40 @@ fn what_nobody_answers_for_is_asked_for_in_parts() {
     unknown.into_iter().chain(others).for_each(|run| manager.give_back(run).expect("ours"));
     check(&manager);
 }
+
+/// Much is wanted at once, its low end is pinned, and there is little time: what lies above comes
+/// all the same.
+#[test]
+fn what_lies_behind_pins_comes_in_the_end() {
+    let manager = machine(gib(4, 5), "");
+    let range = mib(4096, 4224);
+    add(&manager, range, 0, Grade::Removable).expect("added");
+    let handles = Handles::new(&manager, 1 << 17).expect("memory");
+    while manager.totals().free_pages > 80 << 8 {
+        handles.allocate(Order::PAGE).expect("memory");
+    }
+    // A page of four is left, and all of the lowest two blocks are pinned.
+    let low = mib(4096, 4100).whole_frames();
+    let is_low = |handle: &_| handles.range(*handle).is_some_and(|run| low.contains(run.start));
+    let (pinned, others): (Vec<_>, Vec<_>) = handles.held().partition(is_low);
+    assert!(pinned.len() > 500, "{}", pinned.len());
+    pinned.into_iter().for_each(|handle| handles.pin(handle, true).expect("held"));
+    let most = others.into_iter().enumerate().filter(|(number, _)| number % 4 != 0);
+    most.for_each(|(_, handle)| handles.free(handle).expect("held"));
+    manager.drain().expect("in order");
+    let (mut gone, mut calls) = (0, 0);
+    loop {
+        let some = remove_some(&manager, &handles, range, 128 << 20, 2 << 20, Budget::runs(64));
+        match some.expect("possible") {
+            Removal::Run(run) => gone += run.size(),
+            Removal::OutOfTime => {}
+            Removal::Nothing(_) => break,
+        }
+        calls += 1;
+        assert!(calls < 1000, "it begins again and again");
+    }
+    // But for the window's tables and what is pinned.
+    assert!(gone >= 96 << 20, "{gone} after {calls}");
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+    check(&manager);
+}

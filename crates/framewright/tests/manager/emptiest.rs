@@ -75,6 +75,55 @@ fn a_pinned_page_in_the_emptiest_blocks_is_in_nobodys_way() {
     }
 }
 
+/// No block can be emptied, and a run of four pages wants no more than a piece of one.
+#[test]
+fn a_small_run_moves_as_little_as_it_needs() {
+    let (manager, handles, _) = with_pins(0);
+    for of_block in by_block(handles).values() {
+        handles.pin(of_block[of_block.len() / 2], true).expect("held");
+    }
+    let moved = || events(manager).moved_pages;
+    let before = moved();
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        held.push(manager.allocate(&Request::new(order(2))).expect("there is room beside pins"));
+    }
+    assert!((1..=2 * 256).contains(&(moved() - before)), "{}", moved() - before);
+    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+    check(manager);
+}
+
+/// Larger runs, for which there is no room any more at some moment: that is no reason to go on.
+#[test]
+fn where_there_is_no_room_compaction_ends() {
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 256)).build());
+    let handles: &'static Held =
+        Box::leak(Box::new(Handles::new(manager, 1 << 16).expect("memory")));
+    let mut number = 0_u32;
+    let one = |number: u32| Request {
+        fail_fast: true,
+        ..Request::new(order(if number % 3 == 0 { 0 } else { 3 }))
+    };
+    while handles.adopt(&one(number)).is_ok() {
+        number += 1;
+    }
+    let all: Vec<Handle> = handles.held().collect();
+    all.into_iter().step_by(4).for_each(|handle| handles.free(handle).expect("held"));
+    manager.drain().expect("in order");
+    let first = *by_block(handles).values().next().expect("some").first().expect("some");
+    handles.pin(first, true).expect("held");
+    manager.moving().set_mover(Some(handles));
+    let made = manager.moving().compact(None, u64::MAX, Budget::UNLIMITED).expect("a mover");
+    let told = events(manager);
+    // Each source fails once at most, and few runs before it notices.
+    assert!(made.blocks > 10 && !made.is_cut_short, "{made:?}");
+    let in_vain = told.begun_runs - made.moved.moved_runs;
+    assert!(in_vain <= 128 * 32, "{in_vain} of {}", told.begun_runs);
+    handles.held().for_each(|handle| handles.check(handle).expect("intact"));
+    check(manager);
+}
+
 #[test]
 fn background_compaction_passes_such_blocks_by() {
     let (manager, handles, pinned) = with_pins(20);
@@ -213,7 +262,7 @@ fn a_poll_moves_so_many_pages_of_one_node() {
     check(manager);
 }
 
-/// Waits in the middle of the first move until it may go on.
+/// Waits in the middle of the first move until another call was refused a run of it.
 struct Slow {
     handles: &'static Held,
     is_moving: AtomicBool,
@@ -231,7 +280,11 @@ unsafe impl Mover for Slow {
     }
 
     fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
-        self.handles.begin(run)
+        let begun = self.handles.begin(run);
+        if begun == Err(NotNow::Busy) {
+            self.may_go_on.store(true, Ordering::Release);
+        }
+        begun
     }
 
     unsafe fn relocate(
@@ -261,26 +314,20 @@ fn who_vacates_waits_for_who_compacts() {
     let handles = filled(manager, 1 << 18, |pfn| pfn % 2 == 0);
     let slow = Slow { handles, is_moving: false.into(), may_go_on: false.into() };
     let source = *by_block(handles).keys().next().expect("some");
+    let range = BlockRange::new(source, source + 1);
+    let moving = || manager.moving().by(&slow);
     std::thread::scope(|scope| {
-        let compacting = scope.spawn(|| {
-            let moving = manager.moving().by(&slow);
-            machine.run_on(1, || moving.compact(None, 1, Budget::UNLIMITED))
-        });
+        let compacting =
+            scope.spawn(|| machine.run_on(1, || moving().compact(None, 1, Budget::UNLIMITED)));
         while !slow.is_moving.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // Runs of it are in motion, and so refused.
-        let range = BlockRange::new(source, source + 1);
-        let vacating = scope.spawn(move || {
-            let moving = manager.moving().by(handles);
-            machine.run_on(2, || moving.vacate(range, Budget::UNLIMITED))
-        });
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        slow.may_go_on.store(true, Ordering::Release);
-        vacating.join().expect("no panic").expect("the other has gone on");
-        manager.isolation().unisolate(range).expect("isolated");
+        // 32 runs of it are in motion, and so refused at first.
+        let vacated = machine.run_on(2, || moving().vacate(range, Budget::UNLIMITED));
+        vacated.expect("the other has gone on");
         compacting.join().expect("no panic").expect("a mover");
     });
+    manager.isolation().unisolate(range).expect("isolated");
     handles.held().for_each(|handle| handles.check(handle).expect("intact"));
     check(manager);
 }

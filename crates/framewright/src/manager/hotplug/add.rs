@@ -2,7 +2,7 @@
 
 use super::window::Planned;
 use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of};
-use crate::manager::state::hotplug::HotplugEvent;
+use crate::manager::state::hotplug::{HotplugEvent, Searches};
 use crate::platform::Platform;
 use crate::units::{NodeId, PAGES_PER_BLOCK, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
@@ -340,6 +340,7 @@ impl<P: Platform> Hotplug<'_, P> {
             // Who registered meanwhile may not have found what came.
             self.track_reported(piece);
         }
+        *self.manager.hotplug.searches.lock(self.manager.platform) = Searches::default();
         self.after_change();
         pages - self.accept_added(blocks)
     }

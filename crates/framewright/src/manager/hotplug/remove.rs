@@ -3,7 +3,7 @@
 //! Orders of memory: Relaxed: counts that are only told.
 
 use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of, pages_of};
-use crate::manager::moving::{All, Budget, Obstacle, RangeError, VacateError};
+use crate::manager::moving::{Budget, Obstacle, RangeError, VacateError};
 use crate::manager::state::hotplug::{HotplugEvent, Looked};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
@@ -308,28 +308,50 @@ impl<P: Platform> Hotplug<'_, P> {
         let most = u32::try_from(most_bytes / BLOCK_BYTES).unwrap_or(u32::MAX) / align * align;
         let pieces = Pieces { most, align };
         let _changing = self.begin()?;
+        let searches = || self.manager.hotplug.searches.lock(self.manager.platform);
+        let mut looked = searches().take(blocks, most);
+        let mut is_whole_round = looked == Looked::nothing(blocks, most);
+        loop {
+            let found = self.look_down(blocks, pieces, &mut looked, &mut budget)?;
+            match found {
+                Removal::Nothing(_) if is_whole_round || looked.is_last => return Ok(found),
+                // What lies above may be had by now.
+                Removal::Nothing(_) => {
+                    looked = Looked { is_last: true, ..Looked::nothing(blocks, most) };
+                    is_whole_round = true;
+                }
+                Removal::Run(_) => {
+                    looked.is_last = false;
+                    searches().put(looked);
+                    return Ok(found);
+                }
+                Removal::OutOfTime => {
+                    searches().put(looked);
+                    return Ok(found);
+                }
+            }
+        }
+    }
+
+    /// One round of [`remove_some`](Self::remove_some), or what is left of it.
+    fn look_down(
+        self,
+        blocks: BlockRange,
+        pieces: Pieces,
+        looked: &mut Looked,
+        budget: &mut Budget,
+    ) -> Result<Removal, HotplugError> {
         let (mut rest, mut obstacle) = (blocks, None);
-        let looked = *self.manager.hotplug.looked.lock(self.manager.platform);
-        let fresh = Looked { within: blocks, down_to: blocks.end, has_found: false };
-        let mut looked = if looked.within == blocks { looked } else { fresh };
         loop {
             let part = self.manager.moving().last_outside_areas(rest);
             if part.start == part.end {
                 break;
             }
-            let found = self.remove_from(part, pieces, &mut looked, &mut budget)?;
-            if let Removal::Nothing(found) = found {
-                obstacle = obstacle.or(found);
-            } else {
-                *self.manager.hotplug.looked.lock(self.manager.platform) = looked;
-                return Ok(found);
+            match self.remove_from(part, pieces, looked, budget)? {
+                Removal::Nothing(found) => obstacle = obstacle.or(found),
+                found => return Ok(found),
             }
             rest.end = part.start;
-        }
-        *self.manager.hotplug.looked.lock(self.manager.platform) = Looked::default();
-        if looked.has_found {
-            // What lies above may be had by now.
-            return Ok(Removal::OutOfTime);
         }
         if rest.end == blocks.end {
             self.check_areas(blocks)?;
@@ -366,16 +388,15 @@ impl<P: Platform> Hotplug<'_, P> {
             self.withhold_unaccepted(part);
             let withheld = Withheld { hotplug: self, blocks: part };
             looked.down_to = end;
-            let is_out_of_time = self.vacate(part, budget, &mut obstacle);
+            let is_out_of_time = self.vacate(part, looked, budget, &mut obstacle);
             drop(withheld);
             if let Some(run) = self.take_free(part, pieces)? {
-                looked.has_found = true;
                 return Ok(Removal::Run(run));
             }
             if is_out_of_time {
                 return Ok(Removal::OutOfTime);
             }
-            looked.down_to = start;
+            (looked.down_to, looked.vacated_to) = (start, BlockNumber(0));
             // Owners were asked, perhaps, and nothing was moved.
             if obstacle.is_some() && !budget.allows(self.manager.platform, 0) {
                 return Ok(Removal::OutOfTime);
@@ -423,21 +444,26 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(Removal::Nothing(obstacle))
     }
 
-    /// Moves out what can be moved. Whether the budget is used up.
+    /// Moves out what can be moved of what was not vacated before. Whether the budget is used up
+    /// before all of it was tried.
     fn vacate(
         self,
         part: BlockRange,
+        looked: &mut Looked,
         budget: &mut Budget,
         obstacle: &mut Option<Obstacle>,
     ) -> bool {
         for run in self.memory_of(part) {
-            match self.moving().vacate_within(run.blocks, All::ThatCan, budget, &mut |_| {}) {
-                Ok(_) => self.moving().put_back(run.blocks),
-                Err(VacateError::Obstacles { obstacles, .. }) => {
-                    *obstacle = Some(obstacles.first);
-                }
-                Err(VacateError::OutOfTime { .. }) => return true,
-                Err(_) => {}
+            let start = run.blocks.start.max(looked.vacated_to);
+            if start >= run.blocks.end {
+                continue;
+            }
+            let blocks = BlockRange { start, ..run.blocks };
+            let Ok(partly) = self.moving().vacate_some(blocks, budget) else { continue };
+            *obstacle = partly.first.or(*obstacle);
+            looked.vacated_to = partly.reached;
+            if partly.reached < blocks.end {
+                return true;
             }
         }
         false

@@ -141,13 +141,14 @@ impl<P: Platform> Moving<'_, P> {
         let mut ignored = |_| {};
         let mut mission = Mission::new(self, budget, &mut ignored);
         mission.limit_pages(extent.most_pages);
+        mission.stop_without_room();
         let mut done = Compacted::default();
         'zones: for zone in manager.zones().iter().filter(|zone| is_meant(zone)) {
             for migrate_type in MOVABLE {
                 let left = Extent { blocks: extent.blocks - done.blocks, ..extent };
                 let made = empty_some(zone, migrate_type, left, &mut mission);
                 done.blocks += made.blocks;
-                if made.is_cut_short || done.blocks >= extent.blocks {
+                if made.is_cut_short || made.pieces != 0 || done.blocks >= extent.blocks {
                     done.is_cut_short = made.is_cut_short;
                     break 'zones;
                 }
@@ -168,8 +169,8 @@ pub(super) struct Extent {
     pub(super) blocks: u64,
     /// Pages that are moved, about.
     pub(super) most_pages: u64,
-    /// What can be moved is, also out of blocks that do not become whole: for runs that are
-    /// shorter.
+    /// What can be moved is, also out of blocks that do not become whole, of as many blocks: for
+    /// runs that are shorter.
     pub(super) in_pieces: bool,
 }
 
@@ -188,8 +189,9 @@ fn empty_some<P: Platform>(
         let left = Extent { blocks: extent.blocks - all.blocks, ..extent };
         let made = plan.carry_out(platform, left, mission);
         all.blocks += made.blocks;
-        all.is_cut_short = made.is_cut_short;
-        if made.is_cut_short || made.stayed == 0 || all.blocks >= extent.blocks {
+        (all.pieces, all.is_cut_short) = (made.pieces, made.is_cut_short);
+        let is_enough = all.pieces != 0 || all.blocks >= extent.blocks;
+        if is_enough || made.is_cut_short || made.stayed == 0 {
             break;
         }
         after = Some(plan.last);
@@ -257,9 +259,23 @@ impl Alike {
 struct Made {
     /// Blocks that are empty now.
     blocks: u64,
-    /// Blocks in which something stays.
+    /// Blocks in which something stays that cannot be moved.
     stayed: u64,
+    /// Of these, those that something was moved out of where that will do.
+    pieces: u64,
     is_cut_short: bool,
+}
+
+/// What came of a block.
+enum Emptied {
+    Whole,
+    /// Something stays, and other was moved.
+    Partly,
+    /// Something stays, and so does the rest.
+    Not,
+    /// There was no room for the rest.
+    NoRoom,
+    CutShort,
 }
 
 impl Plan {
@@ -355,13 +371,18 @@ impl Plan {
                 targets.source = found.index;
                 let place = (self.zone, segment, found.index);
                 match mission.empty(place, extent.in_pieces, &mut targets) {
-                    Some(true) => made.blocks += 1,
-                    Some(false) => made.stayed += 1,
-                    None => made.is_cut_short = true,
+                    Emptied::Whole => made.blocks += 1,
+                    Emptied::Partly => {
+                        made.stayed += 1;
+                        made.pieces += u64::from(extent.in_pieces);
+                    }
+                    Emptied::Not => made.stayed += 1,
+                    Emptied::NoRoom => {}
+                    Emptied::CutShort => made.is_cut_short = true,
                 }
-                !made.is_cut_short && made.blocks < extent.blocks
+                !made.is_cut_short && made.blocks + made.pieces < extent.blocks
             });
-            if made.is_cut_short || made.blocks >= extent.blocks {
+            if made.is_cut_short || made.blocks + made.pieces >= extent.blocks {
                 break;
             }
         }
@@ -370,34 +391,38 @@ impl Plan {
 }
 
 impl<P: Platform> Mission<'_, P> {
-    /// Moves all that is in a split block, if all can be moved or it may be left in pieces; whether
-    /// nothing is left in it, or nothing when the budget was used up.
+    /// Moves all that is in a split block, if all can be moved or it may be left in pieces.
     fn empty(
         &mut self,
         (zone, segment, index): (&'static Zone, &'static Segment, u32),
         in_pieces: bool,
         targets: &mut Fullest<'_, P>,
-    ) -> Option<bool> {
+    ) -> Emptied {
         let platform = self.manager().platform;
         let Occupied::Frames(frames) = zone.occupied(platform, segment, index) else {
-            return Some(false);
+            return Emptied::NoRoom;
         };
         let start = segment.block_of(index).start();
         let part = PfnRange { start, end: start.add(PAGES_PER_BLOCK) };
         let block = Block { piece: Piece { zone, segment, range: part }, index, part };
         if !in_pieces && !self.can_empty(&block, &frames.in_use) {
-            return if self.may_go_on() { Some(false) } else { None };
+            return if self.may_go_on() { Emptied::Not } else { Emptied::CutShort };
         }
-        match self.move_frames(&block, &frames.in_use, targets) {
-            Next::Stop => None,
-            Next::From(_) => {
-                let left = zone.occupied(platform, segment, index);
-                Some(match left {
-                    Occupied::Frames(frames) => frames.in_use == [0; 8],
-                    Occupied::Nothing => true,
-                    Occupied::Whole(_) | Occupied::Held(_) => false,
-                })
-            }
+        let before = self.moved_runs();
+        let lacked_room = match self.move_frames(&block, &frames.in_use, targets) {
+            Next::Stop => return Emptied::CutShort,
+            Next::From(_) => self.lacked_room(),
+        };
+        let is_empty = match zone.occupied(platform, segment, index) {
+            Occupied::Frames(frames) => frames.in_use == [0; 8],
+            Occupied::Nothing => true,
+            Occupied::Whole(_) | Occupied::Held(_) => false,
+        };
+        match (is_empty, lacked_room) {
+            (true, _) => Emptied::Whole,
+            (false, true) => Emptied::NoRoom,
+            (false, false) if self.moved_runs() != before => Emptied::Partly,
+            (false, false) => Emptied::Not,
         }
     }
 }
@@ -448,18 +473,28 @@ struct Fullest<'p, P: Platform> {
 }
 
 impl<P: Platform> Fullest<'_, P> {
-    /// One that was taken before. Those whose block was isolated since go back: whoever vacates it
-    /// would find what is moved there.
+    /// A single frame. Those that were taken before and whose block was isolated since go back:
+    /// whoever vacates it would find what is moved there. So do those of the source, which others
+    /// made so empty.
     fn next_ready(&mut self) -> Option<Pfn> {
         loop {
+            if self.count == 0 {
+                let mut ready = [Pfn(0); TARGETS_AT_ONCE];
+                self.count = self.fill(Order::PAGE, &mut ready);
+                // The lowest is used first.
+                ready[..self.count].reverse();
+                self.ready = ready;
+            }
             self.count = self.count.checked_sub(1)?;
             let pfn = self.ready[self.count];
             let block = BlockNumber::containing(pfn);
             let segments = self.plan.zone.segments().iter();
             let segment = segments.rev().find(|segment| segment.start <= block)?;
             let index = segment.index_of(block);
-            let zone = self.plan.zone;
-            if zone.fullness(self.manager.platform, index, self.plan.migrate_type).is_some() {
+            let (zone, platform) = (self.plan.zone, self.manager.platform);
+            if index != self.source
+                && zone.fullness(platform, index, self.plan.migrate_type).is_some()
+            {
                 return Some(pfn);
             }
             // Just taken and nobody else's, so that this cannot fail.
@@ -512,13 +547,6 @@ impl<P: Platform> Targets<P> for Fullest<'_, P> {
             return None;
         }
         let start = if order == Order::PAGE {
-            if self.count == 0 {
-                let mut ready = [Pfn(0); TARGETS_AT_ONCE];
-                self.count = self.fill(order, &mut ready);
-                // The lowest is used first.
-                ready[..self.count].reverse();
-                self.ready = ready;
-            }
             self.next_ready()?
         } else {
             let mut one = [Pfn(0)];

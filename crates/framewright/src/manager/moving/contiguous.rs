@@ -221,7 +221,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     fn look(self, range: PfnRange, budget: Budget, avoid: &mut Avoid) -> Option<Obstacles> {
         let mut name = |obstacle: Obstacle| avoid.add(range, obstacle.run);
         let mut mission = Mission::new(self, budget, &mut name);
-        mission.only_look();
+        mission.only_look(true);
         // A place that is none any more is found out when it is taken.
         let _ = mission.vacate(range);
         mission.end().1

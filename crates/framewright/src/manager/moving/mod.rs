@@ -44,5 +44,4 @@ pub use grade::GradeError;
 pub use outcome::{Budget, Obstacle, ObstacleKind, Obstacles, Vacated};
 pub use proactive::Compactor;
 pub use range::RangeError;
-pub(in crate::manager) use vacate::All;
 pub use vacate::VacateError;

@@ -165,6 +165,7 @@ impl<P: Platform> Mission<'_, P> {
                     // SAFETY: the move has begun and not ended (invariant 47).
                     unsafe { mover.abort(begun.token, begun.run) };
                 }
+                self.lacks_room = true;
                 Err(ObstacleKind::NoMemory)
             }
         }

@@ -33,6 +33,15 @@ impl Budget {
         Self { deadline_ns: None, runs }
     }
 
+    /// With the first half of the time that is left.
+    pub(super) fn half_of_the_time<P: Platform>(self, platform: &P) -> Self {
+        let half = |deadline: u64| {
+            let now = platform.now_ns().filter(|&now| now < deadline);
+            now.map_or(deadline, |now| now + (deadline - now) / 2)
+        };
+        Self { deadline_ns: self.deadline_ns.map(half), ..self }
+    }
+
     /// Whether another run may be begun when `begun` have been.
     pub(in crate::manager) fn allows<P: Platform>(&self, platform: &P, begun: u64) -> bool {
         begun < self.runs

@@ -62,9 +62,11 @@ impl<P: Platform> Moving<'_, P> {
             migrate_type: MigrateType::Unmovable,
             ..Request::pages(run.pages())
         };
+        // What the request moves is in no other's way.
+        let to = self.manager.allocate(&request);
         let mut ignored = |_| {};
         let mut mission = Mission::new(self, Budget::UNLIMITED, &mut ignored);
-        let Ok(to) = self.manager.allocate(&request) else {
+        let Ok(to) = to else {
             mission.refuse(run, ObstacleKind::NoMemory);
             let _ = mission.end();
             return Err(ObstacleKind::NoMemory);

@@ -106,7 +106,9 @@ impl<P: Platform> Compactor<'_, P> {
             self.working = NodeMask::EMPTY;
             return next;
         };
-        while let Some(node) = self.longest_due(now_ns) {
+        let mut visited = NodeMask::EMPTY;
+        while let Some(node) = self.longest_due(now_ns, visited) {
+            visited = visited.with(node);
             let (wait, has_moved) = visit(self.moving, node, marks, &mut self.working);
             self.due_ns[node.index()] = now_ns.saturating_add(wait);
             if has_moved {
@@ -118,11 +120,12 @@ impl<P: Platform> Compactor<'_, P> {
         due.map(|&due| due.max(now_ns.saturating_add(BREATH_NS))).fold(next, u64::min)
     }
 
-    /// The node that is due for longest.
-    fn longest_due(&self, now_ns: u64) -> Option<NodeId> {
+    /// The node that is due for longest, of those that were not visited.
+    fn longest_due(&self, now_ns: u64, visited: NodeMask) -> Option<NodeId> {
         let due = |node: NodeId| self.due_ns.get(node.index()).copied();
         let nodes = self.moving.manager.nodes().iter().map(|node| node.id);
         nodes
+            .filter(|&node| !visited.contains(node))
             .filter_map(|node| Some((due(node).filter(|&due| due <= now_ns)?, node)))
             .min_by_key(|&(due, _)| due)
             .map(|(_, node)| node)
@@ -147,21 +150,22 @@ fn visit<P: Platform>(
     }
     let counters = &manager.moving.counters;
     count(&counters.daemon_wakes, u64::from(!begun));
-    let (mut blocks, mut left) = (0, PAGES);
-    for zone in manager.views().filter(|zone| zone.id().node == node) {
-        let id = zone.id();
-        let missing = missing_blocks(&zone, marks);
-        if missing == 0 || left == 0 {
-            continue;
-        }
-        let extent = Extent { blocks: missing, most_pages: left, in_pieces: false };
-        let made = moving.compact_where(&|zone| zone.id() == id, extent, Budget::runs(left));
+    let zones = || {
+        let of_node = manager.views().filter(|zone| zone.id().node == node);
+        of_node.map(|zone| (zone.id(), missing_blocks(&zone, marks))).filter(|zone| zone.1 != 0)
+    };
+    // A zone in which nobody answers has no more than its share.
+    let share = PAGES / (zones().count() as u64).max(1);
+    let (mut blocks, mut has_moved) = (0, false);
+    for (id, missing) in zones() {
+        let extent = Extent { blocks: missing, most_pages: share, in_pieces: false };
+        let made = moving.compact_where(&|zone| zone.id() == id, extent, Budget::runs(share));
         count(&counters.daemon_scanned_pages, made.scanned_pages);
         blocks += made.blocks;
-        left = if made.is_cut_short { 0 } else { left.saturating_sub(made.moved.moved_pages) };
+        has_moved |= made.moved.moved_runs != 0;
     }
     if blocks == 0 {
-        return (PAUSE * INTERVAL_NS, left != PAGES);
+        return (PAUSE * INTERVAL_NS, has_moved);
     }
     // What is missing then is counted anew.
     *working = working.with(node);

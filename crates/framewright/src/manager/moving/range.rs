@@ -6,7 +6,7 @@
 
 use super::outcome::{Budget, Obstacle, ObstacleKind, Obstacles, Vacated};
 use super::runs::offsets;
-use super::vacate::{All, VacateError};
+use super::vacate::VacateError;
 use crate::debug::{Damage, Place};
 use crate::manager::facets::Moving;
 use crate::manager::parts::Piece;
@@ -84,12 +84,9 @@ impl<P: Platform> Moving<'_, P> {
         let failed = |error| RangeError::Vacate(VacateError::Isolate(error));
         self.manager.isolation().isolate(BlockRange::around(range)).map_err(failed)?;
         let mut parts = parts_of(range);
-        let taken = self
-            .vacate_isolated(range, All::OrNothing, budget, &mut |_| {})
-            .map_err(RangeError::Vacate)
-            .and_then(|moved| {
-                parts.iter_mut().try_for_each(|part| self.take_part(part, moved, place))
-            });
+        let taken = self.vacate_isolated(range, budget, None).map_err(RangeError::Vacate).and_then(
+            |moved| parts.iter_mut().try_for_each(|part| self.take_part(part, moved, place)),
+        );
         for part in parts.iter().filter(|part| !part.pages.is_empty()) {
             if taken.is_err() && part.taken {
                 // Just taken, so that this cannot fail. Into an isolated block, where that is.

@@ -8,7 +8,7 @@ use super::targets::{Anywhere, BATCH, Targets};
 use crate::manager::facets::Moving;
 use crate::manager::parts::Piece;
 use crate::manager::state::Manager;
-use crate::manager::state::moving::{Begun, Mover, Occupant};
+use crate::manager::state::moving::{Begun, KINDS, Mover, Occupant};
 use crate::manager::state::pressure::count;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
@@ -36,6 +36,12 @@ pub(super) struct Mission<'m, P: Platform> {
     leaves_node: bool,
     /// Owners are asked what they say of their frames, and nothing is moved.
     only_looks: bool,
+    /// Nothing is isolated yet, which brings memory up.
+    is_before_isolation: bool,
+    /// Where there is no room for a run, the rest of its block stays.
+    stops_without_room: bool,
+    /// There was none.
+    pub(super) lacks_room: bool,
     budget: Budget,
     /// Pages that are moved at most, and a few more.
     most_pages: u64,
@@ -44,7 +50,9 @@ pub(super) struct Mission<'m, P: Platform> {
     stayed: u64,
     /// Something that somebody has was met.
     has_met: bool,
-    scanned_pages: u64,
+    /// What is vacated is done with up to here.
+    reached: Pfn,
+    counts: Counts,
     pub(super) moved: Vacated,
     /// Of these, pages that everybody can see in the counters.
     told_pages: u64,
@@ -53,6 +61,25 @@ pub(super) struct Mission<'m, P: Platform> {
     naming: Naming<'m>,
     /// Others meet what this one has taken and not given up yet.
     _active: Active<'m>,
+}
+
+/// What was asked, and what came of it.
+#[derive(Default)]
+pub(super) struct Counts {
+    scanned_pages: u64,
+    failed_pages: u64,
+    obstacles: [u64; KINDS],
+}
+
+impl Counts {
+    /// Counts it where everybody sees it.
+    pub(super) fn add_to<P: Platform>(&self, manager: &Manager<P>) {
+        let counters = &manager.moving.counters;
+        count(&counters.scanned_pages, self.scanned_pages);
+        count(&counters.failed_pages, self.failed_pages);
+        let kinds = counters.obstacles.iter().zip(self.obstacles);
+        kinds.filter(|(_, here)| *here != 0).for_each(|(all, here)| count(all, here));
+    }
 }
 
 /// A call that moves memory at this moment.
@@ -95,13 +122,17 @@ impl<'m, P: Platform> Mission<'m, P> {
             manager,
             leaves_node,
             only_looks: false,
+            is_before_isolation: false,
+            stops_without_room: false,
+            lacks_room: false,
+            reached: Pfn(0),
+            counts: Counts::default(),
             mover: moving.mover(),
             budget,
             most_pages: u64::MAX,
             begun: 0,
             stayed: 0,
             has_met: false,
-            scanned_pages: 0,
             moved: Vacated::default(),
             told_pages: 0,
             refused: PfnRange::new(0, 0),
@@ -115,9 +146,25 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.most_pages = most;
     }
 
-    /// Moves nothing from now on: all that owners say can be moved is passed over.
-    pub(super) const fn only_look(&mut self) {
-        self.only_looks = true;
+    /// Moves nothing from now on: all that owners say can be moved is passed over, and where
+    /// nothing is isolated yet, what may be brought up by that.
+    pub(super) const fn only_look(&mut self, is_before_isolation: bool) {
+        (self.only_looks, self.is_before_isolation) = (true, is_before_isolation);
+    }
+
+    /// Leaves the rest of a block where it is for which there is no room.
+    pub(super) const fn stop_without_room(&mut self) {
+        self.stops_without_room = true;
+    }
+
+    /// Whether there was no room for something since this was asked last.
+    pub(super) const fn lacked_room(&mut self) -> bool {
+        core::mem::replace(&mut self.lacks_room, false)
+    }
+
+    /// Up to where all that was to be vacated was done with.
+    pub(super) const fn reached(&self) -> Pfn {
+        self.reached
     }
 
     pub(super) const fn manager(&self) -> &'m Manager<P> {
@@ -126,7 +173,7 @@ impl<'m, P: Platform> Mission<'m, P> {
 
     /// Frames in use that were looked at so far.
     pub(super) const fn scanned_pages(&self) -> u64 {
-        self.scanned_pages
+        self.counts.scanned_pages
     }
 
     /// What is left of the budget: less than before wherever somebody was asked.
@@ -147,6 +194,11 @@ impl<'m, P: Platform> Mission<'m, P> {
             && self.budget.allows(self.manager.platform, self.used())
     }
 
+    /// Runs that were moved so far.
+    pub(super) const fn moved_runs(&self) -> u64 {
+        self.moved.moved_runs
+    }
+
     /// Whether somebody has anything of what was looked at.
     pub(super) const fn has_met(&self) -> bool {
         self.has_met
@@ -158,12 +210,19 @@ impl<'m, P: Platform> Mission<'m, P> {
     }
 
     /// What was moved and what was not.
-    pub(super) fn end(mut self) -> (Vacated, Option<Obstacles>) {
+    pub(super) fn end(self) -> (Vacated, Option<Obstacles>) {
+        let manager = self.manager;
+        let (moved, obstacles, counts) = self.end_uncounted();
+        counts.add_to(manager);
+        (moved, obstacles)
+    }
+
+    /// [`end`](Self::end) of an attempt that may be made again: what was asked in vain is counted
+    /// by the caller.
+    pub(super) fn end_uncounted(mut self) -> (Vacated, Option<Obstacles>, Counts) {
         self.tell_moved();
-        let counters = &self.manager.moving.counters;
-        count(&counters.begun_runs, self.begun);
-        count(&counters.scanned_pages, self.scanned_pages);
-        (self.moved, self.naming.end())
+        count(&self.manager.moving.counters.begun_runs, self.begun);
+        (self.moved, self.naming.end(), self.counts)
     }
 
     /// Counts what was moved since it was counted last: once for many runs, as others read it.
@@ -187,6 +246,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                 NodeChoice::Exact(node)
             });
             let mut at = range.start;
+            self.reached = at;
             while at < range.end {
                 let block = BlockNumber::containing(at);
                 let end = Pfn(block.start().0 + PAGES_PER_BLOCK).min(range.end);
@@ -196,7 +256,9 @@ impl<'m, P: Platform> Mission<'m, P> {
                 let next = match zone.occupied(self.manager.platform, segment, index) {
                     Occupied::Nothing => Next::From(end),
                     // Perhaps it is brought up when it is isolated.
-                    Occupied::Held(Held::Reserved) if self.only_looks && zone.has_withheld() => {
+                    Occupied::Held(Held::Reserved)
+                        if self.is_before_isolation && zone.has_withheld() =>
+                    {
                         self.has_met = true;
                         Next::From(end)
                     }
@@ -216,6 +278,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                     Next::From(next) => at = next.max(at.add(1)),
                     Next::Stop => return Ok(false),
                 }
+                self.reached = at;
                 let has_asked = self.stayed != stayed || self.only_looks && self.has_met;
                 if has_asked && !self.may_go_on() {
                     return Ok(false);
@@ -236,27 +299,27 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.count_refused(1, u64::from(is_another), kind);
     }
 
-    fn count_refused(&self, pages: u64, obstacles: u64, kind: ObstacleKind) {
-        let counters = &self.manager.moving.counters;
-        count(&counters.obstacles[kind as usize], obstacles);
-        count(&counters.failed_pages, pages);
+    const fn count_refused(&mut self, pages: u64, obstacles: u64, kind: ObstacleKind) {
+        self.counts.obstacles[kind as usize] += obstacles;
+        self.counts.failed_pages += pages;
     }
 
     /// Whether owners say of all frames of a block that they can be moved. The first of which they
     /// do not is named.
     pub(super) fn can_empty(&mut self, block: &Block, bits: &FrameBits) -> bool {
-        let mut done = block.part.start;
+        let (mut done, mut asked) = (block.part.start, 0);
         for offset in offsets(bits, block.part) {
             let pfn = block.all().start.add(offset);
             if pfn < done {
                 continue;
             }
+            asked += 1;
             match self.occupant(pfn) {
                 Occupant::Movable(run) if is_plausible(run, pfn) => done = run.end,
                 Occupant::Free => {}
                 other => {
-                    self.scanned_pages += 1;
-                    self.stayed += 1;
+                    self.counts.scanned_pages += asked;
+                    self.stayed += asked;
                     self.refuse_frame(pfn, kind_of(other));
                     return false;
                 }
@@ -317,7 +380,7 @@ impl<'m, P: Platform> Mission<'m, P> {
 
     /// Moves what a block was allocated as, or the part of it that has one owner.
     fn move_whole(&mut self, at: Pfn, whole: PfnRange, targets: &mut dyn Targets<P>) -> Next {
-        self.scanned_pages += whole.end.0 - at.0;
+        self.counts.scanned_pages += whole.end.0 - at.0;
         Next::From(match self.begin_at(at) {
             None => return Next::Stop,
             Some(At::Begun(begun)) => {
@@ -358,7 +421,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             if pfn < done {
                 continue;
             }
-            self.scanned_pages += 1;
+            self.counts.scanned_pages += 1;
             match self.begin_at(pfn) {
                 None => {
                     is_stopped = true;
@@ -373,6 +436,9 @@ impl<'m, P: Platform> Mission<'m, P> {
                     done = begun.run.end;
                     if batch.is_full() {
                         self.finish_batch(&mut batch, block, bits, targets);
+                        if self.lacks_room && self.stops_without_room {
+                            break;
+                        }
                     }
                 }
                 Some(At::Done(run)) => done = run.end,

@@ -3,7 +3,7 @@
 //! Orders of memory: Relaxed: how many calls move memory, and what they moved, are hints.
 
 use super::outcome::{Budget, Obstacle, Obstacles, Vacated};
-use super::runs::Mission;
+use super::runs::{Counts, Mission};
 use crate::manager::facets::Moving;
 use crate::manager::state::moving::Mover;
 use crate::platform::Platform;
@@ -91,20 +91,19 @@ impl<'m, P: Platform> Moving<'m, P> {
         budget: Budget,
         name: &mut dyn FnMut(Obstacle),
     ) -> Result<Vacated, VacateError> {
-        self.vacate_within(range, All::OrNothing, &mut { budget }, name)
+        self.vacate_within(range, &mut { budget }, name)
     }
 
     /// [`vacate_naming`](Self::vacate_naming) that takes from the budget what it needed.
     pub(in crate::manager) fn vacate_within(
         self,
         range: BlockRange,
-        all: All,
         budget: &mut Budget,
         name: &mut dyn FnMut(Obstacle),
     ) -> Result<Vacated, VacateError> {
         self.manager.isolation().isolate(range).map_err(VacateError::Isolate)?;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        self.vacate_isolated(pages, all, budget, name)
+        self.vacate_isolated(pages, budget, Some(name))
             .and_then(|moved| {
                 let left = self.manager.isolation().survey(range).map_err(VacateError::Isolate)?;
                 let pages = left.in_use_pages + left.descriptor_pages;
@@ -141,52 +140,57 @@ impl<'m, P: Platform> Moving<'m, P> {
     pub(super) fn vacate_isolated(
         self,
         pages: PfnRange,
-        all: All,
         budget: &mut Budget,
-        name: &mut dyn FnMut(Obstacle),
+        name: Option<&mut dyn FnMut(Obstacle)>,
     ) -> Result<Vacated, VacateError> {
         let platform = self.manager.platform;
         let are_others_active =
             || self.manager.moving.active.load(Ordering::Relaxed) != 0 && platform.can_wait();
-        let (mut before, mut attempts) = (Vacated::default(), 1);
+        let (mut moved, mut attempts, mut untold) = (Vacated::default(), 1, name);
         loop {
             let others = are_others_active();
             let is_last = !others || attempts >= ATTEMPTS;
             let mut ignored = |_| {};
-            let told: &mut dyn FnMut(Obstacle) = if is_last { name } else { &mut ignored };
-            let mut tried = self.try_isolated(pages, all, budget, told);
-            before.moved_runs += tried.moved.moved_runs;
-            before.moved_pages += tried.moved.moved_pages;
-            if let Err(
-                VacateError::Obstacles { moved, .. }
-                | VacateError::OutOfTime { moved }
-                | VacateError::InUse { moved, .. },
-            ) = &mut tried.result
-            {
-                *moved = before;
-            }
-            let Err(VacateError::Obstacles { obstacles, .. }) = tried.result else {
-                return tried.result.map(|()| before);
+            let mut tried = match &mut untold {
+                Some(name) if is_last => self.try_isolated(pages, budget, &mut **name),
+                _ => self.try_isolated(pages, budget, &mut ignored),
             };
-            if is_last && !(attempts < ATTEMPTS && are_others_active()) {
-                return tried.result.map(|()| before);
-            }
-            if !budget.allows(platform, 0) {
-                if !is_last {
+            moved.moved_runs += tried.moved.moved_runs;
+            moved.moved_pages += tried.moved.moved_pages;
+            if let Err(VacateError::Obstacles { obstacles, .. }) = tried.result {
+                let has_time = budget.allows(platform, 0);
+                let may_pass = tried.is_passing
+                    && attempts < ATTEMPTS
+                    && has_time
+                    && (others || are_others_active());
+                if may_pass {
+                    if is_last {
+                        // Nothing is told twice.
+                        untold = None;
+                    }
+                    attempts += 1;
+                    self.let_others_move(budget);
+                    continue;
+                }
+                if let Some(name) = untold.as_mut().filter(|_| !is_last) {
+                    if has_time {
+                        // Once more, to name all of it.
+                        attempts = ATTEMPTS;
+                        continue;
+                    }
                     name(obstacles.first);
                 }
-                return tried.result.map(|()| before);
             }
-            if !tried.is_passing {
-                if is_last {
-                    return tried.result.map(|()| before);
-                }
-                // Once more, to name all of it.
-                attempts = ATTEMPTS;
-                continue;
+            tried.counts.add_to(self.manager);
+            if let Err(
+                VacateError::Obstacles { moved: all, .. }
+                | VacateError::OutOfTime { moved: all }
+                | VacateError::InUse { moved: all, .. },
+            ) = &mut tried.result
+            {
+                *all = moved;
             }
-            attempts += 1;
-            self.let_others_move(budget);
+            return tried.result.map(|()| moved);
         }
     }
 
@@ -205,57 +209,93 @@ impl<'m, P: Platform> Moving<'m, P> {
         }
     }
 
-    /// One attempt. Where all or nothing is wanted, owners are asked first.
+    /// One attempt. Owners are asked first, for half of the time at most, so that who comes again
+    /// and again with little time gets on.
     fn try_isolated(
         self,
         pages: PfnRange,
-        all: All,
         budget: &mut Budget,
         name: &mut dyn FnMut(Obstacle),
     ) -> Tried {
         let unwinding = PutBack { moving: self, range: BlockRange::around(pages) };
-        let mut tried = Tried { moved: Vacated::default(), is_passing: true, result: Ok(()) };
-        for only_looks in [true, false] {
-            if only_looks && matches!(all, All::ThatCan) {
-                continue;
-            }
-            let mut mission = Mission::new(self, *budget, name);
-            if only_looks {
-                mission.only_look();
-            }
-            let is_done = mission.vacate(pages);
-            let has_met = mission.has_met();
-            *budget = mission.left();
-            tried.is_passing = mission.is_passing();
-            let (moved, obstacles) = mission.end();
-            tried.moved = moved;
-            tried.result = match (is_done, obstacles) {
-                (Err(error), _) => Err(VacateError::Isolate(IsolateError::Place(error))),
-                (_, Some(obstacles)) => Err(VacateError::Obstacles { moved, obstacles }),
-                (Ok(false), None) => Err(VacateError::OutOfTime { moved }),
-                (Ok(true), None) => Ok(()),
-            };
-            if tried.result.is_err() || !has_met {
-                break;
-            }
+        let looks = budget.half_of_the_time(self.manager.platform);
+        let (mut tried, has_met) = self.try_once(pages, looks, true, name);
+        budget.runs = tried.left_runs;
+        if tried.result.is_ok() && has_met
+            || matches!(tried.result, Err(VacateError::OutOfTime { .. }))
+        {
+            (tried, _) = self.try_once(pages, *budget, false, name);
+            budget.runs = tried.left_runs;
         }
         core::mem::forget(unwinding);
         tried
     }
+
+    /// Looks at all of it, or moves it; whether there was anything.
+    fn try_once(
+        self,
+        pages: PfnRange,
+        budget: Budget,
+        only_looks: bool,
+        name: &mut dyn FnMut(Obstacle),
+    ) -> (Tried, bool) {
+        let mut mission = Mission::new(self, budget, name);
+        if only_looks {
+            mission.only_look(false);
+        }
+        let is_done = mission.vacate(pages);
+        let (has_met, left_runs) = (mission.has_met(), mission.left().runs);
+        let is_passing = mission.is_passing();
+        let (moved, obstacles, counts) = mission.end_uncounted();
+        let result = match (is_done, obstacles) {
+            (Err(error), _) => Err(VacateError::Isolate(IsolateError::Place(error))),
+            (_, Some(obstacles)) => Err(VacateError::Obstacles { moved, obstacles }),
+            (Ok(false), None) => Err(VacateError::OutOfTime { moved }),
+            (Ok(true), None) => Ok(()),
+        };
+        (Tried { moved, counts, left_runs, is_passing, result }, has_met)
+    }
+
+    /// Moves what can be moved out of blocks, which are in circulation again then.
+    ///
+    /// # Errors
+    /// They could not be isolated.
+    pub(in crate::manager) fn vacate_some(
+        self,
+        range: BlockRange,
+        budget: &mut Budget,
+    ) -> Result<Partly, VacateError> {
+        self.manager.isolation().isolate(range).map_err(VacateError::Isolate)?;
+        let unwinding = PutBack { moving: self, range };
+        let mut ignored = |_| {};
+        let mut mission = Mission::new(self, *budget, &mut ignored);
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        let is_done = mission.vacate(pages);
+        let reached = BlockNumber::containing(mission.reached());
+        *budget = mission.left();
+        let (_, obstacles) = mission.end();
+        drop(unwinding);
+        Ok(Partly {
+            first: obstacles.map(|all| all.first),
+            reached: if is_done == Ok(false) { reached } else { range.end },
+        })
+    }
 }
 
-/// How much of a place is wanted.
-#[derive(Clone, Copy)]
-pub(in crate::manager) enum All {
-    /// Where one frame stays, nothing has to be moved.
-    OrNothing,
-    /// Whatever can be moved.
-    ThatCan,
+/// What came of vacating as much as can be.
+pub(in crate::manager) struct Partly {
+    /// What was in the way first.
+    pub(in crate::manager) first: Option<Obstacle>,
+    /// What lies before it is done with: the end, unless the budget was used up.
+    pub(in crate::manager) reached: BlockNumber,
 }
 
 /// What came of one attempt.
 struct Tried {
     moved: Vacated,
+    counts: Counts,
+    /// Of the budget.
+    left_runs: u64,
     /// All that was in the way may be gone at any moment.
     is_passing: bool,
     result: Result<(), VacateError>,

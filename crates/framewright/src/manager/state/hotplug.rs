@@ -136,8 +136,7 @@ pub(crate) struct HotplugState {
     pub(crate) changer: atomic::AtomicU64,
     /// What is on its way out of use; else an empty range.
     pub(crate) going: SpinLock<PhysRange>,
-    /// How far down a search for memory to take out of use has come that ran out of time.
-    pub(crate) looked: SpinLock<Looked>,
+    pub(crate) searches: SpinLock<Searches>,
     pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
     pub(crate) settings: SpinLock<HotplugSettings>,
     pub(crate) groups: SpinLock<Groups>,
@@ -156,13 +155,55 @@ pub(crate) struct HotplugState {
     pub(crate) released_pages: AtomicU64,
 }
 
-/// A search from the top of a range down: what it was in, and what lies above where it has come.
-#[derive(Clone, Copy, Default)]
+/// A search for memory to take out of use, from the top of a range down, that goes on in the next
+/// call.
+#[derive(Clone, Copy, PartialEq, Default)]
 pub(crate) struct Looked {
     pub(crate) within: BlockRange,
+    /// What lies above was looked at in this round.
     pub(crate) down_to: BlockNumber,
-    /// Something above was vacated and taken.
-    pub(crate) has_found: bool,
+    /// Of the part below that, of at most so many blocks, what lies before this was vacated.
+    pub(crate) vacated_to: BlockNumber,
+    pub(crate) most: u32,
+    /// Where this round finds nothing there is nothing.
+    pub(crate) is_last: bool,
+}
+
+impl Looked {
+    /// Nothing was looked at.
+    pub(crate) const fn nothing(within: BlockRange, most: u32) -> Self {
+        let (down_to, vacated_to) = (within.end, BlockNumber(0));
+        Self { within, down_to, vacated_to, most, is_last: false }
+    }
+}
+
+/// The searches that were broken off last, one for each range: as many devices may want memory
+/// back in turns.
+#[derive(Default)]
+pub(crate) struct Searches {
+    all: [Looked; 4],
+    next: usize,
+}
+
+impl Searches {
+    /// The one of a range, in parts of at most so many blocks, which is over unless it is put back.
+    pub(crate) fn take(&mut self, within: BlockRange, most: u32) -> Looked {
+        let known = self.all.iter_mut().find(|looked| looked.within == within);
+        let mut looked = known.map_or(Looked::nothing(within, most), core::mem::take);
+        if looked.most != most {
+            // Other parts.
+            (looked.vacated_to, looked.most) = (BlockNumber(0), most);
+        }
+        looked
+    }
+
+    pub(crate) fn put(&mut self, looked: Looked) {
+        if looked == Looked::nothing(looked.within, looked.most) {
+            return;
+        }
+        self.all[self.next % self.all.len()] = looked;
+        self.next = self.next.wrapping_add(1);
+    }
 }
 
 /// What bring-up knows of it.
@@ -195,7 +236,7 @@ impl HotplugState {
                 own_tables: input.own_tables,
                 changer: atomic::AtomicU64::new(0),
                 going: SpinLock::new(PhysRange::new(0, 0)),
-                looked: SpinLock::new(Looked::default()),
+                searches: SpinLock::new(Searches::default()),
                 notifier: SpinLock::new(None),
                 settings: SpinLock::new(HotplugSettings::of(parameters, input.block_bytes)),
                 nodes: input.nodes,
