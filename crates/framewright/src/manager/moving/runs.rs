@@ -37,6 +37,8 @@ pub(super) struct Mission<'m, P: Platform> {
     only_looks: bool,
     budget: Budget,
     begun: u64,
+    /// Frames of those that their owner gave up to be moved.
+    isolated_pages: u64,
     scanned_pages: u64,
     moved: Vacated,
     /// Of these, pages that everybody can see in the counters.
@@ -96,6 +98,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             mover: moving.mover(),
             budget,
             begun: 0,
+            isolated_pages: 0,
             scanned_pages: 0,
             moved: Vacated::default(),
             told_pages: 0,
@@ -129,6 +132,7 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.tell_moved();
         let counters = &self.manager.moving.counters;
         count(&counters.begun_runs, self.begun);
+        count(&counters.isolated_pages, self.isolated_pages);
         count(&counters.scanned_pages, self.scanned_pages);
         (self.moved, self.naming.end())
     }
@@ -393,7 +397,10 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
         self.begun += 1;
         match mover.begin(run) {
-            Ok(token) => Ok(Some(Begun { run, token })),
+            Ok(token) => {
+                self.isolated_pages += run.pages();
+                Ok(Some(Begun { run, token }))
+            }
             Err(refusal) => ObstacleKind::of_refusal(refusal)
                 .map_or(Ok(None), |kind| Err(Stopped::Refused(kind))),
         }
