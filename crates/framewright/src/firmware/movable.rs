@@ -105,6 +105,12 @@ impl MovableStarts {
         self.mirror
     }
 
+    /// These but for those of `nodes`, which have none.
+    pub(crate) fn without(mut self, nodes: NodeMask) -> Self {
+        nodes.nodes().for_each(|node| self.starts[node.index()] = 0);
+        self
+    }
+
     /// Whether no node has movable memory.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -116,7 +122,8 @@ impl MovableStarts {
 /// is the first frame of the highest kind of zone that the machine has memory in (4 GiB where any
 /// lies above, else 16 MiB): with a size, none below it is movable. With
 /// [`movable_node`](MovableSetting::movable_node) it may begin anywhere, and with
-/// [`KernelCore::Mirror`] at 4 GiB.
+/// [`KernelCore::Mirror`] at 4 GiB. Nodes that hold the kernel are not hot-pluggable, whatever
+/// firmware says: [`Memblock::set_movable_node`](crate::memblock::Memblock::set_movable_node).
 ///
 /// ```
 /// use framewright::Parameters;

@@ -14,7 +14,7 @@
 
 use crate::block::{MigrateType, segment};
 use crate::manager::request::{Allowed, Mark, Search};
-use crate::manager::state::fallback::Fallback;
+use crate::manager::state::fallback::{Fallback, Walk};
 use crate::manager::state::{Manager, ZoneSlots};
 use crate::platform::Platform;
 use crate::units::{Order, PfnRange};
@@ -42,9 +42,7 @@ pub(super) struct Zonelist<'a, P: Platform> {
     highest: ZoneKind,
     /// Which part of a zone comes first.
     turn: usize,
-    nodes: Fallback,
-    /// The place of the next node among these.
-    next_node: usize,
+    nodes: Walk,
     /// The zone whose parts come now.
     parts: Option<ZoneParts<'static>>,
     /// The place of the next among them.
@@ -60,8 +58,7 @@ impl<P: Platform> Zonelist<'_, P> {
             return Some(ZoneId { kind, ..id });
         }
         loop {
-            let node = self.nodes.at(self.next_node)?;
-            self.next_node += 1;
+            let node = self.nodes.next()?;
             if self.allowed.contains(node) {
                 return Some(ZoneId { node, kind: self.highest });
             }
@@ -167,7 +164,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Parts of zones in the order in which they are asked: zones from the wanted one down on the
-    /// wanted node, then on the others by distance; of each the calling CPU's part first.
+    /// wanted node, then on the others by tier and distance; of each the calling CPU's part first.
     #[inline(never)]
     pub(super) fn zonelist<'a>(&'a self, search: &Search<'a>) -> Zonelist<'a, P> {
         let &Search { first, allowed, highest, .. } = search;
@@ -176,8 +173,11 @@ impl<P: Platform> Manager<P> {
             allowed,
             highest,
             turn: if self.is_divided { self.home_part() } else { 0 },
-            nodes: self.nodes.get(first.index()).map_or(Fallback::NONE, |node| node.fallback),
-            next_node: 0,
+            nodes: self
+                .nodes
+                .get(first.index())
+                .map_or(Fallback::NONE, |node| node.fallback)
+                .walk(),
             parts: None,
             next_part: 0,
         }

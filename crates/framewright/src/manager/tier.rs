@@ -2,16 +2,18 @@
 //! `mm/memory-tiers.c`).
 //!
 //! A node's tier is a number that the adopter sets from what firmware says; a higher one is
-//! slower. Nothing is moved here: [`Numa::demotion_targets`] says where to, whoever moves pages
-//! does it.
+//! slower. Requests that their node refuses go to faster ones first. Nothing is moved here:
+//! [`Numa::demotion_targets`] says where to, whoever moves pages does it.
 //!
 //! An *abstract distance* is how much slower than DRAM memory is, where DRAM is
 //! [`DRAM_DISTANCE`]; a tier is [`TIER_DISTANCE`] of it.
 
 use crate::manager::facets::Numa;
 use crate::manager::policy::PolicyError;
+use crate::manager::state::{Manager, Node};
 use crate::platform::Platform;
 use crate::units::{NodeId, NodeMask};
+use crate::zone::fallback::{Candidate, Rank};
 
 /// Abstract distances of one tier (Linux: `include/linux/memory-tiers.h`,
 /// `MEMTIER_CHUNK_SIZE`).
@@ -60,6 +62,19 @@ impl Performance {
     }
 }
 
+impl<P: Platform> Manager<P> {
+    /// Where a node stands in another's list.
+    pub(in crate::manager) fn rank(&self, from: &Node, node: NodeId) -> Rank {
+        let candidate = Candidate {
+            node,
+            distance: from.distances.get(node.index()).copied().unwrap_or(u8::MAX),
+            tier: self.numa.tier(node).unwrap_or(DRAM_TIER),
+            has_cpus: self.nodes.get(node.index()).is_some_and(|node| node.cpus != 0),
+        };
+        Rank::of(from.id, self.nodes.len(), &candidate)
+    }
+}
+
 impl<P: Platform> Numa<'_, P> {
     /// The tier of a node; [`DRAM_TIER`] unless somebody has set another, or there is no such node.
     #[must_use]
@@ -67,13 +82,22 @@ impl<P: Platform> Numa<'_, P> {
         self.manager.numa.tier(node).unwrap_or(DRAM_TIER)
     }
 
-    /// Says how slow a node's memory is: [`tier_of`] its abstract distance.
+    /// Says how slow a node's memory is: [`tier_of`] its abstract distance. From now on requests
+    /// that find nothing on the node that they ask first go to faster tiers before slower ones, and
+    /// to the nearest node of each; those under way ask each node, in the one order or the other.
+    /// Caches of CPUs stay where they are.
     ///
     /// # Errors
     /// [`PolicyError::NoNode`]; nothing was changed.
     pub fn set_tier(self, node: NodeId, tier: u8) -> Result<(), PolicyError> {
         self.known(node)?;
         self.manager.numa.set_tier(node, tier);
+        for from in self.manager.nodes {
+            // Held for each list alone, as there may be a thousand. Who sets another tier
+            // meanwhile puts all lists in order after that.
+            let _writer = self.manager.tunables.lock(self.manager.platform);
+            from.fallback.sort(&|to| self.manager.rank(from, to));
+        }
         Ok(())
     }
 

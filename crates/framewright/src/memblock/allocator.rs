@@ -228,7 +228,11 @@ impl<'a, P: Platform> Memblock<'a, P> {
         for range in node_ranges(map, topology) {
             self.memory.cover(&memory_region(&range));
         }
-        reserved.iter().try_for_each(|&range| self.reserve_avoiding(range, reserved))
+        reserved.iter().try_for_each(|&range| self.reserve_avoiding(range, reserved))?;
+        if self.movable_node {
+            self.keep_nodes_in_use();
+        }
+        Ok(())
     }
 
     /// Adds memory that the map did not have: the whole frames in `range`. Frames already known
@@ -395,11 +399,6 @@ impl<'a, P: Platform> Memblock<'a, P> {
         })
     }
 
-    /// Whether to look into hot-pluggable memory, search after search.
-    pub(super) fn hot_pluggable(&self, is_wanted: bool) -> &'static [bool] {
-        if self.movable_node && !is_wanted { &[false, true] } else { &[true] }
-    }
-
     /// Ends a reservation or an allocation, or a part of one; what in `range` is not reserved stays
     /// as it is, and so does frame 0. An empty range means nothing.
     ///
@@ -440,13 +439,6 @@ impl<'a, P: Platform> Memblock<'a, P> {
     /// Allocate from low addresses up, rather than from high ones down.
     pub fn set_bottom_up(&mut self, bottom_up: bool) {
         self.bottom_up = bottom_up;
-    }
-
-    /// Keep hot-pluggable memory free of what could not be moved out of the way, as long as there
-    /// is other memory (the parameter `movable_node`). Otherwise it is memory like any other, as in
-    /// Linux (`mm/memblock.c`, `should_skip_region`): there are machines that have no other.
-    pub fn set_movable_node(&mut self, movable_node: bool) {
-        self.movable_node = movable_node;
     }
 
     /// What is memory, ascending. Empty after [`discard`](Self::discard).

@@ -14,6 +14,7 @@
 //! | `search` | memory minus reserved, and places in it |
 //! | `grow` | larger arrays |
 //! | `mirror` | memory that is mirrored |
+//! | `hot_pluggable` | memory that may go, and that the kernel's cannot |
 //! | `storage` | the only code that touches memory |
 //! | `runs` | memory as bring-up walks it |
 //! | `hand_over`, `pieces` | the end |
@@ -27,6 +28,7 @@ mod end;
 mod error;
 mod grow;
 mod hand_over;
+mod hot_pluggable;
 mod mirror;
 mod pieces;
 mod region;

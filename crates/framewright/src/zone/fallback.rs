@@ -3,9 +3,46 @@
 use crate::firmware::{Topology, UNREACHABLE_DISTANCE};
 use crate::units::{MAX_NODES, NodeId, sort};
 
-/// All nodes with memory, nearest to `from` first, written to `order`; returns how many. Among
-/// equally far nodes those with fewer CPUs to share with come first, then the ones after `from` in
-/// cyclic order, so that nodes do not all lean on node 0. Nodes out of reach come last.
+/// What decides where a node stands in another's list.
+pub(crate) struct Candidate {
+    pub(crate) node: NodeId,
+    pub(crate) distance: u8,
+    /// How slow its memory is.
+    pub(crate) tier: u8,
+    pub(crate) has_cpus: bool,
+}
+
+/// Where a node stands in another's list: the least comes first, then faster tiers before slower
+/// ones, and in each tier the nearest first. Among equally far nodes those without CPUs, who share
+/// with nobody, come first, then the ones after `from` in cyclic order, so that nodes do not all
+/// lean on node 0. Nodes out of reach come last.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    is_another: bool,
+    is_out_of_reach: bool,
+    tier: u8,
+    distance: u8,
+    has_cpus: bool,
+    cyclic: usize,
+}
+
+impl Rank {
+    /// In the list of `from`, on a machine of so many nodes.
+    pub(crate) fn of(from: NodeId, nodes: usize, candidate: &Candidate) -> Self {
+        let &Candidate { node, distance, tier, has_cpus } = candidate;
+        Self {
+            is_another: node != from,
+            is_out_of_reach: distance == UNREACHABLE_DISTANCE,
+            tier,
+            distance,
+            has_cpus,
+            cyclic: (node.index() + nodes - from.index()) % nodes.max(1),
+        }
+    }
+}
+
+/// All nodes with memory by [`Rank`], where all are of one tier, written to `order`; returns how
+/// many.
 pub fn fallback_order(
     topology: &Topology<'_>,
     from: NodeId,
@@ -21,12 +58,12 @@ pub fn fallback_order(
     if MAX_NODES == 1 {
         return len;
     }
-    let near = |&node: &NodeId| {
+    let rank = |&node: &NodeId| {
         let distance = topology.distance(from, node);
-        let cyclic = (node.index() + nodes - from.index()) % nodes;
-        (node != from, distance == UNREACHABLE_DISTANCE, distance, topology.cpus(node) != 0, cyclic)
+        let has_cpus = topology.cpus(node) != 0;
+        Rank::of(from, nodes, &Candidate { node, distance, tier: 0, has_cpus })
     };
-    sort(&mut order[..len], &mut |one, other| near(one) < near(other));
+    sort(&mut order[..len], &mut |one, other| rank(one) < rank(other));
     len
 }
 

@@ -1,6 +1,7 @@
 //! Memory that is added.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
+use framewright::manager::tier::DRAM_TIER;
 use framewright::manager::{
     Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Reserves, Veto,
 };
@@ -284,6 +285,20 @@ fn a_node_without_memory_gets_some() {
         manager.give_back_order(page, Order::BLOCK).expect("ours");
     }
     check(&manager);
+}
+
+#[test]
+fn a_node_that_gets_memory_stands_where_its_tier_says() {
+    let order_with = |tier: u8| {
+        let machine = FakeMachine::builder().ram(mib(0, 256)).node(mib(0, 256), 0);
+        let machine = machine.ram(gib(8, 9)).node(gib(8, 9), 2).spare(gib(4, 5)).nodes(3).build();
+        let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+        manager.numa().set_tier(node(1), tier).expect("a node");
+        add(&manager, gib(4, 5), 1, Grade::Any).expect("added");
+        manager.nodes()[0].fallback.iter().collect::<Vec<_>>()
+    };
+    assert_eq!(order_with(DRAM_TIER), [0, 1, 2].map(node));
+    assert_eq!(order_with(22), [0, 2, 1].map(node));
 }
 
 #[test]

@@ -45,6 +45,7 @@ mod inside;
 mod isolation;
 mod largest;
 mod mirror;
+mod movers_that_call_back;
 mod moving;
 mod moving_hammer;
 mod moving_turns;

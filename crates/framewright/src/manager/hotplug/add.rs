@@ -353,9 +353,10 @@ impl<P: Platform> Hotplug<'_, P> {
 
     /// A node has memory: all others may be served from there.
     fn insert_node(self, node: NodeId) {
-        for from in self.manager.nodes {
-            let distance = |to: NodeId| from.distances.get(to.index()).copied().unwrap_or(u8::MAX);
-            from.fallback.insert(node, &distance);
+        let manager = self.manager;
+        for from in manager.nodes {
+            let _writer = manager.tunables.lock(manager.platform);
+            from.fallback.insert(node, &|to| manager.rank(from, to));
         }
     }
 }

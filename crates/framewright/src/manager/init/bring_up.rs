@@ -1,7 +1,7 @@
 //! Bring-up, step by step.
 
 use crate::carve::Carver;
-use crate::firmware::{MovableSetting, movable_starts};
+use crate::firmware::{MovableSetting, MovableStarts, movable_starts};
 use crate::manager::hotplug::memory_block_bytes;
 use crate::manager::hugetlb::boot::choose_boot_pages;
 use crate::manager::init::check::check;
@@ -38,8 +38,12 @@ use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap::{ArrayMemory, SegmentsOfNodes, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
-use crate::zone::{Segment, ZoneKind};
+use crate::zone::{Segment, Zone, ZoneKind};
 use framewright_jobs::NoHelpers;
+
+/// With fewer free pages outside of the movable memory that `movable_node` makes, a kernel could
+/// not start its first program: 16 MiB. Then there is none.
+const LEAST_PAGES_OUTSIDE: u64 = 1 << 12;
 
 impl<P: Platform> Manager<P> {
     /// Brings all memory up that `early` knows, and ends it.
@@ -235,7 +239,15 @@ fn note_movable<P: Platform>(early: &Memblock<'_, P>, input: &BringUp<'_>, frame
 fn find_movable<P: Platform>(early: &Memblock<'_, P>, setting: &MovableSetting, frame: &mut Frame) {
     let highest = frame.zones.iter().map(|zone| zone.id().kind).max();
     let lowest = highest.map_or(Pfn(0), |kind| kind.frames().start);
-    let movable = movable_starts(early.runs(), lowest, setting);
+    let mut movable = movable_starts(early.runs(), lowest, setting);
+    if setting.movable_node {
+        // Where the rest had no room for our tables, a node that has them cannot go either.
+        let of_zones = frame.zones.iter().map(Zone::table_memory);
+        movable = movable.without(early.nodes_of(of_zones.chain(frame.tables)));
+        if early.free_pages_outside(&movable) < LEAST_PAGES_OUTSIDE {
+            movable = MovableStarts::NONE;
+        }
+    }
     frame.states.moving.mirror_note = movable.mirror_note();
     for (node, kept) in frame.nodes.iter().zip(frame.per_node) {
         // Relaxed: nobody else has it yet.

@@ -126,7 +126,10 @@ impl<P: Platform> Mission<'_, P> {
         }
         self.begun += 1;
         match mover.begin(run) {
-            Ok(token) => Ok(Some(Begun { run, token })),
+            Ok(token) => {
+                self.isolated_pages += run.pages();
+                Ok(Some(Begun { run, token }))
+            }
             Err(refusal) => ObstacleKind::of_refusal(refusal)
                 .map_or(Ok(None), |kind| Err(Stopped::Refused(kind))),
         }

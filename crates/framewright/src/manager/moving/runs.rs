@@ -46,6 +46,8 @@ pub(super) struct Mission<'m, P: Platform> {
     /// Pages that are moved at most, and a few more.
     most_pages: u64,
     pub(super) begun: u64,
+    /// Frames of those that their owner gave up to be moved.
+    pub(super) isolated_pages: u64,
     /// Pieces of memory that stay: each was asked for in vain.
     stayed: u64,
     /// Something that somebody has was met.
@@ -131,6 +133,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             budget,
             most_pages: u64::MAX,
             begun: 0,
+            isolated_pages: 0,
             stayed: 0,
             has_met: false,
             moved: Vacated::default(),
@@ -221,7 +224,9 @@ impl<'m, P: Platform> Mission<'m, P> {
     /// by the caller.
     pub(super) fn end_uncounted(mut self) -> (Vacated, Option<Obstacles>, Counts) {
         self.tell_moved();
-        count(&self.manager.moving.counters.begun_runs, self.begun);
+        let counters = &self.manager.moving.counters;
+        count(&counters.begun_runs, self.begun);
+        count(&counters.isolated_pages, self.isolated_pages);
         (self.moved, self.naming.end(), self.counts)
     }
 

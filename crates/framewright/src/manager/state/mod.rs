@@ -47,7 +47,7 @@ pub struct Node {
     pub cpus: u32,
     /// From its first frame of memory to its last, holes included; empty when it has none.
     pub span: PfnRange,
-    /// Nodes with memory, nearest first.
+    /// Nodes with memory: itself, then by tier, of each the nearest first.
     pub fallback: Fallback,
     /// How far each node is, in the units of ACPI, where 10 is the node itself.
     pub distances: &'static [u8],

@@ -140,7 +140,10 @@ pub struct MovingEvents {
     pub failed_pages: u64,
     /// Frames in use that were looked at as something to move (Linux: `compact_migrate_scanned`).
     pub scanned_pages: u64,
-    /// Runs that were begun (Linux: `compact_isolated`).
+    /// Frames whose move began, so that it ended in success, failure or for want of memory (Linux:
+    /// `compact_isolated`, which has the free pages taken for them besides).
+    pub isolated_pages: u64,
+    /// Runs that were begun or that the mover refused to begin.
     pub begun_runs: u64,
     /// Runs that were in the way, by [`ObstacleKind`](crate::manager::ObstacleKind).
     pub obstacles: [u64; KINDS],
@@ -166,6 +169,7 @@ pub(crate) struct MovingCounters {
     pub(crate) moved_pages: AtomicU64,
     pub(crate) failed_pages: AtomicU64,
     pub(crate) scanned_pages: AtomicU64,
+    pub(crate) isolated_pages: AtomicU64,
     pub(crate) begun_runs: AtomicU64,
     pub(crate) obstacles: [AtomicU64; KINDS],
     pub(crate) compact_stalls: AtomicU64,
@@ -255,6 +259,7 @@ impl MovingState {
             moved_pages,
             failed_pages,
             scanned_pages,
+            isolated_pages,
             begun_runs,
             obstacles,
             compact_stalls,
@@ -267,6 +272,7 @@ impl MovingState {
             moved_pages: read(moved_pages),
             failed_pages: read(failed_pages),
             scanned_pages: read(scanned_pages),
+            isolated_pages: read(isolated_pages),
             begun_runs: read(begun_runs),
             obstacles: core::array::from_fn(|kind| read(&obstacles[kind])),
             compact_stalls: read(compact_stalls),

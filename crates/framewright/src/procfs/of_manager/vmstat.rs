@@ -100,6 +100,14 @@ pub(super) fn vmstat<P: Platform>(
     reporting::counters(manager, out)
 }
 
+/// What was in the way of moves, in the order of [`ObstacleKind`](crate::manager::ObstacleKind).
+/// Linux counts no kinds.
+const OBSTACLES: &str = "compact_obstacle_pinned compact_obstacle_busy compact_obstacle_fixed \
+     compact_obstacle_unknown compact_obstacle_failed compact_obstacle_not_moved \
+     compact_obstacle_no_memory compact_obstacle_reserved compact_obstacle_manager \
+     compact_obstacle_pool compact_obstacle_poisoned compact_obstacle_reporting \
+     compact_obstacle_descriptors";
+
 /// What was moved. There is no `compact_free_scanned`: where to is told by counts.
 fn moving(events: &MovingEvents, out: &mut dyn Write) -> Result<(), FileError> {
     lines(
@@ -111,7 +119,7 @@ fn moving(events: &MovingEvents, out: &mut dyn Write) -> Result<(), FileError> {
             events.moved_pages,
             events.failed_pages,
             events.scanned_pages,
-            events.begun_runs,
+            events.isolated_pages,
             events.compact_stalls,
             events.compact_stalls.saturating_sub(events.compact_successes),
             events.compact_successes,
@@ -119,7 +127,8 @@ fn moving(events: &MovingEvents, out: &mut dyn Write) -> Result<(), FileError> {
             events.daemon_wakes,
             events.daemon_scanned_pages,
         ],
-    )
+    )?;
+    lines(out, OBSTACLES, &events.obstacles)
 }
 
 /// What reserve areas gave and did not give, in pages.
@@ -218,4 +227,44 @@ fn events<P: Platform>(
             events.fallback_steals,
         ],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manager::ObstacleKind;
+    use std::format;
+    use std::string::String;
+
+    #[test]
+    fn each_kind_of_obstacle_has_its_line() {
+        let mut events = MovingEvents::default();
+        for (count, number) in events.obstacles.iter_mut().zip(100..) {
+            *count = number;
+        }
+        let mut text = String::new();
+        moving(&events, &mut text).expect("room");
+        let kinds = [
+            (ObstacleKind::Pinned, "pinned"),
+            (ObstacleKind::Busy, "busy"),
+            (ObstacleKind::Fixed, "fixed"),
+            (ObstacleKind::Unknown, "unknown"),
+            (ObstacleKind::Failed, "failed"),
+            (ObstacleKind::NotMoved, "not_moved"),
+            (ObstacleKind::NoMemory, "no_memory"),
+            (ObstacleKind::Reserved, "reserved"),
+            (ObstacleKind::Manager, "manager"),
+            (ObstacleKind::Pool, "pool"),
+            (ObstacleKind::Poisoned, "poisoned"),
+            (ObstacleKind::Reporting, "reporting"),
+            (ObstacleKind::Descriptors, "descriptors"),
+        ];
+        assert_eq!(kinds.len(), ObstacleKind::COUNT);
+        let lines = text.lines().filter(|line| line.starts_with("compact_obstacle_"));
+        assert_eq!(lines.count(), kinds.len());
+        for (kind, name) in kinds {
+            let line = format!("compact_obstacle_{name} {}", events.obstacles[kind as usize]);
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+    }
 }

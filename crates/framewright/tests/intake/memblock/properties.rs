@@ -204,6 +204,19 @@ impl Model {
         if self.movable_node && !is_wanted { &[false, true] } else { &[true] }
     }
 
+    /// Memory of nodes in which something is reserved is not hot-pluggable.
+    fn keep_nodes_in_use(&mut self) {
+        let is_array = |flags: RegionFlags| flags.contains(RegionFlags::KERNEL);
+        let in_use =
+            (0..UNITS).filter(|&at| self.reserved[at].is_some_and(|(_, flags)| !is_array(flags)));
+        let nodes: Vec<_> = in_use.filter_map(|at| Some(self.memory[at]?.0)).collect();
+        for (node, flags) in self.memory.iter_mut().flatten() {
+            if nodes.contains(node) {
+                *flags = flags.without(RegionFlags::HOT_PLUGGABLE);
+            }
+        }
+    }
+
     /// Whether mirrored memory alone is looked at, search after search.
     fn mirrored(&self) -> &'static [bool] {
         let is_mirrored = |key: &Key| key.is_some_and(|(_, flags)| is_mirrored(flags));
@@ -332,6 +345,9 @@ impl Pair {
             }
             Call::MovableNode(movable_node) => {
                 self.early.set_movable_node(movable_node);
+                if movable_node && !self.model.movable_node {
+                    self.model.keep_nodes_in_use();
+                }
                 self.model.movable_node = movable_node;
             }
             Call::MarkMirrored { start, len } => {

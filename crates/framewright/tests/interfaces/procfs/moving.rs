@@ -98,9 +98,34 @@ fn what_is_refused_is_counted_and_no_error() {
     assert_eq!(write(manager, ALL, "1"), Ok(()));
     let counts = vmstat(manager);
     assert_eq!((counts["pgmigrate_success"], whole(manager)), (0, before));
-    // What nobody answers for is not begun.
-    let (failed, begun) = (counts["pgmigrate_fail"], counts["compact_isolated"]);
+    // What nobody answers for is not asked for.
+    let (failed, begun) = (counts["pgmigrate_fail"], manager.moving().events().begun_runs);
     assert!(failed > 1000 && failed - begun < 5, "{failed} {begun}");
+    // The owner gave nothing up.
+    assert_eq!(counts["compact_isolated"], 0);
+    let in_the_way = ["busy", "pinned", "unknown"];
+    let of_kind = |kind: &&str| counts[&format!("compact_obstacle_{kind}")];
+    assert_eq!(in_the_way.iter().map(of_kind).sum::<u64>(), failed);
+    assert!(of_kind(&"busy") > 500, "{counts:?}");
+    check(manager);
+}
+
+/// What is isolated is counted in pages, as Linux does, where runs have more than one.
+#[test]
+fn isolated_pages_are_counted_and_not_runs() {
+    let manager = machine();
+    let order = Order::new(3).expect("an order");
+    let handles = Box::leak(Box::new(Handles::new(manager, 1 << 16).expect("memory")));
+    while handles.allocate(order).is_ok() {}
+    let every_second: Vec<Handle> = handles.held().step_by(2).collect();
+    every_second.iter().for_each(|&handle| handles.free(handle).expect("held"));
+    manager.drain().expect("all in order");
+    manager.moving().set_mover(Some(handles));
+    assert_eq!(write(manager, ALL, "1"), Ok(()));
+    let (counts, events) = (vmstat(manager), manager.moving().events());
+    let (isolated, moved) = (counts["compact_isolated"], counts["pgmigrate_success"]);
+    assert!(moved > 2000 && isolated == moved, "{isolated} {moved}");
+    assert_eq!(isolated, events.begun_runs * order.pages());
     check(manager);
 }
 
