@@ -103,7 +103,7 @@ fn where_there_is_no_room_compaction_ends() {
     let mut number = 0_u32;
     let one = |number: u32| Request {
         fail_fast: true,
-        ..Request::new(order(if number % 3 == 0 { 0 } else { 3 }))
+        ..Request::new(order(if number.is_multiple_of(3) { 0 } else { 3 }))
     };
     while handles.adopt(&one(number)).is_ok() {
         number += 1;
@@ -192,7 +192,12 @@ fn each_zone_is_compacted_by_its_own_need() {
     let border = 4096 << 8;
     // Below: one block in four is free, the others have a third free.
     let stays = |pfn: u64| {
-        if pfn >= border { pfn % 2 == 0 } else { pfn / PAGES_PER_BLOCK % 4 != 0 && pfn % 3 != 0 }
+        let every = |of: u64, number: u64| number.is_multiple_of(of);
+        if pfn >= border {
+            every(2, pfn)
+        } else {
+            !every(4, pfn / PAGES_PER_BLOCK) && !every(3, pfn)
+        }
     };
     let handles = filled(manager, 1 << 18, stays);
     manager.moving().set_mover(Some(handles));
@@ -238,7 +243,7 @@ fn a_poll_moves_so_many_pages_of_one_node() {
         .held()
         .filter(|handle| {
             let run = handles.range(*handle).expect("held");
-            run.start.0 / 256 % 2 == 0
+            (run.start.0 / 256).is_multiple_of(2)
         })
         .collect();
     every_other.into_iter().for_each(|handle| handles.free(handle).expect("held"));

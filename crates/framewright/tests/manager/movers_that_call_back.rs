@@ -270,7 +270,10 @@ fn reads(mover: &CallsBack, _: When) {
     assert!(text.contains("nr_free_pages "));
 }
 
-const CALLS: [(&str, fn(&CallsBack, When)); 7] = [
+/// What a mover does, with a name for messages.
+type Call = (&'static str, fn(&CallsBack, When));
+
+const CALLS: [Call; 7] = [
     ("allocates", allocates),
     ("takes all", takes_all),
     ("frees", frees),
