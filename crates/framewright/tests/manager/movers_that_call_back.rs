@@ -41,7 +41,7 @@ const MOST_CALLS: u32 = 12;
 struct CallsBack {
     manager: &'static Fake,
     handles: &'static Held,
-    call: fn(&Self, When),
+    call: Call,
     /// Whether it does so while it does so already.
     always: bool,
     calls: [AtomicU32; 5],
@@ -58,7 +58,7 @@ struct CallsBack {
 impl CallsBack {
     fn new(
         (manager, handles): (&'static Fake, &'static Held),
-        call: fn(&Self, When),
+        call: Call,
         always: bool,
     ) -> &'static Self {
         Box::leak(Box::new(Self {
@@ -270,7 +270,10 @@ fn reads(mover: &CallsBack, _: When) {
     assert!(text.contains("nr_free_pages "));
 }
 
-const CALLS: [(&str, fn(&CallsBack, When)); 7] = [
+/// What a mover does when it calls back.
+type Call = fn(&CallsBack, When);
+
+const CALLS: [(&str, Call); 7] = [
     ("allocates", allocates),
     ("takes all", takes_all),
     ("frees", frees),
