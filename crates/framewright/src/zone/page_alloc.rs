@@ -13,12 +13,18 @@
 
 use super::locked::LockedZone;
 use crate::block::bit_sets::Neighbours;
+use crate::block::free_index::ORDERS;
 use crate::block::list::NONE;
 use crate::block::{FreeMap, MigrateType, State};
 use crate::page::Descriptors;
 use crate::units::{Order, PAGES_PER_BLOCK};
 
 const FRAMES: usize = FreeMap::<8>::PAGES;
+
+/// Free frames with which a block of another type is claimed rather than stolen from: a quarter.
+/// What is in it is not known by type, so that Linux's rule, half of it with what is alike, cannot
+/// be followed; it spoils more blocks, too (docs/log/measurements.md).
+const CLAIM_PAGES: u64 = PAGES_PER_BLOCK / 4;
 
 /// How many blocks ahead of the one in use memory is asked for.
 const AHEAD: u32 = 4;
@@ -64,9 +70,9 @@ impl LockedZone {
     ///
     /// Split blocks of the own type come first, fullest first and lowest first among equals; then a
     /// whole block is split, of the own type or of one that it may take from; last, a split block
-    /// of another type gives up a run, and with it its type if half of it is free and the request
-    /// is not movable (Linux's rule, `try_to_claim_block` in `mm/page_alloc.c`, counts which pages
-    /// move; here none that do not end up in a movable block).
+    /// of another type gives up a run: for what cannot be moved the freest, and with the run its
+    /// type, if a quarter of it is free (Linux's rule, `try_to_claim_block` in `mm/page_alloc.c`,
+    /// counts which pages move); else the fullest.
     pub(super) fn take_pages(
         &mut self,
         order: Order,
@@ -208,20 +214,19 @@ impl LockedZone {
             // Before another type's memory is touched, all of the own is looked at.
             return None;
         }
+        // What is in a block tells whether it can be made free as a whole: one with pages that
+        // cannot be moved does not become a movable one.
+        let claims = migrate_type != MigrateType::Movable;
+        if claims && let Some(found) = self.claim_freest(order, migrate_type) {
+            return Some(found);
+        }
         for &foreign in migrate_type.fallbacks() {
             if let Some(found) = self.find_split(order, foreign) {
-                let index = found.index;
-                let state = self.buddy.table.state(index);
                 if foreign.is_grade() {
                     return Some(found);
                 }
-                // What is in a block tells whether it can be made free as a whole: one with pages
-                // that cannot be moved does not become a movable one.
-                let claims = migrate_type != MigrateType::Movable;
-                if claims && state.free_pages() >= PAGES_PER_BLOCK / 2 {
-                    self.change(index, state, state.with_migrate_type(migrate_type));
-                    self.buddy.retype(foreign, migrate_type, 1);
-                    self.buddy.events.fallback_claims += 1;
+                if claims && self.buddy.table.state(found.index).free_pages() >= CLAIM_PAGES {
+                    self.claim(found.index, migrate_type);
                 } else {
                     self.buddy.events.fallback_steals += 1;
                 }
@@ -229,6 +234,43 @@ impl LockedZone {
             }
         }
         None
+    }
+
+    /// A run of the block of another type that has the most free frames, as far as the index tells,
+    /// which is of this type from now on: the next requests find room there, too, so that what
+    /// cannot be moved spoils few blocks.
+    fn claim_freest(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
+        if self.buddy.placement.is_random() {
+            return None;
+        }
+        let least = most_order(CLAIM_PAGES).unwrap_or(0).max(order);
+        for named in (least..u8::try_from(ORDERS).unwrap_or(0)).rev() {
+            for &foreign in migrate_type.fallbacks() {
+                while !self.is_cut_short()
+                    && let Some(index) = self.free_index.first(foreign, named)
+                {
+                    let table = self.buddy.table;
+                    if table.state(index).free_pages() < CLAIM_PAGES {
+                        break;
+                    }
+                    let start = table.free_map(index).find(order);
+                    if let Some(start) = start.and_then(|start| u16::try_from(start).ok()) {
+                        self.claim(index, migrate_type);
+                        return Some(Found { index, start });
+                    }
+                    self.looked_in_vain(index);
+                }
+            }
+        }
+        None
+    }
+
+    /// Makes a split block of another type one of this type.
+    fn claim(&mut self, index: u32, migrate_type: MigrateType) {
+        let state = self.buddy.table.state(index);
+        self.change(index, state, state.with_migrate_type(migrate_type));
+        self.buddy.retype(state.migrate_type(), migrate_type, 1);
+        self.buddy.events.fallback_claims += 1;
     }
 
     /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out
