@@ -6,7 +6,7 @@ use super::Memblock;
 use super::region::{Region, RegionFlags};
 use crate::firmware::MovableStarts;
 use crate::platform::Platform;
-use crate::units::{NodeId, NodeMask, PAGE_SIZE, PhysRange};
+use crate::units::{MAX_NODES, NodeId, NodeMask, PAGE_SIZE, PhysRange};
 
 impl<P: Platform> Memblock<'_, P> {
     /// Keep hot-pluggable memory free of what could not be moved out of the way, as long as there
@@ -30,6 +30,10 @@ impl<P: Platform> Memblock<'_, P> {
     /// Takes the mark from all memory of the nodes that cannot go.
     #[inline(never)]
     pub(super) fn keep_nodes_in_use(&mut self) {
+        if MAX_NODES == 1 {
+            // What cannot go is all the memory that there is.
+            return;
+        }
         // The allocator's own arrays go when it ends.
         let stays = |region: &&Region| !region.flags.contains(RegionFlags::KERNEL);
         let reserved = self.reserved().iter().filter(stays);
