@@ -61,6 +61,15 @@ impl<P: Platform> Drop for Leaving<'_, P> {
     }
 }
 
+/// What [`Hotplug::remove_some`] looks for, and how far it has come.
+struct Search {
+    pieces: Pieces,
+    looked: Looked,
+    budget: Budget,
+    /// What was in the way last.
+    obstacle: Option<Obstacle>,
+}
+
 /// Unaccepted memory that nobody gets until this is dropped.
 struct Withheld<'m, P: Platform> {
     hotplug: Hotplug<'m, P>,
@@ -298,7 +307,7 @@ impl<P: Platform> Hotplug<'_, P> {
         within: PhysRange,
         most_bytes: u64,
         align_bytes: u64,
-        mut budget: Budget,
+        budget: Budget,
     ) -> Result<Removal, HotplugError> {
         let blocks = blocks_of(within)?;
         let align = u32::try_from(align_bytes / BLOCK_BYTES).unwrap_or(0);
@@ -306,74 +315,58 @@ impl<P: Platform> Hotplug<'_, P> {
             return Err(HotplugError::BadPieces { most_bytes, align_bytes });
         }
         let most = u32::try_from(most_bytes / BLOCK_BYTES).unwrap_or(u32::MAX) / align * align;
-        let pieces = Pieces { most, align };
         let _changing = self.begin()?;
         let searches = || self.manager.hotplug.searches.lock(self.manager.platform);
-        let mut looked = searches().take(blocks, most);
+        let looked = searches().take(blocks, most);
+        let mut search = Search { pieces: Pieces { most, align }, looked, budget, obstacle: None };
         let mut is_whole_round = looked == Looked::nothing(blocks, most);
         loop {
-            let found = self.look_down(blocks, pieces, &mut looked, &mut budget)?;
+            let found = self.look_down(blocks, &mut search)?;
             match found {
-                Removal::Nothing(_) if is_whole_round || looked.is_last => return Ok(found),
-                // What lies above may be had by now.
+                Removal::Nothing(_) if is_whole_round || search.looked.is_last => return Ok(found),
                 Removal::Nothing(_) => {
-                    looked = Looked { is_last: true, ..Looked::nothing(blocks, most) };
+                    // What lies above may be had by now.
+                    search.looked = Looked { is_last: true, ..Looked::nothing(blocks, most) };
                     is_whole_round = true;
+                    continue;
                 }
-                Removal::Run(_) => {
-                    looked.is_last = false;
-                    searches().put(looked);
-                    return Ok(found);
-                }
-                Removal::OutOfTime => {
-                    searches().put(looked);
-                    return Ok(found);
-                }
+                Removal::Run(_) => search.looked.is_last = false,
+                Removal::OutOfTime => {}
             }
+            searches().put(search.looked);
+            return Ok(found);
         }
     }
 
     /// One round of [`remove_some`](Self::remove_some), or what is left of it.
-    fn look_down(
-        self,
-        blocks: BlockRange,
-        pieces: Pieces,
-        looked: &mut Looked,
-        budget: &mut Budget,
-    ) -> Result<Removal, HotplugError> {
-        let (mut rest, mut obstacle) = (blocks, None);
+    fn look_down(self, blocks: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
+        let mut rest = blocks;
         loop {
             let part = self.manager.moving().last_outside_areas(rest);
             if part.start == part.end {
                 break;
             }
-            match self.remove_from(part, pieces, looked, budget)? {
-                Removal::Nothing(found) => obstacle = obstacle.or(found),
-                found => return Ok(found),
+            let found = self.remove_from(part, search)?;
+            if !matches!(found, Removal::Nothing(_)) {
+                return Ok(found);
             }
             rest.end = part.start;
         }
         if rest.end == blocks.end {
             self.check_areas(blocks)?;
         }
-        Ok(Removal::Nothing(obstacle))
+        Ok(Removal::Nothing(search.obstacle))
     }
 
-    /// [`remove_some`](Self::remove_some) where there is no area, and below what was looked at.
-    fn remove_from(
-        self,
-        blocks: BlockRange,
-        pieces: Pieces,
-        looked: &mut Looked,
-        budget: &mut Budget,
-    ) -> Result<Removal, HotplugError> {
+    /// [`look_down`](Self::look_down) where there is no area.
+    fn remove_from(self, blocks: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
+        let pieces = search.pieces;
         let Pieces { most, align } = pieces;
         if let Some(run) = self.take_free(blocks, pieces)? {
             return Ok(Removal::Run(run));
         }
-        let mut obstacle = None;
         // From the top down, as much at a time as is wanted.
-        let mut end = BlockNumber(blocks.end.min(looked.down_to).0 / align * align);
+        let mut end = BlockNumber(blocks.end.min(search.looked.down_to).0 / align * align);
         while end > blocks.start {
             // Where nothing is, nothing is looked for.
             let Some(last) = self.known(BlockRange { end, ..blocks }).last() else { break };
@@ -387,8 +380,8 @@ impl<P: Platform> Hotplug<'_, P> {
             // What is not accepted holds nothing that could be moved.
             self.withhold_unaccepted(part);
             let withheld = Withheld { hotplug: self, blocks: part };
-            looked.down_to = end;
-            let is_out_of_time = self.vacate(part, looked, budget, &mut obstacle);
+            search.looked.down_to = end;
+            let is_out_of_time = self.vacate(part, search);
             drop(withheld);
             if let Some(run) = self.take_free(part, pieces)? {
                 return Ok(Removal::Run(run));
@@ -396,25 +389,20 @@ impl<P: Platform> Hotplug<'_, P> {
             if is_out_of_time {
                 return Ok(Removal::OutOfTime);
             }
-            (looked.down_to, looked.vacated_to) = (start, BlockNumber(0));
+            (search.looked.down_to, search.looked.vacated_to) = (start, BlockNumber(0));
             // Owners were asked, perhaps, and nothing was moved.
-            if obstacle.is_some() && !budget.allows(self.manager.platform, 0) {
+            if search.obstacle.is_some() && !search.budget.allows(self.manager.platform, 0) {
                 return Ok(Removal::OutOfTime);
             }
             end = start;
         }
-        self.take_tables(blocks, pieces, budget, obstacle)
+        self.take_tables(blocks, search)
     }
 
     /// Takes a window's tables out of use, with what shares an aligned piece with them, where they
     /// are all that is left of it.
-    fn take_tables(
-        self,
-        within: BlockRange,
-        Pieces { most, align }: Pieces,
-        budget: &mut Budget,
-        mut obstacle: Option<Obstacle>,
-    ) -> Result<Removal, HotplugError> {
+    fn take_tables(self, within: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
+        let Pieces { most, align } = search.pieces;
         for piece in self.known(within) {
             let tables = self.tables_of(piece);
             let end = BlockNumber(tables.end.0.next_multiple_of(align));
@@ -427,12 +415,12 @@ impl<P: Platform> Hotplug<'_, P> {
             if !fits || piece.zone.is_gone() || !self.is_all_of_window(Piece { blocks, ..piece }) {
                 continue;
             }
-            match self.take_out_alone(blocks, budget, Presence::Absent) {
+            match self.take_out_alone(blocks, &mut search.budget, Presence::Absent) {
                 Ok(removed) => return Ok(Removal::Run(removed.range)),
                 Err(HotplugError::Range(RangeError::Vacate(VacateError::Obstacles {
                     obstacles,
                     ..
-                }))) => obstacle = Some(obstacles.first),
+                }))) => search.obstacle = Some(obstacles.first),
                 Err(HotplugError::Range(RangeError::Vacate(VacateError::OutOfTime { .. }))) => {
                     return Ok(Removal::OutOfTime);
                 }
@@ -441,27 +429,22 @@ impl<P: Platform> Hotplug<'_, P> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Removal::Nothing(obstacle))
+        Ok(Removal::Nothing(search.obstacle))
     }
 
     /// Moves out what can be moved of what was not vacated before. Whether the budget is used up
     /// before all of it was tried.
-    fn vacate(
-        self,
-        part: BlockRange,
-        looked: &mut Looked,
-        budget: &mut Budget,
-        obstacle: &mut Option<Obstacle>,
-    ) -> bool {
+    fn vacate(self, part: BlockRange, search: &mut Search) -> bool {
         for run in self.memory_of(part) {
-            let start = run.blocks.start.max(looked.vacated_to);
+            let start = run.blocks.start.max(search.looked.vacated_to);
             if start >= run.blocks.end {
                 continue;
             }
             let blocks = BlockRange { start, ..run.blocks };
-            let Ok(partly) = self.moving().vacate_some(blocks, budget) else { continue };
-            *obstacle = partly.first.or(*obstacle);
-            looked.vacated_to = partly.reached;
+            let partly = self.moving().vacate_some(blocks, &mut search.budget);
+            let Ok(partly) = partly else { continue };
+            search.obstacle = partly.first.or(search.obstacle);
+            search.looked.vacated_to = partly.reached;
             if partly.reached < blocks.end {
                 return true;
             }

@@ -20,7 +20,7 @@
 //! source meanwhile is moved with the rest or makes the block no whole one.
 
 use super::outcome::{Budget, Vacated};
-use super::runs::{Block, Mission, Next};
+use super::runs::{Block, Mission, Next, Purpose};
 use super::targets::{Targets, alignment_of};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
@@ -139,9 +139,8 @@ impl<P: Platform> Moving<'_, P> {
         // What CPUs keep would look like something to move that nobody owns.
         manager.drain_for_more();
         let mut ignored = |_| {};
-        let mut mission = Mission::new(self, budget, &mut ignored);
-        mission.limit_pages(extent.most_pages);
-        mission.stop_without_room();
+        let purpose = Purpose::Compact { most_pages: extent.most_pages };
+        let mut mission = Mission::new(self, purpose, budget, &mut ignored);
         let mut done = Compacted::default();
         'zones: for zone in manager.zones().iter().filter(|zone| is_meant(zone)) {
             for migrate_type in MOVABLE {
@@ -273,8 +272,9 @@ enum Emptied {
     Partly,
     /// Something stays, and so does the rest.
     Not,
-    /// There was no room for the rest.
-    NoRoom,
+    /// There was no room for the rest, or it was taken as a whole meanwhile: no reason to try
+    /// another.
+    Else,
     CutShort,
 }
 
@@ -377,7 +377,7 @@ impl Plan {
                         made.pieces += u64::from(extent.in_pieces);
                     }
                     Emptied::Not => made.stayed += 1,
-                    Emptied::NoRoom => {}
+                    Emptied::Else => {}
                     Emptied::CutShort => made.is_cut_short = true,
                 }
                 !made.is_cut_short && made.blocks + made.pieces < extent.blocks
@@ -400,7 +400,7 @@ impl<P: Platform> Mission<'_, P> {
     ) -> Emptied {
         let platform = self.manager().platform;
         let Occupied::Frames(frames) = zone.occupied(platform, segment, index) else {
-            return Emptied::NoRoom;
+            return Emptied::Else;
         };
         let start = segment.block_of(index).start();
         let part = PfnRange { start, end: start.add(PAGES_PER_BLOCK) };
@@ -420,7 +420,7 @@ impl<P: Platform> Mission<'_, P> {
         };
         match (is_empty, lacked_room) {
             (true, _) => Emptied::Whole,
-            (false, true) => Emptied::NoRoom,
+            (false, true) => Emptied::Else,
             (false, false) if self.moved_runs() != before => Emptied::Partly,
             (false, false) => Emptied::Not,
         }

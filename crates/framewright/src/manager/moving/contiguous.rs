@@ -8,7 +8,7 @@
 
 use super::outcome::{Budget, Obstacle, Obstacles, Vacated};
 use super::range::RangeError;
-use super::runs::Mission;
+use super::runs::{Mission, Purpose};
 use super::vacate::VacateError;
 use super::window::{Avoided, Candidate, Costly, cheapest_in};
 use crate::block::MigrateType;
@@ -220,8 +220,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     /// beside moving most of a place in vain.
     fn look(self, range: PfnRange, budget: Budget, avoid: &mut Avoid) -> Option<Obstacles> {
         let mut name = |obstacle: Obstacle| avoid.add(range, obstacle.run);
-        let mut mission = Mission::new(self, budget, &mut name);
-        mission.only_look(true);
+        let mut mission = Mission::new(self, Purpose::LookBeforeIsolation, budget, &mut name);
         // A place that is none any more is found out when it is taken.
         let _ = mission.vacate(range);
         mission.end().1

@@ -1,7 +1,7 @@
 //! Moving what is about to be pinned for long out of memory that is to stay movable.
 
 use super::outcome::{Budget, ObstacleKind};
-use super::runs::Mission;
+use super::runs::{Mission, Purpose};
 use super::targets::{Targets, alignment_of};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
@@ -65,7 +65,7 @@ impl<P: Platform> Moving<'_, P> {
         // What the request moves is in no other's way.
         let to = self.manager.allocate(&request);
         let mut ignored = |_| {};
-        let mut mission = Mission::new(self, Budget::UNLIMITED, &mut ignored);
+        let mut mission = Mission::new(self, Purpose::Vacate, Budget::UNLIMITED, &mut ignored);
         let Ok(to) = to else {
             mission.refuse(run, ObstacleKind::NoMemory);
             let _ = mission.end();

@@ -29,22 +29,32 @@ pub(super) enum Next {
     Stop,
 }
 
+/// What a call is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// All that can be moved is.
+    Vacate,
+    /// About so many pages are moved, and where there is no room for a run the rest of its block
+    /// stays.
+    Compact {
+        /// How many.
+        most_pages: u64,
+    },
+    /// Owners are asked what they say of their frames, and nothing is moved.
+    Look,
+    /// As much, where nothing is isolated yet, which brings memory up.
+    LookBeforeIsolation,
+}
+
 /// One call's moves, within its budget.
 pub(super) struct Mission<'m, P: Platform> {
     pub(super) manager: &'m Manager<P>,
     pub(super) mover: Option<&'m dyn Mover>,
     leaves_node: bool,
-    /// Owners are asked what they say of their frames, and nothing is moved.
-    only_looks: bool,
-    /// Nothing is isolated yet, which brings memory up.
-    is_before_isolation: bool,
-    /// Where there is no room for a run, the rest of its block stays.
-    stops_without_room: bool,
-    /// There was none.
+    purpose: Purpose,
+    /// There was no room for a run.
     pub(super) lacks_room: bool,
     budget: Budget,
-    /// Pages that are moved at most, and a few more.
-    most_pages: u64,
     pub(super) begun: u64,
     /// Frames of those that their owner gave up to be moved.
     pub(super) isolated_pages: u64,
@@ -116,6 +126,7 @@ impl<'m, P: Platform> Mission<'m, P> {
     #[inline(never)]
     pub(super) fn new(
         moving: Moving<'m, P>,
+        purpose: Purpose,
         budget: Budget,
         name: &'m mut dyn FnMut(Obstacle),
     ) -> Self {
@@ -123,15 +134,12 @@ impl<'m, P: Platform> Mission<'m, P> {
         Self {
             manager,
             leaves_node,
-            only_looks: false,
-            is_before_isolation: false,
-            stops_without_room: false,
+            purpose,
             lacks_room: false,
             reached: Pfn(0),
             counts: Counts::default(),
             mover: moving.mover(),
             budget,
-            most_pages: u64::MAX,
             begun: 0,
             isolated_pages: 0,
             stayed: 0,
@@ -144,20 +152,8 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
     }
 
-    /// Moves about so many pages at most.
-    pub(super) const fn limit_pages(&mut self, most: u64) {
-        self.most_pages = most;
-    }
-
-    /// Moves nothing from now on: all that owners say can be moved is passed over, and where
-    /// nothing is isolated yet, what may be brought up by that.
-    pub(super) const fn only_look(&mut self, is_before_isolation: bool) {
-        (self.only_looks, self.is_before_isolation) = (true, is_before_isolation);
-    }
-
-    /// Leaves the rest of a block where it is for which there is no room.
-    pub(super) const fn stop_without_room(&mut self) {
-        self.stops_without_room = true;
+    const fn only_looks(&self) -> bool {
+        matches!(self.purpose, Purpose::Look | Purpose::LookBeforeIsolation)
     }
 
     /// Whether there was no room for something since this was asked last.
@@ -193,8 +189,11 @@ impl<'m, P: Platform> Mission<'m, P> {
 
     /// Whether the budget and the limit let another run be begun.
     pub(super) fn may_go_on(&self) -> bool {
-        self.moved.moved_pages < self.most_pages
-            && self.budget.allows(self.manager.platform, self.used())
+        let is_enough = match self.purpose {
+            Purpose::Compact { most_pages } => self.moved.moved_pages >= most_pages,
+            _ => false,
+        };
+        !is_enough && self.budget.allows(self.manager.platform, self.used())
     }
 
     /// Runs that were moved so far.
@@ -262,7 +261,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                     Occupied::Nothing => Next::From(end),
                     // Perhaps it is brought up when it is isolated.
                     Occupied::Held(Held::Reserved)
-                        if self.is_before_isolation && zone.has_withheld() =>
+                        if self.purpose == Purpose::LookBeforeIsolation && zone.has_withheld() =>
                     {
                         self.has_met = true;
                         Next::From(end)
@@ -284,7 +283,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                     Next::Stop => return Ok(false),
                 }
                 self.reached = at;
-                let has_asked = self.stayed != stayed || self.only_looks && self.has_met;
+                let has_asked = self.stayed != stayed || self.only_looks() && self.has_met;
                 if has_asked && !self.may_go_on() {
                     return Ok(false);
                 }
@@ -368,7 +367,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                 return Some(At::Stays(kind_of(other)));
             }
         };
-        if run == self.refused || self.only_looks {
+        if run == self.refused || self.only_looks() {
             return Some(At::Done(run));
         }
         Some(match self.begin(run) {
@@ -441,7 +440,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                     done = begun.run.end;
                     if batch.is_full() {
                         self.finish_batch(&mut batch, block, bits, targets);
-                        if self.lacks_room && self.stops_without_room {
+                        if self.lacks_room && matches!(self.purpose, Purpose::Compact { .. }) {
                             break;
                         }
                     }

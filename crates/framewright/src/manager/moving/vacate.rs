@@ -3,7 +3,7 @@
 //! Orders of memory: Relaxed: how many calls move memory, and what they moved, are hints.
 
 use super::outcome::{Budget, Obstacle, Obstacles, Vacated};
-use super::runs::{Counts, Mission};
+use super::runs::{Counts, Mission, Purpose};
 use crate::manager::facets::Moving;
 use crate::manager::state::moving::Mover;
 use crate::platform::Platform;
@@ -219,12 +219,12 @@ impl<'m, P: Platform> Moving<'m, P> {
     ) -> Tried {
         let unwinding = PutBack { moving: self, range: BlockRange::around(pages) };
         let looks = budget.half_of_the_time(self.manager.platform);
-        let (mut tried, has_met) = self.try_once(pages, looks, true, name);
+        let (mut tried, has_met) = self.try_once(pages, Purpose::Look, looks, name);
         budget.runs = tried.left_runs;
         if tried.result.is_ok() && has_met
             || matches!(tried.result, Err(VacateError::OutOfTime { .. }))
         {
-            (tried, _) = self.try_once(pages, *budget, false, name);
+            (tried, _) = self.try_once(pages, Purpose::Vacate, *budget, name);
             budget.runs = tried.left_runs;
         }
         core::mem::forget(unwinding);
@@ -235,14 +235,11 @@ impl<'m, P: Platform> Moving<'m, P> {
     fn try_once(
         self,
         pages: PfnRange,
+        purpose: Purpose,
         budget: Budget,
-        only_looks: bool,
         name: &mut dyn FnMut(Obstacle),
     ) -> (Tried, bool) {
-        let mut mission = Mission::new(self, budget, name);
-        if only_looks {
-            mission.only_look(false);
-        }
+        let mut mission = Mission::new(self, purpose, budget, name);
         let is_done = mission.vacate(pages);
         let (has_met, left_runs) = (mission.has_met(), mission.left().runs);
         let is_passing = mission.is_passing();
@@ -268,7 +265,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         self.manager.isolation().isolate(range).map_err(VacateError::Isolate)?;
         let unwinding = PutBack { moving: self, range };
         let mut ignored = |_| {};
-        let mut mission = Mission::new(self, *budget, &mut ignored);
+        let mut mission = Mission::new(self, Purpose::Vacate, *budget, &mut ignored);
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let is_done = mission.vacate(pages);
         let reached = BlockNumber::containing(mission.reached());
