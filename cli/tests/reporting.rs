@@ -25,8 +25,9 @@ fn what_is_free_is_reported_and_what_becomes_free_again() {
             .lines()
             .filter(|line| line.starts_with("reported ") && line.contains(" in "))
             .collect();
-        let [all, nothing, some] = flushes[..] else { panic!("{said}") };
-        assert!(all.ends_with(" calls") && nothing == "reported 0 KiB in 0 calls", "{said}");
+        let [_, nothing, some] = flushes[..] else { panic!("{said}") };
+        // How much is left for the first is up to the device's own pace.
+        assert_eq!(nothing, "reported 0 KiB in 0 calls", "{said}");
         assert_eq!(some, "reported 128 MiB in 2 calls");
         assert!(
             said.contains("on, pace adaptive, delay 2000 ms, order as the device says"),

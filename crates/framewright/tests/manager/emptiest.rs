@@ -13,6 +13,7 @@ use framewright_testkit::workload::{Handle, Handles};
 use framewright_testkit::{FakeMachine, Owner};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 type Held = Handles<'static, FakeMachine>;
 
@@ -288,6 +289,8 @@ unsafe impl Mover for Slow {
         let begun = self.handles.begin(run);
         if begun == Err(NotNow::Busy) {
             self.may_go_on.store(true, Ordering::Release);
+            // The other thread may have no CPU at this moment.
+            std::thread::sleep(Duration::from_millis(1));
         }
         begun
     }

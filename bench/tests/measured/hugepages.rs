@@ -1,10 +1,6 @@
-//! `framewright-bench hugepages`: rows are complete and plausible. Speed is not judged here: the
-//! build may be a slow one.
+//! `hugepages`: rows are complete and plausible.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::run;
+use crate::{section, shown};
 
 const KEYS: [&str; 30] = [
     "bench",
@@ -41,7 +37,7 @@ const KEYS: [&str; 30] = [
 
 #[test]
 fn pools_are_filled_and_emptied() {
-    let report = run(&["hugepages", "--quick", "--json"]).json();
+    let report = section("hugepages on hosted");
     assert_eq!(
         (report["bench"].as_str(), report["repetitions"].as_u64()),
         (Some("hugepages"), Some(3))
@@ -101,11 +97,10 @@ fn pools_are_filled_and_emptied() {
 
 #[test]
 fn people_see_a_table() {
-    let outcome = run(&["hugepages", "--quick"]);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let table = shown("hugepages on hosted");
     for word in
         ["page size", "empty a page", "2048 kB", "1048576 kB", "first touch", "64 GiB managed"]
     {
-        assert!(outcome.stdout.contains(word), "{word}");
+        assert!(table.contains(word), "{word} in\n{table}");
     }
 }

@@ -1,14 +1,10 @@
-//! `framewright-bench reporting`: rows are complete and plausible. Speed is not judged here: the
-//! build may be a slow one.
+//! `reporting`: rows are complete and plausible.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::run;
+use crate::section;
 
 #[test]
 fn the_benchmark_has_all_rows() {
-    let report = run(&["reporting", "--on", "hosted", "--quick", "--json"]).json();
+    let report = section("reporting on hosted");
     assert_eq!(report["bench"], "reporting");
     let rows = report["rows"].as_array().expect("rows");
     let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();

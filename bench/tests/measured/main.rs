@@ -1,14 +1,21 @@
-//! `framewright-bench all`: a file of results that survives interruption, and rows that keep to the
-//! documented form. Speed is not judged here: the build may be a slow one.
+//! `framewright-bench all`: a file of results that survives interruption, and rows of every section
+//! that are complete, plausible and of the documented form. Each section is measured once, for all
+//! tests. Speed is not judged here: the build may be a slow one.
 
-#[path = "../../cli/tests/common/mod.rs"]
+mod alloc;
+#[path = "../../../cli/tests/common/mod.rs"]
 mod common;
+mod hugepages;
+mod init;
+mod jobs;
+mod reporting;
 
 use common::{Scratch, finish, program, run};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,7 +67,7 @@ fn keeps_to_the_form(row: &Value) {
 
 #[test]
 fn threads_are_shares_of_cpus() {
-    let section = run(&["scaling", "--quick", "--json"]).json();
+    let section = section("scaling on hosted");
     let rows = section["rows"].as_array().expect("rows");
     for what in ["deferred", "pool 2 MiB", "pool 1 GiB"] {
         let of: Vec<&Value> = rows.iter().filter(|row| row["what"] == what).collect();
@@ -93,8 +100,10 @@ fn bench_all(path: &Path) -> Command {
     command
 }
 
-/// Sends SIGTERM to a run as soon as its file has a section; gives what it said.
-fn interrupt_after_a_section(mut child: Child, path: &Path) -> String {
+/// Sends SIGTERM to a run as soon as its file has a section; gives what it said on both outputs.
+fn interrupt_after_a_section(mut command: Command, path: &Path) -> [String; 2] {
+    let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child: Child = pipes.spawn().expect("the program starts");
     // A slow build on a busy machine takes its time.
     let patience = Instant::now() + Duration::from_secs(600);
     let has_section = || {
@@ -115,92 +124,121 @@ fn interrupt_after_a_section(mut child: Child, path: &Path) -> String {
         .expect("kill is there");
     assert!(told.success());
     let output = child.wait_with_output().expect("it was started");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(128 + 15), "{said}");
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into());
+    assert_eq!(output.status.code(), Some(128 + 15), "{said:?}");
     said
 }
 
-/// Interrupts a run once it has some sections, and lets it go on.
-#[test]
-fn an_interrupted_run_goes_on() {
+/// What is known of a whole run, which takes minutes.
+struct Whole {
+    /// Its file after the first section, without a shell to be had, and in the end.
+    files: [Value; 3],
+    /// What each of its three goes said.
+    said: [String; 3],
+    /// What people saw, of all goes.
+    shown: String,
+}
+
+static WHOLE: LazyLock<Whole> = LazyLock::new(|| {
     let scratch = Scratch::new("bench-all");
     let path = scratch.path("results.json");
-    let child = bench_all(&path)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    interrupt_after_a_section(child, &path);
+    let [first_shown, first] = interrupt_after_a_section(bench_all(&path), &path);
     let before = read(&path);
-    assert_eq!((&before["format"], &before["command"]), (&json!(1), &json!("bench all --quick")));
-    assert!(before["machine"]["cpus"].as_u64() > Some(0) && before["machine"]["qemu"].is_null());
-    let done = before["sections"].as_array().expect("sections").len();
-    assert!((1..17).contains(&done));
     let files = fs::read_dir(scratch.path("")).expect("a folder");
     let names: Vec<_> = files.map(|file| file.expect("it can be read").file_name()).collect();
     assert_eq!(names, ["results.json"], "nothing that is half written is left");
-
     // The jobs have a shell that spins beside them, and here is none: that section fails, and the
     // others do not.
-    let outcome = finish(&mut bench_all(&path));
-    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-    assert!(
-        outcome.stderr.contains(&format!("goes on; {done} of 17 sections are there")),
-        "{}",
-        outcome.stderr
-    );
-    assert!(outcome.stderr.contains("1 of 17 sections failed: jobs"), "{}", outcome.stderr);
+    let second = finish(&mut bench_all(&path));
+    assert_eq!(second.code, Some(1), "{}", second.stderr);
     let failed = read(&path);
-    assert!(failed["rows"].as_array().unwrap().iter().all(|row| row["bench"] != "jobs"));
-
     // What failed is tried again, alone.
     std::os::unix::fs::symlink("/bin/sh", scratch.path("sh")).expect("a link");
-    let outcome = finish(bench_all(&path).env("PATH", scratch.path("")));
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("goes on; 16 of 17 sections are there"), "{}", outcome.stderr);
-    let after = read(&path);
-    let sections = after["sections"].as_array().expect("sections");
-    assert_eq!(
-        (sections.len(), &sections[..done]),
-        (17, before["sections"].as_array().unwrap().as_slice())
-    );
+    let third = finish(bench_all(&path).env("PATH", scratch.path("")));
+    assert_eq!(third.code, Some(0), "{}", third.stderr);
+    Whole {
+        files: [before, failed, read(&path)],
+        said: [first, second.stderr, third.stderr],
+        shown: [first_shown, second.stdout, third.stdout].concat(),
+    }
+});
+
+fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().unwrap_or_else(|| panic!("no list {name}"))
+}
+
+/// A section as the bench alone prints it, by the name that it has in a file.
+fn section(name: &str) -> Value {
+    let [.., whole] = &WHOLE.files;
+    let found = list(whole, "sections").iter().find(|section| section["section"] == name);
+    let mut section = found.unwrap_or_else(|| panic!("no section {name}")).clone();
+    // Tables that only one section has begin with its own.
+    let tables: &[&str] = match section["bench"].as_str().expect("a bench") {
+        "init" => &["init", "store"],
+        "traffic" => &["traffic", "tail"],
+        "reporting" => &["reporting", "series", "fault"],
+        bench => &[bench],
+    };
+    let is_of = |row: &&Value| row["bench"].as_str().is_some_and(|table| tables.contains(&table));
+    section["rows"] = list(whole, "rows").iter().filter(is_of).cloned().collect();
+    section
+}
+
+/// What people see of a section, by the name that it has in a file.
+fn shown(name: &str) -> &'static str {
+    let start = format!("\n{name}, ");
+    let (_, shown) =
+        WHOLE.shown.split_once(&start).unwrap_or_else(|| panic!("no {name}:\n{}", WHOLE.shown));
+    // The next section's name stands alone with its seconds, behind an empty line.
+    let end = shown.match_indices("\n\n").find(|&(at, _)| {
+        let line = shown[at + 2..].lines().next().unwrap_or_default();
+        line.ends_with(" s") && line.contains(", ") || line.contains(": left out: ")
+    });
+    &shown[..end.map_or(shown.len(), |(at, _)| at)]
+}
+
+#[test]
+fn an_interrupted_run_goes_on() {
+    let [before, failed, after] = &WHOLE.files;
+    let [_, second, third] = &WHOLE.said;
+    assert_eq!((&before["format"], &before["command"]), (&json!(1), &json!("bench all --quick")));
+    assert!(before["machine"]["cpus"].as_u64() > Some(0) && before["machine"]["qemu"].is_null());
+    let done = list(before, "sections").len();
+    assert!((1..17).contains(&done));
+    assert!(second.contains(&format!("goes on; {done} of 17 sections are there")), "{second}");
+    assert!(second.contains("1 of 17 sections failed: jobs"), "{second}");
+    assert!(list(failed, "rows").iter().all(|row| row["bench"] != "jobs"));
+    assert!(third.contains("goes on; 16 of 17 sections are there"), "{third}");
+    let sections = list(after, "sections");
+    assert_eq!((sections.len(), &sections[..done]), (17, list(before, "sections")));
     assert_eq!(after["started"], before["started"]);
+    let rows = list(after, "rows");
     for section in sections {
         let on_qemu = section["on"] == "qemu";
         assert_eq!(section["left_out"] == json!(["QEMU is not installed"]), on_qemu, "{section}");
         assert!(on_qemu || section["seconds"].as_f64() > Some(0.0), "{section}");
-        let rows = after["rows"].as_array().unwrap();
         assert!(rows.iter().any(|row| row["bench"] == section["bench"]), "{section}");
     }
-    after["rows"].as_array().unwrap().iter().for_each(keeps_to_the_form);
-    let costs = sections
-        .iter()
-        .find(|section| section["bench"] == "model")
-        .map(|section| &section["costs"]);
-    assert!(costs.is_some_and(Value::is_object));
+    rows.iter().for_each(keeps_to_the_form);
+}
 
-    // Its costs serve for other machines, and nothing is measured for it.
-    let results = path.display().to_string();
-    let predicted = scratch.path("predicted.json");
-    let words = [
-        "model",
-        "--memory",
-        "24T",
-        "--nodes",
-        "16",
-        "--cpus",
-        "252",
-        "--results",
-        &results,
-        "--json",
-    ];
-    let outcome = finish(program().args(words).arg(&predicted));
+/// Costs that were measured serve for other machines, and nothing is measured for these.
+#[test]
+fn measured_costs_predict_other_machines() {
+    assert!(section("model")["costs"].is_object());
+    let [.., whole] = &WHOLE.files;
+    let scratch = Scratch::new("bench-predicted");
+    let [results, predicted] = ["results.json", "predicted.json"].map(|name| scratch.path(name));
+    fs::write(&results, whole.to_string()).expect("a file");
+    let results = results.display().to_string();
+    let of = ["--memory", "24T", "--nodes", "16", "--cpus", "252", "--results", &results];
+    let outcome = finish(program().arg("model").args(of).arg("--json").arg(&predicted));
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     assert!(
         outcome.stdout.contains("flush of all CPUs")
             && outcome.stdout.contains("deferred, node 15")
     );
-    read(&predicted)["rows"].as_array().expect("rows").iter().for_each(keeps_to_the_form);
+    list(&read(&predicted), "rows").iter().for_each(keeps_to_the_form);
 }
 
 #[test]
@@ -259,12 +297,7 @@ fn another_versions_file_is_kept_aside() {
             --quick", "sections": [], "rows": [] })
     .to_string();
     fs::write(&path, &text).expect("a file");
-    let child = bench_all(&path)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let said = interrupt_after_a_section(child, &path);
+    let [_, said] = interrupt_after_a_section(bench_all(&path), &path);
     assert!(said.contains("begins anew, because it is of version 0.0.1"), "{said}");
     assert_eq!(fs::read_to_string(scratch.path("results.json.old")).expect("it was kept"), text);
     assert_eq!(read(&path)["framewright"], env!("CARGO_PKG_VERSION"));

@@ -1,15 +1,11 @@
-//! `framewright-bench init`: rows are complete and plausible. Speed is not judged here: the build
-//! may be a slow one.
+//! `init`: rows are complete and plausible.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::run;
+use crate::section;
 use serde_json::Value;
 
 #[test]
 fn every_policy_is_measured_beside_its_limit() {
-    let report = run(&["init", "--quick", "--json"]).json();
+    let report = section("init");
     assert_eq!(report["bench"], "init");
     assert!(report["timed"].as_str().is_some_and(|text| text.contains("movnti")));
     let all = report["rows"].as_array().expect("rows");

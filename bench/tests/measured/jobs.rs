@@ -1,10 +1,6 @@
-//! `framewright-bench jobs`: rows are complete and plausible. Speed is not judged here: the build
-//! may be a slow one.
+//! `jobs`: rows are complete and plausible.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::run;
+use crate::{section, shown};
 use serde_json::Value;
 
 const KEYS: [&str; 16] = [
@@ -29,7 +25,7 @@ const ENGINES: [&str; 4] = ["serial", "framewright", "rayon", "scoped"];
 
 #[test]
 fn jobs_are_measured_with_every_engine() {
-    let report = run(&["jobs", "--quick", "--json"]).json();
+    let report = section("jobs");
     assert_eq!(report["bench"], "jobs");
     assert!(report["timed"].as_str().is_some_and(|text| text.contains("rayon-inside")));
     assert!(report["priority"].as_str().is_some_and(|text| text.starts_with("helpers run at")));
@@ -80,11 +76,10 @@ fn jobs_are_measured_with_every_engine() {
 
 #[test]
 fn jobs_are_put_side_by_side_for_people() {
-    let outcome = run(&["jobs", "--quick"]);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let table = shown("jobs");
     for word in
         ["two-empty", "busy-uniform", "serial / ours", "rayon / ours", "Left out", "helpers run at"]
     {
-        assert!(outcome.stdout.contains(word), "{word}");
+        assert!(table.contains(word), "{word} in\n{table}");
     }
 }

@@ -1,10 +1,6 @@
-//! `framewright-bench alloc`, `traffic`, `fragment` and `contig`: rows are complete and plausible.
-//! Speed is not judged here: the build may be a slow one.
+//! `alloc`, `traffic`, `fragment` and `contig`: rows are complete and plausible.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::run;
+use crate::{section, shown};
 use serde_json::Value;
 
 const ALLOCATORS: [&str; 3] = ["framewright", "buddy_system_allocator", "frame-alloc"];
@@ -36,7 +32,7 @@ fn names(row: &Value) -> Vec<&str> {
 
 #[test]
 fn alloc_measures_every_allocator_in_every_way() {
-    let report = run(&["alloc", "--quick", "--json"]).json();
+    let report = section("alloc");
     assert_eq!(
         (report["bench"].as_str(), report["repetitions"].as_u64()),
         (Some("alloc"), Some(3))
@@ -133,8 +129,7 @@ fn alloc_measures_every_allocator_in_every_way() {
 
 #[test]
 fn alloc_puts_allocators_side_by_side_for_people() {
-    let outcome = run(&["alloc", "--quick"]);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let table = shown("alloc");
     for word in [
         "8 GiB managed",
         "64 GiB managed",
@@ -144,13 +139,13 @@ fn alloc_puts_allocators_side_by_side_for_people() {
         "one-left",
         "Left out: bulk",
     ] {
-        assert!(outcome.stdout.contains(word), "{word} in\n{}", outcome.stdout);
+        assert!(table.contains(word), "{word} in\n{table}");
     }
 }
 
 #[test]
 fn fragment_tells_how_much_is_whole() {
-    let report = run(&["fragment", "--quick", "--json"]).json();
+    let report = section("fragment");
     assert_eq!(report["bench"].as_str(), Some("fragment"));
     let rows = report["rows"].as_array().expect("rows");
     assert!(rows.iter().map(|row| row["allocator"].as_str().unwrap()).eq(ALLOCATORS));
@@ -207,7 +202,7 @@ const TRAFFIC: [(&str, &str, &[&str]); 7] = [
 
 #[test]
 fn traffic_has_the_slowest_calls_of_every_allocator_and_of_none() {
-    let report = run(&["traffic", "--quick", "--json"]).json();
+    let report = section("traffic");
     assert!(report["clock_ns"].as_u64().is_some_and(|ns| ns < 1_000_000));
     let rows = report["rows"].as_array().expect("rows");
     let of = |bench: &str, pattern: &str, full: &str, allocator: &str| {
@@ -265,7 +260,7 @@ fn is_a_tail(row: &Value) {
 
 #[test]
 fn contig_moves_memory_and_says_how_much() {
-    let report = run(&["contig", "--quick", "--json"]).json();
+    let report = section("contig");
     assert_eq!(report["bench"].as_str(), Some("contig"));
     let rows = report["rows"].as_array().expect("rows");
     let moved = [
