@@ -47,15 +47,17 @@ pub fn prepare() -> Result<PathBuf, String> {
 /// The compiler's messages.
 pub fn build(is_ours: bool, description: &PathBuf) -> Result<Image, Failure> {
     let (manifest, name) = if is_ours { (OURS, "arceos") } else { (THEIRS, "arceos-theirs") };
-    let folder = workspace::root().join("target/adopters").join(name);
-    let built = folder.join(TARGET).join("release");
+    let folder = workspace::root().join("target/adopters");
+    // What both are built of is the same but for the allocator.
+    let target_dir = folder.join("arceos");
+    let built = target_dir.join(TARGET).join("release");
     let flags = format!(
         "-C link-arg=-T{} -C link-arg=-no-pie -C link-arg=-znostart-stop-gc",
         built.join(SCRIPT).display()
     );
     build::cargo(TOOLCHAIN, manifest, &["build", "--locked", "--release", "-p", KERNEL])
         .args(["--target", TARGET, "--target-dir"])
-        .args([&folder])
+        .args([&target_dir])
         .env("RUSTFLAGS", flags)
         .env("AX_CONFIG_PATH", description)
         .env("AX_LOG", "off")
@@ -63,5 +65,7 @@ pub fn build(is_ours: bool, description: &PathBuf) -> Result<Image, Failure> {
         // As a release is built: in many units of code other calls are inlined, and counts differ.
         .env("CARGO_INCREMENTAL", "0")
         .output()?;
-    Ok(Image(built.join(KERNEL)))
+    let path = folder.join(name).with_extension("elf");
+    fs::copy(built.join(KERNEL), &path)?;
+    Ok(Image(path))
 }

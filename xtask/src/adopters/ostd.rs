@@ -77,8 +77,10 @@ pub fn prepare() -> Result<PathBuf, String> {
 /// # Errors
 /// The compiler's messages.
 pub fn build(which: Build, linker_script: &Path) -> Result<Image, Failure> {
-    let folder = workspace::root().join("target/adopters").join(which.name());
+    let folder = workspace::root().join("target/adopters");
     let is_test = which == Build::Tests;
+    // What both benchmarks are built of is the same but for the allocator.
+    let target_dir = folder.join(if is_test { "ostd-tests" } else { "ostd" });
     let mut flags = format!("{FLAGS} -C link-arg=-T{}", linker_script.display());
     if is_test {
         flags = format!("{flags} {TEST_FLAGS}");
@@ -88,18 +90,18 @@ pub fn build(which: Build, linker_script: &Path) -> Result<Image, Failure> {
         .args(["--no-default-features", "--features", which.features()])
         .args(BUILD_STD.iter().filter(|_| is_test))
         .args(["--target-dir"])
-        .args([&folder])
+        .args([&target_dir])
         .env("RUSTFLAGS", flags)
         // As a release is built: in many units of code other calls are inlined, and counts differ.
         .env("CARGO_INCREMENTAL", "0")
         .output()?;
-    let built = folder.join(TARGET).join("release").join(KERNEL);
+    let built = target_dir.join(TARGET).join("release").join(KERNEL);
     let mut bytes = fs::read(&built)?;
     let machine = bytes
         .get_mut(MACHINE..MACHINE + 2)
         .ok_or_else(|| Failure::new(format!("{} is no ELF file\n", built.display())))?;
     machine.copy_from_slice(&[EM_386, 0]);
-    let path = folder.with_extension("elf");
+    let path = folder.join(which.name()).with_extension("elf");
     fs::write(&path, bytes)?;
     Ok(Image(path))
 }

@@ -265,15 +265,20 @@ impl CpuCache {
     /// from elsewhere it may miss what comes, and find what goes, at that moment.
     pub(crate) fn find(&self, range: PfnRange) -> Option<Pfn> {
         let (first, end) = (range.start.0, range.end.0);
-        // Few instructions for each entry, as builds that look do so at each free. No frame has a
-        // number near the largest.
+        if first >= end {
+            return None;
+        }
         let meets = |start: u64, pages: u64| start < end && first < start + pages;
         for (number, stack) in self.stacks.iter().enumerate() {
             let order = order_of(number);
             let word = if order < WORD_ORDERS { 64 } else { 1 << order };
-            // Read once: its owner may empty it meanwhile.
+            // Builds that look do so at each free: an entry costs one comparison. No frame has a
+            // number near the largest.
+            let lowest = first.saturating_sub(word - 1);
+            let bases = end - lowest;
+            let is_near = |base: u64| base.wrapping_sub(lowest) < bases;
             let entries = self.entries.get(stack.entries()).unwrap_or(&[]);
-            for runs in entries.iter().map(Word::read).filter(|runs| meets(runs.base.0, word)) {
+            for runs in entries.iter().filter_map(|entry| entry.read_if(is_near)) {
                 if let Some(start) = runs.starts().find(|start| meets(start.0, 1 << order)) {
                     return Some(start.max(range.start));
                 }

@@ -117,10 +117,16 @@ impl Word {
     }
 
     pub(super) fn read(&self) -> Runs {
-        Runs {
-            base: Pfn(self.base.load(Ordering::Relaxed)),
-            runs: self.runs.load(Ordering::Relaxed),
-        }
+        self.read_if(|_| true).unwrap_or(Runs::NONE)
+    }
+
+    /// [`read`](Self::read) where the word begins at a wanted frame. That is read once: its owner
+    /// may empty it meanwhile.
+    #[inline]
+    pub(super) fn read_if(&self, is_wanted: impl FnOnce(u64) -> bool) -> Option<Runs> {
+        let base = self.base.load(Ordering::Relaxed);
+        let runs = || Runs { base: Pfn(base), runs: self.runs.load(Ordering::Relaxed) };
+        is_wanted(base).then(runs)
     }
 
     #[inline]
