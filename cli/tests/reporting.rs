@@ -33,6 +33,11 @@ fn what_is_free_is_reported_and_what_becomes_free_again() {
             said.contains("on, pace adaptive, delay 2000 ms, order as the device says"),
             "{said}"
         );
+        // All but what is too small: less than 4 MiB of 512.
+        let unreported = said.lines().find(|line| line.starts_with("free, not reported"));
+        let unreported = unreported.and_then(|line| line.split_whitespace().nth_back(1));
+        let pages = unreported.and_then(|pages| pages.parse::<u64>().ok());
+        assert!(pages.is_some_and(|pages| pages < 1024), "{said}");
         assert!(said.contains(" 0 errors, 0 times busy, 0 time-outs"), "{said}");
         assert!(said.contains("verified: "), "{said}");
     }

@@ -1,5 +1,5 @@
 //! `framewright-bench all`: a file of results that survives interruption, and rows of every section
-//! that are complete, plausible and of the documented form. Each section is measured once, for all
+//! that are complete, plausible and of the documented form. One run of all sections serves most
 //! tests. Speed is not judged here: the build may be a slow one.
 
 mod alloc;
@@ -84,6 +84,7 @@ fn threads_are_shares_of_cpus() {
             && row["init_deviation_percent"].is_number()));
     }
     let outcome = run(&["init", "--quick", "--table"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     for word in ["pool 2 MiB", "speedup", "(stdev)", "init_ms"] {
         assert!(outcome.stdout.contains(word), "{word}: {}", outcome.stdout);
     }
@@ -112,10 +113,11 @@ fn interrupt_after_a_section(mut command: Command, path: &Path) -> [String; 2] {
         (sections > 0).then_some(())
     };
     while has_section().is_none() {
-        assert!(
-            Instant::now() < patience && child.try_wait().expect("it was started").is_none(),
-            "no section"
-        );
+        if Instant::now() > patience || child.try_wait().expect("it was started").is_some() {
+            // It may have ended already.
+            let _ = child.kill();
+            panic!("no section: {:?}", child.wait_with_output());
+        }
         thread::sleep(Duration::from_millis(5));
     }
     let told = Command::new("kill")
@@ -133,6 +135,8 @@ fn interrupt_after_a_section(mut command: Command, path: &Path) -> [String; 2] {
 struct Whole {
     /// Its file after the first section, without a shell to be had, and in the end.
     files: [Value; 3],
+    /// How its second and third goes ended.
+    codes: [Option<i32>; 2],
     /// What each of its three goes said.
     said: [String; 3],
     /// What people saw, of all goes.
@@ -150,14 +154,14 @@ static WHOLE: LazyLock<Whole> = LazyLock::new(|| {
     // The jobs have a shell that spins beside them, and here is none: that section fails, and the
     // others do not.
     let second = finish(&mut bench_all(&path));
-    assert_eq!(second.code, Some(1), "{}", second.stderr);
     let failed = read(&path);
     // What failed is tried again, alone.
     std::os::unix::fs::symlink("/bin/sh", scratch.path("sh")).expect("a link");
     let third = finish(bench_all(&path).env("PATH", scratch.path("")));
-    assert_eq!(third.code, Some(0), "{}", third.stderr);
+    // A section that failed fails its own tests, and not all that wait for this.
     Whole {
         files: [before, failed, read(&path)],
+        codes: [second.code, third.code],
         said: [first, second.stderr, third.stderr],
         shown: [first_shown, second.stdout, third.stdout].concat(),
     }
@@ -167,40 +171,51 @@ fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value[name].as_array().unwrap_or_else(|| panic!("no list {name}"))
 }
 
-/// A section as the bench alone prints it, by the name that it has in a file.
+/// Whether a row is of this bench: some have more tables than the one of their name.
+fn is_of(row: &Value, bench: &str) -> bool {
+    bench
+        == match row["bench"].as_str().expect("a table") {
+            "store" => "init",
+            "tail" => "traffic",
+            "series" | "fault" | "shuffle" => "reporting",
+            own => own,
+        }
+}
+
+/// A section with its rows, as the bench alone prints it, by the name that it has in a file.
 fn section(name: &str) -> Value {
     let [.., whole] = &WHOLE.files;
     let found = list(whole, "sections").iter().find(|section| section["section"] == name);
     let mut section = found.unwrap_or_else(|| panic!("no section {name}")).clone();
-    // Tables that only one section has begin with its own.
-    let tables: &[&str] = match section["bench"].as_str().expect("a bench") {
-        "init" => &["init", "store"],
-        "traffic" => &["traffic", "tail"],
-        "reporting" => &["reporting", "series", "fault"],
-        bench => &[bench],
-    };
-    let is_of = |row: &&Value| row["bench"].as_str().is_some_and(|table| tables.contains(&table));
-    section["rows"] = list(whole, "rows").iter().filter(is_of).cloned().collect();
+    assert!(section["failed"].is_null(), "{section}");
+    let bench = section["bench"].as_str().expect("a bench").to_owned();
+    let rows = list(whole, "rows").iter().filter(|row| is_of(row, &bench));
+    section["rows"] = rows.cloned().collect();
     section
 }
 
 /// What people see of a section, by the name that it has in a file.
-fn shown(name: &str) -> &'static str {
-    let start = format!("\n{name}, ");
-    let (_, shown) =
-        WHOLE.shown.split_once(&start).unwrap_or_else(|| panic!("no {name}:\n{}", WHOLE.shown));
-    // The next section's name stands alone with its seconds, behind an empty line.
-    let end = shown.match_indices("\n\n").find(|&(at, _)| {
-        let line = shown[at + 2..].lines().next().unwrap_or_default();
-        line.ends_with(" s") && line.contains(", ") || line.contains(": left out: ")
-    });
-    &shown[..end.map_or(shown.len(), |(at, _)| at)]
+fn shown(name: &str) -> String {
+    // Its name and how long it took, alone in a line.
+    let begins = |line: &&str| {
+        let seconds = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(", "));
+        let seconds = seconds.and_then(|rest| rest.strip_suffix(" s"));
+        seconds.is_some_and(|seconds| seconds.parse::<f64>().is_ok())
+    };
+    let is_another = |line: &&str| {
+        let name = line.split([',', ':']).next().unwrap_or_default();
+        list(&WHOLE.files[2], "sections").iter().any(|section| section["section"] == name)
+    };
+    let mut lines = WHOLE.shown.lines().skip_while(|line| !begins(line));
+    assert!(lines.next().is_some(), "no {name}:\n{}", WHOLE.shown);
+    lines.take_while(|line| !is_another(line)).map(|line| format!("{line}\n")).collect()
 }
 
 #[test]
 fn an_interrupted_run_goes_on() {
     let [before, failed, after] = &WHOLE.files;
     let [_, second, third] = &WHOLE.said;
+    assert_eq!(WHOLE.codes, [Some(1), Some(0)], "{second}\n{third}");
     assert_eq!((&before["format"], &before["command"]), (&json!(1), &json!("bench all --quick")));
     assert!(before["machine"]["cpus"].as_u64() > Some(0) && before["machine"]["qemu"].is_null());
     let done = list(before, "sections").len();
@@ -220,6 +235,11 @@ fn an_interrupted_run_goes_on() {
         assert!(rows.iter().any(|row| row["bench"] == section["bench"]), "{section}");
     }
     rows.iter().for_each(keeps_to_the_form);
+    let benches = sections.iter().map(|section| section["bench"].as_str().expect("a bench"));
+    let benches: Vec<&str> = benches.collect();
+    for row in rows {
+        assert!(benches.iter().any(|bench| is_of(row, bench)), "{row}");
+    }
 }
 
 /// Costs that were measured serve for other machines, and nothing is measured for these.

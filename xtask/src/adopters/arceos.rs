@@ -65,6 +65,7 @@ pub fn build(is_ours: bool, description: &PathBuf) -> Result<Image, Failure> {
         // As a release is built: in many units of code other calls are inlined, and counts differ.
         .env("CARGO_INCREMENTAL", "0")
         .output()?;
+    // The next build takes the program's place.
     let path = folder.join(name).with_extension("elf");
     fs::copy(built.join(KERNEL), &path)?;
     Ok(Image(path))

@@ -166,6 +166,39 @@ fn a_double_free_is_found_at_the_latest_when_it_leaves_the_cache() {
     assert_eq!(manager.totals().allocated_pages, 0);
 }
 
+/// Parts of a run that lie anywhere in their words of 64 frames, and ranges that meet them with one
+/// frame only.
+#[test]
+fn what_is_freed_with_a_frame_that_was_free_is_refused_in_debug_builds() {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let manager = HERE.bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
+    let pieces = [(0, 1), (1, 1), (62, 1), (63, 1), (64, 1), (63, 2), (0, 64), (64, 64), (60, 8)];
+    for (first, pages) in pieces {
+        let start = manager.allocate_order(order(7), MigrateType::Movable).expect("memory");
+        let run = PfnRange::of_order(start, order(7));
+        let piece = PfnRange::new(start.0 + first, start.0 + first + pages);
+        manager.give_back(piece).expect("held");
+        let single = (piece.start.0..piece.end.0).map(|pfn| PfnRange::new(pfn, pfn + 1));
+        let edges = [piece.start.0, piece.end.0].map(|at| PfnRange::new(at - 1, at + 1));
+        let edges = edges.into_iter().filter(|edge| edge.start >= run.start && edge.end <= run.end);
+        for wrong in single.chain(edges).chain([run]) {
+            let refused = manager.give_back(wrong);
+            assert!(refused.is_err(), "{piece:?} of {run:?}: {wrong:?}");
+        }
+        let rest = [
+            PfnRange { start: run.start, end: piece.start },
+            PfnRange { start: piece.end, end: run.end },
+        ];
+        for rest in rest.into_iter().filter(|rest| !rest.is_empty()) {
+            manager.give_back(rest).expect("held");
+        }
+    }
+    settle(&manager);
+    assert_eq!(manager.totals().allocated_pages, 0);
+}
+
 #[test]
 fn what_was_never_allocated_is_refused_at_the_call_in_debug_builds() {
     let manager = HERE.bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
