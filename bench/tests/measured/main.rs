@@ -14,7 +14,7 @@ use common::{Scratch, finish, program, run};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -67,8 +67,8 @@ fn keeps_to_the_form(row: &Value) {
 
 #[test]
 fn threads_are_shares_of_cpus() {
-    let section = section("scaling on hosted");
-    let rows = section["rows"].as_array().expect("rows");
+    let report = section("scaling on hosted");
+    let rows = report["rows"].as_array().expect("rows");
     for what in ["deferred", "pool 2 MiB", "pool 1 GiB"] {
         let of: Vec<&Value> = rows.iter().filter(|row| row["what"] == what).collect();
         let threads: Vec<_> = of.iter().map(|row| row["threads"].as_u64().unwrap()).collect();
@@ -104,7 +104,7 @@ fn bench_all(path: &Path) -> Command {
 /// Sends SIGTERM to a run as soon as its file has a section; gives what it said on both outputs.
 fn interrupt_after_a_section(mut command: Command, path: &Path) -> [String; 2] {
     let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child: Child = pipes.spawn().expect("the program starts");
+    let mut child = pipes.spawn().expect("the program starts");
     // A slow build on a busy machine takes its time.
     let patience = Instant::now() + Duration::from_secs(600);
     let has_section = || {

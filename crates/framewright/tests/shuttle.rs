@@ -71,29 +71,29 @@ fn traffic(model: &'static Model, cpus: u32, operations: u64) -> Vec<PfnRange> {
 
 #[test]
 fn traffic_of_three_cpus_on_little_memory() {
-    explore(3000, Shape::new(2, 3), |model| traffic(model, 3, 60));
+    explore(6000, Shape::new(2, 3), |model| traffic(model, 3, 60));
 }
 
 #[test]
 fn traffic_of_six_cpus() {
-    explore(750, Shape::new(10, 6), |model| traffic(model, 6, 80));
+    explore(1500, Shape::new(10, 6), |model| traffic(model, 6, 80));
 }
 
 #[test]
 fn traffic_of_four_cpus_on_two_zones() {
     let shape = Shape { below: 2, ..Shape::new(1, 4) };
-    explore(1000, shape, |model| traffic(model, 4, 60));
+    explore(2000, shape, |model| traffic(model, 4, 60));
 }
 
 #[test]
 fn traffic_of_four_cpus_on_two_parts_of_a_zone() {
     let shape = Shape { below: 2, divided: true, ..Shape::new(2, 4) };
-    explore(1000, shape, |model| traffic(model, 4, 60));
+    explore(2000, shape, |model| traffic(model, 4, 60));
 }
 
 #[test]
 fn caches_are_used_while_two_others_drain() {
-    explore(20_000, Shape::new(2, 4), |model| {
+    explore(40_000, Shape::new(2, 4), |model| {
         let users = [1, 2].map(|cpu| {
             on(model, cpu, move || {
                 let mut held = Vec::new();
@@ -122,7 +122,7 @@ fn caches_are_used_while_two_others_drain() {
 
 #[test]
 fn cpus_come_and_go_under_traffic_and_drains() {
-    explore(3000, Shape::new(2, 5), |model| {
+    explore(6000, Shape::new(2, 5), |model| {
         let shared = Arc::new(Shared::new(model));
         let workers = [1, 2, 3].map(|cpu| {
             let shared = Arc::clone(&shared);
@@ -159,7 +159,7 @@ fn cpus_come_and_go_under_traffic_and_drains() {
 fn parts_of_one_run_at_every_order() {
     for of in 1..=18_u8 {
         let blocks = if of > 9 { 1 << (of - 9) } else { 1 };
-        explore(150, Shape::new(blocks, 4), move |model| {
+        explore(300, Shape::new(blocks, 4), move |model| {
             let whole =
                 model.allocate_past_caches(&Request::new(order(of))).expect("there is memory");
             let quarter = whole.pages().div_ceil(4);
