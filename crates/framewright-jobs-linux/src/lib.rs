@@ -41,7 +41,8 @@
 //! Threads are started when a job first wants them, spin for 20 us after their work (not under a
 //! quota) and then sleep. A child process made with `fork` has none of its parent's threads; it
 //! starts its own when it needs them. A process that forks inside a chunk must not return from that
-//! chunk in the child; if it does, the child is ended with a message.
+//! chunk in the child: that would go on with the job, on memory that it may share, and then wait
+//! for threads that it does not have, where it is ended with a message.
 //!
 //! Quotas of threaded control groups, which only some threads of the process are in, are not
 //! heeded. What the caller changes about itself while its job runs reaches only helpers that come
@@ -166,7 +167,7 @@ impl fmt::Debug for HostedHelpers {
 impl Helpers for HostedHelpers {
     fn workers(&self) -> Option<Workers<'_>> {
         let pool = self.pool();
-        Some(Workers { slots: pool.slots(), scheduler: pool.scheduler() })
+        Some(Workers { slots: pool.slots_with_threads(), scheduler: pool.scheduler() })
     }
 
     fn wake(&self, helper: usize) {

@@ -21,8 +21,8 @@
 
 use super::context::Context;
 use super::nodes::Nodes;
-use super::system::{self, CpuMask, Tid};
-use std::sync::atomic::{AtomicU32, Ordering};
+use super::system::{self, CpuMask};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the job in a slot says about where its helper runs.
@@ -125,8 +125,9 @@ impl Parking {
         self.state.load(Ordering::Relaxed) == ASLEEP
     }
 
-    /// Wakes helper `tid` if it sleeps, on the CPUs of its call if it has one.
-    pub fn wake(&self, tid: Tid, nodes: &Nodes) {
+    /// Wakes helper `tid` if it sleeps, on the CPUs of its call if it has one. A helper that sleeps
+    /// has said who it is; before, the number may be 0, which is the calling thread to the system.
+    pub fn wake(&self, tid: &AtomicI32, nodes: &Nodes) {
         // The fence in `JobSlots::offer_reserved` makes this see a helper that did not see the
         // work. From here on the waker sets the CPUs.
         let sleeps = self.state.load(Ordering::SeqCst) == ASLEEP
@@ -135,6 +136,8 @@ impl Parking {
                 .compare_exchange(ASLEEP, MOVING, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
         if sleeps {
+            // Relaxed: the exchange above has seen the helper's swap, which comes after its store.
+            let tid = tid.load(Ordering::Relaxed);
             self.narrow(nodes, |_, cpus| cpus.give_to(tid).is_ok());
             self.state.store(AWAKE, Ordering::Release);
             system::wake_one(&self.state);
@@ -195,7 +198,7 @@ mod tests {
     /// Does what `wake` does for a helper that sleeps, to the calling thread.
     fn send(parking: &Parking) {
         parking.state.store(ASLEEP, Ordering::Relaxed);
-        parking.wake(system::tid(), &Nodes::default());
+        parking.wake(&AtomicI32::new(system::tid()), &Nodes::default());
         assert_eq!(parking.state.load(Ordering::Relaxed), AWAKE);
     }
 
@@ -211,7 +214,7 @@ mod tests {
             assert!(!parking.begin().1, "there was no call");
             let from_first = call(&both, first);
             parking.prepare(Some(from_first.clone()));
-            parking.wake(system::tid(), &nodes);
+            parking.wake(&AtomicI32::new(system::tid()), &nodes);
             assert!(!parking.begin().1, "it was at work");
             send(&parking);
             assert!(is(second));
@@ -248,7 +251,7 @@ mod tests {
                 send.send(system::tid()).expect("somebody listens");
                 helper();
             });
-            let tid = tid.recv().expect("it says");
+            let tid = AtomicI32::new(tid.recv().expect("it says"));
             for round in 1..=ROUNDS {
                 parking.prepare(Some(Call {
                     caller_cpu: round / 7 % 3,
@@ -256,13 +259,13 @@ mod tests {
                 }));
                 wanted.store(round, Ordering::SeqCst);
                 (0..round % 50 * 40).for_each(|_| std::hint::spin_loop());
-                parking.wake(tid, &nodes);
+                parking.wake(&tid, &nodes);
                 while seen.load(Ordering::SeqCst) < round {
                     std::thread::yield_now();
                 }
             }
             // It may have gone to sleep before it saw that all is over.
-            parking.wake(tid, &nodes);
+            parking.wake(&tid, &nodes);
         });
     }
 }

@@ -122,8 +122,15 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    pub fn slots(&self) -> &[WorkerSlot] {
-        &self.shared.slots
+    /// The slots in which work finds a helper; all of them before the first job that wants one,
+    /// whose allowance starts threads. A job that held a slot without one would wait for nobody,
+    /// and count as having its share.
+    pub fn slots_with_threads(&self) -> &[WorkerSlot] {
+        let slots = &self.shared.slots;
+        match self.started() {
+            0 => slots,
+            started => slots.get(..started).unwrap_or(slots),
+        }
     }
 
     pub fn scheduler(&self) -> &SchedulerState {
@@ -190,7 +197,7 @@ impl Pool {
                 break;
             }
             let own = Arc::clone(shared);
-            match Thread::start(format!("jobs-{index}"), STACK_BYTES, move || {
+            match Thread::start(&format!("jobs-{index}"), STACK_BYTES, move || {
                 own.help(index, lowered)
             }) {
                 Ok(handle) => threads.handles.push(handle),
@@ -295,7 +302,16 @@ fn spin_until(most_ns: u64, done: &dyn Fn() -> bool) -> bool {
 
 impl HelperState {
     fn wake(&self, nodes: &Nodes) {
-        self.parking.wake(self.tid.load(Ordering::Relaxed), nodes);
+        self.parking.wake(&self.tid, nodes);
+    }
+
+    /// Keeps what a chunk threw in place of what an earlier job left here, which may throw again
+    /// when it is dropped.
+    fn keep_panic(&self, payload: Payload) {
+        let left = lock(&self.panic).replace(payload);
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(left))) {
+            std::mem::forget(again);
+        }
     }
 
     /// Tells the caller that the helper's work is over.
@@ -336,7 +352,8 @@ impl Shared {
             return false;
         }
         let Ok(own) = Schedule::of_this_thread() else { return false };
-        if own.is_idle() {
+        // A helper that nobody has lent anything has nothing to pass on yet.
+        if own.is_idle() || IS_LOWERED.get() && own.nice == LOWEST_NICE {
             return false;
         }
         state.loan.lend(done, || {
@@ -412,7 +429,7 @@ impl Shared {
                     return;
                 }
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
-                    *lock(&state.panic) = Some(payload);
+                    state.keep_panic(payload);
                 }
             });
             if generation() != self.generation {

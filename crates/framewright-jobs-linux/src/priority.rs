@@ -1,6 +1,6 @@
 //! How helpers are scheduled, and whether a lowered priority can be raised again: [`Priority`].
 
-use super::system::{self, IDLE_LEVEL, LOWEST_NICE};
+use super::system::{self, IDLE_LEVEL, LOWEST_NICE, Schedule};
 use super::thread::Thread;
 use std::fmt;
 use std::sync::Arc;
@@ -28,11 +28,12 @@ impl Priority {
     pub(super) fn probe() -> Self {
         let allowed = Arc::new(AtomicBool::new(false));
         let answer = Arc::clone(&allowed);
-        let tried = Thread::start("jobs-probe".to_owned(), 64 << 10, move || {
-            let own = system::level();
-            let may =
-                |own| [IDLE_LEVEL, LOWEST_NICE, own].into_iter().try_for_each(system::set_level);
-            answer.store(own.and_then(may).is_ok(), Ordering::Relaxed);
+        let tried = Thread::start("jobs-probe", 64 << 10, move || {
+            let may = Schedule::of_this_thread().and_then(|own| {
+                [IDLE_LEVEL, LOWEST_NICE].into_iter().try_for_each(system::set_level)?;
+                own.give_to(0)
+            });
+            answer.store(may.is_ok(), Ordering::Relaxed);
         });
         // Relaxed: what the thread wrote is visible after its end.
         let _ = tried.map(Thread::join);

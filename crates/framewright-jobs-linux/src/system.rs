@@ -1,6 +1,7 @@
 //! The system calls of the helpers: which CPUs and which memory a thread may use, how it is
 //! scheduled, and how it sleeps.
 
+use std::ffi::CStr;
 use std::io;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -172,9 +173,16 @@ impl Schedule {
 /// is below nice 19.
 pub(super) const IDLE_LEVEL: libc::c_int = 20;
 
-/// The level of the calling thread, -20 to [`IDLE_LEVEL`].
+/// The level of the calling thread, -20 to [`IDLE_LEVEL`]; below that for a thread that runs before
+/// all that are scheduled in the usual way, the lower the sooner.
 pub(super) fn level() -> io::Result<libc::c_int> {
-    if is_idle() { Ok(IDLE_LEVEL) } else { nice() }
+    let own = Schedule::of_this_thread()?;
+    Ok(match own.policy {
+        libc::SCHED_IDLE => IDLE_LEVEL,
+        libc::SCHED_FIFO | libc::SCHED_RR => -20 - own.realtime,
+        libc::SCHED_DEADLINE => libc::c_int::MIN,
+        _ => own.nice,
+    })
 }
 
 /// Whether the calling thread runs only when no other thread wants the CPU. False if the system
@@ -196,6 +204,12 @@ pub(super) fn set_level(level: libc::c_int) -> io::Result<()> {
         _ => libc::SCHED_OTHER,
     };
     Schedule { policy, realtime: 0, nice: level.min(LOWEST_NICE) }.give_to(0)
+}
+
+/// Makes the calling thread a realtime one.
+#[cfg(test)]
+pub(super) fn set_realtime(priority: libc::c_int) -> io::Result<()> {
+    set_policy(0, libc::SCHED_FIFO, priority)
 }
 
 /// The nice level below which there is only [`IDLE_LEVEL`].
@@ -302,6 +316,12 @@ pub(super) fn wake_one(word: &AtomicU32) {
             1,
         )
     };
+}
+
+/// Names the calling thread to the system, which refuses more than 15 bytes.
+pub(super) fn name_this_thread(name: &CStr) {
+    // SAFETY: the name is live and ends with a zero byte.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Writes `text` to standard error, as far as one call takes it, without a lock.

@@ -139,3 +139,86 @@ fn a_lowered_helper_starts_no_helper_that_keeps_a_priority() {
     assert_eq!(started.into_inner(), 0);
     assert_eq!(helpers.pool().start(1), 1);
 }
+
+/// What a helper threw may stay with it, where its caller threw as well.
+#[test]
+fn what_throws_again_when_it_is_dropped_ends_no_helper() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("again"));
+        }
+    }
+    if !is_possible() {
+        return;
+    }
+    let helpers = one_lowered_helper();
+    // Both threads are in a chunk; `own` and `helps` say what each of them throws.
+    let run = |own: fn(), helps: fn()| {
+        let inside = [const { AtomicBool::new(false) }; 2];
+        catch_unwind(AssertUnwindSafe(|| {
+            let two = Job::new(0..2).min_chunk(1).max_threads(2);
+            two.run(&helpers, |_, worker| {
+                inside[usize::from(worker.index() != 0)].store(true, Ordering::SeqCst);
+                while !inside.iter().all(|is| is.load(Ordering::SeqCst)) {
+                    breathe();
+                }
+                if worker.index() == 0 {
+                    own()
+                } else {
+                    helps()
+                }
+                Ok::<_, Infallible>(())
+            })
+        }))
+    };
+    let throw = || std::panic::resume_unwind(Box::new("once"));
+    let both = run(
+        || std::panic::resume_unwind(Box::new("once")),
+        || std::panic::resume_unwind(Box::new(Bomb)),
+    );
+    assert!(both.is_err());
+    assert!(run(|| {}, throw).is_err());
+    let whole = run(|| {}, || {});
+    assert!(matches!(whole, Ok(Ok(summary)) if summary.threads == 2));
+}
+
+#[test]
+fn a_helper_that_was_lent_nothing_lends_nothing() {
+    let pool = Pool::new(1, Some(Priority::Lent));
+    // On a thread of its own, because its priority changes.
+    let lent = || {
+        IS_LOWERED.set(true);
+        system::set_level(LOWEST_NICE).expect("any thread may");
+        let state = HelperState::default();
+        state.tid.store(system::tid(), Ordering::Relaxed);
+        pool.shared.lend(&state, &|| false)
+    };
+    let lent = std::thread::scope(|scope| scope.spawn(lent).join().expect("no panic"));
+    assert!(!lent, "whoever lends its priority later would think that it has passed it on");
+}
+
+#[test]
+fn jobs_see_slots_that_have_threads() {
+    let helpers = HostedHelpers::new().with_helpers(3).with_priority(Priority::Lent);
+    let slots = || helpers.pool().slots_with_threads().len();
+    assert_eq!(slots(), 3, "the first job that wants one starts them");
+    for threads in 1..=3 {
+        assert_eq!((helpers.pool().start(threads), slots()), (threads, threads));
+    }
+}
+
+#[test]
+fn realtime_threads_are_above_all_others() {
+    let own = || {
+        let before = system::level().expect("the system says");
+        let realtime = system::set_realtime(7).ok().map(|()| system::level());
+        (before, realtime)
+    };
+    let (before, realtime) = std::thread::scope(|scope| scope.spawn(own).join().expect("it ends"));
+    assert!((-20..=IDLE_LEVEL).contains(&before));
+    match realtime {
+        Some(level) => assert_eq!(level.expect("the system says"), -27),
+        None => eprintln!("\nNOT POSSIBLE HERE: a realtime thread: it takes CAP_SYS_NICE"),
+    }
+}

@@ -1,9 +1,9 @@
 //! The caller's side of a job: it works like any worker, decides when helpers are worth calling,
 //! and calls them.
 //!
-//! Memory ordering: Relaxed everywhere. What is stored here before helpers are offered the job
-//! reaches them through their slots (Release in `JobSlots::offer_reserved`, Acquire in
-//! `WorkerSlot::serve_with`); the rest are hints.
+//! Memory ordering: Relaxed, but for the count of helpers in `missing`. What is stored here before
+//! helpers are offered the job reaches them through their slots (Release in
+//! `JobSlots::offer_reserved`, Acquire in `WorkerSlot::serve_with`); the rest are hints.
 
 use super::alone::Begun;
 use super::pace::Pace;
@@ -203,7 +203,9 @@ where
         } else {
             u32::MAX
         };
-        self.target.min(fair).saturating_sub(shared.held.load(Ordering::Relaxed))
+        // Acquire pairs with the Release in `Shared::help`: whoever takes the place of a helper
+        // that left finds its number free.
+        self.target.min(fair).saturating_sub(shared.held.load(Ordering::Acquire))
     }
 
     /// Reserves all the idle slots that the job may have, in the order of its placement.

@@ -21,12 +21,17 @@ use core::ops::Range;
 /// | positions of tracks | every worker | every worker | Relaxed, see `track` |
 /// | `stop` | a worker that fails or panics | every worker before it claims | Relaxed (1) |
 /// | `grid_chunk`, `called_ns`, `asked_ns` | the caller | helpers | Relaxed, carried by the offer |
-/// | `held`, `staying`, `waking` | all workers | all workers | Relaxed: counts |
+/// | `held` | all workers | all workers | Release and Acquire where a helper leaves (2) |
+/// | `waking` | all workers | all workers | Acquire in `wake_on` (3) |
+/// | `staying` | all workers | all workers | Relaxed: a count |
 /// | `indices` | helpers | helpers | Acquire and Release, see `indices` |
 /// | `totals` | workers when they end | the caller after `join` | Relaxed, carried by the end |
 /// | `first_error` | the first that fails | the caller after `join` | see `raw::first` |
 ///
 /// (1) A worker that sees it late claims one chunk more, as if it had claimed earlier.
+/// (2) A helper's number is free before the caller knows that it has left.
+/// (3) Pairs with the caller's fence in `JobSlots::offer_reserved` and its store after that: any
+/// worker that wakes others comes after the fence, as the caller does.
 pub(super) struct Shared<'a, H: ?Sized, F, E> {
     pub(super) run: Run<'a, H, F>,
     pub(super) tracks: &'a [Track],
@@ -285,7 +290,7 @@ where
     pub(super) fn wake_on(&self) {
         let Some(workers) = self.run.workers else { return };
         while self.waking.load(Ordering::Relaxed) < workers.slots.len() {
-            let helper = self.waking.fetch_add(1, Ordering::Relaxed);
+            let helper = self.waking.fetch_add(1, Ordering::Acquire);
             if workers.slots.get(helper).is_some_and(WorkerSlot::is_offered) {
                 self.run.helpers.wake(helper);
             }
@@ -333,8 +338,9 @@ where
         self.finish(&own, began);
         self.indices.release(index);
         if leaves {
-            // After the number was given back, so that the helper's successor finds a number free.
-            self.held.fetch_sub(1, Ordering::Relaxed);
+            // After the number was given back, so that the helper's successor finds a number free:
+            // Release pairs with the Acquire in `Leader::missing`, and the offer carries it on.
+            self.held.fetch_sub(1, Ordering::Release);
         }
         ended
     }

@@ -178,22 +178,21 @@ impl WorkerSlot {
     /// ended when `around` has returned. If `around` does not call its argument, the helper does
     /// nothing.
     pub fn serve_with(&self, around: impl FnOnce(&mut dyn FnMut())) -> bool {
-        let word = self.word.load(Ordering::Relaxed);
-        let entry = entry(word);
-        // Acquire pairs with the Release in `offer`.
-        let taken = tag(word) == OFFERED
-            && self
-                .word
-                .compare_exchange(
-                    word,
-                    tagged(entry, RUNNING),
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                )
-                .is_ok();
-        if !taken {
+        let seen = self.word.load(Ordering::Relaxed);
+        if tag(seen) != OFFERED {
             return false;
         }
+        // Acquire pairs with the Release in `offer`.
+        let taken = self.word.compare_exchange(
+            seen,
+            tagged(entry(seen), RUNNING),
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        // The word that was exchanged: what was seen before may have the address of this job's
+        // entry and still point to that of an earlier job, which is gone.
+        let Ok(word) = taken else { return false };
+        let entry = entry(word);
         let mut finish = Finish { slot: self, entry, state: Progress::NotCalled };
         around(&mut || {
             if !matches!(finish.state, Progress::NotCalled) {
