@@ -2,16 +2,16 @@
 
 use framewright::reporting::ReportDevice;
 use framewright::{Manager, Platform};
-use framewright_balloon::{Balloon, FreeContent, PrivateMemory, ReportingBalloon};
+use framewright_balloon::{Balloon, PrivateMemory, ReportingBalloon};
 use virtio_drivers::transport::Transport;
 
-/// Reports to a balloon that was started with the usual settings, if it takes reports.
+/// Reports to a balloon, if it takes reports.
 pub fn report_to<P: Platform, H: PrivateMemory, T: Transport>(
     manager: &Manager<P>,
     balloon: Balloon<H, T>,
     sleep_until: impl Fn(u64),
 ) {
-    if let Some(device) = ReportingBalloon::new(balloon, FreeContent::Any) {
+    if let Some(device) = ReportingBalloon::new(balloon) {
         report_forever(manager, device, sleep_until);
     }
 }

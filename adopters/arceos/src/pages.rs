@@ -22,6 +22,7 @@ impl<const PAGE_SIZE: usize> BitmapPageAllocator<PAGE_SIZE> {
     /// One without memory.
     #[must_use]
     pub const fn new() -> Self {
+        const { assert!(PAGE_SIZE == 4096, "pages are of 4 KiB") };
         Self(LazyManager::new(&MAP))
     }
 }
@@ -48,7 +49,8 @@ impl<const PAGE_SIZE: usize> BaseAllocator for BitmapPageAllocator<PAGE_SIZE> {
         self.0.bring_up().expect("more than tables take");
     }
     fn add_memory(&mut self, start: usize, size: usize) -> AllocResult {
-        let memory = PhysRange::with_size(pfn(start).address(), size as u64);
+        // The pages that lie wholly in it.
+        let memory = PhysRange::with_size((start - LINEAR_MAPPING) as u64, size as u64);
         // SAFETY: ArceOS gives away what nobody uses.
         unsafe { self.0.add(memory) }.map(drop).map_err(|_| AllocError::MemoryOverlap)
     }

@@ -5,6 +5,11 @@
 //! static FRAMES: framewright_ostd::Framewright = framewright_ostd::Framewright;
 //! ```
 //!
+//! OSTD calls it. Its trait is safe to call for everybody, who then answers for the calls: the
+//! manager keeps tables in memory that it was given, so that a `dealloc` or `add_free_memory` of
+//! memory in use is memory in use twice, once by the manager. Of several CPUs the first has a
+//! cache; the others go past it.
+//!
 //! OSTD adds memory range by range and never says which was the last: the first allocation ends it,
 //! and brings the manager up. What lies between ranges OSTD has in use, and frees it later.
 #![no_std]

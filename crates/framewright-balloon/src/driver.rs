@@ -143,6 +143,12 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(balloon)
     }
 
+    /// What it was started with.
+    #[cfg(feature = "reporting")]
+    pub(crate) const fn free_content(&self) -> FreeContent {
+        self.settings.free_content
+    }
+
     /// What device and driver have agreed on.
     #[must_use]
     pub fn features(&self) -> Features {

@@ -1,6 +1,7 @@
 //! The balloon with Framewright's manager: its frames, and its reports of free pages.
 
 use crate::{Balloon, BalloonMemory, Features, FreeContent, StartError, Token};
+use framewright::debug::POISON;
 use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::zone::{FreeError, MigrateType};
@@ -47,7 +48,9 @@ unsafe impl<P: Platform> BalloonMemory for ManagedFrames<'_, P> {
         let range = PfnRange { start: Pfn(first_pfn), end: Pfn(end) };
         // SAFETY: `take` allocated these frames, and the caller does not use them any more
         // (invariant 42).
-        if let Err(error) = unsafe { self.manager.free(range) } {
+        if let Err(error) = unsafe { self.manager.free(range) }
+            && error.concerns(range)
+        {
             self.error = Some(error);
         }
     }
@@ -57,33 +60,19 @@ unsafe impl<P: Platform> BalloonMemory for ManagedFrames<'_, P> {
 /// ([`Manager::register_reporting`]).
 pub struct ReportingBalloon<H: PrivateMemory, T: Transport> {
     balloon: Balloon<H, T>,
-    content: Content,
     /// The report that is out.
     token: Option<Token>,
     error: Option<StartError>,
 }
 
 impl<H: PrivateMemory, T: Transport> ReportingBalloon<H, T> {
-    /// Of a balloon that was started with this `free_content` in its
-    /// [`Settings`](crate::Settings). Nothing where it takes no reports; it is dropped then, so who
-    /// wants it for something else asks for its [capacity](Balloon::capacity) first.
+    /// Nothing where it takes no reports; it is dropped then, so who wants it for something else
+    /// asks for its [capacity](Balloon::capacity) first.
     #[must_use]
-    pub fn new(balloon: Balloon<H, T>, free_content: FreeContent) -> Option<Self> {
-        if balloon.capacity() == 0 {
-            // As a device's capacity that would mean the usual one.
-            return None;
-        }
-        // What the host promises with PAGE_POISON is to leave in free memory what is there; without
-        // it, nothing.
-        let content = match free_content {
-            _ if !balloon.features().contains(Features::PAGE_POISON) => Content::Undefined,
-            FreeContent::Any => Content::Undefined,
-            // Not zero: memory that nobody has freed yet holds what firmware left, and a locked
-            // host keeps that.
-            FreeContent::Zero => Content::ZeroOrKept,
-            FreeContent::Fill(_) => Content::Poison,
-        };
-        Some(Self { balloon, content, token: None, error: None })
+    pub fn new(balloon: Balloon<H, T>) -> Option<Self> {
+        // As a device's capacity 0 would mean the usual one.
+        let takes_reports = balloon.capacity() != 0;
+        takes_reports.then_some(Self { balloon, token: None, error: None })
     }
 
     /// The balloon, for what else it does: inflation, statistics.
@@ -154,7 +143,16 @@ unsafe impl<H: PrivateMemory, T: Transport> ReportDevice for ReportingBalloon<H,
         is_done
     }
 
+    /// What the host promises with PAGE_POISON is to leave in free memory what is there; without
+    /// it, nothing.
     fn content(&self) -> Content {
-        self.content
+        match self.balloon.free_content() {
+            _ if !self.balloon.features().contains(Features::PAGE_POISON) => Content::Undefined,
+            // Not zero: memory that nobody has freed yet holds what firmware left, and a locked
+            // host keeps that.
+            FreeContent::Zero => Content::ZeroOrKept,
+            FreeContent::Fill(POISON) => Content::Poison,
+            FreeContent::Any | FreeContent::Fill(_) => Content::Undefined,
+        }
     }
 }

@@ -4,8 +4,10 @@
  *     cargo rustc --release -p framewright-c --crate-type staticlib -- --cfg framewright_archive
  *
  * makes target/release/libframewright_c.a, to be linked with the kernel, which has memcpy, memmove,
- * memset, memcmp and bcmp of its own. The order of work is in examples/c-kernel: fill in an
- * fw_platform, call fw_bring_up with the memory map and with what is in use, allocate.
+ * memset, memcmp and bcmp of its own. A kernel whose interrupts use the stack that they interrupt
+ * adds --target x86_64-unknown-none: no red zone, no vector registers. The order of work is in
+ * examples/c-kernel: fill in an fw_platform, call fw_bring_up with the memory map and with what is
+ * in use, allocate.
  *
  * Calls return 0 or an fw_error. They may come from any CPU and any context but an NMI, once
  * fw_bring_up has returned 0. Addresses are physical, pages have 4096 bytes, order n is 2^n pages.
@@ -52,7 +54,7 @@ enum fw_error {
   FW_WRONG_FLAGS = 11,
   // A range of the map has no known kind.
   FW_WRONG_KIND = 12,
-  // More ranges than there is room for.
+  // Over 64 ranges that are used, or 256 of the map.
   FW_TOO_MANY_RANGES = 13,
   // A range ends beyond the address space.
   FW_BEYOND_ADDRESS_SPACE = 14,
@@ -66,7 +68,7 @@ enum fw_error {
   FW_WRONG_TEXT = 18,
   // There is not as much memory in one run.
   FW_OUT_OF_MEMORY = 19,
-  // Nothing, or more than 1 GiB, is asked for.
+  // No pages, or no run of more than 1 GiB is free.
   FW_BAD_SIZE = 20,
   // An order above 18, or an alignment that is no power of two.
   FW_BAD_ORDER = 21,
@@ -96,7 +98,8 @@ enum fw_kind {
   FW_CONVENTIONAL = 0,
   // Must not be touched (e820 type 2 and every unknown type).
   FW_RESERVED = 1,
-  // ACPI tables, to be released with `fw_release` once they were read (e820 type 3).
+  // ACPI tables, in use until they are released with `fw_release` (e820 type 3). They count as
+  // one of the ranges that are `used`, each.
   FW_ACPI_RECLAIMABLE = 2,
   // ACPI non-volatile storage (e820 type 4).
   FW_ACPI_NVS = 3,
@@ -238,8 +241,8 @@ int32_t fw_allocate_order(uint32_t order, uint32_t migrate_type, uint64_t *addre
 // The caller owns these pages, and nobody uses them any more.
 int32_t fw_free_order(uint64_t address, uint32_t order);
 
-// Allocates `pages` pages in one run, any number, whose first is aligned to 2^`align_order` pages,
-// and writes their physical address to `address`.
+// Allocates `pages` movable pages in one run, any number, whose first is aligned to 2^`align_order`
+// pages, and writes their physical address to `address`.
 //
 // The caller promises:
 // `address` is null or points to a number.
@@ -291,7 +294,8 @@ int32_t fw_release(uint64_t start, uint64_t bytes, uint64_t *pages);
 // `counters` is null or points to an `fw_counters`.
 int32_t fw_get_counters(struct fw_counters *counters);
 
-// Gives back what CPUs keep for their next requests. `pages`, if it is not null, gets how many.
+// Gives back what CPUs keep for their next requests: the calling CPU, where others cannot be
+// waited for (`can_wait`). `pages`, if it is not null, gets how many.
 //
 // The caller promises:
 // `pages` is null or points to a number.

@@ -26,7 +26,8 @@ pub enum fw_kind {
     FW_CONVENTIONAL = 0,
     /// Must not be touched (e820 type 2 and every unknown type).
     FW_RESERVED = 1,
-    /// ACPI tables, to be released with `fw_release` once they were read (e820 type 3).
+    /// ACPI tables, in use until they are released with `fw_release` (e820 type 3). They count as
+    /// one of the ranges that are `used`, each.
     FW_ACPI_RECLAIMABLE = 2,
     /// ACPI non-volatile storage (e820 type 4).
     FW_ACPI_NVS = 3,
@@ -117,11 +118,14 @@ pub(crate) fn span(start: u64, bytes: u64) -> Result<PhysRange, fw_error> {
     end.map(|end| PhysRange::new(start, end)).ok_or(FW_BEYOND_ADDRESS_SPACE)
 }
 
+const ACPI_RECLAIMABLE: u32 = fw_kind::FW_ACPI_RECLAIMABLE as u32;
+
 fn kind(kind: u32) -> Result<MemoryKind, fw_error> {
     Ok(match kind {
         0 => MemoryKind::Conventional,
         1 => MemoryKind::Reserved,
-        2 => MemoryKind::AcpiReclaimable,
+        // Memory, to be released.
+        ACPI_RECLAIMABLE => MemoryKind::Conventional,
         3 => MemoryKind::AcpiNvs,
         4 => MemoryKind::Unusable,
         _ => return Err(FW_WRONG_KIND),
@@ -185,11 +189,15 @@ unsafe fn bring_up(
     let parameters =
         Parameters::parse(text, &mut |problem| platform.say(format_args!("{problem}")));
     parameters.apply(&mut builder)?;
-    let map = builder.finish()?;
-    let places = scratch.used.get_mut(..used.len()).ok_or(FW_TOO_MANY_RANGES)?;
-    for (place, used) in places.iter_mut().zip(used) {
-        *place = span(used.start, used.bytes)?;
+    let acpi = map.iter().filter(|range| range.kind == ACPI_RECLAIMABLE && range.bytes != 0);
+    let acpi = acpi.map(|range| span(range.start, range.bytes));
+    let mut used_count = 0;
+    for used in used.iter().map(|used| span(used.start, used.bytes)).chain(acpi) {
+        *scratch.used.get_mut(used_count).ok_or(FW_TOO_MANY_RANGES)? = used?;
+        used_count += 1;
     }
+    let places = &scratch.used[..used_count];
+    let map = builder.finish()?;
     let mut claims = [MemoryAffinity::EMPTY; 1];
     let topology = Topology::new(&mut claims);
     scratch.storage = MemblockStorage::new();

@@ -37,7 +37,7 @@ pub enum fw_error {
     FW_WRONG_FLAGS = 11,
     /// A range of the map has no known kind.
     FW_WRONG_KIND = 12,
-    /// More ranges than there is room for.
+    /// Over 64 ranges that are used, or 256 of the map.
     FW_TOO_MANY_RANGES = 13,
     /// A range ends beyond the address space.
     FW_BEYOND_ADDRESS_SPACE = 14,
@@ -51,7 +51,7 @@ pub enum fw_error {
     FW_WRONG_TEXT = 18,
     /// There is not as much memory in one run.
     FW_OUT_OF_MEMORY = 19,
-    /// Nothing, or more than 1 GiB, is asked for.
+    /// No pages, or no run of more than 1 GiB is free.
     FW_BAD_SIZE = 20,
     /// An order above 18, or an alignment that is no power of two.
     FW_BAD_ORDER = 21,
@@ -197,7 +197,9 @@ impl From<HotplugError> for fw_error {
             HotplugError::Present(_) | HotplugError::OtherNode(..) => FW_PRESENT,
             HotplugError::NoRoomForTables { .. } | HotplugError::Tables(_) => FW_NO_ROOM_FOR_TABLES,
             HotplugError::Busy | HotplugError::Veto(_) => FW_BUSY,
-            HotplugError::Absent(_) | HotplugError::NotReached(_) => FW_NOT_MANAGED,
+            HotplugError::Absent(_) | HotplugError::NotReached(_) | HotplugError::FrameZero => {
+                FW_NOT_MANAGED
+            }
             HotplugError::Range(RangeError::Place(error)) => error.into(),
             _ => FW_NO_WINDOW,
         }

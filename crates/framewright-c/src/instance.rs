@@ -13,6 +13,8 @@ const NONE: u8 = 0;
 const MAKING: u8 = 1;
 /// It is there, and stays.
 const UP: u8 = 2;
+/// As `MAKING`, and the platform is there.
+const HAS_PLATFORM: u8 = 3;
 
 /// A platform and its manager.
 struct Instance {
@@ -47,10 +49,17 @@ pub(crate) fn manager() -> Result<&'static Manager<Checked>, fw_error> {
     Ok(unsafe { manager.assume_init_ref() })
 }
 
-/// The platform of the manager, if there is one.
+/// The platform of the manager, or of one that is being made, if there is one.
 #[cfg(framewright_archive)]
 pub(crate) fn platform() -> Option<&'static Checked> {
-    manager().ok().map(Manager::platform)
+    // Acquire pairs with the Release in `make`: what was written is seen.
+    if !matches!(INSTANCE.state.load(Ordering::Acquire), HAS_PLATFORM | UP) {
+        return None;
+    }
+    // SAFETY: it was written before the state became this, and is only read since (invariant 51).
+    let platform = unsafe { &*INSTANCE.platform.get() };
+    // SAFETY: as above.
+    Some(unsafe { platform.assume_init_ref() })
 }
 
 /// Makes the manager with `work`, which gets the platform for ever. If it fails, nothing has
@@ -70,7 +79,8 @@ pub(crate) fn make(
     }
     // SAFETY: this caller has set `MAKING`, and a platform from before is in use nowhere, because
     // the work on it has failed (invariant 51).
-    let platform = unsafe { (*INSTANCE.platform.get()).write(platform) };
+    let platform: &Checked = unsafe { (*INSTANCE.platform.get()).write(platform) };
+    INSTANCE.state.store(HAS_PLATFORM, Ordering::Release);
     match work(platform) {
         Ok(manager) => {
             // SAFETY: this caller has set `MAKING` (invariant 51).

@@ -7,8 +7,8 @@ use crate::platform::Checked;
 use core::alloc::Layout;
 use core::ffi::c_void;
 use core::fmt::Display;
-use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn};
-use framewright::zone::{Counts, Grade};
+use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn, PfnRange};
+use framewright::zone::{Counts, FreeError, Grade};
 use framewright::{Manager, MigrateType, Platform};
 
 /// What pages are for: memory of one type lies together, so that what can be moved does not stand
@@ -67,6 +67,18 @@ unsafe fn put<T>(to: *mut T, value: impl FnOnce() -> Result<T, fw_error>) -> i32
         // SAFETY: the caller promises the room (invariant 51).
         unsafe { to.write(value) };
     }))
+}
+
+/// The result of a free. One that is about other pages, freed twice before and found on their way
+/// out of a cache, is for the log: these are free.
+fn unless_of_others(
+    manager: &Manager<Checked>,
+    freed: Result<(), FreeError>,
+    range: PfnRange,
+) -> Result<(), fw_error> {
+    let is_of_others = freed.is_err_and(|error| !error.concerns(range));
+    let result = logged(manager, freed);
+    if is_of_others { Ok(()) } else { result }
 }
 
 /// Does something that can go wrong in more ways than there are numbers; the log has them all.
@@ -131,13 +143,14 @@ pub unsafe extern "C" fn fw_free_order(address: u64, order: u32) -> i32 {
     let free = || {
         let (manager, start, order) = (manager()?, frame(address)?, self::order(order)?);
         // SAFETY: passed on to the caller (invariants 42 and 51).
-        logged(manager, unsafe { manager.free_order(start, order) })
+        let freed = unsafe { manager.free_order(start, order) };
+        unless_of_others(manager, freed, PfnRange::of_order(start, order))
     };
     number(free())
 }
 
-/// Allocates `pages` pages in one run, any number, whose first is aligned to 2^`align_order` pages,
-/// and writes their physical address to `address`.
+/// Allocates `pages` movable pages in one run, any number, whose first is aligned to
+/// 2^`align_order` pages, and writes their physical address to `address`.
 ///
 /// # Safety
 /// `address` is null or points to a number.
@@ -161,7 +174,9 @@ pub unsafe extern "C" fn fw_free_pages(address: u64, pages: u64) -> i32 {
     let free = || {
         let (manager, start) = (manager()?, frame(address)?);
         // SAFETY: passed on to the caller (invariants 42 and 51).
-        logged(manager, unsafe { manager.free_pages(start, pages) })
+        let freed = unsafe { manager.free_pages(start, pages) };
+        let end = Pfn(start.0.saturating_add(pages));
+        unless_of_others(manager, freed, PfnRange { start, end })
     };
     number(free())
 }
@@ -222,7 +237,7 @@ pub unsafe extern "C" fn fw_add_memory(start: u64, bytes: u64, pages: *mut u64) 
         logged(manager, added).map(|added| added.pages)
     };
     // SAFETY: passed on to the caller (invariant 51).
-    unsafe { put_if_wanted(pages, add()) }
+    unsafe { put_if_wanted(pages, add) }
 }
 
 /// Hands memory over that was in use when memory came up: an initial RAM disk, page tables of the
@@ -241,20 +256,19 @@ pub unsafe extern "C" fn fw_release(start: u64, bytes: u64, pages: *mut u64) -> 
         logged(manager, released).map(|released| released.pages)
     };
     // SAFETY: passed on to the caller (invariant 51).
-    unsafe { put_if_wanted(pages, release()) }
+    unsafe { put_if_wanted(pages, release) }
 }
 
-/// Writes a number that C may not want.
+/// Writes a result that C may not want.
 ///
 /// # Safety
-/// `to` is null or points to a number.
-unsafe fn put_if_wanted(to: *mut u64, result: Result<u64, fw_error>) -> i32 {
-    number(result.map(|value| {
-        if !to.is_null() && to.is_aligned() {
-            // SAFETY: the caller promises the room (invariant 51).
-            unsafe { to.write(value) };
-        }
-    }))
+/// As of [`put`].
+unsafe fn put_if_wanted<T>(to: *mut T, value: impl FnOnce() -> Result<T, fw_error>) -> i32 {
+    if to.is_null() {
+        return number(value().map(drop));
+    }
+    // SAFETY: passed on to the caller (invariant 51).
+    unsafe { put(to, value) }
 }
 
 /// Counts pages. Takes no lock: what others do meanwhile is in some counters and not in others.
@@ -269,15 +283,16 @@ pub unsafe extern "C" fn fw_get_counters(counters: *mut fw_counters) -> i32 {
     }
 }
 
-/// Gives back what CPUs keep for their next requests. `pages`, if it is not null, gets how many.
+/// Gives back what CPUs keep for their next requests: the calling CPU, where others cannot be
+/// waited for (`can_wait`). `pages`, if it is not null, gets how many.
 ///
 /// # Safety
 /// `pages` is null or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fw_drain(pages: *mut u64) -> i32 {
-    let drained = manager().and_then(|manager| logged(manager, manager.drain()));
+    let drain = || manager().and_then(|manager| logged(manager, manager.drain()));
     // SAFETY: passed on to the caller (invariant 51).
-    unsafe { put_if_wanted(pages, drained) }
+    unsafe { put_if_wanted(pages, drain) }
 }
 
 /// Recounts everything and compares it with the tables; slow, for tests. `counters`, if it is not
@@ -295,10 +310,6 @@ pub unsafe extern "C" fn fw_verify(counters: *mut fw_counters) -> i32 {
         })?;
         Ok(fw_counters::of(manager, &counts))
     };
-    number(verify().map(|counts| {
-        if !counters.is_null() && counters.is_aligned() {
-            // SAFETY: the caller promises the room (invariant 51).
-            unsafe { counters.write(counts) };
-        }
-    }))
+    // SAFETY: passed on to the caller (invariant 51).
+    unsafe { put_if_wanted(counters, verify) }
 }

@@ -13,8 +13,10 @@ const BEGINNING: &str = "\
  *     cargo rustc --release -p framewright-c --crate-type staticlib -- --cfg framewright_archive
  *
  * makes target/release/libframewright_c.a, to be linked with the kernel, which has memcpy, memmove,
- * memset, memcmp and bcmp of its own. The order of work is in examples/c-kernel: fill in an
- * fw_platform, call fw_bring_up with the memory map and with what is in use, allocate.
+ * memset, memcmp and bcmp of its own. A kernel whose interrupts use the stack that they interrupt
+ * adds --target x86_64-unknown-none: no red zone, no vector registers. The order of work is in
+ * examples/c-kernel: fill in an fw_platform, call fw_bring_up with the memory map and with what is
+ * in use, allocate.
  *
  * Calls return 0 or an fw_error. They may come from any CPU and any context but an NMI, once
  * fw_bring_up has returned 0. Addresses are physical, pages have 4096 bytes, order n is 2^n pages.

@@ -49,7 +49,7 @@ pub fn with_reports<R>(
 ) -> R {
     lend(manager, || {
         let Ok(balloon) = open(manager, parameters, map) else { return work(None) };
-        match Driver::register(manager, balloon, free_content(parameters)) {
+        match Driver::register(manager, balloon) {
             Some(mut driver) => {
                 let result = work(Some(&mut driver));
                 driver.finish();

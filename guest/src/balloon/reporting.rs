@@ -10,7 +10,7 @@ use crate::virtio::GuestHal;
 use framewright::Manager;
 use framewright::platform::Platform;
 use framewright::reporting::{Event, Reporter};
-use framewright_balloon::{DeviceFault, FreeContent, ManagedFrames, ReportingBalloon};
+use framewright_balloon::{DeviceFault, ManagedFrames, ReportingBalloon};
 use virtio_drivers::transport::pci::PciTransport;
 
 const MS: u64 = 1_000_000;
@@ -41,9 +41,8 @@ impl<'a> Driver<'a> {
     pub(super) fn register(
         manager: &'a Manager<GuestPlatform>,
         balloon: GuestBalloon,
-        free_content: FreeContent,
     ) -> Option<Self> {
-        let Some(device) = ReportingBalloon::new(balloon, free_content) else {
+        let Some(device) = ReportingBalloon::new(balloon) else {
             log!("Free page reporting: the balloon takes no reports");
             return None;
         };

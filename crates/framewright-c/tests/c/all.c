@@ -113,13 +113,14 @@ static const struct fw_range map[] = {
     {0, RAM, FW_CONVENTIONAL},
     {0x9fc00, 0x60400, FW_RESERVED},
     {RAM - MIB, MIB, FW_ACPI_NVS},
+    {RAM - 2 * MIB, MIB, FW_ACPI_RECLAIMABLE},
     {RAM, 0, FW_CONVENTIONAL},
 };
 /* The kernel's image, and an initial RAM disk, which is released later. */
 static const struct fw_span used[] = {{MIB, MIB + 5}, {8 * MIB, 2 * MIB}};
 
 static int32_t bring_up(const struct fw_platform *with) {
-    return fw_bring_up(with, map, 4, used, 2, "min_free_kbytes=256 quiet");
+    return fw_bring_up(with, map, 5, used, 2, "min_free_kbytes=256 quiet");
 }
 
 /* A platform with one change is refused, by both calls, before anything is called. */
@@ -173,21 +174,21 @@ static void wrong_maps(void) {
     const struct fw_span beyond[] = {{UINT64_MAX, 2}};
     static struct fw_span many[1000];
     GIVES(FW_NULL, fw_bring_up(&platform, NULL, 1, NULL, 0, NULL));
-    GIVES(FW_NULL, fw_bring_up(&platform, map, 4, NULL, 1, NULL));
+    GIVES(FW_NULL, fw_bring_up(&platform, map, 5, NULL, 1, NULL));
     GIVES(FW_TOO_MANY_RANGES, fw_bring_up(&platform, map, SIZE_MAX, NULL, 0, NULL));
-    GIVES(FW_TOO_MANY_RANGES, fw_bring_up(&platform, map, 4, many, 1000, NULL));
+    GIVES(FW_TOO_MANY_RANGES, fw_bring_up(&platform, map, 5, many, 1000, NULL));
     GIVES(FW_NO_USABLE_MEMORY, fw_bring_up(&platform, NULL, 0, NULL, 0, NULL));
     GIVES(FW_NO_USABLE_MEMORY, fw_bring_up(&platform, none, 1, NULL, 0, NULL));
     GIVES(FW_WRONG_KIND, fw_bring_up(&platform, kind, 1, NULL, 0, NULL));
     GIVES(FW_BEYOND_ADDRESS_SPACE, fw_bring_up(&platform, far, 1, NULL, 0, NULL));
-    GIVES(FW_BEYOND_ADDRESS_SPACE, fw_bring_up(&platform, map, 4, beyond, 1, NULL));
+    GIVES(FW_BEYOND_ADDRESS_SPACE, fw_bring_up(&platform, map, 5, beyond, 1, NULL));
     GIVES(FW_NO_ROOM_FOR_TABLES, fw_bring_up(&platform, small, 1, NULL, 0, NULL));
     CHECK(logged_bytes > 0);
-    GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 4, used, 2, "\xff"));
+    GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 5, used, 2, "\xff"));
     char *words = malloc(4096);
     CHECK(words);
     memset(words, ' ', 4096);
-    GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 4, used, 2, words));
+    GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 5, used, 2, words));
     free(words);
 }
 
@@ -272,7 +273,15 @@ static void runs(void) {
 static void growth(void) {
     struct fw_counters old, new;
     uint64_t pages = 0, more = 0;
+    /* Tables of firmware that the kernel has read. */
+    GIVES(FW_OK, fw_release(RAM - 2 * MIB, MIB, &pages));
+    CHECK(pages == 256);
     GIVES(FW_OK, fw_get_counters(&old));
+    void *crooked = (char *)&pages + 1;
+    GIVES(FW_NULL, fw_release(8 * MIB, 2 * MIB, crooked));
+    GIVES(FW_NULL, fw_add_memory(RAM, MORE / 2, crooked));
+    GIVES(FW_NULL, fw_drain(crooked));
+    GIVES(FW_NULL, fw_verify(crooked));
     GIVES(FW_OK, fw_release(8 * MIB, 2 * MIB, &pages));
     CHECK(pages == 512);
     GIVES(FW_PRESENT, fw_release(8 * MIB, 2 * MIB, NULL));

@@ -88,19 +88,23 @@ impl<P: Platform> FrameAllocator<P> {
     }
 
     /// Allocates `count` frames, one for none, the first of which is aligned to the next power of
-    /// two.
+    /// two, or to 1 GiB if that is more.
     #[must_use]
     pub fn alloc(&self, count: usize) -> Option<usize> {
         self.allocate(count, 1)
     }
 
-    /// Allocates as many frames as `layout` has bytes, aligned to as many as its alignment has.
+    /// Allocates as many frames as `layout` has bytes, aligned to as many as its alignment has, at
+    /// most 1 GiB.
     #[must_use]
     pub fn alloc_aligned(&self, layout: Layout) -> Option<usize> {
         self.allocate(layout.size(), layout.align())
     }
 
     fn allocate(&self, count: usize, align: usize) -> Option<usize> {
+        if align as u64 > Order::MAX.pages() {
+            return None;
+        }
         let count = count.max(1);
         let align = count.checked_next_power_of_two()?.max(align) as u64;
         // Longer runs begin at a multiple of 1 GiB.

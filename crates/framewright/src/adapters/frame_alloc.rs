@@ -103,7 +103,9 @@ fn needed(error: NotUp) -> usize {
 // is added. An error leaves the allocator without memory.
 unsafe impl<P: Platform, const RANGES: usize> RegionInit for LazyManager<P, RANGES> {
     /// Brings the manager up. It needs memory of its own for tables (`MetadataWontFit`), and says
-    /// `InvalidUsable` where there are more ranges than it can take.
+    /// `InvalidUsable` where there are more ranges than it can take. What lies between two usable
+    /// ranges can be added later as any pages, what lies before the first or behind the last as
+    /// blocks of 2 MiB.
     unsafe fn try_init(
         &self,
         phys_base: usize,

@@ -98,7 +98,8 @@ impl<'a, P: Platform> Dma<'a, P> {
     /// Gives back what [`allocate`](Self::allocate) returned.
     ///
     /// # Errors
-    /// When the pages are not all in use; nothing has then changed.
+    /// When the pages are not all in use; nothing has then changed. One that is not
+    /// [about them](FreeError::concerns) tells of an earlier free; they are free then.
     ///
     /// # Safety
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns these pages, and nobody
@@ -117,8 +118,8 @@ impl<'a, P: Platform> Dma<'a, P> {
         self.allocate(pages).unwrap_or((0, NonNull::dangling()))
     }
 
-    /// `Hal::dma_dealloc`: 0, or -1 when the pages were not in use. `virtio-drivers` panics on the
-    /// latter.
+    /// `Hal::dma_dealloc`: 0, or -1 when these pages were not in use, on which `virtio-drivers`
+    /// panics.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -126,7 +127,9 @@ impl<'a, P: Platform> Dma<'a, P> {
     pub unsafe fn dma_dealloc(&self, paddr: PhysAddr, _vaddr: NonNull<u8>, pages: usize) -> i32 {
         // SAFETY: passed on to the caller.
         let freed = unsafe { self.free(paddr, pages) };
-        if freed.is_ok() { 0 } else { REFUSED }
+        let start = Pfn::containing(paddr);
+        let range = PfnRange::new(start.0, start.0.saturating_add(pages as u64));
+        if freed.is_err_and(|error| error.concerns(range)) { REFUSED } else { 0 }
     }
 
     /// Only what the direct map shows can be zeroed, so its end limits the request as the device

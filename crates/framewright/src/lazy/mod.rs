@@ -455,10 +455,18 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         let Some(manager) = self.get() else { return self.free_early(start) };
         // SAFETY: passed on to the caller (invariant 42).
         let freed = unsafe { manager.free_pages(start, 1) };
-        if freed.is_err() {
-            self.lose(1);
+        if let Err(error) = freed {
+            self.lose_of(error, start, 1);
         }
         freed
+    }
+
+    /// Counts pages that were not freed, unless the error tells of others, which were freed before.
+    #[cold]
+    fn lose_of(&self, error: FreeError, start: Pfn, pages: u64) {
+        if error.concerns(PfnRange { start, end: Pfn(start.0.saturating_add(pages)) }) {
+            self.lose(pages);
+        }
     }
 
     #[cold]
@@ -479,8 +487,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             Some(manager) => unsafe { manager.free_run_here(start, pages) },
             None => Err(FreeError::NotManaged(start)),
         };
-        if freed.is_err() {
-            self.lose(pages);
+        if let Err(error) = freed {
+            self.lose_of(error, start, pages);
         }
         freed
     }

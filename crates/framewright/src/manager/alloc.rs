@@ -317,7 +317,8 @@ impl<P: Platform> Manager<P> {
     /// build, but for what is in a cache because it was freed before.
     ///
     /// # Errors
-    /// See [`FreeError`]; nothing of `range` has then changed hands (invariant 13).
+    /// See [`FreeError`]; nothing of `range` has then changed hands (invariant 13), if it
+    /// [is about](FreeError::concerns) that.
     ///
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, and

@@ -119,7 +119,8 @@ impl<P: Platform> Manager<P> {
     /// [`allocate_layout`](Self::allocate_layout) allocated for this size.
     ///
     /// # Errors
-    /// See [`FreeError`]; nothing has changed hands then.
+    /// See [`FreeError`]; nothing has changed hands then, if it [is about](FreeError::concerns)
+    /// these frames.
     ///
     /// # Safety
     /// As of [`free`](Self::free).
@@ -136,7 +137,8 @@ impl<P: Platform> Manager<P> {
     /// Frees `pages` frames from `start` on: [`free`](Self::free) of a start and a size.
     ///
     /// # Errors
-    /// See [`FreeError`]; nothing has changed hands then.
+    /// See [`FreeError`]; nothing has changed hands then, if it [is about](FreeError::concerns)
+    /// these frames.
     ///
     /// # Safety
     /// As there.

@@ -3,6 +3,9 @@
 use super::{IrqState, Undo};
 use core::arch::asm;
 
+/// The interrupt flag.
+const INTERRUPTS: usize = 1 << 9;
+
 /// Turns interrupts off on this CPU and says how they were: what a kernel does in
 /// [`Cpu::irq_save`](super::Cpu::irq_save). Needs the rights of a kernel.
 #[inline]
@@ -18,7 +21,10 @@ pub fn interrupts_off() -> IrqState {
 #[inline]
 pub fn interrupts_back(state: Undo<IrqState>) {
     let IrqState(flags) = state.into_inner();
-    // SAFETY: what `interrupts_off` found, undone where it was called, as who has an `Undo` can
-    // count on.
-    unsafe { asm!("push {}", "popfq", in(reg) flags) };
+    // No other flag, whatever the state is made of.
+    if flags & INTERRUPTS != 0 {
+        // SAFETY: changes nothing but the interrupt flag, undone where it was cleared, as who has
+        // an `Undo` can count on. Other memory accesses must not move across, so no `nomem`.
+        unsafe { asm!("sti", options(nostack)) };
+    }
 }

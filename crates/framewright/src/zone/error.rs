@@ -6,6 +6,10 @@ use crate::units::{Order, Pfn, PfnRange};
 use core::fmt;
 
 /// Why a range was not freed. Nothing was changed.
+///
+/// Frees of at most a block may go into the CPU's cache. One that is full makes room first, and
+/// what is wrong with a run that leaves it, because it was freed twice long ago, is told by that
+/// free, whose own run is free all the same: [`concerns`](Self::concerns) tells the two apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeError {
     /// There is no frame in the range.
@@ -87,8 +91,58 @@ impl fmt::Display for FreeError {
 impl core::error::Error for FreeError {}
 
 impl FreeError {
+    /// Whether it is about frames of this range. The error of a free that is not about what was to
+    /// be freed tells of an earlier one, and the free itself has succeeded.
+    #[must_use]
+    pub fn concerns(&self, range: PfnRange) -> bool {
+        match *self {
+            Self::Empty(of) | Self::SpansZones(of) => of == range,
+            Self::WrongSize { range: of, .. } => !of.intersection(range).is_empty(),
+            Self::NotManaged(pfn)
+            | Self::NotAllocated { pfn, .. }
+            | Self::NeverAllocated(pfn)
+            | Self::NotAligned { start: pfn, .. } => range.start <= pfn && pfn < range.end,
+        }
+    }
+
     /// A frame that is free already.
     pub(crate) const fn free_already(pfn: Pfn) -> Self {
         Self::NotAllocated { pfn, state: Some(State::Free), history: None }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_concern_the_frames_that_they_name() {
+        let range = PfnRange::new(512, 1024);
+        let order = Order::BLOCK;
+        let of = |pfn: u64| {
+            let history = None;
+            [
+                FreeError::NotManaged(Pfn(pfn)),
+                FreeError::NotAllocated { pfn: Pfn(pfn), state: None, history },
+                FreeError::NeverAllocated(Pfn(pfn)),
+                FreeError::NotAligned { start: Pfn(pfn), order },
+            ]
+        };
+        for (pfn, does) in [(511, false), (512, true), (1023, true), (1024, false)] {
+            assert!(of(pfn).iter().all(|error| error.concerns(range) == does), "{pfn}");
+        }
+        let ranges = [(range, true), (PfnRange::new(1024, 1536), false)];
+        for (other, does) in ranges {
+            let (allocation, pfn) = (None, other.start);
+            assert_eq!(
+                FreeError::WrongSize { range: other, allocation, pfn }.concerns(range),
+                does
+            );
+            assert_eq!(FreeError::SpansZones(other).concerns(range), does);
+        }
+        let empty = PfnRange::new(7, 7);
+        assert!(
+            FreeError::Empty(empty).concerns(empty) && !FreeError::Empty(empty).concerns(range)
+        );
     }
 }

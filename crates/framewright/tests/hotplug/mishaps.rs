@@ -42,6 +42,18 @@ fn devices_may_lie_beyond_all_addresses() {
     check(&manager);
 }
 
+/// Where memory begins at 0 and firmware leaves its first block out.
+#[test]
+fn the_block_of_frame_0_is_not_added() {
+    let machine = FakeMachine::builder().ram(gib(1, 2)).spare(mib(0, 128)).build();
+    let manager = bring_up_with(machine, &[], &parameters("pages=none")).expect("bring-up");
+    for end in [2, 128] {
+        assert_eq!(add(&manager, mib(0, end), 0, Grade::Any), Err(HotplugError::FrameZero));
+    }
+    assert_eq!(add(&manager, mib(2, 128), 0, Grade::Any), Ok(63 * 512));
+    check(&manager);
+}
+
 /// Panics when it is to move something.
 struct Dies(Mutex<Vec<PfnRange>>);
 

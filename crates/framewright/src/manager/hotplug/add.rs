@@ -141,6 +141,10 @@ impl<P: Platform> Hotplug<'_, P> {
         was: Was,
     ) -> Result<Added, HotplugError> {
         let blocks = blocks_of(range)?;
+        if range.start == 0 {
+            // Addresses of 0 mean that there is none.
+            return Err(HotplugError::FrameZero);
+        }
         if node.index() >= self.manager.nodes.len() {
             return Err(HotplugError::NoNode(node));
         }

@@ -21,6 +21,8 @@ pub enum HotplugError {
     },
     /// It ends beyond what physical addresses can be.
     TooHigh(PhysRange),
+    /// It begins with frame 0, which is never handed out.
+    FrameZero,
     /// There was no such node at bring-up.
     NoNode(NodeId),
     /// The block at this frame is memory already, or offline.
@@ -66,6 +68,7 @@ impl fmt::Display for HotplugError {
                 write!(f, "{range} does not begin and end at multiples of 2 MiB")
             }
             Self::TooHigh(range) => write!(f, "{range} is beyond all physical addresses"),
+            Self::FrameZero => f.write_str("frame 0 is never handed out, nor its block added"),
             Self::NoNode(node) => write!(f, "node {node} was not known at boot"),
             Self::Present(pfn) => write!(f, "at pfn {pfn} there is memory already"),
             Self::OtherNode(pfn, node) => {
