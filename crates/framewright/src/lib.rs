@@ -1,8 +1,8 @@
 //! A physical memory manager for kernels, unikernels and VM guests.
 //!
-//! It takes what firmware says about memory and nodes, brings all of it up in well under a
-//! millisecond a TiB, and hands out pages and blocks from 4 KiB to 1 GiB. It needs no heap, owns no
-//! thread, and asks of its adopter one small trait, [`Platform`].
+//! It takes what firmware says about memory and nodes, brings all of it up (on demand: well under a
+//! millisecond a TiB), and hands out pages and blocks from 4 KiB to 1 GiB. It needs no heap, owns
+//! no thread, and asks of its adopter one small trait, [`Platform`].
 //!
 //! # Adopting it
 //!
@@ -80,8 +80,8 @@
 //! anybody can write down a number: see [*Owning memory*](manager#owning-memory).
 //!
 //! Page tables, TLB flushes and more than one CPU come in through the trait's other methods, which
-//! have defaults for a kernel that has none of them yet. [`bootlog`] writes the boot log that the
-//! kernel developers of the field know.
+//! have defaults for a kernel that has none of them yet. [`bootlog`] writes a boot log
+//! in Linux's style.
 //!
 //! # If you have these already
 //!
@@ -126,8 +126,8 @@
 //! | `hotplug` | memory that comes and goes; with `moving` | |
 //! | `accept` | memory that a guest accepts | it stays reserved |
 //! | `debug` | page owners, poison, clearing by parameter, the shuffle | |
-//! | `large-maps` | maps of more than 128 ranges or reservations | an error |
 //! | `files` | control files; with all of these | |
+//! | `large-maps` | maps of more than 128 ranges or reservations | an error |
 #![no_std]
 // What only the control files of a part look at stays where it is.
 #![cfg_attr(not(feature = "files"), allow(dead_code, reason = "parts that are off"))]

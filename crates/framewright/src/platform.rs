@@ -86,9 +86,9 @@ pub struct IrqState(pub usize);
 ///    of that CPU away, until [`unpin`](Platform::unpin). Disabling preemption is enough, keeping a
 ///    task from migrating is not; interrupts may stay on. A kernel without preemption returns its
 ///    CPU number.
-/// 4. With more than one CPU also: [`cpus`](Platform::cpus) and
-///    [`cpu_barrier`](Platform::cpu_barrier). With preemption also:
-///    [`yield_now`](Platform::yield_now).
+/// 4. With more than one CPU also: [`cpus`](Platform::cpus),
+///    [`cpu_barrier`](Platform::cpu_barrier) and [`can_wait`](Platform::can_wait). With preemption
+///    also: [`unpin`](Platform::unpin) and [`yield_now`](Platform::yield_now).
 /// 5. With a clock: [`now_ns`](Platform::now_ns), so that bring-up can say how long it took.
 ///
 /// Contexts: the manager calls `direct`, `pin`, `unpin`, `irq_save`, `irq_restore`, `now_ns` and
@@ -110,7 +110,8 @@ pub struct IrqState(pub usize);
 /// * between `pin` and `unpin` the caller stays on the CPU that `pin` named, no other task of that
 ///   CPU calls the manager (interrupt handlers may), and no two CPUs that run at once have one
 ///   number;
-/// * `cpus` always gives one number, from before bring-up on, and all numbers of CPUs are below it;
+/// * `cpus` always gives one number, from before bring-up on; a CPU whose number is not below it
+///   has no cache, and where that number is above 1 there is none;
 /// * when `cpu_barrier` returns, every CPU has executed a full memory barrier since it was called,
 ///   or it calls the manager no more: it is in none of its calls, and what it did there is visible
 ///   to the caller. One that comes back executes a full barrier first, after it is reached again.
@@ -131,16 +132,16 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// # Safety
     /// `state` is what the last [`irq_save`](Self::irq_save) of this CPU returned that was not
-    /// undone yet, and it is undone where it was called: interrupts come back where somebody counts
-    /// on there being none, otherwise.
+    /// undone yet, and it is undone where it was called: otherwise interrupts come on where
+    /// somebody relies on their being off.
     unsafe fn irq_restore(&self, state: IrqState);
 
     /// Ends what [`pin`](Self::pin) began.
     ///
     /// # Safety
     /// `_cpu` is what the last [`pin`](Self::pin) of the calling task returned that was not ended
-    /// yet. Somebody else's CPU would be given up otherwise, on which he counts on being alone
-    /// (invariant 16).
+    /// yet. Otherwise a CPU is given up on which another task relies on being alone (invariant
+    /// 16).
     unsafe fn unpin(&self, _cpu: PinnedCpu) {}
 
     /// One past the highest physical address that `direct` reaches; raised while the direct map is
@@ -246,7 +247,7 @@ pub unsafe trait Platform: Sync + 'static {
         None
     }
 
-    /// The vmemmap's address range. `None`: pages live inside split blocks only.
+    /// The vmemmap's address range. `None`: there is no array; see `pages=inside`.
     fn vmemmap_space(&self) -> Option<&dyn VmemmapSpace> {
         None
     }

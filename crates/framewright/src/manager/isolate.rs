@@ -201,22 +201,31 @@ impl<'m, P: Platform> Isolation<'m, P> {
         for Slice { zone, segment, indices } in self.slices(pages) {
             zone.check_change(platform, segment, &indices, change)?;
         }
-        for (number, Slice { zone, segment, indices }) in self.slices(pages).enumerate() {
+        let mut done = PfnRange { end: pages.start, ..pages };
+        for Slice { zone, segment, indices } in self.slices(pages) {
+            let end = segment.block_of(indices.end).start();
             let changed = zone.change(platform, segment, indices, change);
             // What comes back into circulation is free to those who were refused.
             self.manager.pressure.epoch.note_free();
             match changed {
-                Ok(changed) => blocks += changed,
+                Ok(changed) => (blocks, done.end) = (blocks + changed, end),
                 Err(error) => {
-                    for Slice { zone, segment, indices } in self.slices(pages).take(number) {
-                        // Fails only where somebody else changes these blocks at the same time.
-                        let _ = zone.change(platform, segment, indices, undo);
-                    }
+                    self.undo_change(done, undo);
                     return Err(error);
                 }
             }
         }
         Ok(blocks)
+    }
+
+    /// Changes frames back, from the first on to where a change came: what was one head may be in
+    /// pieces by now, and the other way round, so that they are not cut as they were.
+    fn undo_change(self, done: PfnRange, undo: Change) {
+        for Slice { zone, segment, indices } in self.slices(done) {
+            // Fails only where somebody else changes these blocks at the same time.
+            let _ = zone.change(self.manager.platform, segment, indices, undo);
+            self.manager.pressure.epoch.note_free();
+        }
     }
 
     fn survey_blocks(self, pages: PfnRange) -> IsolatedPages {
@@ -225,6 +234,16 @@ impl<'m, P: Platform> Isolation<'m, P> {
             found += zone.survey(self.manager.platform, &indices);
         }
         found
+    }
+
+    /// [`forget`](Self::forget) of one block, for those who cannot wait for CPUs: their caches keep
+    /// what they do until the next isolation ends.
+    pub(super) fn forget_one(self) {
+        let mut isolations = self.manager.isolations.lock(self.manager.platform);
+        isolations.blocks = isolations.blocks.saturating_sub(1);
+        if isolations.blocks == 0 {
+            isolations.hull = PfnRange::new(0, 0);
+        }
     }
 
     /// So many blocks less are isolated. With the last, caches keep all of their zone again, if
@@ -296,12 +315,13 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// As much as is changed under one hold of a lock, one after the other: a part of a range is
     /// cut as all of it is.
     fn slices(self, pages: PfnRange) -> impl Iterator<Item = Slice> + use<'m, P> {
-        self.pieces(pages).flat_map(|Piece { zone, segment, range }| {
+        let platform = self.manager.platform;
+        self.pieces(pages).flat_map(move |Piece { zone, segment, range }| {
             let start = segment.index_of(BlockNumber::containing(range.start));
             let end = segment.index_of(BlockNumber::containing(Pfn(range.end.0 - 1))) + 1;
             let mut from = start;
             iter::from_fn(move || {
-                let indices = from..zone.slice_end(from, BLOCKS_AT_ONCE).min(end);
+                let indices = from..zone.slice_end(platform, from, BLOCKS_AT_ONCE).min(end);
                 from = indices.end;
                 (!indices.is_empty()).then_some(Slice { zone, segment, indices })
             })

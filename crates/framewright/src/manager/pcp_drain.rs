@@ -18,6 +18,8 @@ use crate::zone::{FreeError, Zone};
 
 /// Entries that leave a cache in one call of [`Caches::age`] at most.
 const MOST_AGED: usize = MOST_WORDS;
+/// Steps in which a full cache goes back, and some more.
+const MOST_STEPS: usize = 32;
 
 impl<P: Platform> Caches<'_, P> {
     /// Tells the calling CPU's cache that some time has passed: what was not used since the last
@@ -187,6 +189,55 @@ impl<P: Platform> Manager<P> {
         drained
     }
 
+    /// Empties the caches of CPUs one after the other until `attempt` finds a run of `order`, where
+    /// waiting for CPUs is allowed: first of what is as large as that, so that what it cannot use
+    /// stays where it is used. The caller's own comes last, as it was emptied before.
+    pub(super) fn drain_until<T>(
+        &self,
+        order: Order,
+        attempt: &mut dyn FnMut() -> Option<T>,
+    ) -> Option<T> {
+        self.pressure.count_drain();
+        let number = self.pressure.epoch.begin_drain();
+        self.caches.iter().for_each(|cache| cache.ownership.revoke());
+        self.platform.cpu_barrier();
+        let own = self.pinned(|cpu| cpu as usize).min(self.caches.len());
+        let (before, from) = self.caches.split_at(own);
+        let caches = from.iter().skip(1).chain(before).chain(from.first());
+        let found = [order.min(Order::BLOCK), Order::PAGE].into_iter().find_map(|least| {
+            caches.clone().find_map(|cache| {
+                cache.ownership.wait(self.platform);
+                if self.take_from(cache, least) { attempt() } else { None }
+            })
+        });
+        self.caches.iter().for_each(|cache| cache.ownership.give_back());
+        if found.is_none() {
+            self.pressure.epoch.end_drain(number);
+        } else {
+            // Others may have something yet.
+            self.pressure.epoch.note_free();
+        }
+        found
+    }
+
+    /// Gives back what a cache, whose owner is kept out, has of orders from `least` on. Says
+    /// whether it had anything. Bit by bit: whoever empties it cannot lose the CPU meanwhile.
+    fn take_from(&self, cache: &CpuCache, least: Order) -> bool {
+        let mut had_any = false;
+        loop {
+            let some = cache.ownership.alone(self.platform, || {
+                if least == Order::PAGE {
+                    cache.begin_small();
+                }
+                self.drain_some_from(cache, least)
+            });
+            if some == Ok(0) {
+                return had_any;
+            }
+            had_any = true;
+        }
+    }
+
     /// Calls `body` for each CPU's cache, one after the other, whose owner is out and stays out
     /// meanwhile, where waiting for CPUs is allowed. One barrier serves all.
     #[inline(never)]
@@ -215,6 +266,22 @@ impl<P: Platform> Manager<P> {
         drained.unwrap_or(Ok(0))
     }
 
+    /// [`drain_own`](Self::drain_own) as far as others leave it alone: pinned for one step at a
+    /// time.
+    pub(super) fn drain_own_in_steps(&self) -> Result<u64, FreeError> {
+        let mut drained = Ok(0);
+        // What handlers and other tasks put in meanwhile is left, too, in the end.
+        for _ in 0..MOST_STEPS {
+            let step = self.inside(|cache| (self.drain_some(cache), cache.is_empty()));
+            let Some((some, is_empty)) = step else { break };
+            drained = join(drained, some);
+            if is_empty {
+                break;
+            }
+        }
+        drained
+    }
+
     /// Empties a cache that is ours for the moment.
     pub(super) fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         let mut drained = Ok(0);
@@ -227,8 +294,13 @@ impl<P: Platform> Manager<P> {
     /// Takes about as much out of a cache as goes back together at other times.
     pub(super) fn drain_some(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         cache.begin_small();
+        self.drain_some_from(cache, Order::PAGE)
+    }
+
+    /// [`drain_some`](Self::drain_some) of orders from `least` on.
+    fn drain_some_from(&self, cache: &CpuCache, least: Order) -> Result<u64, FreeError> {
         let (mut drained, mut left) = (Ok(0), MOST_RETURNED);
-        for order in CpuCache::orders() {
+        for order in CpuCache::orders().filter(|&order| order >= least) {
             for lot in Lot::all() {
                 let some = cache.waiting(order, lot).min(left);
                 if some != 0 {
@@ -236,6 +308,9 @@ impl<P: Platform> Manager<P> {
                     left -= some;
                 }
             }
+        }
+        if least > Order::PAGE {
+            return drained;
         }
         join(drained, self.return_some_odd(&mut left, || cache.give_up_odd()))
     }

@@ -80,16 +80,20 @@ impl<P: Platform> Manager<P> {
             let mut missing = order.pages();
             if !request.fail_fast {
                 if !known_to_fail {
-                    self.drain_for_more();
+                    if let Some(found) = self.drain_for(order, attempt) {
+                        break 'ways Some(found);
+                    }
                     let epoch = self.pressure.epoch.number();
                     match attempt(ORDINARY) {
                         Ok(found) => break 'ways Some(found),
                         Err(pages) => missing = pages,
                     }
-                    if let Some(found) = self.direct_compact(request, search, missing, attempt) {
+                    let compacted = self.direct_compact(request, search, missing, attempt);
+                    let was_tried = compacted.is_ok();
+                    if let Ok(Some(found)) = compacted {
                         break 'ways Some(found);
                     }
-                    if self.has_seen_all() {
+                    if was_tried && self.has_seen_all() {
                         self.pressure.note_failure(self.platform, epoch, key(Reserves::None));
                     }
                 }
@@ -158,6 +162,25 @@ impl<P: Platform> Manager<P> {
             }
         }
         None
+    }
+
+    /// Empties caches until `attempt` finds a run of `order`: the calling CPU's first, as for that
+    /// no other CPU is interrupted. What nothing is found by has emptied all of them.
+    fn drain_for<T>(
+        &self,
+        order: Order,
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
+        if !cfg!(feature = "smp") || self.pressure.epoch.number().is_some() {
+            return None;
+        }
+        let mut attempt = || attempt(ORDINARY).ok();
+        if self.platform.cpus() == 1 || !self.platform.can_wait() {
+            let _ = self.drain_own();
+            return None;
+        }
+        let own = if self.drain_own_in_steps() == Ok(0) { None } else { attempt() };
+        own.or_else(|| self.drain_until(order, &mut attempt))
     }
 
     /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they

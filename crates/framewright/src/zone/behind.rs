@@ -117,24 +117,22 @@ impl Zone {
     }
 
     /// Takes a free block out of use for good, until it goes: the one behind it cannot be read.
-    /// Whether it was free as a whole.
-    pub(crate) fn lose_free<P: Platform>(&self, platform: &P, index: u32) -> bool {
+    /// Nothing where it was not free as a whole; else whether somebody has isolated it meanwhile,
+    /// for whom it is no block any more.
+    pub(crate) fn lose_free<P: Platform>(&self, platform: &P, index: u32) -> Option<bool> {
         let start = self.start_of(index);
         let order = Order::BLOCK;
-        if self.allocate_at(platform, start, order, MigrateType::Movable).is_none() {
-            return false;
-        }
+        self.allocate_at(platform, start, order, MigrateType::Movable)?;
         // Of a block that nobody knows but this.
-        let locked = self.lock(platform);
+        let mut locked = self.lock(platform);
         let state = locked.buddy.table.state(index);
         let word = BlockState::head(State::Reserved, order, state.migrate_type());
-        // Somebody may have isolated it meanwhile, and ends that.
-        let isolated = state.word() & BlockState::ISOLATED;
-        let marks = BlockState::POISONED | BlockState::ACCEPTED | isolated;
+        locked.isolated_blocks[state.migrate_type() as usize] -= u32::from(state.is_isolated());
+        let marks = BlockState::POISONED | BlockState::ACCEPTED;
         locked.buddy.table.set_inner(index);
         locked.buddy.table.set_state(index, word.with(marks));
         self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);
-        true
+        Some(state.is_isolated())
     }
 
     /// Ends a claim of a block behind a run.

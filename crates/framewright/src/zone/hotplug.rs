@@ -116,6 +116,15 @@ impl Zone {
         look(&self.table)
     }
 
+    /// The head that block `index` is of and its state, for those who have no lock: a guess.
+    pub(crate) fn head_unlocked<P: Platform>(
+        &self,
+        platform: &P,
+        index: u32,
+    ) -> Option<(u32, BlockState)> {
+        self.look_at_table(platform, |table| table.head_of(index))
+    }
+
     /// What the first block at `range` is, and where the blocks end that are the same.
     pub(crate) fn place_of<P: Platform>(
         &self,

@@ -146,8 +146,8 @@ impl Zone {
 
     /// Where a piece of a range that begins at `from` ends: before a multiple of `at_once`, or
     /// behind what cannot be divided if that ends later.
-    pub(crate) fn slice_end(&self, from: u32, at_once: u32) -> u32 {
-        let head = self.table.heads(from..from + 1).next();
+    pub(crate) fn slice_end<P: Platform>(&self, platform: &P, from: u32, at_once: u32) -> u32 {
+        let head = self.look_at_table(platform, |table| table.heads(from..from + 1).next());
         let whole = head.filter(|found| found.head == from && is_indivisible(found.state));
         let behind = whole.map_or(0, |found| from + blocks_of(found.state.order()));
         behind.max((from / at_once + 1) * at_once)

@@ -13,12 +13,15 @@ use crate::block::bit_sets::Neighbours;
 use crate::block::{BlockState, FreeMap, MigrateType, segment};
 use crate::page::{CpuCache, Lot, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
-use crate::units::{Order, Pfn};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 
 /// Groups of neighbours that a refill of blocks takes at most.
 const MOST_GROUPS: usize = 16;
 /// Runs of the smallest order that has no words in a block.
 const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORDS_BELOW;
+/// A refill takes at most one in so many of the blocks that the zone has as a whole: when they are
+/// few, one CPU would have them all, and the next that wants one would empty everybody's cache.
+const SHARE_OF_BLOCKS: u64 = 8;
 
 /// What a cache has no more of.
 pub(crate) struct Refill {
@@ -99,8 +102,9 @@ impl Zone {
                 let most = batch.max(1).min(limit as usize).min(MOST_RUNS);
                 locked.refill_runs(cache, wanted, from, most)
             } else {
-                let batch = u32::try_from(batch).unwrap_or(0).max(1);
-                blocks = locked.take_blocks(from, batch.min(limit));
+                let share = locked.buddy.free_pages() / PAGES_PER_BLOCK / SHARE_OF_BLOCKS;
+                let batch = (batch as u64).min(share).max(1).min(limit.into());
+                blocks = locked.take_blocks(from, u32::try_from(batch).unwrap_or(limit));
                 None
             };
             let events = &mut locked.buddy.events;

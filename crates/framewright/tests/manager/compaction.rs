@@ -67,6 +67,22 @@ fn who_has_another_way_or_may_not_wait_does_not_compact() {
     manager.give_back(page).expect("ours");
 }
 
+/// A handler finds out that there is no run as it is, and nothing about what compaction can do.
+#[test]
+fn what_a_handler_did_not_get_a_task_may_get() {
+    let (manager, handles) = fragmented(64);
+    manager.moving().set_mover(Some(handles));
+    let request = Request::new(Order::BLOCK);
+    for _ in 0..2 {
+        assert!(manager.platform().interrupt(|| manager.allocate(&request)).is_err());
+    }
+    let run = manager.allocate(&request).expect("it is compacted for");
+    assert_eq!(events(manager).compact_stalls, 1);
+    manager.give_back(run).expect("ours");
+    look_at_all(handles);
+    check(manager);
+}
+
 /// After failures at order 9 a request in 2, 4, .. 64 tries again; order 3 is not affected.
 #[test]
 fn what_failed_is_not_tried_again_at_once() {

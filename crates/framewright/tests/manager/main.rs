@@ -32,6 +32,7 @@ mod cpus_gone;
 mod deadlines;
 mod deferred;
 mod deferred_merge;
+mod drains;
 mod eager;
 mod emptiest;
 mod exhaustion;

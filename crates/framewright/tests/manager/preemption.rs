@@ -200,6 +200,58 @@ fn at_every_point(
     unreachable!("a task ends")
 }
 
+/// A GiB that is isolated as one and freed meanwhile is put back as one, be it in pieces by then.
+#[test]
+fn an_isolation_that_fails_is_undone_as_far_as_it_came() {
+    let gib = |number: u32| BlockNumber(number * 512);
+    let isolated_by_other = BlockRange { start: gib(3), end: BlockNumber(3 * 512 + 1) };
+    let (mut failed, mut number) = (0, 0);
+    loop {
+        number += 1;
+        let machine = FakeMachine::builder().ram(mib(0, 4096)).build();
+        let platform = Preemptive::new(machine);
+        let manager = bring_up(platform, "pages=none");
+        let whole = manager.allocate_at(gib(2).start(), Order::MAX, MigrateType::Movable);
+        let whole = whole.expect("free");
+        manager.begin_references(whole).expect("a run");
+        let range = BlockRange { start: gib(2), end: gib(4) };
+        let mut got = None;
+        let was_preempted = platform.run(
+            number,
+            || got = Some(manager.isolation().isolate(range).map(drop)),
+            move || {
+                manager.give_back_reference(gib(2).start()).expect("it has one");
+                // Not where the whole range is isolated already.
+                let _ = manager.isolation().isolate(isolated_by_other);
+            },
+        );
+        match got.expect("it ran") {
+            Ok(()) => manager.isolation().unisolate(range).expect("isolated"),
+            Err(_) => {
+                failed += 1;
+                manager.isolation().unisolate(isolated_by_other).expect("isolated");
+            }
+        }
+        if !was_preempted {
+            manager.give_back_reference(gib(2).start()).expect("it has one");
+        }
+        manager.drain().expect("only good frames are cached");
+        manager.verify().expect("the books are right");
+        let totals = manager.totals();
+        assert_eq!((totals.isolated_pages, totals.allocated_pages), (0, 0), "at {number}");
+        for number in [2, 3] {
+            let all = manager.allocate_at(gib(number).start(), Order::MAX, MigrateType::Movable);
+            manager.give_back(all.expect("free as one")).expect("allocated");
+        }
+        // SAFETY: the manager is not used any more.
+        unsafe { machine.retire() };
+        if !was_preempted {
+            break;
+        }
+    }
+    assert!(failed > 3, "{failed} of {number}");
+}
+
 #[test]
 fn who_needs_memory_does_not_wait_for_a_task_that_was_preempted_while_it_brought_it_up() {
     for cpus in [1, 2] {

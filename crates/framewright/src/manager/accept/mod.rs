@@ -206,7 +206,17 @@ impl<P: Platform> Manager<P> {
             && self
                 .zones()
                 .get(number)
-                .is_some_and(|zone| zone.lose_free(self.platform, segment.index_of(block)))
+                .is_some_and(|zone| self.lose_free(zone, segment.index_of(block)))
+    }
+
+    /// [`Zone::lose_free`]. Whether the block was free as a whole.
+    pub(super) fn lose_free(&self, zone: &Zone, index: u32) -> bool {
+        let lost = zone.lose_free(self.platform, index);
+        if lost == Some(true) {
+            // Who has isolated it does not find it again.
+            self.isolation().forget_one();
+        }
+        lost.is_some()
     }
 
     /// Has the block at `pfn` accepted, which lies behind one in use, or waits for who is at it;

@@ -110,7 +110,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         if !is_readable {
             // All of the block, which can go again then, unless somebody has some of it already.
             let last = run.segment.index_of(run.blocks.end) - 1;
-            if !run.zone.lose_free(self.manager.platform, last) {
+            if !self.manager.lose_free(run.zone, last) {
                 self.manager.keep_page_before(end);
             }
         }
@@ -176,6 +176,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
                 // Of a block that came up before it meanwhile nobody looked at what is behind.
                 self.manager.accept_borders_of(piece.zone, pages_of(piece.blocks));
             }
+            // Who looked meanwhile found it gone.
+            self.manager.pressure.epoch.note_free();
         }
     }
 }

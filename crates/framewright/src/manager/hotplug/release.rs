@@ -81,7 +81,7 @@ impl fmt::Display for ReleaseError {
 
 impl core::error::Error for ReleaseError {}
 
-impl<P: Platform> Hotplug<'_, P> {
+impl<'m, P: Platform> Hotplug<'m, P> {
     /// Hands frames over that were reserved when memory came up: an initial RAM disk, code and data
     /// that only boot needed, tables of firmware, memory of the early allocator. Any frames, in any
     /// pieces, each once (Linux: `free_reserved_area`, `memblock_free_late`).
@@ -93,7 +93,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// The caller owns the frames, as whoever reserved them, and nobody uses them any more
     /// (invariant 42).
     pub unsafe fn release(self, range: PfnRange) -> Result<Released, ReleaseError> {
-        self.make_allocated(range, |frames| {
+        // Until watermarks follow: who adds memory after that counts what came here, too.
+        let _changing = self.make_allocated(range, |frames| {
             // They are allocated now, to us.
             let freed = self.manager.free_bare(frames);
             debug_assert!(freed.is_ok(), "adopted: {freed:?}");
@@ -110,7 +111,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// # Errors
     /// [`ReleaseError`]; nothing has changed.
     pub fn adopt(self, range: PfnRange) -> Result<(), ReleaseError> {
-        self.make_allocated(range, |_| ())
+        self.make_allocated(range, |_| ()).map(drop)
     }
 
     /// [`adopt`](Self::adopt) of frames all of which are reserved, before anybody else has the
@@ -131,7 +132,11 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     /// Makes reserved frames allocated ones; those of each segment are `then` the callback's.
-    fn make_allocated(self, range: PfnRange, then: impl Fn(PfnRange)) -> Result<(), ReleaseError> {
+    fn make_allocated(
+        self,
+        range: PfnRange,
+        then: impl Fn(PfnRange),
+    ) -> Result<Changing<'m>, ReleaseError> {
         if range.is_empty() {
             return Err(ReleaseError::Empty(range));
         }
@@ -139,7 +144,7 @@ impl<P: Platform> Hotplug<'_, P> {
         if range.end > end {
             return Err(ReleaseError::NotMemory(range.start.max(end)));
         }
-        let _changing = self.begin_release()?;
+        let changing = self.begin_release()?;
         if let Some(pfn) = self.own_frame(range) {
             return Err(ReleaseError::Manager(pfn));
         }
@@ -181,7 +186,7 @@ impl<P: Platform> Hotplug<'_, P> {
             }
             then(frames);
         }
-        Ok(())
+        Ok(changing)
     }
 
     /// [`release`](Self::release) of bytes: of the frames that lie wholly in them.
@@ -196,7 +201,7 @@ impl<P: Platform> Hotplug<'_, P> {
         unsafe { self.release(range.whole_frames()) }
     }
 
-    fn begin_release(&self) -> Result<Changing<'_>, ReleaseError> {
+    fn begin_release(self) -> Result<Changing<'m>, ReleaseError> {
         self.begin().map_err(|_| ReleaseError::Busy)
     }
 

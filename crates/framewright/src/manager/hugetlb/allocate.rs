@@ -141,23 +141,22 @@ impl<P: Platform> Pool<'_, P> {
         let range = PfnRange { start: page, end: Pfn(page.0.checked_add(1).ok_or(wrong)?) };
         let (zone, segment) = self.manager.zone_of_range(range).map_err(|_| wrong)?;
         let index = segment.index_of(crate::vmemmap_space::BlockNumber::containing(page));
-        let (head, state) = zone.table().head_of(index).ok_or(wrong)?;
-        let fits = head == index
-            && state.is(State::Pool)
-            && state.order() == self.size.order()
-            && page.is_aligned(self.size.order());
-        fits.then_some(Place { zone, slot: usize::from(segment.zone), index }).ok_or(wrong)
+        let place = Place { zone, slot: usize::from(segment.zone), index };
+        let fits = page.is_aligned(self.size.order()) && self.is_page(&place);
+        fits.then_some(place).ok_or(wrong)
     }
 
     /// The flags of a page in use; nothing for one that is not. With the lock on the accounting.
     pub(super) fn flags(&self, place: &Place) -> Option<u32> {
-        let link = place.zone.table().links(place.index).0;
-        (self.is_page(place) && is_in_use(link)).then_some(link & !IN_USE)
+        // First, as what is no pool's may be gone, and its links with it.
+        let is_page = self.is_page(place);
+        let link = is_page.then(|| place.zone.table().links(place.index).0)?;
+        is_in_use(link).then_some(link & !IN_USE)
     }
 
     /// Whether a page of this pool begins at a place.
     pub(super) fn is_page(&self, place: &Place) -> bool {
-        let found = place.zone.table().head_of(place.index);
+        let found = place.zone.head_unlocked(self.manager.platform, place.index);
         found.is_some_and(|(head, state)| {
             head == place.index && state.is(State::Pool) && state.order() == self.size.order()
         })

@@ -19,6 +19,9 @@ use core::panic::Location;
 /// Runs that are begun for one request.
 const MOST_RUNS: u64 = 1 << 16;
 
+/// Compaction might have helped and was not tried: not from here, or others are at it.
+pub(in crate::manager) struct NotTried;
+
 impl<P: Platform> Manager<P> {
     /// Compacts for a request of `order` that lacks `missing` pages, and attempts it again.
     pub(in crate::manager) fn direct_compact<T>(
@@ -27,17 +30,28 @@ impl<P: Platform> Manager<P> {
         search: &Search,
         missing: u64,
         attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
-    ) -> Option<T> {
-        if !cfg!(feature = "moving") {
-            return None;
+    ) -> Result<Option<T>, NotTried> {
+        let order = request.order().unwrap_or(Order::PAGE);
+        if !cfg!(feature = "moving") || order == Order::PAGE || !self.moving.has_mover() {
+            return Ok(None);
         }
-        let order = request.order().ok().filter(|&order| order > Order::PAGE)?;
-        if !self.moving.has_mover() || !self.platform.can_wait() {
-            return None;
+        if !self.platform.can_wait() {
+            return Err(NotTried);
         }
         let task = self.platform.current_task().map(core::num::NonZeroU64::get);
         // A mover that runs short does not compact once more.
-        let _inside = self.pressure.enter_compaction(task)?;
+        let _inside = self.pressure.enter_compaction(task).ok_or(NotTried)?;
+        Ok(self.compact_unless_deferred(request, search, (order, missing), attempt))
+    }
+
+    /// [`direct_compact`](Self::direct_compact) where nothing forbids it.
+    fn compact_unless_deferred<T>(
+        &self,
+        request: &Request,
+        search: &Search,
+        (order, missing): (Order, u64),
+        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
+    ) -> Option<T> {
         let nearest = self.zonelist(search).next()?.id().node;
         let defer = &self.numa.nodes().get(nearest.index())?.defer;
         if defer.lock(self.platform).skips(order)

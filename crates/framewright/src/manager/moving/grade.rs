@@ -43,15 +43,24 @@ impl<P: Platform> Moving<'_, P> {
     /// # Errors
     /// [`GradeError`]; nothing has changed.
     pub fn set_grade(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
-        match self.area_in(range) {
-            // Areas are removable as it is.
+        // Areas are removable as it is.
+        let has_no_area = || match self.area_in(range) {
             Some(pfn) if grade != Grade::Removable => Err(GradeError::Area(pfn)),
-            _ => self.grade_alone(range, grade),
-        }
+            _ => Ok(()),
+        };
+        has_no_area()?;
+        self.grade_alone(range, grade, &has_no_area)
     }
 
-    /// [`set_grade`](Self::set_grade), also for who makes an area.
-    pub(super) fn grade_alone(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
+    /// [`set_grade`](Self::set_grade), also for who makes an area. `check` is asked once the blocks
+    /// are isolated: who makes an area says so and then isolates its blocks, so that one of the two
+    /// sees the other.
+    pub(super) fn grade_alone(
+        self,
+        range: BlockRange,
+        grade: Grade,
+        check: &dyn Fn() -> Result<(), GradeError>,
+    ) -> Result<(), GradeError> {
         let isolation = self.manager.isolation();
         if grade != Grade::Any
             && let Some(found) = isolation.without_grade(range)
@@ -59,7 +68,7 @@ impl<P: Platform> Moving<'_, P> {
             return Err(GradeError::InUse(found.start.start()));
         }
         isolation.isolate(range).map_err(GradeError::Isolate)?;
-        let set = isolation.regrade(range, grade).map_err(GradeError::InUse);
+        let set = check().and_then(|()| isolation.regrade(range, grade).map_err(GradeError::InUse));
         // Some of it may have gone, and come back, meanwhile.
         self.put_back(range);
         set
