@@ -241,8 +241,8 @@ int32_t fw_allocate_order(uint32_t order, uint32_t migrate_type, uint64_t *addre
 // The caller owns these pages, and nobody uses them any more.
 int32_t fw_free_order(uint64_t address, uint32_t order);
 
-// Allocates `pages` movable pages in one run, any number, whose first is aligned to 2^`align_order`
-// pages, and writes their physical address to `address`.
+// Allocates `pages` movable pages in one run, any number, whose first is aligned to
+// 2^`align_order` pages, and writes their physical address to `address`.
 //
 // The caller promises:
 // `address` is null or points to a number.

@@ -344,7 +344,9 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         }
     }
 
-    /// Pages that came, by [`add`](Self::add) or by a free, and could not be taken.
+    /// Pages that came, by [`add`](Self::add) or by a free, and could not be taken; also those of
+    /// frees whose error is [about others](FreeError::concerns), as telling them apart would cost
+    /// each free some instructions.
     pub fn lost_pages(&self) -> u64 {
         // Relaxed: a count that is only told.
         self.lost_pages.load(Ordering::Relaxed)
@@ -455,18 +457,10 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         let Some(manager) = self.get() else { return self.free_early(start) };
         // SAFETY: passed on to the caller (invariant 42).
         let freed = unsafe { manager.free_pages(start, 1) };
-        if let Err(error) = freed {
-            self.lose_of(error, start, 1);
+        if freed.is_err() {
+            self.lose(1);
         }
         freed
-    }
-
-    /// Counts pages that were not freed, unless the error tells of others, which were freed before.
-    #[cold]
-    fn lose_of(&self, error: FreeError, start: Pfn, pages: u64) {
-        if error.concerns(PfnRange { start, end: Pfn(start.0.saturating_add(pages)) }) {
-            self.lose(pages);
-        }
     }
 
     #[cold]
@@ -487,8 +481,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             Some(manager) => unsafe { manager.free_run_here(start, pages) },
             None => Err(FreeError::NotManaged(start)),
         };
-        if let Err(error) = freed {
-            self.lose_of(error, start, pages);
+        if freed.is_err() {
+            self.lose(pages);
         }
         freed
     }

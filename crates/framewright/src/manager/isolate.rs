@@ -15,7 +15,6 @@ use crate::units::{Pfn, PfnRange};
 use crate::vmemmap::SectionState;
 use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange};
 use crate::zone::{Change, Grade, IsolateError, IsolatedPages, Segment, Zone};
-use core::iter;
 use core::ops::Range;
 use core::panic::Location;
 
@@ -26,6 +25,8 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of
     /// them stays. Says what their pages are at that moment; what is in use then can be moved or
     /// freed by whoever has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are
+    /// divided, and perhaps those of more than 256 MiB. What is in use stays so, and is no longer the
+    /// run that [`References::start`](super::References::start) wants, but what has a count is not
     /// divided. The range lies in one zone, without a hole of more than 128 MiB.
     ///
     /// Memory among them that is withheld
@@ -136,15 +137,21 @@ impl<'m, P: Platform> Isolation<'m, P> {
     pub(super) fn regrade(self, range: BlockRange, grade: Grade) -> Result<(), Pfn> {
         let platform = self.manager.platform;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        for Slice { zone, segment, indices } in self.slices(pages) {
-            if grade != Grade::Any {
-                zone.check_regrade(platform, indices)
-                    .map_err(|index| segment.block_of(index).start())?;
-            }
+        let mut in_the_way = None;
+        if grade != Grade::Any {
+            self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
+                let found = zone.check_regrade(platform, indices).err();
+                in_the_way = found.map(|index| segment.block_of(index).start());
+                in_the_way.is_none()
+            });
         }
-        for Slice { zone, indices, .. } in self.slices(pages) {
+        if let Some(pfn) = in_the_way {
+            return Err(pfn);
+        }
+        self.each_slice(pages, &mut |Slice { zone, indices, .. }| {
             zone.regrade(platform, indices, grade);
-        }
+            true
+        });
         Ok(())
     }
 
@@ -153,12 +160,15 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// part in a range, and huge pages that are kept from bring-up on are to stay whole.
     pub(super) fn without_grade(self, range: BlockRange) -> Option<BlockRange> {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        self.slices(pages).find_map(|Slice { zone, segment, indices }| {
-            let found = zone.without_grade(self.manager.platform, indices)?;
-            let start = segment.block_of(found.start);
-            let blocks = found.end - found.start;
-            Some(BlockRange { start, end: BlockNumber(start.0 + blocks) })
-        })
+        let mut first = None;
+        self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
+            first = zone.without_grade(self.manager.platform, indices).map(|found| {
+                let start = segment.block_of(found.start);
+                BlockRange { start, end: BlockNumber(start.0 + (found.end - found.start)) }
+            });
+            first.is_none()
+        });
+        first
     }
 
     /// Brings up what is withheld among `pages`. What others are busy with is waited for.
@@ -196,43 +206,45 @@ impl<'m, P: Platform> Isolation<'m, P> {
         undo: Change,
     ) -> Result<u64, IsolateError> {
         let platform = self.manager.platform;
-        let mut blocks = 0;
+        let mut failed = None;
         // What was put back may be taken by others at once, so it is looked at before.
-        for Slice { zone, segment, indices } in self.slices(pages) {
-            zone.check_change(platform, segment, &indices, change)?;
+        self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
+            failed = zone.check_change(platform, segment, &indices, change).err();
+            failed.is_none()
+        });
+        if let Some(error) = failed {
+            return Err(error);
         }
-        let mut done = PfnRange { end: pages.start, ..pages };
-        for Slice { zone, segment, indices } in self.slices(pages) {
+        let (mut blocks, mut done) = (0, PfnRange { end: pages.start, ..pages });
+        self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
             let end = segment.block_of(indices.end).start();
             let changed = zone.change(platform, segment, indices, change);
             // What comes back into circulation is free to those who were refused.
             self.manager.pressure.epoch.note_free();
             match changed {
                 Ok(changed) => (blocks, done.end) = (blocks + changed, end),
-                Err(error) => {
-                    self.undo_change(done, undo);
-                    return Err(error);
-                }
+                Err(error) => failed = Some(error),
             }
-        }
-        Ok(blocks)
-    }
-
-    /// Changes frames back, from the first on to where a change came: what was one head may be in
-    /// pieces by now, and the other way round, so that they are not cut as they were.
-    fn undo_change(self, done: PfnRange, undo: Change) {
-        for Slice { zone, segment, indices } in self.slices(done) {
+            failed.is_none()
+        });
+        let Some(error) = failed else { return Ok(blocks) };
+        // What was one head may be in pieces by now, and the other way round: it is cut anew, as
+        // far as the change came, and not in as many slices.
+        self.each_slice(done, &mut |Slice { zone, segment, indices }| {
             // Fails only where somebody else changes these blocks at the same time.
-            let _ = zone.change(self.manager.platform, segment, indices, undo);
+            let _ = zone.change(platform, segment, indices, undo);
             self.manager.pressure.epoch.note_free();
-        }
+            true
+        });
+        Err(error)
     }
 
     fn survey_blocks(self, pages: PfnRange) -> IsolatedPages {
         let mut found = IsolatedPages::default();
-        for Slice { zone, indices, .. } in self.slices(pages) {
+        self.each_slice(pages, &mut |Slice { zone, indices, .. }| {
             found += zone.survey(self.manager.platform, &indices);
-        }
+            true
+        });
         found
     }
 
@@ -312,20 +324,22 @@ impl<'m, P: Platform> Isolation<'m, P> {
         self.manager.pieces(pages).into_iter().flatten()
     }
 
-    /// As much as is changed under one hold of a lock, one after the other: a part of a range is
-    /// cut as all of it is.
-    fn slices(self, pages: PfnRange) -> impl Iterator<Item = Slice> + use<'m, P> {
-        let platform = self.manager.platform;
-        self.pieces(pages).flat_map(move |Piece { zone, segment, range }| {
-            let start = segment.index_of(BlockNumber::containing(range.start));
+    /// Calls `visit` for as much as is changed under one hold of a lock, one after the other, as
+    /// long as it says so: a part of a range is cut as all of it is. In one copy for all.
+    #[inline(never)]
+    fn each_slice(self, pages: PfnRange, visit: &mut dyn FnMut(Slice) -> bool) {
+        for Piece { zone, segment, range } in self.pieces(pages) {
+            let mut from = segment.index_of(BlockNumber::containing(range.start));
             let end = segment.index_of(BlockNumber::containing(Pfn(range.end.0 - 1))) + 1;
-            let mut from = start;
-            iter::from_fn(move || {
-                let indices = from..zone.slice_end(platform, from, BLOCKS_AT_ONCE).min(end);
-                from = indices.end;
-                (!indices.is_empty()).then_some(Slice { zone, segment, indices })
-            })
-        })
+            while from < end {
+                let next = zone.slice_end(self.manager.platform, from, BLOCKS_AT_ONCE).min(end);
+                let goes_on = visit(Slice { zone, segment, indices: from..next });
+                if !goes_on {
+                    return;
+                }
+                from = next;
+            }
+        }
     }
 }
 

@@ -192,11 +192,9 @@ impl<P: Platform> Manager<P> {
     /// Empties the caches of CPUs one after the other until `attempt` finds a run of `order`, where
     /// waiting for CPUs is allowed: first of what is as large as that, so that what it cannot use
     /// stays where it is used. The caller's own comes last, as it was emptied before.
-    pub(super) fn drain_until<T>(
-        &self,
-        order: Order,
-        attempt: &mut dyn FnMut() -> Option<T>,
-    ) -> Option<T> {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn drain_until(&self, order: Order, attempt: &mut dyn FnMut() -> bool) {
         self.pressure.count_drain();
         let number = self.pressure.epoch.begin_drain();
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
@@ -204,24 +202,24 @@ impl<P: Platform> Manager<P> {
         let own = self.pinned(|cpu| cpu as usize).min(self.caches.len());
         let (before, from) = self.caches.split_at(own);
         let caches = from.iter().skip(1).chain(before).chain(from.first());
-        let found = [order.min(Order::BLOCK), Order::PAGE].into_iter().find_map(|least| {
-            caches.clone().find_map(|cache| {
+        let is_found = [order.min(Order::BLOCK), Order::PAGE].into_iter().any(|least| {
+            caches.clone().any(|cache| {
                 cache.ownership.wait(self.platform);
-                if self.take_from(cache, least) { attempt() } else { None }
+                self.take_from(cache, least) && attempt()
             })
         });
         self.caches.iter().for_each(|cache| cache.ownership.give_back());
-        if found.is_none() {
-            self.pressure.epoch.end_drain(number);
-        } else {
+        if is_found {
             // Others may have something yet.
             self.pressure.epoch.note_free();
+        } else {
+            self.pressure.epoch.end_drain(number);
         }
-        found
     }
 
     /// Gives back what a cache, whose owner is kept out, has of orders from `least` on. Says
     /// whether it had anything. Bit by bit: whoever empties it cannot lose the CPU meanwhile.
+    #[inline(never)]
     fn take_from(&self, cache: &CpuCache, least: Order) -> bool {
         let mut had_any = false;
         loop {
@@ -268,6 +266,8 @@ impl<P: Platform> Manager<P> {
 
     /// [`drain_own`](Self::drain_own) as far as others leave it alone: pinned for one step at a
     /// time.
+    #[cold]
+    #[inline(never)]
     pub(super) fn drain_own_in_steps(&self) -> Result<u64, FreeError> {
         let mut drained = Ok(0);
         // What handlers and other tasks put in meanwhile is left, too, in the end.
@@ -298,6 +298,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// [`drain_some`](Self::drain_some) of orders from `least` on.
+    #[inline(never)]
     fn drain_some_from(&self, cache: &CpuCache, least: Order) -> Result<u64, FreeError> {
         let (mut drained, mut left) = (Ok(0), MOST_RETURNED);
         for order in CpuCache::orders().filter(|&order| order >= least) {

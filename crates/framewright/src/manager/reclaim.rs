@@ -174,13 +174,19 @@ impl<P: Platform> Manager<P> {
         if !cfg!(feature = "smp") || self.pressure.epoch.number().is_some() {
             return None;
         }
-        let mut attempt = || attempt(ORDINARY).ok();
         if self.platform.cpus() == 1 || !self.platform.can_wait() {
             let _ = self.drain_own();
             return None;
         }
-        let own = if self.drain_own_in_steps() == Ok(0) { None } else { attempt() };
-        own.or_else(|| self.drain_until(order, &mut attempt))
+        let mut found = None;
+        let mut attempt = || {
+            found = attempt(ORDINARY).ok();
+            found.is_some()
+        };
+        if self.drain_own_in_steps() == Ok(0) || !attempt() {
+            self.drain_until(order, &mut attempt);
+        }
+        found
     }
 
     /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they

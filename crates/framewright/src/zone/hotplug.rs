@@ -156,7 +156,7 @@ impl Zone {
     /// Makes blocks offline that are none. With `forgets` what was no memory is not accepted any
     /// more.
     pub(crate) fn put_offline<P: Platform>(&self, platform: &P, range: Range<u32>, forgets: bool) {
-        self.change_offline(platform, range.clone(), &mut |locked, index, order, before| {
+        self.change_offline(platform, range.clone(), false, &mut |locked, index, order, before| {
             let is_there = before.has(BlockState::THERE);
             let is_accepted = before.has(BlockState::ACCEPTED) && (is_there || !forgets);
             locked.buddy.table.set_state(index, Presence::Offline.word(order, is_accepted));
@@ -171,7 +171,7 @@ impl Zone {
         range: Range<u32>,
         migrate_type: MigrateType,
     ) {
-        self.change_offline(platform, range, &mut |locked, index, order, _| {
+        self.change_offline(platform, range, false, &mut |locked, index, order, _| {
             self.count_come(locked, order, migrate_type);
             locked.buddy.free(index, order, migrate_type, Position::Tail);
         });
@@ -192,7 +192,7 @@ impl Zone {
 
     /// Makes blocks reserved memory, all of which are offline: tables are there.
     pub(crate) fn bring_tables_online<P: Platform>(&self, platform: &P, range: Range<u32>) {
-        self.change_offline(platform, range, &mut |locked, index, order, _| {
+        self.change_offline(platform, range, false, &mut |locked, index, order, _| {
             locked.buddy.count_blocks(NO_TYPE, blocks_of(order));
             locked.buddy.table.set_state(index, BlockState::head(State::Reserved, order, NO_TYPE));
             self.present_pages.fetch_add(order.pages(), Ordering::Relaxed);
@@ -201,16 +201,18 @@ impl Zone {
     }
 
     /// Calls `change` for pieces of blocks that are offline or holes, each an inner head by then,
-    /// with what it was.
+    /// with what it was. `is_listed`: it becomes unaccepted memory, which is in a list.
     pub(super) fn change_offline<P: Platform>(
         &self,
         platform: &P,
         range: Range<u32>,
+        is_listed: bool,
         change: &mut dyn FnMut(&mut LockedZone, u32, Order, BlockState),
     ) {
         let mut index = range.start;
         while index < range.end {
-            let mut locked = self.lock_coalesced(platform);
+            let lock = || self.lock_coalesced(platform);
+            let mut locked = if is_listed { self.near_place(index, lock) } else { lock() };
             let mut is_busy = false;
             for _ in 0..HEADS_AT_ONCE {
                 if index >= range.end {

@@ -229,8 +229,7 @@ impl Zone {
         batch: &mut Batch,
     ) -> Option<PfnRange> {
         for piece in batch.pieces() {
-            self.approach(platform, piece.index);
-            let mut locked = self.lock(platform);
+            let mut locked = self.near_place(piece.index, || self.lock(platform));
             let (mut index, end) = (piece.index, piece.index + blocks_of(piece.order));
             while index < end {
                 let Some((head, state)) = locked.buddy.table.head_of(index) else { break };

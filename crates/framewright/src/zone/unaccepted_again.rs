@@ -12,7 +12,7 @@
 
 use super::Zone;
 use super::behind::is_accepted_where_it_is;
-use super::locked::LockedZone;
+use super::locked::{LockedZone, ZoneGuard};
 use super::unaccepted::{MOST_HEADS, Unaccepted, is_listed, is_lost};
 use crate::block::list::NONE;
 use crate::block::table::blocks_of;
@@ -89,8 +89,7 @@ impl Zone {
         range: Range<u32>,
         migrate_type: MigrateType,
     ) {
-        self.approach(platform, range.start);
-        self.change_offline(platform, range, &mut |locked, index, order, before| {
+        self.change_offline(platform, range, true, &mut |locked, index, order, before| {
             self.count_come(locked, order, migrate_type);
             if before.has(BlockState::THERE) && before.has(BlockState::POISONED) {
                 self.lose(locked, index, order, migrate_type);
@@ -117,7 +116,7 @@ impl Zone {
     /// then. Returns the pages.
     pub(crate) fn withhold_unaccepted<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
         let mut pages = 0;
-        self.each_unaccepted(platform, range.clone(), is_listed, |locked, index| {
+        self.each_unaccepted(platform, range.clone(), false, is_listed, |locked, index| {
             let order = locked.cut_unaccepted(index, range.end);
             let state = locked.buddy.table.state(index);
             locked.unlink_unaccepted(index);
@@ -132,8 +131,7 @@ impl Zone {
 
     /// Undoes [`withhold_unaccepted`](Self::withhold_unaccepted).
     pub(crate) fn keep_unaccepted<P: Platform>(&self, platform: &P, range: Range<u32>) {
-        self.approach(platform, range.start);
-        self.each_unaccepted(platform, range, is_going, |locked, index| {
+        self.each_unaccepted(platform, range, true, is_going, |locked, index| {
             let state = locked.buddy.table.state(index);
             let order = state.order();
             self.managed_pages.fetch_add(order.pages(), Ordering::Relaxed);
@@ -148,24 +146,36 @@ impl Zone {
         });
     }
 
-    /// Finds the place in the list for what is about to come to it at `index`, without holding the
-    /// lock for long: from there it is a few steps, whatever others do meanwhile.
-    pub(super) fn approach<P: Platform>(&self, platform: &P, index: u32) {
-        while !self.lock(platform).step_towards(index) {}
+    /// The lock of `take`, where the place in the list was found for what is about to come to it at
+    /// `index`: in some steps under each hold. From there it is a few steps to what comes behind,
+    /// as long as the lock is held; others may look for another place meanwhile.
+    pub(super) fn near_place<'a, P: Platform>(
+        &self,
+        index: u32,
+        take: impl Fn() -> ZoneGuard<'a, P>,
+    ) -> ZoneGuard<'a, P> {
+        loop {
+            let mut locked = take();
+            if locked.step_towards(index) {
+                return locked;
+            }
+        }
     }
 
     /// Calls `change` for each unaccepted head in `range` that is wanted, some under each hold of
-    /// the lock, with the index where its part of the range begins.
+    /// the lock, with the index where its part of the range begins. `inserts`: it goes to the list.
     fn each_unaccepted<P: Platform>(
         &self,
         platform: &P,
         range: Range<u32>,
+        inserts: bool,
         wanted: impl Fn(BlockState) -> bool,
         mut change: impl FnMut(&mut LockedZone, u32),
     ) {
         let mut next = range.start;
         while next < range.end {
-            let mut locked = self.lock(platform);
+            let lock = || self.lock(platform);
+            let mut locked = if inserts { self.near_place(next, lock) } else { lock() };
             let mut is_busy = false;
             for _ in 0..HEADS_AT_ONCE {
                 let Some(found) = self.table.heads(next..range.end).next() else { return };
@@ -247,7 +257,7 @@ impl LockedZone {
         false
     }
 
-    /// Puts an unaccepted head to its place in the list.
+    /// Puts an unaccepted head to its place in the list, which is [near](Zone::near_place).
     pub(super) fn insert_unaccepted(&mut self, index: u32) {
         let table = self.buddy.table;
         // Mostly it comes behind a neighbour, or behind all others.
