@@ -25,9 +25,9 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of
     /// them stays. Says what their pages are at that moment; what is in use then can be moved or
     /// freed by whoever has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are
-    /// divided, and perhaps those of more than 256 MiB. What is in use stays so, and is no longer the
-    /// run that [`References::start`](super::References::start) wants, but what has a count is not
-    /// divided. The range lies in one zone, without a hole of more than 128 MiB.
+    /// divided, and perhaps those of more than 256 MiB. What is in use stays so, and is no longer
+    /// the run that [`References::start`](super::References::start) wants, but what has a count is
+    /// not divided. The range lies in one zone, without a hole of more than 128 MiB.
     ///
     /// Memory among them that is withheld
     /// ([`initialise_deferred`](super::Vmemmap::initialise_deferred)) comes up first, all of it
