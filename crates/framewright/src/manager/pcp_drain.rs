@@ -169,46 +169,46 @@ impl<P: Platform> Manager<P> {
         self.drain_all()
     }
 
-    /// Empties the caches of all CPUs, where waiting for them is allowed. Several may do so at a
-    /// time: none waits for a drain as a whole, whose task may have been preempted.
+    /// Empties the caches of all CPUs, where waiting for them is allowed.
     pub(super) fn drain_all(&self) -> Result<u64, FreeError> {
-        self.pressure.count_drain();
-        let number = self.pressure.epoch.begin_drain();
         let mut drained = Ok(0);
-        self.with_all_caches(&mut |cache| {
-            // Bit by bit: whoever empties it cannot lose the CPU meanwhile. Its owner stays out.
-            let mut goes_on = true;
-            while goes_on {
-                goes_on = cache.ownership.alone(self.platform, || {
-                    drained = join(drained, self.drain_some(cache));
-                    !cache.is_empty()
-                });
-            }
-        });
-        self.pressure.epoch.end_drain(number);
+        self.drain_until(Order::PAGE, &mut drained, &mut || false);
         drained
     }
 
     /// Empties the caches of CPUs one after the other until `attempt` finds a run of `order`, where
     /// waiting for CPUs is allowed: first of what is as large as that, so that what it cannot use
-    /// stays where it is used. The caller's own comes last, as it was emptied before.
+    /// stays where it is used. Several may do so at a time: none waits for a drain as a whole, whose
+    /// task may have been preempted. Adds up what went back.
     #[cold]
     #[inline(never)]
-    pub(super) fn drain_until(&self, order: Order, attempt: &mut dyn FnMut() -> bool) {
+    pub(super) fn drain_until(
+        &self,
+        order: Order,
+        drained: &mut Result<u64, FreeError>,
+        attempt: &mut dyn FnMut() -> bool,
+    ) {
         self.pressure.count_drain();
         let number = self.pressure.epoch.begin_drain();
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         self.platform.cpu_barrier();
-        let own = self.pinned(|cpu| cpu as usize).min(self.caches.len());
-        let (before, from) = self.caches.split_at(own);
-        let caches = from.iter().skip(1).chain(before).chain(from.first());
-        let is_found = [order.min(Order::BLOCK), Order::PAGE].into_iter().any(|least| {
-            caches.clone().any(|cache| {
-                cache.ownership.wait(self.platform);
-                self.take_from(cache, least) && attempt()
-            })
-        });
-        self.caches.iter().for_each(|cache| cache.ownership.give_back());
+        let mut is_found = false;
+        for is_last in [false, true] {
+            let least = if is_last { Order::PAGE } else { order.min(Order::BLOCK) };
+            for turn in 0..self.caches.len() {
+                // Another one begins each time, so that not always the same CPUs pay.
+                #[expect(clippy::cast_possible_truncation, reason = "whichever")]
+                let place = (number as usize).wrapping_add(turn) % self.caches.len();
+                let Some(cache) = self.caches.get(place) else { continue };
+                if !is_found && (is_last || order > Order::PAGE) {
+                    cache.ownership.wait(self.platform);
+                    is_found = self.take_from(cache, least, drained) && attempt();
+                }
+                if is_last {
+                    cache.ownership.give_back();
+                }
+            }
+        }
         if is_found {
             // Others may have something yet.
             self.pressure.epoch.note_free();
@@ -219,8 +219,12 @@ impl<P: Platform> Manager<P> {
 
     /// Gives back what a cache, whose owner is kept out, has of orders from `least` on. Says
     /// whether it had anything. Bit by bit: whoever empties it cannot lose the CPU meanwhile.
-    #[inline(never)]
-    fn take_from(&self, cache: &CpuCache, least: Order) -> bool {
+    fn take_from(
+        &self,
+        cache: &CpuCache,
+        least: Order,
+        drained: &mut Result<u64, FreeError>,
+    ) -> bool {
         let mut had_any = false;
         loop {
             let some = cache.ownership.alone(self.platform, || {
@@ -232,6 +236,7 @@ impl<P: Platform> Manager<P> {
             if some == Ok(0) {
                 return had_any;
             }
+            *drained = join(*drained, some);
             had_any = true;
         }
     }
@@ -249,26 +254,12 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Empties the calling CPU's cache.
-    pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
-        let drained = self.inside(|cache| {
-            if self.platform.cpus() != 1 {
-                return self.drain_cache(cache);
-            }
-            self.pressure.count_drain();
-            let number = self.pressure.epoch.begin_drain();
-            let drained = self.drain_cache(cache);
-            self.pressure.epoch.end_drain(number);
-            drained
-        });
-        drained.unwrap_or(Ok(0))
-    }
-
-    /// [`drain_own`](Self::drain_own) as far as others leave it alone: pinned for one step at a
-    /// time.
-    #[cold]
+    /// Empties the calling CPU's cache, pinned for one step at a time. Where it is the only one that
+    /// begins an epoch.
     #[inline(never)]
-    pub(super) fn drain_own_in_steps(&self) -> Result<u64, FreeError> {
+    pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
+        let epoch = &self.pressure.epoch;
+        let number = (self.platform.cpus() == 1).then(|| epoch.begin_drain());
         let mut drained = Ok(0);
         // What handlers and other tasks put in meanwhile is left, too, in the end.
         for _ in 0..MOST_STEPS {
@@ -276,6 +267,11 @@ impl<P: Platform> Manager<P> {
             let Some((some, is_empty)) = step else { break };
             drained = join(drained, some);
             if is_empty {
+                if let Some(number) = number {
+                    self.pressure.count_drain();
+                    // Who has put something in since has ended the epoch.
+                    epoch.end_drain(number);
+                }
                 break;
             }
         }
@@ -283,6 +279,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Empties a cache that is ours for the moment.
+    #[inline(never)]
     pub(super) fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         let mut drained = Ok(0);
         while !cache.is_empty() {

@@ -80,8 +80,13 @@ impl<P: Platform> Manager<P> {
             let mut missing = order.pages();
             if !request.fail_fast {
                 if !known_to_fail {
-                    if let Some(found) = self.drain_for(order, attempt) {
-                        break 'ways Some(found);
+                    let mut found = None;
+                    self.drain_for(order, &mut || {
+                        found = attempt(ORDINARY).ok();
+                        found.is_some()
+                    });
+                    if found.is_some() {
+                        break 'ways found;
                     }
                     let epoch = self.pressure.epoch.number();
                     match attempt(ORDINARY) {
@@ -165,28 +170,17 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Empties caches until `attempt` finds a run of `order`: the calling CPU's first, as for that
-    /// no other CPU is interrupted. What nothing is found by has emptied all of them.
-    fn drain_for<T>(
-        &self,
-        order: Order,
-        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
-    ) -> Option<T> {
+    /// no other CPU is interrupted. What nothing is found by has emptied all of them. Bad frames
+    /// that are found there do not keep the good ones back.
+    #[inline(never)]
+    fn drain_for(&self, order: Order, attempt: &mut dyn FnMut() -> bool) {
         if !cfg!(feature = "smp") || self.pressure.epoch.number().is_some() {
-            return None;
+            return;
         }
-        if self.platform.cpus() == 1 || !self.platform.can_wait() {
-            let _ = self.drain_own();
-            return None;
+        let own = self.drain_own();
+        if self.platform.cpus() != 1 && self.platform.can_wait() && (own == Ok(0) || !attempt()) {
+            self.drain_until(order, &mut Ok(0), attempt);
         }
-        let mut found = None;
-        let mut attempt = || {
-            found = attempt(ORDINARY).ok();
-            found.is_some()
-        };
-        if self.drain_own_in_steps() == Ok(0) || !attempt() {
-            self.drain_until(order, &mut attempt);
-        }
-        found
     }
 
     /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they

@@ -244,7 +244,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             self.looked_ns = None;
             // Once it goes on it looks at once.
             (self.look_due_ns, self.vain_looks) = (0, 0);
-            return Next::Wait(now_ns + self.idle_ns());
+            return Next::Wait(now_ns.saturating_add(self.idle_ns()));
         }
         if now_ns < self.not_before_ns {
             return Next::Wait(self.not_before_ns);
@@ -285,7 +285,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if !worth {
             let less_often = (self.vain_looks / PATIENT_LOOKS).min(LEAST_OFTEN);
             self.vain_looks = self.vain_looks.saturating_add(1);
-            self.look_due_ns = now_ns + (self.idle_ns() << less_often);
+            self.look_due_ns = now_ns.saturating_add(self.idle_ns() << less_often);
             return Next::Wait(self.look_due_ns);
         }
         (self.known_to_fail, self.vain_looks) = (None, 0);
@@ -433,7 +433,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 if let Some(pass) = &mut self.pass {
                     pass.left_over = true;
                 }
-                self.not_before_ns = now_ns + BUSY_NS;
+                self.not_before_ns = now_ns.saturating_add(BUSY_NS);
                 Next::Wait(self.not_before_ns)
             }
         }
@@ -449,7 +449,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                     add(&self.registration.reporting.tally.timeouts, 1);
                     self.note(Event::Silent { pages: self.out_pages() });
                 }
-                return Next::Wait(now_ns + if self.silent { ASK_SILENT_NS } else { ASK_NS });
+                return Next::Wait(now_ns.saturating_add(if self.silent {
+                    ASK_SILENT_NS
+                } else {
+                    ASK_NS
+                }));
             }
             Progress::Done(acknowledged) => Some(acknowledged),
             Progress::Failed => None,
@@ -508,7 +512,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
 
     fn go_on_resetting(&mut self, now_ns: u64) -> Next {
         if !self.device.reset() {
-            return Next::Wait(now_ns + ASK_NS);
+            return Next::Wait(now_ns.saturating_add(ASK_NS));
         }
         self.resetting = false;
         self.silent = false;
@@ -563,7 +567,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         }
         self.errors = self.errors.saturating_add(1);
         self.end_pass();
-        self.not_before_ns = now_ns + wait_ns;
+        self.not_before_ns = now_ns.saturating_add(wait_ns);
         self.phase = Phase::Requested { due_ns: self.not_before_ns };
         Next::Wait(self.not_before_ns)
     }
@@ -581,13 +585,15 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         }
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => pass.started_ns + self.idle_ns(),
-            Pace::Fixed => now_ns + self.delay_ns().max(if pass.has_spent { 0 } else { MS }),
+            Pace::Fixed => {
+                now_ns.saturating_add(self.delay_ns().max(if pass.has_spent { 0 } else { MS }))
+            }
         };
         self.phase = if pass.left_over {
             Phase::Requested { due_ns }
         } else if pass.order < Order::BLOCK {
             // Whether anything became free in split blocks is known only by looking at all of them.
-            Phase::Requested { due_ns: now_ns + self.delay_ns().max(MS) }
+            Phase::Requested { due_ns: now_ns.saturating_add(self.delay_ns().max(MS)) }
         } else {
             Phase::Idle
         };

@@ -21,7 +21,7 @@ const MOST_GROUPS: usize = 16;
 const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORDS_BELOW;
 /// A refill takes at most one in so many of the blocks that the zone has as a whole: when they are
 /// few, one CPU would have them all, and the next that wants one would empty everybody's cache.
-const SHARE_OF_BLOCKS: u64 = 8;
+const SHARE_OF_BLOCKS: u32 = 8;
 
 /// What a cache has no more of.
 pub(crate) struct Refill {
@@ -102,9 +102,10 @@ impl Zone {
                 let most = batch.max(1).min(limit as usize).min(MOST_RUNS);
                 locked.refill_runs(cache, wanted, from, most)
             } else {
-                let share = locked.buddy.free_pages() / PAGES_PER_BLOCK / SHARE_OF_BLOCKS;
-                let batch = (batch as u64).min(share).max(1).min(limit.into());
-                blocks = locked.take_blocks(from, u32::try_from(batch).unwrap_or(limit));
+                #[expect(clippy::cast_possible_truncation, reason = "blocks of a zone")]
+                let share = (locked.buddy.free_pages() / PAGES_PER_BLOCK) as u32 / SHARE_OF_BLOCKS;
+                let batch = u32::try_from(batch).unwrap_or(0).min(share).max(1);
+                blocks = locked.take_blocks(from, batch.min(limit));
                 None
             };
             let events = &mut locked.buddy.events;

@@ -360,8 +360,13 @@ impl Collector<'_> {
 
     fn collect_runs(&mut self, locked: &mut LockedZone) -> Collected {
         let table = locked.buddy.table;
+        if self.goal.most_pages < self.goal.order.pages() {
+            return Collected::All;
+        }
         while self.cursor.index < table.len() {
-            if self.visited >= MOST_VISITED {
+            // No block is begun that nothing of can be taken: it would count as swept.
+            let is_full = self.most(self.goal.order, LARGEST_RUN).is_none();
+            if is_full || self.visited >= MOST_VISITED {
                 return Collected::Some;
             }
             self.visited += 1;

@@ -200,3 +200,45 @@ fn a_search_among_isolated_pages_lets_the_lock_go() {
     let holds = machine.calls().irq_save - before;
     assert!(holds >= 1000 / 64, "1000 pages in {holds} holds of the lock");
 }
+
+/// Isolates what is on its way into a pool, or notes a memory error in it.
+struct Spoils {
+    manager: &'static Fake,
+    isolates: bool,
+}
+
+impl PoolVmemmap for Spoils {
+    unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64 {
+        let start = batch.runs[0].start;
+        if self.isolates {
+            self.manager.isolation().isolate(blocks_of(start)).expect("all of it");
+        } else {
+            self.manager.pool(batch.size).poison(start).expect("is a pool's");
+        }
+        0
+    }
+
+    unsafe fn before_free(&self, _: &PoolBatch<'_>) {}
+}
+
+/// Nothing is counted for a page that is not handed out in the end.
+#[test]
+fn a_surplus_page_that_goes_bad_on_its_way_was_never_in_the_pool() {
+    for isolates in [true, false] {
+        let manager: &'static Fake = Box::leak(Box::new(bring_up(machine())));
+        let pool = manager.pool(TWO);
+        pool.set_overcommit(1).expect("any number");
+        let before = numbers(&pool);
+        let spoils: &'static Spoils = Box::leak(Box::new(Spoils { manager, isolates }));
+        manager.hugetlb().set_vmemmap_hook(Some(spoils));
+        assert!(pool.allocate(NodeChoice::Any, false).is_err());
+        manager.hugetlb().set_vmemmap_hook(None);
+        assert_eq!(numbers(&pool), before, "{isolates}");
+        check(manager);
+        // The one that may be had beyond the pool can be had still.
+        let page = pool.allocate(NodeChoice::Any, false).expect("there is memory");
+        pool.give_back_page(page.start).expect("was allocated");
+        assert_eq!(numbers(&pool), before, "{isolates}");
+        check(manager);
+    }
+}

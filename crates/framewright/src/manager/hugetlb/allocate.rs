@@ -219,25 +219,28 @@ impl<P: Platform> Pool<'_, P> {
             let mut accounting = self.accounting();
             let left = accounting.counts(size).reserved;
             let allowed = !reserved || left != 0;
-            // The limit may have been reached meanwhile.
-            if allowed && accounting.add_surplus(size, node, 1) == 1 {
-                accounting.use_free(size, node);
-                accounting.counts_mut(size).reserved -= u64::from(reserved);
-                for (_, zone, list) in self.lists_of(&taken) {
-                    for chain in list.chains() {
-                        if chain.pages == 1 && zone.is_good_in_pool(chain.first) {
-                            accounting.count_reused(size, chain.reported);
-                            mark(zone, chain.first, if reserved { RESTORE } else { 0 });
-                            return zone
-                                .frames_of(chain.first, size.order())
-                                .ok_or(PoolError::NoPage(size));
-                        }
+            for (_, zone, list) in self.lists_of(&taken) {
+                for chain in list.chains() {
+                    // It may have gone bad since it was taken, or was isolated: nothing has been
+                    // counted for it then. And the limit may have been reached meanwhile.
+                    if allowed
+                        && chain.pages == 1
+                        && zone.is_good_in_pool(chain.first)
+                        && accounting.add_surplus(size, node, 1) == 1
+                    {
+                        accounting.use_free(size, node);
+                        accounting.counts_mut(size).reserved -= u64::from(reserved);
+                        accounting.count_reused(size, chain.reported);
+                        mark(zone, chain.first, if reserved { RESTORE } else { 0 });
+                        return zone
+                            .frames_of(chain.first, size.order())
+                            .ok_or(PoolError::NoPage(size));
                     }
                 }
             }
         }
         self.give_back(&taken);
-        Err(if reserved {
+        Err(if reserved && self.accounting().counts(size).reserved == 0 {
             PoolError::NotReserved { pages: 1, reserved: 0 }
         } else {
             PoolError::NoPage(size)
