@@ -178,8 +178,8 @@ impl<P: Platform> Manager<P> {
 
     /// Empties the caches of CPUs one after the other until `attempt` finds a run of `order`, where
     /// waiting for CPUs is allowed: first of what is as large as that, so that what it cannot use
-    /// stays where it is used. Several may do so at a time: none waits for a drain as a whole, whose
-    /// task may have been preempted. Adds up what went back.
+    /// stays where it is used. Several may do so at a time: none waits for a drain as a whole,
+    /// whose task may have been preempted. Adds up what went back.
     #[cold]
     #[inline(never)]
     pub(super) fn drain_until(
@@ -254,8 +254,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Empties the calling CPU's cache, pinned for one step at a time. Where it is the only one that
-    /// begins an epoch.
+    /// Empties the calling CPU's cache, pinned for one step at a time. Where it is the only one
+    /// that begins an epoch.
     #[inline(never)]
     pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
         let epoch = &self.pressure.epoch;

@@ -449,11 +449,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                     add(&self.registration.reporting.tally.timeouts, 1);
                     self.note(Event::Silent { pages: self.out_pages() });
                 }
-                return Next::Wait(now_ns.saturating_add(if self.silent {
-                    ASK_SILENT_NS
-                } else {
-                    ASK_NS
-                }));
+                let wait_ns = if self.silent { ASK_SILENT_NS } else { ASK_NS };
+                return Next::Wait(now_ns.saturating_add(wait_ns));
             }
             Progress::Done(acknowledged) => Some(acknowledged),
             Progress::Failed => None,
