@@ -54,7 +54,7 @@ impl<P: Platform> Memblock<'_, P> {
         let start = range.start / UNIT * UNIT;
         let end = range.end.next_multiple_of(UNIT).min(PHYSICAL_ADDRESS_END);
         while let Some(part) = self.first_unaccepted(PhysRange::new(start, end)) {
-            if !self.accept_part(part, RegionFlags::NONE)? {
+            if !self.accept_part(part, RegionFlags::NONE, range)? {
                 return Ok(false);
             }
         }
@@ -64,7 +64,7 @@ impl<P: Platform> Memblock<'_, P> {
         let behind = PhysRange::new(end, end.saturating_add(UNIT).min(PHYSICAL_ADDRESS_END));
         match self.first_unaccepted(behind).filter(|part| part.start == end) {
             Some(part) if !self.is_ahead(part) => {
-                self.accept_part(part, RegionFlags::UNACCEPTED.union(RegionFlags::AHEAD))
+                self.accept_part(part, RegionFlags::UNACCEPTED.union(RegionFlags::AHEAD), range)
             }
             _ => Ok(true),
         }
@@ -76,7 +76,7 @@ impl<P: Platform> Memblock<'_, P> {
         let mut from = 0;
         while let Some(edge) = self.next_edge(from) {
             from = edge.end;
-            if self.accept_part(edge, RegionFlags::NONE).is_err() {
+            if self.accept_part(edge, RegionFlags::NONE, edge).is_err() {
                 return;
             }
         }
@@ -120,11 +120,17 @@ impl<P: Platform> Memblock<'_, P> {
     }
 
     /// Accepts a part of an unaccepted region, unless that was done, and gives it `marks` instead
-    /// of those that say so; false when not all of it could be.
-    fn accept_part(&mut self, part: PhysRange, marks: RegionFlags) -> Result<bool, MemblockError> {
+    /// of those that say so; false when not all of it could be. `wanted` is what somebody is about
+    /// to reserve, where no larger array may go.
+    fn accept_part(
+        &mut self,
+        part: PhysRange,
+        marks: RegionFlags,
+        wanted: PhysRange,
+    ) -> Result<bool, MemblockError> {
         let Some(device) = self.platform.accept_memory() else { return Ok(false) };
         // All room first, so that nothing is accepted that is not noted.
-        self.make_room(MORE_MEMORY, MORE_RESERVED, &[part])?;
+        self.make_room(MORE_MEMORY, MORE_RESERVED, &[part, wanted])?;
         if self.is_ahead(part) {
             self.mark(part, marks);
             return Ok(true);
