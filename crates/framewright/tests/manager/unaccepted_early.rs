@@ -84,3 +84,25 @@ fn pieces_of_blocks_are_accepted_at_bring_up() {
     assert!(device.is_accepted(Pfn(0x102_0002)) && device.is_accepted(Pfn(0x102_0616)));
     assert_eq!(manager.acceptance().unaccepted_pages(), 0);
 }
+
+/// Accepting what lies behind a place may take more room for the allocator's own lists.
+#[test]
+fn lists_that_grow_while_a_place_is_accepted_lie_elsewhere() {
+    for pieces in 120..=130_u64 {
+        let machine = FakeMachine::builder().memory(mib(16, 32), MemoryKind::Unaccepted);
+        // There is room for them.
+        let mut machine = machine.ram(mib(8, 9));
+        for piece in 0..pieces {
+            machine = machine.ram(PhysRange::with_size((1 << 20) + piece * 8192, 4096));
+        }
+        let mut early = machine.accepts().build().memblock(&[]);
+        let request = MemblockRequest {
+            zeroed: true,
+            max_address: 24 << 20,
+            ..MemblockRequest::new(2 << 20, 2 << 20)
+        };
+        early.allocate(&request).expect("there is memory");
+        let bytes: u64 = early.memory().iter().map(|region| region.range.size()).sum();
+        assert_eq!(bytes, (17 << 20) + pieces * 4096, "{pieces}: its lists were cleared");
+    }
+}
