@@ -353,7 +353,7 @@ impl Shared {
         }
         let Ok(own) = Schedule::of_this_thread() else { return false };
         // A helper that nobody has lent anything has nothing to pass on yet.
-        if own.is_idle() || IS_LOWERED.get() && own.nice == LOWEST_NICE {
+        if own.is_idle() || IS_LOWERED.get() && own.is_lowered() {
             return false;
         }
         state.loan.lend(done, || {

@@ -143,6 +143,11 @@ impl Schedule {
         self.policy == libc::SCHED_IDLE
     }
 
+    /// Whether it is that of a helper that nobody has lent a priority.
+    pub fn is_lowered(self) -> bool {
+        self.policy == libc::SCHED_BATCH && self.nice == LOWEST_NICE
+    }
+
     /// The schedule of the calling thread.
     pub fn of_this_thread() -> io::Result<Self> {
         let mut realtime = 0;
