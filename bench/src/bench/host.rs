@@ -29,8 +29,8 @@ pub fn stay_on(cpu: usize) -> Result<(), Error> {
     let mut set = empty();
     // SAFETY: `cpu` comes from `cpus`, so that it is below the size of the set.
     unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set is a live value of the size that is passed.
     let result =
+        // SAFETY: the set is a live value of the size that is passed.
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
     if result == 0 {
         return Ok(());

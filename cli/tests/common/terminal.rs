@@ -40,8 +40,8 @@ impl Terminal {
             )
         };
         assert_eq!(opened, 0, "a terminal");
-        // SAFETY: the call above opened both for us alone.
         let [person, program] =
+            // SAFETY: the call above opened both for us alone.
             [person, program].map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
         let mut command = Command::new(env!("CARGO_BIN_EXE_framewright"));
         command.args(words).env("TERM", "dumb").envs(environment.iter().copied());

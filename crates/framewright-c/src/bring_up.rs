@@ -201,8 +201,8 @@ unsafe fn bring_up(
     let mut claims = [MemoryAffinity::EMPTY; 1];
     let topology = Topology::new(&mut claims);
     scratch.storage = MemblockStorage::new();
-    // SAFETY: passed on to the caller (invariants 1 and 51); the instance is made once.
     let early =
+        // SAFETY: passed on to the caller (invariants 1 and 51); the instance is made once.
         unsafe { Memblock::with_reserved(platform, &mut scratch.storage, map, &topology, places) }
             .inspect_err(|error| platform.say(format_args!("{error}")))?;
     let input = BringUp { parameters: &parameters, started_ns };

@@ -23,8 +23,8 @@ struct Instance {
     manager: UnsafeCell<MaybeUninit<Manager<Checked>>>,
 }
 
-// SAFETY: until the state is `UP` only the caller that set `MAKING` touches the cells, and from
-// then on they are only read (invariant 51).
+// SAFETY: until the state is `UP` only the caller that set `MAKING` changes the cells, and each is
+// only read from the state on that says that it is written (invariant 51).
 unsafe impl Sync for Instance {}
 
 static INSTANCE: Instance = Instance {

@@ -82,9 +82,9 @@ unsafe impl ReportDevice for MadviseDevice<'_> {
     }
 
     unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
-        // SAFETY: passed on to the caller: the ranges are not in use until this has returned, when
-        // it is done.
         let taken =
+            // SAFETY: passed on to the caller: the ranges are not in use until this has returned,
+            // when it is done.
             unsafe { self.platform.advise(ranges, self.advice.number(), &mut self.process) };
         self.answer = Acknowledged(taken);
         if taken == 0 { Err(SubmitError::Failed) } else { Ok(()) }

@@ -37,8 +37,6 @@ const QUOTA_AGE_NS: u64 = 1_000_000_000;
 /// How often a helper that waits for a helper of its own, and has no priority to lend, looks
 /// whether it was lent one.
 const LOOK_FOR_LOAN: Duration = Duration::from_millis(1);
-/// The stack of a helper, on which chunks run.
-const STACK_BYTES: usize = 1 << 20;
 
 thread_local! {
     static IS_HELPER: Cell<bool> = const { Cell::new(false) };
@@ -122,15 +120,20 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The slots in which work finds a helper; all of them before the first job that wants one,
-    /// whose allowance starts threads. A job that held a slot without one would wait for nobody,
-    /// and count as having its share.
+    /// The slots in which work of this thread finds a helper: those with threads, and those for
+    /// which its [allowance](Self::allowance) starts some. A job that held any other would wait for
+    /// nobody, and count as having its share.
     pub fn slots_with_threads(&self) -> &[WorkerSlot] {
         let slots = &self.shared.slots;
-        match self.started() {
-            0 => slots,
-            started => slots.get(..started).unwrap_or(slots),
-        }
+        let context = Context::last(self.shared.keeps_priority());
+        let wanted = context.map_or(0, |context| self.most_helpers(&context));
+        slots.get(..wanted.max(self.started())).unwrap_or(slots)
+    }
+
+    /// How many helpers a thread with this context may have, by the quota as it was last read.
+    fn most_helpers(&self, context: &Context) -> usize {
+        let quota = self.shared.quota_helpers.load(Ordering::Relaxed);
+        context.cpus.count().saturating_sub(1).min(quota).min(self.shared.slots.len())
     }
 
     pub fn scheduler(&self) -> &SchedulerState {
@@ -167,11 +170,10 @@ impl Pool {
 
     /// How many helpers a job of this thread may have; they are started if they do not run yet.
     pub fn allowance(&self) -> usize {
-        let shared = &self.shared;
-        let quota = shared.quota_helpers();
+        self.shared.read_quota();
         let keeps_priority = self.priority() == Priority::Kept;
         let Some(context) = Context::of_this_thread(keeps_priority) else { return 0 };
-        let wanted = context.cpus.count().saturating_sub(1).min(quota).min(shared.slots.len());
+        let wanted = self.most_helpers(&context);
         if wanted > self.started() { wanted.min(self.start(wanted)) } else { wanted }
     }
 
@@ -197,9 +199,7 @@ impl Pool {
                 break;
             }
             let own = Arc::clone(shared);
-            match Thread::start(&format!("jobs-{index}"), STACK_BYTES, move || {
-                own.help(index, lowered)
-            }) {
+            match Thread::start(&format!("jobs-{index}"), move || own.help(index, lowered)) {
                 Ok(handle) => threads.handles.push(handle),
                 Err(_) => threads.not_before_ns = now + QUOTA_AGE_NS,
             }
@@ -328,8 +328,8 @@ impl Shared {
         self.keeps_priority.load(Ordering::Relaxed)
     }
 
-    /// The helpers that the quota allows beside their caller.
-    fn quota_helpers(&self) -> usize {
+    /// Sees to it that the helpers that the quota allows beside their caller are known.
+    fn read_quota(&self) {
         let (now, read) = (system::now_ns(), self.quota_read_ns.load(Ordering::Relaxed));
         if read == 0 || now.saturating_sub(read) > QUOTA_AGE_NS {
             // Only one of several callers reads it.
@@ -343,7 +343,6 @@ impl Shared {
                 self.quota_helpers.store(helpers, Ordering::Relaxed);
             }
         }
-        self.quota_helpers.load(Ordering::Relaxed)
     }
 
     /// Lends the caller's priority to the helper of `state`.

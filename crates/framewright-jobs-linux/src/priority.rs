@@ -28,7 +28,7 @@ impl Priority {
     pub(super) fn probe() -> Self {
         let allowed = Arc::new(AtomicBool::new(false));
         let answer = Arc::clone(&allowed);
-        let tried = Thread::start("jobs-probe", 64 << 10, move || {
+        let tried = Thread::start("jobs-probe", move || {
             let may = Schedule::of_this_thread().and_then(|own| {
                 [IDLE_LEVEL, LOWEST_NICE].into_iter().try_for_each(system::set_level)?;
                 own.give_to(0)

@@ -323,7 +323,7 @@ pub(super) fn wake_one(word: &AtomicU32) {
     };
 }
 
-/// Names the calling thread to the system, which refuses more than 15 bytes.
+/// Names the calling thread to the system, which keeps 15 bytes.
 pub(super) fn name_this_thread(name: &CStr) {
     // SAFETY: the name is live and ends with a zero byte.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };

@@ -15,6 +15,10 @@ use std::ptr;
 
 type Body = Box<dyn FnOnce() + Send>;
 
+/// The stack of a thread, on which chunks run. What the program keeps for each thread is part of
+/// it, so that one that does little has as much.
+const STACK_BYTES: usize = 1 << 20;
+
 /// A thread that was started. It goes on when this is dropped.
 pub(super) struct Thread(libc::pthread_t);
 
@@ -22,25 +26,21 @@ pub(super) struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Starts a thread that runs `body`, with `stack_bytes` of stack, and `name` for the system, at
-    /// most 15 bytes. It sees no signals that are meant for the program.
+    /// Starts a thread that runs `body`, with `name` for the system. It sees no signals that are
+    /// meant for the program.
     ///
     /// # Errors
     /// Those of the system, such as too many threads.
-    pub fn start(
-        name: &str,
-        stack_bytes: usize,
-        body: impl FnOnce() + Send + 'static,
-    ) -> io::Result<Self> {
+    pub fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let name = CString::new(name)?;
         let body: Body = Box::new(move || {
             system::name_this_thread(&name);
             body();
         });
-        system::without_signals(|| Self::start_boxed(stack_bytes, body))
+        system::without_signals(|| Self::start_boxed(body))
     }
 
-    fn start_boxed(stack_bytes: usize, body: Body) -> io::Result<Self> {
+    fn start_boxed(body: Body) -> io::Result<Self> {
         // Boxed twice, because the pointer that is passed must be thin.
         let body = Box::into_raw(Box::new(body));
         let mut thread = MaybeUninit::uninit();
@@ -49,7 +49,7 @@ impl Thread {
         // SAFETY: the attributes are live here and below, and destroyed once.
         unsafe { libc::pthread_attr_init(&raw mut attributes) };
         // SAFETY: as above. A size that is refused leaves the default.
-        unsafe { libc::pthread_attr_setstacksize(&raw mut attributes, stack_bytes) };
+        unsafe { libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES) };
         // SAFETY: the handle and the attributes are live; the body is handed over, and taken once.
         let error = unsafe {
             libc::pthread_create(thread.as_mut_ptr(), &raw const attributes, run, body.cast())
@@ -103,7 +103,7 @@ mod tests {
                 count.fetch_add(1, Ordering::Relaxed);
             }
         };
-        let start = |body: Body| Thread::start("any", 1 << 16, body).expect("it starts");
+        let start = |body: Body| Thread::start("any", body).expect("it starts");
         start(Box::new(add())).join();
         assert_eq!((count.load(Ordering::Relaxed), Arc::strong_count(&count)), (1, 1));
         // A thread that panics can be joined too, and one that is dropped goes on.
@@ -129,7 +129,7 @@ mod tests {
                 });
             }
             let all = (0..300).all(|_| {
-                let one = || Thread::start("any", 1 << 16, || {}).map(Thread::join).is_ok();
+                let one = || Thread::start("any", || {}).map(Thread::join).is_ok();
                 system::in_child(one).success()
             });
             over.store(1, Ordering::Relaxed);

@@ -80,8 +80,8 @@
 //! anybody can write down a number: see [*Owning memory*](manager#owning-memory).
 //!
 //! Page tables, TLB flushes and more than one CPU come in through the trait's other methods, which
-//! have defaults for a kernel that has none of them yet. [`bootlog`] writes a boot log
-//! in Linux's style.
+//! have defaults for a kernel that has none of them yet. [`bootlog`] writes a boot log in Linux's
+//! style.
 //!
 //! # If you have these already
 //!

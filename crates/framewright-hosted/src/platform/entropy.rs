@@ -3,8 +3,8 @@
 /// 64 bits of the kernel's generator; nothing if the system has none, or it is not ready.
 pub(super) fn entropy() -> Option<u64> {
     let mut word = [0_u8; 8];
-    // SAFETY: the pointer and the length are those of a local array of bytes.
     let filled =
+        // SAFETY: the pointer and the length are those of a local array of bytes.
         unsafe { libc::getrandom(word.as_mut_ptr().cast(), word.len(), libc::GRND_NONBLOCK) };
     (usize::try_from(filled) == Ok(word.len())).then(|| u64::from_ne_bytes(word))
 }

@@ -132,8 +132,8 @@ mod vectors {
     /// As for [`Store::write`].
     unsafe fn sse2(start: NonNull<u8>, lines: usize, line: &Line) {
         let quarters = std::ptr::from_ref(line).cast::<__m128i>();
-        // SAFETY: a line is 64 bytes and aligned to that.
         let vectors =
+            // SAFETY: a line is 64 bytes and aligned to that.
             [0, 1, 2, 3].map(|part| unsafe { _mm_load_si128(quarters.wrapping_add(part)) });
         let start = start.cast::<[__m128i; 4]>();
         for index in 0..lines {

@@ -60,9 +60,12 @@ unsafe impl<P: Platform> PhysicalAllocator for Manager<P> {
     /// What the manager refuses stays as it is. With debug assertions that panics.
     unsafe fn deallocate_physical(&self, ps: PageSize, count: NonZeroUsize, phys: usize) {
         let Ok((pages, _)) = pages(ps, count) else { return };
+        let start = Pfn::containing(phys as u64);
         // SAFETY: passed on to the caller (invariant 42).
-        let freed = unsafe { self.free_pages(Pfn::containing(phys as u64), pages) };
-        debug_assert!(freed.is_ok(), "frames were given back that are not in use: {freed:?}");
+        let freed = unsafe { self.free_pages(start, pages) };
+        let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
+        let refused = freed.is_err_and(|error| error.concerns(range));
+        debug_assert!(!refused, "frames were given back that are not in use: {freed:?}");
     }
 }
 

@@ -105,10 +105,8 @@ impl<'a, P: Platform> Dma<'a, P> {
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns these pages, and nobody
     /// uses them any more, no device either.
     pub unsafe fn free(&self, start: PhysAddr, pages: usize) -> Result<(), FreeError> {
-        let start = Pfn::containing(start);
-        let range = PfnRange::new(start.0, start.0.saturating_add(pages as u64));
         // SAFETY: passed on to the caller.
-        unsafe { self.manager.free(range) }
+        unsafe { self.manager.free(run(start, pages)) }
     }
 
     /// `Hal::dma_alloc`: address 0 means that there was no memory. Frame 0 is never handed out, so
@@ -127,9 +125,7 @@ impl<'a, P: Platform> Dma<'a, P> {
     pub unsafe fn dma_dealloc(&self, paddr: PhysAddr, _vaddr: NonNull<u8>, pages: usize) -> i32 {
         // SAFETY: passed on to the caller.
         let freed = unsafe { self.free(paddr, pages) };
-        let start = Pfn::containing(paddr);
-        let range = PfnRange::new(start.0, start.0.saturating_add(pages as u64));
-        if freed.is_err_and(|error| error.concerns(range)) { REFUSED } else { 0 }
+        if freed.is_err_and(|error| error.concerns(run(paddr, pages))) { REFUSED } else { 0 }
     }
 
     /// Only what the direct map shows can be zeroed, so its end limits the request as the device
@@ -147,6 +143,11 @@ impl<'a, P: Platform> Dma<'a, P> {
             ..Request::pages(pages as u64)
         }
     }
+}
+
+fn run(start: PhysAddr, pages: usize) -> PfnRange {
+    let start = Pfn::containing(start);
+    PfnRange::new(start.0, start.0.saturating_add(pages as u64))
 }
 
 impl<P: Platform> Clone for Dma<'_, P> {

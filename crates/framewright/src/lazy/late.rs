@@ -22,7 +22,8 @@ pub(super) unsafe fn add<P: Platform, const RANGES: usize>(
     let place = ranges.place_of(frames)?;
     // SAFETY: nobody uses them, says the caller; as frames of a gap they were whose they are now
     // (invariant 42).
-    let is_taken = unsafe { manager.free(frames) }.is_ok()
+    let freed = unsafe { manager.free(frames) };
+    let is_taken = !freed.is_err_and(|error| error.concerns(frames))
         // SAFETY: the same.
         || unsafe { manager.hotplug().release(frames) }.is_ok();
     if is_taken {
@@ -38,9 +39,10 @@ pub(super) unsafe fn add<P: Platform, const RANGES: usize>(
     Ok(blocks.pages())
 }
 
+/// But for the block of frame 0, which is never handed out.
 fn whole_blocks(frames: PfnRange) -> Option<PfnRange> {
     let pages = Order::BLOCK.pages();
-    let start = frames.start.0.next_multiple_of(pages);
+    let start = frames.start.0.next_multiple_of(pages).max(pages);
     let blocks =
         PfnRange { start: Pfn(start), end: Pfn(frames.end.0 >> BLOCK_ORDER << BLOCK_ORDER) };
     (!blocks.is_empty()).then_some(blocks)

@@ -64,7 +64,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Frees frames as [`free_order`](Self::free_order) does one by one. All that can be freed are;
-    /// the first that cannot is the error, and remains its owner's.
+    /// the first that cannot is the error, and remains its owner's if it is one of these.
     ///
     /// # Errors
     /// See [`FreeError`].

@@ -248,29 +248,24 @@ impl<'m, P: Platform> Isolation<'m, P> {
         found
     }
 
-    /// [`forget`](Self::forget) of one block, for those who cannot wait for CPUs: their caches keep
-    /// what they do until the next isolation ends.
-    pub(super) fn forget_one(self) {
-        let mut isolations = self.manager.isolations.lock(self.manager.platform);
-        isolations.blocks = isolations.blocks.saturating_sub(1);
-        if isolations.blocks == 0 {
-            isolations.hull = PfnRange::new(0, 0);
-        }
-    }
-
     /// So many blocks less are isolated. With the last, caches keep all of their zone again, if
     /// they can be reached from here.
     pub(super) fn forget(self, blocks: u64) {
+        if self.uncount(blocks) {
+            self.rehome_if_possible();
+        }
+    }
+
+    /// [`forget`](Self::forget) for those who cannot wait for CPUs, whose caches keep what they do
+    /// until the next isolation ends. Whether none is isolated any more.
+    pub(super) fn uncount(self, blocks: u64) -> bool {
         let mut isolations = self.manager.isolations.lock(self.manager.platform);
         isolations.blocks = isolations.blocks.saturating_sub(blocks);
         let none = isolations.blocks == 0;
         if none {
             isolations.hull = PfnRange::new(0, 0);
         }
-        drop(isolations);
-        if none {
-            self.rehome_if_possible();
-        }
+        none
     }
 
     fn rehome_if_possible(self) {

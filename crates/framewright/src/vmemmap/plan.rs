@@ -75,10 +75,11 @@ impl ArrayMemory {
         segments: SegmentsOfNodes<'_>,
         without: &BootPages,
     ) {
-        for (index, part) in self.parts.iter_mut().enumerate() {
-            let Some(node) = NodeId::new(index) else { return };
-            let sections = || segments.sections(node);
-            if sections().next().is_some() {
+        for index in 0..self.parts.len() {
+            let (before, rest) = self.parts.split_at_mut(index);
+            let (Some(node), Some(part)) = (NodeId::new(index), rest.first_mut()) else { return };
+            if segments.sections(node).next().is_some() {
+                let sections = || segments.own_sections(node, before);
                 *part = obtain_part(early, space, node, &sections, without);
             }
         }
@@ -132,11 +133,13 @@ impl ArrayMemory {
         segments: SegmentsOfNodes<'_>,
         cause: VmemmapFallback,
     ) {
-        for (index, part) in self.parts.iter_mut().enumerate() {
-            if let (&mut Part::Present { memory, handed_pages, .. }, Some(node)) =
-                (&mut *part, NodeId::new(index))
+        // The last one first: which sections are its own depends on those before it.
+        for index in (0..self.parts.len()).rev() {
+            let (before, rest) = self.parts.split_at_mut(index);
+            if let (Some(part), Some(node)) = (rest.first_mut(), NodeId::new(index))
+                && let Part::Present { memory, handed_pages, .. } = *part
             {
-                let sections = segments.sections(node);
+                let sections = segments.own_sections(node, before);
                 give_part_back(early, space, sections, memory, handed_pages);
                 *part = Part::Absent(cause);
             }
@@ -167,6 +170,27 @@ impl<'a> SegmentsOfNodes<'a> {
             next = sections.end.max(next);
             start..sections.end
         })
+    }
+
+    /// [`sections`](Self::sections) that are not there for a node before it already, whose parts
+    /// these are: where the border of two nodes lies in a section, the first has it for both.
+    fn own_sections<'p>(
+        self,
+        node: NodeId,
+        before: &'p [Part],
+    ) -> impl Iterator<Item = u32> + use<'a, 'p> {
+        let is_there =
+            |node: NodeId| matches!(before.get(node.index()), Some(Part::Present { .. }));
+        self.sections(node).filter(move |&section| !self.nodes_of(section).any(is_there))
+    }
+
+    /// The nodes with memory in a section.
+    fn nodes_of(self, section: u32) -> impl Iterator<Item = NodeId> + 'a {
+        let Self { directory, node_of } = self;
+        let blocks = blocks_of(section);
+        let first = directory.partition_point(|segment| segment.end() <= blocks.start);
+        let touching = directory[first..].iter().take_while(move |it| it.start < blocks.end);
+        touching.map(node_of)
     }
 }
 
@@ -205,6 +229,9 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
     without: &BootPages,
 ) -> Part {
     let sections = || sections().filter(|&section| without.blocks_of(section) != u64::MAX);
+    if sections().next().is_none() {
+        return Part::Present { memory: PhysRange::new(0, 0), handed_pages: 0, sections: 0 };
+    }
     let count = sections().filter(|&section| without.blocks_of(section) == 0).count() as u64;
     let mut memory = PhysRange::new(0, 0);
     if space.takes_frames() {

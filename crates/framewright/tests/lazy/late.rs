@@ -97,3 +97,15 @@ fn what_was_freed_and_is_added_again_is_lost() {
     assert_eq!(lazy.lost_pages(), 512);
     check(lazy.get().expect("it is up"));
 }
+
+/// Where memory begins at 0, all of it comes but the block of frame 0.
+#[test]
+fn memory_from_0_on_comes_without_its_first_block() {
+    let machine = FakeMachine::builder().spare(mib(0, 128)).ram(gib(1, 2)).build();
+    let lazy: &Lazy = Box::leak(Box::new(LazyManager::new(machine).with_largest_gap(0)));
+    add(lazy, gib(1, 2)).expect("there is room");
+    lazy.bring_up().expect("it comes up");
+    assert_eq!(add(lazy, mib(0, 128)), Ok(63 * 512));
+    assert_eq!(lazy.lost_pages(), 512);
+    check(lazy.get().expect("it is up"));
+}

@@ -272,6 +272,33 @@ fn tables_that_cannot_be_made_are_undone() {
     }
 }
 
+/// The border of two nodes lies in a section: the first has it for both, whatever the second gets.
+#[test]
+fn what_one_node_lacks_takes_nothing_away_from_another() {
+    for border in [192, 256] {
+        let build = || {
+            FakeMachine::builder()
+                .ram(mib(0, 512))
+                .node(mib(0, border), 0)
+                .node(mib(border, 512), 1)
+                .build()
+        };
+        let up = |machine| bring_up_with(machine, &[], &policy(Policy::Eager)).expect("bring-up");
+        for works in 0..=4 {
+            let machine = build();
+            let array = FakeVmemmap::install(machine);
+            array.fail_after(works);
+            let manager = up(machine);
+            check(&manager);
+            let fallen = |node: usize| manager.nodes()[node].vmemmap_fallback.is_some();
+            assert_eq!([fallen(0), fallen(1)], [works < 2, works < 4], "{border}: {works}");
+        }
+        // Nobody has memory for a section twice.
+        let whole = up(with_array(build())).totals();
+        assert_eq!(whole.allocated_pages, 4 * 512, "{border}");
+    }
+}
+
 #[test]
 fn memory_that_is_just_enough_for_tables_goes_without_an_array() {
     let machine = FakeMachine::builder().ram(mib(0, 4)).build();

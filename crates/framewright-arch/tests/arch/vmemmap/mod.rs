@@ -181,8 +181,8 @@ fn the_last_section_of_a_large_machine_works() {
         cpus::SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, Forgets::Nothing);
     let cpus: &'static _ = Box::leak(Box::new(cpus));
     let layout = VmemmapLayout { root, base: BASE, frames_end: Pfn(40 << 28), global: true };
-    // SAFETY: the root is this test's, and nobody else maps anything.
     let vmemmap =
+        // SAFETY: the root is this test's, and nobody else maps anything.
         unsafe { Vmemmap::new(pool.machine(), cpus, layout, &mut &pool) }.expect("frames");
     let last = (40 << 19) - 1;
     let address = usize::try_from(BASE + u64::from(last) * BLOCK_BYTES).expect("64 bits");
@@ -411,8 +411,8 @@ fn an_array_of_global_pages_says_so() {
         Forgets::Nothing,
     )));
     let layout = VmemmapLayout { root, base: BASE, frames_end: Pfn(1), global: true };
-    // SAFETY: the root is this test's, and nobody else maps anything.
     let vmemmap =
+        // SAFETY: the root is this test's, and nobody else maps anything.
         unsafe { Vmemmap::new(pool.machine(), cpus, layout, &mut &pool) }.expect("frames");
     let mut seen = Seen::default();
     walk(&Memory(pool.machine()), vmemmap.layout().root, &mut seen);

@@ -214,7 +214,7 @@ impl<P: Platform> Manager<P> {
         let lost = zone.lose_free(self.platform, index);
         if lost == Some(true) {
             // Who has isolated it does not find it again.
-            self.isolation().forget_one();
+            self.isolation().uncount(1);
         }
         lost.is_some()
     }

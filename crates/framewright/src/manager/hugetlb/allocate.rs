@@ -215,10 +215,9 @@ impl<P: Platform> Pool<'_, P> {
         let found = self.take_one(nodes).ok_or(PoolError::NoPage(size))?;
         let (node, taken) = found;
         self.prepare_pages(&taken);
-        {
+        let allowed = {
             let mut accounting = self.accounting();
-            let left = accounting.counts(size).reserved;
-            let allowed = !reserved || left != 0;
+            let allowed = !reserved || accounting.counts(size).reserved != 0;
             for (_, zone, list) in self.lists_of(&taken) {
                 for chain in list.chains() {
                     // It may have gone bad since it was taken, or was isolated: nothing has been
@@ -238,12 +237,13 @@ impl<P: Platform> Pool<'_, P> {
                     }
                 }
             }
-        }
+            allowed
+        };
         self.give_back(&taken);
-        Err(if reserved && self.accounting().counts(size).reserved == 0 {
-            PoolError::NotReserved { pages: 1, reserved: 0 }
-        } else {
+        Err(if allowed {
             PoolError::NoPage(size)
+        } else {
+            PoolError::NotReserved { pages: 1, reserved: 0 }
         })
     }
 

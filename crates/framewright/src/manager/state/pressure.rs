@@ -135,7 +135,8 @@ pub struct PressureEvents {
     pub stalls: [u64; ZoneKind::COUNT],
     /// Of those, the ones that failed in the end.
     pub failures: u64,
-    /// Times that all caches were emptied, for a request or because somebody asked.
+    /// Times that the caches of CPUs were emptied, all or as many as it took, for a request or
+    /// because somebody asked.
     pub drains: u64,
     /// Times that the reclaim hook was called for a request.
     pub reclaim_calls: u64,
