@@ -106,9 +106,11 @@ impl<P: Platform> Manager<P> {
             self.pressure.epoch.wants_attention() && self.is_known_to_fail(search, order);
         let mut found = if known_to_fail { None } else { self.find(search, order, ORDINARY) };
         if found.is_none() {
-            let mut attempt = |marks: &[Mark]| self.find(search, order, marks).ok_or(order.pages());
             let lacking = Lacking { request, search, order, known_to_fail };
-            found = self.direct_reclaim(&lacking, &mut attempt);
+            self.direct_reclaim(&lacking, &mut |marks| {
+                found = self.find(search, order, marks);
+                if found.is_some() { Ok(()) } else { Err(order.pages()) }
+            });
         }
         let (taken, is_zero) = found.ok_or(AllocateError::OutOfMemory { order })?;
         Ok((self.cut(taken, request.pages), is_zero))

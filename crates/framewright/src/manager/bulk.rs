@@ -152,7 +152,7 @@ impl<P: Platform> Manager<P> {
         if known_to_fail || attempt(ORDINARY).is_err() {
             // Whether all were found shows in `done`.
             let lacking = Lacking { request, search, order: Order::PAGE, known_to_fail };
-            let _ = self.direct_reclaim(&lacking, &mut attempt);
+            self.direct_reclaim(&lacking, &mut attempt);
         }
         if done == 0 && !pages.is_empty() {
             return Err(AllocateError::OutOfMemory { order: Order::PAGE });

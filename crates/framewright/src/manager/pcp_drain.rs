@@ -9,6 +9,8 @@
 //! the zone (invariant 17).
 
 use crate::manager::facets::Caches;
+use crate::manager::reclaim::Attempt;
+use crate::manager::request::ORDINARY;
 use crate::manager::state::Manager;
 use crate::page::{CpuCache, Lot, MOST_RETURNED, MOST_RUNS, MOST_WORDS, Runs};
 use crate::platform::Platform;
@@ -172,22 +174,22 @@ impl<P: Platform> Manager<P> {
     /// Empties the caches of all CPUs, where waiting for them is allowed.
     pub(super) fn drain_all(&self) -> Result<u64, FreeError> {
         let mut drained = Ok(0);
-        self.drain_until(Order::PAGE, &mut drained, &mut || false);
+        self.drain_until(Order::PAGE, &mut drained, &mut |_| Err(0));
         drained
     }
 
     /// Empties the caches of CPUs one after the other until `attempt` finds a run of `order`, where
     /// waiting for CPUs is allowed: first of what is as large as that, so that what it cannot use
     /// stays where it is used. Several may do so at a time: none waits for a drain as a whole,
-    /// whose task may have been preempted. Adds up what went back.
+    /// whose task may have been preempted. Adds up what went back, and says whether it was found.
     #[cold]
     #[inline(never)]
     pub(super) fn drain_until(
         &self,
         order: Order,
         drained: &mut Result<u64, FreeError>,
-        attempt: &mut dyn FnMut() -> bool,
-    ) {
+        attempt: &mut Attempt<'_>,
+    ) -> bool {
         self.pressure.count_drain();
         let number = self.pressure.epoch.begin_drain();
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
@@ -202,7 +204,7 @@ impl<P: Platform> Manager<P> {
                 let Some(cache) = self.caches.get(place) else { continue };
                 if !is_found && (is_last || order > Order::PAGE) {
                     cache.ownership.wait(self.platform);
-                    is_found = self.take_from(cache, least, drained) && attempt();
+                    is_found = self.take_from(cache, least, drained) && attempt(ORDINARY).is_ok();
                 }
                 if is_last {
                     cache.ownership.give_back();
@@ -215,6 +217,7 @@ impl<P: Platform> Manager<P> {
         } else {
             self.pressure.epoch.end_drain(number);
         }
+        is_found
     }
 
     /// Gives back what a cache, whose owner is kept out, has of orders from `least` on. Says
@@ -233,7 +236,7 @@ impl<P: Platform> Manager<P> {
                 }
                 self.drain_some_from(cache, least)
             });
-            if some == Ok(0) {
+            if matches!(some, Ok(0)) {
                 return had_any;
             }
             *drained = join(*drained, some);
@@ -298,26 +301,26 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn drain_some_from(&self, cache: &CpuCache, least: Order) -> Result<u64, FreeError> {
         let (mut drained, mut left) = (Ok(0), MOST_RETURNED);
-        for order in CpuCache::orders().filter(|&order| order >= least) {
-            for lot in Lot::all() {
-                let some = cache.waiting(order, lot).min(left);
-                if some != 0 {
-                    drained = join(drained, self.return_oldest(cache, order, lot, some));
-                    left -= some;
-                }
-            }
+        let mut turn = CpuCache::first_turn(least);
+        while left != 0
+            && let Some((order, lot, waiting)) = cache.next_waiting(&mut turn)
+        {
+            let some = waiting.min(left);
+            drained = join(drained, self.return_oldest(cache, order, lot, some));
+            left -= some;
         }
         if least > Order::PAGE {
             return drained;
         }
-        join(drained, self.return_some_odd(&mut left, || cache.give_up_odd()))
+        join(drained, self.return_some_odd(&mut left, &mut || cache.give_up_odd()))
     }
 
     /// Gives back what `next` brings, at most `left` runs, which it counts down.
+    #[inline(never)]
     fn return_some_odd(
         &self,
         left: &mut usize,
-        mut next: impl FnMut() -> Option<PfnRange>,
+        next: &mut dyn FnMut() -> Option<PfnRange>,
     ) -> Result<u64, FreeError> {
         let mut returned = Ok(0);
         while *left != 0
@@ -339,7 +342,7 @@ impl<P: Platform> Manager<P> {
             gone = join(gone, self.return_oldest(cache, order, lot, some));
             left -= some;
         }
-        gone = join(gone, self.return_some_odd(&mut left, || cache.give_up_old_odd()));
+        gone = join(gone, self.return_some_odd(&mut left, &mut || cache.give_up_old_odd()));
         if cache.is_empty() {
             cache.begin_small();
         } else if left != 0 {

@@ -66,61 +66,49 @@ impl<P: Platform> Manager<P> {
         self.pressure.has_failed(self.platform, &Key::of(order, search, Reserves::None))
     }
 
-    /// Everything that is done once memory is short. `attempt` looks for memory above the given
-    /// marks; when it does not find what it wants, it says how many pages are missing.
-    pub(super) fn direct_reclaim<T>(
-        &self,
-        lacking: &Lacking<'_>,
-        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
-    ) -> Option<T> {
+    /// Everything that is done once memory is short. What was found `attempt` has.
+    pub(super) fn direct_reclaim(&self, lacking: &Lacking<'_>, attempt: &mut Attempt<'_>) {
         let &Lacking { request, search, order, known_to_fail } = lacking;
         count(&self.pressure.counters.stalls[request.zone as usize], 1);
         let key = |reserves| Key::of(order, search, reserves);
-        let found = 'ways: {
+        let is_found = 'ways: {
             let mut missing = order.pages();
             if !request.fail_fast {
                 if !known_to_fail {
-                    let mut found = None;
-                    self.drain_for(order, &mut || {
-                        found = attempt(ORDINARY).ok();
-                        found.is_some()
-                    });
-                    if found.is_some() {
-                        break 'ways found;
+                    if self.drain_for(order, attempt) {
+                        break 'ways true;
                     }
                     let epoch = self.pressure.epoch.number();
                     match attempt(ORDINARY) {
-                        Ok(found) => break 'ways Some(found),
+                        Ok(()) => break 'ways true,
                         Err(pages) => missing = pages,
                     }
                     let compacted = self.direct_compact(request, search, missing, attempt);
-                    let was_tried = compacted.is_ok();
-                    if let Ok(Some(found)) = compacted {
-                        break 'ways Some(found);
+                    if matches!(compacted, Ok(true)) {
+                        break 'ways true;
                     }
-                    if was_tried && self.has_seen_all() {
+                    if compacted.is_ok() && self.has_seen_all() {
                         self.pressure.note_failure(self.platform, epoch, key(Reserves::None));
                     }
                 }
                 let wanted = shortage(request, search, order, missing);
-                if let Some(found) = self.reclaim(wanted, attempt) {
-                    break 'ways Some(found);
+                if self.reclaim(wanted, attempt) {
+                    break 'ways true;
                 }
             }
             let reserves = request.reserves;
             let is_out = |reserves| self.pressure.has_failed(self.platform, &key(reserves));
             if reserves == Reserves::None || is_out(reserves) {
-                break 'ways None;
+                break 'ways false;
             }
             let epoch = self.pressure.epoch.number();
-            let found = attempt(&[reserves.mark()]).ok();
-            if found.is_none() && self.has_seen_all() {
+            let is_found = attempt(&[reserves.mark()]).is_ok();
+            if !is_found && self.has_seen_all() {
                 self.pressure.note_failure(self.platform, epoch, key(reserves));
             }
-            found
+            is_found
         };
-        count(&self.pressure.counters.failures, u64::from(found.is_none()));
-        found
+        count(&self.pressure.counters.failures, u64::from(!is_found));
     }
 
     /// Whether nobody else would find more: who may not wait has looked past sections that others
@@ -139,13 +127,9 @@ impl<P: Platform> Manager<P> {
         Some((hook, self.pressure.enter_hook(task)?))
     }
 
-    /// Asks the hook as long as it frees something that does not suffice.
-    fn reclaim<T>(
-        &self,
-        mut wanted: Shortage,
-        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
-    ) -> Option<T> {
-        let (hook, _inside) = self.enter_hook()?;
+    /// Asks the hook as long as it frees something that does not suffice. Whether that did.
+    fn reclaim(&self, mut wanted: Shortage, attempt: &mut Attempt<'_>) -> bool {
+        let Some((hook, _inside)) = self.enter_hook() else { return false };
         for round in 0..RECLAIM_ROUNDS {
             wanted.round = round;
             let freed = hook.reclaim(&wanted);
@@ -158,7 +142,7 @@ impl<P: Platform> Manager<P> {
                     self.drain_for_more();
                 }
                 match attempt(ORDINARY) {
-                    Ok(found) => return Some(found),
+                    Ok(()) => return true,
                     Err(pages) => wanted.pages = pages,
                 }
             }
@@ -166,36 +150,35 @@ impl<P: Platform> Manager<P> {
                 break;
             }
         }
-        None
+        false
     }
 
     /// Empties caches until `attempt` finds a run of `order`: the calling CPU's first, as for that
-    /// no other CPU is interrupted. What nothing is found by has emptied all of them. Bad frames
-    /// that are found there do not keep the good ones back.
+    /// no other CPU is interrupted. Where nothing was found all of them were emptied. Does nothing
+    /// while they are known to be empty. Bad frames that are found there do not keep the good ones
+    /// back.
     #[inline(never)]
-    fn drain_for(&self, order: Order, attempt: &mut dyn FnMut() -> bool) {
+    fn drain_for(&self, order: Order, attempt: &mut Attempt<'_>) -> bool {
         if !cfg!(feature = "smp") || self.pressure.epoch.number().is_some() {
-            return;
+            return false;
         }
         let own = self.drain_own();
-        if self.platform.cpus() != 1 && self.platform.can_wait() && (own == Ok(0) || !attempt()) {
-            self.drain_until(order, &mut Ok(0), attempt);
+        if self.platform.cpus() == 1 || !self.platform.can_wait() {
+            return false;
         }
+        !matches!(own, Ok(0)) && attempt(ORDINARY).is_ok()
+            || self.drain_until(order, &mut Ok(0), attempt)
     }
 
-    /// Empties the caches, as what CPUs keep for themselves others lack; does nothing while they
-    /// are known to be empty. Bad frames that are found there do not keep the good ones back.
+    /// Empties the caches, as what CPUs keep for themselves others lack.
     pub(super) fn drain_for_more(&self) {
-        if !cfg!(feature = "smp") {
-            return;
-        }
-        if self.pressure.epoch.number().is_some() {
-            return;
-        }
-        let own = self.platform.cpus() == 1 || !self.platform.can_wait();
-        let _ = if own { self.drain_own() } else { self.drain_all() };
+        self.drain_for(Order::PAGE, &mut |_| Err(0));
     }
 }
+
+/// Looks for memory above the given marks, and keeps it; when it does not find what it wants, it
+/// says how many pages are missing.
+pub(in crate::manager) type Attempt<'a> = dyn FnMut(&[Mark]) -> Result<(), u64> + 'a;
 
 /// A request for which there is nothing above the ordinary marks.
 pub(super) struct Lacking<'r> {

@@ -508,13 +508,37 @@ impl CpuCache {
     /// The next stack of which something lies aside since [`set_aside`](Self::set_aside): its order
     /// and lot, and how many entries. All come in turn; nothing after the last.
     pub(crate) fn next_aside(&self, turn: &mut usize) -> Option<(Order, Lot, usize)> {
+        self.next_stack(turn, Stack::aside)
+    }
+
+    /// [`next_aside`](Self::next_aside) of the stacks that have any entries, from an order's
+    /// [first](Self::first_turn) on.
+    pub(crate) fn next_waiting(&self, turn: &mut usize) -> Option<(Order, Lot, usize)> {
+        self.next_stack(turn, Stack::len)
+    }
+
+    /// Whose turn it is when an order's stacks begin.
+    pub(crate) const fn first_turn(order: Order) -> usize {
+        order.get() as usize * LOTS
+    }
+
+    #[inline(never)]
+    fn next_stack(
+        &self,
+        turn: &mut usize,
+        entries: fn(&Stack) -> u32,
+    ) -> Option<(Order, Lot, usize)> {
         self.contents.touch();
-        let (number, stack) =
-            self.stacks.iter().enumerate().skip(*turn).find(|(_, stack)| stack.aside() != 0)?;
-        *turn = number + 1;
-        let order = u8::try_from(order_of(number)).ok().and_then(Order::new)?;
-        let lot = Lot::all().nth(number % LOTS)?;
-        Some((order, lot, stack.aside() as usize))
+        loop {
+            let number = *turn;
+            let some = entries(self.stacks.get(number)?);
+            *turn += 1;
+            if some != 0 {
+                let order = u8::try_from(order_of(number)).ok().and_then(Order::new)?;
+                let lot = Lot::all().nth(number % LOTS)?;
+                return Some((order, lot, some as usize));
+            }
+        }
     }
 
     /// Lays half of what each stack has aside, where nothing does so yet: what is still there when
@@ -541,11 +565,6 @@ impl CpuCache {
         self.adapt(Flow::In, false);
         self.flow.store(0, Ordering::Relaxed);
         self.batch.store(1, Ordering::Relaxed);
-    }
-
-    /// Orders that are cached.
-    pub(crate) fn orders() -> impl Iterator<Item = Order> {
-        (0..=BLOCK_ORDER).filter_map(Order::new)
     }
 
     /// Pages in it. Exact when its CPU is not inside.

@@ -116,6 +116,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     /// come back: then, or as soon as the device has something to say. Nothing when it is closed
     /// and done.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        // Any wait can be added.
+        let now_ns = now_ns.min(u64::MAX / 2);
         for _ in 0..MOST_STEPS {
             match self.step(now_ns) {
                 Next::Step => {}
@@ -244,7 +246,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             self.looked_ns = None;
             // Once it goes on it looks at once.
             (self.look_due_ns, self.vain_looks) = (0, 0);
-            return Next::Wait(now_ns.saturating_add(self.idle_ns()));
+            return Next::Wait(now_ns + self.idle_ns());
         }
         if now_ns < self.not_before_ns {
             return Next::Wait(self.not_before_ns);
@@ -285,7 +287,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if !worth {
             let less_often = (self.vain_looks / PATIENT_LOOKS).min(LEAST_OFTEN);
             self.vain_looks = self.vain_looks.saturating_add(1);
-            self.look_due_ns = now_ns.saturating_add(self.idle_ns() << less_often);
+            self.look_due_ns = now_ns + (self.idle_ns() << less_often);
             return Next::Wait(self.look_due_ns);
         }
         (self.known_to_fail, self.vain_looks) = (None, 0);
@@ -433,7 +435,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 if let Some(pass) = &mut self.pass {
                     pass.left_over = true;
                 }
-                self.not_before_ns = now_ns.saturating_add(BUSY_NS);
+                self.not_before_ns = now_ns + BUSY_NS;
                 Next::Wait(self.not_before_ns)
             }
         }
@@ -449,8 +451,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                     add(&self.registration.reporting.tally.timeouts, 1);
                     self.note(Event::Silent { pages: self.out_pages() });
                 }
-                let wait_ns = if self.silent { ASK_SILENT_NS } else { ASK_NS };
-                return Next::Wait(now_ns.saturating_add(wait_ns));
+                return Next::Wait(now_ns + if self.silent { ASK_SILENT_NS } else { ASK_NS });
             }
             Progress::Done(acknowledged) => Some(acknowledged),
             Progress::Failed => None,
@@ -509,7 +510,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
 
     fn go_on_resetting(&mut self, now_ns: u64) -> Next {
         if !self.device.reset() {
-            return Next::Wait(now_ns.saturating_add(ASK_NS));
+            return Next::Wait(now_ns + ASK_NS);
         }
         self.resetting = false;
         self.silent = false;
@@ -564,7 +565,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         }
         self.errors = self.errors.saturating_add(1);
         self.end_pass();
-        self.not_before_ns = now_ns.saturating_add(wait_ns);
+        self.not_before_ns = now_ns + wait_ns;
         self.phase = Phase::Requested { due_ns: self.not_before_ns };
         Next::Wait(self.not_before_ns)
     }
@@ -582,15 +583,13 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         }
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => pass.started_ns + self.idle_ns(),
-            Pace::Fixed => {
-                now_ns.saturating_add(self.delay_ns().max(if pass.has_spent { 0 } else { MS }))
-            }
+            Pace::Fixed => now_ns + self.delay_ns().max(if pass.has_spent { 0 } else { MS }),
         };
         self.phase = if pass.left_over {
             Phase::Requested { due_ns }
         } else if pass.order < Order::BLOCK {
             // Whether anything became free in split blocks is known only by looking at all of them.
-            Phase::Requested { due_ns: now_ns.saturating_add(self.delay_ns().max(MS)) }
+            Phase::Requested { due_ns: now_ns + self.delay_ns().max(MS) }
         } else {
             Phase::Idle
         };

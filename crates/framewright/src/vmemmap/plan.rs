@@ -79,8 +79,8 @@ impl ArrayMemory {
             let (before, rest) = self.parts.split_at_mut(index);
             let (Some(node), Some(part)) = (NodeId::new(index), rest.first_mut()) else { return };
             if segments.sections(node).next().is_some() {
-                let sections = || segments.own_sections(node, before);
-                *part = obtain_part(early, space, node, &sections, without);
+                let own = Own { segments, node, before, without: Some(without) };
+                *part = obtain_part(early, space, &own, without);
             }
         }
     }
@@ -139,8 +139,8 @@ impl ArrayMemory {
             if let (Some(part), Some(node)) = (rest.first_mut(), NodeId::new(index))
                 && let Part::Present { memory, handed_pages, .. } = *part
             {
-                let sections = segments.own_sections(node, before);
-                give_part_back(early, space, sections, memory, handed_pages);
+                let own = Own { segments, node, before, without: None };
+                give_part_back(early, space, &own, u32::MAX, memory, handed_pages);
                 *part = Part::Absent(cause);
             }
         }
@@ -171,26 +171,35 @@ impl<'a> SegmentsOfNodes<'a> {
             start..sections.end
         })
     }
+}
 
-    /// [`sections`](Self::sections) that are not there for a node before it already, whose parts
-    /// these are: where the border of two nodes lies in a section, the first has it for both.
-    fn own_sections<'p>(
-        self,
-        node: NodeId,
-        before: &'p [Part],
-    ) -> impl Iterator<Item = u32> + use<'a, 'p> {
-        let is_there =
-            |node: NodeId| matches!(before.get(node.index()), Some(Part::Present { .. }));
-        self.sections(node).filter(move |&section| !self.nodes_of(section).any(is_there))
+/// The sections of a node that are not there for a node before it, whose parts these are: where the
+/// border of two nodes lies in a section, the first has it for both.
+struct Own<'a> {
+    segments: SegmentsOfNodes<'a>,
+    node: NodeId,
+    before: &'a [Part],
+    /// Whoever has pages here needs no array for them.
+    without: Option<&'a BootPages>,
+}
+
+impl Own<'_> {
+    fn sections(&self) -> impl Iterator<Item = u32> {
+        self.segments.sections(self.node).filter(|&section| self.is_own(section))
     }
 
-    /// The nodes with memory in a section.
-    fn nodes_of(self, section: u32) -> impl Iterator<Item = NodeId> + 'a {
-        let Self { directory, node_of } = self;
+    #[inline(never)]
+    fn is_own(&self, section: u32) -> bool {
+        if self.without.is_some_and(|without| without.blocks_of(section) == u64::MAX) {
+            return false;
+        }
+        let SegmentsOfNodes { directory, node_of } = self.segments;
         let blocks = blocks_of(section);
         let first = directory.partition_point(|segment| segment.end() <= blocks.start);
-        let touching = directory[first..].iter().take_while(move |it| it.start < blocks.end);
-        touching.map(node_of)
+        let mut touching = directory[first..].iter().take_while(|it| it.start < blocks.end);
+        !touching.any(|segment| {
+            matches!(self.before.get(node_of(segment).index()), Some(Part::Present { .. }))
+        })
     }
 }
 
@@ -221,35 +230,31 @@ const fn blocks_of(section: u32) -> BlockRange {
 
 // Not inlined, here and below: each has 4 KiB of unflushed frames on the stack.
 #[inline(never)]
-fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
+fn obtain_part<P: Platform>(
     early: &mut Memblock<'_, P>,
     space: &dyn VmemmapSpace,
-    node: NodeId,
-    sections: &dyn Fn() -> I,
+    own: &Own<'_>,
     without: &BootPages,
 ) -> Part {
-    let sections = || sections().filter(|&section| without.blocks_of(section) != u64::MAX);
-    if sections().next().is_none() {
-        return Part::Present { memory: PhysRange::new(0, 0), handed_pages: 0, sections: 0 };
-    }
+    let sections = || own.sections();
     let count = sections().filter(|&section| without.blocks_of(section) == 0).count() as u64;
     let mut memory = PhysRange::new(0, 0);
     if space.takes_frames() {
         let tables = tables_for(sections()) + small_pages(sections(), without);
         let size_bytes = count * PART_BYTES + tables * PAGE_SIZE;
         let request = MemblockRequest {
-            node: NodeChoice::Exact(node),
+            node: NodeChoice::Exact(own.node),
             zeroed: false,
             ..MemblockRequest::new(size_bytes, PART_BYTES)
         };
-        memory = match early.allocate_table(&request, node) {
+        memory = match early.allocate_table(&request, own.node) {
             Ok(memory) => memory,
             Err(error) => return Part::Absent(VmemmapFallback::NoMemory(error)),
         };
     }
     let mut frames = Frames::new(memory);
     let mut unflushed = Unflushed::new();
-    for (done, section) in sections().enumerate() {
+    for section in sections() {
         let mut runs = runs_of(section, without.blocks_of(section));
         // SAFETY: this is bring-up: nobody else has the space, and no descriptor is in use yet
         // (invariants 28 and 42).
@@ -261,8 +266,7 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
             let _ = unsafe { space.flush(core::mem::take(&mut unflushed)) };
         }
         if let Err(error) = populated {
-            let handed_pages = frames.handed_pages;
-            give_part_back(early, space, sections().take(done + 1), memory, handed_pages);
+            give_part_back(early, space, own, section, memory, frames.handed_pages);
             return Part::Absent(VmemmapFallback::NoPageTable(error));
         }
     }
@@ -272,18 +276,19 @@ fn obtain_part<'a, P: Platform, I: Iterator<Item = u32> + 'a>(
     Part::Present { memory, handed_pages: frames.handed_pages, sections: count }
 }
 
-/// Makes sections absent. Their memory is free again if all of it came out of the tables; else it
+/// Makes sections up to the last one absent. Their memory is free again if all of it came out of the tables; else it
 /// stays reserved, for nobody may write into a table.
 #[inline(never)]
 fn give_part_back<P: Platform>(
     early: &mut Memblock<'_, P>,
     space: &dyn VmemmapSpace,
-    sections: impl Iterator<Item = u32>,
+    own: &Own<'_>,
+    last: u32,
     memory: PhysRange,
     handed_pages: u64,
 ) {
     let mut returned_pages = 0;
-    for section in sections {
+    for section in own.sections().take_while(|&section| section <= last) {
         let mut unflushed = Unflushed::new();
         // A whole section that is one mapping needs no preparation; what cannot be made absent
         // shows in the sum.

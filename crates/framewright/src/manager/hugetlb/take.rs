@@ -272,7 +272,7 @@ impl<P: Platform> Pool<'_, P> {
             // Whether all were found shows in `taken`.
             let (request, search, order) = (&request, &search, size.order());
             let lacking = Lacking { request, search, order, known_to_fail };
-            let _ = self.manager.direct_reclaim(&lacking, &mut attempt);
+            self.manager.direct_reclaim(&lacking, &mut attempt);
         }
         self.count_taken(most, &taken);
         taken

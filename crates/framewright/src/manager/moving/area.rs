@@ -134,8 +134,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         let number = self.choose_place(name, pages)?;
         let made = self.check_going(pages).and_then(|()| self.bitmap_beside(range));
         let made = made.and_then(|bits| {
-            let graded = self.grade_alone(range, Grade::Removable, &|| Ok(()));
-            graded.map(|()| bits).map_err(AreaError::Grade)
+            self.grade_alone(range, Grade::Removable).map(|()| bits).map_err(AreaError::Grade)
         });
         let manager = self.manager;
         match made {

@@ -8,6 +8,7 @@
 use super::compact::Extent;
 use super::contiguous::ContiguousRequest;
 use super::outcome::Budget;
+use crate::manager::reclaim::Attempt;
 use crate::manager::request::{Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::pressure::count;
@@ -23,17 +24,18 @@ const MOST_RUNS: u64 = 1 << 16;
 pub(in crate::manager) struct NotTried;
 
 impl<P: Platform> Manager<P> {
-    /// Compacts for a request of `order` that lacks `missing` pages, and attempts it again.
-    pub(in crate::manager) fn direct_compact<T>(
+    /// Compacts for a request that lacks `missing` pages, and attempts it again. Whether it was
+    /// served.
+    pub(in crate::manager) fn direct_compact(
         &self,
         request: &Request,
         search: &Search,
         missing: u64,
-        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
-    ) -> Result<Option<T>, NotTried> {
+        attempt: &mut Attempt<'_>,
+    ) -> Result<bool, NotTried> {
         let order = request.order().unwrap_or(Order::PAGE);
         if !cfg!(feature = "moving") || order == Order::PAGE || !self.moving.has_mover() {
-            return Ok(None);
+            return Ok(false);
         }
         if !self.platform.can_wait() {
             return Err(NotTried);
@@ -41,39 +43,29 @@ impl<P: Platform> Manager<P> {
         let task = self.platform.current_task().map(core::num::NonZeroU64::get);
         // A mover that runs short does not compact once more.
         let _inside = self.pressure.enter_compaction(task).ok_or(NotTried)?;
-        Ok(self.compact_unless_deferred(request, search, (order, missing), attempt))
-    }
-
-    /// [`direct_compact`](Self::direct_compact) where nothing forbids it.
-    fn compact_unless_deferred<T>(
-        &self,
-        request: &Request,
-        search: &Search,
-        (order, missing): (Order, u64),
-        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
-    ) -> Option<T> {
-        let nearest = self.zonelist(search).next()?.id().node;
-        let defer = &self.numa.nodes().get(nearest.index())?.defer;
+        let nearest = self.zonelist(search).next().map(|zone| zone.id().node);
+        let nearest = nearest.and_then(|node| self.numa.nodes().get(node.index()));
+        let Some(defer) = nearest.map(|node| &node.defer) else { return Ok(false) };
         if defer.lock(self.platform).skips(order)
             || !self.zonelist(search).any(|zone| self.may_help(zone, search, order))
         {
-            return None;
+            return Ok(false);
         }
         let counters = &self.moving.counters;
         count(&counters.compact_stalls, 1);
-        let found = if order <= Order::BLOCK {
+        let is_found = if order <= Order::BLOCK {
             self.compact_for(search, order, missing, attempt)
         } else {
             self.vacate_for(request, order, attempt)
         };
         let mut defer = defer.lock(self.platform);
-        if found.is_some() {
+        if is_found {
             defer.succeeded(order);
             count(&counters.compact_successes, 1);
         } else {
             defer.failed(order);
         }
-        found
+        Ok(is_found)
     }
 
     /// Whether a zone has what is missing, in pieces.
@@ -86,13 +78,13 @@ impl<P: Platform> Manager<P> {
 
     /// Any blocks will do. Where none becomes whole, what can be moved out of them leaves room
     /// beside what cannot, for runs that are shorter.
-    fn compact_for<T>(
+    fn compact_for(
         &self,
         search: &Search,
         order: Order,
         missing: u64,
-        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
-    ) -> Option<T> {
+        attempt: &mut Attempt<'_>,
+    ) -> bool {
         let blocks = missing.div_ceil(PAGES_PER_BLOCK).max(1);
         let mut last = None;
         for zone in self.zonelist(search) {
@@ -107,23 +99,16 @@ impl<P: Platform> Manager<P> {
                 let extent = Extent { blocks, most_pages: u64::MAX, in_pieces };
                 let is_meant = |zone: &Zone| zone.id().node == node;
                 let made = self.moving().compact_where(&is_meant, extent, Budget::runs(MOST_RUNS));
-                if made.blocks + made.moved.moved_runs != 0
-                    && let Ok(found) = attempt(ORDINARY)
-                {
-                    return Some(found);
+                if made.blocks + made.moved.moved_runs != 0 && attempt(ORDINARY).is_ok() {
+                    return true;
                 }
             }
         }
-        None
+        false
     }
 
     /// One run after the other is vacated and attempted to be had, as long as that helps.
-    fn vacate_for<T>(
-        &self,
-        request: &Request,
-        order: Order,
-        attempt: &mut dyn FnMut(&[Mark]) -> Result<T, u64>,
-    ) -> Option<T> {
+    fn vacate_for(&self, request: &Request, order: Order, attempt: &mut Attempt<'_>) -> bool {
         let wanted = ContiguousRequest {
             align: order,
             node: request.node,
@@ -135,13 +120,14 @@ impl<P: Platform> Manager<P> {
         let mut missing = u64::MAX;
         loop {
             let budget = Budget::runs(MOST_RUNS);
-            let run = self.moving().allocate_contiguous(&wanted, budget).ok()?;
+            let made = self.moving().allocate_contiguous(&wanted, budget);
+            let Ok(run) = made else { return false };
             // Just allocated and nobody else's, so that this cannot fail.
             let _ = self.free_uncached(run, Location::caller());
             match attempt(ORDINARY) {
-                Ok(found) => return Some(found),
+                Ok(()) => return true,
                 Err(left) if left < missing => missing = left,
-                Err(_) => return None,
+                Err(_) => return false,
             }
         }
     }

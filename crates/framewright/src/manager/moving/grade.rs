@@ -43,24 +43,20 @@ impl<P: Platform> Moving<'_, P> {
     /// # Errors
     /// [`GradeError`]; nothing has changed.
     pub fn set_grade(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
-        // Areas are removable as it is.
-        let has_no_area = || match self.area_in(range) {
-            Some(pfn) if grade != Grade::Removable => Err(GradeError::Area(pfn)),
-            _ => Ok(()),
-        };
-        has_no_area()?;
-        self.grade_alone(range, grade, &has_no_area)
+        self.check_area(range, grade)?;
+        self.grade_alone(range, grade)
     }
 
-    /// [`set_grade`](Self::set_grade), also for who makes an area. `check` is asked once the blocks
-    /// are isolated: who makes an area says so and then isolates its blocks, so that one of the two
-    /// sees the other.
-    pub(super) fn grade_alone(
-        self,
-        range: BlockRange,
-        grade: Grade,
-        check: &dyn Fn() -> Result<(), GradeError>,
-    ) -> Result<(), GradeError> {
+    /// Areas are removable as it is.
+    fn check_area(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
+        match self.area_in(range) {
+            Some(pfn) if grade != Grade::Removable => Err(GradeError::Area(pfn)),
+            _ => Ok(()),
+        }
+    }
+
+    /// [`set_grade`](Self::set_grade), also for who makes an area, which is removable.
+    pub(super) fn grade_alone(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
         let isolation = self.manager.isolation();
         if grade != Grade::Any
             && let Some(found) = isolation.without_grade(range)
@@ -68,7 +64,10 @@ impl<P: Platform> Moving<'_, P> {
             return Err(GradeError::InUse(found.start.start()));
         }
         isolation.isolate(range).map_err(GradeError::Isolate)?;
-        let set = check().and_then(|()| isolation.regrade(range, grade).map_err(GradeError::InUse));
+        // Who makes an area says so and then isolates its blocks, so that one of the two sees the
+        // other.
+        let is_none = self.check_area(range, grade);
+        let set = is_none.and_then(|()| isolation.regrade(range, grade).map_err(GradeError::InUse));
         // Some of it may have gone, and come back, meanwhile.
         self.put_back(range);
         set
