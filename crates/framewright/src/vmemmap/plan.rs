@@ -276,8 +276,8 @@ fn obtain_part<P: Platform>(
     Part::Present { memory, handed_pages: frames.handed_pages, sections: count }
 }
 
-/// Makes sections up to the last one absent. Their memory is free again if all of it came out of the tables; else it
-/// stays reserved, for nobody may write into a table.
+/// Makes sections up to the last one absent. Their memory is free again if all of it came out of
+/// the tables; else it stays reserved, for nobody may write into a table.
 #[inline(never)]
 fn give_part_back<P: Platform>(
     early: &mut Memblock<'_, P>,
