@@ -23,6 +23,10 @@ const MOST_AGED: usize = MOST_WORDS;
 /// Steps in which a full cache goes back, and some more.
 const MOST_STEPS: usize = 32;
 
+/// So often whoever drains looks for the answers of CPUs before a barrier interrupts them all: for
+/// about 10 us. Most take one, as CPUs that are in a zone answer when they are out.
+const ANSWER_TURNS: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 256 };
+
 impl<P: Platform> Caches<'_, P> {
     /// Tells the calling CPU's cache that some time has passed: what was not used since the last
     /// call begins to go back to its zones, so that idle CPUs keep nothing from others. To be
@@ -192,8 +196,7 @@ impl<P: Platform> Manager<P> {
     ) -> bool {
         self.pressure.count_drain();
         let number = self.pressure.epoch.begin_drain();
-        self.caches.iter().for_each(|cache| cache.ownership.revoke());
-        self.platform.cpu_barrier();
+        self.keep_owners_out();
         let mut is_found = false;
         for is_last in [false, true] {
             let least = if is_last { Order::PAGE } else { order.min(Order::BLOCK) };
@@ -220,6 +223,42 @@ impl<P: Platform> Manager<P> {
         is_found
     }
 
+    /// Says for the calling CPU that it is outside of its cache, while it does something else.
+    #[inline(never)]
+    fn answer(&self) {
+        self.pinned(|cpu| {
+            let own = self.caches.get(cpu as usize);
+            own.into_iter().for_each(|cache| cache.ownership.answer_if_outside());
+        });
+    }
+
+    /// Revokes all caches: once this is back their owners are out, or on their way, until each is
+    /// given back. CPUs that take and free memory all the time say so themselves, sooner than a
+    /// barrier comes to them, so those are given some time.
+    #[inline(never)]
+    fn keep_owners_out(&self) {
+        self.caches.iter().for_each(|cache| cache.ownership.revoke());
+        self.answer();
+        let mut left = ANSWER_TURNS;
+        let are_out = self.caches.iter().all(|cache| {
+            loop {
+                if cache.ownership.has_answered() {
+                    return true;
+                }
+                if left == 0 || cache.ownership.is_silent() {
+                    return false;
+                }
+                left -= 1;
+                self.platform.relax();
+                // Whoever drains on another CPU asks this one.
+                self.answer();
+            }
+        });
+        if !are_out {
+            self.platform.cpu_barrier();
+        }
+    }
+
     /// Gives back what a cache, whose owner is kept out, has of orders from `least` on. Says
     /// whether it had anything. Bit by bit: whoever empties it cannot lose the CPU meanwhile.
     fn take_from(
@@ -230,6 +269,7 @@ impl<P: Platform> Manager<P> {
     ) -> bool {
         let mut had_any = false;
         loop {
+            self.answer();
             let some = cache.ownership.alone(self.platform, || {
                 if least == Order::PAGE {
                     cache.begin_small();
@@ -248,8 +288,7 @@ impl<P: Platform> Manager<P> {
     /// meanwhile, where waiting for CPUs is allowed. One barrier serves all.
     #[inline(never)]
     pub(super) fn with_all_caches(&self, body: &mut dyn FnMut(&CpuCache)) {
-        self.caches.iter().for_each(|cache| cache.ownership.revoke());
-        self.platform.cpu_barrier();
+        self.keep_owners_out();
         for cache in self.caches {
             cache.ownership.wait(self.platform);
             body(cache);

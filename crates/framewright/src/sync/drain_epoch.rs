@@ -6,7 +6,8 @@
 //! cache finds the mark and takes it away. An operation whose look at the mark came before its
 //! CPU's barrier is one that the drain sees: its memory is in a zone already, or its CPU is still
 //! inside its cache, for which the drain waits. So while the mark stands after the drain has ended,
-//! caches are empty, and what a search did not find is not there (invariant 18).
+//! caches are empty, and what a search did not find is not there (invariant 18). The answer of an
+//! owner ([`Ownership`](super::Ownership)) divides its CPU's operations as a barrier does.
 //!
 //! The word also says whether an operation has anything else to do besides its own work, so that
 //! all of that together costs one branch.

@@ -6,11 +6,16 @@
 //! clear. The barrier stands for the one that the owner leaves out: after it, either the owner's
 //! store of *busy* is visible to the drainer, or the owner's load sees the drainer (invariant 16).
 //!
+//! An owner that is turned away *answers*: it says up to which of the drainers, by their number, it
+//! has seen them all. Who has his answer needs no barrier for this owner: it is out, and whatever
+//! it does next is done in knowledge of him. So CPUs that are busy with memory, which is when
+//! memory is short, are not interrupted, and whoever drains does not wait for that.
+//!
 //! Nobody here waits for a task that may have been preempted. The owner is pinned while it is
 //! inside; so is the drainer that has the data, one at a time. A drainer that is preempted between
 //! barrier and data keeps owners out, who have another way, and no other drainer.
 
-use super::atomics::atomic::{AtomicBool, AtomicU32, Ordering};
+use super::atomics::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use super::barrier::order_store_before_load;
 use crate::platform::{Platform, pinned};
 
@@ -21,6 +26,11 @@ pub struct Ownership {
     taken: AtomicBool,
     /// Drainers that keep the owner out.
     revokers: AtomicU32,
+    /// How many drainers there were so far. Of 64 bits, so that it never comes round to an answer
+    /// that a CPU gave long ago.
+    asked: AtomicU64,
+    /// Of those so many have their answer.
+    answered: AtomicU64,
 }
 
 impl Default for Ownership {
@@ -38,6 +48,8 @@ impl Ownership {
             busy: AtomicBool::new(false),
             taken: AtomicBool::new(false),
             revokers: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
         }
     }
 
@@ -49,6 +61,8 @@ impl Ownership {
             busy: AtomicBool::new(false),
             taken: AtomicBool::new(false),
             revokers: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
         }
     }
 
@@ -71,9 +85,31 @@ impl Ownership {
             // the drainer finds, over the one of an earlier `leave`, and it has to carry what was
             // done before that.
             self.busy.store(false, Ordering::Release);
+            self.answer();
             return false;
         }
         true
+    }
+
+    /// For the owner, pinned and not inside.
+    #[inline]
+    fn answer(&self) {
+        // Acquire pairs with the Release in `revoke`, of which each hands on those before it: from
+        // here on the owner sees all these drainers.
+        let asked = self.asked.load(Ordering::Acquire);
+        // Release pairs with the Acquire in `has_answered`: what the owner did is done. A handler
+        // that strikes in between answers to more, and this takes that back, which only costs a
+        // barrier.
+        self.answered.store(asked, Ordering::Release);
+    }
+
+    /// For a drainer that runs on the owner's own CPU, pinned: it answers itself, unless it has
+    /// interrupted the owner inside.
+    pub fn answer_if_outside(&self) {
+        // Relaxed: only this CPU writes it, and it sees its own stores.
+        if !self.busy.load(Ordering::Relaxed) {
+            self.answer();
+        }
     }
 
     /// For the owner: it is out again.
@@ -83,13 +119,37 @@ impl Ownership {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// For a drainer: keeps the owner out from the next barrier on.
+    /// For a drainer: keeps the owner out from its answer or the next barrier on.
     pub fn revoke(&self) {
-        // Relaxed: the barrier on all CPUs makes it visible, and who is kept out reads nothing.
+        // Relaxed: the barrier on all CPUs makes it visible, or the line below; and who is kept out
+        // reads nothing.
         self.revokers.fetch_add(1, Ordering::Relaxed);
+        // Release pairs with the Acquire in `answer`: who answers has seen the line above.
+        self.asked.fetch_add(1, Ordering::Release);
     }
 
-    /// For a drainer, after the barrier: waits until the owner is out, which stays so until
+    /// For a drainer that has [revoked](Self::revoke): whether the owner knows of it, and so needs
+    /// no barrier.
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        // Relaxed: at least this drainer's own number, and an answer to a later one holds for it.
+        let asked = self.asked.load(Ordering::Relaxed);
+        // Acquire pairs with the Release in `answer`.
+        self.answered.load(Ordering::Acquire) >= asked
+    }
+
+    /// For a drainer that has no answer: whether the owner has not answered somebody who is done,
+    /// either, and so is hardly worth waiting for. A guess.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        // Relaxed: a hint, as any of these may be older than the others.
+        let asked = self.asked.load(Ordering::Relaxed);
+        let waiting = asked.saturating_sub(self.answered.load(Ordering::Relaxed));
+        waiting > u64::from(self.revokers.load(Ordering::Relaxed))
+    }
+
+    /// For a drainer, after the answer or the barrier: waits until the owner is out, which stays so
+    /// until
     /// [`give_back`](Self::give_back). The owner is pinned inside, so that it goes on.
     pub fn wait<P: Platform>(&self, platform: &P) {
         // Acquire pairs with both Releases of `busy`: what the owner did is done.

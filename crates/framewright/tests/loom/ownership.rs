@@ -79,6 +79,18 @@ impl Shared {
         self.ownership.give_back();
     }
 
+    /// [`drain`](Self::drain) without a barrier, if the owner has answered; whether it has.
+    fn drain_if_answered(&self) -> bool {
+        self.ownership.revoke();
+        let is_out = self.ownership.has_answered();
+        if is_out {
+            self.ownership.wait(&Waiter);
+            self.ownership.alone(&Waiter, || self.add());
+        }
+        self.ownership.give_back();
+        is_out
+    }
+
     fn total(&self) -> u32 {
         // SAFETY: all threads have been joined.
         self.data.with(|data| unsafe { *data })
@@ -179,5 +191,78 @@ fn who_is_away_is_not_asked_for_a_barrier() {
         drainer.join().unwrap();
         assert_eq!(shared.total(), before + after + 1);
         assert!(shared.use_once(), "nobody keeps it out");
+    });
+}
+
+/// An answer stands for the barrier: the drainer has none here.
+#[test]
+fn who_has_the_answer_of_the_owner_needs_no_barrier() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static DRAINED: AtomicU32 = AtomicU32::new(0);
+    loom::model(|| {
+        let shared = Shared::new();
+        let drainer = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.drain_if_answered())
+        };
+        let used: u32 = (0..3).map(|_| u32::from(shared.use_once())).sum();
+        let drained = u32::from(drainer.join().unwrap());
+        DRAINED.fetch_add(drained, Ordering::Relaxed);
+        assert_eq!(shared.total(), used + drained);
+        assert!(shared.use_once(), "nobody keeps it out");
+    });
+    assert_ne!(DRAINED.load(Ordering::Relaxed), 0, "the owner is refused in some order");
+}
+
+/// The answer to one drainer is none to another that begins as the first one ends.
+#[test]
+fn an_answer_is_not_taken_for_one_to_a_later_drainer() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let shared = Shared::new();
+        let drainer = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    shared.ownership.revoke();
+                    if !shared.ownership.has_answered() {
+                        fence(Ordering::SeqCst);
+                    }
+                    shared.ownership.wait(&Waiter);
+                    shared.ownership.alone(&Waiter, || shared.add());
+                    shared.ownership.give_back();
+                }
+            })
+        };
+        let used: u32 = (0..3).map(|_| u32::from(shared.use_once())).sum();
+        drainer.join().unwrap();
+        assert_eq!(shared.total(), used + 2);
+        assert!(shared.use_once(), "nobody keeps it out");
+    });
+}
+
+/// A drainer on the owner's CPU answers itself, unless it has interrupted the owner inside.
+#[test]
+fn who_drains_on_the_owners_cpu_answers_for_it() {
+    loom::model(|| {
+        let ownership = Ownership::new();
+        assert!(ownership.has_answered() && !ownership.is_silent(), "nobody has asked");
+        ownership.revoke();
+        assert!(!ownership.has_answered() && !ownership.is_silent(), "asked just now");
+        ownership.answer_if_outside();
+        assert!(ownership.has_answered());
+        ownership.give_back();
+        assert!(ownership.enter());
+        ownership.revoke();
+        ownership.answer_if_outside();
+        assert!(!ownership.has_answered(), "the owner is inside");
+        ownership.leave();
+        ownership.give_back();
+        ownership.revoke();
+        assert!(ownership.is_silent(), "the drain before this one had no answer");
+        assert!(!ownership.enter() && ownership.has_answered(), "who is refused answers to all");
+        ownership.give_back();
+        assert!(ownership.enter(), "nobody keeps it out");
     });
 }
