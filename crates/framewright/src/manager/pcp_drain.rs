@@ -23,12 +23,16 @@ const MOST_AGED: usize = MOST_WORDS;
 /// Steps in which a full cache goes back, and some more.
 const MOST_STEPS: usize = 32;
 
-/// So often whoever drains looks for the answers of CPUs before a barrier interrupts them all: for
-/// about 10 us. Most take one, as CPUs that are in a zone answer when they are out.
-const ANSWER_TURNS: u32 = if cfg!(shuttle) { 1 } else { 256 };
-/// Not in the models of loom, which has one of its own for them (`tests/loom/ownership.rs`): what
-/// looks for them is too much for one that has a whole manager in it.
-const ANSWERS: bool = !cfg!(loom);
+/// How often a drainer looks for the answers of CPUs before it interrupts them by a barrier: for
+/// about 10 us. Most answer within two, when they come out of a zone. Never in the models of loom,
+/// for which that is too much with a whole manager; `tests/loom/ownership.rs` has models of it.
+const ANSWER_TURNS: u32 = if cfg!(loom) {
+    0
+} else if cfg!(shuttle) {
+    1
+} else {
+    256
+};
 
 impl<P: Platform> Caches<'_, P> {
     /// Tells the calling CPU's cache that some time has passed: what was not used since the last
@@ -229,7 +233,7 @@ impl<P: Platform> Manager<P> {
     /// Says for the calling CPU that it is outside of its cache, while it does something else.
     #[inline(never)]
     fn answer(&self) {
-        if !ANSWERS {
+        if ANSWER_TURNS == 0 {
             return;
         }
         self.pinned(|cpu| {
@@ -239,31 +243,33 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Revokes all caches: once this is back their owners are out, or on their way, until each is
-    /// given back. CPUs that take and free memory all the time say so themselves, sooner than a
-    /// barrier comes to them, so those are given some time.
-    #[inline(never)]
+    /// given back.
     fn keep_owners_out(&self) {
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
-        self.answer();
-        let mut left = ANSWER_TURNS;
-        let are_out = ANSWERS
-            && self.caches.iter().all(|cache| {
-                loop {
-                    if cache.ownership.has_answered() {
-                        return true;
-                    }
-                    if left == 0 || cache.ownership.is_silent() {
-                        return false;
-                    }
-                    left -= 1;
-                    self.platform.relax();
-                    // Whoever drains on another CPU asks this one.
-                    self.answer();
-                }
-            });
-        if !are_out {
+        if !self.have_owners_answered() {
             self.platform.cpu_barrier();
         }
+    }
+
+    /// Whether all owners say that they know of the drain. CPUs that take and free memory all the
+    /// time do so sooner than a barrier comes to them, so those are given some time.
+    #[inline(never)]
+    fn have_owners_answered(&self) -> bool {
+        let mut left = ANSWER_TURNS;
+        self.caches.iter().all(|cache| {
+            loop {
+                // Its own, and again and again, as whoever drains on another CPU asks this one.
+                self.answer();
+                if ANSWER_TURNS != 0 && cache.ownership.has_answered() {
+                    return true;
+                }
+                if left == 0 || cache.ownership.is_silent() {
+                    return false;
+                }
+                left -= 1;
+                self.platform.relax();
+            }
+        })
     }
 
     /// Gives back what a cache, whose owner is kept out, has of orders from `least` on. Says

@@ -119,7 +119,7 @@ impl Ownership {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// For a drainer: keeps the owner out from its answer or the next barrier on.
+    /// For a drainer: keeps the owner out, from its answer or the next barrier on.
     pub fn revoke(&self) {
         // Relaxed: the barrier on all CPUs makes it visible, or the line below; and who is kept out
         // reads nothing.
@@ -149,8 +149,7 @@ impl Ownership {
     }
 
     /// For a drainer, after the answer or the barrier: waits until the owner is out, which stays so
-    /// until
-    /// [`give_back`](Self::give_back). The owner is pinned inside, so that it goes on.
+    /// until [`give_back`](Self::give_back). The owner is pinned inside, so that it goes on.
     pub fn wait<P: Platform>(&self, platform: &P) {
         // Acquire pairs with both Releases of `busy`: what the owner did is done.
         while self.busy.load(Ordering::Acquire) {

@@ -74,6 +74,11 @@ impl Shared {
     fn drain(&self) {
         self.ownership.revoke();
         fence(Ordering::SeqCst);
+        self.finish_drain();
+    }
+
+    /// What follows the barrier, or the answer.
+    fn finish_drain(&self) {
         self.ownership.wait(&Waiter);
         self.ownership.alone(&Waiter, || self.add());
         self.ownership.give_back();
@@ -84,10 +89,10 @@ impl Shared {
         self.ownership.revoke();
         let is_out = self.ownership.has_answered();
         if is_out {
-            self.ownership.wait(&Waiter);
-            self.ownership.alone(&Waiter, || self.add());
+            self.finish_drain();
+        } else {
+            self.ownership.give_back();
         }
-        self.ownership.give_back();
         is_out
     }
 
@@ -178,9 +183,7 @@ fn who_is_away_is_not_asked_for_a_barrier() {
                     // That of the CPU is the one in its `enter`.
                     fence(Ordering::SeqCst);
                 }
-                shared.ownership.wait(&Waiter);
-                shared.ownership.alone(&Waiter, || shared.add());
-                shared.ownership.give_back();
+                shared.finish_drain();
             })
         };
         let before = u32::from(shared.use_once());
@@ -229,9 +232,7 @@ fn an_answer_is_not_taken_for_one_to_a_later_drainer() {
                     if !shared.ownership.has_answered() {
                         fence(Ordering::SeqCst);
                     }
-                    shared.ownership.wait(&Waiter);
-                    shared.ownership.alone(&Waiter, || shared.add());
-                    shared.ownership.give_back();
+                    shared.finish_drain();
                 }
             })
         };
