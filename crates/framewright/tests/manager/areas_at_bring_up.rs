@@ -3,9 +3,11 @@
 
 use crate::common::{Fake, bring_up_with, check, graded, is_careful, mib, parameters, settled};
 use framewright::manager::Budget;
-use framewright::units::{Order, Pfn, PfnRange, PhysRange};
+use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::MigrateType;
 use framewright_testkit::FakeMachine;
+use proptest::prelude::*;
 
 const MIB: u64 = 256;
 /// Where the kernel is, and something that an early caller has.
@@ -118,4 +120,45 @@ fn memory_of_a_place_that_failed_is_for_everybody() {
     unsafe { manager.free(page) }.expect("ours");
     assert_eq!(settled(&manager).allocated_pages, 0);
     check(&manager);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// The lowest run of blocks in a place is taken, whatever of it others have.
+    #[test]
+    fn an_area_gets_the_lowest_run_that_is_there(
+        taken in proptest::collection::vec((0_u64..100, 0_u64..512), 0..16),
+        (first, blocks, more) in (0_u32..80, 1_u32..16, 0_u32..32),
+    ) {
+        let mut early: Vec<PhysRange> = taken
+            .iter()
+            .map(|&(block, page)| {
+                let start = (block * 512 + page) * PAGE_SIZE;
+                PhysRange { start, end: start + PAGE_SIZE }
+            })
+            .collect();
+        early.sort_unstable_by_key(|range| range.start);
+        early.dedup();
+        let up = |line: &str| {
+            let machine = FakeMachine::builder().ram(mib(0, 256)).build();
+            bring_up_with(machine, &early, &parameters(line)).expect("bring-up")
+        };
+        let plain = up("");
+        let is_fit = |block| {
+            let [start, end] = [block, block + 1].map(BlockNumber);
+            let pages = plain.isolation().survey(BlockRange { start, end }).expect("memory");
+            pages.free_pages + pages.in_use_pages == 512
+        };
+        // No area is of two zones: ZONE_DMA ends at 16 MiB.
+        let expected = (first..=first + more)
+            .find(|&at| (at >= 8 || at + blocks <= 8) && (at..at + blocks).all(is_fit));
+        let [size, start, end] = [blocks, first, first + blocks + more].map(|blocks| 2 * blocks);
+        let line = format!("cma={size}M@{start}M-{end}M");
+        let manager = up(&line);
+        let found = manager.moving().area(0).map(|(_, range, _)| BlockNumber::containing(range.start).0);
+        // The manager's tables, or the page of the area's own bitmap, may be anywhere.
+        prop_assert!(found == expected || is_careful(), "{line}: {found:?}, not {expected:?}");
+        check(&manager);
+    }
 }

@@ -7,23 +7,18 @@
 //!
 //! Orders of memory: Relaxed: a sum that stands alone.
 
+use super::GradeError;
 use super::outcome::{Budget, ObstacleKind};
 use super::range::RangeError;
 use super::vacate::VacateError;
-use super::{ContiguousRequest, GradeError};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
 use crate::manager::owned::Frames;
 use crate::manager::request::{AllocateError, Request};
-use crate::manager::state::Manager;
 use crate::manager::state::areas::{Area, AreaCounts, AreaName, MOST_AREAS};
 use crate::manager::state::pressure::count;
-use crate::memblock::NodeChoice;
-use crate::parameters::{CmaArea, Parameters};
 use crate::platform::Platform;
-use crate::units::{
-    NodeId, NodeMask, Order, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange,
-};
+use crate::units::{Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{FreeError, Grade, IsolateError, IsolatedPages};
 use core::fmt;
@@ -31,23 +26,12 @@ use core::fmt;
 /// How often a request looks for a run while others have blocks of all places isolated.
 const MOST_PASSES: u32 = 1 << 14;
 
-/// What areas of 1 GiB pages are called, with a node's number (Linux: `mm/hugetlb_cma.c`).
-pub(in crate::manager) const HUGETLB: &str = "hugetlb";
-
 /// What is wanted of an area.
 struct Wanted {
     number: usize,
     pages: u64,
     align: Order,
     budget: Budget,
-}
-
-/// An area that the command line asks for.
-struct Asked<'a> {
-    name: &'a str,
-    area: CmaArea,
-    node: NodeChoice,
-    align: Order,
 }
 
 /// A request on its way. When it ends, also by a mover that panics, the area knows.
@@ -171,13 +155,23 @@ impl<'m, P: Platform> Moving<'m, P> {
         isolation.isolate(range).map_err(wrong)?;
         let pages = u64::from(range.blocks()) * PAGES_PER_BLOCK;
         let bits = self.bitmap_of(pages);
-        let survey = isolation.survey(range).map_err(wrong);
+        let whole = self.has_all(range);
         self.put_back(range);
-        let IsolatedPages { free_pages, in_use_pages, descriptor_pages, .. } = survey?;
-        if free_pages + in_use_pages + descriptor_pages != pages {
-            return Err(AreaError::Grade(GradeError::InUse(range.start.start())));
-        }
+        whole?;
         bits
+    }
+
+    /// That all frames of isolated blocks are the manager's.
+    pub(super) fn has_all(self, range: BlockRange) -> Result<(), AreaError> {
+        let survey = self.manager.isolation().survey(range);
+        let IsolatedPages { free_pages, in_use_pages, descriptor_pages, .. } =
+            survey.map_err(|error| AreaError::Grade(GradeError::Isolate(error)))?;
+        if free_pages + in_use_pages + descriptor_pages
+            == u64::from(range.blocks()) * PAGES_PER_BLOCK
+        {
+            return Ok(());
+        }
+        Err(AreaError::Grade(GradeError::InUse(range.start.start())))
     }
 
     /// Memory for the bitmap of an area, which outlives it.
@@ -252,7 +246,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     }
 
     /// The frames of each area; empty for those that there are not.
-    fn area_ranges(self) -> [PfnRange; MOST_AREAS] {
+    pub(super) fn area_ranges(self) -> [PfnRange; MOST_AREAS] {
         core::array::from_fn(|number| {
             self.area(number).map_or(PfnRange::new(0, 0), |(_, pages, _)| pages)
         })
@@ -431,101 +425,5 @@ impl<P: Platform> Moving<'_, P> {
                 }
             });
         }
-    }
-}
-
-impl<P: Platform> Manager<P> {
-    /// Sets aside what the command line asks for; returns the bytes that could not be. The areas of
-    /// 1 GiB pages come first, as they need the largest runs.
-    pub(in crate::manager) fn make_areas(&self, parameters: &Parameters) -> u64 {
-        if !cfg!(feature = "moving") {
-            return 0;
-        }
-        let mut failed_bytes = 0_u64;
-        let mut fail = |bytes: u64| failed_bytes = failed_bytes.saturating_add(bytes);
-        let Parameters { areas, huge_pages, .. } = parameters;
-        let with_memory = self.hugetlb().nodes_with_memory(NodeMask::ALL);
-        let gigantic_bytes = Order::MAX.pages() * PAGE_SIZE;
-        let gigantic = huge_pages.cma.shares(with_memory, gigantic_bytes);
-        for (node, bytes) in gigantic {
-            fail(self.make_numbered(HUGETLB, bytes, node, Order::MAX));
-        }
-        if let Some(area) = areas.cma {
-            let (node, align) = (NodeChoice::Any, Order::BLOCK);
-            fail(self.make_area(&Asked { name: "reserved", area, node, align }));
-        }
-        for node in with_memory.nodes() {
-            let on_node = areas.numa_cma.on_node(node).unwrap_or(0);
-            for (name, bytes) in [("pernuma", areas.cma_pernuma_bytes), ("numa", on_node)] {
-                fail(self.make_numbered(name, bytes, node, Order::BLOCK));
-            }
-        }
-        // What is wanted on nodes that are not there.
-        for sizes in [&huge_pages.cma, &areas.numa_cma] {
-            let absent = sizes.nodes().nodes().filter(|&node| !with_memory.contains(node));
-            absent.filter_map(|node| sizes.on_node(node)).for_each(&mut fail);
-        }
-        failed_bytes
-    }
-
-    /// One of a node; what of it could not be set aside.
-    fn make_numbered(&self, name: &str, bytes: u64, node: NodeId, align: Order) -> u64 {
-        if bytes == 0 {
-            return 0;
-        }
-        let Some(name) = AreaName::numbered(name, node.index()) else { return bytes };
-        let area = CmaArea { bytes, within: None };
-        self.make_area(&Asked { name: name.as_str(), area, node: NodeChoice::Exact(node), align })
-    }
-
-    /// One area, in the highest zone that has a run for it and low in that, or where it is to be;
-    /// what of it could not be set aside.
-    fn make_area(&self, asked: &Asked<'_>) -> u64 {
-        let bytes = asked.area.bytes;
-        if bytes == 0 || self.try_area(asked) { 0 } else { bytes }
-    }
-
-    fn try_area(&self, asked: &Asked<'_>) -> bool {
-        let &Asked { name, area, node, align } = asked;
-        let Some(name) = AreaName::new(name) else { return false };
-        let Some(pages) = area
-            .bytes
-            .div_ceil(PAGE_SIZE)
-            .checked_next_multiple_of(align.pages())
-            .filter(|&pages| pages <= u64::MAX >> PAGE_SHIFT)
-        else {
-            return false;
-        };
-        let Ok(blocks) = u32::try_from(pages / PAGES_PER_BLOCK) else { return false };
-        let moving = self.moving();
-        let at = |start: BlockNumber| {
-            let end = BlockNumber(start.0.saturating_add(blocks));
-            moving.create_area(name, BlockRange { start, end })
-        };
-        let Some(within) = area.within else {
-            let migrate_type = MigrateType::Movable;
-            let request =
-                ContiguousRequest { node, align, migrate_type, ..ContiguousRequest::new(pages) };
-            // What another area lends is as free as anything else.
-            let taken = moving.area_ranges();
-            let is_taken =
-                |block: BlockNumber| taken.iter().any(|area| area.contains(block.start()));
-            let found = moving.find_without(&request, Some(&is_taken));
-            return found.is_ok_and(|found| at(BlockNumber::containing(found.start)).is_ok());
-        };
-        let block_bytes = PAGES_PER_BLOCK * PAGE_SIZE;
-        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        let first = number(within.start.div_ceil(block_bytes));
-        // Rounded up it may be larger than its place.
-        let Some(last) = (within.end / block_bytes).checked_sub(u64::from(blocks)) else {
-            return false;
-        };
-        let last = number(last);
-        // Only where there is memory, as `within` may be anything.
-        self.directory.iter().any(|segment| {
-            let mut blocks =
-                segment.start.0.max(first)..segment.end().0.min(last.saturating_add(1));
-            blocks.any(|block| at(BlockNumber(block)).is_ok())
-        })
     }
 }

@@ -18,6 +18,7 @@
 //! is made under a lock, pinned, or from a free.
 
 mod area;
+mod area_at_boot;
 mod compact;
 mod contiguous;
 mod direct;
@@ -37,7 +38,7 @@ pub use crate::manager::state::moving::{
     Begun, MoveFailed, MoveToken, Mover, MovingEvents, NotNow, Occupant,
 };
 pub use area::AreaError;
-pub(in crate::manager) use area::HUGETLB;
+pub(in crate::manager) use area_at_boot::HUGETLB;
 pub use compact::{CompactError, Compacted};
 pub use contiguous::{ContiguousError, ContiguousRequest};
 pub use grade::GradeError;
