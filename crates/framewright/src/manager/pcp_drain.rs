@@ -33,6 +33,10 @@ const ANSWER_TURNS: u32 = if cfg!(loom) {
 } else {
     256
 };
+/// And no longer than this, where there is a clock: a turn may be a whole time slice of others.
+const ANSWER_NS: u64 = 20_000;
+/// The clock is looked at once in so many turns.
+const TURNS_PER_LOOK: u32 = 8;
 
 impl<P: Platform> Caches<'_, P> {
     /// Tells the calling CPU's cache that some time has passed: what was not used since the last
@@ -203,7 +207,10 @@ impl<P: Platform> Manager<P> {
     ) -> bool {
         self.pressure.count_drain();
         let number = self.pressure.epoch.begin_drain();
-        self.keep_owners_out();
+        if !self.keep_owners_out() {
+            // Nor were tasks interrupted that are on no CPU of ours; see `DrainEpoch`.
+            self.zones().iter().for_each(|zone| zone.pass_lock(self.platform));
+        }
         let mut is_found = false;
         for is_last in [false, true] {
             let least = if is_last { Order::PAGE } else { order.min(Order::BLOCK) };
@@ -243,33 +250,47 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Revokes all caches: once this is back their owners are out, or on their way, until each is
-    /// given back.
-    fn keep_owners_out(&self) {
+    /// given back. Says whether that took a barrier.
+    fn keep_owners_out(&self) -> bool {
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
-        if !self.have_owners_answered() {
+        let needs_barrier = !self.have_owners_answered();
+        if needs_barrier {
             self.platform.cpu_barrier();
         }
+        needs_barrier
     }
 
     /// Whether all owners say that they know of the drain. CPUs that take and free memory all the
     /// time do so sooner than a barrier comes to them, so those are given some time.
     #[inline(never)]
     fn have_owners_answered(&self) -> bool {
+        // Its own, so that it is not silent.
+        self.answer();
+        if ANSWER_TURNS == 0 || self.caches.iter().any(|cache| cache.ownership.is_silent()) {
+            return false;
+        }
+        let begun_ns = self.platform.now_ns();
         let mut left = ANSWER_TURNS;
         self.caches.iter().all(|cache| {
             loop {
-                // Its own, and again and again, as whoever drains on another CPU asks this one.
+                // Again and again, as whoever drains on another CPU asks this one.
                 self.answer();
-                if ANSWER_TURNS != 0 && cache.ownership.has_answered() {
+                if cache.ownership.has_answered() {
                     return true;
                 }
-                if left == 0 || cache.ownership.is_silent() {
+                if left == 0 || left % TURNS_PER_LOOK == 0 && self.has_waited(begun_ns) {
                     return false;
                 }
                 left -= 1;
                 self.platform.relax();
             }
         })
+    }
+
+    /// Whether answers have been waited for long enough.
+    fn has_waited(&self, begun_ns: Option<u64>) -> bool {
+        let now_ns = self.platform.now_ns();
+        begun_ns.zip(now_ns).is_some_and(|(begun, now)| now.saturating_sub(begun) >= ANSWER_NS)
     }
 
     /// Gives back what a cache, whose owner is kept out, has of orders from `least` on. Says

@@ -16,7 +16,7 @@ impl<P: Platform> Sysctl<'_, P> {
         tunables.apply(self.manager.zones());
         drop(tunables);
         // Requests that failed above the old marks may succeed above the new ones.
-        self.manager.pressure.epoch.note_free();
+        self.manager.pressure.epoch.end();
     }
 
     /// Memory that is kept free over all zones, in KiB (Linux: `mm/page_alloc.c`,

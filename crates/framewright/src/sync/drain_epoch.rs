@@ -6,8 +6,12 @@
 //! cache finds the mark and takes it away. An operation whose look at the mark came before its
 //! CPU's barrier is one that the drain sees: its memory is in a zone already, or its CPU is still
 //! inside its cache, for which the drain waits. So while the mark stands after the drain has ended,
-//! caches are empty, and what a search did not find is not there (invariant 18). The answer of an
-//! owner ([`Ownership`](super::Ownership)) divides its CPU's operations as a barrier does.
+//! caches are empty, and what a search did not find is not there (invariant 18).
+//!
+//! The answer of an owner ([`Ownership`](super::Ownership)) divides what is done in its cache, but
+//! not what tasks do that are on no CPU of the platform's. They free into zones, so a drain without
+//! a barrier takes and releases the lock of each zone instead: a free whose section came before is
+//! seen, and one that comes after sees the mark.
 //!
 //! The word also says whether an operation has anything else to do besides its own work, so that
 //! all of that together costs one branch.
@@ -55,6 +59,18 @@ impl DrainEpoch {
     /// cache that it comes into.
     #[inline]
     pub fn note_free(&self) {
+        self.note_free_with(order_store_before_load);
+    }
+
+    /// [`note_free`](Self::note_free) without the fence that stands for a barrier in models: as
+    /// processors see it.
+    #[cfg(loom)]
+    pub fn note_free_without_fence(&self) {
+        self.note_free_with(|| {});
+    }
+
+    #[inline(always)]
+    fn note_free_with(&self, order_store_before_load: impl FnOnce()) {
         if !cfg!(feature = "smp") {
             return;
         }
@@ -65,22 +81,25 @@ impl DrainEpoch {
         }
     }
 
+    /// Something else has changed for which requests failed, under no zone's lock.
     #[cold]
-    fn end(&self) {
-        // Relaxed: who finds no mark concludes nothing.
-        self.attention.fetch_and(!DRAINED, Ordering::Relaxed);
+    pub fn end(&self) {
+        // Release pairs with the Acquire in `begin_drain`: a drain whose mark this does not take
+        // away sees the change.
+        self.attention.fetch_and(!DRAINED, Ordering::Release);
     }
 
-    /// A drain begins: before the barrier. Returns its number, for [`end_drain`](Self::end_drain).
+    /// A drain begins: before owners are asked. Returns its number, for
+    /// [`end_drain`](Self::end_drain).
     pub fn begin_drain(&self) -> u64 {
         let marked = |old: u64| (old | DRAINED) + BEGUN;
         let mut old = self.attention.load(Ordering::Relaxed);
-        // Relaxed: the word says all that there is to say; the barrier on all CPUs makes it visible
-        // to those who free.
+        // Acquire pairs with the Release in `end`. The barrier on all CPUs makes the mark visible
+        // to those who free, or else what owners acquire when they answer, and zone locks.
         while let Err(now) = self.attention.compare_exchange_weak(
             old,
             marked(old),
-            Ordering::Relaxed,
+            Ordering::Acquire,
             Ordering::Relaxed,
         ) {
             old = now;

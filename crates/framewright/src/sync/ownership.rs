@@ -70,6 +70,18 @@ impl Ownership {
     /// inside may not.
     #[inline]
     pub fn enter(&self) -> bool {
+        self.enter_with(order_store_before_load)
+    }
+
+    /// [`enter`](Self::enter) without the fence that stands for a barrier in models: as processors
+    /// see it.
+    #[cfg(loom)]
+    pub fn enter_without_fence(&self) -> bool {
+        self.enter_with(|| {})
+    }
+
+    #[inline(always)]
+    fn enter_with(&self, order_store_before_load: impl FnOnce()) -> bool {
         // Relaxed: only this CPU writes it, and it sees its own stores.
         if self.busy.load(Ordering::Relaxed) {
             return false;

@@ -256,6 +256,12 @@ impl Zone {
         ReadGuard(self.changing.locked.lock(platform))
     }
 
+    /// Sees whatever was done under the lock before; whoever takes it after sees what the caller
+    /// did before.
+    pub(crate) fn pass_lock<P: Platform>(&self, platform: &P) {
+        drop(self.read(platform));
+    }
+
     /// The lock, with no merge deferred: free neighbours are merged and in the lists. Whoever looks
     /// for something in the tables, or wants more than one block, takes it this way. What is freed
     /// under the guard may be deferred again.

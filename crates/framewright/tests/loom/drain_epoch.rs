@@ -8,7 +8,7 @@
 use framewright::internals::{DrainEpoch, Ownership};
 use framewright::{IrqState, PinnedCpu, Platform};
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{Ordering, fence};
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use std::ptr::NonNull;
@@ -46,6 +46,8 @@ struct Machine {
     ownership: Ownership,
     cached: UnsafeCell<u32>,
     zone: Mutex<u32>,
+    /// What is in the zone, for those who look without its lock.
+    free_pages: AtomicU32,
 }
 
 // SAFETY: the cache is touched by its owner or the drainer, which is what is being checked.
@@ -60,6 +62,7 @@ impl Machine {
             ownership: Ownership::new(),
             cached: UnsafeCell::new(0),
             zone: Mutex::new(0),
+            free_pages: AtomicU32::new(0),
         })
     }
 
@@ -76,8 +79,63 @@ impl Machine {
     }
 
     fn free_to_zone(&self) {
-        *self.zone.lock().expect("no panic") += 1;
+        self.put_into_zone(1);
         self.epoch.note_free();
+    }
+
+    fn put_into_zone(&self, pages: u32) {
+        let mut zone = self.zone.lock().expect("no panic");
+        *zone += pages;
+        self.free_pages.store(*zone, Ordering::Relaxed);
+    }
+
+    /// [`free`](Self::free), beside a drain that has no barrier.
+    fn free_without_fence(&self) {
+        if self.ownership.enter_without_fence() {
+            self.epoch.note_free_without_fence();
+            // SAFETY: we entered.
+            self.cached.with_mut(|cached| unsafe { *cached += 1 });
+            self.ownership.leave();
+        } else {
+            self.free_to_zone_without_fence();
+        }
+    }
+
+    fn free_to_zone_without_fence(&self) {
+        self.put_into_zone(1);
+        self.epoch.note_free_without_fence();
+    }
+
+    /// [`search`](Self::search) without a barrier, where the owner answers; else it finds out
+    /// nothing. Whoever is on the owner's CPU answers himself.
+    fn search_if_answered(&self, is_here: bool) -> Option<u64> {
+        let drain = self.epoch.begin_drain();
+        self.ownership.revoke();
+        if is_here {
+            self.ownership.answer_if_outside();
+        }
+        let is_out = self.ownership.has_answered();
+        if is_out {
+            // As `pass_lock`.
+            drop(self.zone.lock().expect("no panic"));
+            self.ownership.wait(&Waiter);
+            self.ownership.alone(&Waiter, || {
+                // SAFETY: the owner is out, and other drainers are.
+                let drained =
+                    self.cached.with_mut(|cached| unsafe { std::mem::take(&mut *cached) });
+                if drained != 0 {
+                    self.put_into_zone(drained);
+                }
+            });
+        }
+        self.ownership.give_back();
+        if !is_out {
+            return None;
+        }
+        self.epoch.end_drain(drain);
+        let number = self.epoch.number();
+        let found = self.free_pages.load(Ordering::Relaxed);
+        number.filter(|_| found == 0)
     }
 
     /// Drains and searches; the number of the epoch when nothing was found.
@@ -89,7 +147,7 @@ impl Machine {
         self.ownership.alone(&Waiter, || {
             // SAFETY: the owner is out, and other drainers are.
             let drained = self.cached.with_mut(|cached| unsafe { std::mem::take(&mut *cached) });
-            *self.zone.lock().expect("no panic") += drained;
+            self.put_into_zone(drained);
         });
         self.ownership.give_back();
         self.epoch.end_drain(drain);
@@ -218,5 +276,34 @@ fn who_freed_and_who_was_told_do_not_find_the_quiet() {
             );
             machine.check(failed);
         });
+    }
+}
+
+/// Owners that answer, and tasks that are on no CPU of the platform's, have no fence; nor has the
+/// drain.
+#[test]
+fn a_drain_with_answers_instead_of_a_barrier() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static FAILED: AtomicU32 = AtomicU32::new(0);
+    for is_on_a_cpu in [true, false] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let machine = Machine::new();
+            let other = Arc::clone(&machine);
+            let other = thread::spawn(move || {
+                if is_on_a_cpu {
+                    other.free_without_fence();
+                    other.free_without_fence();
+                } else {
+                    other.free_to_zone_without_fence();
+                }
+            });
+            let failed = machine.search_if_answered(!is_on_a_cpu);
+            other.join().expect("no panic");
+            machine.check(failed);
+            FAILED.fetch_add(u32::from(failed.is_some()), Ordering::Relaxed);
+        });
+        assert_ne!(FAILED.swap(0, Ordering::Relaxed), 0, "something is not found in some order");
     }
 }

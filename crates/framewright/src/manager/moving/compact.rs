@@ -93,7 +93,7 @@ impl<P: Platform> Moving<'_, P> {
     pub fn set_mover(self, mover: Option<&'static dyn Mover>) {
         self.manager.moving.set_mover(self.manager.platform, mover);
         // Requests that failed without it may succeed.
-        self.manager.pressure.epoch.note_free();
+        self.manager.pressure.epoch.end();
     }
 
     /// What was moved and what was not, since bring-up.
