@@ -67,6 +67,16 @@ pub(crate) fn pinned<P: Platform + ?Sized, R>(platform: &P, work: impl FnOnce(u3
     result
 }
 
+/// Does `work` with interrupts off.
+#[inline]
+pub(crate) fn with_interrupts_off<P: Platform, R>(platform: &P, work: impl FnOnce() -> R) -> R {
+    let irq = platform.irq_save();
+    let result = work();
+    // SAFETY: saved here just now; what `work` saved it has restored.
+    unsafe { platform.irq_restore(irq) };
+    result
+}
+
 /// What [`Platform::irq_save`] found; opaque to the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "give it back with Platform::irq_restore"]

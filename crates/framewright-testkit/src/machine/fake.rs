@@ -138,6 +138,11 @@ impl FakeMachine {
         self.cpus.interrupt(handler)
     }
 
+    /// Whether the calling thread's CPU takes interrupts.
+    pub fn takes_interrupts(&self) -> bool {
+        self.cpus.irq_depth() == 0
+    }
+
     /// For the end of a test: checks that no CPU is pinned or has interrupts off.
     ///
     /// # Panics

@@ -2,13 +2,15 @@
 //! knows nothing of the table.
 
 use super::unaccepted::UnacceptedTable;
-use crate::platform::{AcceptError, AcceptMemory, Platform};
+use crate::platform::{AcceptError, AcceptMemory, Platform, with_interrupts_off};
 use crate::sync::SpinLock;
 use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use core::ops::Range;
 
 /// So many CPUs accept at once; others wait until one is done.
 const MOST_AT_ONCE: usize = 64;
+/// Units larger than a block of which a part is accepted; beyond them none is begun.
+const MOST_PARTIAL: usize = 16;
 
 /// An [`AcceptMemory`] between the manager and `device` that asks for whole units of the table, of
 /// which none is asked for twice, whatever ranges it is asked for by whom, and clears their bits,
@@ -18,7 +20,10 @@ const MOST_AT_ONCE: usize = 64;
 /// unaccepted what the table does ([`UnacceptedTable::mark`]).
 ///
 /// A call returns when all units that its range touches are accepted, those included that another
-/// CPU was at; so only where waiting is allowed may ranges overlap. The manager's do not.
+/// CPU was at; so only where waiting is allowed may ranges overlap. The manager's do not, but two
+/// of its blocks may be of one larger unit: such a unit is accepted with interrupts off, so that
+/// no handler waits for what it has interrupted (Linux: `drivers/firmware/efi/unaccepted_memory.c`,
+/// `accept_memory`, for units of any size).
 pub struct EfiAccept<P: Platform, D> {
     platform: &'static P,
     device: D,
@@ -29,12 +34,64 @@ struct State {
     table: UnacceptedTable<'static>,
     /// Runs that are being accepted.
     busy: [Range<u64>; MOST_AT_ONCE],
+    /// Units that failed behind their first frames, and how many those are: what is accepted is
+    /// not asked for again. Of larger units than a block only, as the manager forgets no block.
+    partial: [(u64, u64); MOST_PARTIAL],
 }
 
 impl State {
     /// Whether somebody accepts a unit of these.
     fn is_busy(&self, units: &Range<u64>) -> bool {
         self.busy.iter().any(|busy| busy.start < units.end && units.start < busy.end)
+    }
+
+    /// The place for how many of the first frames of a large unit are accepted.
+    fn partial(&mut self, unit: u64) -> Option<&mut (u64, u64)> {
+        let known = self.partial.iter().position(|&(of, pages)| of == unit && pages != 0);
+        let place = known.or_else(|| self.partial.iter().position(|&(_, pages)| pages == 0))?;
+        let place = self.partial.get_mut(place)?;
+        place.0 = unit;
+        Some(place)
+    }
+
+    /// What there is to do for a large unit.
+    fn next_large(&mut self, unit: u64) -> NextLarge {
+        let [start, end] = [unit, unit + 1].map(|unit| Pfn::containing(self.table.address(unit)));
+        if self.is_busy(&(unit..unit + 1)) {
+            return NextLarge::Wait;
+        }
+        if !self.table.is_unaccepted(unit) {
+            return NextLarge::Done { accepted_end: end };
+        }
+        // Each that is begun may fail, which is to be remembered.
+        let begun = self.busy.iter().filter(|busy| !busy.is_empty()).count();
+        let known = self.partial.iter().find(|&&(of, pages)| of == unit && pages != 0);
+        let places = self.partial.iter().filter(|&&(_, pages)| pages == 0).count();
+        let slot = self.busy.iter().position(Range::is_empty);
+        match (known, slot) {
+            (Some(&(_, pages)), Some(slot)) => self.begin_large(slot, unit, start.add(pages), end),
+            (None, Some(slot)) if places > begun => self.begin_large(slot, unit, start, end),
+            (None, Some(_)) if begun == 0 => NextLarge::Done { accepted_end: start },
+            _ => NextLarge::Wait,
+        }
+    }
+
+    fn begin_large(&mut self, slot: usize, unit: u64, start: Pfn, end: Pfn) -> NextLarge {
+        self.busy[slot] = unit..unit + 1;
+        NextLarge::Accept { slot, rest: PfnRange { start, end } }
+    }
+
+    /// A large unit was asked for; `more` frames of it are accepted if not all are. The end of what
+    /// is.
+    fn end_large(&mut self, slot: usize, unit: u64, rest: PfnRange, more: Option<u64>) -> Pfn {
+        self.busy[slot] = 0..0;
+        if more.is_none() {
+            self.table.clear(unit..unit + 1);
+        }
+        if let Some(place) = self.partial(unit) {
+            place.1 = more.map_or(0, |more| place.1 + more);
+        }
+        more.map_or(rest.end, |more| rest.start.add(more))
     }
 
     /// The first run among `units` that is not accepted and that nobody is at.
@@ -57,6 +114,13 @@ impl State {
     }
 }
 
+/// What there is to do for a large unit.
+enum NextLarge {
+    Accept { slot: usize, rest: PfnRange },
+    Wait,
+    Done { accepted_end: Pfn },
+}
+
 /// What there is to do for a range.
 enum Next {
     Accept(usize, Range<u64>),
@@ -68,7 +132,8 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
     /// Accepts through `device` what `table` says is not accepted.
     pub fn new(platform: &'static P, table: UnacceptedTable<'static>, device: D) -> Self {
         let busy = [const { 0..0 }; MOST_AT_ONCE];
-        Self { platform, device, state: SpinLock::new(State { table, busy }) }
+        let state = State { table, busy, partial: [(0, 0); MOST_PARTIAL] };
+        Self { platform, device, state: SpinLock::new(state) }
     }
 
     /// What accepts memory.
@@ -126,6 +191,9 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
             return accepted;
         }
         let units = self.with_table(|table| table.units_of(bytes, false));
+        if self.with_table(UnacceptedTable::unit_bytes) > Order::BLOCK.pages() * PAGE_SIZE {
+            return self.accept_large(range, units);
+        }
         loop {
             let (slot, run) = match self.next(&units) {
                 Next::Done => return Ok(()),
@@ -152,6 +220,41 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
                 return Err(AcceptError {
                     accepted_pages: at.0.saturating_sub(range.start.0).min(range.pages() - 1),
                 });
+            }
+        }
+    }
+}
+
+impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
+    /// Accepts what units larger than a block cover.
+    fn accept_large(&self, range: PfnRange, units: Range<u64>) -> Result<(), AcceptError> {
+        for unit in units {
+            let accepted_end = loop {
+                match with_interrupts_off(self.platform, || self.accept_unit(unit)) {
+                    Some(accepted_end) => break accepted_end,
+                    None => self.platform.relax(),
+                }
+            };
+            let unit_end = self.with_table(|table| Pfn::containing(table.address(unit + 1)));
+            if accepted_end < unit_end.min(range.end) {
+                let accepted_pages = accepted_end.0.saturating_sub(range.start.0);
+                return Err(AcceptError { accepted_pages });
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts a unit, unless somebody is at it; up to where it is accepted.
+    fn accept_unit(&self, unit: u64) -> Option<Pfn> {
+        match self.state.with(self.platform, |state| state.next_large(unit)) {
+            NextLarge::Wait => None,
+            NextLarge::Done { accepted_end } => Some(accepted_end),
+            NextLarge::Accept { slot, rest } => {
+                let failed = self.device.accept(rest).err();
+                let more = failed.map(|error| error.accepted_pages.min(rest.pages() - 1));
+                Some(
+                    self.state.with(self.platform, |state| state.end_large(slot, unit, rest, more)),
+                )
             }
         }
     }

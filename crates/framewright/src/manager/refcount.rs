@@ -18,7 +18,7 @@
 
 use crate::manager::facets::References;
 use crate::page::{BlockPages, Page, PartOf};
-use crate::platform::Platform;
+use crate::platform::{Platform, with_interrupts_off};
 use crate::sync::references;
 use crate::sync::table_atomic::{AtomicU32, Ordering};
 use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -416,11 +416,7 @@ impl<P: Platform> References<'_, P> {
     /// Interrupts stay off while somebody may wait for us.
     #[inline]
     fn with_interrupts_off<R>(self, body: impl FnOnce() -> R) -> R {
-        let irq = self.manager.platform.irq_save();
-        let result = body();
-        // SAFETY: saved here just now; what `body` saved it has restored.
-        unsafe { self.manager.platform.irq_restore(irq) };
-        result
+        with_interrupts_off(self.manager.platform, body)
     }
 }
 

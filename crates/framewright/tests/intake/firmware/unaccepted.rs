@@ -146,6 +146,8 @@ fn only_what_is_usable_becomes_unaccepted() {
 /// Writes down what it is asked for, and fails at one frame.
 #[derive(Default)]
 struct Device {
+    /// Whose interrupts are to be off meanwhile.
+    handled_on: Option<&'static FakeMachine>,
     asked: Mutex<Vec<PfnRange>>,
     failing: Option<u64>,
     slow: Option<Barrier>,
@@ -156,6 +158,9 @@ struct Device {
 unsafe impl AcceptMemory for Device {
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
         self.asked.lock().expect("no panic").push(range);
+        if let Some(machine) = self.handled_on {
+            assert!(!machine.takes_interrupts(), "a handler may want a block of this unit");
+        }
         if let Some(barrier) = &self.slow {
             barrier.wait();
         }
@@ -251,4 +256,66 @@ fn a_unit_that_fails_keeps_its_bit() {
     assert_eq!(efi.with_table(|table| table.first_run(1..8)), Some(3..8));
     efi.accept(units(4, 6)).expect("others can be accepted");
     assert!(efi.accept(units(3, 4)).is_err());
+}
+
+/// Units of 8 MiB, four blocks each.
+fn large(bits: &[u8], device: Device) -> EfiAccept<FakeMachine, Device> {
+    let mut bytes = table_at(0, bits);
+    set(&mut bytes, 4, 4 * UNIT, 4);
+    let table = UnacceptedTable::new(bytes.leak()).expect("a table");
+    let machine = FakeMachine::builder().ram(PhysRange::new(0, 64 * MIB)).cpus(3).build();
+    EfiAccept::new(machine, table, Device { handled_on: Some(machine), ..device })
+}
+
+#[test]
+fn a_large_unit_is_accepted_once_and_where_no_handler_waits_for_it() {
+    let efi = large(&[0b0111], Device::default());
+    efi.accept(units(1, 2)).expect("accepted");
+    efi.accept(units(0, 1)).expect("accepted with it");
+    efi.accept(units(3, 9)).expect("the next two");
+    efi.accept(units(12, 16)).expect("never unaccepted");
+    let asked = efi.device().asked.lock().expect("no panic").clone();
+    assert_eq!(asked, [units(0, 4), units(4, 8), units(8, 12)]);
+    assert_eq!(efi.with_table(|table| table.first_run(0..8)), None);
+}
+
+#[test]
+fn what_is_accepted_of_a_large_unit_is_not_asked_for_again() {
+    let pfn = 6 * 512 + 9;
+    let efi = large(&[0xff], Device { failing: Some(pfn), ..Device::default() });
+    let failed = efi.accept(units(6, 7)).expect_err("it fails");
+    assert_eq!(failed.accepted_pages, 9);
+    assert_eq!(efi.with_table(|table| table.first_run(0..8)), Some(0..8), "no unit is whole");
+    efi.accept(units(5, 6)).expect("accepted before it failed");
+    let failed = efi.accept(units(2, 8)).expect_err("it fails again");
+    assert_eq!(failed.accepted_pages, 4 * 512 + 9);
+    assert_eq!(efi.accept(units(7, 8)).expect_err("behind it").accepted_pages, 0);
+    let asked = efi.device().asked.lock().expect("no panic").clone();
+    let rest = PfnRange::new(pfn, 8 * 512);
+    assert_eq!(asked, [units(4, 8), rest, units(0, 4), rest, rest]);
+}
+
+/// What failed in part has to be remembered; where there is no place for that, nothing is begun.
+#[test]
+fn no_more_large_units_fail_in_part_than_can_be_remembered() {
+    struct Fails(Mutex<u64>);
+    // SAFETY: nobody uses the memory.
+    unsafe impl AcceptMemory for Fails {
+        fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
+            *self.0.lock().expect("no panic") += 1;
+            assert!(range.pages().is_multiple_of(512), "all or nothing of a block");
+            Err(AcceptError { accepted_pages: 512 })
+        }
+    }
+    let mut bytes = table_at(0, &[0xff; 4]);
+    set(&mut bytes, 4, 4 * UNIT, 4);
+    let table = UnacceptedTable::new(bytes.leak()).expect("a table");
+    let machine = FakeMachine::builder().ram(PhysRange::new(0, 64 * MIB)).build();
+    let efi = EfiAccept::new(machine, table, Fails(Mutex::new(0)));
+    for unit in 0..32 {
+        let accepted = efi.accept(units(4 * unit, 4 * unit + 4)).expect_err("it fails");
+        assert_eq!(accepted.accepted_pages, if unit < 16 { 512 } else { 0 });
+    }
+    assert_eq!(*efi.device().0.lock().expect("no panic"), 16);
+    assert_eq!(efi.with_table(|table| table.first_run(0..32)), Some(0..32));
 }
