@@ -128,16 +128,20 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// Looks at what was just claimed and makes it what its new owner wants. On an error it is to
-    /// be what it was.
+    /// Looks at what is isolated and free, and about to be claimed.
     #[cold]
-    pub(super) fn look_at_claimed(&self, claimed: PfnRange, place: Place) -> Result<(), Damage> {
+    pub(super) fn look_at_isolated(&self, free: PfnRange) -> Result<(), Damage> {
         if !cfg!(feature = "debug") {
             return Ok(());
         }
-        self.look_for_damage(core::iter::once(claimed))?;
-        self.hand_over(core::iter::once(claimed), false, place);
-        Ok(())
+        self.look_for_damage(core::iter::once(free))
+    }
+
+    /// What was isolated, and looked at, is somebody's now.
+    pub(super) fn hand_over_claimed(&self, claimed: PfnRange, place: Place) {
+        if cfg!(feature = "debug") {
+            self.hand_over(core::iter::once(claimed), false, place);
+        }
     }
 
     /// Looks at what was just allocated. Damage is counted, and all is filled again then.

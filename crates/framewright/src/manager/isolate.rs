@@ -34,6 +34,9 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// here, and does so also where the call then fails: what is withheld is handed out when it
     /// comes up, so nothing else would keep it.
     ///
+    /// Reserved blocks, and those that are no memory, are left alone: what is released there or
+    /// comes online meanwhile is in circulation.
+    ///
     /// Frees into isolated blocks do not go through the caches of CPUs, and as long as any block is
     /// isolated, neither do frees next to it, so that this is for a while, not for ever.
     ///
@@ -120,13 +123,15 @@ impl<'m, P: Platform> Isolation<'m, P> {
         place: Place,
     ) -> Result<PfnRange, IsolateError> {
         let pages = self.pages_of_blocks(range)?;
+        let is_watched = self.manager.pressure.epoch.wants_attention();
+        if is_watched {
+            // Looked at while they are isolated still: what is claimed others may isolate.
+            self.check_blocks(pages, Change::Claim)?;
+            self.manager.look_at_isolated(pages).map_err(IsolateError::Damaged)?;
+        }
         let blocks = self.change_blocks(pages, Change::Claim, Change::Unclaim)?;
-        if self.manager.pressure.epoch.wants_attention()
-            && let Err(damage) = self.manager.look_at_claimed(pages, place)
-        {
-            let undone = self.change_blocks(pages, Change::Unclaim, Change::Claim);
-            debug_assert!(undone.is_ok(), "nobody else has them");
-            return Err(IsolateError::Damaged(damage));
+        if is_watched {
+            self.manager.hand_over_claimed(pages, place);
         }
         self.forget(blocks);
         Ok(pages)
@@ -198,6 +203,16 @@ impl<'m, P: Platform> Isolation<'m, P> {
         Ok(())
     }
 
+    /// Whether all blocks could be changed at this moment.
+    fn check_blocks(self, pages: PfnRange, change: Change) -> Result<(), IsolateError> {
+        let mut result = Ok(());
+        self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
+            result = zone.check_change(self.manager.platform, segment, &indices, change);
+            result.is_ok()
+        });
+        result
+    }
+
     /// Changes all blocks, some at a time; what was changed before one could not is changed back.
     fn change_blocks(
         self,
@@ -206,15 +221,9 @@ impl<'m, P: Platform> Isolation<'m, P> {
         undo: Change,
     ) -> Result<u64, IsolateError> {
         let platform = self.manager.platform;
-        let mut failed = None;
         // What was put back may be taken by others at once, so it is looked at before.
-        self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
-            failed = zone.check_change(platform, segment, &indices, change).err();
-            failed.is_none()
-        });
-        if let Some(error) = failed {
-            return Err(error);
-        }
+        self.check_blocks(pages, change)?;
+        let mut failed = None;
         let (mut blocks, mut done) = (0, PfnRange { end: pages.start, ..pages });
         self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
             let end = segment.block_of(indices.end).start();
@@ -231,8 +240,13 @@ impl<'m, P: Platform> Isolation<'m, P> {
         // What was one head may be in pieces by now, and the other way round: it is cut anew, as
         // far as the change came, and not in as many slices.
         self.each_slice(done, &mut |Slice { zone, segment, indices }| {
-            // Fails only where somebody else changes these blocks at the same time.
-            let _ = zone.change(platform, segment, indices, undo);
+            // Fails only where somebody else changes these blocks at the same time, or memory came
+            // into them: then all of the others are changed back.
+            if zone.change(platform, segment, indices.clone(), undo).is_err() {
+                for index in indices {
+                    let _ = zone.change(platform, segment, index..index + 1, undo);
+                }
+            }
             self.manager.pressure.epoch.note_free();
             true
         });

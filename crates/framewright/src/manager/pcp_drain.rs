@@ -278,7 +278,7 @@ impl<P: Platform> Manager<P> {
                 if cache.ownership.has_answered() {
                     return true;
                 }
-                if left == 0 || left % TURNS_PER_LOOK == 0 && self.has_waited(begun_ns) {
+                if left == 0 || left.is_multiple_of(TURNS_PER_LOOK) && self.has_waited(begun_ns) {
                     return false;
                 }
                 left -= 1;

@@ -27,6 +27,9 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
 
+/// Heads that are looked at under one hold of the lock.
+const HEADS_AT_ONCE: usize = 128;
+
 /// Who may have the memory of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Grade {
@@ -116,13 +119,25 @@ impl Zone {
         memory
     }
 
-    /// Frames of the blocks with a grade among those at `range`.
+    /// Frames of the blocks with a grade among those at `range`; some heads are looked at for each
+    /// hold of the lock.
     pub(crate) fn graded_in<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
-        let locked = self.read_coalesced(platform);
-        let graded = locked.buddy.table.heads(range.clone());
-        let graded = graded.filter(|found| found.state.migrate_type().is_grade());
-        graded.map(|found| u64::from(found.end().min(range.end) - found.index)).sum::<u64>()
-            * PAGES_PER_BLOCK
+        let (mut blocks, mut rest) = (0, range);
+        while !rest.is_empty() {
+            let locked = self.read_coalesced(platform);
+            let mut end = rest.end;
+            for (at, found) in locked.buddy.table.heads(rest.clone()).enumerate() {
+                if at == HEADS_AT_ONCE {
+                    end = found.index;
+                    break;
+                }
+                if found.state.migrate_type().is_grade() {
+                    blocks += u64::from(found.end().min(rest.end) - found.index);
+                }
+            }
+            rest.start = end;
+        }
+        blocks * PAGES_PER_BLOCK
     }
 
     /// Frames of all blocks with a grade, those among them that are no memory included.

@@ -79,6 +79,9 @@ impl Batch {
     }
 }
 
+/// Words that are cleared under one hold of the lock, of each kind: about 1 us.
+const WORDS_AT_ONCE: usize = 1024;
+
 /// What a batch may hold, and what it must leave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
@@ -122,33 +125,33 @@ pub(crate) enum Returned {
 impl Zone {
     /// Begins to track what is reported, unless that was done before: nothing was reported yet.
     pub(crate) fn track_reported<P: Platform>(&self, platform: &P) {
-        let clear = |(reported, zero): (&[AtomicU64], &[AtomicU64])| {
-            reported.iter().chain(zero).for_each(|word| word.store(0, Ordering::Relaxed));
-        };
-        let locked = self.read(platform);
-        if locked.buddy.reported.is_tracked() {
-            return;
-        }
-        let words = locked.buddy.reported.words();
         // Marks that lie in the zone's own memory are there while some of that is, which ends under
         // the lock only; when it comes, they are tracked from then on.
-        let mut locked = if self.has_own_tables {
-            drop(locked);
-            let locked = self.lock(platform);
-            if locked.buddy.reported.is_tracked() || self.present_pages() == 0 {
+        let at_once = if self.has_own_tables { usize::MAX } else { WORDS_AT_ONCE };
+        let mut next = 0;
+        loop {
+            let mut locked = self.lock(platform);
+            // Who registers a device and who adds memory may both be here: the first to come to the
+            // end has cleared all of them, and from then on they are no longer cleared.
+            let is_gone = self.has_own_tables && self.present_pages() == 0;
+            if locked.buddy.reported.is_tracked() || is_gone {
                 return;
             }
-            clear(words);
-            locked
-        } else {
-            drop(locked);
-            // Nobody looks at them before they are tracked, and one device at a time is registered.
-            clear(words);
-            self.lock(platform)
-        };
-        let unreported_pages = locked.buddy.unreported_pages();
-        locked.buddy.reported.track(unreported_pages);
-        locked.is_unusual = true;
+            let (reported, zero) = locked.buddy.reported.words();
+            if next >= reported.len().max(zero.len()) {
+                let unreported_pages = locked.buddy.unreported_pages();
+                locked.buddy.reported.track(unreported_pages);
+                locked.is_unusual = true;
+                return;
+            }
+            let clear = |words: &[AtomicU64]| {
+                let some = words.iter().skip(next).take(at_once);
+                some.for_each(|word| word.store(0, Ordering::Relaxed));
+            };
+            clear(reported);
+            clear(zero);
+            next = next.saturating_add(at_once);
+        }
     }
 
     /// The least that was free in blocks and not reported since the last call, in pages.
@@ -253,9 +256,15 @@ impl Zone {
     }
 
     /// Takes blocks back of which the first `accepted` are accepted; the others, which could not
-    /// be, are nobody's from now on.
-    pub(crate) fn end_report<P: Platform>(&self, platform: &P, range: &Range<u32>, accepted: u32) {
+    /// be, are lost. Returns how many of those others had isolated, which ends.
+    pub(crate) fn end_report<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u32>,
+        accepted: u32,
+    ) -> u32 {
         let mut locked = self.lock(platform);
+        let mut isolated = 0;
         let mut index = range.start;
         while index < range.end {
             let good_end = range.start + accepted;
@@ -265,11 +274,12 @@ impl Zone {
             if state.is(State::Reporting) {
                 locked.reporting_pages -= order.pages();
                 if index >= good_end {
-                    let isolated = if state.is_isolated() { BlockState::ISOLATED } else { 0 };
+                    if state.is_isolated() {
+                        locked.isolated_blocks[state.migrate_type() as usize] -= blocks_of(order);
+                        isolated += blocks_of(order);
+                    }
                     locked.buddy.table.set_inner(index);
-                    let word = BlockState::head(State::Whole, order, state.migrate_type());
-                    let word = word.with(BlockState::POISONED | isolated);
-                    locked.buddy.table.set_state(index, word);
+                    self.lose(&locked, index, order, state.migrate_type());
                 } else if state.is_isolated() {
                     locked.keep_isolated(index, state);
                 } else {
@@ -278,6 +288,7 @@ impl Zone {
             }
             index += blocks_of(order);
         }
+        isolated
     }
 
     /// A search for runs ends here: the block in whose middle it is was not swept.

@@ -105,8 +105,30 @@ impl Zone {
         });
     }
 
+    /// Makes a block lost that was offline, or a hole: it is accepted, and the one behind it cannot
+    /// be.
+    pub(crate) fn bring_lost<P: Platform>(
+        &self,
+        platform: &P,
+        index: u32,
+        migrate_type: MigrateType,
+    ) {
+        self.change_offline(platform, index..index + 1, false, &mut |locked, index, order, _| {
+            self.count_come(locked, order, migrate_type);
+            self.lose(locked, index, order, migrate_type);
+            let table = locked.buddy.table;
+            table.set_state(index, table.state(index).with(BlockState::ACCEPTED));
+        });
+    }
+
     /// Makes blocks lost that could not be accepted where they were.
-    fn lose(&self, locked: &LockedZone, index: u32, order: Order, migrate_type: MigrateType) {
+    pub(super) fn lose(
+        &self,
+        locked: &LockedZone,
+        index: u32,
+        order: Order,
+        migrate_type: MigrateType,
+    ) {
         let word = BlockState::head(State::Reserved, order, migrate_type);
         locked.buddy.table.set_state(index, word.with(BlockState::POISONED));
         self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);

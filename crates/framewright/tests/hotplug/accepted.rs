@@ -362,6 +362,8 @@ fn what_is_isolated_while_the_host_has_it_is_accepted_when_it_comes_back() {
         assert_eq!(device.calls(), [PfnRange { start: start.start(), end: blocks.end.start() }]);
         let counts = manager.totals();
         assert_eq!(counts.isolated_pages, if fails { 0 } else { PAGES_PER_BLOCK });
+        let lost_pages = manager.acceptance().lost_pages();
+        assert_eq!(lost_pages, if fails { PAGES_PER_BLOCK } else { 0 });
         let out_pages: u64 = out.iter().map(|range| range.size() >> 12).sum();
         assert_eq!(counts.unaccepted_pages, out_pages - PAGES_PER_BLOCK);
         assert_eq!(counts.reporting_pages, 0);

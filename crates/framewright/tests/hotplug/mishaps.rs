@@ -2,9 +2,10 @@
 //! that name what there is not.
 
 use crate::add::{add, machine, node};
-use crate::common::{Fake, blocks, bring_up_with, check, gib, mib, order, parameters};
+use crate::common::{Fake, blocks, bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::manager::{
-    Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, ReleaseError, Removal, Veto,
+    AreaName, Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, ReleaseError, Removal,
+    Veto,
 };
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
@@ -210,6 +211,43 @@ fn what_others_put_back_keeps_nothing_out_of_use() {
     check(manager);
     manager.give_back(other).expect("ours");
     manager.give_back(*lock(&mover.1)).expect("ours");
+}
+
+/// Sets memory aside that is about to go, and lets it.
+struct Reserves(&'static Fake);
+
+impl HotplugNotifier for Reserves {
+    fn notify(&self, event: HotplugEvent) -> Result<(), Veto> {
+        if let HotplugEvent::GoingOffline(range) = event {
+            let start = BlockNumber::containing(Pfn::containing(range.start));
+            let name = AreaName::new("late").expect("short");
+            let _ = self.0.moving().create_area(name, blocks(start.0, 2));
+        }
+        Ok(())
+    }
+}
+
+/// Memory that stays since an area was made in it meanwhile is free as it was, whoever wants to
+/// know of frees.
+#[test]
+fn memory_that_stays_for_an_area_is_free() {
+    for line in ["", "page_owner=on", "page_owner=on page_poison=1"] {
+        let fake = FakeMachine::builder().ram(mib(0, 512)).build();
+        let manager = bring_up_with(fake, &[], &parameters(line)).expect("bring-up");
+        let manager: &'static Fake = Box::leak(Box::new(manager));
+        let range = mib(256, 384);
+        // So that the area has its bitmap elsewhere.
+        let going = blocks(128, 64);
+        manager.moving().set_grade(going, Grade::MovableOnly).expect("free");
+        let before = settled(manager);
+        let told: &'static Reserves = Box::leak(Box::new(Reserves(manager)));
+        manager.hotplug().set_notifier(Some(told));
+        let gone = manager.hotplug().offline(range, Budget::UNLIMITED);
+        assert_eq!(gone, Err(HotplugError::Area(Pfn(256 << 8))), "{line}");
+        check(manager);
+        // The area's bitmap has a page.
+        assert_eq!(settled(manager).allocated_pages, before.allocated_pages + 1, "{line}");
+    }
 }
 
 struct Vetoes;

@@ -290,7 +290,10 @@ impl<P: Platform> Manager<P> {
         let Some(segment) = self.segment_of(first) else { return false };
         let accepted = self.ask(device, frames);
         let start = segment.index_of(first);
-        zone.end_report(self.platform, &(start..start + blocks(frames)), accepted);
+        let lost = zone.end_report(self.platform, &(start..start + blocks(frames)), accepted);
+        if lost != 0 {
+            self.isolation().uncount(u64::from(lost));
+        }
         true
     }
 

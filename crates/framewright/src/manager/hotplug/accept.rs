@@ -106,14 +106,14 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         self.manager.fill_added(pages_of(run.blocks), true);
         let end = run.blocks.end.start();
         let is_readable = self.manager.accept_behind(end);
-        run.zone.bring_online(self.manager.platform, run.indices(), grade.migrate_type());
-        if !is_readable {
-            // All of the block, which can go again then, unless somebody has some of it already.
-            let last = run.segment.index_of(run.blocks.end) - 1;
-            if !self.manager.lose_free(run.zone, last) {
-                self.manager.keep_page_before(end);
-            }
+        let (platform, migrate_type) = (self.manager.platform, grade.migrate_type());
+        let mut indices = run.indices();
+        if !is_readable && !indices.is_empty() {
+            // All of the block, which can go again then, and before anybody can have it.
+            indices.end -= 1;
+            run.zone.bring_lost(platform, indices.end, migrate_type);
         }
+        run.zone.bring_online(platform, indices, migrate_type);
     }
 
     /// What follows for accepting when blocks have come: all of them are accepted with
@@ -176,8 +176,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
                 // Of a block that came up before it meanwhile nobody looked at what is behind.
                 self.manager.accept_borders_of(piece.zone, pages_of(piece.blocks));
             }
-            // Who looked meanwhile found it gone.
-            self.manager.pressure.epoch.note_free();
+            // Who looked meanwhile found it gone, and so did who changed watermarks.
+            self.after_change();
         }
     }
 }

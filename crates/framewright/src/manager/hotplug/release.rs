@@ -47,7 +47,7 @@ impl fmt::Display for Line<'_> {
 pub enum ReleaseError {
     /// There is no frame in the range.
     Empty(PfnRange),
-    /// This frame is no memory that the manager knows.
+    /// This frame is no memory that the manager knows, or frame 0, which nobody gets.
     NotMemory(Pfn),
     /// This frame was given to the manager already: at bring-up, or by a release.
     Managed(Pfn),
@@ -145,6 +145,9 @@ impl<'m, P: Platform> Hotplug<'m, P> {
             return Err(ReleaseError::NotMemory(range.start.max(end)));
         }
         let changing = self.begin_release()?;
+        if range.start == Pfn(0) {
+            return Err(ReleaseError::NotMemory(range.start));
+        }
         if let Some(pfn) = self.own_frame(range) {
             return Err(ReleaseError::Manager(pfn));
         }

@@ -145,6 +145,7 @@ impl<P: Platform> Hotplug<'_, P> {
         // One that was begun since sees what is going, or is seen here.
         self.check_areas(blocks)?;
         core::mem::forget(leaving);
+        self.tell_of_taken(blocks);
         for piece in self.known(blocks) {
             let was_gone = piece.zone.is_gone();
             let isolated = piece.zone.take_offline(self.manager.platform, piece.indices(), to);
@@ -275,18 +276,22 @@ impl<P: Platform> Hotplug<'_, P> {
 
     /// Allocates all memory among blocks, run by run.
     fn take(self, leaving: &mut Leaving<'_, P>, budget: &mut Budget) -> Result<(), HotplugError> {
-        let (blocks, place) = (leaving.blocks, Location::caller());
-        for run in self.memory_of(blocks) {
+        for run in self.memory_of(leaving.blocks) {
             let taken = self.moving().take_range(pages_of(run.blocks), budget);
             taken.map_err(HotplugError::Range)?;
             leaving.taken_end = run.blocks.end;
         }
+        Ok(())
+    }
+
+    /// Whoever wants to know of every free is told that what was taken is nobody's any more. Not
+    /// before it goes for certain: what stays is freed, and told of there.
+    fn tell_of_taken(self, blocks: BlockRange) {
         if self.manager.pressure.epoch.wants_attention() {
             for run in self.memory_of(blocks) {
-                let _ = self.manager.before_free(pages_of(run.blocks), true, place);
+                let _ = self.manager.before_free(pages_of(run.blocks), true, Location::caller());
             }
         }
-        Ok(())
     }
 
     /// Takes a run out of use of at most `most_bytes` within `within`, a multiple of `align_bytes`
