@@ -21,6 +21,13 @@ use core::panic::Location;
 /// Blocks that are changed under one hold of a zone lock: 256 MiB, 50 to 100 ns each.
 const BLOCKS_AT_ONCE: u32 = 128;
 
+/// Why blocks were not changed.
+struct Failed {
+    error: IsolateError,
+    /// Those that others have changed meanwhile, so that they could not be changed back.
+    left_blocks: u64,
+}
+
 impl<'m, P: Platform> Isolation<'m, P> {
     /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of
     /// them stays. Says what their pages are at that moment; what is in use then can be moved or
@@ -64,11 +71,15 @@ impl<'m, P: Platform> Isolation<'m, P> {
             isolations.blocks += most;
         }
         let changed = self.change_blocks(pages, Change::Isolate, Change::PutBack);
-        let too_many = most - changed.as_ref().map_or(0, |&blocks| blocks);
-        if too_many != 0 {
-            self.forget(too_many);
+        // What could not be put back either is lost, and was counted out by whoever lost it.
+        let counted = match &changed {
+            Ok(blocks) => *blocks,
+            Err(failed) => failed.left_blocks,
+        };
+        if counted < most {
+            self.forget(most - counted);
         }
-        changed?;
+        changed.map_err(|failed| failed.error)?;
         if !self.rehome_caches() {
             // What was isolated by this call is so still.
             let _ = self.unisolate(range);
@@ -89,10 +100,11 @@ impl<'m, P: Platform> Isolation<'m, P> {
                 self.forget(blocks);
                 Ok(())
             }
-            Err(error) => {
+            Err(failed) => {
                 // Some may have been in circulation for a moment.
+                self.forget(failed.left_blocks);
                 self.rehome_if_possible();
-                Err(error)
+                Err(failed.error)
             }
         }
     }
@@ -129,7 +141,11 @@ impl<'m, P: Platform> Isolation<'m, P> {
             self.check_blocks(pages, Change::Claim)?;
             self.manager.look_at_isolated(pages).map_err(IsolateError::Damaged)?;
         }
-        let blocks = self.change_blocks(pages, Change::Claim, Change::Unclaim)?;
+        let claimed = self.change_blocks(pages, Change::Claim, Change::Unclaim);
+        let blocks = claimed.map_err(|failed| {
+            self.forget(failed.left_blocks);
+            failed.error
+        })?;
         if is_watched {
             self.manager.hand_over_claimed(pages, place);
         }
@@ -214,15 +230,10 @@ impl<'m, P: Platform> Isolation<'m, P> {
     }
 
     /// Changes all blocks, some at a time; what was changed before one could not is changed back.
-    fn change_blocks(
-        self,
-        pages: PfnRange,
-        change: Change,
-        undo: Change,
-    ) -> Result<u64, IsolateError> {
+    fn change_blocks(self, pages: PfnRange, change: Change, undo: Change) -> Result<u64, Failed> {
         let platform = self.manager.platform;
         // What was put back may be taken by others at once, so it is looked at before.
-        self.check_blocks(pages, change)?;
+        self.check_blocks(pages, change).map_err(|error| Failed { error, left_blocks: 0 })?;
         let mut failed = None;
         let (mut blocks, mut done) = (0, PfnRange { end: pages.start, ..pages });
         self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
@@ -242,15 +253,20 @@ impl<'m, P: Platform> Isolation<'m, P> {
         self.each_slice(done, &mut |Slice { zone, segment, indices }| {
             // Fails only where somebody else changes these blocks at the same time, or memory came
             // into them: then all of the others are changed back.
-            if zone.change(platform, segment, indices.clone(), undo).is_err() {
+            let mut undo = |indices| {
+                let undone = zone.change(platform, segment, indices, undo);
+                blocks = blocks.saturating_sub(*undone.as_ref().unwrap_or(&0));
+                undone.is_ok()
+            };
+            if !undo(indices.clone()) {
                 for index in indices {
-                    let _ = zone.change(platform, segment, index..index + 1, undo);
+                    undo(index..index + 1);
                 }
             }
             self.manager.pressure.epoch.note_free();
             true
         });
-        Err(error)
+        Err(Failed { error, left_blocks: blocks })
     }
 
     fn survey_blocks(self, pages: PfnRange) -> IsolatedPages {

@@ -52,7 +52,8 @@ impl core::error::Error for BringUpError {}
 pub struct BringUpFailed<'a, P: Platform> {
     /// Why.
     pub error: BringUpError,
-    /// The memblock allocator as it was before.
+    /// The memblock allocator as it was before, but for what the command line said of movable nodes
+    /// and mirrored memory: without `kernelcore=mirror` no memory is marked as mirrored any more.
     pub early: Memblock<'a, P>,
 }
 
