@@ -88,7 +88,8 @@ impl<H: PrivateMemory> Queues<H> {
 pub struct Balloon<H: PrivateMemory, T: Transport> {
     /// Dropped only when the device does not use them any more.
     queues: ManuallyDrop<Queues<H>>,
-    transport: T,
+    /// Left to `virtio::release`.
+    transport: ManuallyDrop<T>,
     settings: Settings,
     features: Features,
     state: State,
@@ -111,25 +112,21 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
     /// Resets the device, agrees on features, sets up queues and starts it.
     ///
     /// # Errors
-    /// See [`StartError`]. The transport is dropped then.
-    pub fn new(mut transport: T, settings: Settings) -> Result<Self, StartError> {
-        let kind = transport.device_type();
-        if kind != DeviceType::MemoryBalloon {
-            return Err(StartError::NotABalloon(kind));
-        }
-        if !virtio::reset(&mut transport) {
-            return Err(StartError::ResetPending);
-        }
-        let features = negotiate(&mut transport, settings)?;
-        let queues = match make_queues(features, &mut transport, settings) {
-            Ok(queues) => ManuallyDrop::new(queues),
+    /// See [`StartError`]. The transport is dropped then, or, when the device does not complete a
+    /// reset, forgotten: dropping it could wait for ever.
+    pub fn new(transport: T, settings: Settings) -> Result<Self, StartError> {
+        let mut transport = ManuallyDrop::new(transport);
+        let (features, queues) = match prepare(&mut *transport, settings) {
+            Ok(prepared) => prepared,
+            // It has been waited for.
+            Err(StartError::ResetPending) => return Err(StartError::ResetPending),
             Err(error) => {
-                transport.set_status(DeviceStatus::FAILED);
+                virtio::release(ManuallyDrop::into_inner(transport));
                 return Err(error);
             }
         };
         let mut balloon = Self {
-            queues,
+            queues: ManuallyDrop::new(queues),
             transport,
             settings,
             features,
@@ -215,7 +212,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         }
         let Some(reports) = &mut self.queues.reports else { return Err(SubmitError::NotSupported) };
         // SAFETY: passed on to the caller.
-        let token = unsafe { reports.submit(&mut self.transport, ranges, self.reports_made)? };
+        let token = unsafe { reports.submit(&mut *self.transport, ranges, self.reports_made)? };
         self.reports_made += 1;
         Ok(token)
     }
@@ -299,8 +296,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         if !self.poll_reset() {
             return Ok(false);
         }
-        let features = negotiate(&mut self.transport, self.settings)?;
-        let transport = &mut self.transport;
+        let transport = &mut *self.transport;
+        let features = negotiate(transport, self.settings)?;
         let shrunk = self
             .queues
             .rings()
@@ -359,12 +356,12 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         for ring in self.queues.rings() {
             // SAFETY: `queues` is dropped, and `poll_reset` clears the ring, only after a reset
             // (invariant 32).
-            unsafe { ring.set_up(&mut self.transport) };
+            unsafe { ring.set_up(&mut *self.transport) };
         }
-        virtio::run(&mut self.transport);
+        virtio::run(&mut *self.transport);
         self.state = State::Running;
         self.actual_pages = None;
-        self.queues.inflation.repeat(&mut self.transport);
+        self.queues.inflation.repeat(&mut *self.transport);
         Ok(())
     }
 
@@ -385,7 +382,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         unsafe { self.queues.inflation.finish(memory)? };
         self.target_pages = self.target_pages()?;
         let goal_pages = self.goal_pages();
-        let enough = self.queues.inflation.approach(goal_pages, memory, &mut self.transport);
+        let enough = self.queues.inflation.approach(goal_pages, memory, &mut *self.transport);
         let held_pages = self.queues.inflation.held_pages();
         if self.actual_pages != Some(held_pages) {
             let written = self.transport.write_config_space(ACTUAL, held_pages.to_le());
@@ -428,7 +425,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             let buffer = Buffer { address: page.physical(), bytes, device_writes: false };
             // SAFETY: the driver's own page, which the device only reads (invariant 32).
             if unsafe { ring.add([buffer].into_iter(), 0) } {
-                ring.notify(&mut self.transport);
+                ring.notify(&mut *self.transport);
             }
         }
         Ok(())
@@ -456,12 +453,32 @@ impl<H: PrivateMemory, T: Transport> fmt::Debug for Balloon<H, T> {
 
 impl<H: PrivateMemory, T: Transport> Drop for Balloon<H, T> {
     fn drop(&mut self) {
-        if virtio::reset(&mut self.transport) {
+        // SAFETY: taken once, and not used afterwards.
+        let transport = unsafe { ManuallyDrop::take(&mut self.transport) };
+        if virtio::release(transport) {
             // SAFETY: dropped once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.queues) };
         }
         // Otherwise the device may still write into the queues: they are leaked.
     }
+}
+
+/// Resets the device, agrees on features and makes its queues.
+fn prepare<H: PrivateMemory, T: Transport>(
+    transport: &mut T,
+    settings: Settings,
+) -> Result<(Features, Queues<H>), StartError> {
+    let kind = transport.device_type();
+    if kind != DeviceType::MemoryBalloon {
+        return Err(StartError::NotABalloon(kind));
+    }
+    if !virtio::reset(transport) {
+        return Err(StartError::ResetPending);
+    }
+    let features = negotiate(transport, settings)?;
+    let queues = make_queues(features, transport, settings)
+        .inspect_err(|_| transport.set_status(DeviceStatus::FAILED))?;
+    Ok((features, queues))
 }
 
 /// Agrees with a device that has been reset on features.

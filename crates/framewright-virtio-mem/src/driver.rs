@@ -34,7 +34,8 @@ enum State {
 pub struct VirtioMem<H: PrivateMemory, T: Transport> {
     /// Dropped only when the device does not use it any more.
     channel: ManuallyDrop<Channel<H>>,
-    transport: T,
+    /// Left to `virtio::release`.
+    transport: ManuallyDrop<T>,
     features: Features,
     region: Region,
     state: State,
@@ -49,12 +50,37 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
     /// then on.
     ///
     /// # Errors
-    /// See [`StartError`]. The transport is dropped then.
+    /// See [`StartError`]. The transport is dropped then, or, when the device does not complete a
+    /// reset, forgotten: dropping it could wait for ever.
     pub fn new(
-        mut transport: T,
+        transport: T,
         settings: Settings,
         is_taken: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Self, StartError> {
+        let mut transport = ManuallyDrop::new(transport);
+        match Self::prepare(&mut *transport, settings, is_taken) {
+            Ok((features, channel, region, plan)) => {
+                let channel = ManuallyDrop::new(channel);
+                let state = State::Stopped(None);
+                let mut device = Self { channel, transport, features, region, state, plan };
+                device.start();
+                Ok(device)
+            }
+            // It has been waited for.
+            Err(StartError::ResetPending) => Err(StartError::ResetPending),
+            Err(error) => {
+                virtio::release(ManuallyDrop::into_inner(transport));
+                Err(error)
+            }
+        }
+    }
+
+    /// Resets the device, agrees on features and makes all that it needs to start.
+    fn prepare(
+        transport: &mut T,
+        settings: Settings,
+        is_taken: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<(Features, Channel<H>, Region, Plan<H>), StartError> {
         let kind = transport.device_type();
         if kind != DeviceType::Memory {
             return Err(StartError::NotVirtioMem(kind));
@@ -62,26 +88,16 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         if !settings.grain_bytes.is_power_of_two() {
             return Err(StartError::BadGrain { grain_bytes: settings.grain_bytes });
         }
-        if !virtio::reset(&mut transport) {
+        if !virtio::reset(transport) {
             return Err(StartError::ResetPending);
         }
-        let features = negotiate(&mut transport)?;
-        match Self::prepare(&mut transport, features, settings, is_taken) {
-            Ok((channel, region, plan)) => {
-                let channel = ManuallyDrop::new(channel);
-                let state = State::Stopped(None);
-                let mut device = Self { channel, transport, features, region, state, plan };
-                device.start();
-                Ok(device)
-            }
-            Err(error) => {
-                transport.set_status(DeviceStatus::FAILED);
-                Err(error)
-            }
-        }
+        let features = negotiate(transport)?;
+        let (channel, region, plan) = Self::configure(transport, features, settings, is_taken)
+            .inspect_err(|_| transport.set_status(DeviceStatus::FAILED))?;
+        Ok((features, channel, region, plan))
     }
 
-    fn prepare(
+    fn configure(
         transport: &mut T,
         features: Features,
         settings: Settings,
@@ -227,11 +243,11 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         }
         // Whatever fails from here on, what the device has heard is undone by a reset alone.
         self.state = State::Faulty(DeviceFault::Stopped);
-        let features = negotiate(&mut self.transport)?;
+        let features = negotiate(&mut *self.transport)?;
         let is_same = features == self.features
             && self.transport.max_queue_size(QUEUE) >= self.channel.descriptors().into();
         let configuration = if is_same {
-            read(&self.transport, features).and_then(|configuration| {
+            read(&*self.transport, features).and_then(|configuration| {
                 let is_same = configuration.region == self.region;
                 if is_same { Ok(configuration) } else { Err(StartError::Changed) }
             })
@@ -276,8 +292,8 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
     /// Starts a device that has been reset and accepted its features.
     fn start(&mut self) {
         // SAFETY: `channel` is dropped, and `stop` clears it, only after a reset (invariant 32).
-        unsafe { self.channel.set_up(&mut self.transport) };
-        virtio::run(&mut self.transport);
+        unsafe { self.channel.set_up(&mut *self.transport) };
+        virtio::run(&mut *self.transport);
         self.state = State::Running;
     }
 
@@ -299,13 +315,13 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
             changed = unsafe { self.plan.finish(answer, memory, now_ns)? };
         }
         if !self.plan.is_waiting() {
-            let sizes = configuration::read_sizes(&self.transport);
+            let sizes = configuration::read_sizes(&*self.transport);
             self.plan.look(sizes.map_err(DeviceFault::Configuration)?, now_ns)?;
             // SAFETY: passed on to the caller.
             if let Some(request) = unsafe { self.plan.next(memory, now_ns) } {
                 let (address, blocks) = (request.address, request.blocks);
                 // The plan has one request at a time, so there is room.
-                let sent = self.channel.send(&mut self.transport, request.kind, address, blocks);
+                let sent = self.channel.send(&mut *self.transport, request.kind, address, blocks);
                 debug_assert!(sent, "room for one request");
             }
         }
@@ -326,7 +342,9 @@ impl<H: PrivateMemory, T: Transport> fmt::Debug for VirtioMem<H, T> {
 
 impl<H: PrivateMemory, T: Transport> Drop for VirtioMem<H, T> {
     fn drop(&mut self) {
-        if virtio::reset(&mut self.transport) {
+        // SAFETY: taken once, and not used afterwards.
+        let transport = unsafe { ManuallyDrop::take(&mut self.transport) };
+        if virtio::release(transport) {
             // SAFETY: dropped once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.channel) };
         }

@@ -1,6 +1,7 @@
 //! How a device is reset, and what device and driver agree on (virtio 1.2, 3.1.1).
 
 use core::fmt;
+use core::mem::ManuallyDrop;
 use virtio_drivers::transport::{DeviceStatus, Transport};
 
 /// The feature bit of version 1 of the protocol.
@@ -65,6 +66,18 @@ impl core::error::Error for HandshakeError {}
 pub fn reset<T: Transport>(transport: &mut T) -> bool {
     transport.set_status(DeviceStatus::empty());
     (0..RESET_POLLS).any(|_| transport.get_status() == DeviceStatus::empty())
+}
+
+/// Resets a device for good, as [`reset`] does, and drops its transport. False when it has not
+/// completed the reset: then the transport is forgotten, because those of `virtio-drivers` wait for
+/// that without limit when they are dropped.
+pub fn release<T: Transport>(transport: T) -> bool {
+    let mut transport = ManuallyDrop::new(transport);
+    let is_reset = reset(&mut *transport);
+    if is_reset {
+        drop(ManuallyDrop::into_inner(transport));
+    }
+    is_reset
 }
 
 /// Agrees with a device that has been reset on features: `choose` says which of those that it

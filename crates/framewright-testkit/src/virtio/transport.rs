@@ -156,3 +156,14 @@ impl<D: Side> Transport for FakeTransport<D> {
         if written { Ok(()) } else { Err(Error::ConfigSpaceTooSmall) }
     }
 }
+
+/// As those of `virtio-drivers` do, it waits for a reset, but says so where that would be for ever.
+impl<D: Side> Drop for FakeTransport<D> {
+    fn drop(&mut self) {
+        let never_resets = self.device().line().reset_looks.is_none();
+        assert!(
+            !never_resets || std::thread::panicking(),
+            "dropping the transport would wait for a reset for ever"
+        );
+    }
+}
