@@ -18,6 +18,20 @@ const HAS_CAPABILITIES: u32 = 1 << 20;
 const CAPABILITIES: u8 = 0x34;
 /// How many registers of four bytes a configuration space has. A list has no more capabilities.
 const CONFIGURATION_WORDS: usize = 64;
+const CONFIGURATION_BYTES: u16 = 256;
+
+// What virtio puts into capabilities (virtio 1.2, 4.1.4), as far as the transport uses it.
+const VENDOR_CAPABILITY: u8 = 9;
+/// A shorter one does not say where registers are.
+const PLACE_BYTES: u8 = 16;
+const NOTIFY: u8 = 2;
+/// That for notifications has a factor behind the place.
+const NOTIFY_BYTES: u8 = 20;
+const LAST_KIND: u8 = 4;
+// Registers of a capability.
+const BAR_NUMBER: u8 = 4;
+const OFFSET: u8 = 8;
+const LENGTH: u8 = 12;
 
 /// The first virtio device of this kind on bus 0 or on a bus behind it, as firmware has numbered
 /// them.
@@ -77,6 +91,24 @@ pub enum RegistersError {
     Pci(PciError),
     /// The list of its capabilities leads back into itself.
     EndlessCapabilities,
+    /// A capability reaches beyond the configuration space.
+    CapabilityCut {
+        /// Where it begins.
+        at: u8,
+        /// Bytes, as it says.
+        bytes: u8,
+    },
+    /// A capability names what is no part of the device's registers in memory.
+    CapabilityOutside {
+        /// Where it begins.
+        at: u8,
+        /// Number of the base address register, as it says.
+        number: u8,
+        /// First byte of what it names, from the first register on.
+        offset: u32,
+        /// Bytes.
+        length: u32,
+    },
     /// They reach beyond the last address.
     Wrap {
         /// Number of the base address register.
@@ -100,6 +132,16 @@ impl fmt::Display for RegistersError {
             Self::EndlessCapabilities => {
                 f.write_str("its list of capabilities has no end; the device is left alone")
             }
+            Self::CapabilityCut { at, bytes } => write!(
+                f,
+                "its capability at {at:#x} of {bytes} bytes reaches beyond the configuration \
+                 space; the device is left alone"
+            ),
+            Self::CapabilityOutside { at, number, offset, length } => write!(
+                f,
+                "its capability at {at:#x} names {length:#x} bytes from {offset:#x} on of BAR \
+                 {number}, which has no such registers; the device is left alone"
+            ),
             Self::Wrap { number, address, bytes } => {
                 write!(
                     f,
@@ -120,7 +162,8 @@ impl fmt::Display for RegistersError {
 impl core::error::Error for RegistersError {}
 
 /// Where the device's registers are, by number of base address register; `None` where there are no
-/// registers in memory or firmware has assigned no address.
+/// registers in memory or firmware has assigned no address. What capabilities say is checked, too:
+/// the transport believes it.
 ///
 /// Addresses are what firmware or the host wrote, and whoever maps them maps whatever is there. So
 /// `is_memory` gets the first and last address of each range of whole pages of 4096 bytes, and says
@@ -133,9 +176,8 @@ pub fn registers<C: ConfigurationAccess>(
     place: DeviceFunction,
     is_memory: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<[Option<Registers>; 6], RegistersError> {
-    if !capabilities_end(access, place) {
-        return Err(RegistersError::EndlessCapabilities);
-    }
+    // First of all: the transport would follow a list without end for ever.
+    for_each_capability(access, place, &mut |_, _| Ok(()))?;
     // SAFETY: nobody else has access meanwhile.
     let mut root = PciRoot::new(unsafe { access.unsafe_clone() });
     let mut found = [None; 6];
@@ -161,19 +203,69 @@ pub fn registers<C: ConfigurationAccess>(
         }
         found[number] = Some(registers);
     }
+    check_capabilities(access, place, &found)?;
     Ok(found)
 }
 
-/// Whether the list of capabilities has an end. The transport would follow it for ever.
-fn capabilities_end<C: ConfigurationAccess>(access: &C, place: DeviceFunction) -> bool {
+/// Gives `visit` each capability: where it begins, and its first four bytes.
+///
+/// # Errors
+/// The list has no end, or what `visit` returns.
+fn for_each_capability<C: ConfigurationAccess>(
+    access: &C,
+    place: DeviceFunction,
+    visit: &mut dyn FnMut(u8, [u8; 4]) -> Result<(), RegistersError>,
+) -> Result<(), RegistersError> {
     if access.read_word(place, COMMAND) & HAS_CAPABILITIES == 0 {
-        return true;
+        return Ok(());
     }
     let mut at = access.read_word(place, CAPABILITIES).to_le_bytes()[0] & !3;
-    (0..CONFIGURATION_WORDS).any(|_| {
-        at = access.read_word(place, at).to_le_bytes()[1];
+    for _ in 0..CONFIGURATION_WORDS {
+        let header = access.read_word(place, at).to_le_bytes();
+        visit(at, header)?;
+        at = header[1];
         // None of the header's registers, and none in between, is a capability.
-        at < 64 || !at.is_multiple_of(4)
+        if at < 64 || !at.is_multiple_of(4) {
+            return Ok(());
+        }
+    }
+    Err(RegistersError::EndlessCapabilities)
+}
+
+/// Checks the capabilities that the transport uses, the first of each kind: it adds numbers of them
+/// without a look at the sum, and asks for whatever base address register they name.
+fn check_capabilities<C: ConfigurationAccess>(
+    access: &C,
+    place: DeviceFunction,
+    found: &[Option<Registers>; 6],
+) -> Result<(), RegistersError> {
+    let mut seen = [false; LAST_KIND as usize + 1];
+    for_each_capability(access, place, &mut |at, [id, _, bytes, kind]| {
+        if id != VENDOR_CAPABILITY || bytes < PLACE_BYTES {
+            return Ok(());
+        }
+        // Of any kind: it reads all of their places.
+        if u16::from(at) + u16::from(bytes) > CONFIGURATION_BYTES {
+            return Err(RegistersError::CapabilityCut { at, bytes });
+        }
+        let is_used = kind != 0 && (kind != NOTIFY || bytes >= NOTIFY_BYTES);
+        let Some(seen) = seen.get_mut(usize::from(kind)).filter(|_| is_used) else {
+            return Ok(());
+        };
+        if core::mem::replace(seen, true) {
+            return Ok(());
+        }
+        let number = access.read_word(place, at + BAR_NUMBER).to_le_bytes()[0];
+        let offset = access.read_word(place, at + OFFSET);
+        let length = access.read_word(place, at + LENGTH);
+        let end = u64::from(offset) + u64::from(length);
+        // The transport adds them in 32 bits.
+        let fits = |registers: Registers| end <= registers.bytes && end <= u32::MAX.into();
+        if found.get(usize::from(number)).copied().flatten().is_some_and(fits) {
+            Ok(())
+        } else {
+            Err(RegistersError::CapabilityOutside { at, number, offset, length })
+        }
     })
 }
 
@@ -384,6 +476,88 @@ mod tests {
             let found = registers(&mut places(list), PLACE, &mut |_, _| false);
             assert_eq!(found, Err(RegistersError::EndlessCapabilities), "{list:?}");
         }
+    }
+
+    /// Finds the registers of a device with two ranges and one capability after another, each with
+    /// where it begins, its kind, bytes, number, offset and length.
+    fn with_capabilities(
+        capabilities: &[(u8, [u8; 2], u8, u32, u32)],
+    ) -> Result<(), RegistersError> {
+        let mut buses = Buses::with_bars(&[(2, 0xfd00_0000, 0x1000), (4, 0xfe00_0000, 8 << 30)]);
+        buses.set(DEVICE, COMMAND, HAS_CAPABILITIES);
+        buses.set(DEVICE, CAPABILITIES, capabilities.first().map_or(0, |first| first.0.into()));
+        for (index, &(at, [kind, bytes], number, offset, length)) in capabilities.iter().enumerate()
+        {
+            let next = capabilities.get(index + 1).map_or(0, |next| next.0);
+            buses.set(DEVICE, at, u32::from_le_bytes([VENDOR_CAPABILITY, next, bytes, kind]));
+            for (register, value) in [(4, number.into()), (8, offset), (12, length)] {
+                if let Some(register) = at.checked_add(register) {
+                    buses.set(DEVICE, register, value);
+                }
+            }
+        }
+        registers(&mut buses, PLACE, &mut |_, _| false).map(|_| ())
+    }
+
+    #[test]
+    fn capabilities_that_name_what_is_no_register_are_refused() {
+        let cut = |at, bytes| Err(RegistersError::CapabilityCut { at, bytes });
+        for (capability, expected) in [
+            ((64, [1, 16], 2, 0, 0x1000), Ok(())),
+            ((64, [1, 16], 4, 0xffff_e000, 0x1fff), Ok(())),
+            // The configuration space ends behind it, or in it.
+            ((240, [1, 16], 2, 0, 64), Ok(())),
+            ((236, [2, 20], 2, 0, 64), Ok(())),
+            ((240, [2, 20], 2, 0, 64), cut(240, 20)),
+            ((244, [1, 16], 2, 0, 64), cut(244, 16)),
+            ((252, [9, 16], 2, 0, 64), cut(252, 16)),
+            // Not used by the transport: too short, or of another kind.
+            ((252, [1, 15], 255, 0, 64), Ok(())),
+            ((64, [2, 16], 255, 0, 64), Ok(())),
+            ((64, [0, 16], 255, 0, 64), Ok(())),
+            ((64, [5, 20], 255, 0, 0), Ok(())),
+        ] {
+            assert_eq!(with_capabilities(&[capability]), expected, "{capability:x?}");
+        }
+        for kind in 1..=4 {
+            for (number, offset, length) in [
+                // A sum that wraps in 32 bits, one that does not, and a range that ends too late.
+                (4, 0xffff_f000, 0x1038),
+                (4, 0xffff_f000, 0x1000),
+                (2, 0, 0x1001),
+                (2, 0x1001, 0),
+                (2, u32::MAX, u32::MAX),
+                // No registers, the upper half of others, and no base address register at all.
+                (0, 0, 64),
+                (3, 0, 64),
+                (6, 0, 64),
+                (60, 0, 64),
+                (255, 0, 64),
+            ] {
+                let at = 96;
+                let found = with_capabilities(&[
+                    (64, [5, 20], 0, 0, 0),
+                    (at, [kind, 20], number, offset, length),
+                ]);
+                let outside = RegistersError::CapabilityOutside { at, number, offset, length };
+                assert_eq!(found, Err(outside), "kind {kind}");
+            }
+            // The transport takes the first.
+            let first = (64, [kind, 20], 2, 0, 64);
+            assert_eq!(with_capabilities(&[first, (96, [kind, 20], 255, 0, 64)]), Ok(()));
+        }
+        let outside =
+            RegistersError::CapabilityOutside { at: 96, number: 6, offset: 16, length: 64 };
+        assert_eq!(
+            std::format!("{outside}"),
+            "its capability at 0x60 names 0x40 bytes from 0x10 on of BAR 6, which has no such \
+             registers; the device is left alone"
+        );
+        assert_eq!(
+            std::format!("{}", RegistersError::CapabilityCut { at: 252, bytes: 16 }),
+            "its capability at 0xfc of 16 bytes reaches beyond the configuration space; the \
+             device is left alone"
+        );
     }
 
     #[test]
