@@ -184,7 +184,7 @@ impl<H: Hal> Ring<H> {
     }
 
     /// Gives the device a chain of `buffers`, of which there is at least one. False when there is
-    /// no room for them; nothing has then changed.
+    /// no room for them, or there are fewer than they say; nothing has then changed.
     ///
     /// # Safety
     /// Until [`poll`](Self::poll) has returned the chain, or the device has completed a reset, the
@@ -212,6 +212,10 @@ impl<H: Hal> Ring<H> {
             self.page.store_u32(at + 8, buffer.bytes);
             self.page.store_u32(at + 12, u32::from(more | direction) | u32::from(next) << 16);
             slot = next;
+        }
+        if usize::from(count) < wanted {
+            // The last one leads on to what the device was not given. So far it has none of them.
+            return false;
         }
         self.free = slot;
         self.free_count -= count;
@@ -272,5 +276,91 @@ impl<H: Hal> Ring<H> {
         self.chains_out -= 1;
         self.used = self.used.wrapping_add(1);
         Ok(Some(Used { tag, written, room }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use core::ptr::NonNull;
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use virtio_drivers::{PAGE_SIZE, PhysAddr};
+
+    struct Pages;
+
+    fn layout(pages: usize) -> Layout {
+        Layout::from_size_align(pages * PAGE_SIZE, PAGE_SIZE).expect("a few pages")
+    }
+
+    // SAFETY: pages are zeroed, aligned, and belong to one caller until they are given back.
+    unsafe impl Hal for Pages {
+        fn dma_alloc(pages: usize, _: BufferDirection) -> (PhysAddr, NonNull<u8>) {
+            // SAFETY: not empty.
+            let page = NonNull::new(unsafe { alloc_zeroed(layout(pages)) }).expect("memory");
+            (page.addr().get() as u64, page)
+        }
+
+        unsafe fn dma_dealloc(_: PhysAddr, page: NonNull<u8>, pages: usize) -> i32 {
+            // SAFETY: from `dma_alloc`, with this layout.
+            unsafe { dealloc(page.as_ptr(), layout(pages)) };
+            0
+        }
+
+        unsafe fn mmio_phys_to_virt(_: PhysAddr, _: usize) -> NonNull<u8> {
+            unreachable!("a ring has no registers")
+        }
+
+        unsafe fn share(_: NonNull<[u8]>, _: BufferDirection) -> PhysAddr {
+            unreachable!("a ring shares nothing")
+        }
+
+        unsafe fn unshare(_: PhysAddr, _: NonNull<[u8]>, _: BufferDirection) {
+            unreachable!("a ring shares nothing")
+        }
+    }
+
+    /// Says that it has more than it gives.
+    struct Liar {
+        says: usize,
+        has: usize,
+    }
+
+    impl Iterator for Liar {
+        type Item = Buffer;
+
+        fn next(&mut self) -> Option<Buffer> {
+            self.has = self.has.checked_sub(1)?;
+            Some(Buffer { address: 0x1000, bytes: 16, device_writes: true })
+        }
+
+        fn size_hint(&self) -> (usize, Option<usize>) {
+            (self.says, Some(self.says))
+        }
+    }
+
+    impl ExactSizeIterator for Liar {}
+
+    #[test]
+    fn fewer_buffers_than_are_announced_are_not_given_to_the_device() {
+        let mut ring = Ring::<Pages>::new(0, 8, 8).expect("memory");
+        for (says, has, is_added) in
+            [(0, 1, false), (9, 9, false), (3, 2, false), (1, 0, false), (2, 3, true), (6, 6, true)]
+        {
+            let before = (ring.page.observe_u16(AVAILABLE + INDEX), ring.free_count);
+            // SAFETY: no device knows the ring.
+            let added = unsafe { ring.add(Liar { says, has }, 7) };
+            assert_eq!(added, is_added, "{has} of {says}");
+            let (made, taken) =
+                if is_added { (1, u16::try_from(says).expect("a few")) } else { (0, 0) };
+            let after = (ring.page.observe_u16(AVAILABLE + INDEX), ring.free_count);
+            assert_eq!(after, (before.0 + made, before.1 - taken), "{has} of {says}");
+            // The last of a chain leads nowhere.
+            let flags: std::vec::Vec<_> = (0..usize::from(8 - ring.free_count))
+                .map(|slot| ring.page.load_u32(slot * DESCRIPTOR_BYTES + 12) & u32::from(FLAG_NEXT))
+                .collect();
+            assert_eq!(flags, [1, 0, 1, 1, 1, 1, 1, 0][..flags.len()], "{has} of {says}");
+        }
     }
 }
