@@ -142,8 +142,10 @@ impl LocalApic {
         self.write(LOCAL_LINE_0, MASKED);
         self.write(LOCAL_LINE_1, MASKED);
         self.write(LOCAL_TIMER, MASKED | u32::from(vectors.timer));
-        self.write(LOCAL_ERROR, u32::from(vectors.error));
         self.write(SPURIOUS_VECTOR, ENABLED | u32::from(vectors.spurious));
+        // Only now: while that register disables the controller, all of these stay masked whatever
+        // is written (Intel SDM 3A, "Local APIC State After It Has Been Software Disabled").
+        self.write(LOCAL_ERROR, u32::from(vectors.error));
         self.write(ERROR_STATUS, 0);
         // An interrupt that was under way when another program ended must not block ours.
         self.end_of_interrupt();
