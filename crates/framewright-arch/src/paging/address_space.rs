@@ -10,7 +10,7 @@ use super::table::{ENTRIES, Table};
 use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 use core::fmt;
 use framewright::Platform;
-use framewright::units::{Order, Pfn, PhysRange};
+use framewright::units::{Order, PHYSICAL_ADDRESS_END, Pfn, PhysRange};
 use framewright::vmemmap_space::FrameSource;
 
 /// What an entry of the root covers: one window.
@@ -33,7 +33,8 @@ pub enum SpaceError {
         /// Where.
         address: u64,
     },
-    /// Not in the window, or not in whole pages of 2 MiB, or part of a page of 1 GiB.
+    /// Not in the window, or not in whole pages of 2 MiB, or part of a page of 1 GiB, or memory
+    /// beyond the last physical address.
     BadRange {
         /// Where the range begins.
         address: u64,
@@ -160,7 +161,7 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         frames: &mut dyn FrameSource,
     ) -> Result<(), SpaceError> {
         self.checked_end(address, memory.size())?;
-        if !memory.start.is_multiple_of(MEDIUM) {
+        if !memory.start.is_multiple_of(MEDIUM) || memory.end > PHYSICAL_ADDRESS_END {
             return Err(SpaceError::BadRange { address });
         }
         let missing = self.missing_tables(address, memory)?;

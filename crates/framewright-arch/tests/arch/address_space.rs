@@ -198,6 +198,9 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         (BASE + WINDOW, one),
         (BASE + WINDOW - MEDIUM, one),
         (BASE, PhysRange::new(LARGE, LARGE)),
+        // An entry has no bits for it, and would name frame 0.
+        (BASE, PhysRange::new(1 << 52, (1 << 52) + MEDIUM)),
+        (BASE, PhysRange::new((1 << 52) - MEDIUM, (1 << 52) + MEDIUM)),
         (BASE, PhysRange::new(LARGE, LARGE + 4096)),
         (BASE, PhysRange::new(4096, 4096 + MEDIUM)),
     ] {
