@@ -12,14 +12,15 @@ pub struct PowerTimer {
     pub port: u16,
 }
 
-/// Physical address of the HPET's registers, when the machine has one in memory.
+/// Physical address of the HPET's registers, when the machine has one in memory, at a multiple of 8
+/// bytes: its registers have that size.
 ///
 /// # Errors
 /// The table is malformed.
 pub fn hpet_address(tables: &Tables<'_>) -> Result<Option<u64>, AcpiError> {
     let Some(table) = tables.find(Signature::HPET)? else { return Ok(None) };
     table.at_least(56)?;
-    Ok(memory_register(&table, 40).filter(|&address| address != 0))
+    Ok(memory_register(&table, 40).filter(|&address| address != 0 && address.is_multiple_of(8)))
 }
 
 /// The power-management timer, when the machine has one at a port.

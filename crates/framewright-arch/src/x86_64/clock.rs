@@ -90,8 +90,8 @@ impl Hpet {
     /// there.
     ///
     /// # Safety
-    /// `registers` are 1 KiB of device memory, or of nothing, that stay mapped uncached or as the
-    /// machine types them, and nobody else uses them.
+    /// `registers` are 1 KiB of device memory, or of nothing, that begin at a multiple of 4 bytes
+    /// and stay mapped uncached or as the machine types them, and nobody else uses them.
     #[must_use]
     pub unsafe fn open(registers: NonNull<u32>) -> Option<Self> {
         const FEMTOSECONDS: u64 = 1_000_000_000_000_000;

@@ -451,6 +451,21 @@ fn clocks_are_where_the_tables_say() {
     assert_eq!(hpet_address(&tables), Ok(Some(0xfed0_0000)));
     assert_eq!(power_timer(&tables).expect("is right").map(|timer| timer.port), Some(0x608));
 
+    for (address, expected) in [
+        (0xfed0_0002u64, None),
+        (0xfed0_0004, None),
+        (0xfed0_0401, None),
+        (0xfed0_0400, Some(0xfed0_0400)),
+        (0, None),
+    ] {
+        hpet[8..16].copy_from_slice(&address.to_le_bytes());
+        let memory = firmware(Root::Xsdt, &[table(b"HPET", 1, &hpet)]);
+        let mut copies = room();
+        let tables = Tables::open(&memory, RSDP, &mut copies).expect("the root is right");
+        assert_eq!(hpet_address(&tables), Ok(expected), "{address:#x}");
+    }
+
+    hpet[8..16].copy_from_slice(&0xfed0_0000u64.to_le_bytes());
     hpet[4] = 1; // in port space
     fadt[55] = 0; // of no length
     let memory = firmware(Root::Rsdt, &[table(b"HPET", 1, &hpet), table(b"FACP", 3, &fadt)]);
