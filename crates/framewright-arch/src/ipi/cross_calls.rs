@@ -13,6 +13,8 @@
 //!   with Acquire: this carries the slot, and what the caller wrote before.
 //! * The count in a slot goes down with Release and is read by `is_done` with Acquire: this carries
 //!   what the function did.
+//! * That a slot is free again is stored with Release and found with Acquire: so two threads may be
+//!   one CPU by turns, and the next finds all of the slot as the last one left it.
 //! * Relaxed is enough for what a caller writes before it sets its bit, for what only its own CPU
 //!   uses, and for loads that only say whether an exchange is worth its price.
 //!
@@ -85,7 +87,8 @@ impl Drop for WaitForAll<'_> {
         while !self.0.is_done() {
             relax();
         }
-        self.0.busy.store(false, Ordering::Relaxed);
+        // Release pairs with the Acquire in `Caller::call`.
+        self.0.busy.store(false, Ordering::Release);
     }
 }
 
@@ -197,8 +200,8 @@ impl<const CPUS: usize> Caller<'_, CPUS> {
         let Some(own) = calls.cpus.get(me as usize) else {
             panic!("there is no CPU {me} to call from")
         };
-        // This orders nothing: only CPU `me` uses the flag.
-        assert!(!own.busy.swap(true, Ordering::Relaxed), "CPU {me} is in a call already");
+        // Acquire pairs with the Release of whoever was CPU `me` before.
+        assert!(!own.busy.swap(true, Ordering::Acquire), "CPU {me} is in a call already");
         own.function.store((&raw const function).cast_mut().cast(), Ordering::Relaxed);
         own.remaining.store(1, Ordering::Relaxed);
         let wait_for_all = WaitForAll(own);

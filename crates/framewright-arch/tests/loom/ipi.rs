@@ -18,6 +18,10 @@ struct Machine {
     bells: [Notify; CPUS],
     /// Calls that each CPU has served; it alone counts and looks.
     served: [AtomicU32; CPUS],
+    /// Who is CPU 0 after another hears of its turn here, and of nothing else.
+    turn: AtomicU32,
+    /// What the one before has left.
+    left: Plain,
 }
 
 /// One CPU.
@@ -93,7 +97,8 @@ fn model(cpus: &'static [fn(&Cpu)]) {
     builder.check(move || {
         let bells = [Notify::new(), Notify::new(), Notify::new()];
         let served = [AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)];
-        let machine = Arc::new(Machine { calls: CrossCalls::new(), bells, served });
+        let (turn, left) = (AtomicU32::new(0), Plain(UnsafeCell::new(0)));
+        let machine = Arc::new(Machine { calls: CrossCalls::new(), bells, served, turn, left });
         let start = |me: usize, life: fn(&Cpu)| {
             let machine = Arc::clone(&machine);
             thread::spawn(move || life(&Cpu { machine, me }))
@@ -130,6 +135,37 @@ fn a_cpu_calls_again_at_once() {
         |cpu| {
             cpu.call(1);
             cpu.call(1);
+        },
+        |cpu| cpu.serve(2),
+    ]);
+}
+
+#[test]
+fn two_threads_are_one_cpu_by_turns() {
+    model(&[
+        |cpu| {
+            cpu.machine.left.write(5);
+            cpu.call(2);
+            cpu.machine.turn.store(1, Ordering::Relaxed);
+        },
+        |other| {
+            while other.machine.turn.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            let cpu = Cpu { machine: Arc::clone(&other.machine), me: 0 };
+            let notify = |target: u32| {
+                assert_eq!(cpu.machine.left.read(), 5);
+                cpu.machine.bells[target as usize].notify();
+            };
+            let served = || {
+                cpu.machine.served[2].fetch_add(1, Ordering::Relaxed);
+            };
+            let calls = &cpu.machine.calls;
+            calls.caller(0).call([2].into_iter(), &served, notify, |done| {
+                if !done() {
+                    cpu.sleep();
+                }
+            });
         },
         |cpu| cpu.serve(2),
     ]);
