@@ -50,6 +50,13 @@ pub const DEVICES: u64 = 0xffff_fe80_0000_0000;
 /// Physical addresses from here on have no place in the direct map.
 pub const DIRECT_MAP_END: u64 = window::BASE - DIRECT_MAP;
 
+/// Physical addresses from here on cannot be used: the direct map has no place for them, or entries
+/// of page tables must not have their bits.
+pub fn end() -> u64 {
+    let bits = Features::read().physical_address_bits;
+    DIRECT_MAP_END.min(1u64.checked_shl(bits).unwrap_or(u64::MAX))
+}
+
 /// How much is mapped before the limit is raised.
 const STEP_BYTES: u64 = 64 << 30;
 
@@ -141,7 +148,7 @@ impl KernelTables {
 }
 
 /// Builds the tables, has what `attach` does done with them, changes to them, and raises the direct
-/// map's limit to the end of memory.
+/// map's limit to the end of memory, which is not beyond [`end`].
 pub fn build(
     early: &mut EarlyMemory<'_>,
     map: MemoryMap<'_>,
@@ -255,7 +262,7 @@ pub fn add_registers(
 /// raises the map's limit. Not to be called by two CPUs at once.
 pub fn add_memory(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<(), MapFault> {
     let address = DIRECT_MAP + range.start;
-    if range.end > DIRECT_MAP_END {
+    if range.end > end() {
         return Err(MapFault::BadRange { address, range });
     }
     let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };

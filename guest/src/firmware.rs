@@ -5,7 +5,7 @@ use crate::image;
 use crate::platform::{BOOT_MAP_LIMIT, DIRECT_MAP};
 use framewright::Parameters;
 use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryKind, MemoryMap, Topology};
-use framewright::units::{NodeId, PfnRange, PhysRange};
+use framewright::units::{NodeId, PHYSICAL_ADDRESS_END, PfnRange, PhysRange};
 use framewright_arch::acpi::{AcpiError, Tables, read_topology};
 use framewright_arch::x86_64::pvh::StartInfo;
 
@@ -75,18 +75,27 @@ pub fn copy_raw_map<'a>(start_info: &StartInfo<'_>, storage: &'a mut [MapRange])
     &storage[..count]
 }
 
-/// The memory map, sorted out, with the command line's changes.
+/// The memory map, sorted out, with the command line's changes, and how many bytes that are or may
+/// become memory are left out because they lie at `end` or above.
 pub fn memory_map<'a>(
     start_info: &StartInfo<'_>,
     parameters: &Parameters,
+    end: u64,
     storage: &'a mut [MapRange],
-) -> Result<MemoryMap<'a>, MapError> {
+) -> Result<(MemoryMap<'a>, u64), MapError> {
     let mut builder = MapBuilder::new(storage);
     for entry in start_info.memory_map() {
         builder.add(entry.start, entry.size_bytes, entry.kind)?;
     }
     parameters.apply(&mut builder)?;
-    builder.finish()
+    let beyond = PhysRange::new(end, PHYSICAL_ADDRESS_END);
+    let ranges = builder.ranges().iter();
+    let memory = ranges.filter(|entry| entry.kind.is_present() || entry.kind == ACPI);
+    let lost = memory.map(|entry| entry.range.intersection(beyond).size()).sum();
+    if lost > 0 {
+        builder.add(beyond.start, beyond.size(), MemoryKind::Reserved)?;
+    }
+    Ok((builder.finish()?, lost))
 }
 
 /// `found` as this boot has it: with the memory of ACPI's tables, which are read and then released,

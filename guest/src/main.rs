@@ -187,7 +187,9 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     bootlog::firmware_map(&mut Log, copy_raw_map(&start_info, raw_map));
 
     let started_ns = PLATFORM.now_ns();
-    let found = memory_map(&start_info, &parameters, raw_map).map_err(BootError::Map)?;
+    let map_end = direct_map::end();
+    let found = memory_map(&start_info, &parameters, map_end, raw_map);
+    let (found, lost_bytes) = found.map_err(BootError::Map)?;
     let mut topology = Topology::new(AFFINITIES.take()).with_distances(DISTANCES.take());
     let nodes = read_nodes(tables.as_ref(), &parameters, &mut topology);
     let left_out = smp::list(tables.as_ref(), &topology, options.ghost_cpu);
@@ -218,6 +220,13 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let up_ns = PLATFORM.now_ns();
     let pools = manager.hugetlb().fill(&parameters, &smp::GuestHelpers);
 
+    if lost_bytes > 0 {
+        log!(
+            "{} KiB of memory lie at {map_end:#x} or above, beyond what the CPU or the direct map \
+             reaches: left out",
+            lost_bytes.div_ceil(1024)
+        );
+    }
     if let Err(error) = nodes {
         let without = if topology.node_count() > 1 {
             "without distances between nodes"

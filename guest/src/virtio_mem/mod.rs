@@ -10,7 +10,7 @@ mod status;
 
 use crate::accept;
 use crate::console::log;
-use crate::direct_map::{self, DIRECT_MAP_END};
+use crate::direct_map;
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::virtio::{self, Device, GuestHal, is_taken, lend};
 use framewright::firmware::{MemoryMap, Topology};
@@ -84,7 +84,7 @@ fn open<'a>(
     let (place, transport) = virtio::open(manager, map, Device::Memory)?;
     let refuse = |why: &dyn core::fmt::Display| log!("virtio-mem {place}: {why}");
     let transport = transport.inspect_err(|error| refuse(error)).ok()?;
-    let settings = Settings { limit_bytes: DIRECT_MAP_END, ..Settings::default() };
+    let settings = Settings { limit_bytes: direct_map::end(), ..Settings::default() };
     let mut is_taken = |first, last| is_taken(map, first, last);
     let device = GuestDevice::new(transport, settings, &mut is_taken);
     let device = device.inspect_err(|error| refuse(error)).ok()?;
