@@ -1,7 +1,13 @@
 //! TLB shootdown: flushes on every CPU.
+//!
+//! Orders of memory: a SeqCst fence stands between the change of the page tables and the look at
+//! which CPUs run. Its partner is that of a CPU that begins to run, between its entry into the set
+//! and its own flush (`park`, `start`): either it is found in the set, or it flushes what it has
+//! cached of the tables before and finds the change.
 
 use super::controller::{add, count};
 use super::{CpuSet, call_on, cpu, others, this};
+use core::sync::atomic::{Ordering, fence};
 use framewright_arch::paging::{FlushRequest, FlushTlb, LocalTlb};
 use framewright_arch::x86_64::registers::time_stamp;
 
@@ -13,6 +19,13 @@ pub struct TlbShootdown {
 }
 
 impl TlbShootdown {
+    /// The other CPUs that can have cached what the tables were before this CPU changed them.
+    fn targets() -> CpuSet {
+        // Else the change may still be on its way to memory when the set is read.
+        fence(Ordering::SeqCst);
+        others()
+    }
+
     /// Flushes on this CPU and on `targets`.
     fn flush_on(self, targets: CpuSet, request: FlushRequest<'_>) {
         let started = time_stamp();
@@ -48,7 +61,7 @@ impl TlbShootdown {
 // find only tables that are in use.
 unsafe impl FlushTlb for TlbShootdown {
     fn flush(&self, request: FlushRequest<'_>) {
-        self.flush_on(others(), request);
+        self.flush_on(Self::targets(), request);
     }
 
     fn flush_pages(&self, request: FlushRequest<'_>) {
@@ -59,6 +72,7 @@ unsafe impl FlushTlb for TlbShootdown {
                 !is_deferred
             })
         };
-        self.flush_on(others().iter().filter(is_awake).fold(CpuSet::EMPTY, CpuSet::with), request);
+        let awake = Self::targets().iter().filter(is_awake).fold(CpuSet::EMPTY, CpuSet::with);
+        self.flush_on(awake, request);
     }
 }

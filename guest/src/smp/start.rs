@@ -3,7 +3,8 @@
 //!
 //! Orders of memory: the exchange of answers is AcqRel and loads of them Acquire, so whoever finds
 //! an answer sees what was done before. What a CPU needs to start is Relaxed and published by the
-//! count (Release), which the CPU's first code reads before it.
+//! count (Release), which the CPU's first code reads before it. The SeqCst fence is the partner of
+//! that in `shootdown`.
 
 use super::list::LeftOut;
 use super::stacks::Stacks;
@@ -12,7 +13,7 @@ use crate::console::log;
 use crate::direct_map::KernelTables;
 use crate::exceptions;
 use crate::platform::{EarlyMemory, PLATFORM};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::{NodeMask, PAGE_SIZE};
@@ -257,6 +258,7 @@ extern "C" fn other_cpu_main(index: u32) -> ! {
     me.up_ns.store(PLATFORM.now_ns().unwrap_or(0), Ordering::Relaxed);
     // From here on others send it interrupts, which stay pending until they are turned on.
     ONLINE.insert(index);
+    fence(Ordering::SeqCst);
     // Flushes until now were not sent here.
     LocalTlb::flush_local(FlushRequest::Everything, true);
     interrupts::let_in();
