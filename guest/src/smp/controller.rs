@@ -21,12 +21,22 @@ pub fn set_apic(apic: LocalApic) -> &'static LocalApic {
     APIC.settle(apic)
 }
 
-/// Interrupts `cpu`. Interrupts are off while the two halves of the command are written, so that a
-/// handler's command does not come in between.
+/// Interrupts `cpu`.
 pub fn send(cpu: &Cpu, vector: u8) {
+    command(|apic| apic.send(cpu.apic_id(), vector));
+}
+
+/// Sends `cpu` a non-maskable interrupt.
+pub fn send_non_maskable(cpu: &Cpu) {
+    command(|apic| apic.send_non_maskable(cpu.apic_id()));
+}
+
+/// Interrupts are off while the two halves of the command are written, so that a handler's command
+/// does not come in between.
+fn command(write: impl FnOnce(&LocalApic)) {
     if let Some(apic) = apic() {
         let state = PLATFORM.irq_save();
-        apic.send(cpu.apic_id(), vector);
+        write(apic);
         // SAFETY: saved above, and nothing since.
         unsafe { PLATFORM.irq_restore(state) };
         count(&this().counters.sent);

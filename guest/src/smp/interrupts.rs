@@ -3,8 +3,8 @@
 //! Orders of memory: Relaxed, because the timer's rate is settled before other CPUs run.
 
 use super::call::serve_calls;
-use super::controller::{apic, count, set_apic};
-use super::{Cpu, online, this};
+use super::controller::{apic, count, send_non_maskable, set_apic};
+use super::{Cpu, all, index, this};
 use crate::console::log;
 use crate::direct_map::{DEVICES, KernelTables};
 use crate::platform::{EarlyMemory, PLATFORM};
@@ -118,13 +118,13 @@ fn handle(vector: u8) {
     apic.end_of_interrupt();
 }
 
-/// Stops all other CPUs for good, so that this one can report a failure.
+/// Stops all other CPUs for good, so that this one can report a failure. One that is still being
+/// started is left alone: without vectors the interrupt would reset the machine, and with it the
+/// report.
 pub fn stop_others_for_good() {
-    if let Some(apic) = apic()
-        && online().count() > 1
-    {
-        apic.send_non_maskable_to_others();
-    }
+    let me = index();
+    let others = all().filter(|cpu| cpu.index() != me && cpu.has_started());
+    others.for_each(send_non_maskable);
 }
 
 /// Measures how fast the timer counts. It counts freely since `started_ns`.

@@ -164,6 +164,11 @@ impl Cpu {
     pub fn is_online(&self) -> bool {
         ONLINE.contains(self.index())
     }
+
+    /// Whether it has run, even if it is parked now.
+    fn has_started(&self) -> bool {
+        self.is_online() || self.parking.load(Ordering::Relaxed) != park::RUNS
+    }
 }
 
 static CPUS: [Cpu; MAX_CPUS] = [const { Cpu::new() }; MAX_CPUS];

@@ -35,7 +35,6 @@ const ASSERT: u32 = 1 << 14;
 const INIT: u32 = 5 << 8;
 const START_UP: u32 = 6 << 8;
 const NON_MASKABLE: u32 = 4 << 8;
-const ALL_BUT_SELF: u32 = 3 << 18;
 /// The timer counts once in sixteen ticks of its clock.
 const DIVIDE_BY_16: u32 = 3;
 const BASE_ENABLED: u64 = 1 << 11;
@@ -170,6 +169,9 @@ impl LocalApic {
     }
 
     /// Interrupts the CPU `id` with `vector`. What this CPU wrote before is visible there.
+    ///
+    /// Where interrupt handlers send too, interrupts are off here: in memory a command is two
+    /// registers, and another must not come in between.
     pub fn send(&self, id: u32, vector: u8) {
         self.command(id, ASSERT | u32::from(vector));
     }
@@ -190,9 +192,10 @@ impl LocalApic {
         self.command(id, ASSERT | START_UP | u32::from(page));
     }
 
-    /// Sends all other CPUs a non-maskable interrupt.
-    pub fn send_non_maskable_to_others(&self) {
-        self.command(0, ASSERT | ALL_BUT_SELF | NON_MASKABLE);
+    /// Sends the CPU `id` a non-maskable interrupt, as [`send`](Self::send) does another. A CPU
+    /// that has no vectors yet does not survive it.
+    pub fn send_non_maskable(&self, id: u32) {
+        self.command(id, ASSERT | NON_MASKABLE);
     }
 
     /// Takes the errors that were noted since the last time, as the controller encodes them.
@@ -229,8 +232,8 @@ impl LocalApic {
         self.write(TIMER_START, 0);
     }
 
-    /// Writes a command, which is two registers. No other command can come in between, because
-    /// interrupt handlers send none.
+    /// Writes a command, which is two registers in memory. No other command comes in between,
+    /// because callers have interrupts off wherever handlers send.
     fn command(&self, id: u32, low: u32) {
         match self.mode {
             Mode::X2Apic => {
