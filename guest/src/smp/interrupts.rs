@@ -46,9 +46,7 @@ pub fn begin(
     let mode = if has_x2apic() {
         Mode::X2Apic
     } else {
-        // SAFETY: a kernel runs at the highest privilege.
-        let registers = unsafe { registers_address() };
-        tables.map(early, DEVICES, PhysRange::with_size(registers, PAGE_SIZE), Access::DEVICE)?;
+        tables.map(early, DEVICES, registers(), Access::DEVICE)?;
         let address = usize::try_from(DEVICES).unwrap_or(0);
         NonNull::new(core::ptr::with_exposed_provenance_mut(address))
             .map_or(Mode::X2Apic, Mode::Memory)
@@ -63,6 +61,12 @@ pub fn begin(
     turn_on(apic);
     let_in();
     Ok(apic)
+}
+
+/// Physical addresses of the local controllers' registers, whether they are used there or not.
+pub fn registers() -> PhysRange {
+    // SAFETY: a kernel runs at the highest privilege.
+    PhysRange::with_size(unsafe { registers_address() }, PAGE_SIZE)
 }
 
 /// Turns this CPU's controller on.

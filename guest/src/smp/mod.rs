@@ -41,7 +41,9 @@ mod start;
 
 pub use call::{barrier, call_on, run_on};
 pub use helpers::GuestHelpers;
-pub use interrupts::{has_timer, on_timer, start_timer, stop_others_for_good, stop_timer};
+pub use interrupts::{
+    has_timer, on_timer, registers, start_timer, stop_others_for_good, stop_timer,
+};
 pub use list::list;
 pub use park::{park, park_if_asked, unpark};
 pub use set::{CpuSet, MAX_CPUS};

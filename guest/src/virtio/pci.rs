@@ -103,6 +103,14 @@ pub fn map_registers(
     Ok(())
 }
 
+/// All registers that are mapped, by physical address.
+pub fn mapped() -> impl Iterator<Item = PhysRange> {
+    SEEN.iter().map(|[first, last]| {
+        let (first, last) = (first.load(Ordering::Relaxed), last.load(Ordering::Relaxed));
+        PhysRange::new(first, if last == 0 { first } else { last.saturating_add(1) })
+    })
+}
+
 /// Where `bytes` bytes of registers at a physical address are seen; the page before all registers,
 /// which is not mapped, when they are not. The device is asked again and again where its registers
 /// are, and may say something else than when they were mapped.
