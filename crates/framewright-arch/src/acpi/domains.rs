@@ -1,5 +1,5 @@
-//! Which domain each CPU of the SRAT belongs to, sorted by the CPU, so that placing `n` CPUs takes
-//! `n log n` steps however the tables list them.
+//! Which domain each CPU of the SRAT belongs to, sorted by the CPU, so that finding those of `n`
+//! CPUs takes `n log n` steps however the tables list them.
 
 use crate::bytes::u32_at;
 use crate::physical::Storage;

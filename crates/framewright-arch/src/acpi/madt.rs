@@ -24,7 +24,9 @@ pub struct Cpu {
     pub online_capable: bool,
 }
 
-/// All CPUs of the table, whether enabled or not, each once.
+/// All CPUs of the table, whether enabled or not. One below 255 that enabled entries of both sorts
+/// name comes once; one that a malformed table names twice in any other way comes twice, and the
+/// caller can say so.
 ///
 /// # Errors
 /// The table is too short. For malformed entries the iterator returns errors.
