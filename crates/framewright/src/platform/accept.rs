@@ -34,7 +34,8 @@ pub unsafe trait AcceptMemory: Sync {
     }
 
     /// Whether who has a page may read past its end, as Linux does (`load_unaligned_zeropad`): then
-    /// the block behind a block is accepted before the last page of that is handed out.
+    /// the block behind a block is accepted before the last page of that is handed out. Memory that
+    /// is reserved and not accepted is its owner's to accept: he reserves the page before it, too.
     fn reads_past_pages(&self) -> bool {
         true
     }
