@@ -8,6 +8,7 @@ mod house;
 mod miri;
 mod packages;
 mod publish;
+mod registry;
 mod rust;
 mod sizes;
 mod soak;

@@ -5,6 +5,7 @@
 //! instead, and the step says so. What the manifests promise is looked at in any case.
 
 use crate::command::Run;
+use crate::registry;
 use crate::step::{Failure, Passed};
 use crate::workspace;
 use std::path::{Path, PathBuf};
@@ -28,14 +29,6 @@ const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 const MOST_WORDS: usize = 5;
 /// Where packages are packed and built.
 const TARGET: &str = "target/publish";
-/// How cargo says that it has no index.
-const NO_INDEX: [&str; 5] = [
-    "failed to download",
-    "Could not resolve",
-    "failed to query replaced source",
-    "no matching package named",
-    "unable to update registry",
-];
 
 /// The step.
 ///
@@ -63,7 +56,7 @@ pub fn check() -> Result<Passed, Failure> {
     let Err(failure) = publish.output() else {
         return Ok(Passed::note(format!("{} packages, packed and built", libraries.len())));
     };
-    if !NO_INDEX.iter().any(|words| failure.output.contains(words)) {
+    if !registry::is_out_of_reach(&failure, "Cargo.toml")? {
         return Err(failure);
     }
     for (name, _) in &libraries {

@@ -1,6 +1,6 @@
 //! ArceOS: one program on its own allocator and, in a workspace with a patch, on ours.
 
-use super::build::{self, Image, TARGET};
+use super::build::{self, Image, Obstacle, TARGET};
 use crate::step::Failure;
 use crate::workspace;
 use std::fs;
@@ -23,12 +23,14 @@ const SCRIPT: &str = "linker_x86-pc.lds";
 /// Installs and fetches what is missing, and writes what ArceOS has to know of the machine.
 ///
 /// # Errors
-/// What cannot be had here, in one line.
-pub fn prepare() -> Result<PathBuf, String> {
+/// What cannot be had here, or what is wrong with what can.
+pub fn prepare() -> Result<PathBuf, Obstacle> {
     build::provide(TOOLCHAIN, false)?;
     build::manifest(TOOLCHAIN, OURS, PLATFORM)?;
     let platform = build::manifest(TOOLCHAIN, THEIRS, PLATFORM)?;
-    let failed = |error: std::io::Error| format!("ArceOS's {DESCRIPTION}: {error}");
+    let failed = |error: std::io::Error| {
+        Obstacle::from(Failure::new(format!("ArceOS's {DESCRIPTION}: {error}\n")))
+    };
     let known = fs::read_to_string(platform.with_file_name(DESCRIPTION)).map_err(failed)?;
     let folder = workspace::root().join("target/adopters");
     let path = folder.join(DESCRIPTION);

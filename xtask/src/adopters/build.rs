@@ -1,6 +1,7 @@
 //! What building kernels of others has in common: toolchains, cargo outside our workspace, images.
 
 use crate::command::Run;
+use crate::registry;
 use crate::step::Failure;
 use crate::workspace;
 use std::fmt;
@@ -18,12 +19,33 @@ impl fmt::Display for Image {
     }
 }
 
+/// Why kernels cannot be built.
+#[derive(Debug)]
+pub enum Obstacle {
+    /// There is no such toolchain here, or no registry answers; in one line. Nothing is wrong.
+    NotHere(String),
+    /// Anything else: a lock file that is out of date, a manifest, a file that is not where it was.
+    Broken(Failure),
+}
+
+impl From<Failure> for Obstacle {
+    fn from(failure: Failure) -> Self {
+        Self::Broken(failure)
+    }
+}
+
+impl From<std::io::Error> for Obstacle {
+    fn from(error: std::io::Error) -> Self {
+        Self::Broken(error.into())
+    }
+}
+
 /// Installs what is missing of a toolchain: its libraries for [`TARGET`] and, where `has_source`,
 /// the source of all.
 ///
 /// # Errors
 /// That it cannot be had here, in one line.
-pub fn provide(toolchain: &str, has_source: bool) -> Result<(), String> {
+pub fn provide(toolchain: &str, has_source: bool) -> Result<(), Obstacle> {
     let root = Run::program("rustup", &["run", toolchain, "rustc", "--print", "sysroot"]).output();
     let is_there = root.is_ok_and(|root| {
         let libraries = Path::new(root.trim()).join("lib/rustlib");
@@ -38,7 +60,10 @@ pub fn provide(toolchain: &str, has_source: bool) -> Result<(), String> {
         .args(["--component", "rust-src"].iter().filter(|_| has_source))
         .output()
         .map(drop)
-        .map_err(|failure| format!("toolchain {toolchain} for {TARGET}: {}", last_line(&failure)))
+        .map_err(|failure| {
+            let why = last_line(&failure);
+            Obstacle::NotHere(format!("toolchain {toolchain} for {TARGET}: {why}"))
+        })
 }
 
 /// Cargo of a toolchain, on a manifest outside our workspace.
@@ -52,14 +77,19 @@ pub fn cargo(toolchain: &str, manifest: &str, words: &[&str]) -> Run {
 /// Fetches packages, and says where the manifest is whose path ends like this.
 ///
 /// # Errors
-/// What cannot be had here, in one line.
-pub fn manifest(toolchain: &str, manifest: &str, ending: &str) -> Result<PathBuf, String> {
-    let missing = |failure: Failure| format!("packages of {manifest}: {}", last_line(&failure));
-    cargo(toolchain, manifest, &["fetch", "--locked"]).output().map_err(missing)?;
+/// That no registry can be reached, or what is wrong with manifest and lock file.
+pub fn manifest(toolchain: &str, manifest: &str, ending: &str) -> Result<PathBuf, Obstacle> {
+    let obstacle = |failure: Failure| match registry::is_out_of_reach(&failure, manifest) {
+        Ok(true) => Obstacle::NotHere(format!("packages of {manifest}: {}", last_line(&failure))),
+        Ok(false) => Obstacle::Broken(failure),
+        Err(error) => error.into(),
+    };
+    cargo(toolchain, manifest, &["fetch", "--locked"]).output().map_err(obstacle)?;
     let known = cargo(toolchain, manifest, &["metadata", "--locked", "--format-version", "1"]);
-    let known = known.output().map_err(missing)?;
+    let known = known.output().map_err(obstacle)?;
     let found = known.split('"').find(|word| word.ends_with(ending));
-    found.map(PathBuf::from).ok_or_else(|| format!("cargo does not say where {ending} is"))
+    let nowhere = || Failure::new(format!("cargo does not say where {ending} of {manifest} is\n"));
+    Ok(PathBuf::from(found.ok_or_else(nowhere)?))
 }
 
 /// Code and data that are not written to, as `size` counts them.

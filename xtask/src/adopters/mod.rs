@@ -9,7 +9,7 @@ mod ostd;
 use crate::command::Run;
 use crate::packages;
 use crate::step::{Failure, Passed, Tally};
-use build::Image;
+use build::{Image, Obstacle};
 use counts::{Counts, Kept};
 use ostd::Build;
 use std::fmt::Write;
@@ -55,7 +55,7 @@ pub fn run(bless: bool) -> Result<(), String> {
     done.map_err(|failure| failure.output)
 }
 
-/// The step. Where a toolchain cannot be had it passes, and says so.
+/// The step. Where a toolchain or its packages cannot be had it passes, and says so.
 ///
 /// # Errors
 /// As of [`run`].
@@ -72,7 +72,8 @@ fn measure() -> Result<Measured, Failure> {
     let mut all = Measured::default();
     match ostd::prepare() {
         Ok(linker_script) => measure_ostd(&linker_script, &mut all)?,
-        Err(why) => all.missing.push(why),
+        Err(Obstacle::NotHere(why)) => all.missing.push(why),
+        Err(Obstacle::Broken(failure)) => return Err(failure),
     }
     match arceos::prepare() {
         Ok(description) => {
@@ -81,7 +82,8 @@ fn measure() -> Result<Measured, Failure> {
             benches(&ARCEOS, &theirs, &ours, &mut all.shown)?;
             all.shown.push(texts("arceos", &theirs, &ours)?);
         }
-        Err(why) => all.missing.push(why),
+        Err(Obstacle::NotHere(why)) => all.missing.push(why),
+        Err(Obstacle::Broken(failure)) => return Err(failure),
     }
     Ok(all)
 }

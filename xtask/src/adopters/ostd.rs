@@ -1,6 +1,6 @@
 //! OSTD: a kernel on its own allocator and on ours, and its tests on ours.
 
-use super::build::{self, Image, TARGET};
+use super::build::{self, Image, Obstacle, TARGET};
 use crate::step::Failure;
 use crate::workspace;
 use std::fs;
@@ -59,16 +59,17 @@ impl Build {
 /// script is.
 ///
 /// # Errors
-/// What cannot be had here, in one line.
-pub fn prepare() -> Result<PathBuf, String> {
+/// What cannot be had here, or what is wrong with what can.
+pub fn prepare() -> Result<PathBuf, Obstacle> {
     build::provide(TOOLCHAIN, true)?;
     let manifest = build::manifest(TOOLCHAIN, MANIFEST, NEIGHBOUR)?;
     let packages = manifest.ancestors().nth(2);
-    let script = packages.ok_or("cargo does not say where OSTD is")?.join(SCRIPT);
+    let nowhere = || Failure::new("cargo does not say where OSTD is\n");
+    let script = packages.ok_or_else(nowhere)?.join(SCRIPT);
     if script.is_file() {
         Ok(script)
     } else {
-        Err(format!("there is no linker script {}", script.display()))
+        Err(Failure::new(format!("there is no linker script {}\n", script.display())).into())
     }
 }
 

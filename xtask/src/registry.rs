@@ -1,0 +1,97 @@
+//! Whether cargo failed because it cannot reach a registry, which says nothing about what we wrote.
+
+use crate::step::Failure;
+use crate::workspace;
+use std::path::Path;
+use std::{fs, io};
+
+/// How cargo says that nothing answers, or that it was told to ask nobody.
+const OUT_OF_REACH: [&str; 6] = [
+    "failed to download",
+    "download of config.json failed",
+    "Could not resolve host",
+    "spurious network error",
+    "failed to query replaced source",
+    "nable to update registry",
+];
+/// Somebody answers, and has it not: a name or a version that does not exist.
+const ANSWERED: &str = "got 404";
+/// What cargo says of a package that no index has, in front of the name.
+const UNKNOWN: &str = "no matching package named `";
+/// What cargo has resolved once, beside a manifest.
+const LOCK: &str = "Cargo.lock";
+
+/// Whether `failure`, of cargo on this manifest, is one of a registry that cannot be reached.
+///
+/// A package that no index has is a mistake, unless the lock file has it from a registry: then it
+/// is the index that is missing, as where cargo was told to stay offline, or has but a part of it
+/// in a folder.
+///
+/// # Errors
+/// Those of reading the lock file.
+pub fn is_out_of_reach(failure: &Failure, manifest: &str) -> io::Result<bool> {
+    let lock = workspace::root().join(Path::new(manifest).with_file_name(LOCK));
+    let lock = fs::read_to_string(lock)?;
+    Ok(says_out_of_reach(&failure.output, &lock))
+}
+
+fn says_out_of_reach(output: &str, lock: &str) -> bool {
+    // Warnings tell of attempts that failed before one that did not.
+    let mut lines = output.lines().skip_while(|line| !line.starts_with("error"));
+    let error = lines.by_ref().collect::<Vec<_>>().join("\n");
+    if let Some((_, rest)) = error.split_once(UNKNOWN) {
+        return rest.split_once('`').is_some_and(|(name, _)| is_from_registry(lock, name));
+    }
+    !error.contains(ANSWERED) && OUT_OF_REACH.iter().any(|words| error.contains(words))
+}
+
+/// Whether a lock file has a package that others published.
+fn is_from_registry(lock: &str, name: &str) -> bool {
+    let name = format!("name = \"{name}\"");
+    let mut packages = lock.split("[[package]]");
+    packages.any(|package| {
+        let has = |start: &str| package.lines().any(|line| line.starts_with(start));
+        has(&name) && has("source = ")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: &str = "version = 4\n\n[[package]]\nname = \"ours\"\nversion = \"0.1.0\"\n\n\
+        [[package]]\nname = \"libc\"\nversion = \"0.2.0\"\nsource = \"registry+https://x\"\n";
+
+    #[test]
+    fn a_registry_that_does_not_answer_is_out_of_reach() {
+        let retry = "warning: spurious network error (2 tries remaining): [6] Could not resolve \
+            hostname (Could not resolve host: index.crates.io)\n";
+        let unreachable = "error: failed to get `libc` as a dependency of package `a v0.1.0`\n\n\
+            Caused by:\n  download of config.json failed\n\nCaused by:\n  failed to download from \
+            `https://index.crates.io/config.json`\n";
+        let told = "error: no matching package named `libc` found\nlocation searched: crates.io \
+            index\nAs a reminder, you're using offline mode (--offline)\n";
+        for output in
+            [unreachable.to_owned(), format!("$ cargo\n{retry}{unreachable}"), told.into()]
+        {
+            assert!(says_out_of_reach(&output, LOCK), "{output}");
+        }
+    }
+
+    #[test]
+    fn mistakes_of_ours_are_not() {
+        let retry = "warning: spurious network error (1 try remaining): [6] Could not resolve\n";
+        for mistake in [
+            "error: cannot update the lock file Cargo.lock because --locked was passed\n",
+            "error: no matching package named `ours` found\nlocation searched: crates.io index\n",
+            "error: no matching package named `libcc` found\nlocation searched: crates.io index\n",
+            "error: failed to parse manifest at `Cargo.toml`\n",
+            "error: failed to download from `https://x/a/1.0.0/download`\n\nCaused by:\n  failed \
+             to get successful HTTP response from `https://x/a`, got 404\n",
+            "error: failed to select a version for the requirement `libc = \"^77\"`\n",
+        ] {
+            let output = format!("$ cargo fetch\n{retry}{mistake}");
+            assert!(!says_out_of_reach(&output, LOCK), "{output}");
+        }
+    }
+}
