@@ -293,7 +293,7 @@ fn without_reporting_everything_else_works() {
 #[test]
 fn locked_memory_stays_and_is_answered_for() {
     if !may_lock_memory(MEMORY_MIB) {
-        println!("\nNOT POSSIBLE HERE: a machine whose memory is locked (RLIMIT_MEMLOCK)");
+        common::not_possible("a machine whose memory is locked (RLIMIT_MEMLOCK)");
         return;
     }
     let options = ["--qemu", "-overcommit", "--qemu", "mem-lock=on", "--balloon"];

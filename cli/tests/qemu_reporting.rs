@@ -190,7 +190,7 @@ fn shared_memory_goes_back_too() {
 #[test]
 fn locked_memory_stays_and_is_memory_as_before() {
     if !may_lock_memory(MEMORY_MIB) {
-        println!("\nNOT POSSIBLE HERE: a machine whose memory is locked (RLIMIT_MEMLOCK)");
+        common::not_possible("a machine whose memory is locked (RLIMIT_MEMLOCK)");
         return;
     }
     let mut machine =
