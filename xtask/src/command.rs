@@ -9,6 +9,9 @@ use std::process::{Command, Stdio};
 /// What decides how programs of the profile `dev` and of those that inherit from it panic.
 pub const PANIC: &str = "CARGO_PROFILE_DEV_PANIC";
 
+/// Flags for compilers, in words.
+const FLAGS: [&str; 2] = ["RUSTFLAGS", "RUSTDOCFLAGS"];
+
 /// A command to be run from the root of the source tree.
 pub struct Run {
     command: Command,
@@ -34,8 +37,12 @@ impl Run {
             .env(PANIC, "unwind")
     }
 
-    /// Sets an environment variable.
+    /// Sets an environment variable. Of flags for compilers cargo knows an encoded form, which it
+    /// prefers: one that we inherit would win.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        if FLAGS.contains(&name) {
+            self.command.env_remove(format!("CARGO_ENCODED_{name}"));
+        }
         self.command.env(name, value);
         self
     }
@@ -77,8 +84,9 @@ impl Run {
 fn shown(command: &Command) -> String {
     let mut words = Vec::new();
     for (name, value) in command.get_envs() {
-        let value = value.unwrap_or_default().to_string_lossy();
-        words.push(format!("{}={}", name.to_string_lossy(), quoted(&value)));
+        // What is taken away has no value.
+        let Some(value) = value else { continue };
+        words.push(format!("{}={}", name.to_string_lossy(), quoted(&value.to_string_lossy())));
     }
     let program = std::path::Path::new(command.get_program());
     words.push(program.file_name().unwrap_or_default().to_string_lossy().into_owned());
@@ -104,5 +112,14 @@ mod tests {
         let output = failure.map(|failure| failure.output).unwrap_or_default();
         assert!(output.starts_with("$ A='b c' sh -c 'echo why; exit 3'\nwhy\n"), "{output}");
         assert!(Run::program("/nonexistent/program", &[]).output().is_err());
+    }
+
+    #[test]
+    fn flags_win_over_encoded_ones() {
+        let run = Run::program("true", &[]).env("RUSTFLAGS", "--cfg loom").env("OTHER", "a");
+        let environment: Vec<_> = run.command.get_envs().collect();
+        assert!(environment.contains(&(OsStr::new("CARGO_ENCODED_RUSTFLAGS"), None)));
+        assert_eq!(environment.len(), 3, "{environment:?}");
+        assert_eq!(shown(&run.command), "OTHER=a RUSTFLAGS='--cfg loom' true");
     }
 }

@@ -162,20 +162,34 @@ fn tests() -> Result<Passed, Failure> {
     // The examples in the documentation run as well, whatever the others say.
     let documentation = test_workspace().args(["--doc"]).output();
     let output = joined(code, documentation)?;
-    // What a test could not try on this machine, or as this user.
+    for example in EXAMPLES {
+        run_example(example)?;
+    }
+    tested(&output, "")
+}
+
+/// What tests that passed have shown, with what they could not try on this machine, or as this
+/// user, behind `note`.
+///
+/// # Errors
+/// No test ran: what was built is not what was meant.
+fn tested(output: &str, note: &str) -> Result<Passed, Failure> {
+    let tests = Tally::of(output);
+    if tests.passed == 0 {
+        return Err(Failure { output: format!("{output}no test ran\n"), tests });
+    }
+    let mut notes: Vec<String> = Vec::new();
+    notes.extend((!note.is_empty()).then(|| note.to_owned()));
     let not_possible: Vec<&str> = output
         .lines()
         .filter_map(|line| line.split_once(NOT_POSSIBLE))
         .map(|(_, what)| what)
         .collect();
-    let note = match not_possible.as_slice() {
-        [] => String::new(),
-        some => format!("{} not possible here: {}", some.len(), some.join("; ")),
-    };
-    for example in EXAMPLES {
-        run_example(example)?;
+    if !not_possible.is_empty() {
+        let (count, what) = (not_possible.len(), not_possible.join("; "));
+        notes.push(format!("{count} not possible here: {what}"));
     }
-    Ok(Passed { tests: Tally::of(&output), note })
+    Ok(Passed { tests, note: notes.join("; ") })
 }
 
 /// What two runs wrote. One that failed tells of the other's tests, too.
@@ -212,7 +226,7 @@ fn careful() -> Result<Passed, Failure> {
         .args(["--test", "manager", "--test", "misuse", "--test", "stepped"])
         .env(CAREFUL, &seed)
         .output()?;
-    Ok(Passed { tests: Tally::of(&output), note: format!("{CAREFUL}={seed}") })
+    tested(&output, &format!("{CAREFUL}={seed}"))
 }
 
 /// Without debug assertions, as release builds are: wrong frees and ranges are found where these
@@ -227,7 +241,7 @@ fn misuse() -> Result<Passed, Failure> {
         })
         .collect::<std::io::Result<_>>()?;
     let output = test_workspace().args(without).args(["--test", "misuse"]).output()?;
-    Ok(Passed { tests: Tally::of(&output), ..Passed::default() })
+    tested(&output, "")
 }
 
 fn loom() -> Result<Passed, Failure> {
@@ -244,22 +258,26 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
     let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     flags.push_str(" --cfg ");
     flags.push_str(name);
-    let mut passed = Passed::default();
+    let (mut tests, mut notes) = (Tally::default(), Vec::new());
     for package in packages {
         let output = Run::cargo(&["test", "--profile", "model", "--no-fail-fast", "-p", package])
             .args(["--test", name, "--features", name])
             .args(["--target-dir", &format!("target/{name}")])
             .env("RUSTFLAGS", flags.trim_start())
             .output();
-        match output {
-            Ok(output) => passed.tests.add(Tally::of(&output)),
+        // Without its flag the tests of a package are an empty program, which passes.
+        match output.and_then(|output| tested(&output, "")) {
+            Ok(passed) => {
+                tests.add(passed.tests);
+                notes.extend((!passed.note.is_empty()).then_some(passed.note));
+            }
             Err(mut failure) => {
-                failure.tests.add(passed.tests);
+                failure.tests.add(tests);
                 return Err(failure);
             }
         }
     }
-    Ok(passed)
+    Ok(Passed { tests, note: notes.join("; ") })
 }
 
 fn guest_image() -> Result<Passed, Failure> {
@@ -281,13 +299,13 @@ fn qemu_tests() -> Result<Passed, Failure> {
         .env("FRAMEWRIGHT_MINIMAL_KERNEL", &minimal.path)
         .env("FRAMEWRIGHT_HOBBY_KERNEL", &hobby.path)
         .output()?;
-    Ok(Passed { tests: Tally::of(&output), note: version })
+    tested(&output, &version)
 }
 
 fn browser_tests() -> Result<Passed, Failure> {
     let version = packages::browser()?;
     let output = test_workspace().args(only(&required(BROWSER_TESTS)?)).output()?;
-    Ok(Passed { tests: Tally::of(&output), note: format!("{version}; pictures in target/report") })
+    tested(&output, &format!("{version}; pictures in target/report"))
 }
 
 /// The integration tests whose names begin with `start`. That there are none is a failure.
@@ -306,4 +324,21 @@ fn but_kernels() -> impl Iterator<Item = &'static str> {
 
 fn only(targets: &[String]) -> Vec<String> {
     targets.iter().flat_map(|name| ["--test".to_owned(), name.clone()]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_possible_is_noted_and_no_test_is_a_failure() {
+        let passed = "test a ... \nNOT POSSIBLE HERE: this\nok\ntest b ... \nNOT POSSIBLE HERE: \
+            that\nok\ntest result: ok. 2 passed; 0 failed\n";
+        let shown = |note| tested(passed, note).expect("tests").note;
+        assert_eq!(shown(""), "2 not possible here: this; that");
+        assert_eq!(shown("QEMU 7"), "QEMU 7; 2 not possible here: this; that");
+        let empty = "running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored\n";
+        let failure = tested(empty, "").err().map(|failure| failure.output);
+        assert!(failure.is_some_and(|output| output.ends_with("no test ran\n")));
+    }
 }
