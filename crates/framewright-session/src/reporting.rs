@@ -1,4 +1,7 @@
 //! Free page reports of a machine in this process: a thread that polls, as a kernel's would.
+//!
+//! Orders of memory: Relaxed: that it is over is a word of its own, which brings nothing else; the
+//! scope of the threads orders what both did.
 
 use crate::background::Quiet;
 use crate::error::Error;

@@ -1,5 +1,8 @@
 //! Any number of allocations without memory for a list: the list lies in the allocations
 //! themselves.
+//!
+//! Orders of memory: Relaxed: a pile is one CPU's, and its words are atomic only for what shows
+//! when a page has two owners by mistake ([`word`]).
 
 mod shown;
 

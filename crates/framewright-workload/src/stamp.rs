@@ -3,6 +3,9 @@
 //! A run of up to 64 frames has a stamp in each frame. A larger run is divided into 64 windows,
 //! each with one stamped frame, which differs between allocations: over time all frames are
 //! stamped, and a run of a GiB costs no more than one of 64 pages.
+//!
+//! Orders of memory: Relaxed: a frame is one owner's, and whoever hands a run to another CPU orders
+//! what was written; that a second owner wrote need not be seen at once.
 
 use crate::failure::Failure;
 use crate::random::mix;

@@ -62,7 +62,7 @@ const CORE: &[&str] = &[
     "adapters",
 ];
 
-const CRATES: [Rules; 16] = [
+const CRATES: [Rules; 18] = [
     Rules { order: CORE, ..Rules::of("crates/framewright/src") },
     Rules::of("crates/framewright-jobs/src"),
     Rules::of("crates/framewright-jobs-linux/src"),
@@ -75,7 +75,9 @@ const CRATES: [Rules; 16] = [
     Rules::of("crates/framewright-shell/src"),
     Rules::of("crates/framewright-session/src"),
     Rules::of("crates/framewright-testkit/src"),
+    Rules::of("crates/framewright-c/src"),
     Rules::of("guest/src"),
+    Rules::of("linux-init/src"),
     Rules::of("cli/src"),
     Rules::of("bench/src"),
     Rules::of("xtask/src"),

@@ -15,7 +15,7 @@ const ORDERS: [(&str, &[&str]); 5] = [
 ];
 
 /// Where the rule holds: sources of what runs beside other threads or CPUs.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 11] = [
     "crates/framewright/src/",
     "crates/framewright-jobs/src/",
     "crates/framewright-jobs-linux/src/",
@@ -23,6 +23,9 @@ const SOURCES: [&str; 8] = [
     "crates/framewright-virtio/src/",
     "crates/framewright-balloon/src/",
     "crates/framewright-hosted/src/",
+    "crates/framewright-workload/src/",
+    "crates/framewright-session/src/",
+    "crates/framewright-shell/src/",
     "guest/src/",
 ];
 

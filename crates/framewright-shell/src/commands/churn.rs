@@ -1,4 +1,6 @@
 //! `churn` and `fragment`: how memory fragments in long use.
+//!
+//! Orders of memory: Relaxed: counts, read when all CPUs are done, which the host orders.
 
 use super::arguments::{self, Timed};
 use crate::host::Host;

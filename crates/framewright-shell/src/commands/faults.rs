@@ -2,6 +2,8 @@
 //! allocator. Each CPU goes through a mapping again and again: it allocates a run for each fault,
 //! writes to each page and frees everything. Nothing is cleared, which would hide the cost of the
 //! allocator. An iteration is a page of 4 KiB that was written to.
+//!
+//! Orders of memory: Relaxed: counts, read when all CPUs are done, which the host orders.
 
 use super::arguments;
 use crate::host::Host;

@@ -1,4 +1,7 @@
 //! Access to the pages of a pile through a window.
+//!
+//! Orders of memory: Relaxed: what other CPUs read or write of pages, the caller has written before
+//! they begin, or reads when they are done; whoever runs the CPUs orders both.
 
 use super::{Pile, PileError, STAMP, stamp};
 use crate::random::mix;
