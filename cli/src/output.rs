@@ -10,6 +10,8 @@ pub struct Output {
     style: Style,
     /// Why text could not be written.
     failed: Option<io::Error>,
+    /// The program goes on when nobody reads any more.
+    is_lasting: bool,
 }
 
 /// Standard error, for text that comes in pieces.
@@ -26,7 +28,8 @@ impl fmt::Write for Errors {
 /// Text that comes in pieces. [`Output::settle`] tells why it failed.
 impl fmt::Write for Output {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.stdout.write_all(text.as_bytes()).map_err(|error| {
+        let written = self.stdout.write_all(text.as_bytes());
+        self.forgive(written).map_err(|error| {
             self.failed = Some(error);
             fmt::Error
         })
@@ -82,7 +85,22 @@ impl Output {
         let minds = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
         let style = Style { colour: stdout.is_terminal() && !minds };
-        Self { stdout, style, failed: None }
+        Self { stdout, style, failed: None, is_lasting: false }
+    }
+
+    /// Takes standard output for a program that is to do more than write there, such as a file:
+    /// when nobody reads any more, what would be written is lost, and the work goes on.
+    #[must_use]
+    pub fn lasting(mut self) -> Self {
+        self.is_lasting = true;
+        self
+    }
+
+    fn forgive(&self, result: io::Result<()>) -> io::Result<()> {
+        match result {
+            Err(error) if self.is_lasting && error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            result => result,
+        }
     }
 
     /// How to colour.
@@ -97,8 +115,8 @@ impl Output {
 
     /// Writes bytes as they are, seen at once.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.stdout.write_all(bytes)?;
-        Ok(self.stdout.flush()?)
+        let written = self.stdout.write_all(bytes).and_then(|()| self.stdout.flush());
+        Ok(self.forgive(written)?)
     }
 
     /// Shows text that came in pieces.
@@ -107,13 +125,14 @@ impl Output {
     /// What went wrong with it.
     pub fn settle(&mut self) -> Result<(), Error> {
         self.failed.take().map_or(Ok(()), Err)?;
-        Ok(self.stdout.flush()?)
+        let written = self.stdout.flush();
+        Ok(self.forgive(written)?)
     }
 
     /// Writes one line, seen at once.
     pub fn line(&mut self, line: &str) -> Result<(), Error> {
-        writeln!(self.stdout, "{line}")?;
-        Ok(self.stdout.flush()?)
+        let written = writeln!(self.stdout, "{line}").and_then(|()| self.stdout.flush());
+        Ok(self.forgive(written)?)
     }
 }
 

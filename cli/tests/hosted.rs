@@ -223,6 +223,33 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+fn a_snapshot_is_made_whether_or_not_somebody_reads() {
+    let folder = common::Scratch::new("unread");
+    for (name, more, status) in [
+        ("plain", &[][..], 0),
+        ("commands", &["--exec", "cat /proc/nothing; alloc 9 3"], 0),
+        ("status", &["--exec", "alloc 9 3; cat /proc/nothing"], 1),
+        ("json", &["--json", "--exec", "alloc 9 3"], 0),
+    ] {
+        let path = folder.path(name);
+        let mut child = program()
+            .args(["boot", "--memory", "1G", "--snapshot"])
+            .arg(&path)
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        drop(child.stdout.take());
+        let (_, stderr) = common::rest(&mut child);
+        assert_eq!(child.wait().expect("it ends").code(), Some(status), "{name}: {stderr}");
+        let text = std::fs::read_to_string(&path).expect("it was written");
+        let is_there = text.contains("alloc 9 3");
+        assert_eq!(is_there, name != "plain", "{name}: {text}");
+    }
+}
+
+#[test]
 fn policies_of_the_memory_map() {
     let boot = |policy: &str, more: &[&str]| {
         let line = format!("memmap_init={policy}");

@@ -95,7 +95,7 @@ const SECTIONS: [Section; 6] = [
     ),
 ];
 
-/// Compares, prints a table, and writes the file.
+/// Compares, writes the file, and prints a table.
 ///
 /// # Errors
 /// Options that cannot be, no kernel, no QEMU, a signal; or what did not work of the comparison,
@@ -151,16 +151,17 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
             lab.deaths()
         ));
     }
+    let mut shown = Ok(());
     if !results.is_empty() {
-        let mut output = Output::new();
-        table::show(&results, &mut output)?;
+        // First: whoever reads the table may have gone.
         if let Some(file) = &options.json {
             results.write(file)?;
         }
+        shown = table::show(&results, &mut Output::new());
     }
     match stopped {
         Some(error) => Err(error),
-        None if failures.is_empty() => Ok(()),
+        None if failures.is_empty() => shown,
         None => Err(failed(format!("not everything could be compared: {}", failures.join("; ")))),
     }
 }

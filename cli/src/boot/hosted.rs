@@ -1,10 +1,10 @@
 //! Bringing up memory in this process.
 
-use super::{policies, show, snapshot};
+use super::{output, policies, show, snapshot};
 use crate::args::Boot;
 use crate::error::Error;
 use crate::hosted::{Lines, Session, Silent};
-use crate::output::{Errors, Output};
+use crate::output::Errors;
 use crate::shell;
 use crate::target::{Deadline, accept_delay, command_line, machine};
 use serde_json::json;
@@ -33,7 +33,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     pass.verify()?;
     let (mut report, log) = (pass.report.clone(), log.into_lines());
     report["first_touch"] = first;
-    let mut output = Output::new();
+    let mut output = output(boot);
     if !boot.json {
         let style = output.style();
         log.iter().try_for_each(|line| output.line(&style.log_line(line)))?;
@@ -41,7 +41,6 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     report["log"] = log.clone().into();
     let mut memory = boot.snapshot.as_ref().map(|_| String::new());
     let Some(commands) = &boot.exec else {
-        show(&mut output, boot, &report)?;
         if let Some(memory) = &mut memory {
             shell::execute(
                 (pass.manager(), &log),
@@ -53,6 +52,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
             )?;
         }
         snapshot::keep(boot, memory)?;
+        show(&mut output, boot, &report)?;
         if !boot.json && boot.policy_table {
             policies::show(&mut output, pass, &command_line)?;
         }
@@ -69,8 +69,8 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
             &mut complaints,
         )?;
         report["exec"] = json!({ "status": status, "output": said, "errors": complaints });
-        show(&mut output, boot, &report)?;
         snapshot::keep(boot, memory)?;
+        show(&mut output, boot, &report)?;
         return Ok(status);
     }
     show(&mut output, boot, &report)?;
@@ -83,8 +83,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         &mut output,
         &mut Errors,
     );
+    let status = status.and_then(|status| snapshot::keep(boot, memory).map(|()| status));
     output.settle()?;
-    let status = status?;
-    snapshot::keep(boot, memory)?;
-    Ok(status)
+    status
 }

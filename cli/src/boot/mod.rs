@@ -31,6 +31,12 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     }
 }
 
+/// Where a boot is shown. A snapshot is made whether or not somebody reads that to its end.
+fn output(boot: &Boot) -> Output {
+    let output = Output::new();
+    if boot.snapshot.is_some() { output.lasting() } else { output }
+}
+
 /// Shows what became of the machine; the log has been shown already.
 fn show(output: &mut Output, boot: &Boot, report: &Value) -> Result<(), Error> {
     if boot.json {

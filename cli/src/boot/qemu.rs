@@ -1,6 +1,6 @@
 //! Bringing up memory on a virtual machine.
 
-use super::{show, snapshot};
+use super::{output, show, snapshot};
 use crate::args::Boot;
 use crate::error::Error;
 use crate::output::Output;
@@ -29,7 +29,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     let mut viewer = Viewer {
         boot,
         attempts: &attempts,
-        output: Output::new(),
+        output: output(boot),
         said: Vec::new(),
         is_shown: false,
     };
@@ -43,6 +43,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         return Err(Error::Failed("the guest ended without the status of its commands".into()));
     }
     let status = status.unwrap_or(0);
+    snapshot::keep(boot, memory)?;
     if !viewer.is_shown {
         report["qemu"] = attempts.about(accelerator, first_line);
         if boot.exec.is_some() {
@@ -52,7 +53,6 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         }
         show(&mut viewer.output, boot, &report)?;
     }
-    snapshot::keep(boot, memory)?;
     Ok(status)
 }
 

@@ -129,7 +129,7 @@ impl ResultsFile {
         name: &str,
         bench: &str,
         on: Option<&str>,
-        outcome: Outcome,
+        outcome: &Outcome,
     ) -> Result<(), Error> {
         let mut entry = json!({ "section": name, "bench": bench, "on": on });
         match outcome {
@@ -139,8 +139,10 @@ impl ResultsFile {
                 entry["timed"] = json!(timed);
                 entry["seconds"] = json!(seconds);
                 entry["left_out"] = json!(left_out);
-                further.into_iter().for_each(|(name, value)| entry[name] = value);
-                self.rows.extend(rows);
+                for (name, value) in further {
+                    entry[name] = value.clone();
+                }
+                self.rows.extend(rows.iter().cloned());
             }
             Outcome::LeftOut(why) => entry["left_out"] = json!([why]),
             Outcome::Failed(why) => entry["failed"] = json!(why),

@@ -134,8 +134,11 @@ fn sections(options: &BenchAll, results: &mut ResultsFile) -> Result<(), Error> 
             } else {
                 measure(part, options.quick)?
             };
-            progress::aside(|| show(&name, &outcome))?;
-            results.add(&name, part.bench, part.on, outcome)?;
+            // First: whoever reads what is shown may have gone.
+            results.add(&name, part.bench, part.on, &outcome)?;
+            let output = Output::new();
+            let output = if options.json.is_some() { output.lasting() } else { output };
+            progress::aside(|| show(&name, &outcome, output))?;
         }
         progress::done(index + 1);
     }
@@ -153,8 +156,7 @@ fn measure(part: Part, quick: bool) -> Result<Outcome, Error> {
     })
 }
 
-fn show(name: &str, outcome: &Outcome) -> Result<(), Error> {
-    let mut output = Output::new();
+fn show(name: &str, outcome: &Outcome, mut output: Output) -> Result<(), Error> {
     let style = output.style();
     match outcome {
         Outcome::Measured { section, seconds } => {

@@ -16,8 +16,8 @@ fn section(rows: usize) -> Outcome {
 /// A file with one section that was measured and one that failed.
 fn some() -> ResultsFile {
     let mut file = ResultsFile::new(header());
-    file.add("alloc", "alloc", None, section(2)).expect("goes nowhere");
-    file.add("init", "init", None, Outcome::Failed("no memory".into())).expect("goes nowhere");
+    file.add("alloc", "alloc", None, &section(2)).expect("goes nowhere");
+    file.add("init", "init", None, &Outcome::Failed("no memory".into())).expect("goes nowhere");
     file
 }
 
@@ -67,7 +67,7 @@ fn a_whole_file_is_not_gone_on_with() {
     for part in PARTS {
         let outcome =
             if part.needs_qemu() { Outcome::LeftOut("no QEMU".into()) } else { section(1) };
-        file.add(&part.name(), part.bench, part.on, outcome).expect("goes nowhere");
+        file.add(&part.name(), part.bench, part.on, &outcome).expect("goes nowhere");
     }
     assert!(file.failed().is_empty() && PARTS.into_iter().all(|part| file.has(&part.name())));
     let found = earlier(&file.to_json().to_string(), &header());
