@@ -15,9 +15,16 @@ extern "C" fn note(signal: libc::c_int) {
 }
 
 /// From now on the first SIGINT, SIGTERM or SIGHUP is only noted; the second kills as ever, should
-/// we be stuck.
+/// we be stuck. One that is ignored, as `nohup` has it, stays so.
 pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: all zeros is a valid sigaction, as below.
+        let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: nothing is changed, and the place for the answer is live.
+        let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
+        if asked == 0 && before.sa_sigaction == libc::SIG_IGN {
+            continue;
+        }
         // SAFETY: all zeros is a valid sigaction: no flags, an empty mask, the default action.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = note as *const () as libc::sighandler_t;

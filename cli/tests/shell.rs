@@ -6,8 +6,8 @@ mod common;
 mod terminal;
 
 use common::{Outcome, program, run, signal};
-use std::io::Write;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use terminal::Terminal;
 
@@ -207,6 +207,26 @@ fn a_signal_ends_a_command_and_the_shell() {
     let (stdout, stderr) = common::rest(&mut child);
     assert_eq!(child.wait().expect("it ends").code(), Some(130), "{stderr}");
     assert!(stdout.is_empty() && stderr.contains("sleep: interrupted"), "{stdout} {stderr}");
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_so() {
+    // As nohup starts programs.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+    command.args([common::PROGRAM, "shell", "--cpus", "1", "--memory", "256M"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    for round in 0..2 {
+        writeln!(stdin, "echo {round}").expect("it reads");
+        assert_eq!(said.next().and_then(Result::ok), Some(round.to_string()));
+        signal(&child, "HUP");
+    }
+    drop(stdin);
+    let (_, stderr) = common::rest(&mut child);
+    assert_eq!((child.wait().expect("it ends").code(), stderr.as_str()), (Some(0), ""));
 }
 
 #[test]

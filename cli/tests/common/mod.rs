@@ -48,10 +48,21 @@ pub fn not_possible(what: &str) {
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// The built program.
+/// The built program. Signals mean to it what they usually do, also where these tests run in the
+/// background of a script or under nohup, whose children ignore some.
 pub fn program() -> Command {
+    use std::os::unix::process::CommandExt;
     let mut command = Command::new(PROGRAM);
     command.stdin(Stdio::null()).env_remove("NO_COLOR");
+    let usual = || {
+        for signal in [libc::SIGINT, libc::SIGHUP] {
+            // SAFETY: the default is no code of ours, and no memory is involved.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe { command.pre_exec(usual) };
     command
 }
 

@@ -108,6 +108,11 @@ fn take_as_own(command: &mut Command, person: i32) {
     let prepare = move || {
         // SAFETY: the descriptor is open, and this process needs it no more.
         unsafe { libc::close(person) };
+        for signal in [libc::SIGINT, libc::SIGHUP] {
+            // Whoever started these tests may ignore them.
+            // SAFETY: the default is no code of ours, and no memory is involved.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
         // SAFETY: a system call without arguments.
         let has_session = unsafe { libc::setsid() } != -1;
         // SAFETY: standard input is the terminal.
