@@ -1,6 +1,7 @@
 //! How the program fails: one line that says what was wrong, and an exit status.
 
 use crate::hosted;
+use crate::terminal;
 use std::io;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -84,6 +85,8 @@ pub fn program() -> &'static str {
 pub fn begin(program: &'static str) {
     PROGRAM.get_or_init(|| program);
     std::panic::set_hook(Box::new(|panic| {
+        // Nothing is dropped on the way out, and this thread need not be the one that took it.
+        terminal::put_back();
         let message = panic.payload_as_str().unwrap_or("no message");
         let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
         complain(&format!("internal error, please report it: {message}{place}"));

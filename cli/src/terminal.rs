@@ -2,6 +2,11 @@
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsRawFd;
+use std::sync::{Mutex, PoisonError};
+
+/// As the terminal was, while somebody takes its keys: for a program that ends without dropping
+/// anything.
+static USUAL: Mutex<Option<libc::termios>> = Mutex::new(None);
 
 /// The terminal on standard input, as it was and as whoever takes keys wants it. Dropping it makes
 /// it as it was.
@@ -33,12 +38,22 @@ impl Terminal {
 
     /// Keys come one by one, also those that else are signals.
     pub fn take_keys(&self) {
+        *USUAL.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.usual);
         set(&self.raw);
     }
 
     /// As it was.
     pub fn be_as_usual(&self) {
         set(&self.usual);
+        *USUAL.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Makes a terminal whose keys are taken as it was, for a panic.
+pub fn put_back() {
+    // Who panics may hold the lock; it is held for a moment only.
+    if let Ok(Some(usual)) = USUAL.try_lock().map(|mut usual| usual.take()) {
+        set(&usual);
     }
 }
 
