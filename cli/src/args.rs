@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
 use framewright::parameters;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{addition, interval, number, seconds, size_or_nothing, yes_or_no};
+use values::{addition, interval, number, patience, seconds, size_or_nothing, yes_or_no};
 
 /// What keys do.
 pub const KEYS: &str =
@@ -156,7 +156,7 @@ options! {
         /// The process that has the machine, by its number [default: the only one there is]
         pid: Option<u32> = Arg::new("PID").value_parser(value_parser!(u32)).value_name("PID"),
         /// Wait so long, then say how far it got
-        wait: u64 = value("wait", "SECONDS").value_parser(value_parser!(u64)).default_value("10"),
+        wait: u64 = value("wait", "SECONDS").value_parser(patience).default_value("10"),
     }
 }
 

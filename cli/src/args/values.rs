@@ -74,8 +74,13 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
 pub fn seconds(text: &str) -> Result<u64, String> {
     match number(text)? {
         0 => Err("at least one second".into()),
-        seconds => Ok(seconds.min(u64::from(u32::MAX))),
+        _ => patience(text),
     }
+}
+
+/// How long to wait, in seconds: for ever is as long as a clock can be added to.
+pub fn patience(text: &str) -> Result<u64, String> {
+    number(text).map(|seconds| seconds.min(u64::from(u32::MAX)))
 }
 
 /// Seconds with a fraction.
@@ -92,4 +97,20 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// That it is none.
 pub fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "not a whole number".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn no_wait_is_longer_than_a_clock_can_tell() {
+        for parse in [seconds, patience] {
+            let longest = parse("18446744073709551615").expect("a number");
+            assert!(Instant::now().checked_add(Duration::from_secs(longest)).is_some());
+            assert_eq!(parse("10"), Ok(10));
+        }
+        assert_eq!((patience("0"), seconds("0").is_err()), (Ok(0), true));
+    }
 }
