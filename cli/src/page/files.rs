@@ -3,7 +3,9 @@
 use crate::file::{FORMAT, MOST_BYTES};
 use crate::snapshot::Snapshot;
 use serde_json::{Map, Value};
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// About a file.
@@ -35,12 +37,26 @@ pub fn name(path: &Path) -> String {
 /// # Errors
 /// Why it cannot be had.
 pub fn load(path: &Path) -> Result<Value, String> {
-    let metadata = fs::metadata(path).map_err(|error| format!("cannot be read: {error}"))?;
-    if metadata.len() > MOST_BYTES {
-        return Err(format!("{} bytes are more than results ever have", metadata.len()));
-    }
-    let text = fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let text = read(path).map_err(|error| format!("cannot be read: {error}"))??;
     serde_json::from_slice(&text).map_err(|error| format!("is not JSON: {error}"))
+}
+
+/// All of a file, which may grow meanwhile; or why that is not to be had. Devices have no end, and
+/// nobody need write to a pipe.
+fn read(path: &Path) -> io::Result<Result<Vec<u8>, String>> {
+    // Opening a pipe waits for a writer otherwise.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() && !metadata.is_dir() {
+        return Ok(Err("is no file, but a device or a pipe".into()));
+    }
+    let mut text = Vec::new();
+    file.take(MOST_BYTES + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MOST_BYTES {
+        let bytes = metadata.len().max(MOST_BYTES + 1);
+        return Ok(Err(format!("{bytes} bytes are more than results ever have")));
+    }
+    Ok(Ok(text))
 }
 
 /// The object that a file is, in a format that we know.
@@ -99,4 +115,22 @@ fn facts(object: &Map<String, Value>) -> Vec<(String, String)> {
         machine.iter().take(MOST_FACTS).for_each(|(name, value)| add(name, value));
     }
     facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_end_is_not_read() {
+        let why = |path: &Path| load(path).expect_err("no results");
+        assert_eq!(why(Path::new("/dev/zero")), "is no file, but a device or a pipe");
+        let pipe = std::env::temp_dir().join(format!("framewright-pipe-{}", std::process::id()));
+        let name = std::ffi::CString::new(pipe.as_os_str().as_encoded_bytes()).expect("a path");
+        // SAFETY: the name is live and ends in zero.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert_eq!(why(&pipe), "is no file, but a device or a pipe");
+        std::fs::remove_file(&pipe).expect("it is there");
+        assert!(why(Path::new("/")).starts_with("cannot be read: Is a directory"));
+    }
 }
