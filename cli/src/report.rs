@@ -37,8 +37,10 @@ pub fn run(report: &Report) -> Result<(), Error> {
     }
     let parts = Vec::new();
     let page = Page { parts, snapshots: &snapshots, files: &infos, remark: String::new() };
-    file::replace(&report.output, page.fitting()?.as_bytes())?;
-    pictures.map_or(Ok(()), |pictures| pictures.write())
+    let page = page.fitting()?;
+    // Pictures first: where they cannot be written the old page stays.
+    pictures.map_or(Ok(()), |pictures| pictures.write())?;
+    file::replace(&report.output, page.as_bytes())
 }
 
 /// Reads a file.

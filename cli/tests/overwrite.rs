@@ -79,6 +79,15 @@ fn only_files_of_the_kind_that_is_written_give_way() {
     for _ in 0..2 {
         assert_eq!(run(&["report", &words(&memory), "-o", &words(&page)]).code, Some(0));
     }
+    // It stays where its pictures cannot be.
+    let made_before = fs::read_to_string(&page).expect("it was written");
+    fs::write(&page, made_before.replace("</html>", "</html><!--old-->")).expect("ours");
+    let nowhere = folder.path("nowhere");
+    symlink("gone", &nowhere).expect("a link");
+    let outcome =
+        run(&["report", &words(&memory), "-o", &words(&page), "--pictures", &words(&nowhere)]);
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(fs::read_to_string(&page).expect("it is there").contains("<!--old-->"));
     for (path, text) in [(&results, made), (&memory, before.as_str()), (&mine, "years of work")] {
         assert_eq!(fs::read_to_string(path).expect("it is there"), text, "{}", path.display());
     }

@@ -50,8 +50,10 @@ pub fn run(report: &Report) -> Result<(), Error> {
     if let Some(pictures) = &pictures {
         pictures.claim()?;
     }
-    file::replace(&report.output, page::page(&input).fitting()?.as_bytes())?;
-    pictures.map_or(Ok(()), |pictures| pictures.write())
+    let page = page::page(&input).fitting()?;
+    // Pictures first: where they cannot be written the old page stays.
+    pictures.map_or(Ok(()), |pictures| pictures.write())?;
+    file::replace(&report.output, page.as_bytes())
 }
 
 /// Prints the limits.
