@@ -19,7 +19,7 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// There is no such machine, or none, or several; QEMU refuses; the machine got less far; a signal.
 pub fn run(plug: &Plug) -> Result<u8, Error> {
     interrupt::watch();
-    let pid = MACHINES.find(plug.pid, &with_monitors())?;
+    let pid = MACHINES.find(plug.pid, with_monitors())?;
     let tell = |error| cannot(pid, error);
     let mut monitor = Monitor::connect(pid).map_err(tell)?;
     monitor.set(VIRTIO_MEM_PATH, "requested-size", &json!(plug.bytes)).map_err(tell)?;

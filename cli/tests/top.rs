@@ -270,6 +270,19 @@ fn where_no_socket_can_be_the_shell_goes_on_without() {
     assert!(outcome.stderr.contains("note: nobody can watch: "), "{}", outcome.stderr);
 }
 
+#[test]
+fn a_folder_that_others_may_enter_is_not_trusted() {
+    let place = Place::new("top-open");
+    let folder = place.path().join("framewright");
+    fs::create_dir(&folder).expect("a folder");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("ours");
+    let expected = format!("framewright: {} is not this user's alone\n", folder.display());
+    for words in [&["top", "--once"][..], &["plug", "512M"]] {
+        let outcome = finish(program().args(words).env("XDG_RUNTIME_DIR", place.path()));
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), expected.as_str()));
+    }
+}
+
 fn live(place: &Path, words: &[&str]) -> Terminal {
     let words = [&["top", "--interval", "0.1"], words].concat();
     Terminal::run_with(

@@ -2,6 +2,7 @@
 
 use super::place::Running;
 use crate::error::Error;
+use std::io;
 
 /// What processes of one sort are called to a person.
 pub struct Sort {
@@ -17,13 +18,18 @@ impl Sort {
     /// The one that was named, or the only one.
     ///
     /// # Errors
-    /// There is none, or not this one, or several; the message lists them.
-    pub fn find(&self, wanted: Option<u32>, running: &[Running]) -> Result<u32, Error> {
+    /// There is none, or not this one, or several; the message lists them. Or nobody knows.
+    pub fn find(
+        &self,
+        wanted: Option<u32>,
+        running: io::Result<Vec<Running>>,
+    ) -> Result<u32, Error> {
+        let running = running.map_err(|error| Error::Failed(error.to_string()))?;
         let list = || {
             let line = |Running { pid, command }: &Running| format!("\n  {pid}  {command}");
             running.iter().map(line).collect::<String>()
         };
-        match (wanted, running) {
+        match (wanted, running.as_slice()) {
             (Some(pid), _) if running.iter().any(|process| process.pid == pid) => Ok(pid),
             (None, [only]) => Ok(only.pid),
             (_, []) => Err(Error::Failed(self.none.into())),
@@ -43,7 +49,7 @@ mod tests {
     fn the_only_one_needs_no_name() {
         let sort = Sort { none: "none", other: "is no shell of yours", several: "several:" };
         let process = |pid| Running { pid, command: format!("framewright shell {pid}") };
-        let find = |wanted, running: &[Running]| sort.find(wanted, running);
+        let find = |wanted, running: &[Running]| sort.find(wanted, Ok(running.to_vec()));
         assert!(matches!(find(None, &[process(7)]), Ok(7)));
         assert!(matches!(find(Some(8), &[process(7), process(8)]), Ok(8)));
         assert!(matches!(find(None, &[]), Err(Error::Failed(_))));

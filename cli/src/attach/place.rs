@@ -85,17 +85,28 @@ impl Drop for MonitorPlace {
 
 /// All processes that can be watched, by number. Sockets that nobody listens at any more are taken
 /// away.
-pub fn running() -> Vec<Running> {
+///
+/// # Errors
+/// The folder is there and is not ours alone: whoever made it could answer instead.
+pub fn running() -> io::Result<Vec<Running>> {
     listening(FILES)
 }
 
 /// All processes whose machine's monitor can be reached.
-pub fn with_monitors() -> Vec<Running> {
+///
+/// # Errors
+/// As of [`running`].
+pub fn with_monitors() -> io::Result<Vec<Running>> {
     listening(MONITOR)
 }
 
-fn listening(end: &str) -> Vec<Running> {
-    let entries = fs::read_dir(folder()).into_iter().flatten().flatten();
+fn listening(end: &str) -> io::Result<Vec<Running>> {
+    let folder = folder();
+    match check(&folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        checked => checked?,
+    }
+    let entries = fs::read_dir(&folder)?.flatten();
     let mut found: Vec<Running> = entries
         .filter_map(|entry| {
             let path = entry.path();
@@ -112,23 +123,29 @@ fn listening(end: &str) -> Vec<Running> {
         })
         .collect();
     found.sort_by_key(|running| running.pid);
-    found
+    Ok(found)
 }
 
 /// Connects to a process.
 ///
 /// # Errors
-/// The system's.
+/// The system's, or the folder is not ours alone.
 pub fn connect(pid: u32) -> io::Result<UnixStream> {
-    UnixStream::connect(socket(&folder(), pid, FILES))
+    connect_to(pid, FILES)
 }
 
 /// Connects to the monitor of a process's machine.
 ///
 /// # Errors
-/// The system's.
+/// The system's, or the folder is not ours alone.
 pub fn connect_monitor(pid: u32) -> io::Result<UnixStream> {
-    UnixStream::connect(socket(&folder(), pid, MONITOR))
+    connect_to(pid, MONITOR)
+}
+
+fn connect_to(pid: u32, end: &str) -> io::Result<UnixStream> {
+    let folder = folder();
+    check(&folder)?;
+    UnixStream::connect(socket(&folder, pid, end))
 }
 
 fn socket(folder: &Path, pid: u32, end: &str) -> PathBuf {
@@ -157,6 +174,11 @@ fn make(folder: &Path) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
+    check(folder)
+}
+
+/// Whether it is a folder of ours which nobody else may enter. In /tmp anybody could have made it.
+fn check(folder: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(folder)?;
     if found.is_dir() && found.uid() == user() && found.mode() & 0o077 == 0 {
         Ok(())

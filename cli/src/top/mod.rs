@@ -25,7 +25,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// There is no such machine, or none, or several; it does not answer; a signal.
 pub fn run(top: &Top) -> Result<u8, Error> {
     interrupt::watch();
-    let pid = SHELLS.find(top.pid, &running())?;
+    let pid = SHELLS.find(top.pid, running())?;
     let first = take(pid).map_err(|error| cannot(pid, &error))?;
     let interval = top.interval;
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
