@@ -3,7 +3,7 @@
 //! writes to each page and frees everything. Nothing is cleared, which would hide the cost of the
 //! allocator. An iteration is a page of 4 KiB that was written to.
 //!
-//! Orders of memory: Relaxed: counts, read when all CPUs are done, which the host orders.
+//! Orders of memory: Relaxed: counts and bits, read when all CPUs are done, which the host orders.
 
 use super::arguments;
 use crate::host::Host;
@@ -21,6 +21,34 @@ const MAPPING_PAGES: u64 = 128 << 8;
 /// Runs between two readings of the clock.
 const RUNS_AT_ONCE: u64 = 64;
 const SECOND_NS: u64 = 1_000_000_000;
+/// CPUs with higher numbers take no part.
+const MOST_CPUS: u32 = 1024;
+
+/// The CPUs that take part, a bit for each: those that stand do not, and a host may have fewer
+/// threads than its machine has CPUs.
+struct Cpus([AtomicU64; MOST_CPUS as usize / 64]);
+
+impl Cpus {
+    fn of<H: Host>(host: &H) -> Self {
+        let cpus = Self([const { AtomicU64::new(0) }; MOST_CPUS as usize / 64]);
+        host.on_each_cpu(&|cpu| {
+            if let Some(word) = cpus.0.get(cpu as usize / 64) {
+                word.fetch_or(1 << (cpu % 64), Ordering::Relaxed);
+            }
+        });
+        cpus
+    }
+
+    /// How many have lower numbers than `cpu`.
+    fn below(&self, cpu: u32) -> u32 {
+        let word = |(index, word): (u32, &AtomicU64)| {
+            let below = cpu.saturating_sub(index * 64);
+            let mask = 1_u64.checked_shl(below).map_or(u64::MAX, |bit| bit - 1);
+            (word.load(Ordering::Relaxed) & mask).count_ones()
+        };
+        (0..).zip(&self.0).map(word).sum()
+    }
+}
 
 pub(super) fn page_fault<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
@@ -34,33 +62,36 @@ pub(super) fn page_fault<P: Platform, H: Host>(
         _ => return Err(io.wrong(format_args!("SECONDS, and perhaps cpus N"))),
     };
     let seconds = arguments::seconds(seconds, io)?;
-    let all = shell.manager.platform().cpus();
+    let there = Cpus::of(shell.host);
+    let all = there.below(MOST_CPUS);
     match only {
         Some(cpus) => match u32::try_from(cpus) {
-            Ok(cpus) if (1..=all).contains(&cpus) => one(shell, order, seconds, cpus, io),
-            _ => Err(io.wrong(format_args!("this machine has 1 to {all} CPUs, not {cpus}"))),
+            Ok(cpus) if (1..=all).contains(&cpus) => one(shell, order, seconds, (&there, cpus), io),
+            _ => Err(io.wrong(format_args!(
+                "this machine has 1 to {all} CPUs that take part, not {cpus}"
+            ))),
         },
         None => {
             let powers = (0..u32::BITS).map(|shift| 1 << shift).take_while(|&cpus| cpus < all);
             for cpus in powers.chain([all]) {
-                one(shell, order, seconds, cpus, io)?;
+                one(shell, order, seconds, (&there, cpus), io)?;
             }
             Ok(())
         }
     }
 }
 
-/// Measures this many CPUs in rounds of a second, at least one.
+/// Measures this many of the CPUs in rounds of a second, at least one.
 fn one<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     order: Order,
     seconds: u64,
-    cpus: u32,
+    (there, cpus): (&Cpus, u32),
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     let (mut rounds, mut sum, mut squares) = (0_u64, 0_u128, 0_u128);
     while rounds < seconds.max(1) {
-        let rate = u128::from(round(shell, order, cpus, io)?);
+        let rate = u128::from(round(shell, order, (there, cpus), io)?);
         (rounds, sum, squares) = (rounds + 1, sum + rate, squares + rate * rate);
         if shell.host.is_interrupted() {
             return Err(io.interrupted());
@@ -87,7 +118,7 @@ fn one<P: Platform, H: Host>(
 fn round<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     order: Order,
-    cpus: u32,
+    (there, cpus): (&Cpus, u32),
     io: &mut Io<'_>,
 ) -> Result<u64, Failed> {
     let manager = shell.manager;
@@ -100,7 +131,7 @@ fn round<P: Platform, H: Host>(
     let done = AtomicU64::new(0);
     let failure: SpinLock<Option<PileError>> = SpinLock::new(None);
     shell.host.on_each_cpu(&|cpu| {
-        if cpu >= cpus {
+        if there.below(cpu) >= cpus {
             return;
         }
         let mut pile = Pile::near(manager, order);

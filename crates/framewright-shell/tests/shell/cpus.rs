@@ -72,6 +72,19 @@ fn a_cpu_stops_and_goes_on() {
     assert_eq!(*host.told.lock().expect("no panic"), [(false, 1), (true, 1)]);
 }
 
+/// A host of whose CPUs the second never takes part: what is measured is what is printed.
+#[test]
+fn faults_are_taken_by_cpus_that_take_part() {
+    let (manager, threads) = machine("", [256, 256], 10_000_000);
+    let host = Stopping { threads, told: Mutex::default(), loses: AtomicBool::new(false) };
+    let (status, out, errors) = run(&manager, &host, "page_fault1 1");
+    assert_eq!((status, errors.as_str()), (0, ""));
+    assert!(out.starts_with("page_fault1 cpus 1: ") && out.lines().count() == 1, "{out}");
+    let (status, out, errors) = run(&manager, &host, "page_fault1 1 cpus 2");
+    let why = "page_fault1: this machine has 1 to 1 CPUs that take part, not 2\n";
+    assert_eq!((status, out.as_str(), errors.as_str()), (2, "", why));
+}
+
 #[test]
 fn what_cannot_be_is_said_and_nobody_is_stopped() {
     let (manager, host) = stopping();
