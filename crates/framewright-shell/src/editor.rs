@@ -44,7 +44,7 @@ pub struct Editor {
     line: [u8; LONGEST_LINE],
     len: usize,
     cursor: usize,
-    /// More was typed than fits.
+    /// More was typed than fits, and nothing was taken away since.
     overflown: bool,
     /// The line is complete, and the next byte begins another.
     complete: bool,
@@ -218,7 +218,7 @@ impl Editor {
             6 => self.right(1, out),
             // ctrl-k
             11 => {
-                self.len = self.cursor;
+                self.shrink(self.cursor);
                 self.show(out, format_args!("\x1b[K"));
             }
             // ctrl-u
@@ -300,7 +300,7 @@ impl Editor {
     fn delete(&mut self, out: &mut dyn Write) {
         if self.cursor < self.len {
             self.line.copy_within(self.cursor + 1..self.len, self.cursor);
-            self.len -= 1;
+            self.shrink(self.len - 1);
             self.show_tail(out);
         }
     }
@@ -309,8 +309,15 @@ impl Editor {
         let end = self.cursor;
         self.left(count, out);
         self.line.copy_within(end..self.len, self.cursor);
-        self.len -= end - self.cursor;
+        self.shrink(self.len - (end - self.cursor));
         self.show_tail(out);
+    }
+
+    /// Sets the length of a line from which something is taken away. Whoever does that sees what is
+    /// left, so that it is the line, whatever did not fit.
+    fn shrink(&mut self, len: usize) {
+        self.overflown &= len == self.len;
+        self.len = len;
     }
 
     /// Shows what is behind the cursor without moving it.
@@ -451,6 +458,17 @@ mod tests {
                 ["!TooLong", "b", "!End"]
             );
             assert_eq!(lines(editor(), std::format!("{fits}y").as_bytes()), ["!TooLong"]);
+        }
+        // What is left when something was taken away is a line.
+        for (keys, expected) in [
+            ("\x7f", &"x".repeat(LONGEST_LINE - 1)),
+            ("\x02\x0b", &"x".repeat(LONGEST_LINE - 1)),
+            ("\x15new", &"new".to_string()),
+            ("\x17new", &"new".to_string()),
+            ("\x05\x0b", &"!TooLong".to_string()),
+        ] {
+            let typed = std::format!("{}y{keys}\n", "x".repeat(LONGEST_LINE));
+            assert_eq!(&lines(Editor::terminal(), typed.as_bytes())[0], expected, "{keys:?}");
         }
     }
 
