@@ -55,6 +55,10 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
         let before = pool.counts();
         last = round(shell, &wanted, rounds, io)?;
         rounds += 1;
+        // A round of no pages asks nobody.
+        if shell.host.is_interrupted() {
+            return Err(io.interrupted());
+        }
         let after = pool.counts();
         if before != after {
             return Err(

@@ -207,6 +207,7 @@ fn an_interrupt_gives_all_of_it_back() {
     bench.says("echo 20 > /proc/sys/vm/nr_hugepages");
     for text in [
         "hugetlb 2M 20; echo never",
+        "hugetlb 2M 0 1000; echo never",
         "page_fault1 9; echo never",
         "churn 100; echo never",
         "fragment 64M; echo never",
