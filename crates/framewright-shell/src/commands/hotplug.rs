@@ -130,7 +130,7 @@ pub(super) fn hotplug<P: Platform, H: Host>(
             ("removed, and could be had", removed.map(|gone| gone.pages))
         }
     };
-    let pages = pages.map_err(|error| io.wrong(format_args!("{error}")))?;
+    let pages = pages.map_err(|error| io.fail(format_args!("{error}")))?;
     write!(io.out, "{range}, {done}: {}", Size::of_pages(pages))?;
     if let Some(ns) = shell.manager.platform().now_ns().zip(started).map(|(now, then)| now - then) {
         write!(io.out, ", {} us", ns / 1000)?;

@@ -187,15 +187,22 @@ pub(super) fn free<P: Platform, H: Host>(
         ["all"] => shell.held.free(shell.manager, None).map_err(|error| cannot(io, &error))?,
         [address, rest @ ..] if address.starts_with("0x") => free_at(shell, address, rest, io)?,
         handles => {
+            let number = |handle: &str| handle.parse::<u32>().ok();
+            // All of them first: where one is not there, all stay.
+            for (index, handle) in handles.iter().enumerate() {
+                let found = number(handle).filter(|&found| shell.held.count(Some(found)).0 != 0);
+                if found.is_none() {
+                    return Err(io.fail(format_args!("there is no handle {handle}")));
+                }
+                if handles.iter().take(index).any(|earlier| number(earlier) == found) {
+                    return Err(io.fail(format_args!("handle {handle} is there once")));
+                }
+            }
             let mut freed = 0;
-            for handle in handles {
-                let number =
-                    handle.parse().ok().filter(|&handle| shell.held.count(Some(handle)).0 != 0);
-                let number =
-                    number.ok_or_else(|| io.fail(format_args!("there is no handle {handle}")))?;
+            for handle in handles.iter().filter_map(|handle| number(handle)) {
                 freed += shell
                     .held
-                    .free(shell.manager, Some(number))
+                    .free(shell.manager, Some(handle))
                     .map_err(|error| cannot(io, &error))?;
             }
             freed

@@ -146,6 +146,10 @@ fn memory_is_allocated_and_freed() {
         bench.says("alloc 0 at=0x2000000; free 0x2000000"),
         "1: 1 x 1 page, 4 KiB, first at 0x2000000\nfreed 4 KiB\n"
     );
+    // Where one handle is not there, all stay.
+    let (status, out, errors) = bench.run("alloc; alloc; free 1 2 99; free 2 1 2; held");
+    assert_eq!((status, out.matches(": 1 run, ").count()), (0, 2), "{out}");
+    assert_eq!(errors, "free: there is no handle 99\nfree: handle 2 is there once\n");
     // Runs in the middle of a handle leave both ends.
     let out = bench.says(
         "alloc 1 5 at=0x2000000; free 0x2004000; held; free 0x2000000; free 0x2008000; held; \
@@ -190,6 +194,7 @@ fn wrong_allocations_change_nothing_and_say_why() {
         ("free", 2, "which handle or address?"),
         ("free 1", 1, "there is no handle 1"),
         ("free x", 1, "there is no handle x"),
+        ("alloc 3; free 1 1", 1, "handle 1 is there once"),
         ("free 0x1000000", 1, "no run that a handle holds begins at 0x1000000"),
         ("free 0x1000000 order=0", 1, "double free"),
         ("free 0x1000000 5", 2, "behind an address comes order=N or pages=N"),
@@ -407,6 +412,10 @@ fn the_machine_is_shown() {
     ] {
         let (status, said) = bench.complains(&format!("hotplug {line}"));
         assert!(status == 2 && said.contains(why), "{line}: {status} {said}");
+    }
+    // What the manager refuses was no wrong line.
+    for line in ["online 1T 128M", "remove 1T 128M", "offline 0 4K"] {
+        assert_eq!(bench.complains(&format!("hotplug {line}")).0, 1, "{line}");
     }
 }
 
