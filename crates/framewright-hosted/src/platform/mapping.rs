@@ -97,15 +97,18 @@ impl Mapping {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Drops the pages behind `bytes` bytes from `offset`; they read as zero when next touched.
+    /// Drops the pages behind `bytes` bytes from `offset`; they read as zero when next touched. Of
+    /// shared memory they must be open.
     ///
     /// # Safety
     /// No other code reads or writes them meanwhile or relies on their content (invariant 1).
     pub unsafe fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
+        // What is shared stays with the file behind it unless that gets a hole.
+        let advice = if self.shared { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
         // SAFETY: `part` checked that the range lies in this mapping, and the caller vouches for
         // its content.
-        check(unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_DONTNEED) })
+        check(unsafe { libc::madvise(start.as_ptr().cast(), length, advice) })
     }
 
     /// Whether it is shared memory.

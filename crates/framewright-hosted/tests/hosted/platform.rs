@@ -137,6 +137,22 @@ fn memory_comes_and_goes() {
 }
 
 #[test]
+fn shared_memory_is_discarded_too() {
+    let mut storage = [MapRange::EMPTY; 8];
+    let mut map = MapBuilder::new(&mut storage);
+    map.add(0, 64 * MIB, MemoryKind::Conventional).unwrap();
+    let platform = HostedPlatform::open_shared(map.finish().unwrap(), 1).unwrap();
+    let range = PhysRange::new(16 * MIB, 24 * MIB);
+    // SAFETY: no manager and no other user of this memory exists.
+    unsafe { platform.prefault(range, 0xa5) }.unwrap();
+    let resident = platform.resident_bytes().unwrap();
+    // SAFETY: as above.
+    unsafe { platform.discard(range) }.unwrap();
+    assert!(platform.resident_bytes().unwrap() <= resident - 8 * MIB);
+    assert_eq!(word(&platform, 24 * MIB - 8).load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn threads_are_cpus_with_different_numbers() {
     let platform = open(&[(0, 64 * MIB)], 4).unwrap();
     assert_eq!(platform.cpus(), 4);
