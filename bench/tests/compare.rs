@@ -334,6 +334,23 @@ fn the_program_in_linux_follows_scripts() {
 }
 
 #[test]
+fn the_program_in_linux_does_not_take_a_part_for_the_whole() {
+    let folder = Scratch::new("compare-parts");
+    let long = folder.path("long").display().to_string();
+    fs::write(&long, "present 1\n".repeat(20_000)).expect("a file");
+    let script = folder.path("script");
+    fs::write(&script, format!("sum {long} present\nfault base 0 2\nmark end")).expect("a file");
+    // Too little for what each child maps.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -v 65536; exec \"$@\"", "sh"]).arg(linux_init()).arg(&script);
+    let outcome = finish(&mut limited);
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    let too_long = format!("@failed sum {long} present: error {}", libc::EFBIG);
+    let no_memory = format!("@failed fault base 0 2: error {}", libc::ENOMEM);
+    assert_eq!(lines, ["@init", &too_long, &no_memory, "@mark end", "@over"]);
+}
+
+#[test]
 fn the_program_in_linux_sees_memory_come_and_go() {
     let folder = Scratch::new("compare-follow");
     let file = folder.path("meminfo");

@@ -25,7 +25,7 @@
 use crate::faults;
 use crate::say;
 use crate::scatter;
-use crate::system::{self, ENOENT, ETIME, Errno, File, Mapping, Pages};
+use crate::system::{self, EFBIG, ENOENT, ETIME, Errno, File, Mapping, Pages};
 
 /// Most bytes that are read of a control file; the longest, `zoneinfo`, has some 3000 for each
 /// node.
@@ -109,7 +109,8 @@ fn sum(name: &str, word: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The sum of the numbers behind `word` where it begins a line.
+/// The sum of the numbers behind `word` where it begins a line. Of a file that is too long to be
+/// read whole there is none.
 pub fn summed(name: &str, word: &str) -> Result<u64, Errno> {
     let mut bytes = [0; FILE_BYTES];
     let file = File::read_only(name)?;
@@ -119,6 +120,9 @@ pub fn summed(name: &str, word: &str) -> Result<u64, Errno> {
             0 => break,
             more => length += more,
         }
+    }
+    if length == bytes.len() {
+        return Err(EFBIG);
     }
     let lines = bytes.get(..length).unwrap_or_default().split(|&byte| byte == b'\n');
     let text = lines.filter_map(|line| core::str::from_utf8(line).ok());

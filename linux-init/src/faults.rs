@@ -19,15 +19,20 @@ pub fn run(name: &str, pages: Pages, seconds: u64, cpus: u64) -> Result<(), Errn
     for cpu in (0..).take(usize::try_from(cpus).unwrap_or(1)) {
         match system::fork() {
             Ok(Side::Child) => {
-                let done = child(&rates, cpu, pages, seconds);
-                system::exit(u8::from(done.is_err()));
+                let status = match child(&rates, cpu, pages, seconds) {
+                    Ok(()) => 0,
+                    // No error of a system call has the status of success.
+                    Err(Errno(error)) => u8::try_from(error).unwrap_or(u8::MAX),
+                };
+                system::exit(status);
             }
             Ok(Side::Parent) => children += 1,
             Err(error) => failed = Err(error),
         }
     }
     for _ in 0..children {
-        system::wait_for_child()?;
+        // All of them, also where one has failed: it has counted nothing.
+        failed = failed.and(system::wait_for_child());
     }
     failed?;
     let words = (0..children).filter_map(|index| rates.word(index));

@@ -12,7 +12,10 @@ pub struct Errno(pub u16);
 pub const EPERM: Errno = Errno(1);
 /// No such file: also what a path is that is too long for us.
 pub const ENOENT: Errno = Errno(2);
-
+/// A signal came first.
+const EINTR: Errno = Errno(4);
+/// More than there is room for.
+pub const EFBIG: Errno = Errno(27);
 /// What was waited for did not come.
 pub const ETIME: Errno = Errno(62);
 
@@ -205,11 +208,18 @@ pub fn fork() -> Result<Side, Errno> {
     Ok(if child == 0 { Side::Child } else { Side::Parent })
 }
 
-/// Waits for the end of any child.
+/// Waits for the end of any child. One that failed has said by its status which error it was; one
+/// that a signal has ended counts as interrupted.
 pub fn wait_for_child() -> Result<(), Errno> {
     const ANY: usize = usize::MAX;
-    // SAFETY: nothing is to be written.
-    unsafe { call(WAIT4, [ANY, 0, 0, 0, 0, 0]) }.map(|_| ())
+    let mut status = 0_u32;
+    // SAFETY: the status lives during the call, which writes to it alone.
+    unsafe { call(WAIT4, [ANY, (&raw mut status).addr(), 0, 0, 0, 0]) }?;
+    match (status & 0x7f, status >> 8 & 0xff) {
+        (0, 0) => Ok(()),
+        (0, error) => Err(Errno(u16::try_from(error).unwrap_or(u16::MAX))),
+        _ => Err(EINTR),
+    }
 }
 
 /// Keeps this process on one of the first 64 CPUs.
