@@ -53,7 +53,8 @@ impl Histogram {
     /// Nothing where there were too few calls to tell it from the longest.
     pub fn all_but(&self, one_in: u64) -> Option<u64> {
         let mut left = self.calls / one_in;
-        if left == 0 {
+        // The first from above is the longest.
+        if left < 2 {
             return None;
         }
         let above = self.counts.iter().rposition(|&count| {
@@ -112,7 +113,8 @@ mod tests {
             assert!((expected..=expected + expected / 32).contains(&found), "{one_in}: {found}");
         }
         assert_eq!((histogram.calls(), histogram.longest()), (100_000, Some(100_000)));
-        assert_eq!(histogram.all_but(100_001), None);
+        assert_eq!((histogram.all_but(50_001), histogram.all_but(100_001)), (None, None));
+        assert!(histogram.all_but(50_000).is_some());
     }
 
     #[test]
