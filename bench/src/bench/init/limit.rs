@@ -82,22 +82,32 @@ impl Buffer {
             work(self.start, self.bytes);
             return Ok(began.elapsed().as_secs_f64());
         }
-        let cpus = host::cpus()?;
+        self.on_cpus(&host::cpus()?, threads, work)
+    }
+
+    fn on_cpus(
+        &self,
+        cpus: &[usize],
+        threads: usize,
+        work: impl Fn(NonNull<u8>, usize) + Sync,
+    ) -> Result<f64, Error> {
         let arrived = AtomicUsize::new(0);
         let part = self.bytes / threads / 4096 * 4096;
-        let (this, work) = (&*self, &work);
+        let (this, work) = (self, &work);
         let times = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..threads)
                 .map(|index| {
                     let (arrived, cpu) = (&arrived, cpus[index % cpus.len()]);
                     let bytes = if index + 1 == threads { this.bytes - part * index } else { part };
                     scope.spawn(move || {
-                        host::stay_on(cpu)?;
-                        // Spinning, so that none begins much later than the others.
+                        let stays = host::stay_on(cpu);
+                        // Spinning, so that none begins much later than the others. Whoever is not
+                        // where it should be has come, too: they would wait for ever.
                         arrived.fetch_add(1, Ordering::AcqRel);
                         while arrived.load(Ordering::Acquire) < threads {
                             std::hint::spin_loop();
                         }
+                        stays?;
                         let began = Instant::now();
                         // SAFETY: inside the buffer.
                         work(unsafe { this.start.add(part * index) }, bytes);
@@ -127,6 +137,14 @@ impl Drop for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_thread_without_its_cpu() {
+        let buffer = Buffer::new(4 * 4096).expect("memory");
+        // The last that a set can name, which no machine of today lets this process have.
+        let cpus = [host::cpus().expect("they are known")[0], libc::CPU_SETSIZE as usize - 1];
+        assert!(buffer.on_cpus(&cpus, 2, |_, _| {}).is_err());
+    }
 
     #[test]
     fn every_byte_is_filled() {
