@@ -133,7 +133,7 @@ impl Pool {
     }
 
     /// Adds resizes of both, fill and empty in turn, to the two rows. A run in which one of them
-    /// did not get what it wanted counts for neither.
+    /// did not get what it wanted, or kept some, counts for neither.
     pub fn add(self, rows: &mut [Row; 2], linux: &[Resize], ours: &[Resize]) {
         for (theirs, our) in linux.chunks(2).zip(ours.chunks(2)) {
             let ([their_fill, their_empty], [our_fill, our_empty]) = (theirs, our) else {
@@ -142,14 +142,29 @@ impl Pool {
             let short = [("Linux", their_fill), ("ours", our_fill)]
                 .into_iter()
                 .find(|(_, fill)| fill.reached < self.pages);
+            let full = [("Linux", their_empty), ("ours", our_empty)]
+                .into_iter()
+                .find(|(_, empty)| empty.reached != 0);
             if let Some((who, fill)) = short {
-                let why = format!("{who} got {} of {} pages", fill.reached, self.pages);
-                rows.iter_mut().for_each(|row| row.skipped = Some(why.clone()));
+                Self::leave_out(
+                    rows,
+                    &format!("{who} got {} of {} pages", fill.reached, self.pages),
+                );
+            } else if let Some((who, empty)) = full {
+                Self::leave_out(
+                    rows,
+                    &format!("{who} kept {} of {} pages", empty.reached, self.pages),
+                );
             } else {
                 rows[0].add([their_fill.ms], [our_fill.ms]);
                 rows[1].add([their_empty.ms], [our_empty.ms]);
             }
         }
+    }
+
+    /// Notes that a run does not count, and why.
+    pub fn leave_out(rows: &mut [Row; 2], why: &str) {
+        rows.iter_mut().for_each(|row| row.skipped = Some(why.to_owned()));
     }
 
     /// What Linux's program does.
@@ -236,5 +251,9 @@ mod tests {
         let mut rows = pool.rows(Reclaim::On, "run time", Measured::RunTime);
         pool.add(&mut rows, &full, &short);
         assert_eq!(rows[1].value(&Compare::default())["skipped"], "ours got 63 of 64 pages");
+        let kept = [resize(64, 64, 4.0), resize(0, 1, 8.0)];
+        let mut rows = pool.rows(Reclaim::On, "run time", Measured::RunTime);
+        pool.add(&mut rows, &kept, &full);
+        assert_eq!(rows[0].value(&Compare::default())["skipped"], "Linux kept 1 of 64 pages");
     }
 }

@@ -78,7 +78,12 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
         for (pool, reclaim, rows) in &mut resizes {
             let (of_linux, of_ours) =
                 (linux::resizes(&linux, pool.linux_file()), ours::resizes(&first, pool.our_name()));
-            pool.add(rows, &Reclaim::part(*reclaim, &of_linux), &Reclaim::part(*reclaim, &of_ours));
+            let part = |all| reclaim.part(all, cycles(plan.quick));
+            match (part(&of_linux), part(&of_ours)) {
+                (Ok(linux), Ok(ours)) => pool.add(rows, linux, ours),
+                (Err(why), _) => Pool::leave_out(rows, &format!("Linux {why}")),
+                (_, Err(why)) => Pool::leave_out(rows, &format!("ours {why}")),
+            }
         }
         let mut rows = faults.iter_mut();
         for (linux_name, name) in FAULTS {
@@ -221,10 +226,15 @@ fn seconds(quick: bool) -> u64 {
 }
 
 impl Reclaim {
-    /// The half of all resizes that was made this way: first without, then with.
-    fn part(self, resizes: &[Resize]) -> Vec<Resize> {
-        let (without, with) = resizes.split_at(resizes.len() / 2);
-        if self == Self::Off { without.to_vec() } else { with.to_vec() }
+    /// The half of all resizes that was made this way: first without, then with, in so many cycles
+    /// each. Where one is missing nobody knows which.
+    fn part(self, resizes: &[Resize], cycles: usize) -> Result<&[Resize], String> {
+        let (made, wanted) = (resizes.len(), 2 * 2 * cycles);
+        if made != wanted {
+            return Err(format!("resized {made} of {wanted} times"));
+        }
+        let (without, with) = resizes.split_at(wanted / 2);
+        Ok(if self == Self::Off { without } else { with })
     }
 }
 
@@ -243,8 +253,13 @@ mod tests {
     fn halves_belong_to_ways() {
         let resize = |ms| Resize { wanted: 1, reached: 1, ms };
         let all: Vec<Resize> = [1.0, 2.0, 3.0, 4.0].map(resize).to_vec();
-        assert_eq!(Reclaim::Off.part(&all), [1.0, 2.0].map(resize));
-        assert_eq!(Reclaim::On.part(&all), [3.0, 4.0].map(resize));
+        assert_eq!(Reclaim::Off.part(&all, 1), Ok(&[1.0, 2.0].map(resize)[..]));
+        assert_eq!(Reclaim::On.part(&all, 1), Ok(&[3.0, 4.0].map(resize)[..]));
+        // Halves of what is left would be of both ways.
+        for few in [&all[1..], &all[..2], &[]] {
+            let why = format!("resized {} of 4 times", few.len());
+            assert_eq!(Reclaim::On.part(few, 1), Err(why));
+        }
     }
 
     #[test]
