@@ -1,5 +1,6 @@
 //! What measured numbers depend on: the machine, the system and the programs, and the time.
 
+use framewright_cli::error::Error;
 use serde_json::{Value, json};
 use std::fs;
 use std::time::SystemTime;
@@ -18,6 +19,21 @@ pub fn describe(qemu: Option<&str>) -> Value {
         "build": if cfg!(debug_assertions) { "debug" } else { "release" },
         "load_average": load_average(&read("/proc/loadavg")),
     })
+}
+
+/// Tells builds of this program apart: FNV-1a of its file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn program() -> Result<String, Error> {
+    // By this name it is itself, also when another has taken its place.
+    let file = fs::read("/proc/self/exe").map_err(|error| {
+        Error::Failed(format!("this program cannot be told from others: {error}"))
+    })?;
+    let hash = file.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    Ok(format!("{hash:016x}"))
 }
 
 /// Date and time, to the second, in UTC.

@@ -26,7 +26,7 @@
 //!
 //! ```json
 //! {
-//!   "format": 1, "framewright": "0.1.0", "command": "bench all --quick",
+//!   "format": 1, "framewright": "0.1.0", "program": "1f0c9a...", "command": "bench all --quick",
 //!   "started": "2026-01-31T12:00:00Z",
 //!   "machine": { "cpu": "AMD EPYC 9B45", "cpus": 2, "memory_bytes": 25769803776,
 //!                "kernel": "Linux 6.18.1" },

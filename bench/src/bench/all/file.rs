@@ -15,6 +15,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What a run is: two runs whose headers agree are one that was interrupted.
 #[derive(Clone, Debug)]
 pub struct Header {
+    /// Which build of this program, as [`machine::program`] tells them apart.
+    pub program: String,
     /// The command, without what has no influence on the numbers.
     pub command: String,
     /// The machine.
@@ -93,9 +95,7 @@ impl ResultsFile {
             Earlier::Anew(why) => {
                 // A link stays, and leads to the new file.
                 let target = file::target(path).map_err(|error| usage(error.to_string()))?;
-                let mut kept = target.as_os_str().to_owned();
-                kept.push(".old");
-                let kept = PathBuf::from(kept);
+                let kept = unused(&target);
                 fs::rename(&target, &kept)
                     .map_err(|error| usage(format!("cannot be renamed: {error}")))?;
                 format!("begins anew, because {why}; the old one is {}", kept.display())
@@ -155,6 +155,7 @@ impl ResultsFile {
         json!({
             "format": FORMAT,
             "framewright": VERSION,
+            "program": self.header.program,
             "command": self.header.command,
             "started": self.started,
             "machine": self.header.machine,
@@ -168,6 +169,21 @@ impl ResultsFile {
             |path: &PathBuf| file::replace(path, format!("{}\n", self.to_json()).as_bytes());
         self.path.as_ref().map_or(Ok(()), write)
     }
+}
+
+/// Beside a file a name that nothing has: `FILE.old`, or that with a number.
+fn unused(path: &Path) -> PathBuf {
+    let name = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".old");
+        if number != 0 {
+            name.push(format!(".{number}"));
+        }
+        PathBuf::from(name)
+    };
+    // A link that leads nowhere is something, too.
+    let is_unused = |path: &PathBuf| fs::symlink_metadata(path).is_err();
+    (0..u32::MAX).map(name).find(is_unused).unwrap_or_else(|| name(u32::MAX))
 }
 
 /// What of an earlier file counts for the run that `header` describes.
@@ -190,6 +206,9 @@ fn earlier(text: &str, header: &Header) -> Result<Earlier, String> {
     let (version, command) = (word("framewright"), word("command"));
     if version != VERSION {
         return Ok(Earlier::Anew(format!("it is of version {version}, this program of {VERSION}")));
+    }
+    if word("program") != header.program {
+        return Ok(Earlier::Anew("it is of another build of this program".into()));
     }
     if command != header.command {
         return Ok(Earlier::Anew(format!("it is of another command ({command:?})")));

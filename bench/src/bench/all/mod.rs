@@ -84,6 +84,7 @@ const BUSY: f64 = 0.25;
 /// others have run.
 pub fn run(options: &BenchAll) -> Result<(), Error> {
     let header = Header {
+        program: machine::program()?,
         command: command(options.quick),
         machine: machine::describe(qemu::run::version(qemu::run::LONGEST_ANSWER).ok().as_deref()),
     };

@@ -5,7 +5,7 @@ use super::*;
 fn header() -> Header {
     let machine = json!({ "cpu": "x", "cpus": 2, "memory_bytes": 1, "kernel": "Linux \
         6", "qemu": null, "build": "release", "load_average": 0.5 });
-    Header { command: "bench all".into(), machine }
+    Header { program: "1a2b".into(), command: "bench all".into(), machine }
 }
 
 fn section(rows: usize) -> Outcome {
@@ -50,6 +50,7 @@ fn another_run_begins_anew_and_says_why() {
     machine["cpus"] = json!(4);
     for (text, expected) in [
         (with("framewright", json!("0.0.9")), "version 0.0.9"),
+        (with("program", json!("1a2c")), "another build"),
         (with("command", json!("bench all --quick")), "another command"),
         (with("machine", machine), "another machine (cpus: 4, now 2)"),
         (with("machine", json!(null)), "another machine (cpu: null"),
@@ -91,4 +92,25 @@ fn what_is_no_file_of_results_is_not_written_over() {
     for length in 0..whole.len() {
         assert!(earlier(&whole[..length], &header()).is_err(), "{length}");
     }
+}
+
+#[test]
+fn what_was_kept_before_stays() {
+    let folder = std::env::temp_dir().join(format!("framewright-old-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("all.json");
+    let mut kept = Vec::new();
+    for command in ["one", "two", "three"] {
+        let mut file = some();
+        file.header.command = command.into();
+        fs::write(&path, file.to_json().to_string()).expect("a file");
+        let (_, why) = ResultsFile::open(&path, header(), false).expect("a place");
+        kept.push(why.and_then(|why| why.rsplit('/').next().map(ToOwned::to_owned)));
+    }
+    assert_eq!(kept, ["all.json.old", "all.json.old.1", "all.json.old.2"].map(|x| Some(x.into())));
+    for (name, command) in [("old", "one"), ("old.1", "two"), ("old.2", "three")] {
+        let text = fs::read_to_string(folder.join(format!("all.json.{name}"))).expect("kept");
+        assert!(text.contains(&format!("\"command\":\"{command}\"")), "{name}: {text}");
+    }
+    fs::remove_dir_all(&folder).expect("ours");
 }
