@@ -5,12 +5,13 @@
 
 use super::AddError;
 use super::ranges::Ranges;
-use crate::manager::Manager;
+use crate::manager::{Manager, ReleaseError};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, NodeId, Order, Pfn, PfnRange};
-use crate::zone::Grade;
+use crate::zone::{Grade, ZoneKind};
+use core::panic::Location;
 
-/// Pages that can be had of `frames` from now on, which are not empty.
+/// Pages that can be had of `frames` from now on, which are not empty. An error means none of them.
 ///
 /// # Safety
 /// As of [`LazyManager::add`](super::LazyManager::add).
@@ -19,13 +20,46 @@ pub(super) unsafe fn add<P: Platform, const RANGES: usize>(
     ranges: &mut Ranges<RANGES>,
     frames: PfnRange,
 ) -> Result<u64, AddError> {
+    // Of all of it, before any is taken.
+    ranges.place_of(frames)?;
+    let (mut pages, mut failed) = (0, None);
+    let mut rest = frames;
+    while !rest.is_empty() {
+        // A gap may lie in two zones, and each part of it goes to its own.
+        let end = rest.end.min(ZoneKind::of(rest.start).frames().end);
+        // SAFETY: passed on to the caller.
+        match unsafe { add_of_zone(manager, ranges, PfnRange { end, ..rest }) } {
+            Ok(added) => pages += added,
+            Err(error) => failed = failed.or(Some(error)),
+        }
+        rest.start = end;
+    }
+    match failed {
+        Some(error) if pages == 0 => Err(error),
+        _ => Ok(pages),
+    }
+}
+
+/// # Safety
+/// As of [`add`].
+unsafe fn add_of_zone<P: Platform, const RANGES: usize>(
+    manager: &Manager<P>,
+    ranges: &mut Ranges<RANGES>,
+    frames: PfnRange,
+) -> Result<u64, AddError> {
     let place = ranges.place_of(frames)?;
-    // SAFETY: nobody uses them, says the caller; as frames of a gap they were whose they are now
-    // (invariant 42).
-    let freed = unsafe { manager.free(frames) };
-    let is_taken = !freed.is_err_and(|error| error.concerns(frames))
+    // Nobody uses them, says the caller; as frames of a gap they were whose they are now (invariant
+    // 42). Past the caches, which take what only their zone knows not to be allocated.
+    let freed = manager.free_uncached(frames, Location::caller());
+    let is_taken = if freed.is_err_and(|error| error.concerns(frames)) {
         // SAFETY: the same.
-        || unsafe { manager.hotplug().release(frames) }.is_ok();
+        match unsafe { manager.hotplug().release(frames) } {
+            Err(ReleaseError::Busy) => return Err(AddError::Busy),
+            released => released.is_ok(),
+        }
+    } else {
+        true
+    };
     if is_taken {
         ranges.insert(place, frames);
         return Ok(frames.pages());

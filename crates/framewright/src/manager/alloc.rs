@@ -357,7 +357,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// [`free`](Self::free) where it is to be in its zone afterwards.
-    pub(super) fn free_uncached(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
+    pub(crate) fn free_uncached(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
         if self.pressure.epoch.wants_attention() {
             self.before_free(range, true, place)?;
         }

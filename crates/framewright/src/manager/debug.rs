@@ -163,11 +163,21 @@ impl<P: Platform> Manager<P> {
 
     /// Clears what was just allocated, where that is wanted, and writes down who has it.
     fn hand_over(&self, runs: impl Iterator<Item = PfnRange> + Clone, zeroed: bool, place: Place) {
-        let aids = &self.debug.aids;
-        if aids.init_on_alloc || zeroed {
+        if self.debug.aids.init_on_alloc || zeroed {
             runs.clone().for_each(|run| fill(self.platform, self.reachable(run), 0));
         }
-        if aids.page_owner {
+        self.write_owner(runs, place);
+    }
+
+    /// Frames that somebody had before the manager are allocated ones from now on.
+    pub(super) fn note_adopted(&self, frames: PfnRange, place: Place) {
+        if cfg!(feature = "debug") && self.pressure.epoch.wants_attention() {
+            self.write_owner(core::iter::once(frames), place);
+        }
+    }
+
+    fn write_owner(&self, runs: impl Iterator<Item = PfnRange>, place: Place) {
+        if self.debug.aids.page_owner {
             let event = self.event(place);
             for run in runs {
                 let serial =

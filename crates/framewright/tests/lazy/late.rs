@@ -3,9 +3,9 @@
 
 use super::{Lazy, add, drain, lazy};
 use crate::common::{check, gib, mib};
-use framewright::LazyManager;
 use framewright::lazy::AddError;
 use framewright::units::{PfnRange, PhysRange};
+use framewright::{LazyManager, Parameters};
 use framewright_testkit::FakeMachine;
 
 fn machine() -> &'static FakeMachine {
@@ -108,4 +108,36 @@ fn memory_from_0_on_comes_without_its_first_block() {
     assert_eq!(add(lazy, mib(0, 128)), Ok(63 * 512));
     assert_eq!(lazy.lost_pages(), 512);
     check(lazy.get().expect("it is up"));
+}
+
+/// What lies between two ranges may be of two zones: ZONE_DMA ends at 16 MiB.
+#[test]
+fn a_gap_of_two_zones_is_taken_whole() {
+    let lazy = lazy(machine());
+    add(lazy, mib(1, 8)).expect("there is room");
+    add(lazy, mib(24, 256)).expect("there is room");
+    lazy.bring_up().expect("it comes up");
+    let before = lazy.usage();
+    assert_eq!(add(lazy, mib(12, 20)), Ok(8 * 256));
+    assert_eq!(lazy.usage().free_pages, before.free_pages + 8 * 256);
+    assert_eq!(lazy.lost_pages(), 0);
+    check(lazy.get().expect("it is up"));
+    drain(lazy, &[mib(1, 8), mib(12, 20), mib(24, 256)]);
+}
+
+/// What was in use when the manager came up is freed like any allocation, whoever watches.
+#[test]
+fn what_was_adopted_is_freed_with_page_owners_too() {
+    for line in ["page_owner=on", "page_owner=on page_poison=1", "init_on_free=1"] {
+        let lazy = lazy(machine());
+        add(lazy, mib(1, 100)).expect("there is room");
+        add(lazy, mib(110, 256)).expect("there is room");
+        let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
+        lazy.bring_up_with(&parameters).expect("it comes up");
+        let page = PfnRange::new(105 << 8, (105 << 8) + 1);
+        assert!(super::free(lazy, page), "{line}");
+        assert!(!super::free(lazy, page) || line.starts_with("init"), "{line}: freed twice");
+        assert_eq!(add(lazy, mib(101, 105)), Ok(4 * 256), "{line}");
+        check(lazy.get().expect("it is up"));
+    }
 }

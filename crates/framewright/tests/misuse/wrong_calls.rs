@@ -1,7 +1,7 @@
 //! What callers do wrong is found where the documentation says, and the manager's own memory is
 //! nobody's to free.
 
-use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters};
+use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{BlockState, MigrateType, State};
@@ -363,4 +363,25 @@ fn types_without_memory_are_refused() {
     }
     assert_eq!(manager.totals(), before);
     check(&manager);
+}
+
+/// A hole beside memory is none when it is added late, and no cache has it.
+#[test]
+#[cfg(feature = "hotplug")]
+fn a_hole_that_is_added_late_is_no_memory() {
+    use framewright::LazyManager;
+    use framewright::lazy::AddError;
+    use framewright::units::PhysRange;
+    let machine = FakeMachine::builder().ram(mib(0, 256)).build();
+    let lazy: LazyManager<_> = LazyManager::new(machine).with_largest_gap(1 << 20);
+    // SAFETY: nobody but the test uses this machine's memory.
+    let add = |start, end| unsafe { lazy.add(PhysRange::new(start, end)) };
+    add(1 << 20, 100 << 20).expect("there is room");
+    add(0x6e0_1000, 256 << 20).expect("there is room");
+    let manager = lazy.bring_up().expect("it comes up");
+    let before = settled(manager);
+    let hole = PhysRange::new(0x6e0_0000, 0x6e0_1000);
+    assert_eq!(add(hole.start, hole.end), Err(AddError::NoBlock(hole.whole_frames())));
+    assert_eq!(settled(manager), before);
+    check(manager);
 }

@@ -10,6 +10,7 @@ use crate::units::{PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::Zone;
 use crate::zone::release::Unreleasable;
+use core::panic::Location;
 use core::{fmt, ptr};
 
 /// Blocks that are looked at under one hold of a lock.
@@ -95,7 +96,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     pub unsafe fn release(self, range: PfnRange) -> Result<Released, ReleaseError> {
         // Until watermarks follow: who adds memory after that counts what came here, too.
         let _changing = self.make_allocated(range, |frames| {
-            // They are allocated now, to us.
+            // They are allocated now, to us, and have any content.
+            self.manager.fill_added(frames, true);
             let freed = self.manager.free_bare(frames);
             debug_assert!(freed.is_ok(), "adopted: {freed:?}");
         })?;
@@ -110,8 +112,10 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     ///
     /// # Errors
     /// [`ReleaseError`]; nothing has changed.
+    #[track_caller]
     pub fn adopt(self, range: PfnRange) -> Result<(), ReleaseError> {
-        self.make_allocated(range, |_| ()).map(drop)
+        let place = Location::caller();
+        self.make_allocated(range, |frames| self.manager.note_adopted(frames, place)).map(drop)
     }
 
     /// [`adopt`](Self::adopt) of frames all of which are reserved, before anybody else has the
@@ -126,6 +130,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
                 let wants = piece.zone.check_release(platform, index, part);
                 if wants.is_ok_and(|wants| !wants || piece.zone.partials_left(platform) != 0) {
                     piece.zone.adopt(platform, index, part);
+                    self.manager.note_adopted(part, Location::caller());
                 }
             }
         }
