@@ -175,7 +175,8 @@ impl<P: Platform> Pressure<'_, P> {
                 return 0;
             }
             let free = zone.free_pages().saturating_sub(zone.graded_free_pages());
-            high.saturating_sub(free + zone.withheld_pages())
+            let withheld = zone.withheld_pages().saturating_sub(zone.unaccepted_graded_pages());
+            high.saturating_sub(free + withheld)
         });
         lack.sum()
     }

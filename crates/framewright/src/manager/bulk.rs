@@ -170,8 +170,9 @@ impl<P: Platform> Manager<P> {
             self.wake_if_low(mark, search);
             for zone in self.zonelist(search) {
                 if zone.span().end.address() <= search.max_address {
-                    let keep = self.keeps(mark, zone, search);
                     loop {
+                        // Anew each time: what was withheld and counted as left has come up.
+                        let keep = self.keeps(mark, zone, search);
                         let got = zone.allocate_bulk(
                             self.platform,
                             search.migrate_type,
@@ -183,6 +184,10 @@ impl<P: Platform> Manager<P> {
                         let missing = (pages.len() - done) as u64;
                         if missing == 0 {
                             return done;
+                        }
+                        if !self.allows(mark, zone, search, Order::PAGE) {
+                            // What is withheld is not for this request either.
+                            break;
                         }
                         let more = Growing {
                             pages: missing,

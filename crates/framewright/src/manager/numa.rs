@@ -22,7 +22,9 @@ impl<P: Platform> Numa<'_, P> {
 
     /// A node's counters of `numastat`; zero for a node that there is not.
     pub fn counts(self, node: NodeId) -> NumaCounts {
-        let rare = self.manager.pressure.numa.of(node);
+        let Some(rare) = self.manager.pressure.numa.find(node) else {
+            return NumaCounts::default();
+        };
         // Relaxed: each counter is what it was at some moment.
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // Read before what they are a part of.

@@ -105,7 +105,7 @@ impl<P: Platform> Manager<P> {
         missing
     }
 
-    /// Free frames of a part's zone that a request of this type may not have.
+    /// Frames of a part's zone, free or withheld, that a request of this type may not have.
     pub(super) fn out_of_reach(&self, part: &Zone, migrate_type: MigrateType) -> u64 {
         if migrate_type == MigrateType::Movable {
             return 0;

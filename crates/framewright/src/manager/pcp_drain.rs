@@ -208,8 +208,8 @@ impl<P: Platform> Manager<P> {
         self.pressure.count_drain();
         let number = self.pressure.epoch.begin_drain();
         if !self.keep_owners_out() {
-            // Nor were tasks interrupted that are on no CPU of ours; see `DrainEpoch`.
-            self.zones().iter().for_each(|zone| zone.pass_lock(self.platform));
+            // Nor were tasks interrupted that are on no CPU of ours.
+            self.pass_locks();
         }
         let mut is_found = false;
         for is_last in [false, true] {
@@ -235,6 +235,11 @@ impl<P: Platform> Manager<P> {
             self.pressure.epoch.end_drain(number);
         }
         is_found
+    }
+
+    /// Sees what was freed into zones before, and is seen by whoever frees after; see `DrainEpoch`.
+    fn pass_locks(&self) {
+        self.zones().iter().for_each(|zone| zone.pass_lock(self.platform));
     }
 
     /// Says for the calling CPU that it is outside of its cache, while it does something else.
@@ -336,6 +341,10 @@ impl<P: Platform> Manager<P> {
     pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
         let epoch = &self.pressure.epoch;
         let number = (self.platform.cpus() == 1).then(|| epoch.begin_drain());
+        if number.is_some() {
+            // Others may call that the platform does not count.
+            self.pass_locks();
+        }
         let mut drained = Ok(0);
         // What handlers and other tasks put in meanwhile is left, too, in the end.
         for _ in 0..MOST_STEPS {

@@ -193,7 +193,10 @@ impl Zone {
         if !cfg!(feature = "moving") {
             return 0;
         }
-        if migrate_type == MigrateType::Movable { 0 } else { self.graded_pages() }
+        if migrate_type == MigrateType::Movable {
+            return 0;
+        }
+        self.graded_pages() + self.unaccepted_graded_pages()
     }
 
     /// The grade that a request is served from before all else, if any.

@@ -127,6 +127,8 @@ struct Changing {
     counters: Counters,
     deferred_pages: AtomicU64,
     unaccepted_pages: AtomicU64,
+    /// Those of them with a grade.
+    unaccepted_graded_pages: AtomicU64,
     lost_pages: AtomicU64,
     accepting_runs: AtomicU32,
     locked: SpinLock<LockedZone>,
@@ -141,6 +143,7 @@ impl Changing {
                 counters: Counters::new(),
                 deferred_pages: AtomicU64::new(0),
                 unaccepted_pages: AtomicU64::new(0),
+                unaccepted_graded_pages: AtomicU64::new(0),
                 lost_pages: AtomicU64::new(0),
                 accepting_runs: AtomicU32::new(0),
             },

@@ -36,7 +36,7 @@ impl Zone {
                 };
                 let found = match state.state() {
                     Some(State::Free) => run.extend(start, start.add(state.order().pages())),
-                    Some(State::Split) => {
+                    Some(State::Split) if !state.is_unavailable() => {
                         let words = locked.buddy.table.cold_free_map(next).words();
                         run.cross(start, leading(&words), trailing(&words))
                     }

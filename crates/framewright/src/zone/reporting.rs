@@ -246,7 +246,7 @@ impl Zone {
                     let word = BlockState::head(State::Unaccepted, order, state.migrate_type());
                     locked.buddy.table.set_state(index, word.with(BlockState::AGAIN));
                     locked.insert_unaccepted(index);
-                    self.note_unaccepted_again(order);
+                    self.add_unaccepted(order.pages(), state.migrate_type());
                 }
                 index = head + blocks_of(order);
             }

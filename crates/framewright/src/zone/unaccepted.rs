@@ -123,6 +123,30 @@ impl Zone {
         self.changing.unaccepted_pages.load(Ordering::Acquire)
     }
 
+    /// Those of them with a grade.
+    pub(crate) fn unaccepted_graded_pages(&self) -> u64 {
+        if !cfg!(all(feature = "accept", feature = "moving")) {
+            return 0;
+        }
+        self.changing.unaccepted_graded_pages.load(Ordering::Relaxed)
+    }
+
+    /// So much more is unaccepted.
+    pub(super) fn add_unaccepted(&self, pages: u64, migrate_type: MigrateType) {
+        if migrate_type.is_grade() {
+            self.changing.unaccepted_graded_pages.fetch_add(pages, Ordering::Relaxed);
+        }
+        self.changing.unaccepted_pages.fetch_add(pages, Ordering::Release);
+    }
+
+    /// So much less is unaccepted.
+    pub(super) fn sub_unaccepted(&self, pages: u64, migrate_type: MigrateType) {
+        self.changing.unaccepted_pages.fetch_sub(pages, Ordering::Release);
+        if migrate_type.is_grade() {
+            self.changing.unaccepted_graded_pages.fetch_sub(pages, Ordering::Relaxed);
+        }
+    }
+
     /// Frames that could not be accepted, and such before them that would be read past their end.
     /// They are among the reserved ones.
     #[must_use]
@@ -301,6 +325,7 @@ impl Zone {
             array.describe(run.index..free_end, run.start);
         }
         let mut locked = self.lock(platform);
+        let migrate_type = self.table.state(run.index).migrate_type();
         let pages = locked.settle(run.index..free_end, Settled::Free);
         let good_end = up_to.clamp(free_end, lost_end);
         let lost = locked.settle(free_end..good_end, Settled::LostAccepted)
@@ -310,7 +335,7 @@ impl Zone {
         locked.publish();
         self.changing.lost_pages.fetch_add(lost, Ordering::Release);
         // After what is free was published, so that who adds both, this first, misses nothing.
-        self.changing.unaccepted_pages.fetch_sub(pages + lost, Ordering::Release);
+        self.sub_unaccepted(pages + lost, migrate_type);
         self.changing.accepting_runs.fetch_sub(1, Ordering::Relaxed);
         pages
     }
@@ -357,6 +382,7 @@ impl Zone {
             self.table.set_state(found.index, state.with_migrate_type(to));
             locked.buddy.retype(state.migrate_type(), to, blocks_of(order));
             locked.is_unusual = true;
+            self.changing.unaccepted_graded_pages.fetch_add(order.pages(), Ordering::Relaxed);
             pages += order.pages();
             index = found.index + blocks_of(order);
         }
@@ -388,8 +414,9 @@ impl Zone {
     }
 
     /// Whether the list is in order and names what it must; the frames in it.
-    pub(super) fn verify_unaccepted(&self, locked: &LockedZone) -> Result<u64, u32> {
-        let (mut pages, mut before, mut index) = (0, NONE, locked.unaccepted.first);
+    pub(super) fn verify_unaccepted(&self, locked: &LockedZone) -> Result<[u64; 2], u32> {
+        let (mut before, mut index) = (NONE, locked.unaccepted.first);
+        let mut pages = [0; 2];
         let near = locked.unaccepted.near;
         if near != NONE && locked.resume(near, NONE) == NONE {
             return Err(near);
@@ -400,7 +427,8 @@ impl Zone {
             if !is_listed(state) || links.0 != before || !ascends {
                 return Err(index);
             }
-            pages += state.order().pages();
+            pages[0] += state.order().pages();
+            pages[1] += if state.is_graded() { state.order().pages() } else { 0 };
             (before, index) = (index, links.1);
         }
         if locked.unaccepted.last == before { Ok(pages) } else { Err(before) }

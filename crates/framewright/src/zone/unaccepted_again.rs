@@ -101,7 +101,7 @@ impl Zone {
             let ahead = if is_ahead { BlockState::AHEAD } else { 0 };
             locked.buddy.table.set_state(index, word.with(BlockState::AGAIN | ahead));
             locked.insert_unaccepted(index);
-            self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
+            self.add_unaccepted(order.pages(), migrate_type);
         });
     }
 
@@ -144,7 +144,7 @@ impl Zone {
             locked.unlink_unaccepted(index);
             locked.buddy.table.set_state(index, state.with(BlockState::GOING));
             self.reserved_pages.fetch_add(order.pages(), Ordering::Relaxed);
-            self.changing.unaccepted_pages.fetch_sub(order.pages(), Ordering::Release);
+            self.sub_unaccepted(order.pages(), state.migrate_type());
             self.managed_pages.fetch_sub(order.pages(), Ordering::Relaxed);
             pages += order.pages();
         });
@@ -164,7 +164,7 @@ impl Zone {
             }
             locked.buddy.table.set_state(index, state.without(BlockState::GOING));
             locked.insert_unaccepted(index);
-            self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
+            self.add_unaccepted(order.pages(), state.migrate_type());
         });
     }
 
@@ -222,11 +222,6 @@ impl Zone {
                 platform.relax();
             }
         }
-    }
-
-    /// Counts what is in the list again and was managed all the time.
-    pub(super) fn note_unaccepted_again(&self, order: Order) {
-        self.changing.unaccepted_pages.fetch_add(order.pages(), Ordering::Release);
     }
 
     /// Counts what was taken out of use and was unaccepted, or could not be accepted: false where

@@ -471,11 +471,12 @@ impl Zone {
 
     fn verify_counts(&self, locked: &LockedZone, counts: Counts) -> Result<(), Fault> {
         let counted_graded = self.count_graded();
-        let unaccepted_pages = self.verify_unaccepted(locked).map_err(|index| Fault {
-            zone: self.id,
-            pfn: segment::frame(self.segments, index, 0),
-            kind: FaultKind::BadLink,
-        })?;
+        let [unaccepted_pages, unaccepted_graded_pages] =
+            self.verify_unaccepted(locked).map_err(|index| Fault {
+                zone: self.id,
+                pfn: segment::frame(self.segments, index, 0),
+                kind: FaultKind::BadLink,
+            })?;
         let pairs = [
             ("present", self.present_pages(), counts.present_pages),
             ("managed", self.managed_pages(), counts.managed_pages),
@@ -483,6 +484,7 @@ impl Zone {
             ("deferred", self.deferred_pages(), counts.deferred_pages),
             ("unaccepted", self.unaccepted_pages(), counts.unaccepted_pages),
             ("unaccepted (list)", unaccepted_pages, counts.unaccepted_pages),
+            ("unaccepted (grades)", self.unaccepted_graded_pages(), unaccepted_graded_pages),
             ("present", self.present_pages(), self.final_managed_pages() + self.reserved_pages()),
             ("free (lists)", locked.free_pages(), counts.free_pages),
             ("free", self.free_pages(), counts.free_pages),

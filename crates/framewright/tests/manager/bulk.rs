@@ -3,7 +3,8 @@
 
 use super::HERE;
 use crate::common::{check, gib, idle_pages, mib, order, settled};
-use framewright::units::{Order, PAGE_SIZE, Pfn};
+use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, MigrateType};
 use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::{FakeMachine, Owner};
@@ -121,4 +122,36 @@ fn a_size_or_a_layout_is_all_that_need_be_said() {
     check(&manager);
     assert_eq!(settled(&manager).allocated_pages, 0);
     assert_eq!(idle_pages(&manager), free);
+}
+
+/// Free pages of an isolated block are nobody's: a run that begins behind them is found.
+#[test]
+fn a_run_behind_pages_that_cannot_be_had_is_found() {
+    let manager = HERE.bring_up(FakeMachine::builder().ram(gib(4, 5)).build());
+    let all = Request { reserves: Reserves::All, fail_fast: true, ..Request::new(Order::BLOCK) };
+    let mut held: Vec<PfnRange> = std::iter::from_fn(|| manager.allocate(&all).ok()).collect();
+    held.sort_unstable_by_key(|block| block.start);
+    let pages = |start: Pfn, pages| PfnRange { start, end: start.add(pages) };
+    let at = (1..held.len() - 2).find(|&at| held[at + 2].start == held[at].start.add(1024));
+    let first = held.remove(at.expect("there are three in a row")).start;
+    let behind = [first.add(512), first.add(1024)];
+    held.retain(|block| !behind.contains(&block.start));
+    manager.give_back(pages(first.add(504), 8)).expect("held");
+    manager.give_back(pages(behind[0], 600)).expect("held");
+    // Single blocks elsewhere, so that marks refuse nothing.
+    let others = held.iter().rev().step_by(2).take(16).map(|block| block.start);
+    let others: Vec<Pfn> = others.filter(|&start| start > behind[1].add(512)).collect();
+    held.retain(|block| !others.contains(&block.start));
+    others.into_iter().for_each(|start| manager.give_back(pages(start, 512)).expect("held"));
+    manager.drain().expect("only good frames are cached");
+    let block = BlockNumber::containing(first);
+    let blocks = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
+    manager.isolation().isolate(blocks).expect("nobody else has it isolated");
+    let run = manager.allocate_pages(600, Order::PAGE).expect("there is one");
+    assert_eq!(run, pages(behind[0], 600));
+    manager.isolation().unisolate(blocks).expect("isolated");
+    held.extend([run, pages(first, 504), pages(run.end, 424)]);
+    held.into_iter().for_each(|range| manager.give_back(range).expect("held"));
+    check(&manager);
+    assert_eq!(settled(&manager).allocated_pages, 0);
 }

@@ -481,3 +481,22 @@ fn traffic(manager: &Fake, seed: u32, fixed_never: BlockRange) {
     }
     held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
 }
+
+/// A pool has no graded memory; that it finds nothing is no reason to refuse those who may have
+/// some.
+#[test]
+fn a_pool_that_finds_nothing_keeps_graded_memory_from_nobody() {
+    let manager = machine(512, "");
+    manager.moving().set_grade(blocks(64, 64), Grade::MovableOnly).expect("free");
+    let request = Request { reserves: Reserves::All, fail_fast: true, ..unmovable(Order::BLOCK) };
+    let mut held: Vec<PfnRange> = std::iter::from_fn(|| manager.allocate(&request).ok()).collect();
+    let node = framewright::units::NodeId::ZERO;
+    let pool = manager.pool(PoolSize::TwoMib);
+    let resized = pool.resize(4, &NoHelpers).expect("nobody else resizes");
+    assert_eq!(resized.reached, 0, "all that is left is graded");
+    let exact = framewright::memblock::NodeChoice::Exact(node);
+    let movable = Request { node: exact, ..Request::new(Order::BLOCK) };
+    held.push(manager.allocate(&movable).expect("it may have graded memory"));
+    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    settled_empty(&manager);
+}

@@ -4,7 +4,7 @@
 use super::HERE;
 use crate::common::{Fake, bring_up_with, check, is_careful, order, parameters, settled};
 use framewright::manager::{
-    InterleaveCursor, NumaPolicy, Placed, PolicyError, PolicyMode, Weights,
+    InterleaveCursor, NumaCounts, NumaPolicy, Placed, PolicyError, PolicyMode, Weights,
 };
 use framewright::memblock::NodeChoice;
 use framewright::procfs::{FileError, FileSystem};
@@ -474,6 +474,12 @@ fn wrong_requests_are_refused_and_change_nothing() {
     let absent = NumaPolicy::preferred(node(9));
     let error = PolicyError::Request(AllocateError::NoNode(node(9)));
     assert_eq!(numa.allocate(&good, &absent, &mut cursor), Err(error));
+    assert_eq!(numa.counts(node(9)), NumaCounts::default());
+    // Nodes that there are not count for nothing.
+    let some = NumaPolicy::new(PolicyMode::Preferred, nodes("1,9")).expect("nodes");
+    let placed = numa.allocate(&good, &some, &mut cursor).expect("there is memory");
+    assert_eq!(placed.wanted, node(1));
+    manager.give_back(placed.range).expect("allocated");
     // A node without memory is preferred in vain, as without a policy.
     let placed = numa.allocate(&good, &NumaPolicy::preferred(node(2)), &mut cursor);
     let placed = placed.expect("others have some");

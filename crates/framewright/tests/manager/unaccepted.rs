@@ -2,7 +2,9 @@
 //! page is handed out before it and what may be read behind it are accepted. A touch of what is not
 //! accepted faults.
 
-use crate::common::{Fake, bring_up_with, check, gib, is_careful, mib, order, parameters, settled};
+use crate::common::{
+    Fake, bring_up_with, check, gib, is_careful, mib, order, parameters, settled, unmovable,
+};
 use framewright::firmware::MemoryKind;
 use framewright::manager::{Budget, ContiguousRequest};
 use framewright::parameters::AcceptPolicy;
@@ -540,4 +542,43 @@ fn without_a_device_it_stays_reserved() {
     let pages = manager.isolation().isolate(range).expect("nothing is free there");
     assert_eq!(pages.reserved_pages, 100 * BLOCK);
     manager.isolation().unisolate(range).expect("nothing was isolated");
+}
+
+/// What counts as left while it is withheld is left once it has come up, too.
+#[test]
+fn many_pages_at_a_time_keep_the_marks_while_memory_comes_up() {
+    let manager = up(machine(mib(0, 32), mib(32, 96)).build(), "min_free_kbytes=8192");
+    let mut pages = vec![Pfn(0); 96 << 8];
+    let request = Request { fail_fast: true, ..Request::new(Order::PAGE) };
+    let got = manager.allocate_bulk(&request, &mut pages).expect("there is memory");
+    let totals = manager.totals();
+    let min_pages: u64 = manager.views().map(|zone| zone.watermarks().min_pages).sum();
+    let left = totals.free_pages + totals.unaccepted_pages;
+    assert!(min_pages > 1000 && left + 64 >= min_pages, "{left} of {min_pages}");
+    check(&manager);
+    manager.give_back_bulk(&pages[..got]).expect("allocated");
+    check(&manager);
+}
+
+/// Memory with a grade that is not accepted is none that an unmovable request could have: it leaves
+/// its mark of what it can.
+#[test]
+fn marks_do_not_count_what_is_not_accepted_and_for_others() {
+    let line = "kernelcore=48M min_free_kbytes=8192";
+    let manager = up(machine(mib(0, 32), mib(32, 512)).build(), line);
+    let graded =
+        |manager: &Fake| -> u64 { manager.views().map(|zone| zone.graded_free_pages()).sum() };
+    let request = Request { fail_fast: true, ..unmovable(Order::PAGE) };
+    let mut held = Vec::new();
+    while let Ok(page) = manager.allocate(&request) {
+        held.push(page);
+    }
+    manager.drain().expect("only good frames are cached");
+    let left = manager.totals().free_pages - graded(&manager);
+    let min_pages: u64 = manager.views().map(|zone| zone.watermarks().min_pages).sum();
+    assert!(manager.totals().unaccepted_pages > min_pages, "much of it is for others");
+    assert!(left + 64 >= min_pages, "{left} of {min_pages}");
+    check(&manager);
+    held.into_iter().for_each(|page| manager.give_back(page).expect("allocated"));
+    check(&manager);
 }

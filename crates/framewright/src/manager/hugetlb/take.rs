@@ -246,7 +246,13 @@ impl<P: Platform> Pool<'_, P> {
     pub(super) fn take_hard(&self, node: NodeId, most: u64) -> Taken {
         let size = self.size;
         let mut taken = Taken::NONE;
-        let request = Request { node: NodeChoice::Exact(node), ..Request::new(size.order()) };
+        // Of a type that has no graded memory, as pools have none: what fails here says nothing of
+        // requests that may have some.
+        let request = Request {
+            node: NodeChoice::Exact(node),
+            migrate_type: MigrateType::Unmovable,
+            ..Request::new(size.order())
+        };
         let Ok(search) = self.manager.search(&request) else { return taken };
         self.take_from_area(&mut taken, node, most);
         if self.is_area_only() || taken.pages() == most {

@@ -122,6 +122,13 @@ impl<P: Platform> Numa<'_, P> {
         self.manager.block_of(pfn).map(|(zone, _)| zone.id())
     }
 
+    /// The lowest node of a policy that there is; the lowest of all where there is none, which is
+    /// an error.
+    pub(super) fn preferred(self, policy: &NumaPolicy<'_>, home: NodeId) -> NodeId {
+        let is_there = |node: &NodeId| node.index() < self.manager.nodes.len();
+        policy.nodes.nodes().find(is_there).or_else(|| policy.nodes.first()).unwrap_or(home)
+    }
+
     /// A request whose turn it is nobody's.
     fn allocate_by(
         self,
@@ -132,7 +139,7 @@ impl<P: Platform> Numa<'_, P> {
         let home = self.home(request)?;
         match policy.mode {
             PolicyMode::Preferred => {
-                let node = policy.nodes.first().unwrap_or(home);
+                let node = self.preferred(policy, home);
                 let near = Request { node: NodeChoice::Preferred(node), ..*request };
                 self.placed(self.manager.allocate_any(&near, place)?, node)
             }

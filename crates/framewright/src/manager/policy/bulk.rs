@@ -53,7 +53,7 @@ impl<P: Platform> Numa<'_, P> {
                 self.manager.allocate_bulk(request, pages)?
             }
             PolicyMode::Preferred => {
-                let node = NodeChoice::Preferred(policy.nodes.first().unwrap_or(home));
+                let node = NodeChoice::Preferred(self.preferred(policy, home));
                 self.manager.allocate_bulk(&Request { node, ..*request }, pages)?
             }
             PolicyMode::Bind => {

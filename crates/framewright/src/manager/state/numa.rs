@@ -88,8 +88,14 @@ impl NumaMisses {
         Self { nodes, without_memory: AtomicU64::new(0) }
     }
 
+    /// Of a node that there is.
     pub(crate) fn of(&self, node: NodeId) -> &Rare {
         &self.nodes[node.index()].rare
+    }
+
+    /// Of any node; nothing where there is none.
+    pub(crate) fn find(&self, node: NodeId) -> Option<&Rare> {
+        self.nodes.get(node.index()).map(|node| &node.rare)
     }
 
     /// Pages came from the node whose turn it was.
