@@ -24,7 +24,7 @@ pub use reporting::{Pace, ReportingParameters};
 use parse::parse_number;
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
-use crate::units::{Order, parse_decimal};
+use crate::units::{Order, PHYSICAL_ADDRESS_END, parse_decimal};
 use core::fmt;
 
 /// How many `memmap=` a command line may have.
@@ -160,7 +160,8 @@ impl Parameters {
     /// parameter that is given twice the last counts (`memmap=` adds up).
     pub fn parse<'a>(command_line: &'a str, problem: &mut dyn FnMut(Problem<'a>)) -> Self {
         let mut parameters = Self::default();
-        for word in command_line.split_ascii_whitespace() {
+        // What follows `--` is for the first program.
+        for word in command_line.split_ascii_whitespace().take_while(|&word| word != "--") {
             match parameters.set(word) {
                 Ok(true) => {}
                 Ok(false) => problem(Problem { word, reason: None }),
@@ -172,7 +173,9 @@ impl Parameters {
 
     /// Sets one parameter; false when there is none of that name.
     fn set(&mut self, word: &str) -> Result<bool, &'static str> {
-        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        // A module's switch alone is on.
+        let alone = if word.contains('.') { "y" } else { "" };
+        let (name, value) = word.split_once('=').unwrap_or((word, alone));
         if is_of_absent_part(name) {
             return Err(ABSENT);
         }
@@ -293,19 +296,19 @@ impl Parameters {
         Ok(true)
     }
 
+    /// All of a list, or nothing of it.
     fn add_memmap(&mut self, value: &str) -> Result<(), &'static str> {
-        const FORM: &str =
-            "memmap= takes SIZE$START, SIZE#START or SIZE!START, with sizes such as 64K or 0x10000";
-        let at = value.find(['$', '#', '!']).ok_or(FORM)?;
-        let kind = match value.as_bytes()[at] {
-            b'$' => MemoryKind::Reserved,
-            b'#' => MemoryKind::AcpiReclaimable,
-            _ => MemoryKind::Persistent,
-        };
-        let size = parse_size(&value[..at]).map_err(|_| FORM)?;
-        let start = parse_size(&value[at + 1..]).map_err(|_| FORM)?;
-        let slot = self.memmap.iter_mut().find(|slot| slot.is_none());
-        *slot.ok_or("more than 32 memmap= parameters")? = Some((start, size, kind));
+        for range in value.split(',') {
+            memmap(range)?;
+        }
+        let free = self.memmap.iter_mut().filter(|slot| slot.is_none());
+        if value.split(',').count() > free.count() {
+            return Err("more than 32 ranges of memmap=");
+        }
+        let free = self.memmap.iter_mut().filter(|slot| slot.is_none());
+        for (slot, range) in free.zip(value.split(',')) {
+            *slot = memmap(range).ok();
+        }
         Ok(())
     }
 
@@ -319,6 +322,24 @@ impl Parameters {
         }
         self.memory_limit.map_or(Ok(()), |limit| map.limit(limit))
     }
+}
+
+/// A range of `memmap=`: where it begins, its size, and what it is.
+fn memmap(range: &str) -> Result<(u64, u64, MemoryKind), &'static str> {
+    const FORM: &str =
+        "memmap= takes SIZE$START, SIZE#START or SIZE!START, with sizes such as 64K or 0x10000";
+    let at = range.find(['$', '#', '!']).ok_or(FORM)?;
+    let kind = match range.as_bytes()[at] {
+        b'$' => MemoryKind::Reserved,
+        b'#' => MemoryKind::AcpiReclaimable,
+        _ => MemoryKind::Persistent,
+    };
+    let size = parse_size(&range[..at]).map_err(|_| FORM)?;
+    let start = parse_size(&range[at + 1..]).map_err(|_| FORM)?;
+    if start.checked_add(size).is_none_or(|end| end > PHYSICAL_ADDRESS_END) {
+        return Err("memmap= names what is beyond all physical addresses");
+    }
+    Ok((start, size, kind))
 }
 
 /// What chance begins with when the command line does not say.
@@ -371,6 +392,31 @@ mod tests {
             ("pages=all", true),
         ];
         assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn words_are_read_as_linux_does() {
+        let (parameters, problems) = parse(
+            "page_alloc.shuffle memmap=1M$4M,2M#64M,4K!1G mem=1G -- mem=512M nonsense numa=off",
+        );
+        assert_eq!(problems, []);
+        assert!(parameters.shuffle && parameters.numa);
+        assert_eq!(parameters.memory_limit, Some(1 << 30));
+        let expected = [
+            (4 << 20, 1 << 20, MemoryKind::Reserved),
+            (64 << 20, 2 << 20, MemoryKind::AcpiReclaimable),
+            (1 << 30, 4096, MemoryKind::Persistent),
+        ];
+        assert!(parameters.memmap.iter().flatten().eq(&expected));
+        // All of a list, or nothing of it; and what is beyond all memory stops no boot.
+        for word in ["memmap=1M$4M,2M@64M", "memmap=4K$8P", "memmap=1M$4M,", "memmap=15E$15E"] {
+            let (parameters, problems) = parse(word);
+            assert!(problems.len() == 1 && problems[0].reason.is_some(), "{word}: {problems:?}");
+            assert_eq!(parameters.memmap, Parameters::default().memmap, "{word}");
+        }
+        let many = std::format!("memmap={}1M$4M memmap=1K$1G,1K$2G", "1M$4M,".repeat(30));
+        let (parameters, problems) = parse(&many);
+        assert_eq!((parameters.memmap.iter().flatten().count(), problems.len()), (31, 1));
     }
 
     #[test]
