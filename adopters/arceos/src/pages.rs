@@ -15,7 +15,8 @@ const LINEAR_MAPPING: usize = 0xffff_8000_0000_0000;
 // manager they are one CPU.
 static MAP: LinearMap<OneAtATime> = unsafe { LinearMap::new(LINEAR_MAPPING, OneAtATime) };
 
-/// The page allocator, under the name that ArceOS has for it.
+/// The page allocator, under the name that ArceOS has for it. What it is told is memory has to be,
+/// which nobody uses: it writes there, where ArceOS's own only computes with the numbers.
 pub struct BitmapPageAllocator<const PAGE_SIZE: usize>(LazyManager<LinearMap<OneAtATime>>);
 
 impl<const PAGE_SIZE: usize> BitmapPageAllocator<PAGE_SIZE> {
@@ -33,11 +34,13 @@ impl<const PAGE_SIZE: usize> Default for BitmapPageAllocator<PAGE_SIZE> {
     }
 }
 
+/// Of an alignment, a power of two.
 fn order(bytes: usize) -> AllocResult<Order> {
-    Order::for_pages(bytes as u64 >> 12).ok_or(AllocError::InvalidParam)
+    let order = Order::for_pages(bytes as u64 >> 12).filter(|_| bytes.is_power_of_two());
+    order.ok_or(AllocError::InvalidParam)
 }
 const fn pfn(address: usize) -> Pfn {
-    Pfn::containing((address - LINEAR_MAPPING) as u64)
+    Pfn::containing(address.wrapping_sub(LINEAR_MAPPING) as u64)
 }
 const fn seen(taken: PfnRange) -> usize {
     LINEAR_MAPPING + taken.start.address() as usize
@@ -50,7 +53,8 @@ impl<const PAGE_SIZE: usize> BaseAllocator for BitmapPageAllocator<PAGE_SIZE> {
     }
     fn add_memory(&mut self, start: usize, size: usize) -> AllocResult {
         // The pages that lie wholly in it.
-        let memory = PhysRange::with_size((start - LINEAR_MAPPING) as u64, size as u64);
+        let start = start.checked_sub(LINEAR_MAPPING).ok_or(AllocError::InvalidParam)?;
+        let memory = PhysRange::with_size(start as u64, size as u64);
         // SAFETY: ArceOS gives away what nobody uses.
         unsafe { self.0.add(memory) }.map(drop).map_err(|_| AllocError::MemoryOverlap)
     }
@@ -68,10 +72,11 @@ impl<const PAGE_SIZE: usize> PageAllocator for BitmapPageAllocator<PAGE_SIZE> {
         num_pages: usize,
         align_pow2: usize,
     ) -> AllocResult<usize> {
-        let range = PfnRange { start: pfn(base), end: pfn(base).add(num_pages as u64) };
-        if !range.start.is_aligned(order(align_pow2)?) {
+        let align = order(align_pow2)?;
+        if base < LINEAR_MAPPING || base % align_pow2 != 0 {
             return Err(AllocError::InvalidParam);
         }
+        let range = PfnRange { start: pfn(base), end: pfn(base).add(num_pages as u64) };
         let manager = self.0.bring_up().map_err(|_| AllocError::NoMemory)?;
         let taken = manager.moving().allocate_range(range, Budget::UNLIMITED);
         taken.map(seen).map_err(|_| AllocError::NoMemory)

@@ -5,7 +5,7 @@ use crate::snapshot::Snapshot;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// About a file.
@@ -41,15 +41,15 @@ pub fn load(path: &Path) -> Result<Value, String> {
     serde_json::from_slice(&text).map_err(|error| format!("is not JSON: {error}"))
 }
 
-/// All of a file, which may grow meanwhile; or why that is not to be had. Devices have no end, and
-/// nobody need write to a pipe.
+/// All of a file, which may grow meanwhile, or of a pipe; or why that is not to be had. Devices
+/// have no end.
 fn read(path: &Path) -> io::Result<Result<Vec<u8>, String>> {
-    // Opening a pipe waits for a writer otherwise.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() && !metadata.is_dir() {
-        return Ok(Err("is no file, but a device or a pipe".into()));
+    let metadata = std::fs::metadata(path)?;
+    let kind = metadata.file_type();
+    if kind.is_char_device() || kind.is_block_device() {
+        return Ok(Err("is no file, but a device".into()));
     }
+    let file = File::open(path)?;
     let mut text = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MOST_BYTES {
@@ -124,13 +124,18 @@ mod tests {
     #[test]
     fn what_has_no_end_is_not_read() {
         let why = |path: &Path| load(path).expect_err("no results");
-        assert_eq!(why(Path::new("/dev/zero")), "is no file, but a device or a pipe");
-        let pipe = std::env::temp_dir().join(format!("framewright-pipe-{}", std::process::id()));
-        let name = std::ffi::CString::new(pipe.as_os_str().as_encoded_bytes()).expect("a path");
-        // SAFETY: the name is live and ends in zero.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-        assert_eq!(why(&pipe), "is no file, but a device or a pipe");
-        std::fs::remove_file(&pipe).expect("it is there");
+        assert_eq!(why(Path::new("/dev/zero")), "is no file, but a device");
         assert!(why(Path::new("/")).starts_with("cannot be read: Is a directory"));
+    }
+
+    #[test]
+    fn a_pipe_is_read_to_its_end() {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        writer.write_all(b"{\"format\": 1}").expect("there is room");
+        drop(writer);
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        assert_eq!(load(Path::new(&path)).expect("JSON")["format"], 1);
     }
 }

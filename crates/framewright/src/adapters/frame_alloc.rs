@@ -107,8 +107,9 @@ fn needed(error: NotUp) -> usize {
 unsafe impl<P: Platform, const RANGES: usize> RegionInit for LazyManager<P, RANGES> {
     /// Brings the manager up. It needs memory of its own for tables (`MetadataWontFit`), and says
     /// `InvalidUsable` where there are more ranges than it can take. What lies between two usable
-    /// ranges can be added later as any pages, what lies before the first or behind the last as
-    /// blocks of 2 MiB.
+    /// ranges can be added later: as any pages where that is no more than
+    /// [`with_largest_gap`](LazyManager::with_largest_gap) says, else as blocks of 2 MiB, as is
+    /// what lies before the first or behind the last.
     unsafe fn try_init(
         &self,
         phys_base: usize,

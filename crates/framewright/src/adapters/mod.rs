@@ -11,8 +11,10 @@
 //! | `frame-alloc` | `adapters::frame_alloc` | `PhysicalAllocator` and `RegionInit` |
 //! | `bootloader_api`, `limine`, `multiboot2`, `uefi-raw` | of these names, `uefi` | memory maps |
 //!
-//! Their tests run with `cargo test -p framewright --all-features`. What is for page
-//! tables and rings of devices is unmovable: their owners cannot be asked to let go of them.
+//! Their tests run with `cargo test -p framewright --all-features`. What `x86_64` and
+//! `virtio-drivers` ask for, page tables and rings of devices, is unmovable: its owners cannot be
+//! asked to let go of it. The others do not say what it is for, so it is movable; whoever sets a
+//! mover answers for it.
 
 #[cfg(feature = "bootloader_api")]
 pub mod bootloader_api;

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// Why a control file was not read or written. A write has then changed nothing.
+/// Why a control file was not read or written. A write has then changed nothing, but
+/// for parts of a memory block that are online before one that is not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileError {
     /// There is no such file (ENOENT).
