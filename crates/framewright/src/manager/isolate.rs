@@ -220,6 +220,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
     }
 
     /// Whether all blocks could be changed at this moment.
+    #[inline(never)]
     fn check_blocks(self, pages: PfnRange, change: Change) -> Result<(), IsolateError> {
         let mut result = Ok(());
         self.each_slice(pages, &mut |Slice { zone, segment, indices }| {

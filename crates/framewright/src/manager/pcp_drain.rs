@@ -238,6 +238,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Sees what was freed into zones before, and is seen by whoever frees after; see `DrainEpoch`.
+    #[inline(never)]
     fn pass_locks(&self) {
         self.zones().iter().for_each(|zone| zone.pass_lock(self.platform));
     }
@@ -293,6 +294,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Whether answers have been waited for long enough.
+    #[inline(never)]
     fn has_waited(&self, begun_ns: Option<u64>) -> bool {
         let now_ns = self.platform.now_ns();
         begun_ns.zip(now_ns).is_some_and(|(begun, now)| now.saturating_sub(begun) >= ANSWER_NS)

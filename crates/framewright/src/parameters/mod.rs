@@ -298,16 +298,19 @@ impl Parameters {
 
     /// All of a list, or nothing of it.
     fn add_memmap(&mut self, value: &str) -> Result<(), &'static str> {
+        let before = self.memmap.iter().flatten().count();
+        let mut next = before;
         for range in value.split(',') {
-            memmap(range)?;
-        }
-        let free = self.memmap.iter_mut().filter(|slot| slot.is_none());
-        if value.split(',').count() > free.count() {
-            return Err("more than 32 ranges of memmap=");
-        }
-        let free = self.memmap.iter_mut().filter(|slot| slot.is_none());
-        for (slot, range) in free.zip(value.split(',')) {
-            *slot = memmap(range).ok();
+            let added = memmap(range).and_then(|range| {
+                let slot = self.memmap.get_mut(next).ok_or("more than 32 ranges of memmap=")?;
+                *slot = Some(range);
+                Ok(())
+            });
+            if added.is_err() {
+                self.memmap[before..next].fill(None);
+                return added;
+            }
+            next += 1;
         }
         Ok(())
     }
@@ -325,6 +328,7 @@ impl Parameters {
 }
 
 /// A range of `memmap=`: where it begins, its size, and what it is.
+#[inline(never)]
 fn memmap(range: &str) -> Result<(u64, u64, MemoryKind), &'static str> {
     const FORM: &str =
         "memmap= takes SIZE$START, SIZE#START or SIZE!START, with sizes such as 64K or 0x10000";

@@ -132,6 +132,7 @@ impl Zone {
     }
 
     /// So much more is unaccepted.
+    #[inline(never)]
     pub(super) fn add_unaccepted(&self, pages: u64, migrate_type: MigrateType) {
         if migrate_type.is_grade() {
             self.changing.unaccepted_graded_pages.fetch_add(pages, Ordering::Relaxed);
@@ -140,6 +141,7 @@ impl Zone {
     }
 
     /// So much less is unaccepted.
+    #[inline(never)]
     pub(super) fn sub_unaccepted(&self, pages: u64, migrate_type: MigrateType) {
         self.changing.unaccepted_pages.fetch_sub(pages, Ordering::Release);
         if migrate_type.is_grade() {

@@ -141,6 +141,7 @@ impl<P: Platform> Moving<'_, P> {
     }
 
     /// Whether a block can be part of an area.
+    #[inline(never)]
     fn is_fit(self, block: BlockNumber) -> bool {
         let one = run_from(block, 1);
         self.area_in(one).is_none()
