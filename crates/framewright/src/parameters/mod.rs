@@ -299,8 +299,7 @@ impl Parameters {
     /// All of a list, or nothing of it.
     fn add_memmap(&mut self, value: &str) -> Result<(), &'static str> {
         let before = self.memmap.iter().flatten().count();
-        let mut next = before;
-        for range in value.split(',') {
+        for (next, range) in (before..).zip(value.split(',')) {
             let added = memmap(range).and_then(|range| {
                 let slot = self.memmap.get_mut(next).ok_or("more than 32 ranges of memmap=")?;
                 *slot = Some(range);
@@ -310,7 +309,6 @@ impl Parameters {
                 self.memmap[before..next].fill(None);
                 return added;
             }
-            next += 1;
         }
         Ok(())
     }
