@@ -33,6 +33,8 @@ impl Run {
         // the libraries below both are built once.
         Self::program(cargo, arguments)
             .env("CARGO_INCREMENTAL", "0")
+            // Colours would be in the midst of what is looked for.
+            .env("CARGO_TERM_COLOR", "never")
             .env("CARGO_PROFILE_DEV_DEBUG", "none")
             .env(PANIC, "unwind")
     }

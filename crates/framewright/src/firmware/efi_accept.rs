@@ -22,7 +22,8 @@ const MOST_PARTIAL: usize = 16;
 /// A call returns when all units that its range touches are accepted, those included that another
 /// CPU was at; so only where waiting is allowed may ranges overlap. The manager's do not, but two
 /// of its blocks may be of one larger unit: such a unit is accepted with interrupts off, so that
-/// no handler waits for what it has interrupted (Linux: `drivers/firmware/efi/unaccepted_memory.c`,
+/// no handler waits for what it has interrupted, as long as that takes; `device` then needs no
+/// other CPU (Linux: `drivers/firmware/efi/unaccepted_memory.c`,
 /// `accept_memory`, for units of any size).
 pub struct EfiAccept<P: Platform, D> {
     platform: &'static P,

@@ -20,19 +20,30 @@ pub(super) unsafe fn add<P: Platform, const RANGES: usize>(
     ranges: &mut Ranges<RANGES>,
     frames: PfnRange,
 ) -> Result<u64, AddError> {
-    // Of all of it, before any is taken.
-    ranges.place_of(frames)?;
+    // Of all of it, before any is taken. The part that touches what is there is first, so that the
+    // next touches that.
+    let is_downwards = ranges.place_of(frames)?.joins_behind;
     let (mut pages, mut failed) = (0, None);
     let mut rest = frames;
     while !rest.is_empty() {
         // A gap may lie in two zones, and each part of it goes to its own.
-        let end = rest.end.min(ZoneKind::of(rest.start).frames().end);
+        let part = if is_downwards {
+            let zone = ZoneKind::of(Pfn(rest.end.0 - 1)).frames();
+            PfnRange { start: rest.start.max(zone.start), end: rest.end }
+        } else {
+            let zone = ZoneKind::of(rest.start).frames();
+            PfnRange { start: rest.start, end: rest.end.min(zone.end) }
+        };
+        if is_downwards {
+            rest.end = part.start;
+        } else {
+            rest.start = part.end;
+        }
         // SAFETY: passed on to the caller.
-        match unsafe { add_of_zone(manager, ranges, PfnRange { end, ..rest }) } {
+        match unsafe { add_of_zone(manager, ranges, part) } {
             Ok(added) => pages += added,
             Err(error) => failed = failed.or(Some(error)),
         }
-        rest.start = end;
     }
     match failed {
         Some(error) if pages == 0 => Err(error),

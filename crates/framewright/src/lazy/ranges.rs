@@ -17,7 +17,7 @@ pub(super) struct Place {
     /// It begins where the one before it ends.
     joins_before: bool,
     /// It ends where the one behind it begins.
-    joins_behind: bool,
+    pub(super) joins_behind: bool,
 }
 
 impl<const MOST: usize> Ranges<MOST> {

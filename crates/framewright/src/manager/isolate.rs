@@ -158,22 +158,26 @@ impl<'m, P: Platform> Isolation<'m, P> {
     pub(super) fn regrade(self, range: BlockRange, grade: Grade) -> Result<(), Pfn> {
         let platform = self.manager.platform;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
-        let mut in_the_way = None;
         if grade != Grade::Any {
-            self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
-                let found = zone.check_regrade(platform, indices).err();
-                in_the_way = found.map(|index| segment.block_of(index).start());
-                in_the_way.is_none()
-            });
-        }
-        if let Some(pfn) = in_the_way {
-            return Err(pfn);
+            self.check_regrade(pages)?;
         }
         self.each_slice(pages, &mut |Slice { zone, indices, .. }| {
             zone.regrade(platform, indices, grade);
             true
         });
         Ok(())
+    }
+
+    /// Whether nothing in isolated blocks is known not to move; else the block.
+    #[inline(never)]
+    pub(super) fn check_regrade(self, pages: PfnRange) -> Result<(), Pfn> {
+        let mut in_the_way = None;
+        self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
+            let found = zone.check_regrade(self.manager.platform, indices).err();
+            in_the_way = found.map(|index| segment.block_of(index).start());
+            in_the_way.is_none()
+        });
+        in_the_way.map_or(Ok(()), Err)
     }
 
     /// The first of blocks that can have no grade, whatever is done with them, and those after it
@@ -260,8 +264,12 @@ impl<'m, P: Platform> Isolation<'m, P> {
                 undone.is_ok()
             };
             if !undo(indices.clone()) {
-                for index in indices {
-                    undo(index..index + 1);
+                let mut index = indices.start;
+                while index < indices.end {
+                    // What cannot be divided is one.
+                    let end = zone.slice_end(platform, index, 1);
+                    undo(index..end);
+                    index = end;
                 }
             }
             self.manager.pressure.epoch.note_free();

@@ -196,7 +196,9 @@ impl Zone {
         if migrate_type == MigrateType::Movable {
             return 0;
         }
-        self.graded_pages() + self.unaccepted_graded_pages()
+        // First: what comes up is free before it is no longer unaccepted.
+        let unaccepted_pages = self.unaccepted_graded_pages();
+        unaccepted_pages + self.graded_pages()
     }
 
     /// The grade that a request is served from before all else, if any.

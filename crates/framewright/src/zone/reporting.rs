@@ -138,12 +138,6 @@ impl Zone {
                 return;
             }
             let (reported, zero) = locked.buddy.reported.words();
-            if next >= reported.len().max(zero.len()) {
-                let unreported_pages = locked.buddy.unreported_pages();
-                locked.buddy.reported.track(unreported_pages);
-                locked.is_unusual = true;
-                return;
-            }
             let clear = |words: &[AtomicU64]| {
                 let some = words.iter().skip(next).take(at_once);
                 some.for_each(|word| word.store(0, Ordering::Relaxed));
@@ -151,6 +145,13 @@ impl Zone {
             clear(reported);
             clear(zero);
             next = next.saturating_add(at_once);
+            // Under the hold that has cleared the last, as all may be cleared under one.
+            if next >= reported.len().max(zero.len()) {
+                let unreported_pages = locked.buddy.unreported_pages();
+                locked.buddy.reported.track(unreported_pages);
+                locked.is_unusual = true;
+                return;
+            }
         }
     }
 

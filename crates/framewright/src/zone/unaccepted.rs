@@ -128,7 +128,8 @@ impl Zone {
         if !cfg!(all(feature = "accept", feature = "moving")) {
             return 0;
         }
-        self.changing.unaccepted_graded_pages.load(Ordering::Relaxed)
+        // Acquire as for all that is unaccepted.
+        self.changing.unaccepted_graded_pages.load(Ordering::Acquire)
     }
 
     /// So much more is unaccepted.
@@ -145,7 +146,7 @@ impl Zone {
     pub(super) fn sub_unaccepted(&self, pages: u64, migrate_type: MigrateType) {
         self.changing.unaccepted_pages.fetch_sub(pages, Ordering::Release);
         if migrate_type.is_grade() {
-            self.changing.unaccepted_graded_pages.fetch_sub(pages, Ordering::Relaxed);
+            self.changing.unaccepted_graded_pages.fetch_sub(pages, Ordering::Release);
         }
     }
 

@@ -125,6 +125,18 @@ fn a_gap_of_two_zones_is_taken_whole() {
     drain(lazy, &[mib(1, 8), mib(12, 20), mib(24, 256)]);
 }
 
+/// The part that touches what is there comes first, so that there is a place for the other.
+#[test]
+fn a_gap_of_two_zones_needs_no_place_of_its_own() {
+    let lazy: LazyManager<_, 2> = LazyManager::new(machine());
+    add(&lazy, mib(1, 8)).expect("there is room");
+    add(&lazy, mib(24, 256)).expect("there is room");
+    lazy.bring_up().expect("it comes up");
+    assert_eq!(add(&lazy, mib(12, 24)), Ok(12 * 256));
+    assert_eq!(lazy.lost_pages(), 0);
+    check(lazy.get().expect("it is up"));
+}
+
 /// What was in use when the manager came up is freed like any allocation, whoever watches.
 #[test]
 fn what_was_adopted_is_freed_with_page_owners_too() {

@@ -252,6 +252,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         manager.numa().follow_memory();
         drop(tunables);
         manager.settle_caches();
-        manager.pressure.epoch.note_free();
+        // Marks have changed, under no zone's lock.
+        manager.pressure.epoch.end();
     }
 }
