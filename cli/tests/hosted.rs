@@ -5,7 +5,7 @@ mod common;
 
 use common::{check_sums, machine, present, program, run};
 use serde_json::Value;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 fn boot(words: &[&str]) -> Value {
     let report = run(&[&["boot", "--json"], words].concat()).json();
@@ -204,21 +204,21 @@ fn debug_aids_are_in_the_log_and_in_the_metadata() {
     assert!(wrong.contains("ignored: page_owner= is on or off"), "{wrong}");
 }
 
+/// How a program ends whose output nobody reads, and what it complains of.
+fn unread(command: &mut Command) -> (Option<i32>, String) {
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    drop(child.stdout.take());
+    let (_, stderr) = common::rest(&mut child);
+    (child.wait().expect("it ends").code(), stderr)
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     for words in
         [&["boot", "--memory", "1G"][..], &["boot", "--memory", "1G", "--json"], &["--help"]]
     {
-        let mut child = program()
-            .args(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        drop(child.stdout.take());
-        let (_, stderr) = common::rest(&mut child);
-        assert_eq!(child.wait().expect("it ends").code(), Some(0), "{words:?}: {stderr}");
-        assert_eq!(stderr, "", "{words:?}");
+        assert_eq!(unread(program().args(words)), (Some(0), String::new()), "{words:?}");
     }
 }
 
@@ -232,17 +232,10 @@ fn a_snapshot_is_made_whether_or_not_somebody_reads() {
         ("json", &["--json", "--exec", "alloc 9 3"], 0),
     ] {
         let path = folder.path(name);
-        let mut child = program()
-            .args(["boot", "--memory", "1G", "--snapshot"])
-            .arg(&path)
-            .args(more)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        drop(child.stdout.take());
-        let (_, stderr) = common::rest(&mut child);
-        assert_eq!(child.wait().expect("it ends").code(), Some(status), "{name}: {stderr}");
+        let mut boot = program();
+        boot.args(["boot", "--memory", "1G", "--snapshot"]).arg(&path).args(more);
+        let (code, stderr) = unread(&mut boot);
+        assert_eq!(code, Some(status), "{name}: {stderr}");
         let text = std::fs::read_to_string(&path).expect("it was written");
         let is_there = text.contains("alloc 9 3");
         assert_eq!(is_there, name != "plain", "{name}: {text}");

@@ -65,11 +65,11 @@ mod tests {
     #[test]
     fn a_registry_that_does_not_answer_is_out_of_reach() {
         let retry = "warning: spurious network error (2 tries remaining): [6] Could not resolve \
-            hostname (Could not resolve host: index.crates.io)\n";
+            hostname (Could not resolve host: registry.example)\n";
         let unreachable = "error: failed to get `libc` as a dependency of package `a v0.1.0`\n\n\
             Caused by:\n  download of config.json failed\n\nCaused by:\n  failed to download from \
-            `https://index.crates.io/config.json`\n";
-        let told = "error: no matching package named `libc` found\nlocation searched: crates.io \
+            `https://registry.example/config.json`\n";
+        let told = "error: no matching package named `libc` found\nlocation searched: an index \
             index\nAs a reminder, you're using offline mode (--offline)\n";
         for output in
             [unreachable.to_owned(), format!("$ cargo\n{retry}{unreachable}"), told.into()]
@@ -83,8 +83,8 @@ mod tests {
         let retry = "warning: spurious network error (1 try remaining): [6] Could not resolve\n";
         for mistake in [
             "error: cannot update the lock file Cargo.lock because --locked was passed\n",
-            "error: no matching package named `ours` found\nlocation searched: crates.io index\n",
-            "error: no matching package named `libcc` found\nlocation searched: crates.io index\n",
+            "error: no matching package named `ours` found\nlocation searched: an index\n",
+            "error: no matching package named `libcc` found\nlocation searched: an index\n",
             "error: failed to parse manifest at `Cargo.toml`\n",
             "error: failed to download from `https://x/a/1.0.0/download`\n\nCaused by:\n  failed \
              to get successful HTTP response from `https://x/a`, got 404\n",

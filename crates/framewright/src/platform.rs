@@ -67,7 +67,7 @@ pub(crate) fn pinned<P: Platform + ?Sized, R>(platform: &P, work: impl FnOnce(u3
     result
 }
 
-/// Does `work` with interrupts off.
+/// Does `work` with interrupts off: for what others wait for.
 #[inline]
 pub(crate) fn with_interrupts_off<P: Platform, R>(platform: &P, work: impl FnOnce() -> R) -> R {
     let irq = platform.irq_save();

@@ -159,7 +159,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
         let platform = self.manager.platform;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         if grade != Grade::Any {
-            self.check_regrade(pages)?;
+            self.check_regrade(range)?;
         }
         self.each_slice(pages, &mut |Slice { zone, indices, .. }| {
             zone.regrade(platform, indices, grade);
@@ -170,7 +170,8 @@ impl<'m, P: Platform> Isolation<'m, P> {
 
     /// Whether nothing in isolated blocks is known not to move; else the block.
     #[inline(never)]
-    pub(super) fn check_regrade(self, pages: PfnRange) -> Result<(), Pfn> {
+    pub(super) fn check_regrade(self, range: BlockRange) -> Result<(), Pfn> {
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let mut in_the_way = None;
         self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
             let found = zone.check_regrade(self.manager.platform, indices).err();

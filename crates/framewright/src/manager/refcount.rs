@@ -157,7 +157,7 @@ impl<P: Platform> References<'_, P> {
         if end as u64 > PAGES_PER_BLOCK {
             return Err(not_a_run);
         }
-        let started = self.with_interrupts_off(|| {
+        let started = with_interrupts_off(self.manager.platform, || {
             zone.look(index, |counted| match counted {
                 Counted::Page { map, free } if free.first_free(first, end).is_none() => {
                     start_run(&map, first, end)
@@ -193,7 +193,7 @@ impl<P: Platform> References<'_, P> {
         let (zone, segment, offset) =
             self.manager.place_of(pfn).ok_or(ReferenceError::NotManaged(pfn))?;
         let block = BlockNumber::containing(pfn);
-        let got = self.with_interrupts_off(|| {
+        let got = with_interrupts_off(self.manager.platform, || {
             zone.look(segment.index_of(block), |counted| match counted {
                 Counted::Block { count, .. } if references::try_get(count) => Some(Got::Reference),
                 Counted::Block { .. } => Some(Got::Nothing),
@@ -371,7 +371,7 @@ impl<P: Platform> References<'_, P> {
         let index = segment.index_of(BlockNumber::containing(run.start));
         let end = first + usize::try_from(run.pages()).unwrap_or(0);
         for start in (first..end).step_by(CLEARED_AT_ONCE) {
-            self.with_interrupts_off(|| {
+            with_interrupts_off(self.manager.platform, || {
                 zone.look(index, |counted| {
                     if let Counted::Page { map, .. } = counted {
                         let pages = (start..end.min(start + CLEARED_AT_ONCE))
@@ -396,7 +396,7 @@ impl<P: Platform> References<'_, P> {
         let (zone, segment, offset) =
             self.manager.place_of(pfn).ok_or(ReferenceError::NotManaged(pfn))?;
         let block = BlockNumber::containing(pfn);
-        let seen = self.with_interrupts_off(|| {
+        let seen = with_interrupts_off(self.manager.platform, || {
             zone.look(segment.index_of(block), |counted| match counted {
                 Counted::Block { run, count, owner } => {
                     Some(look(Target { count, owner: Some(owner), head: None, run }))
@@ -411,12 +411,6 @@ impl<P: Platform> References<'_, P> {
             })
         });
         seen.flatten().ok_or(ReferenceError::NotCounted(pfn))
-    }
-
-    /// Interrupts stay off while somebody may wait for us.
-    #[inline]
-    fn with_interrupts_off<R>(self, body: impl FnOnce() -> R) -> R {
-        with_interrupts_off(self.manager.platform, body)
     }
 }
 

@@ -122,18 +122,27 @@ impl Zone {
         visit: &mut dyn FnMut(&Segment, HeadIn),
     ) {
         for segment in self.segments {
-            let Range { start: mut index, end } = segment.indices();
-            while index < end {
-                let _locked = self.read(platform);
-                let from = index;
-                index = end;
-                for (number, found) in self.table.heads(from..end).enumerate() {
-                    if number == SLICE {
-                        index = found.index;
-                        break;
-                    }
-                    visit(segment, found);
+            self.for_each_head_in(platform, segment.indices(), &mut |found| visit(segment, found));
+        }
+    }
+
+    /// [`for_each_head`](Self::for_each_head) of those in a range of indices.
+    pub(super) fn for_each_head_in<P: Platform>(
+        &self,
+        platform: &P,
+        Range { start: mut index, end }: Range<u32>,
+        visit: &mut dyn FnMut(HeadIn),
+    ) {
+        while index < end {
+            let _locked = self.read(platform);
+            let from = index;
+            index = end;
+            for (number, found) in self.table.heads(from..end).enumerate() {
+                if number == SLICE {
+                    index = found.index;
+                    break;
                 }
+                visit(found);
             }
         }
     }

@@ -27,9 +27,6 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
 
-/// Heads that are looked at under one hold of the lock.
-const HEADS_AT_ONCE: usize = 128;
-
 /// Who may have the memory of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Grade {
@@ -122,21 +119,12 @@ impl Zone {
     /// Frames of the blocks with a grade among those at `range`; some heads are looked at for each
     /// hold of the lock.
     pub(crate) fn graded_in<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
-        let (mut blocks, mut rest) = (0, range);
-        while !rest.is_empty() {
-            let locked = self.read_coalesced(platform);
-            let mut end = rest.end;
-            for (at, found) in locked.buddy.table.heads(rest.clone()).enumerate() {
-                if at == HEADS_AT_ONCE {
-                    end = found.index;
-                    break;
-                }
-                if found.state.migrate_type().is_grade() {
-                    blocks += u64::from(found.end().min(rest.end) - found.index);
-                }
+        let (mut blocks, end) = (0, range.end);
+        self.for_each_head_in(platform, range, &mut |found| {
+            if found.state.is_graded() {
+                blocks += u64::from(found.end().min(end) - found.index);
             }
-            rest.start = end;
-        }
+        });
         blocks * PAGES_PER_BLOCK
     }
 

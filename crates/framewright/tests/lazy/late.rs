@@ -12,12 +12,22 @@ fn machine() -> &'static FakeMachine {
     FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 5)).build()
 }
 
+/// A manager that is up, of memory with a gap.
+fn with_gap<const RANGES: usize>(
+    lazy: &LazyManager<FakeMachine, RANGES>,
+    gap: PhysRange,
+    line: &str,
+) {
+    add(lazy, PhysRange::new(1 << 20, gap.start)).expect("there is room");
+    add(lazy, PhysRange::new(gap.end, 256 << 20)).expect("there is room");
+    let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
+    lazy.bring_up_with(&parameters).expect("it comes up");
+}
+
 #[test]
 fn memory_in_a_gap_is_free_when_it_is_added() {
     let lazy = lazy(machine());
-    add(lazy, mib(1, 100)).expect("there is room");
-    add(lazy, mib(110, 256)).expect("there is room");
-    lazy.bring_up().expect("it comes up");
+    with_gap(lazy, mib(100, 110), "");
     let before = lazy.usage();
     // A part of it, of no block's size, another, and one of both again.
     let first = PhysRange::new(0x64_5000, 0x64_5000);
@@ -59,10 +69,8 @@ fn memory_elsewhere_comes_by_blocks() {
 #[test]
 fn a_gap_that_is_too_large_comes_by_blocks() {
     let lazy: Lazy = LazyManager::new(machine()).with_largest_gap(1 << 20);
-    add(&lazy, mib(1, 100)).expect("there is room");
-    add(&lazy, PhysRange::new(0x6e0_1000, 256 << 20)).expect("there is room");
-    lazy.bring_up().expect("it comes up");
     let between = PhysRange::new(100 << 20, 0x6e0_1000);
+    with_gap(&lazy, between, "");
     assert_eq!(add(&lazy, between), Ok(10 * 256));
     assert_eq!(lazy.lost_pages(), 1);
     check(lazy.get().expect("it is up"));
@@ -85,9 +93,7 @@ fn too_many_late_ranges_are_refused() {
 #[test]
 fn what_was_freed_and_is_added_again_is_lost() {
     let lazy = lazy(machine());
-    add(lazy, mib(1, 100)).expect("there is room");
-    add(lazy, mib(110, 256)).expect("there is room");
-    lazy.bring_up().expect("it comes up");
+    with_gap(lazy, mib(100, 110), "");
     let frames = PfnRange::new(100 << 8, (100 << 8) + 512);
     assert!(super::free(lazy, frames));
     // The cache may have it: from there a zone's tables know what is free.
@@ -114,9 +120,7 @@ fn memory_from_0_on_comes_without_its_first_block() {
 #[test]
 fn a_gap_of_two_zones_is_taken_whole() {
     let lazy = lazy(machine());
-    add(lazy, mib(1, 8)).expect("there is room");
-    add(lazy, mib(24, 256)).expect("there is room");
-    lazy.bring_up().expect("it comes up");
+    with_gap(lazy, mib(8, 24), "");
     let before = lazy.usage();
     assert_eq!(add(lazy, mib(12, 20)), Ok(8 * 256));
     assert_eq!(lazy.usage().free_pages, before.free_pages + 8 * 256);
@@ -129,9 +133,7 @@ fn a_gap_of_two_zones_is_taken_whole() {
 #[test]
 fn a_gap_of_two_zones_needs_no_place_of_its_own() {
     let lazy: LazyManager<_, 2> = LazyManager::new(machine());
-    add(&lazy, mib(1, 8)).expect("there is room");
-    add(&lazy, mib(24, 256)).expect("there is room");
-    lazy.bring_up().expect("it comes up");
+    with_gap(&lazy, mib(8, 24), "");
     assert_eq!(add(&lazy, mib(12, 24)), Ok(12 * 256));
     assert_eq!(lazy.lost_pages(), 0);
     check(lazy.get().expect("it is up"));
@@ -142,10 +144,7 @@ fn a_gap_of_two_zones_needs_no_place_of_its_own() {
 fn what_was_adopted_is_freed_with_page_owners_too() {
     for line in ["page_owner=on", "page_owner=on page_poison=1", "init_on_free=1"] {
         let lazy = lazy(machine());
-        add(lazy, mib(1, 100)).expect("there is room");
-        add(lazy, mib(110, 256)).expect("there is room");
-        let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
-        lazy.bring_up_with(&parameters).expect("it comes up");
+        with_gap(lazy, mib(100, 110), line);
         let page = PfnRange::new(105 << 8, (105 << 8) + 1);
         assert!(super::free(lazy, page), "{line}");
         assert!(!super::free(lazy, page) || line.starts_with("init"), "{line}: freed twice");

@@ -42,6 +42,8 @@ unsafe impl Platform for Waiter {
 
 /// A zone, and one CPU's cache.
 struct Machine {
+    /// Owners have a fence for each barrier of others.
+    has_fences: bool,
     epoch: DrainEpoch,
     ownership: Ownership,
     cached: UnsafeCell<u32>,
@@ -57,7 +59,17 @@ unsafe impl Send for Machine {}
 
 impl Machine {
     fn new() -> Arc<Self> {
+        Self::of(true)
+    }
+
+    /// As processors see it, beside drains that have no barrier.
+    fn without_fences() -> Arc<Self> {
+        Self::of(false)
+    }
+
+    fn of(has_fences: bool) -> Arc<Self> {
         Arc::new(Self {
+            has_fences,
             epoch: DrainEpoch::new(false),
             ownership: Ownership::new(),
             cached: UnsafeCell::new(0),
@@ -66,10 +78,18 @@ impl Machine {
         })
     }
 
+    fn enter(&self) -> bool {
+        if self.has_fences { self.ownership.enter() } else { self.ownership.enter_without_fence() }
+    }
+
+    fn note_free(&self) {
+        if self.has_fences { self.epoch.note_free() } else { self.epoch.note_free_without_fence() }
+    }
+
     /// Frees a page into the cache, or into the zone when the cache is being drained.
     fn free(&self) {
-        if self.ownership.enter() {
-            self.epoch.note_free();
+        if self.enter() {
+            self.note_free();
             // SAFETY: we entered.
             self.cached.with_mut(|cached| unsafe { *cached += 1 });
             self.ownership.leave();
@@ -80,7 +100,7 @@ impl Machine {
 
     fn free_to_zone(&self) {
         self.put_into_zone(1);
-        self.epoch.note_free();
+        self.note_free();
     }
 
     fn put_into_zone(&self, pages: u32) {
@@ -89,21 +109,15 @@ impl Machine {
         self.free_pages.store(*zone, Ordering::Relaxed);
     }
 
-    /// [`free`](Self::free), beside a drain that has no barrier.
-    fn free_without_fence(&self) {
-        if self.ownership.enter_without_fence() {
-            self.epoch.note_free_without_fence();
-            // SAFETY: we entered.
-            self.cached.with_mut(|cached| unsafe { *cached += 1 });
-            self.ownership.leave();
-        } else {
-            self.free_to_zone_without_fence();
-        }
-    }
-
-    fn free_to_zone_without_fence(&self) {
-        self.put_into_zone(1);
-        self.epoch.note_free_without_fence();
+    /// Drains and searches; the number of the epoch when nothing was found.
+    fn search(&self) -> Option<u64> {
+        let drain = self.epoch.begin_drain();
+        self.ownership.revoke();
+        fence(Ordering::SeqCst);
+        self.empty_cache();
+        let number = self.end(drain);
+        let found = *self.zone.lock().expect("no panic");
+        number.filter(|_| found == 0)
     }
 
     /// [`search`](Self::search) without a barrier, where the owner answers; else it finds out
@@ -114,46 +128,34 @@ impl Machine {
         if is_here {
             self.ownership.answer_if_outside();
         }
-        let is_out = self.ownership.has_answered();
-        if is_out {
-            // As `pass_lock`.
-            drop(self.zone.lock().expect("no panic"));
-            self.ownership.wait(&Waiter);
-            self.ownership.alone(&Waiter, || {
-                // SAFETY: the owner is out, and other drainers are.
-                let drained =
-                    self.cached.with_mut(|cached| unsafe { std::mem::take(&mut *cached) });
-                if drained != 0 {
-                    self.put_into_zone(drained);
-                }
-            });
-        }
-        self.ownership.give_back();
-        if !is_out {
+        if !self.ownership.has_answered() {
+            self.ownership.give_back();
             return None;
         }
-        self.epoch.end_drain(drain);
-        let number = self.epoch.number();
+        // As `pass_lock`.
+        drop(self.zone.lock().expect("no panic"));
+        self.empty_cache();
+        let number = self.end(drain);
         let found = self.free_pages.load(Ordering::Relaxed);
         number.filter(|_| found == 0)
     }
 
-    /// Drains and searches; the number of the epoch when nothing was found.
-    fn search(&self) -> Option<u64> {
-        let drain = self.epoch.begin_drain();
-        self.ownership.revoke();
-        fence(Ordering::SeqCst);
+    /// What follows the barrier, or the answer.
+    fn empty_cache(&self) {
         self.ownership.wait(&Waiter);
         self.ownership.alone(&Waiter, || {
             // SAFETY: the owner is out, and other drainers are.
             let drained = self.cached.with_mut(|cached| unsafe { std::mem::take(&mut *cached) });
-            self.put_into_zone(drained);
+            if drained != 0 {
+                self.put_into_zone(drained);
+            }
         });
         self.ownership.give_back();
+    }
+
+    fn end(&self, drain: u64) -> Option<u64> {
         self.epoch.end_drain(drain);
-        let number = self.epoch.number();
-        let found = *self.zone.lock().expect("no panic");
-        number.filter(|_| found == 0)
+        self.epoch.number()
     }
 
     /// Everybody is done: if the search's failure still counts, there is nothing.
@@ -289,14 +291,14 @@ fn a_drain_with_answers_instead_of_a_barrier() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
-            let machine = Machine::new();
+            let machine = Machine::without_fences();
             let other = Arc::clone(&machine);
             let other = thread::spawn(move || {
                 if is_on_a_cpu {
-                    other.free_without_fence();
-                    other.free_without_fence();
+                    other.free();
+                    other.free();
                 } else {
-                    other.free_to_zone_without_fence();
+                    other.free_to_zone();
                 }
             });
             let failed = machine.search_if_answered(!is_on_a_cpu);

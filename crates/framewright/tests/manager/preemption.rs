@@ -15,7 +15,7 @@ use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, memblock_of};
 use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Frames of a section.
 const SECTION: u64 = 32768;
@@ -129,6 +129,13 @@ unsafe impl Platform for Preemptive {
 
     fn can_wait(&self) -> bool {
         self.at_point(Platform::can_wait)
+    }
+
+    /// Each look is a while after the last: whoever waits by the clock comes to few points, each of
+    /// which is tried on a machine of its own.
+    fn now_ns(&self) -> Option<u64> {
+        static LOOKS: AtomicU64 = AtomicU64::new(0);
+        Some(LOOKS.fetch_add(1, Ordering::Relaxed) * 10_000)
     }
 
     fn cpu_barrier(&self) {

@@ -12,9 +12,7 @@ use crate::manager::state::areas::AreaName;
 use crate::memblock::NodeChoice;
 use crate::parameters::{CmaArea, Parameters};
 use crate::platform::Platform;
-use crate::units::{
-    NodeId, NodeMask, Order, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange,
-};
+use crate::units::{NodeId, NodeMask, Order, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_BLOCK, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 
 /// What areas of 1 GiB pages are called, with a node's number (Linux: `mm/hugetlb_cma.c`).
@@ -150,9 +148,8 @@ impl<P: Platform> Moving<'_, P> {
             && self.manager.isolation().without_grade(one).is_none()
             && self.manager.isolation().isolate(one).is_ok()
             && {
-                let pages = PfnRange { start: one.start.start(), end: one.end.start() };
                 let is_fit = self.has_all(one).is_ok()
-                    && self.manager.isolation().check_regrade(pages).is_ok();
+                    && self.manager.isolation().check_regrade(one).is_ok();
                 self.put_back(one);
                 is_fit
             }
