@@ -58,6 +58,8 @@ impl GuestMemory {
     }
 
     fn of_kind(bytes: usize, flags: libc::c_uint, kind: &'static str) -> io::Result<Self> {
+        // Programs that this one executes have no business with it.
+        let flags = flags | libc::MFD_CLOEXEC;
         // SAFETY: the name is a string that ends in zero.
         let file = check(unsafe { libc::memfd_create(c"guest-memory".as_ptr(), flags) })?;
         // SAFETY: the descriptor is new, and nobody else has it.
@@ -86,7 +88,7 @@ impl GuestMemory {
         check(unsafe { libc::madvise(start, units.len() * UNIT_BYTES, advice) }).map(drop)
     }
 
-    /// Backs these units.
+    /// Backs these units. Linux before 5.14 does not know how, and says so.
     fn populate(&self, units: &Range<usize>) -> io::Result<()> {
         self.advise(units, libc::MADV_POPULATE_WRITE)
     }
@@ -120,7 +122,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Backs all of `memory`, or none of it. `refuse` is a unit for which memory is refused, to show
+/// Backs all of `memory`, which nobody has used, or none of it. `refuse` is a unit for which memory is refused, to show
 /// what happens then.
 fn prefault(
     helpers: &HostedHelpers,
@@ -166,6 +168,15 @@ fn equal_parts(memory: &GuestMemory, threads: usize) -> io::Result<()> {
     })
 }
 
+/// Sets a flag, also when a panic goes past it.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `work` while a second thread shows how far it is.
 fn with_progress<T>(units: usize, done: &DoneCount, work: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
@@ -179,8 +190,9 @@ fn with_progress<T>(units: usize, done: &DoneCount, work: impl FnOnce() -> T) ->
             show();
             eprintln!();
         });
+        let at_end = SetAtEnd(&over);
         let result = work();
-        over.store(true, Ordering::Relaxed);
+        drop(at_end);
         shower.thread().unpark();
         result
     })
@@ -195,9 +207,8 @@ fn beside<T>(is_busy: bool, work: impl FnOnce() -> T) -> T {
                 std::hint::spin_loop();
             }
         });
-        let result = work();
-        over.store(true, Ordering::Relaxed);
-        result
+        let _at_end = SetAtEnd(&over);
+        work()
     })
 }
 
@@ -265,7 +276,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // All or nothing.
     match prefault(&HELPERS, &memory, &DoneCount::new(), Some(memory.units() as u64 / 2)) {
-        Err(JobError::Failed { error, range }) => {
+        Err(JobError::Failed { error, range }) if error.kind() == io::ErrorKind::OutOfMemory => {
             println!("huge pages {range:?}: {error}; all others were given back")
         }
         other => return Err(format!("that memory was refused was not noticed: {other:?}").into()),

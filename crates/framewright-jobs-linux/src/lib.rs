@@ -38,6 +38,9 @@
 //! * **sees no signal that is meant for the program**: all are blocked, except those that a chunk
 //!   itself raises.
 //!
+//! Helpers have stacks of 2 MiB, whatever `RUST_MIN_STACK` says, and a chunk that needs more ends
+//! the process without the standard library's message.
+//!
 //! Threads are started when a job first wants them, spin for 20 us after their work (not under a
 //! quota) and then sleep. A child process made with `fork` has none of its parent's threads; it
 //! starts its own when it needs them. A process that forks inside a chunk must not return from that

@@ -51,6 +51,14 @@ struct Made<T> {
     value: T,
 }
 
+impl<T> Made<T> {
+    /// The value, if it is this process's.
+    #[inline]
+    fn own(&self) -> Option<&T> {
+        (self.generation == generation()).then_some(&self.value)
+    }
+}
+
 impl<T> PerProcess<T> {
     pub const fn new() -> Self {
         Self { made: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
@@ -59,21 +67,27 @@ impl<T> PerProcess<T> {
     /// This process's value, if there is one.
     #[inline]
     pub fn get(&self) -> Option<&T> {
-        // Acquire pairs with the Release of the exchange in `get_or_make`.
+        // Acquire pairs with the Release of the exchange in `make_after`.
         let made = self.made.load(Ordering::Acquire);
         // SAFETY: null, or a box that is given up only by `drop` (invariant 27).
-        let made = unsafe { made.as_ref() }?;
-        (made.generation == generation()).then_some(&made.value)
+        unsafe { made.as_ref() }.and_then(Made::own)
     }
 
     /// This process's value, made if there is none. The parent's value is left alone, because its
     /// threads may have been changing it.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
-        if let Some(value) = self.get() {
+        self.make_after(|| count_forks(&COUNTS_FORKS, register), make)
+    }
+
+    /// Makes the value, if there is none, after something else.
+    fn make_after(&self, before: impl FnOnce(), make: impl FnOnce() -> T) -> &T {
+        // What is looked at is what is replaced: another thread may make the value meanwhile.
+        let old = self.made.load(Ordering::Acquire);
+        // SAFETY: as in `get`.
+        if let Some(value) = unsafe { old.as_ref() }.and_then(Made::own) {
             return value;
         }
-        count_forks(&COUNTS_FORKS, register);
-        let old = self.made.load(Ordering::Acquire);
+        before();
         let new = Box::into_raw(Box::new(Made { generation: generation(), value: make() }));
         let made = match self.made.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
@@ -92,9 +106,7 @@ impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
         let made = *self.made.get_mut();
         // SAFETY: as in `get`; there is no reference while this is dropped.
-        let of_this_process =
-            unsafe { made.as_ref() }.is_some_and(|made| made.generation == generation());
-        if of_this_process {
+        if unsafe { made.as_ref() }.is_some_and(|made| made.own().is_some()) {
             // SAFETY: it came from a box, and is given up once (invariant 27).
             drop(unsafe { Box::from_raw(made) });
         }
@@ -135,6 +147,14 @@ mod tests {
             });
             assert!(made.iter().all(|&address| address == made[0]));
         }
+    }
+
+    /// A thread that has found none is stopped, and another makes the value.
+    #[test]
+    fn what_is_made_meanwhile_stays() {
+        let cell = PerProcess::new();
+        let made = cell.make_after(|| assert_eq!(*cell.get_or_make(|| 7), 7), || 8);
+        assert_eq!((*made, cell.get()), (7, Some(&7)));
     }
 
     /// A child that is forked while a thread of its parent makes the value does not have that

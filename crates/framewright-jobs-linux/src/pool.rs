@@ -74,8 +74,6 @@ struct Threads {
     /// Threads that end because priorities cannot be raised any more, by helper number. Each is
     /// taken by its successor, which waits for it, so a slot never has two threads.
     ending: Vec<Option<Thread>>,
-    /// When to try again after a thread could not be started.
-    not_before_ns: u64,
 }
 
 struct Shared {
@@ -92,11 +90,15 @@ struct Shared {
     keeps_priority: AtomicBool,
     /// Threads that do not end. Changed under the lock of `threads`.
     started: AtomicUsize,
+    /// When to try again after a thread could not be started. Changed like `started`.
+    not_before_ns: AtomicU64,
     /// Helpers that work now.
     working: AtomicUsize,
     /// Helpers that the quota allows; `usize::MAX` without one.
     quota_helpers: AtomicUsize,
     quota_read_ns: AtomicU64,
+    /// Whether it was read once.
+    quota_is_known: AtomicBool,
 }
 
 impl Pool {
@@ -113,21 +115,26 @@ impl Pool {
             priority_is_known: AtomicBool::new(priority.is_some()),
             keeps_priority: AtomicBool::new(priority == Some(Priority::Kept)),
             started: AtomicUsize::new(0),
+            not_before_ns: AtomicU64::new(0),
             working: AtomicUsize::new(0),
             quota_helpers: AtomicUsize::new(usize::MAX),
             quota_read_ns: AtomicU64::new(0),
+            quota_is_known: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
     }
 
     /// The slots in which work of this thread finds a helper: those with threads, and those for
     /// which its [allowance](Self::allowance) starts some. A job that held any other would wait for
-    /// nobody, and count as having its share.
+    /// nobody, and count as having its share. There is always one, so that who could have no helper
+    /// when it last looked, asks again: only the allowance reads quota and mask once more.
     pub fn slots_with_threads(&self) -> &[WorkerSlot] {
-        let slots = &self.shared.slots;
-        let context = Context::last(self.shared.keeps_priority());
+        let shared = &self.shared;
+        let not_before_ns = shared.not_before_ns.load(Ordering::Relaxed);
+        let can_start = not_before_ns == 0 || system::now_ns() >= not_before_ns;
+        let context = Context::last(shared.keeps_priority()).filter(|_| can_start);
         let wanted = context.map_or(0, |context| self.most_helpers(&context));
-        slots.get(..wanted.max(self.started())).unwrap_or(slots)
+        shared.slots.get(..wanted.max(self.started()).max(1)).unwrap_or(&shared.slots)
     }
 
     /// How many helpers a thread with this context may have, by the quota as it was last read.
@@ -170,7 +177,9 @@ impl Pool {
 
     /// How many helpers a job of this thread may have; they are started if they do not run yet.
     pub fn allowance(&self) -> usize {
-        self.shared.read_quota();
+        if !self.shared.read_quota() {
+            return 0;
+        }
         let keeps_priority = self.priority() == Priority::Kept;
         let Some(context) = Context::of_this_thread(keeps_priority) else { return 0 };
         let wanted = self.most_helpers(&context);
@@ -195,16 +204,16 @@ impl Pool {
         }
         let now = system::now_ns();
         for index in self.started()..wanted {
-            if now < threads.not_before_ns {
+            if now < shared.not_before_ns.load(Ordering::Relaxed) {
                 break;
             }
             let own = Arc::clone(shared);
             match Thread::start(&format!("jobs-{index}"), move || own.help(index, lowered)) {
-                Ok(handle) => threads.handles.push(handle),
-                Err(_) => threads.not_before_ns = now + QUOTA_AGE_NS,
-            }
-            if now >= threads.not_before_ns {
-                shared.started.store(index + 1, Ordering::Relaxed);
+                Ok(handle) => {
+                    threads.handles.push(handle);
+                    shared.started.store(index + 1, Ordering::Relaxed);
+                }
+                Err(_) => shared.not_before_ns.store(now + QUOTA_AGE_NS, Ordering::Relaxed),
             }
         }
         self.started()
@@ -328,8 +337,9 @@ impl Shared {
         self.keeps_priority.load(Ordering::Relaxed)
     }
 
-    /// Sees to it that the helpers that the quota allows beside their caller are known.
-    fn read_quota(&self) {
+    /// Sees to it that the helpers that the quota allows beside their caller are known. They are
+    /// not yet, if this returns false: another caller reads the quota for the first time.
+    fn read_quota(&self) -> bool {
         let (now, read) = (system::now_ns(), self.quota_read_ns.load(Ordering::Relaxed));
         if read == 0 || now.saturating_sub(read) > QUOTA_AGE_NS {
             // Only one of several callers reads it.
@@ -341,8 +351,11 @@ impl Shared {
                 let helpers =
                     CpuQuota::read(Path::new("/")).map_or(usize::MAX, |quota| quota.cpus() - 1);
                 self.quota_helpers.store(helpers, Ordering::Relaxed);
+                // Pairs with the Acquire below.
+                self.quota_is_known.store(true, Ordering::Release);
             }
         }
+        self.quota_is_known.load(Ordering::Acquire)
     }
 
     /// Lends the caller's priority to the helper of `state`.

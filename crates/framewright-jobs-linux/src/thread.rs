@@ -15,9 +15,9 @@ use std::ptr;
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// The stack of a thread, on which chunks run. What the program keeps for each thread is part of
-/// it, so that one that does little has as much.
-const STACK_BYTES: usize = 1 << 20;
+/// The stack of a thread, on which chunks run: as large as the standard library's threads have
+/// unless told otherwise. What the program keeps for each thread is part of it.
+const STACK_BYTES: usize = 2 << 20;
 
 /// A thread that was started. It goes on when this is dropped.
 pub(super) struct Thread(libc::pthread_t);

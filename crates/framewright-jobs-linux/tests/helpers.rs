@@ -211,6 +211,30 @@ fn a_caller_on_one_cpu_gets_no_helper() {
     );
 }
 
+#[test]
+fn a_caller_that_may_use_more_cpus_than_before_gets_helpers() {
+    let helpers = HostedHelpers::new();
+    if !possible(&helpers, "a caller that may use more CPUs than before") {
+        return;
+    }
+    let (helpers, all) = (HostedHelpers::new(), cpus());
+    let threads = || {
+        let result = Job::new(0..20).run(&helpers, |_, _| {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok::<_, Infallible>(())
+        });
+        result.map_or(0, |summary| summary.threads)
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            stay_on(&all[..1]);
+            assert_eq!(threads(), 1);
+            stay_on(&all);
+            assert!((0..50).any(|_| threads() > 1));
+        });
+    });
+}
+
 /// Helpers run where their caller may, in each job.
 #[test]
 fn helpers_keep_to_the_cpus_of_their_caller() {

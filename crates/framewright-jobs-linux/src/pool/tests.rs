@@ -210,7 +210,7 @@ fn jobs_see_slots_that_have_threads() {
     let helpers = HostedHelpers::new().with_helpers(3).with_priority(Priority::Lent);
     let slots = || helpers.pool().slots_with_threads().len();
     let own = CpuMask::of_this_thread().expect("the system says").count() - 1;
-    assert_eq!(slots(), own.min(3), "the first job that wants them starts these");
+    assert_eq!(slots(), own.clamp(1, 3), "the first job that wants them starts these");
     for threads in 1..=3 {
         assert_eq!(helpers.pool().start(threads), threads);
         assert_eq!(slots(), threads.max(own.min(3)));
@@ -237,4 +237,53 @@ fn realtime_threads_are_above_all_others() {
         Some(level) => assert_eq!(level.expect("the system says"), -27),
         None => not_possible("a realtime thread: it takes CAP_SYS_NICE"),
     }
+}
+
+/// How many threads run a job that is worth some; of fifty, the most.
+fn most_threads(helpers: &HostedHelpers) -> u32 {
+    let threads = || {
+        let result = Job::new(0..20).run(helpers, |_, _| {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok::<_, Infallible>(())
+        });
+        result.map_or(0, |summary| summary.threads)
+    };
+    (0..50).map(|_| threads()).find(|&threads| threads > 1).unwrap_or(1)
+}
+
+/// Who had no helper by the quota looks again, though no thread was started.
+#[test]
+fn a_quota_that_is_raised_is_noticed() {
+    if !is_possible() {
+        return;
+    }
+    let helpers = HostedHelpers::new().with_priority(Priority::Lent);
+    let shared = &helpers.pool().shared;
+    // What a quota of one CPU left, read two seconds ago.
+    shared.quota_helpers.store(0, Ordering::Relaxed);
+    shared.quota_read_ns.store(system::now_ns() - 2 * QUOTA_AGE_NS, Ordering::Relaxed);
+    assert!(most_threads(&helpers) > 1);
+}
+
+#[test]
+fn nobody_has_helpers_by_a_quota_that_is_being_read() {
+    let helpers = HostedHelpers::new().with_priority(Priority::Lent);
+    let pool = helpers.pool();
+    // Another caller has said that it reads it.
+    pool.shared.quota_read_ns.store(system::now_ns(), Ordering::Relaxed);
+    assert_eq!((pool.allowance(), pool.started()), (0, 0));
+}
+
+/// Slots without threads would hold jobs up that others could help.
+#[test]
+fn jobs_see_no_slots_whose_threads_cannot_be_started() {
+    let helpers = HostedHelpers::new().with_helpers(3).with_priority(Priority::Lent);
+    let slots = || helpers.pool().slots_with_threads().len();
+    let shared = &helpers.pool().shared;
+    shared.not_before_ns.store(u64::MAX, Ordering::Relaxed);
+    assert_eq!((helpers.pool().start(2), slots()), (0, 1));
+    shared.not_before_ns.store(1, Ordering::Relaxed);
+    assert_eq!(helpers.pool().start(2), 2);
+    shared.not_before_ns.store(u64::MAX, Ordering::Relaxed);
+    assert_eq!((helpers.pool().start(3), slots()), (2, 2));
 }
