@@ -122,8 +122,8 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Backs all of `memory`, which nobody has used, or none of it. `refuse` is a unit for which memory is refused, to show
-/// what happens then.
+/// Backs all of `memory`, which nobody has used, or none of it. `refuse` is a unit for which memory
+/// is refused, to show what happens then.
 fn prefault(
     helpers: &HostedHelpers,
     memory: &GuestMemory,

@@ -25,7 +25,7 @@
 //! | store | load | carries |
 //! |---|---|---|
 //! | `offer_reserved`, Release | `serve_with`, Acquire | the entry and all that the caller wrote |
-//! | `serve_with`, Release | `is_idle`, Acquire | what the helper did before it took the work |
+//! | `serve_with`, AcqRel | `is_idle`, Acquire | what the helper did before it took the work |
 //! | end of `serve_with`, Release | `has_ended`, Acquire | what the chunks wrote and what failed |
 //! | end of `serve_with`, Release | `reserve`, Acquire | that the last helper is out (1) |
 //!
@@ -183,7 +183,7 @@ impl WorkerSlot {
         if tag(seen) != OFFERED {
             return false;
         }
-        // Acquire pairs with the Release in `offer`, Release with the Acquire in `is_idle`.
+        // AcqRel: with the Release in `offer`, and with the Acquire in `is_idle`.
         let taken = self.word.compare_exchange(
             seen,
             tagged(entry(seen), RUNNING),

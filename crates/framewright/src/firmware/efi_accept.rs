@@ -177,20 +177,23 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
         }
     }
 
+    /// Accepts whole blocks that others may have had meanwhile, who have left no bit. A block that
+    /// is in the table in part only is asked for whole.
+    fn accept_again(&self, range: PfnRange) -> Result<(), AcceptError> {
+        let accepted = self.device.accept(range);
+        let pages = accepted.err().map_or(range.pages(), |error| error.accepted_pages);
+        let end = range.start.add(pages).min(range.end);
+        let good = PhysRange::new(range.start.address(), end.address());
+        self.state.with(self.platform, |state| {
+            let units = state.table.units_within(good);
+            state.table.clear(units);
+        });
+        accepted
+    }
+
     /// Accepts frames that the table covers.
     fn accept_covered(&self, range: PfnRange) -> Result<(), AcceptError> {
         let bytes = PhysRange::new(range.start.address(), range.end.address());
-        if self.forgets() && is_whole_blocks(range) {
-            // What had it meanwhile has left no bit.
-            let accepted = self.device.accept(range);
-            let pages = accepted.err().map_or(range.pages(), |error| error.accepted_pages);
-            let good = PhysRange { end: range.start.add(pages).address().min(bytes.end), ..bytes };
-            self.state.with(self.platform, |state| {
-                let units = state.table.units_within(good);
-                state.table.clear(units);
-            });
-            return accepted;
-        }
         let units = self.with_table(|table| table.units_of(bytes, false));
         if self.with_table(UnacceptedTable::unit_bytes) > Order::BLOCK.pages() * PAGE_SIZE {
             return self.accept_large(range, units);
@@ -269,6 +272,9 @@ fn is_whole_blocks(range: PfnRange) -> bool {
 // asked for goes to the device.
 unsafe impl<P: Platform, D: AcceptMemory> AcceptMemory for EfiAccept<P, D> {
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
+        if self.forgets() && is_whole_blocks(range) {
+            return self.accept_again(range);
+        }
         let mut next = range.start;
         while next < range.end {
             let (is_covered, end) = self.part(next, range.end);

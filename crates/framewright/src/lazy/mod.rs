@@ -24,7 +24,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::sync::{Claim, Made};
 use crate::units::{NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
-use crate::zone::FreeError;
+use crate::zone::{FreeError, ZoneKind};
 use core::alloc::Layout;
 use core::fmt;
 use ranges::Ranges;
@@ -486,8 +486,35 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             Some(manager) => unsafe { manager.free_run_here(start, pages) },
             None => Err(FreeError::NotManaged(start)),
         };
-        if freed.is_err() {
-            self.lose(pages);
+        match freed {
+            // No allocation does, but what others used at bring-up may.
+            Err(FreeError::SpansZones(range)) if cfg!(feature = "hotplug") => {
+                // SAFETY: passed on to the caller (invariant 42).
+                unsafe { self.free_of_zones(range) }
+            }
+            Err(_) => {
+                self.lose(pages);
+                freed
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// [`free_run`](Self::free_run) of a range of several zones, each part by itself.
+    ///
+    /// # Safety
+    /// As there.
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    unsafe fn free_of_zones(&self, range: PfnRange) -> Result<(), FreeError> {
+        let (mut rest, mut freed) = (range, Ok(()));
+        while !rest.is_empty() {
+            let end = rest.end.min(ZoneKind::of(rest.start).frames().end);
+            let part = PfnRange { end, ..rest };
+            rest.start = end;
+            // SAFETY: passed on to the caller (invariant 42). One part is of one zone.
+            freed = freed.and(unsafe { self.free_run(part.start, part.pages()) });
         }
         freed
     }

@@ -197,7 +197,7 @@ impl Descriptors {
 
     /// Goes in to look at the block at `index`, with interrupts off. See [`Readers`].
     pub(crate) fn enter(&self, index: u32) -> Reading<'static> {
-        self.readers(index).enter()
+        self.readers(index).enter(self.platform)
     }
 
     /// Waits for those who look at the block at `index`. Its state word was changed before, and the

@@ -7,7 +7,8 @@
 //! (invariant 22). A reader that comes later sees the word.
 //!
 //! One [`Readers`] serves many blocks: a wait may then be for readers of another block, which are
-//! as short.
+//! as short. On many CPUs there may always be one inside, so that who comes while somebody waits
+//! goes out again until the wait is over.
 
 use super::atomics::atomic::{AtomicU32, Ordering, fence};
 use crate::platform::Platform;
@@ -16,8 +17,11 @@ use core::marker::PhantomData;
 /// See the module documentation. A cache line of its own, as all CPUs write it.
 #[repr(align(64))]
 pub struct Readers {
-    inside: AtomicU32,
+    /// How many are inside, and [`WAITING`] for each who waits for them.
+    word: AtomicU32,
 }
+
+const WAITING: u32 = 1 << 16;
 
 impl Default for Readers {
     fn default() -> Self {
@@ -29,18 +33,32 @@ impl Readers {
     /// Nobody is inside.
     #[must_use]
     pub fn new() -> Self {
-        Self { inside: AtomicU32::new(0) }
+        Self { word: AtomicU32::new(0) }
     }
 
-    /// Goes in, until the guard is dropped. Interrupts are off meanwhile, and no lock is taken:
-    /// whoever waits holds one. What says whether there is something to read is loaded with
-    /// `SeqCst` afterwards.
+    /// Goes in, until the guard is dropped, as soon as nobody waits. Interrupts are off meanwhile,
+    /// and no lock is taken nor are others entered: whoever waits holds one. What says whether
+    /// there is something to read is loaded with `SeqCst` afterwards.
     #[inline]
-    pub fn enter(&self) -> Reading<'_> {
-        // Either the word that is loaded next is the changed one, or `wait` sees this.
-        self.inside.fetch_add(1, Ordering::SeqCst);
+    pub fn enter<P: Platform + ?Sized>(&self, platform: &P) -> Reading<'_> {
+        // Either the state word that is loaded next is the changed one, or `wait` sees this. Of one
+        // who has waited it is the changed one: this acquires what that released.
+        while self.word.fetch_add(1, Ordering::SeqCst) >= WAITING {
+            self.stand_aside(platform);
+        }
         Self::order_for_the_model();
         Reading { readers: self, stays: PhantomData }
+    }
+
+    /// Goes out again until nobody waits.
+    #[cold]
+    #[inline(never)]
+    fn stand_aside<P: Platform + ?Sized>(&self, platform: &P) {
+        // Relaxed: nothing was read.
+        self.word.fetch_sub(1, Ordering::Relaxed);
+        while self.word.load(Ordering::Relaxed) >= WAITING {
+            platform.relax();
+        }
     }
 
     /// The processor has one total order of these; the model checker has it for fences only.
@@ -56,9 +74,23 @@ impl Readers {
     pub fn wait<P: Platform + ?Sized>(&self, platform: &P) {
         fence(Ordering::SeqCst);
         // Acquire pairs with the Release in the guard's drop: what readers did is done.
-        while self.inside.load(Ordering::Acquire) != 0 {
+        if self.word.load(Ordering::Acquire) != 0 {
+            self.wait_alone(platform);
+        }
+    }
+
+    /// Keeps others out, and waits for those who are inside.
+    #[cold]
+    #[inline(never)]
+    fn wait_alone<P: Platform + ?Sized>(&self, platform: &P) {
+        // Relaxed: what matters is which readers come before it.
+        self.word.fetch_add(WAITING, Ordering::Relaxed);
+        // Acquire as in `wait`.
+        while self.word.load(Ordering::Acquire) % WAITING != 0 {
             platform.relax();
         }
+        // Release pairs with `enter`.
+        self.word.fetch_sub(WAITING, Ordering::Release);
     }
 }
 
@@ -66,8 +98,11 @@ impl Readers {
 ///
 /// ```compile_fail,E0277
 /// # use framewright::internals::Readers;
+/// # use framewright::platform::{LinearMap, OneAtATime};
 /// fn leaves<T: Send>(_: T) {}
-/// leaves(Readers::new().enter());
+/// # fn of(platform: &LinearMap<OneAtATime>) {
+/// leaves(Readers::new().enter(platform));
+/// # }
 /// ```
 /// ```
 /// # use framewright::internals::Readers;
@@ -91,6 +126,6 @@ impl Drop for Reading<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release pairs with the Acquire in `wait`.
-        self.readers.inside.fetch_sub(1, Ordering::Release);
+        self.readers.word.fetch_sub(1, Ordering::Release);
     }
 }

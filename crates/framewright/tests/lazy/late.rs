@@ -152,3 +152,15 @@ fn what_was_adopted_is_freed_with_page_owners_too() {
         check(lazy.get().expect("it is up"));
     }
 }
+
+/// What was in use over the border of two zones is freed as one piece, as it is added as one.
+#[test]
+fn a_gap_of_two_zones_is_freed_whole() {
+    let lazy = lazy(machine());
+    with_gap(lazy, mib(8, 24), "");
+    let before = lazy.usage();
+    assert!(super::free(lazy, mib(12, 20).whole_frames()));
+    assert_eq!(lazy.usage().free_pages, before.free_pages + 8 * 256);
+    assert_eq!(lazy.lost_pages(), 0);
+    check(lazy.get().expect("it is up"));
+}

@@ -73,7 +73,7 @@ impl Block {
 
     /// As the manager looks at a descriptor: inside, if the state word says that there is one.
     fn look<R>(&self, look: impl FnOnce(&ReferenceCount<AtomicU32>) -> R) -> Option<R> {
-        let _reading = self.readers.enter();
+        let _reading = self.readers.enter(&Waiter);
         if !self.described.load(Ordering::SeqCst) {
             return None;
         }

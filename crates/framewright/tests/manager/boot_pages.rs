@@ -252,3 +252,16 @@ proptest! {
         prop_assert_eq!(counts.deferred_pages, 0);
     }
 }
+
+/// What was never made is saved, and is no part of what was made.
+#[test]
+fn the_size_of_the_map_is_what_there_is_of_it() {
+    if is_careful() {
+        return;
+    }
+    let line = "memmap_init=eager hugetlb_free_vmemmap=on hugepages=3000";
+    let (manager, array) = with_array(eight_gib(), line);
+    assert!(manager.vmemmap().unbuilt_blocks() > 2000);
+    let (pages, frames) = (manager.vmemmap().pages(), array.counts().frames);
+    assert!(pages >= frames && pages < frames + 64, "{pages} of {frames}");
+}

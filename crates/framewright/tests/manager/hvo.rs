@@ -1,12 +1,13 @@
 //! Giving back the memory map of huge pages, and restoring it.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
+use framewright::hugetlb::PoolSize;
 use framewright::manager::{VmemmapChange, VmemmapError};
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
-use framewright::zone::DescriptorForm;
-use framewright::{AllocateError, Request, Reserves};
+use framewright::zone::{DescriptorForm, MigrateType};
+use framewright::{AllocateError, BringUp, Manager, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use proptest::prelude::*;
@@ -339,5 +340,46 @@ fn a_run_that_is_named_twice_counts_once() {
     assert_eq!(manager.vmemmap().reclaimed_blocks(), 1);
     assert_eq!(manager.restore_vmemmap(&[run, run]).expect("it is the caller's").blocks, 1);
     assert_eq!(manager.vmemmap().reclaimed_blocks(), 0);
+    check(&manager);
+}
+
+/// What leaves the array on both sides of a border lies side by side, and no free may span that.
+#[test]
+fn what_leaves_the_array_on_both_sides_of_a_zone_border_is_free() {
+    let loses_nothing = |bottom_up: bool, ram: &[framewright::units::PhysRange]| {
+        let builder = ram.iter().fold(FakeMachine::builder(), |builder, &ram| builder.ram(ram));
+        let machine = builder.cpus(1).build();
+        let array = FakeVmemmap::install(machine);
+        let mut early = machine.memblock(&[]);
+        early.set_bottom_up(bottom_up);
+        let parameters = parameters("memmap_init=eager");
+        let input = BringUp { parameters: &parameters, started_ns: None };
+        let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error).expect("up");
+        manager.hugetlb().set_optimize_vmemmap(true);
+        let (frames, free) = (array.counts().frames, settled(&manager).free_pages);
+        let pool = manager.pool(PoolSize::TwoMib);
+        pool.resize(100_000, &NoHelpers).expect("nobody else resizes");
+        check(&manager);
+        let back = settled(&manager).free_pages + pool.counts().all.nr * 512 - free;
+        assert_eq!(back, frames - array.counts().frames, "{ram:?}");
+    };
+    // The array begins below 16 MiB, and ends above 4 GiB.
+    loses_nothing(true, &[mib(0, 3072), gib(4, 5)]);
+    loses_nothing(false, &[mib(0, 4096 + 40)]);
+}
+
+/// Memory that comes after bring-up has no map yet, and never gave one back.
+#[test]
+fn a_map_that_is_made_for_the_first_time_was_not_given_back() {
+    let machine = FakeMachine::builder().ram(gib(0, 1)).cpus(1).build();
+    FakeVmemmap::install(machine);
+    let manager =
+        bring_up_with(machine, &[mib(512, 640)], &parameters("memmap_init=eager")).expect("up");
+    // SAFETY: reserved above, and nobody uses it.
+    unsafe { manager.hotplug().release(mib(512, 640).whole_frames()) }.expect("reserved");
+    let block =
+        manager.allocate_at(mib(512, 640).whole_frames().start, order(9), MigrateType::Movable);
+    let change = manager.restore_vmemmap(&[block.expect("free")]).expect("ours");
+    assert_eq!((change.blocks, manager.vmemmap().reclaimed_blocks()), (1, 0));
     check(&manager);
 }

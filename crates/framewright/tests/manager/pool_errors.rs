@@ -7,10 +7,13 @@ use crate::common::{Fake, bring_up, is_careful};
 use framewright::hugetlb::{NodeMask, PoolSize};
 use framewright::manager::{Poisoned, PoolBatch, PoolVmemmap};
 use framewright::memblock::NodeChoice;
-use framewright::units::{Pfn, PfnRange};
+use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::{Reclaim, Request, Shortage};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeMachine, PoolOwner};
+use framewright_testkit::{FakeMachine, Owner, PoolOwner};
+use std::iter::from_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock};
 
 /// Random numbers, one after the other.
@@ -241,4 +244,35 @@ fn a_surplus_page_that_goes_bad_on_its_way_was_never_in_the_pool() {
         assert_eq!(numbers(&pool), before, "{isolates}");
         check(manager);
     }
+}
+
+/// Gives up what it has at its first call, and dies at the second.
+struct Mortal {
+    manager: &'static Fake,
+    held: Mutex<Vec<PfnRange>>,
+}
+
+impl Reclaim for Mortal {
+    fn reclaim(&self, _wanted: &Shortage) -> u64 {
+        let held = std::mem::take(&mut *self.held.lock().expect("nobody panicked"));
+        assert!(!held.is_empty(), "the second call");
+        held.iter().for_each(|&block| self.manager.give_back(block).expect("was allocated"));
+        held.len() as u64 * 512
+    }
+}
+
+#[test]
+fn a_reclaim_hook_that_dies_loses_no_page_of_a_resize() {
+    let manager: &'static Fake = Box::leak(Box::new(bring_up(machine())));
+    let request = Request { fail_fast: true, ..Request::new(Order::BLOCK) };
+    let mut held: Vec<PfnRange> = from_fn(|| manager.allocate(&request).ok()).collect();
+    let last = held.split_off(held.len() - 4);
+    let hook: &'static Mortal = Box::leak(Box::new(Mortal { manager, held: Mutex::new(last) }));
+    manager.pressure().set_reclaim(Some(hook));
+    let pool = manager.pool(TWO);
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.resize(8, &NoHelpers))).is_err());
+    check(manager);
+    manager.pressure().set_reclaim(None);
+    assert_eq!(pool.resize(4, &NoHelpers).expect("nobody else resizes").reached, 4);
+    check(manager);
 }

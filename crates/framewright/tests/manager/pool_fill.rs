@@ -7,6 +7,7 @@ use framewright::hugetlb::{NodeMask, PoolError, PoolSize};
 use framewright::manager::{PoolBatch, PoolVmemmap};
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, PfnRange};
+use framewright::zone::MigrateType;
 use framewright::{Reclaim, Request, Reserves, Shortage};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, HelperPool, Owner, PoolOwner};
@@ -266,4 +267,19 @@ fn memory_that_descriptors_give_back_makes_more_pages() {
     assert_eq!(resized.reached, 1 + count as u64);
     manager.hugetlb().set_vmemmap_hook(None);
     check(manager);
+}
+
+/// What only movable requests may have does not replace what everybody needs.
+#[test]
+fn gigantic_pages_at_boot_leave_memory_for_those_who_cannot_have_a_grade() {
+    let line = "kernelcore=2G hugepagesz=1G hugepages=8";
+    let machine = FakeMachine::builder().ram(gib(1, 9)).cpus(1).build();
+    let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+    let filled = manager.hugetlb().fill(&parameters(line), &NoHelpers);
+    check(&manager);
+    assert!(filled.pools.iter().any(|pool| pool.got >= 1), "one of two and a half can be spared");
+    let kernels = Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::PAGE) };
+    for _ in 0..10_000 {
+        manager.allocate(&kernels).expect("there is a GiB of it");
+    }
 }

@@ -1,6 +1,7 @@
 //! What happens while somebody looks at a descriptor, made to happen: the looker is stopped at the
 //! direct map, in the middle.
 
+use framewright::internals::Readers;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockNumber;
@@ -225,4 +226,31 @@ fn a_reference_to_what_a_page_was_part_of_is_put_back() {
     manager.give_back(run).expect("allocated");
     manager.give_back(keep).expect("allocated");
     assert!(manager.allocate(&Request::pages(1)).is_ok());
+}
+
+/// On many CPUs somebody may be inside at any moment, so that a wait for nobody would never end.
+#[test]
+fn who_comes_while_somebody_waits_is_let_in_afterwards() {
+    let machine = || FakeMachine::builder().ram(PhysRange::new(0, 1 << 21)).cpus(1).build();
+    let (waiter, late) = (machine(), machine());
+    let readers = Readers::new();
+    let entered = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let first = readers.enter(machine());
+        scope.spawn(|| readers.wait(waiter));
+        while waiter.calls().relax == 0 {
+            thread::yield_now();
+        }
+        scope.spawn(|| {
+            drop(readers.enter(late));
+            entered.store(true, Ordering::Release);
+        });
+        while late.calls().relax == 0 && !entered.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        let was_let_in = entered.load(Ordering::Acquire);
+        drop(first);
+        assert!(!was_let_in);
+    });
+    assert!(entered.into_inner());
 }

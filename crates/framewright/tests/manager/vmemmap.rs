@@ -388,3 +388,21 @@ fn who_is_done_helps_unless_threads_were_named() {
         retire(&manager);
     }
 }
+
+/// More zones than a job has parts take turns, and none is left to its caller alone.
+#[test]
+fn helpers_bring_up_the_zones_of_any_number_of_nodes() {
+    const NODES: usize = 70;
+    let nodes = || (0..NODES).map(|node| (gib(node as u64 + 4, node as u64 + 5), node));
+    let builder = FakeMachine::builder().nodes(NODES).cpus(2);
+    let builder =
+        nodes().fold(builder, |builder, (memory, node)| builder.ram(memory).node(memory, node));
+    let machine = builder.build();
+    FakeVmemmap::install(machine);
+    let manager = bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("up");
+    manager.vmemmap().initialise_deferred(&HelperPool::new(1));
+    check(&manager);
+    let threads: Vec<u32> = manager.vmemmap().deferred_nodes().map(|node| node.threads).collect();
+    assert_eq!(threads.len(), NODES);
+    assert!(threads.iter().all(|&threads| threads != 0), "{threads:?}");
+}

@@ -13,10 +13,10 @@ use crate::units::{NodeId, PfnRange};
 use crate::zone::Zone;
 use core::panic::Location;
 
-/// Gives pages back when a mover panics, where that does not end everything.
-struct GiveBack<'t, 'm, P: Platform> {
-    pool: Pool<'m, P>,
-    taken: &'t mut Taken,
+/// Gives pages back when a mover or the reclaim hook panics, where that does not end everything.
+pub(super) struct GiveBack<'t, 'm, P: Platform> {
+    pub(super) pool: Pool<'m, P>,
+    pub(super) taken: &'t mut Taken,
 }
 
 impl<P: Platform> Drop for GiveBack<'_, '_, P> {

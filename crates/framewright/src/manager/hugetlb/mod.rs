@@ -6,9 +6,9 @@
 //! `reporting` lends free pages to the hypervisor, `boot` fills pools as the command line says,
 //! `check` recounts. The rules and the counters are in `hugetlb::accounting`.
 //!
-//! One lock guards the accounting of all pools, as in Linux; it is never held while a zone's is
-//! (invariant 11). Resizes and demotions follow one another, each holding [`Resizing`]; users of
-//! pages do not wait for them.
+//! One lock guards the accounting of all pools, as in Linux. It is taken inside no zone's, and
+//! inside it a zone's is taken only to look at a table that may go (invariant 11). Resizes and
+//! demotions follow one another, each holding [`Resizing`]; users of pages do not wait for them.
 
 mod allocate;
 pub(super) mod boot;

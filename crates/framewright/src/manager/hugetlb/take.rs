@@ -7,6 +7,7 @@ use crate::block::{Chain, MigrateType, PageList};
 use crate::hugetlb::Taken;
 use crate::manager::accept::Growing;
 use crate::manager::facets::Hugetlb;
+use crate::manager::hugetlb::cma::GiveBack;
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::reclaim::Lacking;
 use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
@@ -184,7 +185,11 @@ impl<P: Platform> Pool<'_, P> {
         if !size.is_gigantic() || !self.manager.pools.at_boot.load(Ordering::Relaxed) {
             return None;
         }
-        let has = |zone: &Zone| zone.free_pages() + zone.unaccepted_pages();
+        // Graded memory is not theirs, and of no use to those who are left with the rest.
+        let has = |zone: &Zone| {
+            let out_of_reach = zone.out_of_reach(MigrateType::Unmovable);
+            (zone.free_pages() + zone.unaccepted_pages()).saturating_sub(out_of_reach)
+        };
         let free: u64 = self.manager.zones().iter().map(has).sum();
         let keeps = |zone: &Zone| {
             let parts = self.manager.parts(zone.id()).iter();
@@ -259,12 +264,14 @@ impl<P: Platform> Pool<'_, P> {
             return taken;
         }
         let aids = self.manager.debug().aids().watch();
+        let unwinding = GiveBack { pool: *self, taken: &mut taken };
         let mut attempt = |marks: &[Mark]| {
+            let taken = &mut *unwinding.taken;
             let left = most - taken.pages();
             if aids {
-                self.take_singly(&mut taken, node, most);
+                self.take_singly(taken, node, most);
             } else {
-                self.take_marked(&mut taken, node, left, marks);
+                self.take_marked(taken, node, left, marks);
             }
             if taken.pages() == most || taken.is_full() {
                 Ok(())
@@ -280,6 +287,7 @@ impl<P: Platform> Pool<'_, P> {
             let lacking = Lacking { request, search, order, known_to_fail };
             self.manager.direct_reclaim(&lacking, &mut attempt);
         }
+        core::mem::forget(unwinding);
         self.count_taken(most, &taken);
         taken
     }

@@ -80,7 +80,8 @@ impl VmemmapState {
 
     pub(crate) fn note_restored(&self, change: &VmemmapChange) {
         self.note_pages(change);
-        self.reclaimed_blocks.fetch_sub(change.blocks, Ordering::Relaxed);
+        let less = |blocks: u64| Some(blocks.saturating_sub(change.blocks));
+        let _ = self.reclaimed_blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     pub(crate) fn note_pages(&self, change: &VmemmapChange) {

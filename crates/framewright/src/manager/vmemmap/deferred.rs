@@ -12,13 +12,13 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, PAGE_SIZE, Pfn, PfnRange};
 use crate::vmemmap::SectionState;
-use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber};
+use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, VMEMMAP_PAGES_PER_BLOCK};
 use crate::zone::Zone;
 use core::iter;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part, Placement};
 
-/// Most zones that are initialised side by side; the others are helped with.
+/// Most zones that are initialised side by side; more take turns.
 const MAX_ZONES: usize = framewright_jobs::MAX_PARTS;
 
 impl<'m, P: Platform> Vmemmap<'m, P> {
@@ -57,10 +57,13 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// gave back and did not restore. 0 where there is no array.
     #[must_use]
     pub fn pages(self) -> u64 {
-        (self.bytes() / PAGE_SIZE).saturating_add_signed(-self.saved_pages())
+        // What was never made is among what was saved, and not among what was made.
+        let unbuilt_pages = self.unbuilt_blocks() * VMEMMAP_PAGES_PER_BLOCK;
+        (self.bytes() / PAGE_SIZE + unbuilt_pages).saturating_add_signed(-self.saved_pages())
     }
 
-    /// Blocks whose map was given back and not restored.
+    /// Blocks whose map was given back and not restored. A block that came after bring-up and is
+    /// given its map for the first time counts as one that was restored, as far as there are any.
     #[must_use]
     pub fn reclaimed_blocks(self) -> u64 {
         self.manager.vmemmap.reclaimed_blocks.load(Ordering::Relaxed)
@@ -76,16 +79,33 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// more, so it may wait for other CPUs: call it where [`Platform::can_wait`] says so, once
     /// `helpers` can come. Later calls find nothing to do.
     pub fn initialise_deferred<H: Helpers + ?Sized>(self, helpers: &H) {
+        let mut left = self.zones().filter(|zone| are_left(zone));
+        while self.initialise_zones(&mut left, helpers) {}
+        for zone in self.zones() {
+            // Whatever the jobs did: nothing is withheld in the end.
+            self.bring_up(zone, sections(zone));
+            self.wait_for_sections(zone);
+        }
+        self.manager.pressure.epoch.note_free();
+        if self.manager.accept.policy == AcceptPolicy::Eager {
+            self.manager.acceptance().accept_all(helpers);
+        }
+        self.note_all_memory();
+    }
+
+    /// Initialises the next zones, as many as a job has parts; whether there were any.
+    fn initialise_zones<H: Helpers + ?Sized>(
+        self,
+        left: &mut dyn Iterator<Item = &'static [Zone]>,
+        helpers: &H,
+    ) -> bool {
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_ZONES];
         let mut zones: [&[Zone]; MAX_ZONES] = [&[]; MAX_ZONES];
         let mut count = 0;
-        for zone in self.zones() {
-            if count < MAX_ZONES && are_left(zone) {
-                let unit = count as u64;
-                parts[count] = Part { node: number(zone[0].id().node), range: unit..unit + 1 };
-                zones[count] = zone;
-                count += 1;
-            }
+        for (zone, unit) in left.zip(0_u64..).take(MAX_ZONES) {
+            parts[count] = Part { node: number(zone[0].id().node), range: unit..unit + 1 };
+            zones[count] = zone;
+            count += 1;
         }
         let zone_at = |unit: u64| zones.get(usize::try_from(unit).ok()?).copied();
         let all = Job::of_parts(&parts[..count])
@@ -102,16 +122,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
                 }
             }
         });
-        for zone in self.zones() {
-            // Whatever the job did: nothing is withheld in the end.
-            self.bring_up(zone, sections(zone));
-            self.wait_for_sections(zone);
-        }
-        self.manager.pressure.epoch.note_free();
-        if self.manager.accept.policy == AcceptPolicy::Eager {
-            self.manager.acceptance().accept_all(helpers);
-        }
-        self.note_all_memory();
+        count != 0
     }
 
     /// The parts of each zone.

@@ -306,13 +306,21 @@ impl<P: Platform> Vmemmap<'_, P> {
             VmemmapChange { flushes: u64::from(unflushed.is_stale()), ..VmemmapChange::default() };
         // SAFETY: filled by the calls above on this space, the platform's only one (invariant 12).
         let list = unsafe { space.flush(core::mem::take(unflushed)) };
-        for run in list.runs() {
-            // Page tables of bring-up were never managed: they stay reserved.
-            if self.manager.free_kept(run).is_ok() {
-                change.freed_pages += run.pages();
-            }
-        }
+        change.freed_pages = list.runs().map(|run| self.free_left(run)).sum();
         change
+    }
+
+    /// Frees what left the array; returns how many pages that are. A run is whatever lies side by
+    /// side: in several zones, too, which no free may span. Page tables of bring-up were never
+    /// managed: they stay reserved.
+    fn free_left(self, run: PfnRange) -> u64 {
+        if self.manager.free_kept(run).is_ok() {
+            return run.pages();
+        }
+        let middle = Pfn(run.start.0 + run.pages() / 2);
+        let halves = [PfnRange { end: middle, ..run }, PfnRange { start: middle, ..run }];
+        let halves = halves.into_iter().filter(|half| half.pages() < run.pages());
+        halves.filter(|half| !half.is_empty()).map(|half| self.free_left(half)).sum()
     }
 }
 

@@ -319,3 +319,23 @@ fn no_more_large_units_fail_in_part_than_can_be_remembered() {
     assert_eq!(*efi.device().0.lock().expect("no panic"), 16);
     assert_eq!(efi.with_table(|table| table.first_run(0..32)), Some(0..32));
 }
+
+/// Others may have had a block of which half is in the table.
+#[test]
+fn a_block_across_the_edge_of_the_table_is_asked_for_again_whole() {
+    let machine = FakeMachine::builder().ram(PhysRange::new(0, 64 * MIB)).cpus(3).build();
+    // Eight units of 1 MiB from 1 MiB on: the blocks at 0 and at 8 MiB are half of it.
+    let mut bytes = table_at(MIB, &[0xff]);
+    set(&mut bytes, 4, MIB, 4);
+    let table = UnacceptedTable::new(bytes.leak()).expect("a table");
+    let device = Device { forgets: true, ..Device::default() };
+    let efi = EfiAccept::new(machine, table, device);
+    for block in [0, 4] {
+        for time in 1..=2 {
+            efi.accept(units(block, block + 1)).expect("accepted");
+            let asked = std::mem::take(&mut *efi.device().asked.lock().expect("no panic"));
+            let pages: u64 = asked.iter().map(|range| range.pages()).sum();
+            assert_eq!(pages, 512, "block {block}, time {time}: {asked:?}");
+        }
+    }
+}
