@@ -42,6 +42,7 @@ pub fn make_array<P: Platform>(
     };
     // SAFETY: one CPU uses these tables.
     let tlb = unsafe { LocalTlb::new(place.global) };
-    // SAFETY: the root stays, and nobody else maps anything at the base (invariant 39).
+    // SAFETY: the root stays, and nobody else maps anything at the base (invariant 39). Boot
+    // code set EFER.NXE and CR0.WP, as that of each further CPU has to.
     unsafe { Vmemmap::new(kernel, tlb, place, &mut EarlyFrames(early)) }
 }

@@ -59,7 +59,7 @@ pub unsafe fn make(
     };
     let tlb = TlbShootdown { global: layout.global };
     // SAFETY: the root is that of `direct_map`, in memory from the memblock allocator that stays
-    // reserved; the caller promises the range.
+    // reserved; the caller promises the range. `boot.s` set NXE and WP, everywhere.
     unsafe { Vmemmap::new(&PLATFORM, tlb, layout, frames) }
 }
 

@@ -50,7 +50,7 @@ impl<'a> GuestWindow<'a> {
         let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
         let root = page_table_root() & ROOT;
         // SAFETY: the root is that of `direct_map`, which all CPUs use, in memory that stays
-        // reserved; nobody else maps anything from `BASE` on.
+        // reserved; nobody else maps anything from `BASE` on. `boot.s` set NXE, everywhere.
         let space = unsafe {
             AddressSpace::new(&PLATFORM, TlbShootdown { global: false }, root, BASE, largest)
         };

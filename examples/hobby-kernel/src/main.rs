@@ -74,7 +74,7 @@ fn map<S: PageSize + fmt::Debug>(
 ) where
     for<'a> OffsetPageTable<'a>: Mapper<S>,
 {
-    let flags = PageTableFlags::PRESENT | PageTableFlags::WRITABLE;
+    let flags = PageTableFlags::PRESENT | PageTableFlags::WRITABLE | PageTableFlags::NO_EXECUTE;
     let before = free_pages(manager);
     for page in pages {
         let frame = FrameAllocator::<S>::allocate_frame(&mut manager).expect("there is memory");

@@ -16,8 +16,9 @@ pvh_entry:
     movl %ebx, %edi
     movl $0x80000001, %eax
     cpuid
-    btl $26, %edx               # pages of 1 GiB: one table then maps 512 GiB
-    jnc unsupported
+    notl %edx                   # pages of 1 GiB: one table then maps 512 GiB; the no-execute bit
+    testl $(1 << 26 | 1 << 20), %edx
+    jnz unsupported
     xorl %ecx, %ecx
 1:  movl %ecx, %eax
     shll $30, %eax
@@ -39,11 +40,11 @@ pvh_entry:
     movl %eax, %cr4
     movl $0xc0000080, %ecx      # EFER
     rdmsr
-    orl $0x100, %eax            # LME
+    orl $0x900, %eax            # LME, NXE: page tables may forbid execution
     wrmsr
     movl %cr0, %eax
     andl $0xfffffff3, %eax      # EM, TS off
-    orl $0x80000003, %eax       # PG, MP, PE on
+    orl $0x80010003, %eax       # PG, WP (read-only is so for the kernel, too), MP, PE on
     movl %eax, %cr0
     lgdtl descriptors_pointer
     ljmpl $0x08, $long_mode
@@ -69,7 +70,7 @@ long_mode:
 
 .section .rodata
 text:
-    .ascii "this CPU has no pages of 1 GiB\n"
+    .ascii "this CPU lacks pages of 1 GiB or the no-execute bit\n"
 text_end:
 .balign 8
 descriptors:

@@ -81,7 +81,9 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
     /// # Safety
     /// `root` is a root table in memory that [`Platform::direct`] reaches, made of entries as the
     /// CPU has them, and stays as long as the window lives. Nobody else maps anything in the
-    /// window. `tlb` reaches every CPU that uses the tables.
+    /// window. `tlb` reaches every CPU that uses the tables. Each of these has EFER.NXE set
+    /// ([`Features::no_execute`](crate::x86_64::features::Features::no_execute)), because nothing
+    /// in the window may be executed: without, every access to it faults.
     pub unsafe fn new(
         platform: &'static P,
         tlb: F,

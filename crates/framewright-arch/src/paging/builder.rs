@@ -132,6 +132,10 @@ impl PageTable {
     ///
     /// Only entries that were empty change, so tables in use may be added to without a flush.
     ///
+    /// The CPU has EFER.NXE set where something may not be executed
+    /// ([`Features::no_execute`](crate::x86_64::features::Features::no_execute)): without, every
+    /// access there faults. CR0.WP keeps the kernel, too, from writing what may not be written.
+    ///
     /// # Errors
     /// See [`MapFault`].
     pub fn map(

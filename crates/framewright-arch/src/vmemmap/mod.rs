@@ -130,7 +130,10 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
     /// # Safety
     /// `layout.root` is a root table in memory that [`Platform::direct`] reaches, made of entries
     /// as the CPU has them, and stays as long as the vmemmap lives. Nobody else maps anything in
-    /// the vmemmap's range. `tlb` reaches every CPU that uses the tables.
+    /// the vmemmap's range. `tlb` reaches every CPU that uses the tables. Each of these has
+    /// EFER.NXE set ([`Features::no_execute`](crate::x86_64::features::Features::no_execute)),
+    /// without which every access to the vmemmap faults, and CR0.WP, without which a write to one
+    /// absent descriptor does not fault, but changes all of them.
     pub unsafe fn new(
         platform: &'static P,
         tlb: F,

@@ -27,7 +27,7 @@ pub fn hypervisor_is(name: [u8; 12]) -> bool {
 pub struct Features {
     /// Page-table entries can map 1 GiB.
     pub pages_1g: bool,
-    /// Page-table entries can forbid execution.
+    /// Page-table entries can forbid execution, once EFER.NXE is set. Those of this crate do.
     pub no_execute: bool,
     /// Translations can survive a change of tables.
     pub global_pages: bool,
