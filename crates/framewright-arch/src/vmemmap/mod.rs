@@ -65,7 +65,7 @@ pub struct VmemmapLayout {
     /// Physical address of the root table, into which the vmemmap's entries are written. Other
     /// roots share the vmemmap by copying them.
     pub root: u64,
-    /// Virtual address of the descriptor of frame 0: a multiple of 512 GiB.
+    /// Virtual address of the descriptor of frame 0: a multiple of 512 GiB, not 0.
     pub base: u64,
     /// One past the highest frame that has a descriptor. What is mapped ends with the 64 GiB of
     /// physical addresses that hold it.
@@ -78,8 +78,8 @@ pub struct VmemmapLayout {
 /// Why there is no vmemmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmemmapError {
-    /// The base is no multiple of 512 GiB, or the vmemmap does not fit between it and the end of
-    /// its half of the address space, or a frame number has more than 40 bits.
+    /// The base is 0 or no multiple of 512 GiB, or the vmemmap does not fit between it and the end
+    /// of its half of the address space, or a frame number has more than 40 bits.
     BadLayout(VmemmapLayout),
     /// Something else is mapped in the range.
     Occupied {
@@ -144,8 +144,9 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         let bytes = (layout.frames_end.0.clamp(1, FRAMES_END) * 64)
             .next_multiple_of(PageSize::Large.bytes());
         let canonical = matches!(layout.base >> 47, 0 | 0x1_ffff);
-        let fits = canonical && layout.base.is_multiple_of(ROOT_ENTRY_BYTES) && bytes <= half_end;
-        if !fits || layout.frames_end.0 > FRAMES_END {
+        // Pointers to descriptors are not null, that of frame 0 included.
+        let is_base = canonical && layout.base != 0 && layout.base.is_multiple_of(ROOT_ENTRY_BYTES);
+        if !is_base || bytes > half_end || layout.frames_end.0 > FRAMES_END {
             return Err(VmemmapError::BadLayout(layout));
         }
         // SAFETY: the caller's promise about the root (invariant 39).

@@ -1,6 +1,7 @@
 //! The local interrupt controller of each CPU, in its two forms: registers in memory (xAPIC,
 //! identifiers of 8 bits) and model-specific registers (x2APIC, 32 bits).
 
+use super::exceptions::EXCEPTIONS;
 use super::msr;
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
@@ -62,7 +63,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Vectors of the controller's own interrupts.
+/// Vectors of the controller's own interrupts: 32 or more, because those below are exceptions'.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors {
     /// The timer's.
@@ -131,7 +132,12 @@ impl LocalApic {
 
     /// Turns this CPU's controller on: its own interrupts come with `vectors`, the timer stands
     /// still, and the pins of the old interrupt controller are closed.
+    ///
+    /// # Panics
+    /// When a vector is an exception's (below 32).
     pub fn enable(&self, vectors: Vectors) {
+        let [timer, error, spurious] =
+            [vectors.timer, vectors.error, vectors.spurious].map(interrupt);
         // SAFETY: `new` was promised the privilege, and every 64-bit CPU has this register.
         let base = unsafe { msr::read(msr::APIC_BASE) };
         let mode = if self.mode == Mode::X2Apic { BASE_X2APIC } else { 0 };
@@ -140,11 +146,11 @@ impl LocalApic {
         self.write(TASK_PRIORITY, 0);
         self.write(LOCAL_LINE_0, MASKED);
         self.write(LOCAL_LINE_1, MASKED);
-        self.write(LOCAL_TIMER, MASKED | u32::from(vectors.timer));
-        self.write(SPURIOUS_VECTOR, ENABLED | u32::from(vectors.spurious));
+        self.write(LOCAL_TIMER, MASKED | timer);
+        self.write(SPURIOUS_VECTOR, ENABLED | spurious);
         // Only now: while that register disables the controller, all of these stay masked whatever
         // is written (Intel SDM 3A, "Local APIC State After It Has Been Software Disabled").
-        self.write(LOCAL_ERROR, u32::from(vectors.error));
+        self.write(LOCAL_ERROR, error);
         self.write(ERROR_STATUS, 0);
         // An interrupt that was under way when another program ended must not block ours.
         self.end_of_interrupt();
@@ -172,8 +178,11 @@ impl LocalApic {
     ///
     /// Where interrupt handlers send too, interrupts are off here: in memory a command is two
     /// registers, and another must not come in between.
+    ///
+    /// # Panics
+    /// When the vector is an exception's (below 32).
     pub fn send(&self, id: u32, vector: u8) {
-        self.command(id, ASSERT | u32::from(vector));
+        self.command(id, ASSERT | interrupt(vector));
     }
 
     /// Resets the CPU `id`: it waits for [`start_up`](Self::start_up).
@@ -207,8 +216,11 @@ impl LocalApic {
 
     /// Lets the timer count down from its largest value without an interrupt, to measure how fast
     /// it counts.
+    ///
+    /// # Panics
+    /// When the vector is an exception's (below 32).
     pub fn count_freely(&self, vector: u8) {
-        self.write(LOCAL_TIMER, MASKED | u32::from(vector));
+        self.write(LOCAL_TIMER, MASKED | interrupt(vector));
         self.write(TIMER_DIVIDER, DIVIDE_BY_16);
         self.write(TIMER_START, u32::MAX);
     }
@@ -220,15 +232,22 @@ impl LocalApic {
     }
 
     /// From now on, interrupts this CPU with `vector` once in every `counts` counts.
+    ///
+    /// # Panics
+    /// When the vector is an exception's (below 32).
     pub fn tick(&self, vector: u8, counts: u32) {
+        let vector = interrupt(vector);
         self.write(TIMER_DIVIDER, DIVIDE_BY_16);
-        self.write(LOCAL_TIMER, PERIODIC | u32::from(vector));
+        self.write(LOCAL_TIMER, PERIODIC | vector);
         self.write(TIMER_START, counts.max(1));
     }
 
     /// Stops the timer.
+    ///
+    /// # Panics
+    /// When the vector is an exception's (below 32).
     pub fn stop_timer(&self, vector: u8) {
-        self.write(LOCAL_TIMER, MASKED | u32::from(vector));
+        self.write(LOCAL_TIMER, MASKED | interrupt(vector));
         self.write(TIMER_START, 0);
     }
 
@@ -292,6 +311,14 @@ impl LocalApic {
     }
 }
 
+/// The vector of an interrupt. With one of the CPU's own, the entry of an exception would run, and
+/// some of these find an error code on the stack which no interrupt pushes.
+#[track_caller]
+fn interrupt(vector: u8) -> u32 {
+    assert!(usize::from(vector) >= EXCEPTIONS, "vector {vector} is an exception's");
+    u32::from(vector)
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "offsets are below 4096")]
 const fn model_specific(register: usize) -> u32 {
     FIRST_X2APIC_REGISTER + (register / 16) as u32
@@ -300,6 +327,8 @@ const fn model_specific(register: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::format;
+    use std::string::String;
 
     #[test]
     fn registers_have_the_numbers_of_the_manual() {
@@ -307,6 +336,41 @@ mod tests {
         assert_eq!(model_specific(END_OF_INTERRUPT), 0x80b);
         assert_eq!(model_specific(COMMAND_LOW), 0x830);
         assert_eq!(model_specific(TIMER_DIVIDER), 0x83e);
+    }
+
+    #[test]
+    fn vectors_of_exceptions_are_refused_before_anything_is_written() {
+        let mut registers = [0_u32; 1024];
+        let place = NonNull::from(&mut registers).cast();
+        // SAFETY: these registers are memory of this test's, as many as a controller has.
+        let apic = unsafe { LocalApic::new(Mode::Memory(place)) };
+        let all = Vectors { timer: 236, error: 254, spurious: 255 };
+        for vector in [0, 14, 17, 21, 29, 31] {
+            let calls: [&dyn Fn(); 7] = [
+                &|| apic.send(1, vector),
+                &|| apic.tick(vector, 1000),
+                &|| apic.count_freely(vector),
+                &|| apic.stop_timer(vector),
+                &|| apic.enable(Vectors { timer: vector, ..all }),
+                &|| apic.enable(Vectors { error: vector, ..all }),
+                &|| apic.enable(Vectors { spurious: vector, ..all }),
+            ];
+            for (number, call) in calls.into_iter().enumerate() {
+                let call = std::panic::AssertUnwindSafe(call);
+                let message = std::panic::catch_unwind(call).expect_err("it was taken");
+                let message = message.downcast::<String>().expect("text");
+                assert_eq!(*message, format!("vector {vector} is an exception's"), "{number}");
+            }
+        }
+        let written = |register: usize| {
+            // SAFETY: as above; offsets are below 4096.
+            unsafe { place.as_ptr().wrapping_byte_add(register).read_volatile() }
+        };
+        assert!((0..4096).step_by(4).all(|register| written(register) == 0));
+        apic.send(1, 32);
+        assert_eq!((written(COMMAND_HIGH), written(COMMAND_LOW)), (1 << 24, ASSERT | 32));
+        apic.tick(32, 1000);
+        assert_eq!((written(LOCAL_TIMER), written(TIMER_START)), (PERIODIC | 32, 1000));
     }
 
     #[test]

@@ -135,6 +135,8 @@ fn places_that_cannot_be_are_refused() {
         layout(BASE + (1 << 30), 1),
         layout(1 << 47, 1),
         layout(BASE, (1 << 40) + 1),
+        // A null pointer.
+        layout(0, 1),
         // The last 512 GiB of each half are for 32 TiB.
         layout(0xffff_ff80_0000_0000, (32 << 28) + 1),
         layout(0x7f80_0000_0000, (32 << 28) + 1),
