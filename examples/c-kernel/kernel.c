@@ -178,7 +178,12 @@ static void bring_up(const struct start_info *start) {
         {start->command_line, words ? 4096 : 0},
         disk,
     };
-    size_t count = start->entries < 128 ? start->entries : 128;
+    size_t count = start->entries;
+    /* A map without some of its lines is a wrong one: they may reserve what others call usable. */
+    if (count > sizeof map / sizeof *map) {
+        say("the memory map has more than 128 entries\n");
+        leave(0x12);
+    }
     for (size_t i = 0; i < count; i++)
         map[i] = (struct fw_range){entries[i].start, entries[i].bytes, kind(entries[i].type)};
     must("bring-up", fw_bring_up(&platform, map, count, used, sizeof used / sizeof *used, words));

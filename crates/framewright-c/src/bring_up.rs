@@ -182,7 +182,8 @@ unsafe fn bring_up(
 ) -> Result<Manager<Checked>, fw_error> {
     let started_ns = platform.now_ns();
     let mut builder = MapBuilder::new(&mut scratch.ranges);
-    for range in map {
+    // The kind of what is empty may be anything.
+    for range in map.iter().filter(|range| range.bytes != 0) {
         builder.add(range.start, range.bytes, kind(range.kind)?)?;
     }
     builder.limit(platform.direct_limit())?;

@@ -115,12 +115,13 @@ static const struct fw_range map[] = {
     {RAM - MIB, MIB, FW_ACPI_NVS},
     {RAM - 2 * MIB, MIB, FW_ACPI_RECLAIMABLE},
     {RAM, 0, FW_CONVENTIONAL},
+    {RAM, 0, 77},
 };
 /* The kernel's image, and an initial RAM disk, which is released later. */
 static const struct fw_span used[] = {{MIB, MIB + 5}, {8 * MIB, 2 * MIB}};
 
 static int32_t bring_up(const struct fw_platform *with) {
-    return fw_bring_up(with, map, 5, used, 2, "min_free_kbytes=256 quiet");
+    return fw_bring_up(with, map, 6, used, 2, "min_free_kbytes=256 quiet");
 }
 
 /* A platform with one change is refused, by both calls, before anything is called. */
@@ -174,21 +175,21 @@ static void wrong_maps(void) {
     const struct fw_span beyond[] = {{UINT64_MAX, 2}};
     static struct fw_span many[1000];
     GIVES(FW_NULL, fw_bring_up(&platform, NULL, 1, NULL, 0, NULL));
-    GIVES(FW_NULL, fw_bring_up(&platform, map, 5, NULL, 1, NULL));
+    GIVES(FW_NULL, fw_bring_up(&platform, map, 6, NULL, 1, NULL));
     GIVES(FW_TOO_MANY_RANGES, fw_bring_up(&platform, map, SIZE_MAX, NULL, 0, NULL));
-    GIVES(FW_TOO_MANY_RANGES, fw_bring_up(&platform, map, 5, many, 1000, NULL));
+    GIVES(FW_TOO_MANY_RANGES, fw_bring_up(&platform, map, 6, many, 1000, NULL));
     GIVES(FW_NO_USABLE_MEMORY, fw_bring_up(&platform, NULL, 0, NULL, 0, NULL));
     GIVES(FW_NO_USABLE_MEMORY, fw_bring_up(&platform, none, 1, NULL, 0, NULL));
     GIVES(FW_WRONG_KIND, fw_bring_up(&platform, kind, 1, NULL, 0, NULL));
     GIVES(FW_BEYOND_ADDRESS_SPACE, fw_bring_up(&platform, far, 1, NULL, 0, NULL));
-    GIVES(FW_BEYOND_ADDRESS_SPACE, fw_bring_up(&platform, map, 5, beyond, 1, NULL));
+    GIVES(FW_BEYOND_ADDRESS_SPACE, fw_bring_up(&platform, map, 6, beyond, 1, NULL));
     GIVES(FW_NO_ROOM_FOR_TABLES, fw_bring_up(&platform, small, 1, NULL, 0, NULL));
     CHECK(logged_bytes > 0);
-    GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 5, used, 2, "\xff"));
+    GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 6, used, 2, "\xff"));
     char *words = malloc(4096);
     CHECK(words);
     memset(words, ' ', 4096);
-    GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 5, used, 2, words));
+    GIVES(FW_WRONG_TEXT, fw_bring_up(&platform, map, 6, used, 2, words));
     free(words);
 }
 
