@@ -35,7 +35,7 @@ pub enum MapError {
     Empty,
     /// There are ranges, but not one whole usable frame in them.
     NoUsableMemory,
-    /// Keeping this range apart from the others needs more entries than the storage has. Nothing
+    /// Keeping this range apart from the others may need more entries than the storage has. Nothing
     /// was changed.
     TooManyRanges {
         /// The range that did not fit.
@@ -122,14 +122,20 @@ impl<'a> MapBuilder<'a> {
 
     /// Puts a range behind all others, if it belongs there.
     fn append(&mut self, new: MapRange) -> bool {
-        if self.waiting != 0 || self.len == self.entries.len() {
+        if self.waiting != 0 {
             return false;
         }
         let last = self.len.checked_sub(1).map(|last| self.entries[last].range.end);
         if last.is_some_and(|end| new.range.start < end) {
             return false;
         }
-        Merger { out: &mut self.entries[..], len: &mut self.len }.push(new);
+        let has_room = self.len < self.entries.len();
+        let mut merger = Merger { out: &mut self.entries[..], len: &mut self.len };
+        if has_room {
+            merger.push(new);
+        } else if !merger.join(new) {
+            return false;
+        }
         self.steps.count(1);
         true
     }

@@ -12,15 +12,21 @@ pub(super) struct Merger<'a> {
 
 impl Merger<'_> {
     pub(super) fn push(&mut self, new: MapRange) {
-        if let Some(last) = self.len.checked_sub(1).map(|last| &mut self.out[last])
-            && last.kind == new.kind
-            && last.range.end == new.range.start
-        {
-            last.range.end = new.range.end;
-            return;
+        if !self.join(new) {
+            self.out[*self.len] = new;
+            *self.len += 1;
         }
-        self.out[*self.len] = new;
-        *self.len += 1;
+    }
+
+    /// Makes the last range longer, if `new` goes on with it, which needs no room.
+    pub(super) fn join(&mut self, new: MapRange) -> bool {
+        let last = self.len.checked_sub(1).map(|last| &mut self.out[last]);
+        let Some(last) = last else { return false };
+        let joins = last.kind == new.kind && last.range.end == new.range.start;
+        if joins {
+            last.range.end = new.range.end;
+        }
+        joins
     }
 }
 

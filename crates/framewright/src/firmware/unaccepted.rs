@@ -133,7 +133,7 @@ impl<'a> UnacceptedTable<'a> {
     }
 
     /// The units that `range` touches, and one more where it ends between two and pages may be read
-    /// past their end (`guards`).
+    /// past their end (`guards`): the first, where it ends at the table's base, as in Linux.
     #[must_use]
     pub fn units_of(&self, range: PhysRange, guards: bool) -> Range<u64> {
         if range.is_empty() {
@@ -142,7 +142,7 @@ impl<'a> UnacceptedTable<'a> {
         let of = |address: u64| address.saturating_sub(self.base);
         let last = of(range.end).div_ceil(self.unit_bytes);
         let guard = u64::from(guards && range.end.is_multiple_of(self.unit_bytes));
-        let end = if range.end <= self.base { 0 } else { last + guard };
+        let end = if range.end < self.base { 0 } else { last + guard };
         let start = of(range.start) / self.unit_bytes;
         start.min(self.units())..end.clamp(start, self.units().max(start)).min(self.units())
     }

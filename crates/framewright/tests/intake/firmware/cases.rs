@@ -236,6 +236,10 @@ fn too_many_ranges_are_refused_and_named() {
     );
     assert_eq!(builder.ranges().len(), 2);
     builder.add(4 * MIB, MIB, Reserved).expect("needs no entry");
+    builder.add(5 * MIB, MIB, Reserved).expect("joins the last");
+    builder.add(6 * MIB, MIB, Conventional).expect_err("no room");
+    let last = MapRange { range: PhysRange::new(4 * MIB, 6 * MIB), kind: Reserved };
+    assert_eq!(builder.ranges().last(), Some(&last));
 }
 
 #[cfg(feature = "many-nodes")]

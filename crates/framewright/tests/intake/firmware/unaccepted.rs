@@ -52,7 +52,9 @@ fn ranges_touch_units() {
     let mut bytes = table_at(64 * MIB, &[0xff]);
     let table = UnacceptedTable::new(&mut bytes).expect("a table");
     assert!(table.units_of(PhysRange::new(0, 63 * MIB), true).is_empty(), "below all of it");
-    assert!(table.units_of(PhysRange::new(0, 64 * MIB), true).is_empty(), "right below it");
+    let right_below = |guards| table.units_of(PhysRange::new(0, 64 * MIB), guards);
+    assert_eq!(right_below(true), 0..1, "a read past what is right below it touches the first");
+    assert!(right_below(false).is_empty(), "right below it");
     assert_eq!(table.units_of(PhysRange::new(0, 65 * MIB), true), 0..1);
     assert_eq!(table.address(3), 70 * MIB);
 }
