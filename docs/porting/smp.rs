@@ -19,6 +19,8 @@ pub trait Machine: Sync + 'static {
     fn interrupts_are_on(&self) -> bool;
     /// Whether this CPU holds any lock.
     fn holds_a_spin_lock(&self) -> bool;
+    /// Whether the task may lose this CPU: every `disable_preemption` was undone.
+    fn preemption_is_on(&self) -> bool;
     /// Nests.
     fn disable_preemption(&self);
     /// Undoes the last call of `disable_preemption`.
@@ -67,7 +69,7 @@ unsafe impl<M: Machine> Platform for Kernel<M> {
         self.0.barrier_on_all_cpus();
     }
     fn can_wait(&self) -> bool {
-        self.0.interrupts_are_on() && !self.0.holds_a_spin_lock()
+        self.0.interrupts_are_on() && !self.0.holds_a_spin_lock() && self.0.preemption_is_on()
     }
     fn yield_now(&self) {
         self.0.sleep_a_tick();

@@ -31,7 +31,7 @@ use memory::{DIRECT_MAP, Kernel};
 use multiboot2::BootInformation;
 use uart_16550::{Config, Uart16550Tty};
 use x86_64::VirtAddr;
-use x86_64::instructions::{hlt, port::Port};
+use x86_64::instructions::{hlt, port::Port, tlb};
 use x86_64::registers::control::Cr3;
 use x86_64::structures::paging::mapper::CleanUp;
 use x86_64::structures::paging::page::PageRangeInclusive;
@@ -101,6 +101,9 @@ fn map<S: PageSize + fmt::Debug>(
         let last = Page::containing_address(pages.end.start_address() + (S::SIZE - 1));
         tables.clean_up_addr_range(Page::range_inclusive(first, last), &mut manager);
     }
+    // CPUs remember tables as they remember pages, and walk those that are gone. Behind the free is
+    // early enough because nothing allocates in between, and free frames' content is nobody's.
+    tlb::flush_all();
     say(format_args!(
         "{} pages of {}: {taken} frames with their tables",
         pages.count(),
