@@ -115,6 +115,7 @@ impl HugePageParameters {
     }
 
     /// Reads one word; nothing when it is not about huge pages.
+    #[inline(never)]
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
         Some(match name {
             "hugepages" => self.set_count(value),

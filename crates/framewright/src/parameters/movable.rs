@@ -106,6 +106,7 @@ impl Default for AreaParameters {
 
 impl AreaParameters {
     /// Reads one word; nothing when it is not about areas.
+    #[inline(never)]
     pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
         Some(match name {
             "cma" => cma_area(value).map(|area| self.cma = Some(area)),
@@ -150,6 +151,7 @@ impl CoreParameters {
     }
 
     /// Reads one word; nothing when it is another one.
+    #[inline(never)]
     pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
         const OVER: &str = "more than 100% of memory";
         Some(match (name, value) {

@@ -45,6 +45,7 @@ impl<P: Platform> Pool<'_, P> {
     }
 
     /// Takes pages of a node's area until `taken` has `most`, moving what is lent there.
+    #[inline(never)]
     pub(super) fn take_from_area(&self, taken: &mut Taken, node: NodeId, most: u64) {
         let unwinding = GiveBack { pool: *self, taken };
         self.take_of_area(unwinding.taken, node, most);
