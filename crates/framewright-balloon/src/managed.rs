@@ -12,7 +12,8 @@ use virtio_drivers::transport::Transport;
 /// Ranges of one report.
 const RANGES: usize = 32;
 
-/// A manager's frames for inflation.
+/// A manager's frames for inflation. They are *unmovable*: nobody moves what the host has, and it
+/// would keep memory in place that is there to be moved or removed.
 pub struct ManagedFrames<'a, P: Platform> {
     manager: &'a Manager<P>,
     error: Option<FreeError>,
@@ -35,7 +36,7 @@ unsafe impl<P: Platform> BalloonMemory for ManagedFrames<'_, P> {
     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64> {
         let order = Order::new(u8::try_from(order).ok()?)?;
         let request = Request {
-            migrate_type: MigrateType::Movable,
+            migrate_type: MigrateType::Unmovable,
             max_address: end_pfn.saturating_mul(PAGE_SIZE),
             fail_fast: true,
             ..Request::new(order)

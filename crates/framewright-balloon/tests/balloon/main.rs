@@ -4,6 +4,7 @@ mod common;
 
 mod hostile;
 mod inflation;
+mod managed;
 mod platform;
 mod random;
 mod reporting;
