@@ -60,7 +60,7 @@ impl Position {
         }
     }
 
-    pub(super) const fn tail_if(tail: bool) -> Self {
+    pub(crate) const fn tail_if(tail: bool) -> Self {
         if tail { Self::Tail } else { Self::Head }
     }
 }

@@ -6,9 +6,13 @@
 use super::buddy::Buddy;
 use super::list::Position;
 use super::migrate_type::MigrateType;
+use super::shuffle::SHUFFLE_ORDER;
 use super::state::{BlockState, State};
 use super::table::blocks_of;
 use crate::units::Order;
+
+/// Blocks of the order that is shuffled in the largest.
+const MOST_PIECES: usize = 1 << (Order::MAX.get() - SHUFFLE_ORDER.get());
 
 fn higher(order: Order) -> Option<Order> {
     Order::new(order.get() + 1)
@@ -24,7 +28,7 @@ impl Buddy {
         position: Position,
     ) {
         let (mut index, mut order) = (index, order);
-        if order > self.largest {
+        if cfg!(feature = "debug") && order > self.largest {
             return self.free_in_pieces(index, order, migrate_type, position);
         }
         let segment = self.segment_of(index);
@@ -63,7 +67,8 @@ impl Buddy {
         self.free(index, order, MigrateType::Movable, Position::Tail);
     }
 
-    /// [`free`](Self::free) while blocks are shuffled, for one that is larger than what merges.
+    /// [`free`](Self::free) while blocks are shuffled, for one that is larger than what merges: its
+    /// pieces come in a random order, each equally likely, as all do at boot.
     #[cold]
     fn free_in_pieces(
         &mut self,
@@ -77,8 +82,16 @@ impl Buddy {
         }
         self.table.set_inner(index);
         let largest = self.largest;
-        for piece in (index..index + blocks_of(order)).step_by(blocks_of(largest) as usize) {
+        let mut places = [0_u8; MOST_PIECES];
+        let pieces = 1 << (order.get() - largest.get());
+        for (place, number) in (0..pieces).zip(0_u8..=u8::MAX) {
+            let other = self.random.below(u32::from(number) + 1) as usize;
+            places[place] = places[other];
+            places[other] = number;
+        }
+        for &place in places.iter().take(pieces) {
             let tail = position == Position::Tail || self.random.coin();
+            let piece = index + u32::from(place) * blocks_of(largest);
             self.insert(piece, largest, migrate_type, Position::tail_if(tail));
         }
     }

@@ -75,6 +75,8 @@ pub(crate) struct Window {
     pub(crate) has_own_tables: bool,
     pub(crate) remembered: Remembered,
     pub(crate) descriptors: Descriptors,
+    /// What its shuffle begins with, where that is on.
+    pub(crate) shuffle_seed: Option<u64>,
 }
 
 /// What memory is taken out of use in: so many blocks at most, a multiple of `align` and aligned to
@@ -87,6 +89,7 @@ pub(crate) struct Pieces {
 
 impl Zone {
     /// A part of a zone none of whose blocks is memory.
+    #[inline(always)]
     pub(crate) fn window(window: Window) -> Self {
         let Window { id, part, segments, tables, table_memory, descriptors, .. } = window;
         let mut zone = Self::new(id, part, part + 1);
@@ -98,6 +101,9 @@ impl Zone {
             zone.attach(range, segments, &tables);
             zone.pfn_range = range;
             zone.changing.locked.get_mut().make_offline(segment.indices());
+        }
+        if let Some(seed) = window.shuffle_seed {
+            zone.begin_shuffling(seed);
         }
         zone.descriptors = Some(descriptors);
         zone.changing.locked.get_mut().descriptors = Some(descriptors);
@@ -173,7 +179,9 @@ impl Zone {
     ) {
         self.change_offline(platform, range, false, &mut |locked, index, order, _| {
             self.count_come(locked, order, migrate_type);
-            locked.buddy.free(index, order, migrate_type, Position::Tail);
+            // Where blocks are shuffled a coin decides.
+            let position = Position::tail_if(!self.shuffles);
+            locked.buddy.free(index, order, migrate_type, position);
         });
     }
 

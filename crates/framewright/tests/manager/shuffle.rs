@@ -2,8 +2,8 @@
 
 use crate::common::{bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::Request;
-use framewright::units::{Order, Pfn, PfnRange};
-use framewright::zone::MigrateType;
+use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
+use framewright::zone::{Grade, MigrateType};
 use framewright_testkit::{FakeMachine, Owner};
 
 const SHUFFLED: &str = "page_alloc.shuffle=1 page_alloc.shuffle_seed=5";
@@ -51,6 +51,48 @@ fn the_statistic_tells() {
     assert_eq!(shuffled(&plain).1, shuffled(&plain).0, "what there is of that order is in order");
     assert!(plain.views().all(|zone| !zone.shuffle()));
     check(&plain);
+}
+
+#[test]
+fn memory_that_is_added_is_shuffled() {
+    let all = gib(4, 6);
+    // As one piece, and as a device brings it.
+    for (step, most) in [(all.size(), 5), (128 << 20, 15)] {
+        let orders = [SHUFFLED, SHUFFLED, "page_alloc.shuffle=1"].map(|line| {
+            let machine = FakeMachine::builder().ram(mib(0, 256)).spare(all).build();
+            let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+            for start in (all.start..all.end).step_by(usize::try_from(step).expect("64 bits")) {
+                let range = PhysRange::with_size(start, step);
+                // SAFETY: the machine has this memory and nobody else uses it.
+                unsafe { manager.hotplug().add(range, NodeId::ZERO, Grade::Any) }.expect("added");
+            }
+            check(&manager);
+            for view in manager.views() {
+                assert!(view.free_blocks()[2..].iter().all(|&blocks| blocks == 0), "4 MiB");
+            }
+            let added = || manager.views().last().expect("a zone").shuffled();
+            let shuffled = added();
+            assert!(
+                shuffled.pairs > 400 && shuffled.neighbours * 100 < shuffled.pairs * most,
+                "{shuffled:?}"
+            );
+            let starts: Vec<Pfn> = core::iter::from_fn(|| {
+                Some(manager.allocate(&Request::new(order(10))).ok()?.start)
+            })
+            .filter(|&start| start.address() >= all.start)
+            .collect();
+            for &start in &starts {
+                manager.give_back(PfnRange::of_order(start, order(10))).expect("it is held");
+            }
+            assert!(manager.views().all(|view| view.shuffle()), "all of it can be once more");
+            let shuffled = added();
+            assert!(shuffled.neighbours * 100 < shuffled.pairs * 5, "{shuffled:?}");
+            check(&manager);
+            starts
+        });
+        assert!(orders[0].len() > 400 && orders[0] != orders[2]);
+        assert!(crate::common::is_careful() || orders[0] == orders[1], "a seed repeats it");
+    }
 }
 
 #[test]

@@ -260,6 +260,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// # Safety
     /// The blocks that are to hold its tables are the caller's, within one run below the direct
     /// limit.
+    #[inline(never)]
     pub(super) unsafe fn make(self, planned: &Planned) -> Option<&'static Zone> {
         let manager = self.manager;
         let size = &planned.size;
@@ -301,6 +302,7 @@ impl<P: Platform> Hotplug<'_, P> {
             has_own_tables: planned.inside_blocks != 0,
             remembered,
             descriptors,
+            shuffle_seed: manager.shuffle.map(|(seed, _)| seed.wrapping_add(u64::from(zone))),
         });
         let zone = manager.zones.push(window).ok()?;
         let all = zone.part() + 1;

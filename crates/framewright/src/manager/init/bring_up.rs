@@ -86,7 +86,7 @@ impl<P: Platform> Manager<P> {
         let (policy, array) = make_vmemmap(early, input, frame, platform);
         frame.tables_ns = since(platform, started_ns);
         note_movable(early, input, frame);
-        let shuffle_seed = begin_shuffling(frame.zones, input.parameters, platform);
+        let shuffle = begin_shuffling(frame.zones, input.parameters, platform);
         fill_zones(early, input, frame, &array);
         give_caches_homes(frame, platform);
         let accept =
@@ -99,7 +99,7 @@ impl<P: Platform> Manager<P> {
             started_ns,
         );
         let mut manager = Self::of(platform, input.parameters, frame, vmemmap, accept);
-        manager.shuffle_seed = shuffle_seed;
+        manager.shuffle = shuffle;
         manager.moving.unmirrored_bytes = early.unmirrored_bytes();
         manager.begin(input.parameters, started_ns, mirrored);
         Ok(manager)
@@ -165,7 +165,7 @@ impl<P: Platform> Manager<P> {
             vmemmap,
             accept,
             section_locks: SectionLocks::new(),
-            shuffle_seed: None,
+            shuffle: None,
             metadata_bytes,
             times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
         }

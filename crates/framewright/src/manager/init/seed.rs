@@ -28,12 +28,12 @@ fn mix(entropy: Option<u64>, clock: Option<u64>, address: u64) -> u64 {
 }
 
 /// Turns the shuffle on where it is wanted: nothing merges beyond what is shuffled, from the first
-/// block on.
+/// block on. Returns the number that the first zone begins with; others count on from it.
 pub(crate) fn begin_shuffling<P: Platform>(
     zones: &mut [Zone],
     parameters: &Parameters,
     platform: &P,
-) -> Option<ShuffleSeed> {
+) -> Option<(u64, ShuffleSeed)> {
     if !cfg!(feature = "debug") {
         return None;
     }
@@ -52,7 +52,7 @@ pub(crate) fn begin_shuffling<P: Platform>(
         (mix(entropy, clock, core::ptr::from_ref(parameters).addr() as u64), from)
     };
     (0..).zip(zones).for_each(|(number, zone)| zone.begin_shuffling(seed.wrapping_add(number)));
-    Some(from)
+    Some((seed, from))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -130,7 +130,8 @@ pub struct Manager<P: Platform> {
     pub(crate) accept: AcceptState,
     pub(crate) section_locks: SectionLocks,
     pub(crate) pools: &'static Pools,
-    pub(crate) shuffle_seed: Option<ShuffleSeed>,
+    /// The seed of the first zone's shuffle, and what it is.
+    pub(crate) shuffle: Option<(u64, ShuffleSeed)>,
     pub(crate) metadata_bytes: u64,
     pub(crate) times: BringUpTimes,
 }
@@ -258,7 +259,10 @@ impl<P: Platform> Manager<P> {
     /// What the order of the shuffle began with; nothing where it is off.
     #[must_use]
     pub const fn shuffle_seed(&self) -> Option<ShuffleSeed> {
-        self.shuffle_seed
+        match self.shuffle {
+            Some((_, from)) => Some(from),
+            None => None,
+        }
     }
 
     pub(crate) const fn shared_reporting(&self) -> &Reporting {
