@@ -256,11 +256,13 @@ impl Buddy {
     }
 
     /// The block that would be handed out last of those of at least `order` that have something to
-    /// report, the largest first.
-    pub(crate) fn coldest(&self, order: Order) -> Option<u32> {
+    /// report, the largest first: of all, or of those with a grade alone.
+    pub(crate) fn coldest(&self, order: Order, graded_only: bool) -> Option<u32> {
+        let first = if graded_only { MigrateType::MovableOnly as usize } else { 0 };
+        let lists = &self.lists[0][first..];
         let larger = (order.get().max(BLOCK_ORDER)..=MAX_ORDER).rev().filter_map(Order::new);
         larger
-            .flat_map(|order| self.lists[0].iter().map(move |lists| lists[slot(order)].last))
+            .flat_map(|order| lists.iter().map(move |lists| lists[slot(order)].last))
             .find(|&index| index != NONE)
     }
 

@@ -111,9 +111,11 @@ impl FreeList {
         self.list.unreported.push_front(table, index);
     }
 
-    /// Adds a page that was reported just now.
-    pub(crate) fn push_reported(&mut self, table: &BlockTable, index: u32) {
-        self.list.reported.push_back(table, index);
+    /// Adds a page that was lent: last, so that one that cannot be reported is not lent next.
+    pub(crate) fn push_lent(&mut self, table: &BlockTable, index: u32, reported: bool) {
+        let PageList { unreported, reported: done } = &mut self.list;
+        let chain = if reported { done } else { unreported };
+        chain.push_back(table, index);
     }
 
     /// Adds pages.
@@ -234,7 +236,7 @@ mod tests {
         let scattered = |number: u32| number * 1237 % 4096;
         for index in (0..4096).map(scattered) {
             if index % 3 == 0 {
-                list.push_reported(&table, index);
+                list.push_lent(&table, index, true);
             } else {
                 list.push_front(&table, index);
             }
@@ -264,7 +266,7 @@ mod tests {
         let table = table(1024);
         let mut list = FreeList::EMPTY;
         (0..500).for_each(|index| list.push_front(&table, index));
-        (500..900).for_each(|index| list.push_reported(&table, index));
+        (500..900).for_each(|index| list.push_lent(&table, index, true));
         for (wanted, reported) in [(3, false), (899, true), (1000, true)] {
             let (mut search, mut found) = (list.search(), None);
             while found.is_none() && !search.is_over() {

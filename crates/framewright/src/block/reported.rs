@@ -12,7 +12,7 @@
 use super::table::blocks_of;
 use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
-use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
+use crate::units::{Order, PAGES_PER_BLOCK};
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
@@ -312,25 +312,33 @@ impl ReportedBitmap {
         found.map_or(head, |index| index & !(piece - 1))
     }
 
-    /// The lowest piece of a free head of which nothing was reported, as large as it gets, at most
-    /// of order `most`.
-    pub(crate) fn unreported(&self, head: u32, have: Order, most: Order) -> Option<(u32, Order)> {
+    /// The lowest piece of a free head at or after block `from` of which nothing was reported, as
+    /// large as it gets, at most of order `most`.
+    pub(crate) fn unreported(
+        &self,
+        head: u32,
+        have: Order,
+        from: u32,
+        most: Order,
+    ) -> Option<(u32, Order)> {
         let Span { first, count, mask } = Span::of(head, have);
         let words = self.reported[first..first + count].iter().enumerate();
         let index = words.into_iter().find_map(|(number, word)| {
-            let clear = !word.load(Ordering::Relaxed) & mask;
-            (clear != 0).then(|| (first + number) * 64 + clear.trailing_zeros() as usize)
+            let start = u32::try_from((first + number) * 64).ok()?;
+            let behind = u64::MAX.checked_shl(from.saturating_sub(start)).unwrap_or(0);
+            let clear = !word.load(Ordering::Relaxed) & mask & behind;
+            (clear != 0).then(|| start + clear.trailing_zeros())
         })?;
-        let index = u32::try_from(index).ok()?;
-        let is_clear = |order: Order| {
-            let inside = index.is_multiple_of(blocks_of(order))
-                && index + blocks_of(order) <= head + blocks_of(have);
-            inside && Self::count(self.reported, Span::of(index, order)) == 0
-        };
-        let larger =
-            (BLOCK_ORDER + 1..=MAX_ORDER).filter_map(Order::new).take_while(|&order| order <= most);
-        let order = larger.take_while(|&order| is_clear(order)).last();
-        Some((index, order.unwrap_or(Order::BLOCK)))
+        let mut order = Order::BLOCK;
+        while order < most
+            && let Some(next) = Order::new(order.get() + 1)
+            && index.is_multiple_of(blocks_of(next))
+            && index + blocks_of(next) <= head + blocks_of(have)
+            && Self::count(self.reported, Span::of(index, next)) == 0
+        {
+            order = next;
+        }
+        Some((index, order))
     }
 }
 
@@ -388,8 +396,12 @@ mod tests {
                 reported[all.clone()].iter().all(|&bit| bit)
             );
             let first = reported[all].iter().position(|&bit| !bit);
-            let found = bitmap.unreported(head, Order::MAX, order(12));
+            let found = bitmap.unreported(head, Order::MAX, head, order(12));
             assert_eq!(found.map(|(index, _)| (index - head) as usize), first);
+            let from = index.max(head);
+            let behind = (from..head + 512).find(|&index| !reported[index as usize]);
+            let found_behind = bitmap.unreported(head, Order::MAX, from, order(12));
+            assert_eq!(found_behind.map(|(index, _)| index), behind);
             if let Some((index, of)) = found {
                 let size = blocks_of(of) as usize;
                 let is_clear = |size: usize| {

@@ -234,6 +234,19 @@ impl Buddy {
         index
     }
 
+    /// [`take_from`](Self::take_from) for nobody: what was reported of it is forgotten, and nobody
+    /// has used it.
+    pub(crate) fn isolate_from(
+        &mut self,
+        head: u32,
+        index: u32,
+        order: Order,
+        migrate_type: MigrateType,
+    ) {
+        self.cut(head, index, order, migrate_type);
+        let _ = self.move_reported(index, order);
+    }
+
     fn cut(&mut self, head: u32, index: u32, order: Order, wanted: MigrateType) -> u32 {
         let state = self.table.state(head);
         let migrate_type = state.migrate_type().taken_for(wanted);

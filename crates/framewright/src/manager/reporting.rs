@@ -29,7 +29,8 @@ pub struct ReportingCounters {
     pub errors: u64,
     /// Times that the device had no room.
     pub busy: u64,
-    /// Times that a zone was left alone because it had too little free memory.
+    /// Times that a zone was left alone because it had too little free memory, or none at all, as a
+    /// window that all memory has left.
     pub skipped: u64,
     /// Passes over all zones.
     pub passes: u64,
@@ -224,8 +225,9 @@ impl Reporting {
 
     /// Asks for a pass without budget, at the next poll: all that is free now and may be reported
     /// is. [`ReportingCounters::flushes`] counts the flushes that are done; several that are wanted
-    /// at once are done as one. A flush in which the device fails is given up and not counted
-    /// ([`ReportingCounters::errors`] is then); what is left is reported at the usual pace.
+    /// at once are done as one. A flush in which the device fails is given up, and one in which it
+    /// refuses ranges goes on elsewhere; neither is counted ([`ReportingCounters::errors`] is
+    /// then), and what is left is reported at the usual pace. After a reset it begins again.
     pub fn flush(&self) {
         self.flushes_wanted.fetch_add(1, Ordering::Relaxed);
     }

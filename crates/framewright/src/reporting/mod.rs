@@ -36,7 +36,8 @@
 //! # What differs from Linux
 //!
 //! * Marks of what was reported stay with blocks through split and merge, so that nothing is
-//!   reported twice while it is free (`block::reported`).
+//!   reported twice while it is free (`block::reported`). Isolation alone ends them: what is put
+//!   back is reported again.
 //! * What was not reported is handed out first. A larger free block that was reported in part
 //!   counts as not reported: pieces come out of its unreported part as long as there is one, and
 //!   only that part is reported later. Migrate types come first: a request takes reported memory of
@@ -45,8 +46,9 @@
 //!   at most.
 //! * [`Pace::Adaptive`]: what stayed free for a tick is reported in the next, much at once; what
 //!   comes and goes is left alone. [`Pace::Fixed`] is Linux's.
-//! * An error is followed by another attempt, later each time. A device that does not answer keeps
-//!   what it has until it answers or was reset.
+//! * An error is followed by another attempt, later each time, with what lies behind: a range that
+//!   the device refuses each time does not keep others. A device that does not answer keeps what it
+//!   has until it answers or was reset.
 //! * Where the device promises zeros, memory that was not handed out since needs no clearing.
 
 mod device;

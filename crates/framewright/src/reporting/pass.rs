@@ -53,10 +53,20 @@ pub(super) struct Pass {
     /// Pages that it may still report there; nothing before it has begun with the zone.
     pub(super) allowance_pages: Option<u64>,
     pub(super) cursor: Cursor,
+    /// Where that was before the last call.
+    pub(super) before: Cursor,
     /// The number of the list of pool pages that it is at, once it is through with the zones.
     pub(super) pool: usize,
-    /// Something was handed to the device.
+    /// Something was handed to the device, and so much the last time.
     pub(super) has_spent: bool,
+    spent_pages: u64,
+    /// Something was refused before: all is looked for by its address, so that what is refused
+    /// again is passed but once.
+    pub(super) by_address: bool,
+    /// Something was refused.
+    pub(super) has_failed: bool,
+    /// What there was when it began.
+    pub(super) seen: u64,
     /// There is more for another pass.
     pub(super) left_over: bool,
 }
@@ -70,8 +80,13 @@ impl Pass {
             zone: 0,
             allowance_pages: None,
             cursor: Cursor::default(),
+            before: Cursor::default(),
             pool: 0,
             has_spent: false,
+            spent_pages: 0,
+            by_address: false,
+            has_failed: false,
+            seen: 0,
             left_over: false,
         }
     }
@@ -96,6 +111,7 @@ impl Pass {
             most_pieces: capacity.0,
             most_pages,
             guard_pages: call_pages,
+            by_address: self.by_address,
         })
     }
 
@@ -169,8 +185,23 @@ impl Pass {
 
     /// Pages of the zone were handed to the device.
     pub(super) fn spend(&mut self, pages: u64) {
-        self.has_spent = true;
+        (self.has_spent, self.spent_pages) = (true, pages);
         self.allowance_pages = self.allowance_pages.map(|left| left.saturating_sub(pages));
+    }
+
+    /// What was handed to the device last was refused: goes on behind it, where that is known, else
+    /// with the next zone or pool.
+    pub(super) fn go_behind<P: Platform>(&mut self, manager: &Manager<P>) {
+        self.has_failed = true;
+        match manager.zones().get(self.zone) {
+            // What is refused takes nothing from the rest.
+            Some(_) if self.by_address => {
+                let more = |left: u64| left.saturating_add(self.spent_pages);
+                self.allowance_pages = self.allowance_pages.map(more);
+            }
+            Some(zone) => self.next_zone(manager.platform(), zone),
+            None => (self.pool, self.allowance_pages) = (self.pool + 1, None),
+        }
     }
 
     /// The zone has no more, or no more in this pass.

@@ -235,14 +235,13 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             return Next::Nothing;
         }
         let flush = self.reporting().flushes_wanted() != self.flushes_begun;
-        if flush && !matches!(self.pass, Some(Pass { kind: Kind::Flush, .. })) {
+        if flush && !self.is_flushing() {
             self.end_pass();
             self.flushes_begun = self.reporting().flushes_wanted();
             self.begin(Kind::Flush, now_ns);
             self.not_before_ns = now_ns;
         }
-        let flushing = matches!(self.pass, Some(Pass { kind: Kind::Flush, .. }));
-        if self.reporting().is_paused() && !flushing {
+        if self.reporting().is_paused() && !self.is_flushing() {
             self.end_pass();
             self.looked_ns = None;
             // Once it goes on it looks at once.
@@ -277,6 +276,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     }
 
     fn look(&mut self, now_ns: u64) -> Next {
+        self.follow_order();
         let order = self.order;
         let platform = self.manager.platform();
         let before_ns = self.looked_ns.replace(now_ns).unwrap_or(now_ns);
@@ -317,6 +317,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         for zone in self.manager.zones() {
             add(zone.free_pages());
             add(zone.unreported_pages());
+            add(zone.graded_pages());
             add(zone.watermarks().low_pages);
         }
         if self.reports_pools() {
@@ -327,6 +328,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     }
 
     /// The next submission of the pass, or its end.
+    #[inline(never)]
     fn go_on(&mut self, now_ns: u64) -> Next {
         let reports_pools = self.reports_pools();
         if !self.may_report() {
@@ -350,10 +352,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             };
         };
         let Some(goal) = pass.goal(platform, zone, self.capacity) else {
-            pass.left_over |= zone.unreported_pages() != 0;
+            pass.left_over |= zone.has_unreported(platform, pass.order);
             pass.next_zone(platform, zone);
             return Next::Step;
         };
+        pass.before = pass.cursor;
         let collected = zone.collect(platform, goal, &mut pass.cursor, &mut self.batch);
         if self.batch.len() == 0 {
             match collected {
@@ -405,11 +408,13 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 let returned = if busy { Returned::Unasked } else { Returned::Refused };
                 self.give_back(source, &|_| returned);
                 if !busy {
-                    return self.fail(now_ns);
+                    return self.fail(now_ns, false);
                 }
                 add(&self.registration.reporting.tally.busy, 1);
                 if let Some(pass) = &mut self.pass {
                     pass.left_over = true;
+                    // What is found by its place is behind the cursor.
+                    pass.cursor = pass.before;
                 }
                 self.not_before_ns = now_ns + BUSY_NS;
                 Next::Wait(self.not_before_ns)
@@ -449,8 +454,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             add(&tally.refused_ranges, ranges - told_ranges);
         }
         let zero = self.device.content() == Content::Zero;
-        let flushing = matches!(self.pass, Some(Pass { kind: Kind::Flush, .. }));
-        let stops = self.closing || self.reporting().is_paused() && !flushing;
+        let stops = self.closing || self.reporting().is_paused() && !self.is_flushing();
         let is_part = matches!(source, Source::Pool)
             && told_ranges == ranges
             && self.manager.hugetlb().advance_loan(&mut self.loan);
@@ -468,15 +472,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if core::mem::replace(&mut self.silent, false) {
             self.note(Event::Answered);
         }
-        if told_ranges == 0 {
-            return self.fail(now_ns);
-        }
-        if told_ranges == ranges && core::mem::replace(&mut self.errors, 0) != 0 {
-            self.note(Event::Recovered);
-        }
         if told_ranges != ranges {
-            // What is refused would be offered again and again.
-            return self.fail(now_ns);
+            return self.fail(now_ns, acknowledged.is_some());
         }
         if more {
             return self.submit(source, now_ns);
@@ -492,6 +489,10 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.silent = false;
         if let Some((source, _)) = self.out {
             self.take_back(source, &|_| Returned::Unasked);
+        }
+        if self.is_flushing() {
+            // It is wanted still.
+            self.flushes_begun = self.flushes_begun.wrapping_sub(1);
         }
         self.end_pass();
         add(&self.registration.reporting.tally.resets, 1);

@@ -266,7 +266,7 @@ impl LockedZone {
         let order = if state.is(State::Free) {
             let order = largest_piece(index, end, state.order());
             let head = index & !(blocks_of(state.order()) - 1);
-            self.buddy.take_from(head, index, order, migrate_type);
+            self.buddy.isolate_from(head, index, order, migrate_type);
             order
         } else {
             // One that cannot be divided lies in the range.

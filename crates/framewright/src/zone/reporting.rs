@@ -91,9 +91,11 @@ pub(crate) struct Goal {
     pub(crate) most_pages: u64,
     /// What the zone must have above its low watermark, of which a part keeps its share.
     pub(crate) guard_pages: u64,
+    /// Whether whole blocks are looked for as runs are, from the cursor on.
+    pub(crate) by_address: bool,
 }
 
-/// Where the search for runs of split blocks goes on.
+/// Where the search for runs of split blocks goes on, or that for anything by its address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     index: u32,
@@ -164,7 +166,8 @@ impl Zone {
 
     /// Whether there is a block of at least `order` with something to report.
     pub(crate) fn has_unreported<P: Platform>(&self, platform: &P, order: Order) -> bool {
-        self.unreported_pages() != 0 && self.read_coalesced(platform).buddy.coldest(order).is_some()
+        self.unreported_pages() != 0
+            && self.read_coalesced(platform).buddy.coldest(order, false).is_some()
     }
 
     /// Pages of reported blocks that were handed out again, and those of them that were although
@@ -175,7 +178,9 @@ impl Zone {
 
     /// Takes what is to be reported next: of blocks the largest, and of equal ones those that would
     /// be handed out last; then, where the order is below 9, runs of split blocks from the cursor
-    /// on. Nothing is taken that was reported already.
+    /// on; or by address, all from the cursor on. Nothing is taken that was reported already.
+    /// Memory without a grade is taken only as long as enough of it stays, for those who can have
+    /// no other.
     pub(crate) fn collect<P: Platform>(
         &self,
         platform: &P,
@@ -184,17 +189,18 @@ impl Zone {
         batch: &mut Batch,
     ) -> Collected {
         let watermarks = self.watermarks();
-        if self.free_pages() <= self.share_of(watermarks.low_pages) + goal.guard_pages {
+        let least_pages = self.share_of(watermarks.low_pages) + goal.guard_pages;
+        let free_pages = self.free_pages();
+        if free_pages <= least_pages {
             return Collected::Short;
         }
+        let graded_pages = self.graded_pages();
+        let graded_only = free_pages.saturating_sub(graded_pages) <= least_pages;
         let mut locked = self.lock_coalesced(platform);
         let min_pages = self.share_of(watermarks.min_pages);
-        let mut collector = Collector { goal, min_pages, batch, cursor, visited: 0 };
-        let collected = collector.collect_blocks(&mut locked);
-        if collected == Collected::All && goal.order < Order::BLOCK {
-            return collector.collect_runs(&mut locked);
-        }
-        collected
+        let mut collector =
+            Collector { goal, graded_pages, graded_only, min_pages, batch, cursor, visited: 0 };
+        collector.collect(&mut locked)
     }
 
     /// Takes the pieces of a batch back, which is empty afterwards. `returned` says what became of
@@ -318,6 +324,10 @@ impl Zone {
 /// A search for what is to be reported next, under one hold of the lock.
 struct Collector<'a> {
     goal: Goal,
+    /// What was free of memory with a grade, which not everybody can have.
+    graded_pages: u64,
+    /// Nothing but that can be spared.
+    graded_only: bool,
     /// Its share of the zone's min watermark, below which nothing is taken.
     min_pages: u64,
     batch: &'a mut Batch,
@@ -336,48 +346,84 @@ impl Collector<'_> {
             .filter(|_| self.batch.len() < self.goal.most_pieces)
     }
 
-    /// Whether taking `pages` more would leave the zone below its min watermark.
-    const fn is_short(&self, locked: &LockedZone, pages: u64) -> bool {
-        locked.free_pages() < self.min_pages + pages
+    /// Whether taking `pages` more of such memory as `state` is of would leave the zone below its
+    /// min watermark, for those who can have it.
+    const fn is_short(&self, locked: &LockedZone, state: BlockState, pages: u64) -> bool {
+        let out_of_reach = if state.is_graded() { 0 } else { self.graded_pages };
+        locked.free_pages() < self.min_pages + out_of_reach + pages
     }
 
-    fn collect_blocks(&mut self, locked: &mut LockedZone) -> Collected {
+    #[inline(never)]
+    fn collect(&mut self, locked: &mut LockedZone) -> Collected {
+        if !self.goal.by_address {
+            while self.has_room_for_blocks()
+                && let Some(head) = locked.buddy.coldest(self.goal.order, self.graded_only)
+            {
+                match self.take_piece(locked, head, head) {
+                    Ok(_) => {}
+                    Err(Collected::All) => break,
+                    Err(ended) => return ended,
+                }
+            }
+        }
+        if self.goal.by_address || self.goal.order < Order::BLOCK {
+            return self.collect_by_address(locked);
+        }
+        Collected::All
+    }
+
+    /// The smallest piece of whole blocks.
+    fn least_piece(&self) -> Order {
+        self.goal.order.clamp(Order::BLOCK, LARGEST)
+    }
+
+    fn has_room_for_blocks(&self) -> bool {
+        self.goal.most_pages >= self.least_piece().pages()
+    }
+
+    /// Takes the first piece of a free block at or after `from` that was not reported; returns
+    /// where it ends, or why there is none.
+    fn take_piece(
+        &mut self,
+        locked: &mut LockedZone,
+        head: u32,
+        from: u32,
+    ) -> Result<u32, Collected> {
         let table = locked.buddy.table;
-        let least = self.goal.order.clamp(Order::BLOCK, LARGEST);
+        let state = table.state(head);
+        let most = self.most(self.least_piece(), LARGEST).ok_or(Collected::Some)?;
+        let cost = CUT + if table.is_ready(head) { 0 } else { GROUP };
+        if self.visited + cost > MOST_VISITED {
+            return Err(Collected::Some);
+        }
+        self.visited += cost;
+        let unreported = locked.buddy.reported.unreported(head, state.order(), from, most);
+        let (index, order) = unreported.ok_or(Collected::All)?;
+        if self.is_short(locked, state, order.pages()) {
+            return Err(Collected::Short);
+        }
+        let range = locked.run(index, 0, order).ok_or(Collected::All)?;
+        let migrate_type = state.migrate_type();
+        locked.buddy.take_from(head, index, order, migrate_type);
+        table.set_state(index, BlockState::head(State::Reporting, order, migrate_type));
+        locked.reporting_pages += order.pages();
+        self.batch.push(Piece { index, start: None, order, range });
+        Ok(index + blocks_of(order))
+    }
+
+    /// Takes from the cursor on: runs of split blocks, where the order is below 9, and whole blocks
+    /// where these are not taken largest first.
+    fn collect_by_address(&mut self, locked: &mut LockedZone) -> Collected {
+        let table = locked.buddy.table;
+        let takes_blocks = self.goal.by_address && self.has_room_for_blocks();
+        let takes_runs = self.goal.order < Order::BLOCK;
+        let least = self.goal.order.min(LARGEST);
         if self.goal.most_pages < least.pages() {
-            return Collected::All;
-        }
-        loop {
-            let Some(head) = locked.buddy.coldest(self.goal.order) else { return Collected::All };
-            let state = table.state(head);
-            let Some(most) = self.most(least, LARGEST) else { return Collected::Some };
-            let cost = CUT + if table.is_ready(head) { 0 } else { GROUP };
-            if self.visited + cost > MOST_VISITED {
-                return Collected::Some;
-            }
-            self.visited += cost;
-            let unreported = locked.buddy.reported.unreported(head, state.order(), most);
-            let Some((index, order)) = unreported else { return Collected::All };
-            if self.is_short(locked, order.pages()) {
-                return Collected::Short;
-            }
-            let Some(range) = locked.run(index, 0, order) else { return Collected::All };
-            let migrate_type = state.migrate_type();
-            locked.buddy.take_from(head, index, order, migrate_type);
-            table.set_state(index, BlockState::head(State::Reporting, order, migrate_type));
-            locked.reporting_pages += order.pages();
-            self.batch.push(Piece { index, start: None, order, range });
-        }
-    }
-
-    fn collect_runs(&mut self, locked: &mut LockedZone) -> Collected {
-        let table = locked.buddy.table;
-        if self.goal.most_pages < self.goal.order.pages() {
             return Collected::All;
         }
         while self.cursor.index < table.len() {
             // No block is begun that nothing of can be taken: it would count as swept.
-            let is_full = self.most(self.goal.order, LARGEST_RUN).is_none();
+            let is_full = self.most(least, LARGEST).is_none();
             if is_full || self.visited >= MOST_VISITED {
                 return Collected::Some;
             }
@@ -388,11 +434,27 @@ impl Collector<'_> {
             };
             let next = Cursor { index: head + blocks_of(state.order()), frame: 0 };
             let begins = self.cursor.frame == 0;
-            if !state.is(State::Split)
+            let is_spared = self.graded_only && !state.is_graded();
+            let is_whole = state.is(State::Free) && state.order() >= self.goal.order;
+            if takes_blocks && is_whole && !is_spared && !state.has(BlockState::REPORTED) {
+                match self.take_piece(locked, head, self.cursor.index) {
+                    Ok(index) => *self.cursor = Cursor { index, frame: 0 },
+                    Err(Collected::All) => *self.cursor = next,
+                    Err(ended) => return ended,
+                }
+                continue;
+            }
+            if !takes_runs
+                || !state.is(State::Split)
+                || is_spared
                 || state.is_unavailable()
                 || state.free_pages() < self.goal.order.pages()
                 || begins && state.has(BlockState::SWEPT)
             {
+                if !begins {
+                    // Isolated in the middle of the sweep, perhaps: the rest was not looked at.
+                    locked.unsweep(head);
+                }
                 *self.cursor = next;
                 continue;
             }
@@ -416,7 +478,7 @@ impl Collector<'_> {
             let Some(most) = self.most(self.goal.order, LARGEST_RUN) else {
                 return Some(Collected::Some);
             };
-            if self.is_short(locked, most.pages()) {
+            if self.is_short(locked, locked.buddy.table.state(head), most.pages()) {
                 locked.unsweep(head);
                 return Some(Collected::Short);
             }

@@ -193,8 +193,8 @@ impl<P: Platform> Pool<'_, P> {
         if !bad && (is_needed || accounting.node(size, node).surplus == 0) {
             accounting.end_use(size, node);
             let list = accounting.list(size, place.slot);
-            if reported {
-                list.push_reported(zone.table(), place.index);
+            if flags & LENT != 0 {
+                list.push_lent(zone.table(), place.index, reported);
             } else {
                 list.push_front(zone.table(), place.index);
             }

@@ -3,9 +3,9 @@
 //!
 //! As many unreported pages as are reserved stay. Of the others at most half are lent at
 //! once, none that is isolated or has a memory error, and none of a node with surplus pages, for
-//! those leave when they are freed. What comes back is freed as by any user, and stands behind the
-//! pages that were not reported, which are handed out first. A page keeps its mark as long as it is
-//! free in its pool.
+//! those leave when they are freed. What comes back is freed as by any user, but stands behind all
+//! others: of those that were reported, which are handed out after those that were not, or where
+//! the device refused it, of the latter. A page keeps its mark as long as it is free in its pool.
 
 use crate::block::list::NONE;
 use crate::block::{Chain, IN_USE, LENT, PageList};
@@ -143,7 +143,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         let pool = self.manager.pool(size);
         for (position, &index) in pages.indices[..pages.len].iter().enumerate() {
             let reported = reported(position);
-            if pool.end_use(&Place { zone, slot, index }, 0, reported) {
+            if pool.end_use(&Place { zone, slot, index }, LENT, reported) {
                 pool.give_back_list(zone, PageList::of(Chain::one(index, reported)));
             }
         }

@@ -10,19 +10,30 @@ use crate::reporting::pass::{Kind, Pass};
 use crate::units::Order;
 
 impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
-    pub(super) fn begin(&mut self, kind: Kind, now_ns: u64) {
-        if let Some(order) = self.reporting().order() {
-            if order < Order::BLOCK && order < self.order {
-                self.manager.forget_sweeps();
-            }
-            self.order = order;
-        }
+    /// Takes over what was set of the order.
+    pub(super) fn follow_order(&mut self) {
+        let mut order = self.reporting().order().unwrap_or(self.order);
         if self.is_forgotten() {
             // A part of a block cannot be accepted.
-            self.order = self.order.max(Order::BLOCK);
+            order = order.max(Order::BLOCK);
         }
+        if order < Order::BLOCK && order < self.order {
+            self.manager.forget_sweeps();
+        }
+        self.order = order;
+    }
+
+    pub(super) fn begin(&mut self, kind: Kind, now_ns: u64) {
+        self.follow_order();
         self.phase = Phase::Active;
-        self.pass = Some(Pass::new(kind, self.order, now_ns));
+        let mut pass = Pass::new(kind, self.order, now_ns);
+        (pass.by_address, pass.seen) = (self.errors != 0, self.seen());
+        self.pass = Some(pass);
+    }
+
+    /// Whether the pass that is under way is a flush.
+    pub(super) const fn is_flushing(&self) -> bool {
+        matches!(self.pass, Some(Pass { kind: Kind::Flush, .. }))
     }
 
     /// Leaves a pass where it is.
@@ -35,8 +46,10 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.phase = Phase::Idle;
     }
 
-    /// Ends the pass after an error and waits, longer each time.
-    pub(super) fn fail(&mut self, now_ns: u64) -> Next {
+    /// Goes on behind what failed, after a wait that is longer each time: what cannot be reported
+    /// does not keep the rest. A flush waits for nothing, and ends where the device has not even
+    /// `answered`.
+    pub(super) fn fail(&mut self, now_ns: u64, answered: bool) -> Next {
         add(&self.registration.reporting.tally.errors, 1);
         let doubled = self.delay_ns().max(TICK_NS).saturating_mul(1 << self.errors.min(16));
         let wait_ns = doubled.min(MOST_BACKOFF_NS);
@@ -44,9 +57,17 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             self.note(Event::Failing { retry_ms: wait_ns / MS });
         }
         self.errors = self.errors.saturating_add(1);
-        self.end_pass();
+        let is_flushing = self.is_flushing();
+        if is_flushing && !answered {
+            self.end_pass();
+            self.phase = Phase::Requested { due_ns: now_ns + wait_ns };
+        } else if let Some(pass) = &mut self.pass {
+            pass.go_behind(self.manager);
+            if is_flushing {
+                return Next::Step;
+            }
+        }
         self.not_before_ns = now_ns + wait_ns;
-        self.phase = Phase::Requested { due_ns: self.not_before_ns };
         Next::Wait(self.not_before_ns)
     }
 
@@ -54,12 +75,16 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let Some(pass) = self.pass.take() else { return Next::Step };
         let tally = &self.registration.reporting.tally;
         add(&tally.passes, 1);
-        if pass.kind == Kind::Flush {
+        if pass.kind == Kind::Flush && !pass.has_failed {
             add(&tally.flushes, 1);
+        }
+        if pass.has_spent && !pass.has_failed && core::mem::replace(&mut self.errors, 0) != 0 {
+            self.note(Event::Recovered);
         }
         self.looked_ns = Some(now_ns);
         if !pass.has_spent && !pass.left_over {
-            self.known_to_fail = Some(self.seen());
+            // As it was when the pass began: what became free since was perhaps not looked at.
+            self.known_to_fail = Some(pass.seen);
         }
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => pass.started_ns + self.idle_ns(),
