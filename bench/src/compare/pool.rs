@@ -11,7 +11,7 @@ const MOST_PAGES: u64 = 2048;
 /// A pool of fewer says nothing.
 const LEAST_PAGES: u64 = 128;
 
-/// How many times faster than Linux ours must be without map reclaim and with it.
+/// How many times faster than Linux ours must be without HVO and with it.
 const DEMANDED: [f64; 2] = [2.0, 10.0];
 
 /// A pool: how large its pages are, and how many it gets.

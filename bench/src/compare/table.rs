@@ -90,7 +90,7 @@ fn title(row: &Compare) -> String {
         row.what.clone(),
         word(&row.when, ""),
         number(row.pages, "pages"),
-        word(&row.reclaim, "reclaim "),
+        word(&row.reclaim, "HVO "),
         word(&row.policy, ""),
         number(row.cpus_used, "CPUs"),
         word(&row.pace, ""),
@@ -170,7 +170,7 @@ mod tests {
             words(2),
             "back 8.00 GiB, 2 nodes 18.00 s 4.00 s 4.50 ours <= 3.00 s FALLS SHORT 1"
         );
-        assert_eq!(words(3), "pool, pages 64, reclaim on 8.00 GiB, 2 nodes - - - >= 2 0");
+        assert_eq!(words(3), "pool, pages 64, HVO on 8.00 GiB, 2 nodes - - - >= 2 0");
         assert_eq!(words(4), "memory 8.00 GiB, 2 nodes 3.00 MiB 1.00 MiB 3.00 1");
     }
 }

@@ -88,7 +88,7 @@ pub struct Costs {
     /// How much of a CPU a helper gets, which has the lowest priority: 1 where nobody else is at
     /// work.
     pub helper_share: f64,
-    /// Filling a pool of 2 MiB pages without map reclaim, by pages.
+    /// Filling a pool of 2 MiB pages without HVO, by pages.
     pub fill_two_mib: Line,
     /// Emptying it.
     pub empty_two_mib: Line,

@@ -38,7 +38,7 @@ up by a request, \
 the start of a helper, a flush of one page with and without other CPUs, pools of 1 to 16384 pages; \
 then other machines and pools are predicted and measured, what the system does to memory and what \
 threads reach together being measured again beside them. measured: the least of the runs, \
-since what others do to the machine only adds, and where one thread resizes a pool with reclaim \
+since what others do to the machine only adds, and where one thread resizes a pool with HVO \
 its CPU time; published: others' tables, predicted from their times of one thread, or of the \
 fewest and the most threads; \
 error: predicted against measured";

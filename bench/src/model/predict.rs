@@ -43,9 +43,9 @@ impl Maps {
     /// What rows call it.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Kept => "reclaim off",
-            Self::Lazy => "reclaim on, lazy",
-            Self::Eager => "reclaim on, eager",
+            Self::Kept => "HVO off",
+            Self::Lazy => "HVO on, lazy",
+            Self::Eager => "HVO on, eager",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of results: what each table of docs/usage.md has, in the order in which it is written.
+//! Rows of results: what each table of results has, in the order in which it is written.
 //!
 //! ```text
 //!   bench  --Row::to_json-->  file of results  --Rows::of-->  tables, limits, figures

@@ -22,10 +22,10 @@ targets! { TARGETS:
             samples(rows.compare.iter().filter(is), |row| row.both.ours.middle, place)
         };
     Pools, COMMAND, "guest-pools",
-        "2 MiB pool at run time, reclaim off: times faster, fill and empty",
+        "2 MiB pool at run time, HVO off: times faster, fill and empty",
         >= 2.0 "x", "Linux 6.12, same QEMU", |rows| pool(rows, "off");
     Pools, COMMAND, "guest-pools-reclaim",
-        "2 MiB pool at run time, reclaim on: times faster, fill and empty",
+        "2 MiB pool at run time, HVO on: times faster, fill and empty",
         >= 10.0 "x", "Linux 6.12, same QEMU", |rows| pool(rows, "on");
     Moving, COMMAND, "guest-compaction-time",
         "Compaction and a pool of all 2 MiB pages, 80 % in use: times faster",

@@ -13,18 +13,18 @@ const BENCH_QEMU: &str = "hugepages --on qemu";
 
 targets! { TARGETS:
     Pools, BENCH_QEMU, "reclaim-guest",
-        "Guest, 2 MiB pool with map reclaim: time over that without, fill and empty",
-        <= 1.2 "x", "reclaim off",
+        "Guest, 2 MiB pool with HVO: time over that without, fill and empty",
+        <= 1.2 "x", "HVO off",
         |rows| {
             let is = |row: &Hugepages| row.size_kb == 2048 && is_lazy_guest(row);
             of(rows, is, |row| row.reclaim_ratio.middle)
         };
     Pools, BENCH, "reclaim-hosted",
-        "Process, 2 MiB pool with map reclaim: time to fill over one madvise of the same ranges",
+        "Process, 2 MiB pool with HVO: time to fill over one madvise of the same ranges",
         <= 1.2 "x", "one madvise",
         |rows| of(rows, |row| row.on == "hosted", |row| row.madvise_ratio.middle);
     Pools, BENCH_QEMU, "reclaim-flushes",
-        "Flushes of a whole fill with map reclaim, which is one batch of evictions or more",
+        "Flushes of a whole fill with HVO, which is one batch of evictions or more",
         <= 2.0 "flushes", "an absolute limit: two a batch", |rows| of(rows, is_lazy_guest, flushes);
     Pools, BENCH, "no-map-no-flush", "Flushes for blocks without an array map",
         <= 0.0 "flushes", "an absolute limit",
@@ -55,7 +55,7 @@ targets! { TARGETS:
         >= 16384.0 "KiB", "all of it: 16 MiB", |rows| per_page(rows, 1 << 20);
 }
 
-/// In the guest with map reclaim. What comes back eagerly writes all descriptors again.
+/// In the guest with HVO. What comes back eagerly writes all descriptors again.
 fn is_lazy_guest(row: &Hugepages) -> bool {
     row.on == "qemu" && row.reclaim == "on" && row.restore == "lazy"
 }

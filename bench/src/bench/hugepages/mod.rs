@@ -27,7 +27,7 @@ whole blocks of 1 GiB; the memory itself is not touched. Each row is the median 
 and empty in turn. backed: all tables were used before; \
 first touch: the first time in this process, where the system supplies the tables' memory page by \
 page during the run. \
-threads: the caller alone, or with as many helpers as the job finds worth it. reclaim: pages in \
+threads: the caller alone, or with as many helpers as the job finds worth it. HVO: pages in \
 the pool give up their part of the vmemmap, which goes back to the system; \
 restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its \
 part of the array back while the pool is emptied. \
@@ -94,17 +94,17 @@ struct Case {
     reclaim: Reclaim,
 }
 
-/// Times of one row, milliseconds, in the order of the runs, and what map reclaim did in one run.
+/// Times of one row, milliseconds, in the order of the runs, and what HVO did in one run.
 #[derive(Default)]
 struct Times {
     fill: Vec<f64>,
     empty: Vec<f64>,
     /// Fill by as many threads as there are, by one alone.
     serial_ratio: Vec<f64>,
-    /// The system's call that does what reclaim asks of it, alone.
+    /// The system's call that does what HVO asks of it, alone.
     madvise: Vec<f64>,
     madvise_ratio: Vec<f64>,
-    /// Fill with reclaim, without.
+    /// Fill with HVO, without.
     reclaim_ratio: Vec<f64>,
     flushes: u64,
     /// Interrupts sent to other CPUs, where somebody counts them.
@@ -239,7 +239,7 @@ fn times(
         let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
         resized.map(|()| elapsed_ms)
     };
-    // A handful of pages takes as long as looking at the clock a few times. With reclaim only the
+    // A handful of pages takes as long as looking at the clock a few times. With HVO only the
     // first fill has something to give up.
     let together = if pages <= FEW_PAGES && reclaim == Reclaim::Off { FEW_REPEATED } else { 1 };
     let fill_and_empty = |threads: u32| {
@@ -392,7 +392,7 @@ const COLUMNS: [Column<Hugepages>; 16] = [
     (">pages", |row| row.pages.to_string()),
     (">threads", |row| row.threads.to_string()),
     ("<tables", |row| row.tables.clone()),
-    ("<reclaim", |row| row.reclaim.clone()),
+    ("<HVO", |row| row.reclaim.clone()),
     ("<restore", |row| row.restore.clone()),
     (">fill", |row| time(row.fill_ms)),
     (">empty", |row| time(row.empty_ms)),

@@ -30,12 +30,12 @@ const RESTORE: &str = "/sys/module/framewright/parameters/hugetlb_restore";
 const TIMED: &str = "\
 fill: writing nr_hugepages of an empty pool in the guest's shell; empty: writing 0; times by the \
 guest's clock, each row the median of its runs, fill and empty in turn, \
-one boot for each way of reclaim. The guest's memory was taken from the host before the guest \
-began (-mem-prealloc). reclaim: pages in the pool give up their part of the vmemmap, \
+one boot for each way of HVO. The guest's memory was taken from the host before the guest \
+began (-mem-prealloc). HVO: pages in the pool give up their part of the vmemmap, \
 which becomes free memory; restore lazy: a page that is freed has its descriptors inside when it \
 is split, eager: it gets its part of the array back while the pool is \
 emptied. flushes and ipis: of one fill and one empty, by the guest's counters. off: a fill with \
-reclaim against the fill without \
+HVO against the fill without \
 before it";
 
 /// Measures all, and says how many runs a row has and what was timed.

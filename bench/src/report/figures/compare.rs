@@ -75,7 +75,7 @@ fn speed_up(row: &Compare) -> Option<Mark> {
 
 fn name(row: &Compare) -> String {
     let word = |word: &Option<String>| word.clone().unwrap_or_default();
-    let reclaim = row.reclaim.as_ref().map_or_else(String::new, |word| format!("reclaim {word}"));
+    let reclaim = row.reclaim.as_ref().map_or_else(String::new, |word| format!("HVO {word}"));
     let cpus = row.cpus_used.map_or_else(String::new, |cpus| counted(cpus, "CPU"));
     let (when, policy, pace) = (word(&row.when), word(&row.policy), word(&row.pace));
     words(&[&row.what, &when, &policy, &pace, &cpus, &reclaim])

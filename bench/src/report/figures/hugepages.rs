@@ -7,10 +7,10 @@ use crate::targets::page_size;
 
 /// Numbers of pages that are shown of each size, the largest.
 const SHOWN: usize = 3;
-/// Reclaim, and how the map comes back, if that matters.
+/// HVO, and how the map comes back, if that matters.
 const SERIES: [(&str, Option<&str>); 3] =
     [("off", None), ("on", Some("lazy")), ("on", Some("eager"))];
-const NAMES: [&str; 3] = ["reclaim off", "reclaim on, lazy", "reclaim on, eager"];
+const NAMES: [&str; 3] = ["HVO off", "HVO on, lazy", "HVO on, eager"];
 
 type Action = (fn(&Hugepages) -> Spread, &'static str);
 
@@ -37,10 +37,10 @@ pub fn section(rows: &Rows) -> Section {
     Section {
         id: "huge-pages",
         title: "Huge-page pools",
-        lead: "Time to fill a pool at run time and to empty it again. With reclaim, pages give up \
+        lead: "Time to fill a pool at run time and to empty it again. With HVO, pages give up \
             their part of the memory map; lazily they get a new one \
                only when they are split, eagerly when they leave the pool. The numbers at the \
-               right are without reclaim."
+               right are without it."
             .into(),
         benches: &["hugepages"],
         groups: vec![Group::new(names(&NAMES), plots)],
@@ -90,7 +90,7 @@ mod tests {
         let plot = &section.groups[0].plots;
         assert_eq!(plot.len(), 1);
         assert!(
-            plot[0].inline().contains("64 \u{d7} 2 MiB, fill, reclaim on, eager: 3.00 ms"),
+            plot[0].inline().contains("64 \u{d7} 2 MiB, fill, HVO on, eager: 3.00 ms"),
             "{}",
             plot[0].inline()
         );
