@@ -179,7 +179,8 @@ options! {
         accel: Option<Accel> = value("accel", "ACCEL").value_parser(value_parser!(Accel)),
         /// Memory of the machine, such as 512M, 8G or 1T [default: this machine's; 2G on QEMU]
         memory: Option<u64> = value("memory", "SIZE").value_parser(size),
-        /// Spread the memory over this many nodes [default: this machine's; 1 on QEMU]
+        /// Spread the memory over this many nodes, at most 1024 (QEMU: 128) [default: this
+        /// machine's; 1 on QEMU]
         nodes: Option<u32> = value("nodes", "N").value_parser(nodes),
         /// How many CPUs the machine has [default: this machine's or the file's, at least one for
         /// each of --nodes; with --memory and on QEMU one for each node]

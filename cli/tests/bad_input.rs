@@ -110,7 +110,7 @@ fn a_parameter_that_is_wrong_is_logged_and_ignored() {
         outcome.stdout
     );
     // What leaves no memory is no machine.
-    refused(&["boot", "--memory", "1G", "mem=1"], &["no usable memory"]);
+    refused(&["boot", "--memory", "1G", "mem=1"], &["no usable memory", "less what mem="]);
 }
 
 #[test]

@@ -230,8 +230,12 @@ fn without_kvm_the_machine_is_emulated_and_that_is_said() {
 
 #[test]
 fn what_qemu_refuses_is_not_laid_at_the_door_of_kvm() {
-    let (outcome, calls) =
-        boot("refused", "echo 'qemu-system-x86_64: no such device' >&2; exit 1", &["--json"]);
+    let (outcome, calls) = boot(
+        "refused",
+        "echo 'qemu-system-x86_64: warning: more CPUs than are recommended by KVM (2)' >&2; \
+         echo 'qemu-system-x86_64: no such device' >&2; exit 1",
+        &["--json"],
+    );
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("no such device"), "{}", outcome.stderr);
     assert!(!outcome.stderr.contains("KVM does not work"), "{}", outcome.stderr);

@@ -204,6 +204,14 @@ fn debug_aids_are_in_the_log_and_in_the_metadata() {
     assert!(wrong.contains("ignored: page_owner= is on or off"), "{wrong}");
 }
 
+/// The first allocation is one of a block.
+#[test]
+fn a_machine_without_a_whole_block() {
+    let outcome = run(&["boot", "--memory", "8M", "mem=1M"]);
+    let expected = ": first allocation after - (no block of 2 MiB is whole), all memory after";
+    assert!(outcome.stdout.contains(expected), "{}", outcome.stdout);
+}
+
 /// How a program ends whose output nobody reads, and what it complains of.
 fn unread(command: &mut Command) -> (Option<i32>, String) {
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());

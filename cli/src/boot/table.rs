@@ -91,8 +91,11 @@ fn summary(report: &Value) -> String {
         Some(pages @ 1..) => format!("; {} unaccepted", size(pages * PAGE_SIZE)),
         _ => String::new(),
     };
+    // What is timed is an allocation of a block.
+    let first_alone = totals["first_alloc_us"].is_null() && totals["all_memory_us"].is_number();
+    let why = if first_alone { " (no block of 2 MiB is whole)" } else { "" };
     format!(
-        "{}, {}, {}: first allocation after {}, all memory after {}; metadata {}{share}\
+        "{}, {}, {}: first allocation after {}{why}, all memory after {}; metadata {}{share}\
          {unaccepted}",
         report["platform"].as_str().unwrap_or("?"),
         report["policy"].as_str().unwrap_or("?"),

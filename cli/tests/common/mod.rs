@@ -217,6 +217,10 @@ pub fn check_sums(report: &Value) {
         assert_eq!(sum("zones", name), totals[name].as_u64().expect("a count"), "{name}");
         assert_eq!(sum("nodes", name), totals[name].as_u64().expect("a count"), "{name}");
     }
+    assert!(
+        report["threads"].as_u64().expect("a count") <= sum("nodes", "cpus").max(1),
+        "{report}"
+    );
     let count = |name: &str| totals[name].as_u64().expect("a count");
     let parts = ["managed_pages", "reserved_pages", "unaccepted_pages"];
     assert_eq!(count("present_pages"), parts.iter().map(|name| count(name)).sum::<u64>());

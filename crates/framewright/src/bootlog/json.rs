@@ -40,7 +40,9 @@ pub fn json<P: Platform>(
     manager: &Manager<P>,
 ) -> fmt::Result {
     let policy = manager.vmemmap().policy().name();
-    let threads = manager.vmemmap().deferred_nodes().map(|node| node.threads).sum::<u32>().max(1);
+    let workers: u32 = manager.vmemmap().deferred_nodes().map(|node| node.threads).sum();
+    // Who was done with one node and helped another worked on both.
+    let threads = workers.min(manager.cpus().count()).max(1);
     write!(
         out,
         r#"{{"platform":"{platform_name}","policy":"{policy}","threads":{threads},"nodes":["#

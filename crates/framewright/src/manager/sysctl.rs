@@ -3,9 +3,9 @@
 
 use crate::manager::facets::Sysctl;
 use crate::manager::state::tunables::{
-    MOST_EXTFRAG_THRESHOLD, MOST_MIN_FREE_KBYTES, MOST_PROACTIVENESS, SCALE_FACTORS, SettingsError,
-    Tunables,
+    MOST_EXTFRAG_THRESHOLD, MOST_PROACTIVENESS, SCALE_FACTORS, SettingsError, Tunables,
 };
+use crate::parameters::MOST_MIN_FREE_KBYTES;
 use crate::platform::Platform;
 use crate::zone::ZoneKind;
 

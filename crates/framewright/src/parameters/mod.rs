@@ -176,6 +176,9 @@ impl Parameters {
         // A module's switch alone is on.
         let alone = if word.contains('.') { "y" } else { "" };
         let (name, value) = word.split_once('=').unwrap_or((word, alone));
+        // Quotes around a value are none of it (Linux: `lib/cmdline.c`, `next_arg`).
+        let quoted = value.strip_prefix('"');
+        let value = quoted.map_or(value, |rest| rest.strip_suffix('"').unwrap_or(rest));
         if is_of_absent_part(name) {
             return Err(ABSENT);
         }
@@ -213,9 +216,10 @@ impl Parameters {
                 _ => return Err("pages= is auto, inside or none"),
             },
             "min_free_kbytes" => {
-                let kbytes =
-                    parse_decimal(value).ok_or("min_free_kbytes= takes a number of KiB")?;
-                self.min_free_kbytes = Some(kbytes);
+                let kbytes = parse_decimal(value).filter(|&kbytes| kbytes <= MOST_MIN_FREE_KBYTES);
+                self.min_free_kbytes = Some(
+                    kbytes.ok_or("min_free_kbytes= takes a number of KiB, at most 2147483647")?,
+                );
             }
             "watermark_scale_factor" => match parse_decimal(value) {
                 Some(factor @ 1..=3000) => self.watermark_scale_factor = factor,
@@ -227,7 +231,7 @@ impl Parameters {
                 self.zone_parts = Some(parts).filter(|&parts| parts != 0);
             }
             "page_alloc.shuffle" => {
-                self.shuffle = parse_bool(value).ok_or("page_alloc.shuffle= is on or off")?
+                self.shuffle = parse_bool(value).ok_or("page_alloc.shuffle= is 1 or 0")?
             }
             "page_alloc.shuffle_seed" => {
                 self.shuffle_seed =
@@ -237,13 +241,13 @@ impl Parameters {
                 self.page_owner = parse_bool(value).ok_or("page_owner= is on or off")?
             }
             "page_poison" => {
-                self.page_poison = parse_bool(value).ok_or("page_poison= is on or off")?
+                self.page_poison = parse_bool(value).ok_or("page_poison= is 1 or 0")?
             }
             "init_on_alloc" => {
-                self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is on or off")?
+                self.init_on_alloc = parse_bool(value).ok_or("init_on_alloc= is 1 or 0")?
             }
             "init_on_free" => {
-                self.init_on_free = parse_bool(value).ok_or("init_on_free= is on or off")?
+                self.init_on_free = parse_bool(value).ok_or("init_on_free= is 1 or 0")?
             }
             "careful" => {
                 self.careful = match (parse_decimal(value), parse_bool(value)) {
@@ -274,9 +278,7 @@ impl Parameters {
                     parse_number(value).ok_or("page_reporting_delay_ms= takes milliseconds")?;
                 self.reporting.delay_ms = delay_ms;
             }
-            Some("pools") => {
-                self.reporting.pools = parse_bool(value).ok_or("pools= is on or off")?
-            }
+            Some("pools") => self.reporting.pools = parse_bool(value).ok_or("pools= is 1 or 0")?,
             Some("pace") => {
                 self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?
             }
@@ -344,6 +346,9 @@ fn memmap(range: &str) -> Result<(u64, u64, MemoryKind), &'static str> {
     Ok((start, size, kind))
 }
 
+/// The most that `min_free_kbytes` can be: what Linux's integer holds.
+pub(crate) const MOST_MIN_FREE_KBYTES: u64 = i32::MAX as u64;
+
 /// What chance begins with when the command line does not say.
 const CAREFUL_SEED: u64 = 1;
 
@@ -376,6 +381,13 @@ mod tests {
     }
 
     #[test]
+    fn as_much_may_be_kept_free_as_its_file_takes() {
+        let (parameters, problems) = parse("min_free_kbytes=2147483647 min_free_kbytes=2147483648");
+        assert_eq!(parameters.min_free_kbytes, Some(MOST_MIN_FREE_KBYTES));
+        assert!(problems.len() == 1 && problems[0].reason.is_some(), "{problems:?}");
+    }
+
+    #[test]
     fn what_is_unknown_or_wrong_is_listed_and_ignored() {
         let (parameters, problems) = parse(
             "quiet mem=12Q memmap=1M@2M numa watermark_scale_factor=0 memmap_init=later pages=all",
@@ -399,7 +411,7 @@ mod tests {
     #[test]
     fn words_are_read_as_linux_does() {
         let (parameters, problems) = parse(
-            "page_alloc.shuffle memmap=1M$4M,2M#64M,4K!1G mem=1G -- mem=512M nonsense numa=off",
+            "page_alloc.shuffle memmap=1M$4M,2M#64M,4K!1G mem=\"1G\" -- mem=512M nonsense numa=off",
         );
         assert_eq!(problems, []);
         assert!(parameters.shuffle && parameters.numa);

@@ -109,7 +109,8 @@ pub struct OneAtATime;
 impl Cpu for OneAtATime {}
 
 /// A kernel that sees all memory at one offset: a [`Platform`] for whose making one expression is
-/// unsafe.
+/// unsafe. What [`Cpu`] does not have is by default: there is no vmemmap array, and no memory to
+/// accept.
 ///
 /// ```
 /// use framewright::platform::{LinearMap, OneAtATime};

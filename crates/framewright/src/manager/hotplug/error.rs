@@ -58,7 +58,9 @@ pub enum HotplugError {
 impl fmt::Display for HotplugError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty(range) => write!(f, "there is nothing in {range}"),
+            Self::Empty(PhysRange { start, end }) => {
+                write!(f, "{start:#x} to {end:#x} is no range")
+            }
             Self::BadPieces { most_bytes, align_bytes } => write!(
                 f,
                 "at most {most_bytes} bytes in pieces of {align_bytes}: pieces are multiples of \
@@ -97,3 +99,15 @@ impl fmt::Display for HotplugError {
 }
 
 impl core::error::Error for HotplugError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn a_range_that_ends_where_it_begins_is_named() {
+        let error = HotplugError::Empty(PhysRange::new(1 << 24, 1 << 24));
+        assert_eq!(error.to_string(), "0x1000000 to 0x1000000 is no range");
+    }
+}

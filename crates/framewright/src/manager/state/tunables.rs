@@ -1,7 +1,7 @@
 //! What the command line set: some of it can be changed while the machine runs, the rest can be
 //! asked for.
 
-use crate::parameters::{Pages, Parameters};
+use crate::parameters::{MOST_MIN_FREE_KBYTES, Pages, Parameters};
 use crate::platform::Platform;
 use crate::units::NodeId;
 use crate::zone::{
@@ -10,8 +10,6 @@ use crate::zone::{
 };
 use core::fmt;
 
-/// The most that `min_free_kbytes` can be: what Linux's integer holds.
-pub(crate) const MOST_MIN_FREE_KBYTES: u64 = i32::MAX as u64;
 /// What `watermark_scale_factor` can be.
 pub(crate) const SCALE_FACTORS: core::ops::RangeInclusive<u64> = 1..=3000;
 /// What `extfrag_threshold` can be at most.
