@@ -1,6 +1,8 @@
 //! The documents as documentation of modules, so that `cargo test` compiles and runs their
 //! snippets, and the longer examples that they link to.
 
+#![no_std]
+
 #[doc = include_str!("porting.md")]
 pub mod porting {
     pub mod balloon;

@@ -1,18 +1,40 @@
 //! A page with several owners (step 11 of `docs/porting.md`).
 
 use framewright::units::{Order, PfnRange};
-use framewright::{Manager, Platform, ReferenceError, Request};
+use framewright::{AllocateError, Manager, Platform, ReferenceError, Request};
+
+/// Why a page is not shared.
+#[derive(Debug)]
+pub enum ShareError {
+    /// There is no memory.
+    Allocate(AllocateError),
+    /// Another has frozen its count.
+    Reference(ReferenceError),
+}
+
+impl From<AllocateError> for ShareError {
+    fn from(error: AllocateError) -> Self {
+        Self::Allocate(error)
+    }
+}
+
+impl From<ReferenceError> for ShareError {
+    fn from(error: ReferenceError) -> Self {
+        Self::Reference(error)
+    }
+}
 
 /// Shares a page by its number, and lets go of it.
 ///
 /// # Errors
-/// No memory, or a count that another has frozen.
-pub fn share<P: Platform>(manager: &Manager<P>) -> Result<(), Box<dyn std::error::Error>> {
+/// See [`ShareError`].
+pub fn share<P: Platform>(manager: &Manager<P>) -> Result<(), ShareError> {
     let page: PfnRange = manager.allocate(&Request::new(Order::PAGE))?;
     // SAFETY: the page is ours, and used by nobody yet.
     if let Err(error) = unsafe { manager.references().start(page) } {
         // SAFETY: as above; it has no count.
-        unsafe { manager.free(page) }?;
+        let freed = unsafe { manager.free(page) };
+        debug_assert!(freed.is_ok());
         return Err(error.into());
     } // 1: ours
     manager.references().try_get(page.start)?; // 2: somebody found it by number
