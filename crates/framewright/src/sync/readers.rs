@@ -86,7 +86,7 @@ impl Readers {
         // Relaxed: what matters is which readers come before it.
         self.word.fetch_add(WAITING, Ordering::Relaxed);
         // Acquire as in `wait`.
-        while self.word.load(Ordering::Acquire) % WAITING != 0 {
+        while !self.word.load(Ordering::Acquire).is_multiple_of(WAITING) {
             platform.relax();
         }
         // Release pairs with `enter`.
