@@ -13,8 +13,8 @@ pub enum Content {
     #[default]
     Undefined,
     /// Reported memory reads as zero, every range of it that was acknowledged. With
-    /// `init_on_free=1` others should be as they were, or zero: nobody clears them any more, but
-    /// for who asks for cleared memory.
+    /// `init_on_free=1` others should be as they were, or zero: nothing clears them again except a
+    /// request for cleared memory.
     Zero,
     /// Each page reads as zero or has the content that it had: memory that is zero when it is freed
     /// stays so, but what was never freed is not known to be zero. What a virtio balloon promises

@@ -41,7 +41,7 @@ pub enum Event {
         /// When it is tried again, in milliseconds.
         retry_ms: u64,
     },
-    /// All submissions of a pass succeeded after some that had failed.
+    /// A whole pass succeeded, after submissions that had failed.
     Recovered,
     /// The device did not answer in time and keeps what it has.
     Silent {

@@ -194,7 +194,7 @@ impl Pass {
     pub(super) fn go_behind<P: Platform>(&mut self, manager: &Manager<P>) {
         self.has_failed = true;
         match manager.zones().get(self.zone) {
-            // What is refused takes nothing from the rest.
+            // What was refused takes nothing from the rest, nor does what went with it.
             Some(_) if self.by_address => {
                 let more = |left: u64| left.saturating_add(self.spent_pages);
                 self.allowance_pages = self.allowance_pages.map(more);

@@ -413,8 +413,10 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 add(&self.registration.reporting.tally.busy, 1);
                 if let Some(pass) = &mut self.pass {
                     pass.left_over = true;
-                    // What is found by its place is behind the cursor.
-                    pass.cursor = pass.before;
+                    if matches!(source, Source::Zone(_)) {
+                        // What is found by its place is behind the cursor.
+                        pass.cursor = pass.before;
+                    }
                 }
                 self.not_before_ns = now_ns + BUSY_NS;
                 Next::Wait(self.not_before_ns)

@@ -37,7 +37,7 @@ impl Readers {
     }
 
     /// Goes in, until the guard is dropped, as soon as nobody waits. Interrupts are off meanwhile,
-    /// and no lock is taken nor are others entered: whoever waits holds one. What says whether
+    /// and no lock is taken nor are others entered: whoever waits may hold one. What says whether
     /// there is something to read is loaded with `SeqCst` afterwards.
     #[inline]
     pub fn enter<P: Platform + ?Sized>(&self, platform: &P) -> Reading<'_> {
@@ -79,10 +79,12 @@ impl Readers {
         }
     }
 
-    /// Keeps others out, and waits for those who are inside.
+    /// Keeps others out, and waits for those who are inside. Interrupts are off: a handler, or
+    /// another task, that stood aside on this CPU would do so for ever.
     #[cold]
     #[inline(never)]
     fn wait_alone<P: Platform + ?Sized>(&self, platform: &P) {
+        let irq = platform.irq_save();
         // Relaxed: what matters is which readers come before it.
         self.word.fetch_add(WAITING, Ordering::Relaxed);
         // Acquire as in `wait`.
@@ -91,6 +93,8 @@ impl Readers {
         }
         // Release pairs with `enter`.
         self.word.fetch_sub(WAITING, Ordering::Release);
+        // SAFETY: saved above, and nothing was since (invariant 11).
+        unsafe { platform.irq_restore(irq) };
     }
 }
 

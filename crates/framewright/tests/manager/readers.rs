@@ -249,8 +249,12 @@ fn who_comes_while_somebody_waits_is_let_in_afterwards() {
             thread::yield_now();
         }
         let was_let_in = entered.load(Ordering::Acquire);
+        let calls = waiter.calls();
         drop(first);
         assert!(!was_let_in);
+        // Who came on the waiter's own CPU would stand aside for ever.
+        assert_eq!((calls.irq_save, calls.irq_restore), (1, 0));
     });
     assert!(entered.into_inner());
+    assert_eq!(waiter.calls().irq_restore, 1);
 }

@@ -78,7 +78,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if pass.kind == Kind::Flush && !pass.has_failed {
             add(&tally.flushes, 1);
         }
-        if pass.has_spent && !pass.has_failed && core::mem::replace(&mut self.errors, 0) != 0 {
+        // One that has left something over may not have come to what is refused.
+        let is_whole = pass.has_spent && !pass.has_failed && !pass.left_over;
+        if is_whole && core::mem::replace(&mut self.errors, 0) != 0 {
             self.note(Event::Recovered);
         }
         self.looked_ns = Some(now_ns);
