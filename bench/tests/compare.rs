@@ -153,8 +153,8 @@ fn both_are_compared_and_what_falls_short_is_marked() {
         "Spawn to prompt",
         "Memory map deferred",
         "Memory map on demand",
-        "reclaim off:",
-        "reclaim on:",
+        "HVO off:",
+        "HVO on:",
     ] {
         let line =
             report.stdout.lines().find(|line| line.contains(limit)).expect("there is such a limit");
