@@ -149,13 +149,9 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     // Limits are found in what was written.
     let report = run(&["report", "--text", &folder.path("results.json").display().to_string()]);
     assert_eq!(report.code, Some(0), "{}", report.stderr);
-    for limit in [
-        "Spawn to prompt",
-        "Memory map deferred",
-        "Memory map on demand",
-        "HVO off:",
-        "HVO on:",
-    ] {
+    for limit in
+        ["Spawn to prompt", "Memory map deferred", "Memory map on demand", "HVO off:", "HVO on:"]
+    {
         let line =
             report.stdout.lines().find(|line| line.contains(limit)).expect("there is such a limit");
         assert!(!line.contains("not measured"), "{line}");

@@ -43,6 +43,10 @@ pub fn park(number: u32) -> bool {
     }
     target.wake();
     sleep_until(&|| target.parking.load(Ordering::Acquire) == PARKED);
+    // It still wakes others, which it is done with when it sleeps. Relaxed: nothing is read for it.
+    while !target.asleep.load(Ordering::Relaxed) {
+        core::hint::spin_loop();
+    }
     true
 }
 
