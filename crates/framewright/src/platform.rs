@@ -69,7 +69,10 @@ pub(crate) fn pinned<P: Platform + ?Sized, R>(platform: &P, work: impl FnOnce(u3
 
 /// Does `work` with interrupts off: for what others wait for.
 #[inline]
-pub(crate) fn with_interrupts_off<P: Platform, R>(platform: &P, work: impl FnOnce() -> R) -> R {
+pub(crate) fn with_interrupts_off<P: Platform + ?Sized, R>(
+    platform: &P,
+    work: impl FnOnce() -> R,
+) -> R {
     let irq = platform.irq_save();
     let result = work();
     // SAFETY: saved here just now; what `work` saved it has restored.

@@ -11,7 +11,7 @@
 //! goes out again until the wait is over.
 
 use super::atomics::atomic::{AtomicU32, Ordering, fence};
-use crate::platform::Platform;
+use crate::platform::{Platform, with_interrupts_off};
 use core::marker::PhantomData;
 
 /// See the module documentation. A cache line of its own, as all CPUs write it.
@@ -84,17 +84,16 @@ impl Readers {
     #[cold]
     #[inline(never)]
     fn wait_alone<P: Platform + ?Sized>(&self, platform: &P) {
-        let irq = platform.irq_save();
-        // Relaxed: what matters is which readers come before it.
-        self.word.fetch_add(WAITING, Ordering::Relaxed);
-        // Acquire as in `wait`.
-        while !self.word.load(Ordering::Acquire).is_multiple_of(WAITING) {
-            platform.relax();
-        }
-        // Release pairs with `enter`.
-        self.word.fetch_sub(WAITING, Ordering::Release);
-        // SAFETY: saved above, and nothing was since (invariant 11).
-        unsafe { platform.irq_restore(irq) };
+        with_interrupts_off(platform, || {
+            // Relaxed: what matters is which readers come before it.
+            self.word.fetch_add(WAITING, Ordering::Relaxed);
+            // Acquire as in `wait`.
+            while !self.word.load(Ordering::Acquire).is_multiple_of(WAITING) {
+                platform.relax();
+            }
+            // Release pairs with `enter`.
+            self.word.fetch_sub(WAITING, Ordering::Release);
+        });
     }
 }
 
