@@ -2,7 +2,6 @@
 
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, PfnRange};
-use framewright::zone::ZoneKind;
 use framewright::{Manager, Platform, Request};
 
 /// Whether `range` satisfies `request`.
@@ -26,7 +25,7 @@ pub(crate) fn is_as_asked<P: Platform>(
     range.pages() == request.pages
         && range.start.is_aligned(order.max(request.align))
         && range.end.address() <= request.max_address
-        && ZoneKind::of(range.start) <= request.zone
+        && range.end <= request.zone.reach()
         && (request.boundary_pages == 0
             || range.start.0 / request.boundary_pages == last / request.boundary_pages)
         && on_node

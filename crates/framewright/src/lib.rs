@@ -128,6 +128,7 @@
 //! | `debug` | page owners, poison, clearing by parameter, the shuffle | |
 //! | `files` | control files; with all of these | |
 //! | `large-maps` | maps of more than 128 ranges or reservations | an error |
+//! | `dma-zones` | zones for devices with 24 and 32 address bits | one zone a node |
 #![no_std]
 // What only the control files of a part look at stays where it is.
 #![cfg_attr(not(feature = "files"), allow(dead_code, reason = "parts that are off"))]

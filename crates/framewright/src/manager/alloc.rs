@@ -185,7 +185,8 @@ impl<P: Platform> Manager<P> {
         if first.index() >= self.nodes.len() {
             return Err(AllocateError::NoNode(first));
         }
-        let Request { zone: highest, max_address, migrate_type, .. } = *request;
+        let migrate_type = request.migrate_type;
+        let (highest, max_address) = request.zone.within(request.max_address);
         // What cannot be reached cannot be cleared.
         let max_address = if request.zeroed {
             max_address.min(self.platform.direct_limit())

@@ -44,7 +44,7 @@ impl Request {
     #[inline]
     fn end(&self) -> Pfn {
         let end = Pfn::containing(self.max_address);
-        if self.zone == ZoneKind::Normal { end } else { end.min(self.zone.frames().end) }
+        if self.zone == ZoneKind::Normal { end } else { end.min(self.zone.reach()) }
     }
 
     /// Whether memory anywhere near the caller will do.

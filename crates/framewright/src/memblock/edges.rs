@@ -11,9 +11,9 @@ use super::search::{FreeRuns, Place, Query, whole_gigabytes};
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange, sort};
 
-/// Devices with 24 address bits reach no other memory, so tables have no part of it if they can
-/// choose.
-const LOW_END: u64 = 16 << 20;
+/// Devices with 24 address bits, or what only real mode reaches, have no other memory, so tables
+/// have no part of it if they can choose.
+const LOW_END: u64 = if cfg!(feature = "dma-zones") { 16 << 20 } else { 1 << 20 };
 /// What devices with 32 address bits do not reach.
 const HIGH_START: u64 = 4 << 30;
 

@@ -4,13 +4,13 @@
 //! attach ──> note_memory, all runs ──> initialise, all frames ──> record_partials ──> descriptors
 //! ```
 //!
-//! Memory is noted first, then every frame is initialised, first those that are not free and then
-//! those that are, ascending each time. Whole blocks get heads, the largest that fit; blocks that
-//! are not uniform become split, with the free frames set in their free map.
+//! Memory is noted first, then every frame is initialised, ascending. Whole blocks get heads, the
+//! largest that fit; blocks that are not uniform become split, with the free frames set in their
+//! free map.
 //!
 //! All frames go through the same few functions, which are not inlined and have few branches: a
 //! boot runs them a few times, so that what they cost is reading code for the first time; and of an
-//! emulator, translating it. Free frames come last, as by then nearly all of that code has run.
+//! emulator, translating it.
 //!
 //! Every group of the table is ready afterwards or has an order-18 head (invariant 5): each group
 //! of a segment holds memory, for only short holes are bridged, and initialising anything but an

@@ -7,9 +7,10 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum ZoneKind {
-    /// Below 16 MiB: devices with 24 address bits.
+    /// Below 16 MiB: devices with 24 address bits. Without the feature `dma-zones` it has no
+    /// memory.
     Dma = 0,
-    /// Below 4 GiB: devices with 32 address bits.
+    /// Below 4 GiB: devices with 32 address bits. As for [`Dma`](Self::Dma).
     Dma32 = 1,
     /// The rest.
     Normal = 2,
@@ -21,14 +22,39 @@ impl ZoneKind {
     /// All, ascending.
     pub const ALL: [Self; Self::COUNT] = [Self::Dma, Self::Dma32, Self::Normal];
 
-    /// The frames that a zone of this kind may have.
+    /// One past the highest frame that devices reach for which memory of this kind is kept.
+    #[must_use]
+    pub const fn reach(self) -> Pfn {
+        match self {
+            Self::Dma => Pfn(0x1000),
+            Self::Dma32 => Pfn(0x10_0000),
+            Self::Normal => Pfn(1 << 40),
+        }
+    }
+
+    /// The frames that a zone of this kind may have; without the feature `dma-zones` all frames
+    /// are for [`Normal`](Self::Normal).
     #[must_use]
     pub const fn frames(self) -> PfnRange {
-        match self {
-            Self::Dma => PfnRange::new(0, 0x1000),
-            Self::Dma32 => PfnRange::new(0x1000, 0x10_0000),
-            Self::Normal => PfnRange::new(0x10_0000, 1 << 40),
+        let start = match self {
+            _ if !cfg!(feature = "dma-zones") => Pfn(0),
+            Self::Dma => Pfn(0),
+            Self::Dma32 => Self::Dma.reach(),
+            Self::Normal => Self::Dma32.reach(),
+        };
+        let is_empty = !cfg!(feature = "dma-zones") && !matches!(self, Self::Normal);
+        PfnRange { start, end: if is_empty { start } else { self.reach() } }
+    }
+
+    /// The highest zone that has what is in reach of `self` and below `max_address`, and below
+    /// which address it is.
+    pub(crate) const fn within(self, max_address: u64) -> (Self, u64) {
+        if cfg!(feature = "dma-zones") {
+            return (self, max_address);
         }
+        let reach = self.reach().address();
+        let is_all = matches!(self, Self::Normal) || max_address < reach;
+        (Self::Normal, if is_all { max_address } else { reach })
     }
 
     /// The kind to which `pfn` belongs.

@@ -21,15 +21,25 @@ pub(crate) fn range_of<'a>(parts: impl Iterator<Item = &'a Zone>) -> PfnRange {
     all.unwrap_or(PfnRange::new(0, 0))
 }
 
-/// What a CPU's cache knows of a zone that has these parts, of which `home` is the CPU's: of its
-/// frames those of that part are found at once.
-pub(crate) fn near<'a>(parts: impl Iterator<Item = &'a Zone>, home: &'a Zone) -> Near<'a> {
-    let longest = home.segments.iter().max_by_key(|segment| segment.blocks);
-    Near {
-        range: range_of(parts),
-        table: &home.table,
-        segment: longest.copied().unwrap_or(Segment::EMPTY),
+/// What a CPU's cache knows of a zone whose frames are `range`, with a part of it: of its frames
+/// those in the `nth` longest segment of that part are found at once. The second longest is for
+/// caches that have no other zone to know, as memory has a hole below 4 GiB.
+#[inline(never)]
+pub(crate) fn near(range: PfnRange, part: Option<&Zone>, nth: usize) -> Near<'_> {
+    let Some(part) = part else { return Near::NONE };
+    let mut longest = [Segment::EMPTY; 2];
+    for segment in part.segments {
+        if segment.blocks > longest[0].blocks {
+            longest = [*segment, longest[0]];
+        } else if segment.blocks > longest[1].blocks {
+            longest[1] = *segment;
+        }
     }
+    let segment = longest[nth & 1];
+    if nth != 0 && segment.blocks == 0 {
+        return Near::NONE;
+    }
+    Near { range, table: &part.table, segment }
 }
 
 impl Zone {

@@ -68,7 +68,7 @@ impl User<'_> {
             range.pages() == pages
                 && range.start.is_aligned(order)
                 && on_node
-                && ZoneKind::of(last) <= zone
+                && last < zone.reach()
                 && range.end.address() <= max_address
                 && (boundary_pages == 0
                     || range.start.0 / boundary_pages == last.0 / boundary_pages),

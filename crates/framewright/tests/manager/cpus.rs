@@ -141,12 +141,10 @@ impl Model {
     fn could(&self, of: u8, zone: ZoneKind, end: u64) -> bool {
         let size = 1_u64 << of;
         let starts = (0..PAGES as u64).step_by(1 << of);
-        starts.filter(|start| start + size <= end && ZoneKind::of(Pfn(*start)) <= zone).any(
-            |start| {
-                let range = PfnRange::new(start, start + size);
-                self.is(range, Page::Free) && same_zone(range)
-            },
-        )
+        starts.filter(|start| start + size <= end && start + size <= zone.reach().0).any(|start| {
+            let range = PfnRange::new(start, start + size);
+            self.is(range, Page::Free) && same_zone(range)
+        })
     }
 }
 
@@ -199,8 +197,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
                 Ok(range) => {
                     assert_eq!(range.pages(), pages);
                     assert!(
-                        ZoneKind::of(range.start) <= zone
-                            && range.end.0 <= max_page.unwrap_or(u64::MAX)
+                        range.end <= zone.reach() && range.end.0 <= max_page.unwrap_or(u64::MAX)
                     );
                     model.take(range);
                 }

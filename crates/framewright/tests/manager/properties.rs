@@ -231,7 +231,7 @@ impl Model {
         manager: &Fake,
         shape: &Shape,
         of: u8,
-        allowed: &dyn Fn(usize, ZoneKind, u64) -> bool,
+        allowed: &dyn Fn(usize, u64) -> bool,
     ) -> bool {
         let size = 1_u64 << of;
         let zone_of = |page: u64| (shape.node_of(page), ZoneKind::of(Pfn(page)));
@@ -240,7 +240,7 @@ impl Model {
             while piece + size <= end {
                 let zone = zone_of(piece);
                 if zone == zone_of(piece + size - 1)
-                    && allowed(zone.0, zone.1, piece + size)
+                    && allowed(zone.0, piece + size)
                     && is_available(manager, PfnRange::new(piece, piece + size))
                 {
                     return true;
@@ -348,9 +348,9 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                     reserves: Reserves::All,
                     ..Request::new(order(of))
                 };
-                let allowed = |in_node: usize, in_kind: ZoneKind, end: u64| {
+                let allowed = |in_node: usize, end: u64| {
                     node.is_none_or(|node| node.index() == in_node)
-                        && in_kind <= kind
+                        && end <= kind.reach().0
                         && max_page.is_none_or(|page| end <= page)
                 };
                 match manager.allocate(&request) {
@@ -358,7 +358,7 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
                         let zone = (shape.node_of(range.start.0), ZoneKind::of(range.start));
                         assert!(range.start.is_aligned(order(of)) && range.pages() == 1 << of);
                         assert!(
-                            allowed(zone.0, zone.1, range.end.0),
+                            allowed(zone.0, range.end.0),
                             "{range:?} is not what {step:?} wants"
                         );
                         check_described(manager, range, pages);

@@ -10,7 +10,7 @@ use crate::manager::state::isolations::kept as kept_of;
 use crate::page::{CpuCache, Near};
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId};
-use crate::zone::{Zone, ZoneId, ZoneKind, ZoneParts, near};
+use crate::zone::{Zone, ZoneId, ZoneKind, ZoneParts, near, range_of};
 
 /// Where a CPU finds memory.
 struct Home {
@@ -126,11 +126,17 @@ impl<P: Platform> Manager<P> {
         let zone = self.zones().iter().position(|zone| core::ptr::eq(zone, home))?;
         let largest =
             |parts: ZoneParts<'static>| parts.iter().max_by_key(|part| part.final_managed_pages());
-        let near_other = other.and_then(|parts| Some(near(parts.iter(), largest(parts)?)));
+        let range = |parts: ZoneParts<'static>| range_of(parts.iter());
         Some(Home {
             node,
             zone,
-            near: [near(first.iter(), home), near_other.unwrap_or(Near::NONE)],
+            near: [
+                near(range(first), Some(home), 0),
+                match other {
+                    Some(parts) => near(range(parts), largest(parts), 0),
+                    None => near(range(first), Some(home), 1),
+                },
+            ],
             pages: all + other.map_or(0, managed_pages),
         })
     }

@@ -2,10 +2,9 @@
 
 use crate::manager::init::frame::Frame;
 use crate::manager::state::{Node, ZoneSlots};
-use crate::page::Near;
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId};
-use crate::zone::{Zone, ZoneId, ZoneKind, near};
+use crate::zone::{Zone, ZoneId, ZoneKind, near, range_of};
 
 /// Counts the CPUs of each of the first nodes.
 pub(crate) fn count_cpus<P: Platform>(platform: &P, cpus: &mut [u32]) {
@@ -99,10 +98,16 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
             .chain(0..turn)
             .find(|&part| parts[0][part].final_managed_pages() != 0)
             .unwrap_or(turn);
-        let near = parts.map(|parts| {
-            let home = parts.get(turn % parts.len().max(1));
-            home.map_or(Near::NONE, |home| near(parts.iter(), home))
-        });
+        let [home_parts, other_parts] = parts;
+        let range = range_of(home_parts.iter());
+        let other = other_parts.get(turn % other_parts.len().max(1));
+        let near = [
+            near(range, home_parts.get(turn), 0),
+            match other {
+                Some(_) => near(range_of(other_parts.iter()), other, 0),
+                None => near(range, home_parts.get(turn), 1),
+            },
+        ];
         let sharers = sharers[home.node.index()].max(1);
         let slot = usize::from(home.zones[0].first) + turn;
         // Not by a new value: on the way to its place that would be on the stack twice.

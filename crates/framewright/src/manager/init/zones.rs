@@ -1,5 +1,4 @@
-//! Brings every frame of memory to its zone: one pass over what is reserved or allocated, then one
-//! over what is free.
+//! Brings every frame of memory to its zone, in one pass over memory.
 
 use crate::firmware::MemoryKind;
 use crate::manager::init::frame::Frame;
@@ -18,8 +17,7 @@ use crate::zone::{Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, segment, z
 /// Zone and end of what was free before any memory.
 const NOTHING: (ZoneId, Pfn) = (ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma }, Pfn(0));
 
-/// Walks memory and free memory together, both ascending, once for all memory that is not free and
-/// once for what is.
+/// Walks memory and free memory together, both ascending.
 struct Initialiser<'a> {
     zones: &'a mut [Zone],
     places: Places<'a>,
@@ -32,8 +30,6 @@ struct Initialiser<'a> {
     /// Blocks that free memory begins or ends in, and how many: some are noted twice.
     edges: &'a mut [BlockOfZone],
     edge_count: usize,
-    /// What is initialised: that which is free, or that which is not.
-    takes_free: bool,
     array: &'a ArrayMemory,
     boot_pages: &'a BootPages,
 }
@@ -71,7 +67,7 @@ impl Initialiser<'_> {
     fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
         self.places.for_each(run, range, &mut |part, range| {
             self.zones[part].initialise(run, range, initial_use);
-            if !self.takes_free || run.stray {
+            if run.stray || matches!(initial_use, InitialUse::Reserved | InitialUse::Allocated) {
                 return;
             }
             for edge in edges(range).into_iter().filter(|edge| !edge.is_empty()) {
@@ -120,24 +116,22 @@ impl Initialiser<'_> {
         while let Some(run) = self.run {
             let piece = free.intersection(run.range);
             if !piece.is_empty() {
-                if cfg!(feature = "accept") && self.takes_free && run.kind == MemoryKind::Unaccepted
-                {
-                    self.initialise(&run, piece, InitialUse::Unaccepted);
-                } else if self.takes_free {
+                self.reserve_up_to(&run, piece.start.0);
+                self.position = piece.end.0;
+                let is_unaccepted = run.kind == MemoryKind::Unaccepted;
+                let initial_use = if cfg!(feature = "accept") && is_unaccepted {
+                    InitialUse::Unaccepted
+                } else {
                     let touching = self.free_end == (run.zone, piece.start);
                     self.free_end = (run.zone, piece.end);
-                    self.initialise(&run, piece, InitialUse::Free { touching });
-                } else {
-                    self.reserve_up_to(&run, piece.start.0);
-                    self.position = piece.end.0;
-                }
+                    InitialUse::Free { touching }
+                };
+                self.initialise(&run, piece, initial_use);
             }
             if run.range.end > free.end {
                 return;
             }
-            if !self.takes_free {
-                self.reserve_up_to(&run, run.range.end.0);
-            }
+            self.reserve_up_to(&run, run.range.end.0);
             self.advance();
         }
     }
@@ -168,36 +162,26 @@ pub(crate) fn initialise_zones<P: Platform>(
     // From here on the memblock allocator allocates nothing more, so that its own arrays can be
     // handed over with the rest.
     let boot_pages = &frame.pools.boot_pages;
-    let mut edge_count = 0;
-    for takes_free in [false, true] {
-        let (zones, runs) = (&mut *frame.zones, runs.clone());
-        let places = Places { slots: frame.slots, directory: frame.directory };
-        let (free_end, edges) = (NOTHING, &mut *frame.edges);
-        let mut initialiser = Initialiser {
-            zones,
-            places,
-            runs,
-            run: None,
-            position: 0,
-            free_end,
-            edges,
-            edge_count: 0,
-            takes_free,
-            array,
-            boot_pages,
-        };
-        initialiser.advance();
-        let work = if takes_free { Work::Zones } else { Work::Bookkeeping };
-        early.for_each_in_the_end(&mut |free, node: NodeId| {
-            clock.turn_to(nodes, node, work);
-            initialiser.free(free);
-        });
-        if !takes_free {
-            initialiser.free(PfnRange::new(u64::MAX, u64::MAX));
-        }
-        edge_count = initialiser.edge_count;
-        clock.stop(nodes);
-    }
+    let mut initialiser = Initialiser {
+        zones: &mut *frame.zones,
+        places: Places { slots: frame.slots, directory: frame.directory },
+        runs: runs.clone(),
+        run: None,
+        position: 0,
+        free_end: NOTHING,
+        edges: &mut *frame.edges,
+        edge_count: 0,
+        array,
+        boot_pages,
+    };
+    initialiser.advance();
+    early.for_each_in_the_end(&mut |free, node: NodeId| {
+        clock.turn_to(nodes, node, Work::Zones);
+        initialiser.free(free);
+    });
+    initialiser.free(PfnRange::new(u64::MAX, u64::MAX));
+    let edge_count = initialiser.edge_count;
+    clock.stop(nodes);
     let mut present = core::mem::take(&mut frame.present);
     for zone in frame.zones.iter_mut().filter(|zone| has_edges.contains(zone.id())) {
         let known = zone.record_present(runs.clone(), present);

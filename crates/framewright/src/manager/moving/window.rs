@@ -180,7 +180,8 @@ fn cheapest_of<P: Platform>(
     let blocks = u32::try_from(request.pages.div_ceil(PAGES_PER_BLOCK)).ok()?;
     let step = u32::try_from(request.align.pages().max(PAGES_PER_BLOCK) / PAGES_PER_BLOCK).ok()?;
     // The last place, by memory and by the highest address.
-    let below = Pfn::containing(request.max_address).0.checked_sub(request.pages)?;
+    let (_, max_address) = request.zone.within(request.max_address);
+    let below = Pfn::containing(max_address).0.checked_sub(request.pages)?;
     let last = run.end.0.checked_sub(blocks)?.min(BlockNumber::containing(Pfn(below)).0);
     // A power of two, so that nothing is divided.
     let aligned = |block: u32| block.checked_add(step.wrapping_sub(block) & (step - 1));
