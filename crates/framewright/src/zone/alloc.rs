@@ -114,14 +114,14 @@ impl Zone {
     ) -> usize {
         let mut done = 0;
         while done < pages.len() {
-            let mut some = |from| {
+            let sources = [self.preferred(migrate_type), Some(migrate_type)];
+            let got = sources.into_iter().flatten().find_map(|from| {
                 self.search(platform, |locked| {
                     let got = locked.take_singles(from, keep, &mut pages[done..]);
                     (got != 0).then_some(got)
                 })
-            };
-            let got = self.preferred(migrate_type).and_then(&mut some);
-            let Some(got) = got.or_else(|| some(migrate_type)) else { break };
+            });
+            let Some(got) = got else { break };
             done += got;
         }
         done

@@ -74,7 +74,8 @@ impl Zone {
     }
 
     /// [`refill`](Self::refill) from blocks of one type and those that it falls back on.
-    #[inline]
+    // Once for both, as it is long and comes for many pages at a time.
+    #[inline(never)]
     fn refill_from<P: Platform>(
         &self,
         platform: &P,
