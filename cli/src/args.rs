@@ -101,9 +101,8 @@ options! {
         /// Print one JSON object and nothing else
         json: bool = flag("json"),
         /// End with the three policies of memmap_init= side by side (hosted, not with --json or
-        /// --exec)
-        policy_table: bool =
-            value("policy-table", "yes|no").value_parser(yes_or_no).default_value("yes"),
+        /// --exec) [default: yes]
+        policy_table: Option<bool> = value("policy-table", "yes|no").value_parser(yes_or_no),
         /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the
         /// exit status is that of the last
         exec: Option<String> = value("exec", "COMMANDS"),
@@ -189,7 +188,9 @@ options! {
         map: Option<PathBuf> = path("map"),
         /// Leave so much of memory, such as 60%, unaccepted, as firmware of confidential guests
         /// does: no access before it is accepted (hosted)
-        unaccepted: Option<u64> = value("unaccepted", "PERCENT").value_parser(percent),
+        unaccepted: Option<u64> = value("unaccepted", "PERCENT")
+            .value_parser(percent)
+            .allow_hyphen_values(true),
         /// What accepting 2 MiB takes, in microseconds
         accept_delay: Option<u64> = value("accept-delay", "MICROSECONDS").value_parser(number),
         /// QEMU's machine [default: q35]
@@ -297,7 +298,8 @@ fn flag(name: &'static str) -> Arg {
 
 /// An option with one.
 fn value(name: &'static str, value: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value)
+    // What is wrong with a negative one, its parser says: clap's tip is about boot parameters.
+    Arg::new(name).long(name).value_name(value).allow_negative_numbers(true)
 }
 
 /// An option whose value is a file.

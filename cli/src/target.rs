@@ -119,7 +119,10 @@ impl Deadline {
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(seconds));
             if !met.load(Ordering::Relaxed) {
-                let _ = Error::Failed(format!("it did not end within {seconds} s")).tell();
+                let _ = Error::Failed(format!(
+                    "it did not end within {seconds} s; --timeout SECONDS gives it longer"
+                ))
+                .tell();
                 std::process::exit(1);
             }
         });

@@ -25,7 +25,9 @@ fn numbers_that_no_machine_has() {
     refused(&["boot", "--cpus", "0"], &["--cpus", "at least one CPU"]);
     refused(&["boot", "--nodes", "0"], &["--nodes", "at least one node"]);
     refused(&["boot", "--nodes", "1025"], &["--nodes", "at most 1024"]);
-    refused(&["boot", "--nodes", "-1"], &["-1"]);
+    refused(&["boot", "--nodes", "-1"], &["--nodes", "-1"]);
+    refused(&["boot", "--memory", "-1"], &["--memory", "-1"]);
+    refused(&["boot", "--unaccepted", "-5%"], &["--unaccepted", "-5%", "a percentage from 0%"]);
     refused(&["boot", "--memory", "0"], &["--memory", "0"]);
     refused(&["boot", "--memory", "12Q"], &["--memory", "12Q", "suffix"]);
     refused(&["boot", "--memory", "99999999999T"], &["--memory"]);
@@ -50,9 +52,14 @@ fn a_machine_that_this_process_has_no_addresses_for() {
 #[test]
 fn more_nodes_than_memory() {
     refused(&["boot", "--memory", "64M", "--nodes", "64"], &["more nodes than memory"]);
-    refused(&["boot", "--on", "qemu", "--memory", "4M", "--nodes", "8"], &["--nodes 8", "4 MiB"]);
+    refused(&["boot", "--on", "qemu", "--memory", "8M", "--nodes", "16"], &["--nodes 16", "8 MiB"]);
+    refused(&["boot", "--on", "qemu", "--memory", "4M"], &["--memory 4M", "8 MiB"]);
+    refused(
+        &["boot", "--on", "qemu", "--memory", "1G", "--nodes", "129"],
+        &["--nodes 129", "at most 128"],
+    );
     refused(&["boot", "--on", "qemu", "--memory", "1234567"], &["whole MiB"]);
-    refused(&["boot", "--on", "qemu", "--memory", "1M"], &["--memory 1M", "4 MiB"]);
+    refused(&["boot", "--on", "qemu", "--memory", "1M"], &["--memory 1M", "8 MiB"]);
 }
 
 #[test]

@@ -307,6 +307,11 @@ fn boot_ends_with_the_policies_side_by_side() {
     assert_eq!(rows(&outcome.stdout), 3, "{}", outcome.stdout);
     let outcome = run(&[&words[..], &["--policy-table=no"]].concat());
     assert_eq!((outcome.code, rows(&outcome.stdout)), (Some(0), 0), "{}", outcome.stdout);
+    for none in [&["--json"][..], &["--exec", "echo hi"], &["--on", "qemu"]] {
+        let outcome = run(&[&words[..], &["--policy-table=yes"], none].concat());
+        assert_eq!(outcome.code, Some(2), "{none:?}");
+        assert!(outcome.stderr.contains("--policy-table=yes is for"), "{}", outcome.stderr);
+    }
     let outcome = run(&[
         &words[..],
         &["memmap_init=sometimes", "memmap_init_threads=0", "--policy-table=no"],

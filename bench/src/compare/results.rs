@@ -126,6 +126,7 @@ impl Results {
             "started": self.started,
             "machine": self.machine,
             "conditions": self.conditions,
+            "parts": super::SECTIONS.len(),
             "sections": self.sections,
             "rows": self.rows,
         });

@@ -130,8 +130,9 @@ impl Input {
             Some(sections) => sections.iter().filter_map(Value::as_object).collect(),
             None => vec![object],
         };
-        let mut seconds = 0.0;
+        let (mut seconds, mut done) = (0.0, 0);
         for section in sections {
+            done += u64::from(section.get("failed").is_none());
             let text = |name: &str| {
                 section.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
             };
@@ -145,9 +146,10 @@ impl Input {
             }
             seconds += section.get("seconds").and_then(Value::as_f64).unwrap_or(0.0);
         }
-        // How long a whole run took has limits of its own.
+        // How long a whole run took has limits of its own, which a part of one would meet.
+        let is_whole = object.get("parts").and_then(Value::as_u64).is_none_or(|all| done >= all);
         if let (Some(command), true) =
-            (object.get("command").and_then(Value::as_str), seconds > 0.0)
+            (object.get("command").and_then(Value::as_str), seconds > 0.0 && is_whole)
         {
             let run = Run { command: command.to_owned(), run_seconds: Measured(Some(seconds)) };
             self.keep(format!("run;{command}"), run.to_json());
@@ -207,6 +209,18 @@ mod tests {
         );
         assert!(input.files[0].facts.contains(&("memory".into(), "1.00 GiB".into())));
         assert_eq!(input.notes[0].left_out, ["x"]);
+        let with = |name: &str, value: Value| {
+            let mut file = all.clone();
+            file[name] = value;
+            taken(&file).expect("it is right").rows.len()
+        };
+        assert_eq!(with("parts", json!(2)), 2);
+        assert_eq!(with("parts", json!(3)), 1, "it was interrupted");
+        let failed = json!([{ "bench": "alloc", "seconds": 2.0 }, { "bench": "jobs",
+            "failed": "x" }]);
+        let mut file = all.clone();
+        (file["sections"], file["parts"]) = (failed, json!(2));
+        assert_eq!(taken(&file).expect("it is right").rows.len(), 1);
     }
 
     #[test]

@@ -27,7 +27,7 @@
 //! ```json
 //! {
 //!   "format": 1, "framewright": "0.1.0", "program": "1f0c9a...", "command": "bench all --quick",
-//!   "started": "2026-01-31T12:00:00Z",
+//!   "started": "2026-01-31T12:00:00Z", "parts": 17,
 //!   "machine": { "cpu": "AMD EPYC 9B45", "cpus": 2, "memory_bytes": 25769803776,
 //!                "kernel": "Linux 6.18.1" },
 //!   "sections": [ { "section": "alloc", "bench": "alloc", "repetitions": 5,
@@ -39,7 +39,8 @@
 //!
 //! A single bench prints `{ "bench", "repetitions", "timed", "left_out", "rows" }`. Readers skip
 //! fields and benches that they do not know. A section that could not be measured has `failed`, a
-//! sentence; one that is impossible here has only `left_out`. `compare linux` adds `conditions`, a
+//! sentence; one that is impossible here has only `left_out`. A run with fewer sections than `parts`
+//! was interrupted. `compare linux` adds `conditions`, a
 //! list of sentences. In a row `bench` names its table. Ratios compare neighbouring runs; rows with
 //! `"comparable": false` took another path on each side and are in no picture.
 

@@ -24,7 +24,8 @@ pub fn samples<'a, R: 'a>(
 }
 
 /// The quotient of a number over that of the row of `others` that agrees in `key`; of several that
-/// do, the last counts.
+/// do, the last counts. A time of which nothing is left beside the harness's is no measurement, and
+/// a target that misses one is not met: the quotient is infinite.
 pub fn over<'a, R: 'a, K: Eq + Hash>(
     rows: impl IntoIterator<Item = &'a R>,
     others: impl IntoIterator<Item = &'a R>,
@@ -34,8 +35,9 @@ pub fn over<'a, R: 'a, K: Eq + Hash>(
 ) -> Vec<Sample> {
     let others: HashMap<K, &R> = others.into_iter().map(|row| (key(row), row)).collect();
     let one = |row: &'a R| {
-        let theirs = value(others.get(&key(row))?).filter(|&one| one > 0.0)?;
-        Some(Sample { value: value(row)? / theirs, place: place(row) })
+        let (ours, theirs) = (value(row)?, value(others.get(&key(row))?)?);
+        let quotient = if theirs > 0.0 { ours / theirs } else { f64::INFINITY };
+        Some(Sample { value: quotient, place: place(row) })
     };
     rows.into_iter().filter_map(one).collect()
 }
@@ -68,5 +70,8 @@ mod tests {
         assert_eq!(samples(of("ours"), |row| Some(row.2? * 1e3), place), expected);
         let over = over(of("ours"), of("serial"), |row| row.1, |row| row.2, place);
         assert_eq!(over, [Sample { value: 1.5, place: "ours, 1 thread".into() }]);
+        let nothing = [("serial", 1, Some(0.0))];
+        let over = super::over(of("ours"), &nothing, |row| row.1, |row| row.2, place);
+        assert_eq!(over[0].value, f64::INFINITY, "it is not left out");
     }
 }

@@ -53,7 +53,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         }
         snapshot::keep(boot, memory)?;
         show(&mut output, boot, &report)?;
-        if !boot.json && boot.policy_table {
+        if !boot.json && boot.policy_table != Some(false) {
             policies::show(&mut output, pass, &command_line)?;
         }
         return Ok(0);

@@ -21,6 +21,12 @@ use serde_json::Value;
 /// Options that contradict one another, and everything that can go wrong on the way.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
     target::check(&boot.target)?;
+    let has_no_table = boot.json || boot.exec.is_some() || boot.target.on == Where::Qemu;
+    if boot.policy_table == Some(true) && has_no_table {
+        return Err(Error::Usage(
+            "--policy-table=yes is for machines in this process, without --json and --exec".into(),
+        ));
+    }
     if let Some(path) = &boot.snapshot {
         file::check("--snapshot", path)?;
         file::claim("--snapshot", path, Kind::Snapshot)?;

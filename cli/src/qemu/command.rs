@@ -20,7 +20,9 @@ pub const VIRTIO_MEM_PATH: &str = "/machine/peripheral/vm0";
 
 const MIB: u64 = 1 << 20;
 /// The guest's image lies from 2 MiB on.
-const LEAST_MIB: u64 = 4;
+const LEAST_MIB: u64 = 8;
+/// Most nodes of a machine of QEMU (`MAX_NODES` in its `include/sysemu/numa.h`).
+const MOST_NODES: u64 = 128;
 
 /// How QEMU runs the machine, decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +72,11 @@ impl Machine {
         if memory_mib < LEAST_MIB {
             return Err(Error::Usage(format!(
                 "--memory {memory_mib}M is too little: the guest needs {LEAST_MIB} MiB"
+            )));
+        }
+        if nodes > MOST_NODES {
+            return Err(Error::Usage(format!(
+                "--nodes {nodes} is too many: QEMU has at most {MOST_NODES}"
             )));
         }
         if nodes > memory_mib {

@@ -169,53 +169,75 @@ fn zones(text: &str) -> (Vec<Zone>, Vec<Cache>) {
     (zones, caches)
 }
 
-/// The zone of a line that has one, and the numbers at its end as pages by order.
-fn orders<'a, 'b>(
-    zones: &'a mut [Zone],
-    line: &'b str,
-) -> Option<(&'a mut Zone, &'b str, Vec<u64>)> {
+/// The pages of one line, by order.
+struct ByOrder<'a> {
+    /// Which of the zones.
+    zone: usize,
+    /// The migrate type, where the line names one.
+    kind: &'a str,
+    pages: Vec<u64>,
+    /// Whether there are more: Linux stops counting at `>100000`.
+    is_cut: bool,
+}
+
+/// Of a line that has a zone. Numbers are at its end.
+fn by_order<'a>(zones: &[Zone], line: &'a str) -> Option<ByOrder<'a>> {
     let (node, name, rest) = heading(line)?;
-    let zone = zones.iter_mut().find(|zone| zone.node == node && zone.name == name)?;
+    let zone = zones.iter().position(|zone| zone.node == node && zone.name == name)?;
     let kind = rest
         .split_once("type")
         .map_or("", |(_, rest)| rest.split_whitespace().next().unwrap_or(""));
-    let counts = rest.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
-    Some((
+    let counts =
+        rest.split_whitespace().filter_map(|word| word.trim_start_matches('>').parse::<u64>().ok());
+    Some(ByOrder {
         zone,
         kind,
-        counts.zip(0..).map(|(count, order)| count.checked_shl(order).unwrap_or(0)).collect(),
-    ))
+        pages: counts
+            .zip(0..)
+            .map(|(count, order)| count.checked_shl(order).unwrap_or(0))
+            .collect(),
+        is_cut: rest.contains('>'),
+    })
 }
 
 fn add_sizes(zones: &mut [Zone], text: &str) {
     for line in text.lines() {
-        if let Some((zone, _, pages)) = orders(zones, line) {
+        if let Some(ByOrder { zone, pages, .. }) = by_order(zones, line) {
             for (order, pages) in pages.into_iter().enumerate() {
                 let size = usize::from(order >= BLOCK_ORDER) + usize::from(order >= LARGEST_ORDER);
-                zone.by_size[size] = zone.by_size[size].saturating_add(pages);
+                let sum = &mut zones[zone].by_size[size];
+                *sum = sum.saturating_add(pages);
             }
         }
     }
 }
 
-/// Only lines with the free pages of a type: those with numbers of blocks name none.
+/// Only lines with the free pages of a type: those with numbers of blocks name none. What the file
+/// does not count of a type is what the zone has in sizes and in no type.
 fn add_types(zones: &mut [Zone], text: &str) {
+    // Of the types that are cut, the largest of each zone.
+    let mut cut = vec![None; zones.len()];
     for line in text.lines() {
-        if let Some((
-            zone,
-            kind @ ("Unmovable" | "Movable" | "Reclaimable" | "MovableOnly" | "CMA" | "Isolate"),
-            pages,
-        )) = orders(zones, line)
-        {
-            let place = match kind {
-                "Unmovable" => 0,
-                "Movable" => 1,
-                "Reclaimable" => 2,
-                "CMA" => 3,
-                _ => 4,
-            };
-            zone.by_type[place] = pages.into_iter().fold(zone.by_type[place], u64::saturating_add);
+        let Some(ByOrder { zone, kind, pages, is_cut }) = by_order(zones, line) else { continue };
+        let place = match kind {
+            "Unmovable" => 0,
+            "Movable" => 1,
+            "Reclaimable" => 2,
+            "CMA" => 3,
+            "MovableOnly" | "Isolate" => 4,
+            _ => continue,
+        };
+        let by_type = &mut zones[zone].by_type;
+        by_type[place] = pages.into_iter().fold(by_type[place], u64::saturating_add);
+        if is_cut && cut[zone].is_none_or(|other: usize| by_type[place] > by_type[other]) {
+            cut[zone] = Some(place);
         }
+    }
+    for (zone, cut) in zones.iter_mut().zip(cut) {
+        let Some(place) = cut else { continue };
+        let sum = |pages: &[u64]| pages.iter().copied().fold(0, u64::saturating_add);
+        let missing = sum(&zone.by_size).saturating_sub(sum(&zone.by_type));
+        zone.by_type[place] = zone.by_type[place].saturating_add(missing);
     }
 }
 
@@ -306,6 +328,20 @@ pub mod tests {
             (sample.memory_kib["MemFree"], sample.counter("pcp_refill_pages")),
             (4_145_948, 8)
         );
+    }
+
+    /// As Linux writes them, too.
+    #[test]
+    fn types_that_are_not_counted_to_the_end_have_the_rest() {
+        let (mut zones, _) = zones("Node 0, zone Normal\n managed 600000\n");
+        add_sizes(&mut zones, "Node 0, zone Normal 150000 120000 44183\n");
+        add_types(
+            &mut zones,
+            "Node 0, zone Normal, type Unmovable 7 0 1\n\
+             Node 0, zone Normal, type Movable >100000 >100000 44182\n",
+        );
+        let all = 150_000 + 2 * 120_000 + 4 * 44_183;
+        assert_eq!((zones[0].by_size[0], zones[0].by_type), (all, [11, all - 11, 0, 0, 0]));
     }
 
     #[test]

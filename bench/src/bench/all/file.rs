@@ -159,6 +159,7 @@ impl ResultsFile {
             "command": self.header.command,
             "started": self.started,
             "machine": self.header.machine,
+            "parts": PARTS.len(),
             "sections": self.sections,
             "rows": self.rows,
         })

@@ -71,12 +71,13 @@ pub(super) fn vacate<P: Platform, H: Host>(
     let range = arguments::blocks(range, io)?;
     let platform = shell.manager.platform();
     let mut names = Names { named: 0, errors: io.errors, command: io.name };
-    let begun = Took::begin(platform);
-    let (vacated, used) = while_used(shell, || {
+    let ((vacated, took), used) = while_used(shell, || {
+        let begun = Took::begin(platform);
         let budget = within.budget(platform);
-        moving(shell).vacate_naming(range, budget, &mut |found| names.tell(found))
+        let name = &mut |found: Obstacle| names.tell(found);
+        let vacated = moving(shell).vacate_naming(range, budget, name);
+        (vacated, begun.end(platform))
     });
-    let took = begun.end(platform);
     names.end();
     let told = used.tell(io);
     let moved = vacated.map_err(|error| {
@@ -193,9 +194,12 @@ pub(super) fn take<P: Platform, H: Host, R: Into<Owned>, E: fmt::Display>(
     // The call itself does not say how many: nobody else moves any meanwhile.
     let moved_pages = || shell.manager.moving().events().moved_pages;
     let (taken, used, moved, took) = shell.undisturbed(|| {
-        let (before, begun) = (moved_pages(), Took::begin(platform));
-        let (taken, used) = while_used(shell, || take(moving(shell)));
-        (taken, used, moved_pages() - before, begun.end(platform))
+        let before = moved_pages();
+        let ((taken, took), used) = while_used(shell, || {
+            let begun = Took::begin(platform);
+            (take(moving(shell)), begun.end(platform))
+        });
+        (taken, used, moved_pages() - before, took)
     });
     let told = used.tell(io);
     match taken {
@@ -229,9 +233,11 @@ pub(super) fn compact<P: Platform, H: Host>(
         }
     };
     let platform = shell.manager.platform();
-    let begun = Took::begin(platform);
-    let (compacted, used) = while_used(shell, || compact_all(shell, node, blocks));
-    let took = begun.end(platform);
+    // Without the time until other CPUs use the memory, and are done with it.
+    let ((compacted, took), used) = while_used(shell, || {
+        let begun = Took::begin(platform);
+        (compact_all(shell, node, blocks), begun.end(platform))
+    });
     used.tell(io)?;
     let all = compacted.map_err(|error| match error {
         CompactError::NoMover => {
