@@ -100,6 +100,8 @@ impl<P: Platform> Moving<'_, P> {
     }
 
     /// Takes frames all of which were vacated, in blocks that are isolated.
+    // Not once for each of three parts.
+    #[inline(never)]
     fn take_part(self, part: &mut Part, moved: Vacated, place: Place) -> Result<(), RangeError> {
         if part.pages.is_empty() {
             return Ok(());
