@@ -34,3 +34,4 @@ mod odd;
 mod release;
 mod remove;
 mod some;
+mod some_parts;

@@ -3,16 +3,20 @@
 //! Orders of memory: Relaxed: counts that are only told.
 
 use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of, pages_of};
-use crate::manager::moving::{Budget, Obstacle, RangeError, VacateError};
+use crate::manager::moving::{Budget, Obstacle, ObstacleKind, RangeError, VacateError};
 use crate::manager::state::hotplug::{HotplugEvent, Looked};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
-use crate::zone::{Pieces, Presence};
+use crate::zone::{IsolateError, Pieces, Presence};
 use core::panic::Location;
 
 const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
+/// Blocks of which a part is vacated at once, at least if pieces are no longer: 256 MiB. To isolate
+/// more than that takes as long as some have for a call, and nothing comes of it if the next one
+/// has to begin with it again.
+const BLOCKS_AT_ONCE: u32 = 128;
 /// How often free memory is looked for that others take meanwhile.
 const MOST_LOOKS: u32 = 8;
 
@@ -299,7 +303,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// equally long ones the highest; where nothing is, the highest that can be vacated within the
     /// budget, whose runs are counted from the top, those that are refused included. Reserve areas
     /// are left out: what lies between them is looked at piece by piece, from the top. One call
-    /// gives one run. A call after one that ran out of time, with the range of that one, goes on
+    /// gives one run, of those that are vacated one of 256 MiB or of one alignment, if that is
+    /// longer, at most. A call after one that ran out of time, with the range of that one, goes on
     /// where it ended, so that what stays is not looked at again and again.
     ///
     /// # Errors
@@ -321,17 +326,18 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         let most = u32::try_from(most_bytes / BLOCK_BYTES).unwrap_or(u32::MAX) / align * align;
         let _changing = self.begin()?;
+        let at_once = most.min((BLOCKS_AT_ONCE / align * align).max(align));
         let searches = || self.manager.hotplug.searches.lock(self.manager.platform);
-        let looked = searches().take(blocks, most);
+        let looked = searches().take(blocks, at_once);
         let mut search = Search { pieces: Pieces { most, align }, looked, budget, obstacle: None };
-        let mut is_whole_round = looked == Looked::nothing(blocks, most);
+        let mut is_whole_round = looked == Looked::nothing(blocks, at_once);
         loop {
             let found = self.look_down(blocks, &mut search)?;
             match found {
                 Removal::Nothing(_) if is_whole_round || search.looked.is_last => return Ok(found),
                 Removal::Nothing(_) => {
                     // What lies above may be had by now.
-                    search.looked = Looked { is_last: true, ..Looked::nothing(blocks, most) };
+                    search.looked = Looked { is_last: true, ..Looked::nothing(blocks, at_once) };
                     is_whole_round = true;
                     continue;
                 }
@@ -366,17 +372,17 @@ impl<P: Platform> Hotplug<'_, P> {
     /// [`look_down`](Self::look_down) where there is no area.
     fn remove_from(self, blocks: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
         let pieces = search.pieces;
-        let Pieces { most, align } = pieces;
+        let align = pieces.align;
         if let Some(run) = self.take_free(blocks, pieces)? {
             return Ok(Removal::Run(run));
         }
-        // From the top down, as much at a time as is wanted.
+        // From the top down, as much at a time as is wanted and can be isolated at once.
         let mut end = BlockNumber(blocks.end.min(search.looked.down_to).0 / align * align);
         while end > blocks.start {
             // Where nothing is, nothing is looked for.
             let Some(last) = self.known(BlockRange { end, ..blocks }).last() else { break };
             end = BlockNumber(last.blocks.end.0.next_multiple_of(align)).min(end);
-            let start = BlockNumber(end.0.saturating_sub(most)).max(blocks.start);
+            let start = BlockNumber(end.0.saturating_sub(search.looked.most)).max(blocks.start);
             let start = BlockNumber(start.0.next_multiple_of(align)).min(end);
             if start == end {
                 break;
@@ -396,7 +402,10 @@ impl<P: Platform> Hotplug<'_, P> {
             }
             (search.looked.down_to, search.looked.vacated_to) = (start, BlockNumber(0));
             // Owners were asked, perhaps, and nothing was moved.
-            if search.obstacle.is_some() && !search.budget.allows(self.manager.platform, 0) {
+            let (platform, budget) = (self.manager.platform, &search.budget);
+            if !budget.has_time(platform)
+                || search.obstacle.is_some() && !budget.allows(platform, 0)
+            {
                 return Ok(Removal::OutOfTime);
             }
             end = start;
@@ -441,17 +450,42 @@ impl<P: Platform> Hotplug<'_, P> {
     /// before all of it was tried.
     fn vacate(self, part: BlockRange, search: &mut Search) -> bool {
         for run in self.memory_of(part) {
-            let start = run.blocks.start.max(search.looked.vacated_to);
-            if start >= run.blocks.end {
-                continue;
-            }
-            let blocks = BlockRange { start, ..run.blocks };
-            let partly = self.moving().vacate_some(blocks, &mut search.budget);
-            let Ok(partly) = partly else { continue };
-            search.obstacle = partly.first.or(search.obstacle);
-            search.looked.vacated_to = partly.reached;
-            if partly.reached < blocks.end {
-                return true;
+            let mut blocks = run.blocks;
+            blocks.start = blocks.start.max(search.looked.vacated_to);
+            while blocks.start < run.blocks.end {
+                match self.moving().vacate_some(blocks, &mut search.budget) {
+                    Ok(partly) => {
+                        search.obstacle = partly.first.or(search.obstacle);
+                        search.looked.vacated_to = partly.reached;
+                        if partly.reached < blocks.end {
+                            return true;
+                        }
+                        blocks = BlockRange { start: blocks.end, end: run.blocks.end };
+                    }
+                    Err(VacateError::Isolate(
+                        error @ (IsolateError::Isolated(pfn) | IsolateError::Indivisible(pfn)),
+                    )) => {
+                        // What lies before it first, and then what lies behind it.
+                        let at = BlockNumber::containing(pfn);
+                        if at > blocks.start {
+                            blocks.end = at;
+                            continue;
+                        }
+                        let index = run.segment.index_of(at);
+                        let behind = run.zone.slice_end(self.manager.platform, index, 1);
+                        let behind = run.segment.block_of(behind);
+                        let kind = match error {
+                            IsolateError::Isolated(_) => ObstacleKind::Busy,
+                            _ => ObstacleKind::Fixed,
+                        };
+                        let start = behind.max(BlockNumber(blocks.start.0 + 1));
+                        let in_the_way = pages_of(BlockRange { start: at, end: start });
+                        search.obstacle = Some(Obstacle { run: in_the_way, kind });
+                        search.looked.vacated_to = start;
+                        blocks = BlockRange { start, end: run.blocks.end };
+                    }
+                    Err(_) => break,
+                }
             }
         }
         false

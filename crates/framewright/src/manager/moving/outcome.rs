@@ -44,10 +44,15 @@ impl Budget {
 
     /// Whether another run may be begun when `begun` have been.
     pub(in crate::manager) fn allows<P: Platform>(&self, platform: &P, begun: u64) -> bool {
-        begun < self.runs
-            && self.deadline_ns.is_none_or(|deadline| {
-                deadline != 0 && platform.now_ns().is_none_or(|now| now < deadline)
-            })
+        begun < self.runs && self.has_time(platform)
+    }
+
+    /// Whether the time is not over, whatever may be begun.
+    #[inline(never)]
+    pub(in crate::manager) fn has_time<P: Platform>(&self, platform: &P) -> bool {
+        self.deadline_ns.is_none_or(|deadline| {
+            deadline != 0 && platform.now_ns().is_none_or(|now| now < deadline)
+        })
     }
 }
 
@@ -58,7 +63,8 @@ pub enum ObstacleKind {
     Pinned,
     /// It is in use at this moment, the mover said.
     Busy,
-    /// It cannot be moved, the mover said.
+    /// It cannot be moved, the mover said; or only a part of it lies in what is to go, and it is
+    /// not to be divided.
     Fixed,
     /// The mover does not know it, or there is none that may be asked from here.
     Unknown,
