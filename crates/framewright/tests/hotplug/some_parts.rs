@@ -1,0 +1,198 @@
+//! As much as can be had, part by part: what cannot be isolated, how much is isolated at once, and
+//! a wish that shrinks.
+
+use crate::add::{add, machine};
+use crate::common::{Fake, check, gib, mib};
+use framewright::Mover;
+use framewright::manager::{
+    Budget, MoveFailed, MoveToken, NotNow, Obstacle, ObstacleKind, Occupant, Removal,
+};
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
+use framewright::vmemmap_space::BlockRange;
+use framewright::zone::{Grade, MigrateType};
+use framewright_testkit::Owner;
+use framewright_testkit::workload::Handles;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const ALIGN: u64 = 2 << 20;
+
+fn remove_some(
+    manager: &Fake,
+    mover: &dyn Mover,
+    within: PhysRange,
+    most: u64,
+    budget: Budget,
+) -> Removal {
+    let hotplug = manager.hotplug().by(mover);
+    // SAFETY: nobody looks at descriptors by number.
+    unsafe { hotplug.remove_some(within, most, ALIGN, budget) }.expect("possible")
+}
+
+/// 64 MiB with a counted run of 4 MiB at 24 MiB, and a page of four in use else.
+fn around_a_counted_run(test: impl FnOnce(&Fake, &Handles<'_, framewright_testkit::FakeMachine>)) {
+    let manager = machine(gib(4, 5), "");
+    add(&manager, mib(4096, 4160), 0, Grade::Removable).expect("added");
+    let order = Order::new(10).expect("4 MiB");
+    let counted = manager.allocate_at(Pfn(4120 << 8), order, MigrateType::Movable).expect("free");
+    manager.begin_references(counted).expect("whole");
+    let handles = Handles::new(&manager, 1 << 17).expect("memory");
+    while manager.totals().free_pages > 40 << 8 {
+        handles.allocate(Order::PAGE).expect("memory");
+    }
+    let held: Vec<_> = handles.held().enumerate().filter(|(number, _)| number % 4 != 0).collect();
+    held.into_iter().for_each(|(_, handle)| handles.free(handle).expect("held"));
+    manager.drain().expect("in order");
+    test(&manager, &handles);
+    check(&manager);
+}
+
+/// A run that cannot be divided lies across the edge of what is looked at: what lies on both sides
+/// of it comes, and then it is named.
+#[test]
+fn what_lies_around_an_indivisible_run_comes() {
+    // Its end, its first half, all but a block of it or none of it is in the first part.
+    for most in [38, 36, 34, 2] {
+        around_a_counted_run(|manager, handles| {
+            let range = mib(4096, 4160);
+            let mut gone = Vec::new();
+            let last = loop {
+                match remove_some(manager, handles, range, most << 20, Budget::UNLIMITED) {
+                    Removal::Run(run) => gone.push(run),
+                    other => break other,
+                }
+            };
+            let counted = mib(4120, 4124);
+            let size: u64 = gone.iter().map(|run| run.size()).sum();
+            assert!(gone.iter().all(|run| run.end <= counted.start || run.start >= counted.end));
+            assert!(size >= 56 << 20, "{most}: {size:#x}, {last:?}");
+            let Removal::Nothing(Some(Obstacle { run, kind })) = last else {
+                panic!("{most}: {last:?}");
+            };
+            assert!(run.start >= counted.whole_frames().start, "{most}: {last:?}");
+            assert!(run.end <= counted.whole_frames().end, "{most}: {last:?}");
+            assert!(matches!(kind, ObstacleKind::Fixed | ObstacleKind::Unknown), "{kind:?}");
+        });
+    }
+}
+
+/// The same of a block that somebody else has isolated.
+#[test]
+fn what_lies_around_an_isolated_block_comes() {
+    let manager = machine(gib(4, 5), "");
+    let range = mib(4096, 4160);
+    add(&manager, range, 0, Grade::Removable).expect("added");
+    let handles = Handles::new(&manager, 1 << 17).expect("memory");
+    while manager.totals().free_pages > 40 << 8 {
+        handles.allocate(Order::PAGE).expect("memory");
+    }
+    let held: Vec<_> = handles.held().enumerate().filter(|(number, _)| number % 4 != 0).collect();
+    held.into_iter().for_each(|(_, handle)| handles.free(handle).expect("held"));
+    manager.drain().expect("in order");
+    let others = BlockRange::new(4120 / 2, 4122 / 2);
+    let isolated = manager.isolation().isolate(others).expect("nobody has it");
+    assert!(isolated.in_use_pages != 0, "{isolated:?}");
+    let mut gone = 0;
+    let last = loop {
+        match remove_some(&manager, &handles, range, 64 << 20, Budget::UNLIMITED) {
+            Removal::Run(run) => gone += run.size(),
+            other => break other,
+        }
+    };
+    assert!(gone >= 58 << 20, "{gone:#x}");
+    let run = mib(4120, 4122).whole_frames();
+    assert_eq!(last, Removal::Nothing(Some(Obstacle { run, kind: ObstacleKind::Busy })));
+    manager.isolation().unisolate(others).expect("ours");
+    check(&manager);
+}
+
+/// Everything is its own, and in use at this moment; it sees how much is isolated.
+struct Watching<'m> {
+    manager: &'m Fake,
+    most_isolated: AtomicU64,
+    asked: AtomicU64,
+}
+
+// SAFETY: it lets no move begin.
+unsafe impl Mover for Watching<'_> {
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        Occupant::Movable(PfnRange::of_order(pfn, Order::PAGE))
+    }
+
+    fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
+        let isolated = self.manager.totals().isolated_pages;
+        self.most_isolated.fetch_max(isolated, Ordering::Relaxed);
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Err(NotNow::Busy)
+    }
+
+    unsafe fn relocate(&self, _: MoveToken, _: PfnRange, _: PfnRange) -> Result<(), MoveFailed> {
+        unreachable!("nothing begins")
+    }
+
+    unsafe fn abort(&self, _: MoveToken, _: PfnRange) {
+        unreachable!("nothing begins")
+    }
+}
+
+/// However much is wanted: who has little time is not to spend it before the first move.
+#[test]
+fn no_more_is_isolated_than_is_vacated_soon() {
+    let (range, first) = (gib(4, 6), 4 << 9);
+    let manager = machine(range, "pages=none");
+    add(&manager, range, 0, Grade::Removable).expect("added");
+    let (mut held, mut free) = (Vec::new(), 0);
+    for block in (first..first + 1024).map(|block: u64| block * PAGES_PER_BLOCK) {
+        match manager.allocate_at(Pfn(block + 7), Order::PAGE, MigrateType::Movable) {
+            Ok(page) => held.push(page),
+            // The window's tables.
+            Err(_) => free += 1,
+        }
+    }
+    assert!(free <= 4, "{free}");
+    manager.drain().expect("in order");
+    let (most_isolated, asked) = Default::default();
+    let mover = Watching { manager: &manager, most_isolated, asked };
+    let found = remove_some(&manager, &mover, range, range.size(), Budget::UNLIMITED);
+    assert!(matches!(found, Removal::Nothing(Some(_))), "{found:?}");
+    let isolated = mover.most_isolated.load(Ordering::Relaxed);
+    assert!(0 < isolated && isolated <= 128 * PAGES_PER_BLOCK, "{isolated}");
+    assert_eq!(mover.asked.load(Ordering::Relaxed), held.len() as u64);
+    held.into_iter().for_each(|page| manager.give_back(page).expect("ours"));
+    check(&manager);
+}
+
+/// As much less is wanted as came: who was asked in vain is not asked again for each run.
+#[test]
+fn a_wish_that_shrinks_goes_on_where_it_was() {
+    let manager = machine(gib(4, 5), "");
+    let range = mib(4096, 4224);
+    add(&manager, range, 0, Grade::Removable).expect("added");
+    let handles = Handles::new(&manager, 1 << 17).expect("memory");
+    while manager.totals().free_pages > 80 << 8 {
+        handles.allocate(Order::PAGE).expect("memory");
+    }
+    // A page of four is left, and all of the lowest 32 MiB are pinned.
+    let low = mib(4096, 4128).whole_frames();
+    let is_low = |handle: &_| handles.range(*handle).is_some_and(|run| low.contains(run.start));
+    let (pinned, others): (Vec<_>, Vec<_>) = handles.held().partition(is_low);
+    assert!(pinned.len() > 5000, "{}", pinned.len());
+    pinned.iter().for_each(|&handle| handles.pin(handle, true).expect("held"));
+    let most = others.into_iter().enumerate().filter(|(number, _)| number % 4 != 0);
+    most.for_each(|(_, handle)| handles.free(handle).expect("held"));
+    manager.drain().expect("in order");
+    let asked = || manager.moving().events().failed_pages;
+    let (mut wish, mut calls, before) = (range.size(), 0, asked());
+    loop {
+        match remove_some(&manager, &handles, range, wish, Budget::runs(64)) {
+            Removal::Run(run) => wish -= run.size(),
+            Removal::OutOfTime => {}
+            Removal::Nothing(_) => break,
+        }
+        calls += 1;
+        assert!(calls < 1000, "it begins again and again");
+    }
+    assert!(wish <= 32 << 20, "{wish:#x} after {calls}");
+    let asked = asked() - before;
+    assert!(asked <= 3 * pinned.len() as u64, "{asked} of {}", pinned.len());
+    check(&manager);
+}

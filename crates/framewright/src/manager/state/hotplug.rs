@@ -190,10 +190,11 @@ impl Searches {
     pub(crate) fn take(&mut self, within: BlockRange, most: u32) -> Looked {
         let known = self.all.iter_mut().find(|looked| looked.within == within);
         let mut looked = known.map_or(Looked::nothing(within, most), core::mem::take);
-        if looked.most != most {
-            // Other parts.
-            (looked.vacated_to, looked.most) = (BlockNumber(0), most);
+        if looked.most < most {
+            // A part that begins before the one that was vacated; a shorter one is the end of it.
+            looked.vacated_to = BlockNumber(0);
         }
+        looked.most = most;
         looked
     }
 
