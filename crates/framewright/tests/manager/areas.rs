@@ -1,7 +1,10 @@
 //! Reserve areas: lent to what can be moved, had back as one piece.
 
 use crate::common::{Fake, bring_up_with, check, mib, parameters, settled};
-use framewright::manager::{AreaError, AreaName, Budget, ContiguousError, ContiguousRequest};
+use framewright::manager::{
+    AreaError, AreaName, Budget, ContiguousError, ContiguousRequest, Moving, RangeError,
+    VacateError, Vacated,
+};
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{Grade, MigrateType};
@@ -96,6 +99,63 @@ fn places_with_an_obstacle_are_passed_by_at_once() {
     let late = get(Budget::until(0));
     assert!(matches!(late, Err(AreaError::Moving(_))), "{late:?}");
     check(&manager);
+}
+
+/// An area of 32 blocks that is free but for a page of the mover's in its block `kept`.
+fn with_a_page_in_block(kept: u64, test: impl FnOnce(Moving<'_, FakeMachine>, usize, Pfn)) {
+    let manager = machine(192, "");
+    let area = BlockRange::new(40, 72);
+    let number = manager.moving().create_area(name("camera"), area).expect("free");
+    let start = area.start.start().add(kept * 512);
+    let handles = Handles::new(&manager, 1 << 16).expect("memory");
+    let page = loop {
+        let handle = handles.allocate(Order::PAGE).expect("memory");
+        let at = handles.range(handle).expect("held").start;
+        if start <= at && at < start.add(512) {
+            break handle;
+        }
+    };
+    let others: Vec<_> = handles.held().filter(|&handle| handle != page).collect();
+    others.into_iter().for_each(|handle| handles.free(handle).expect("held"));
+    manager.drain().expect("in order");
+    let at = handles.range(page).expect("held").start;
+    test(manager.moving().by(&handles), number, at);
+    check(&manager);
+}
+
+/// Where no more may be moved, what is free can be had all the same, until time is over.
+#[test]
+fn what_is_free_needs_no_budget_of_runs() {
+    with_a_page_in_block(0, |moving, number, page| {
+        let base = Pfn(page.0 & !511);
+        let get = |budget| moving.allocate_in_area(number, 512, Order::BLOCK, budget);
+        let is_out_of_time = |result: &_| {
+            let error = RangeError::Vacate(VacateError::OutOfTime { moved: Vacated::default() });
+            *result == Err(AreaError::Moving(error))
+        };
+        assert!(is_out_of_time(&get(Budget::until(0))));
+        for block in 1..32 {
+            let start = base.add(block * 512);
+            assert_eq!(get(Budget::runs(0)), Ok(PfnRange { start, end: start.add(512) }));
+        }
+        // What is left is in use, and it is said why that does not help.
+        assert!(is_out_of_time(&get(Budget::runs(0))));
+        let first = PfnRange { start: base, end: base.add(512) };
+        assert_eq!(get(Budget::UNLIMITED), Ok(first));
+    });
+}
+
+/// Places that have what may not be moved are passed by, however many there are.
+#[test]
+fn places_that_would_need_a_move_are_passed_by_at_once() {
+    with_a_page_in_block(10, |moving, number, page| {
+        let run = moving.allocate_in_area(number, 30 * MIB, Order::PAGE, Budget::runs(0));
+        let start = page.add(1);
+        assert_eq!(run, Ok(PfnRange { start, end: start.add(30 * MIB) }));
+        // A few for each page of the block, and not for each before it.
+        let asked = moving.events().scanned_pages;
+        assert!(asked <= 2 * 520, "{asked}");
+    });
 }
 
 /// A place that has a part of a block is in the way of its descriptors, one that has all of it is

@@ -352,16 +352,16 @@ impl<'m, P: Platform> Moving<'m, P> {
             };
             *marked = None;
             self.with_area(number, |area| area.mark(run, false))?;
-            // What is free may be had as long as there is time, whatever may be moved.
-            let until = Budget { runs: u64::MAX, ..wanted.budget };
-            if !until.allows(self.manager.platform, 0) {
-                return Err(AreaError::Moving(error));
-            }
             let next = run.start.add(align.pages());
             let behind = |pfn| BlockNumber(BlockNumber::containing(pfn).0 + 1).start();
-            from = match &error {
+            // Whether it is the error where there is no other place.
+            let mut is_told = true;
+            let next = match &error {
+                // What is free may be had as long as there is time, whatever may be moved.
+                _ if !wanted.budget.has_time(self.manager.platform) => None,
                 RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
-                    match obstacles.first.kind {
+                    is_told = false;
+                    Some(match obstacles.first.kind {
                         // Somebody may have been moving it just now.
                         ObstacleKind::Busy | ObstacleKind::Unknown
                             if self.manager.platform.can_wait()
@@ -377,20 +377,52 @@ impl<'m, P: Platform> Moving<'m, P> {
                         }
                         // Whatever begins before its end has it, too.
                         _ => next.max(obstacles.first.run.end.min(run.end)),
-                    }
+                    })
                 }
-                RangeError::Damaged(_) | RangeError::Vacate(VacateError::InUse { .. }) => next,
+                RangeError::Damaged(_) | RangeError::Vacate(VacateError::InUse { .. }) => {
+                    is_told = false;
+                    Some(next)
+                }
+                // No more runs may be begun.
+                RangeError::Vacate(VacateError::OutOfTime { .. }) => {
+                    Some(next.max(self.last_used(run)))
+                }
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Isolated(pfn))) => {
-                    nothing = AreaError::Moving(error);
-                    next.max(behind(*pfn))
+                    Some(next.max(behind(*pfn)))
                 }
                 // A part of what cannot be divided.
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Indivisible(_))) => {
-                    next.max(behind(run.start))
+                    is_told = false;
+                    Some(next.max(behind(run.start)))
                 }
-                _ => return Err(AreaError::Moving(error)),
+                _ => None,
             };
+            if is_told {
+                nothing = AreaError::Moving(error);
+            }
+            match next {
+                Some(next) => from = next,
+                None => return Err(nothing),
+            }
         }
+    }
+
+    /// The start of the last block in use of those that a run has all of: no place of as many pages
+    /// that begins before it is free.
+    fn last_used(self, run: PfnRange) -> Pfn {
+        let isolation = self.manager.isolation();
+        let mut end = BlockNumber::containing(run.end);
+        while end.start() > run.start {
+            let start = BlockNumber(end.0 - 1);
+            let is_used = isolation
+                .survey(BlockRange { start, end })
+                .is_ok_and(|pages| pages.in_use_pages != 0);
+            end = start;
+            if is_used {
+                break;
+            }
+        }
+        end.start()
     }
 
     /// Gives frames back that an area handed out, all or a part of a run (Linux: `cma_release`).
