@@ -116,6 +116,21 @@ unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
         if self.has_come(range, added) { size_bytes } else { 0 }
     }
 
+    fn may_take_more(&self) -> bool {
+        // As Linux tries again after `-ENOMEM` and `-EBUSY`. Only a call of the adopter's changes
+        // the other causes.
+        matches!(
+            self.error,
+            Some(ManagedError::Hotplug(
+                _,
+                HotplugError::NoRoomForTables { .. }
+                    | HotplugError::NotAccepted(_)
+                    | HotplugError::Busy
+                    | HotplugError::Veto(_)
+            ))
+        )
+    }
+
     fn remove(&mut self, most_bytes: u64, unit_bytes: u64) -> Removal {
         // What lies in caches of CPUs would cut what is free into runs.
         if let Err(error) = self.manager.drain() {

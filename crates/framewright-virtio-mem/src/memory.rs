@@ -8,13 +8,20 @@
 /// gone at any time. What these do not accept nobody accesses either.
 pub unsafe trait PluggableMemory {
     /// Memory appeared. Returns how many bytes of it, from its start on, are in use now, a multiple
-    /// of the unit; the driver gives the rest back to the device, and asks for no more memory until
-    /// something changes.
+    /// of the unit; the driver gives the rest back to the device, and asks for no more memory for a
+    /// while, or until something changes ([`may_take_more`](Self::may_take_more)).
     ///
     /// # Safety
     /// There is memory at these addresses, a whole number of units. It is nobody's, nothing but
     /// this driver takes it away, and its content is undefined.
     unsafe fn add(&mut self, start_bytes: u64, size_bytes: u64) -> u64;
+
+    /// Asked after [`add`](Self::add) took less than it was given: whether it may take more after a
+    /// while, without anything having happened that the driver is told of. Then the driver tries
+    /// again, as where the device is busy. Unless it is said otherwise, it may.
+    fn may_take_more(&self) -> bool {
+        true
+    }
 
     /// Takes a run out of use, at most `most_bytes` of what was added, of whole units of
     /// `unit_bytes` at multiples of that. Free memory should go first, in the largest and highest

@@ -73,8 +73,8 @@ pub struct Plan<H: PrivateMemory> {
     must_clear: bool,
     /// Everything was unplugged since the sizes were last read, so the usable part may be smaller.
     may_shrink: bool,
-    /// The adopter took less than it was given.
-    is_unwanted: bool,
+    /// The adopter took less than it was given; then whether it may take more after a while.
+    unwanted: Option<bool>,
     /// Something happened since the last look.
     has_event: bool,
     pause: Option<Pause>,
@@ -98,7 +98,7 @@ impl<H: PrivateMemory> Plan<H> {
             unused: None,
             must_clear: sizes.plugged_bytes > 0,
             may_shrink: false,
-            is_unwanted: false,
+            unwanted: None,
             has_event: false,
             pause: None,
             backoff: Backoff::new(settings),
@@ -158,7 +158,7 @@ impl<H: PrivateMemory> Plan<H> {
             != (self.sizes.requested_bytes, self.sizes.usable_bytes);
         if is_other || generation != self.generation || self.has_event {
             self.pause = None;
-            self.is_unwanted = false;
+            self.unwanted = None;
             self.has_event = false;
             self.backoff.reset();
         }
@@ -224,8 +224,13 @@ impl<H: PrivateMemory> Plan<H> {
 
     /// Chooses what to plug towards `goal`.
     fn choose(&mut self, goal: u32, now_ns: u64) -> Option<Run> {
-        if self.is_unwanted {
-            return self.wait(Obstacle::Unwanted, None);
+        match self.unwanted {
+            Some(true) => {
+                self.unwanted = None;
+                return self.retry(Obstacle::Unwanted, now_ns);
+            }
+            Some(false) => return self.wait(Obstacle::Unwanted, None),
+            None => {}
         }
         let end = self.region.start_bytes.saturating_add(self.sizes.usable_bytes);
         let wanted = goal.saturating_sub(self.map.plugged()).min(self.units.most());
@@ -329,7 +334,6 @@ impl<H: PrivateMemory> Plan<H> {
     /// # Safety
     /// As for [`next`](Self::next).
     unsafe fn done(&mut self, purpose: Purpose, memory: &mut dyn PluggableMemory) -> bool {
-        self.backoff.reset();
         match purpose {
             Purpose::Clear => {
                 (self.must_clear, self.may_shrink) = (false, true);
@@ -344,7 +348,7 @@ impl<H: PrivateMemory> Plan<H> {
                 let taken = self.units.of_bytes(taken_bytes).min(run.count);
                 if taken < run.count {
                     self.unused = Some(Run { first: run.first + taken, count: run.count - taken });
-                    self.is_unwanted = true;
+                    self.unwanted = Some(memory.may_take_more());
                 }
             }
             Purpose::Unplug(run) => self.map.set(run, false),
@@ -354,6 +358,10 @@ impl<H: PrivateMemory> Plan<H> {
             }
             // It was answered with a state.
             Purpose::Ask(_) => return false,
+        }
+        // What was given back at once is no success.
+        if self.unwanted.is_none() {
+            self.backoff.reset();
         }
         true
     }

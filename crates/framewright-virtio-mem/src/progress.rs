@@ -45,7 +45,8 @@ pub enum Obstacle {
     Nack,
     /// The configuration changes all the time.
     Unsteady,
-    /// The adopter took less than it was given, and nothing has changed since.
+    /// The adopter took less than it was given, and nothing has changed since. Tried again only
+    /// where it may take more ([`may_take_more`](crate::PluggableMemory::may_take_more)).
     Unwanted,
     /// No unit of the usable region is left.
     NoSpace,

@@ -9,8 +9,8 @@ pub struct Settings {
     /// Addresses from here on cannot be used, because they are not in the direct map: a device
     /// whose region reaches there is refused.
     pub limit_bytes: u64,
-    /// The first wait after an answer BUSY, or when nothing could be removed. It doubles with each
-    /// further one.
+    /// The first wait after an answer BUSY, or when nothing could be removed, or not all that came
+    /// be used. It doubles with each further one.
     pub retry_least_ms: u32,
     /// The longest wait.
     pub retry_most_ms: u32,

@@ -44,6 +44,8 @@ pub struct Memory {
     pub out: BTreeSet<u64>,
     /// How many more bytes `add` accepts.
     pub room_bytes: u64,
+    /// Whether it may accept more by and by.
+    pub may_take_more: bool,
     /// Whether it takes back what the device does not take.
     pub takes_back: bool,
     /// Whether movable units can be vacated.
@@ -70,6 +72,7 @@ impl Memory {
             units: BTreeMap::new(),
             out: BTreeSet::new(),
             room_bytes: u64::MAX,
+            may_take_more: false,
             takes_back: true,
             can_move: true,
             instead: None,
@@ -146,6 +149,10 @@ unsafe impl PluggableMemory for Memory {
             }
         }
         taken
+    }
+
+    fn may_take_more(&self) -> bool {
+        self.may_take_more
     }
 
     fn remove(&mut self, most: u64, unit_bytes: u64) -> Removal {

@@ -5,7 +5,9 @@ use crate::common::{
     nothing_is_left, requests, settle, start,
 };
 use framewright_testkit::virtio_mem::{Answers, FakeHal, FakeVirtioMem, Offer, Reply};
-use framewright_virtio_mem::{DeviceFault, Obstacle, RequestKind, Settings};
+use framewright_virtio_mem::{
+    DeviceFault, Obstacle, PluggableMemory, Removal, RequestKind, Settings,
+};
 
 fn well(host: &FakeVirtioMem) -> (Driver, Memory) {
     (start(host).expect("a device that is well"), Memory::of(host))
@@ -295,6 +297,79 @@ fn what_the_adopter_does_not_take_goes_back_and_is_not_asked_for_again() {
     assert!(settle(&mut device, &mut memory, 0).is_settled());
     assert_eq!(requests(&host)[2..], [(PLUG, START + 3 * BLOCK, 5)]);
     assert_eq!(memory.bytes(), 8 * BLOCK);
+}
+
+/// Memory that an adopter does not take at first: it says no more of that than what it takes.
+struct Reluctant {
+    refusals: u32,
+    added: Vec<(u64, u64)>,
+}
+
+// SAFETY: these addresses are numbers.
+unsafe impl PluggableMemory for Reluctant {
+    unsafe fn add(&mut self, start: u64, size: u64) -> u64 {
+        self.added.push((start, size));
+        let is_refused = self.refusals != 0;
+        self.refusals -= u32::from(is_refused);
+        if is_refused { 0 } else { size }
+    }
+
+    fn remove(&mut self, _most: u64, _unit: u64) -> Removal {
+        Removal::Nothing { obstacles: 0 }
+    }
+
+    unsafe fn put_back(&mut self, _start: u64, _size: u64) -> bool {
+        false
+    }
+}
+
+#[test]
+fn what_the_adopter_may_take_later_is_tried_again_later_and_later() {
+    let host = FakeVirtioMem::new();
+    let settings = Settings { retry_least_ms: 10, retry_most_ms: 50, ..Settings::default() };
+    let mut device =
+        Driver::new(host.transport(), settings, &mut nothing).expect("a device that is well");
+    let mut memory = Reluctant { refusals: 5, added: Vec::new() };
+    let work = |device: &mut Driver, memory: &mut Reluctant, now_ns| {
+        for _ in 0..10 {
+            // SAFETY: these addresses are numbers.
+            unsafe { device.work(memory, now_ns) }.expect("a device that is well");
+        }
+        // SAFETY: these addresses are numbers.
+        unsafe { device.work(memory, now_ns) }.expect("a device that is well")
+    };
+    host.set_requested(8 * BLOCK);
+    let mut now_ns = 1000;
+    for (tries, wait_ms) in (1..).zip([10, 20, 40, 50, 50]) {
+        let progress = work(&mut device, &mut memory, now_ns);
+        assert_eq!((progress.obstacle, progress.plugged_bytes), (Some(Obstacle::Unwanted), 0));
+        assert_eq!(progress.due_ns, Some(now_ns + wait_ms * MS));
+        // Not a moment sooner.
+        work(&mut device, &mut memory, now_ns + wait_ms * MS - 1);
+        assert_eq!(memory.added.len(), tries);
+        now_ns += wait_ms * MS;
+    }
+    let progress = work(&mut device, &mut memory, now_ns);
+    assert!(progress.is_settled() && progress.plugged_bytes == 8 * BLOCK, "{progress:?}");
+    assert_eq!(memory.added, [(START, 8 * BLOCK); 6]);
+    // The shortest wait is the first again.
+    memory.refusals = 1;
+    host.set_requested(16 * BLOCK);
+    assert_eq!(work(&mut device, &mut memory, now_ns).due_ns, Some(now_ns + 10 * MS));
+    assert!(work(&mut device, &mut memory, now_ns + 10 * MS).is_settled());
+}
+
+#[test]
+fn an_adopter_that_took_a_part_is_asked_for_the_rest() {
+    let host = FakeVirtioMem::new();
+    let (mut device, mut memory) = well(&host);
+    (memory.room_bytes, memory.may_take_more) = (3 * BLOCK, true);
+    host.set_requested(8 * BLOCK);
+    let progress = settle(&mut device, &mut memory, 0);
+    assert_eq!((progress.obstacle, progress.due_ns), (Some(Obstacle::Unwanted), Some(100 * MS)));
+    memory.room_bytes = u64::MAX;
+    assert!(settle(&mut device, &mut memory, 100 * MS).is_settled());
+    assert_eq!(memory.added[1..], [(START + 3 * BLOCK, 5 * BLOCK)]);
 }
 
 #[test]
