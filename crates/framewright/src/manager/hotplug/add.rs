@@ -55,9 +55,13 @@ impl<P: Platform> Drop for Wanted<'_, P> {
 
 impl<P: Platform> Hotplug<'_, P> {
     /// Adds memory: from when this returns its pages can be had, each 2 MiB with a grade. It may
-    /// lie anywhere, next to memory that is there or not, and what was removed may come back. In
-    /// memory that is there at most 1 MiB is taken for tables. All is checked and obtained before
-    /// anything changes (Linux: `mm/memory_hotplug.c`, `add_memory_resource`, `online_pages`).
+    /// lie anywhere, next to memory that is there or not, and what was removed may come back. All
+    /// is checked and obtained before anything changes (Linux: `mm/memory_hotplug.c`,
+    /// `add_memory_resource`, `online_pages`).
+    ///
+    /// Each window that is made, up to 16 in one call, takes at most 768 KiB of memory that is
+    /// there for its tables: larger ones lie in the window itself, but with
+    /// `memory_hotplug.memmap_on_memory` off, when all tables lie in memory that is there.
     ///
     /// Each place for memory that was not known yet is one of `hotplug_windows=`, which stays: of
     /// what comes in small steps name the device first

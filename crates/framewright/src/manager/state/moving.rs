@@ -64,9 +64,11 @@ pub struct MoveFailed;
 /// refused is not begun again for one place; a call that tries several places, or one again after a
 /// while, as areas do with what is busy, may ask for it again. A target has as many frames as the
 /// run and begins at a multiple of the largest power of two by which the run's first frame and
-/// length can be divided; it lies outside everything that is isolated, and on the run's node,
-/// unless memory goes ([`Hotplug`](crate::manager::Hotplug)) and that has none to spare. After a
-/// refusal or a failure the run is as it was.
+/// length can be divided; it lies outside everything that is isolated, and on the run's node.
+/// Where that has none to spare it lies on another, if memory goes
+/// ([`Hotplug`](crate::manager::Hotplug)) or the run is to be pinned
+/// ([`Moving::move_for_pin`](crate::manager::Moving::move_for_pin)). After a refusal or a failure
+/// the run is as it was.
 ///
 /// One that panics leaves what it has begun, and what it moved of the same 32 runs just before, as
 /// they are: those frames stay allocated. Blocks come back into circulation, and what an area or a
