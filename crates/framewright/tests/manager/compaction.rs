@@ -133,3 +133,24 @@ fn a_pool_that_falls_short_compacts() {
     assert!(handles.held().filter_map(|handle| handles.range(handle)).all(inside));
     check(manager);
 }
+
+/// That a request came too early for another try says nothing about the next one, whether or not
+/// anything is freed in between.
+#[test]
+fn what_was_skipped_is_tried_again_though_nothing_was_freed() {
+    let (manager, handles) = fragmented(64);
+    manager.moving().set_mover(Some(handles));
+    handles.set_habits(Habits { refuse_every: 1, ..Habits::default() });
+    assert!(manager.allocate(&Request::new(Order::BLOCK)).is_err());
+    handles.set_habits(Habits::default());
+    let page = manager.allocate(&Request::new(Order::PAGE)).expect("half is free");
+    manager.give_back_to_zone(page).expect("ours");
+    // The first of two.
+    assert!(manager.allocate(&Request::new(Order::BLOCK)).is_err());
+    assert_eq!(events(manager).compact_stalls, 1);
+    let run = manager.allocate(&Request::new(Order::BLOCK)).expect("it is compacted for");
+    assert_eq!(events(manager).compact_stalls, 2);
+    manager.give_back(run).expect("ours");
+    look_at_all(handles);
+    check(manager);
+}

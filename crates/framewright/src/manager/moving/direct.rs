@@ -20,7 +20,8 @@ use core::panic::Location;
 /// Runs that are begun for one request.
 const MOST_RUNS: u64 = 1 << 16;
 
-/// Compaction might have helped and was not tried: not from here, or others are at it.
+/// Compaction might have helped and was not tried: not from here, others are at it, or it failed
+/// lately.
 pub(in crate::manager) struct NotTried;
 
 impl<P: Platform> Manager<P> {
@@ -46,9 +47,11 @@ impl<P: Platform> Manager<P> {
         let nearest = self.zonelist(search).next().map(|zone| zone.id().node);
         let nearest = nearest.and_then(|node| self.numa.nodes().get(node.index()));
         let Some(defer) = nearest.map(|node| &node.defer) else { return Ok(false) };
-        if defer.lock(self.platform).skips(order)
-            || !self.zonelist(search).any(|zone| self.may_help(zone, search, order))
-        {
+        if defer.lock(self.platform).skips(order) {
+            // What is known to fail never comes here, so that nobody would try again.
+            return Err(NotTried);
+        }
+        if !self.zonelist(search).any(|zone| self.may_help(zone, search, order)) {
             return Ok(false);
         }
         let counters = &self.moving.counters;
