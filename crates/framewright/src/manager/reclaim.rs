@@ -15,6 +15,7 @@ use crate::manager::request::{Mark, ORDINARY, Request, Reserves, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::pressure::count;
 use crate::manager::state::pressure::{Counters, InHook, Key, PressureEvents, Reclaim, Shortage};
+use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::Order;
@@ -83,7 +84,7 @@ impl<P: Platform> Manager<P> {
                         Ok(()) => break 'ways true,
                         Err(pages) => missing = pages,
                     }
-                    let compacted = self.direct_compact(request, search, missing, attempt);
+                    let compacted = self.direct_compact(search, order, missing, attempt);
                     if matches!(compacted, Ok(true)) {
                         break 'ways true;
                     }
@@ -91,7 +92,7 @@ impl<P: Platform> Manager<P> {
                         self.pressure.note_failure(self.platform, epoch, key(Reserves::None));
                     }
                 }
-                let wanted = shortage(request, search, order, missing);
+                let wanted = shortage(request.node, search, order, missing);
                 if self.reclaim(wanted, attempt) {
                     break 'ways true;
                 }
@@ -192,15 +193,15 @@ pub(super) struct Lacking<'r> {
 }
 
 /// What a request lacks that has not asked the hook yet.
-fn shortage(request: &Request, search: &Search, order: Order, pages: u64) -> Shortage {
+fn shortage(node: NodeChoice, search: &Search, order: Order, pages: u64) -> Shortage {
     Shortage {
         order,
         pages,
-        node: request.node,
-        nodes: search.allowed.nodes(),
-        zone: request.zone,
-        max_address: request.max_address,
-        migrate_type: request.migrate_type,
+        node,
+        nodes: search.nodes(),
+        zone: search.highest,
+        max_address: search.max_address,
+        migrate_type: search.migrate_type,
         round: 0,
     }
 }

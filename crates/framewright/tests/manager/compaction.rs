@@ -1,11 +1,12 @@
 //! Compaction that requests and pools cause: a run is had where memory is in pieces, and who may
 //! not wait, or has another way, does not wait for it.
 
+use super::policies::{machine, node, nodes};
 use crate::common::{Fake, bring_up_with, check, filled, mib, order, with_pages};
 use framewright::hugetlb::PoolSize;
-use framewright::manager::MovingEvents;
+use framewright::manager::{InterleaveCursor, MovingEvents, NumaPolicy};
 use framewright::parameters::Pages;
-use framewright::units::{Order, PfnRange};
+use framewright::units::{Order, Pfn, PfnRange};
 use framewright::{AllocateError, MigrateType, Request};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::workload::{Habits, Handles};
@@ -151,6 +152,65 @@ fn what_was_skipped_is_tried_again_though_nothing_was_freed() {
     let run = manager.allocate(&Request::new(Order::BLOCK)).expect("it is compacted for");
     assert_eq!(events(manager).compact_stalls, 2);
     manager.give_back(run).expect("ours");
+    look_at_all(handles);
+    check(manager);
+}
+
+/// Two nodes of 64 MiB, of which the second is in pieces and the first as good as empty; movers
+/// live for ever.
+fn second_in_pieces() -> (&'static Fake, &'static Handles<'static, FakeMachine>) {
+    let machine = machine(&[64, 64]).build();
+    let manager: &'static Fake = Box::leak(Box::new(
+        bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up"),
+    ));
+    let handles = filled(manager, 1 << 16, |pfn| pfn >= 2 << 20 && pfn % 2 != 0);
+    manager.moving().set_mover(Some(handles));
+    (manager, handles)
+}
+
+/// Memory of another node does not help, however little has to be moved there.
+#[test]
+fn who_is_bound_to_a_node_has_a_long_run_vacated_there() {
+    let (manager, handles) = second_in_pieces();
+    let bound = NumaPolicy::bind(nodes("1"));
+    let mut cursor = InterleaveCursor::START;
+    let placed = manager.numa().allocate(&Request::new(order(11)), &bound, &mut cursor);
+    let placed = placed.unwrap_or_else(|error| panic!("{error}: {:?}", events(manager)));
+    assert_eq!(placed.node(), node(1));
+    manager.give_back(placed.range).expect("ours");
+    look_at_all(handles);
+    check(manager);
+}
+
+/// What cannot be cleared is not vacated for who wants zeros.
+#[test]
+fn who_wants_zeros_has_a_run_vacated_in_reach() {
+    let limit = 4096 + 128;
+    let builder = FakeMachine::builder().ram(mib(4096, limit + 128)).direct_limit(limit << 20);
+    let machine = builder.build();
+    let manager: &'static Fake = Box::leak(Box::new(
+        bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up"),
+    ));
+    let handles = filled(manager, 1 << 17, |pfn| pfn < limit << 8 && pfn % 2 != 0);
+    manager.moving().set_mover(Some(handles));
+    let run = manager.allocate(&Request { zeroed: true, ..Request::new(order(11)) });
+    let run = run.unwrap_or_else(|error| panic!("{error}: {:?}", events(manager)));
+    assert!(run.end <= Pfn(limit << 8), "{run:?}");
+    manager.give_back(run).expect("ours");
+    look_at_all(handles);
+    check(manager);
+}
+
+/// Many pages are single ones, whatever size their request names.
+#[test]
+fn many_single_pages_are_not_compacted_for() {
+    let (manager, handles) = fragmented(128);
+    let low = Request { max_address: 64 << 20, fail_fast: true, ..Request::new(Order::PAGE) };
+    while manager.allocate(&low).is_ok() {}
+    manager.moving().set_mover(Some(handles));
+    let request = Request { pages: Order::BLOCK.pages(), fail_fast: false, ..low };
+    assert!(manager.allocate_bulk(&request, &mut [Pfn(0); 8]).is_err());
+    assert_eq!(events(manager), MovingEvents::default());
     look_at_all(handles);
     check(manager);
 }

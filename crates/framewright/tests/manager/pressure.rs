@@ -10,7 +10,7 @@ use framewright::zone::{Zone, ZoneKind};
 use framewright::{AllocateError, Reclaim, Request, Reserves, Shortage};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 const LEVELS: [Reserves; 4] = [Reserves::None, Reserves::Half, Reserves::Atomic, Reserves::All];
@@ -191,6 +191,38 @@ fn a_hook_that_frees_is_asked_until_it_suffices() {
     give(manager, &rest);
     manager.drain().expect("good frames");
     assert_eq!(manager.totals().allocated_pages, 0);
+    check(manager);
+}
+
+/// What is freed where the request may not have it does not help.
+#[test]
+fn the_hook_is_told_where_memory_will_do() {
+    let limit = 32 << 20;
+    let machine = FakeMachine::builder().ram(mib(0, 64)).direct_limit(limit).build();
+    let manager = up(machine);
+    let asked = Arc::new(Mutex::new(None));
+    let ours = Arc::clone(&asked);
+    Hook::set(manager, move |wanted| {
+        *ours.lock().expect("not poisoned") = Some((wanted.zone, wanted.max_address));
+        0
+    });
+    let told = |request: &Request| {
+        while manager.allocate(request).is_ok() {}
+        asked.lock().expect("not poisoned").take()
+    };
+    // Without zones of their own an address says what devices reach.
+    let (dma, reach) = if cfg!(feature = "dma-zones") {
+        (ZoneKind::Dma, u64::MAX)
+    } else {
+        (ZoneKind::Normal, 16 << 20)
+    };
+    let request = Request { zone: ZoneKind::Dma, ..one() };
+    assert_eq!(told(&request), Some((dma, reach)));
+    let low = Request { max_address: 8 << 20, ..request };
+    assert_eq!(told(&low), Some((dma, 8 << 20)));
+    // What cannot be reached cannot be cleared.
+    let zeros = Request { zeroed: true, ..one() };
+    assert_eq!(told(&zeros), Some((ZoneKind::Normal, limit)));
     check(manager);
 }
 

@@ -173,11 +173,23 @@ impl<'m, P: Platform> Moving<'m, P> {
                 return Ok(taken);
             }
         }
+        self.vacate_cheapest(&search, request, budget)
+    }
+
+    /// [`allocate_contiguous`](Self::allocate_contiguous) where the least has to be moved, on nodes
+    /// that `search` allows.
+    #[track_caller]
+    pub(super) fn vacate_cheapest(
+        self,
+        search: &Search<'_>,
+        request: &ContiguousRequest,
+        budget: Budget,
+    ) -> Result<PfnRange, ContiguousError> {
         let mut last = ContiguousError::NoPlace { pages: request.pages };
         // Of all places together.
         let mut left = budget;
         let mut is_first = true;
-        for parts in self.zones_for(&search) {
+        for parts in self.zones_for(search) {
             let mut avoid = Avoid::NONE;
             let mut tried = 0;
             while tried < ATTEMPTS {

@@ -9,7 +9,7 @@ use super::compact::Extent;
 use super::contiguous::ContiguousRequest;
 use super::outcome::Budget;
 use crate::manager::reclaim::Attempt;
-use crate::manager::request::{Mark, ORDINARY, Request, Search};
+use crate::manager::request::{Mark, ORDINARY, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::pressure::count;
 use crate::platform::Platform;
@@ -25,16 +25,15 @@ const MOST_RUNS: u64 = 1 << 16;
 pub(in crate::manager) struct NotTried;
 
 impl<P: Platform> Manager<P> {
-    /// Compacts for a request that lacks `missing` pages, and attempts it again. Whether it was
-    /// served.
+    /// Compacts for a request that lacks `missing` pages in runs of `order`, and attempts it again.
+    /// Whether it was served.
     pub(in crate::manager) fn direct_compact(
         &self,
-        request: &Request,
         search: &Search,
+        order: Order,
         missing: u64,
         attempt: &mut Attempt<'_>,
     ) -> Result<bool, NotTried> {
-        let order = request.order().unwrap_or(Order::PAGE);
         if !cfg!(feature = "moving") || order == Order::PAGE || !self.moving.has_mover() {
             return Ok(false);
         }
@@ -59,7 +58,7 @@ impl<P: Platform> Manager<P> {
         let is_found = if order <= Order::BLOCK {
             self.compact_for(search, order, missing, attempt)
         } else {
-            self.vacate_for(request, order, attempt)
+            self.vacate_for(search, order, attempt)
         };
         let mut defer = defer.lock(self.platform);
         if is_found {
@@ -111,19 +110,18 @@ impl<P: Platform> Manager<P> {
     }
 
     /// One run after the other is vacated and attempted to be had, as long as that helps.
-    fn vacate_for(&self, request: &Request, order: Order, attempt: &mut Attempt<'_>) -> bool {
+    fn vacate_for(&self, search: &Search, order: Order, attempt: &mut Attempt<'_>) -> bool {
         let wanted = ContiguousRequest {
             align: order,
-            node: request.node,
-            zone: request.zone,
-            max_address: request.max_address,
-            migrate_type: request.migrate_type,
+            zone: search.highest,
+            max_address: search.max_address,
+            migrate_type: search.migrate_type,
             ..ContiguousRequest::new(order.pages())
         };
         let mut missing = u64::MAX;
         loop {
             let budget = Budget::runs(MOST_RUNS);
-            let made = self.moving().allocate_contiguous(&wanted, budget);
+            let made = self.moving().vacate_cheapest(search, &wanted, budget);
             let Ok(run) = made else { return false };
             // Just allocated and nobody else's, so that this cannot fail.
             let _ = self.free_uncached(run, Location::caller());
