@@ -196,7 +196,7 @@ pub unsafe trait Platform: Sync + 'static {
     }
 
     /// A request found `node` below its low watermarks, as none had since it was above the high
-    /// ones: wakes whoever calls
+    /// ones, or since reclaim in the background left it short: wakes whoever calls
     /// [`Pressure::reclaim_in_background`](crate::manager::Pressure::reclaim_in_background) (Linux:
     /// `mm/vmscan.c`, `wakeup_kswapd`). Called in the midst of allocations, pinned and perhaps with
     /// interrupts off: it neither waits nor allocates nor frees. The default is for those who poll.

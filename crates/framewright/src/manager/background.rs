@@ -5,23 +5,25 @@
 //! missing, or lets the registered hook free it (Linux: `kswapd` in `mm/vmscan.c`).
 //!
 //! ```text
-//!   free pages   high ─────────── enough: the bit is cleared
-//!                low  ─────────── a request fails above it: the bit is set
+//!   free pages   high ─────────── enough: the bits are cleared
+//!                low  ─────────── a request fails above it: the bits are set
 //!                min  ─────────── requests wait (`reclaim`)
 //! ```
+//!
+//! A node that is short has a bit for that and one for having woken somebody. The latter goes when
+//! whoever reclaims has done what he could, so that the next request that is short wakes him again.
 //!
 //! What only movable requests may have is free to them alone: a request of another kind wakes
 //! reclaim for what is left of a node without it.
 //!
-//! Orders of memory: Relaxed: a bit stands alone; who misses one that was just set finds it when it
-//! asks next.
+//! Orders of memory: Relaxed: the bits of a node are in one word and stand alone; who misses one
+//! that was just set finds it when it asks next.
 
 use crate::block::MigrateType;
 use crate::manager::facets::Pressure;
-use crate::manager::reclaim::RECLAIM_ROUNDS;
 use crate::manager::request::{Mark, Search};
 use crate::manager::state::Manager;
-use crate::manager::state::pressure::{Shortage, count};
+use crate::manager::state::pressure::{NODES_PER_WORD, Shortage, count};
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
@@ -37,9 +39,16 @@ pub struct BackgroundShortage {
     pub pages: u64,
 }
 
-/// A node's word and bit.
-const fn place(node: NodeId) -> (usize, u64) {
-    (node.index() / 64, 1 << (node.index() % 64))
+/// Of each four bits: the node is short for requests that may not have graded memory, and for those
+/// that may. The bits above are set while somebody is awake for each.
+const SHORT: u64 = 0x3333_3333_3333_3333;
+/// The bit above one of [`SHORT`].
+const AWAKE: u32 = 2;
+
+/// A node's word, and its bit for requests of a kind.
+const fn place(node: NodeId, has_graded: bool) -> (usize, u64) {
+    let first = node.index() % NODES_PER_WORD * 4;
+    (node.index() / NODES_PER_WORD, 1 << (first + has_graded as usize))
 }
 
 impl<P: Platform> Manager<P> {
@@ -54,15 +63,15 @@ impl<P: Platform> Manager<P> {
 
     #[cold]
     fn wake_background(&self, search: &Search) {
-        let woken = self.pressure.woken_by(search.migrate_type);
         let has_graded = search.migrate_type == MigrateType::Movable;
         let of = |nodes: NodeMask, zone: &Zone| nodes.with(zone.id().node);
         for node in self.zonelist(search).fold(NodeMask::EMPTY, of).nodes() {
-            let (word, bit) = place(node);
+            let (word, short) = place(node, has_graded);
+            let (word, awake) = (&self.pressure.background[word], short << AWAKE);
             // Enough may be free in pieces that are too small: that is no shortage.
-            if woken[word].load(Ordering::Relaxed) & bit == 0
+            if word.load(Ordering::Relaxed) & awake == 0
                 && self.pressure().lack(node, has_graded) != 0
-                && woken[word].fetch_or(bit, Ordering::Relaxed) & bit == 0
+                && word.fetch_or(short | awake, Ordering::Relaxed) & awake == 0
             {
                 count(&self.pressure.counters.background_wakes, 1);
                 self.platform.wake_reclaim(node);
@@ -78,15 +87,14 @@ impl<P: Platform> Pressure<'_, P> {
     /// ones.
     #[must_use]
     pub fn background(self) -> Option<BackgroundShortage> {
-        let woken = || self.manager.pressure.background.iter();
         loop {
-            let words = self.manager.nodes.len().div_ceil(64);
-            let last = (0..words).rev().find_map(|word| {
-                let nodes = woken().fold(0, |all, woken| all | woken[word].load(Ordering::Relaxed));
-                Some(word * 64 + nodes.checked_ilog2()? as usize)
+            let words = self.manager.pressure.background.iter().enumerate();
+            let last = words.rev().find_map(|(word, bits)| {
+                let bits = bits.load(Ordering::Relaxed) & SHORT;
+                Some(word * NODES_PER_WORD + bits.checked_ilog2()? as usize / 4)
             });
             let node = NodeId::new(last?)?;
-            if let Some((pages, _)) = self.missing(node) {
+            if let Some(pages) = self.missing(node) {
                 return Some(BackgroundShortage { node, pages });
             }
         }
@@ -95,46 +103,61 @@ impl<P: Platform> Pressure<'_, P> {
     /// Lets the [reclaim hook](Self::set_reclaim) free what nodes [lack](Self::background), until
     /// none lacks anything or it frees nothing more, and returns how many pages it said it freed.
     /// To be called where tasks may wait, on a thread that is woken by
-    /// [`Platform::wake_reclaim`], or now and then (Linux: `mm/vmscan.c`, `balance_pgdat`).
+    /// [`Platform::wake_reclaim`], or now and then (Linux: `mm/vmscan.c`, `balance_pgdat`). A node
+    /// that is short afterwards wakes that thread again with the next request that finds it so.
     ///
-    /// Does nothing without a hook, and from a task or a context that may not be in it
+    /// Asks nobody without a hook, and from a task or a context that may not be in it
     /// ([`Reclaim`](crate::Reclaim)).
     pub fn reclaim_in_background(self) -> u64 {
-        let woken = self.manager.pressure.background.iter().flatten();
-        if woken.map(|word| word.load(Ordering::Relaxed)).all(|word| word == 0) {
-            return 0;
-        }
         let mut freed_pages = 0;
         for node in self.manager.numa().nodes().nodes() {
-            for round in 0..RECLAIM_ROUNDS {
-                let Some((pages, migrate_type)) = self.missing(node) else { break };
-                // Left before others are waited for, as there may be room for one task alone.
-                let Some((hook, inside)) = self.manager.enter_hook() else { return freed_pages };
-                let freed = hook.reclaim(&Shortage {
-                    order: Order::PAGE,
-                    pages,
-                    node: NodeChoice::Exact(node),
-                    nodes: NodeMask::only(node),
-                    zone: ZoneKind::Normal,
-                    max_address: u64::MAX,
-                    migrate_type,
-                    round,
-                });
-                drop(inside);
-                freed_pages = u64::saturating_add(freed_pages, freed);
-                count(&self.manager.pressure.counters.background_pages, freed);
-                if freed == 0 || self.missing(node).is_none() {
-                    break;
-                }
-                // What it freed may be in caches.
-                self.manager.drain_for_more();
-                if self.missing(node).is_some_and(|(now, _)| now >= pages) {
-                    // It frees what does not help. The next request that is short asks again.
-                    self.forget(node);
-                    break;
-                }
+            for has_graded in [false, true] {
+                freed_pages = u64::saturating_add(freed_pages, self.balance(node, has_graded));
             }
         }
+        freed_pages
+    }
+
+    /// [`reclaim_in_background`](Self::reclaim_in_background) for what requests of one kind lack of
+    /// one node.
+    fn balance(self, node: NodeId, has_graded: bool) -> u64 {
+        let missing = || self.missing_for(node, has_graded);
+        let (word, short) = place(node, has_graded);
+        let mut done = short << AWAKE;
+        let (mut round, mut freed_pages) = (0, 0);
+        let mut pages = missing();
+        while pages != 0 {
+            // Left before others are waited for, as there may be room for one task alone.
+            let Some((hook, inside)) = self.manager.enter_hook() else { break };
+            let migrate_type =
+                if has_graded { MigrateType::Movable } else { MigrateType::Unmovable };
+            let freed = hook.reclaim(&Shortage {
+                order: Order::PAGE,
+                pages,
+                node: NodeChoice::Exact(node),
+                nodes: NodeMask::only(node),
+                zone: ZoneKind::Normal,
+                max_address: u64::MAX,
+                migrate_type,
+                round,
+            });
+            drop(inside);
+            freed_pages = u64::saturating_add(freed_pages, freed);
+            count(&self.manager.pressure.counters.background_pages, freed);
+            if freed == 0 || missing() == 0 {
+                break;
+            }
+            // What it freed may be in caches.
+            self.manager.drain_for_more();
+            let now = missing();
+            if now >= pages {
+                // It frees what does not help. The next request that is short asks again.
+                done |= short;
+                break;
+            }
+            (pages, round) = (now, round.saturating_add(1));
+        }
+        self.manager.pressure.background[word].fetch_and(!done, Ordering::Relaxed);
         freed_pages
     }
 
@@ -143,22 +166,25 @@ impl<P: Platform> Pressure<'_, P> {
         self.missing(node).is_some()
     }
 
-    /// What a node lacks for the requests that found it below its low watermarks, and what kind
-    /// these are; nothing when there were none, or since it has been above the high ones.
-    fn missing(self, node: NodeId) -> Option<(u64, MigrateType)> {
-        let (word, bit) = place(node);
-        for (woken, has_graded) in self.manager.pressure.background.iter().zip([false, true]) {
-            if woken[word].load(Ordering::Relaxed) & bit == 0 {
-                continue;
-            }
-            let pages = self.lack(node, has_graded);
-            if pages != 0 {
-                let kind = if has_graded { MigrateType::Movable } else { MigrateType::Unmovable };
-                return Some((pages, kind));
-            }
-            woken[word].fetch_and(!bit, Ordering::Relaxed);
+    /// What a node lacks for some of the requests that found it below its low watermarks; nothing
+    /// when there were none, or since it has been above the high ones.
+    fn missing(self, node: NodeId) -> Option<u64> {
+        let missing = [false, true].map(|has_graded| self.missing_for(node, has_graded));
+        missing.into_iter().find(|&pages| pages != 0)
+    }
+
+    /// What a node lacks for such requests of one kind.
+    fn missing_for(self, node: NodeId, has_graded: bool) -> u64 {
+        let (word, short) = place(node, has_graded);
+        let word = &self.manager.pressure.background[word];
+        if word.load(Ordering::Relaxed) & short == 0 {
+            return 0;
         }
-        None
+        let pages = self.lack(node, has_graded);
+        if pages == 0 {
+            word.fetch_and(!(short | short << AWAKE), Ordering::Relaxed);
+        }
+        pages
     }
 
     /// How many pages are missing until all zones of a node are above their high watermarks, for
@@ -179,13 +205,5 @@ impl<P: Platform> Pressure<'_, P> {
             high.saturating_sub(free + withheld)
         });
         lack.sum()
-    }
-
-    /// Nobody waits for a node.
-    fn forget(self, node: NodeId) {
-        let (word, bit) = place(node);
-        for woken in &self.manager.pressure.background {
-            woken[word].fetch_and(!bit, Ordering::Relaxed);
-        }
     }
 }

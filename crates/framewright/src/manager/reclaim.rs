@@ -23,7 +23,7 @@ use crate::zone::Zone;
 
 /// How often one request asks the hook, however much that says it freed; Linux gives up after as
 /// many rounds without progress.
-pub(super) const RECLAIM_ROUNDS: u32 = 16;
+const RECLAIM_ROUNDS: u32 = 16;
 
 impl<P: Platform> Pressure<'_, P> {
     /// Says who gives memory up when it is short; `None` for nobody, as at first. May be changed at

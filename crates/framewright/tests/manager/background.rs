@@ -268,3 +268,87 @@ fn each_node_is_woken_for_itself() {
     held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
     check(manager);
 }
+
+/// A hook that frees a little each time is asked until it is enough.
+#[test]
+fn the_hook_is_asked_as_often_as_it_takes() {
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
+    let taken = take_until_short(manager, &Request::new(Order::PAGE));
+    let (held, asked, hook) = freeing(manager, taken, 2);
+    let freed = manager.pressure().reclaim_in_background();
+    assert_eq!(manager.pressure().background(), None, "{freed} pages came");
+    let calls = hook.calls.load(Ordering::Relaxed);
+    assert!(u64::from(calls) * 2 == freed && calls > 16, "{calls} for {freed} pages");
+    let asked = asked.lock().expect("not poisoned");
+    assert!(asked.iter().map(|wanted| wanted.round).eq(0..calls));
+    let held = core::mem::take(&mut *held.lock().expect("not poisoned"));
+    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}
+
+/// Whoever is woken may have nothing to free, or no way to: he is woken again.
+#[test]
+fn who_could_do_nothing_is_woken_again() {
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
+    let request = Request { fail_fast: true, ..Request::new(Order::PAGE) };
+    for round in 1..=4 {
+        let mut held = Vec::new();
+        while let Ok(run) = manager.allocate(&request) {
+            held.push(run);
+        }
+        let woken = 2 * round - 1;
+        assert_eq!(manager.platform().calls().wake_reclaim, woken, "once, however many are short");
+        assert_eq!(manager.pressure().events().background_wakes, woken);
+        // Without a hook, with one that has nothing, and where it cannot be called.
+        let freed = match round {
+            1 => manager.pressure().reclaim_in_background(),
+            2 => {
+                Hook::set(manager, |_| 0);
+                manager.pressure().reclaim_in_background()
+            }
+            _ => manager.platform().interrupt(|| manager.pressure().reclaim_in_background()),
+        };
+        assert_eq!(freed, 0);
+        assert!(manager.pressure().background().is_some(), "it is as short as before");
+        assert!(manager.allocate(&request).is_err());
+        assert_eq!(manager.platform().calls().wake_reclaim, woken + 1);
+        manager.pressure().reclaim_in_background();
+        // The node is above its marks for a while, and nobody asks.
+        held.into_iter().for_each(|run| manager.give_back_to_zone(run).expect("ours"));
+        manager.drain().expect("in order");
+        let zone = manager.views().next().expect("one");
+        assert!(zone.free_pages() > zone.watermarks().high_pages);
+    }
+    check(manager);
+}
+
+/// A page cache has movable memory alone: that it has none for others does not keep it from being
+/// asked.
+#[test]
+fn each_kind_of_request_has_its_turn() {
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 128)).build());
+    manager.moving().set_grade(blocks(2048, 32), Grade::MovableOnly).expect("free");
+    let unmoved = take_until_short(manager, &unmovable(Order::PAGE));
+    let mut held = Vec::new();
+    while manager.pressure().events().background_wakes < 2 {
+        held.push(manager.allocate(&Request::new(Order::PAGE)).expect("memory"));
+    }
+    let held = Arc::new(Mutex::new(held));
+    let ours = Arc::clone(&held);
+    Hook::set(manager, move |wanted| {
+        if wanted.migrate_type != MigrateType::Movable {
+            return 0;
+        }
+        let mut held = ours.lock().expect("not poisoned");
+        let count = held.len().min(512);
+        held.drain(..count).for_each(|run| manager.give_back(run).expect("ours"));
+        count as u64
+    });
+    assert_ne!(manager.pressure().reclaim_in_background(), 0);
+    let zone = manager.views().next().expect("one");
+    assert!(zone.free_pages() >= zone.watermarks().high_pages);
+    assert!(manager.pressure().background().is_some(), "others are short as before");
+    let held = core::mem::take(&mut *held.lock().expect("not poisoned"));
+    held.into_iter().chain(unmoved).for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}

@@ -16,6 +16,8 @@ const RECLAIM_TASKS: usize = 16;
 const FAILURES: usize = 4;
 /// Failures of usual requests that are remembered, one place for some orders.
 const USUAL_FAILURES: usize = 8;
+/// Nodes in a word of [`background`](PressureState::background).
+pub(crate) const NODES_PER_WORD: usize = 16;
 /// Who is in the hook on a platform that cannot tell its tasks apart.
 const SOMEBODY: u64 = u64::MAX;
 
@@ -142,8 +144,9 @@ pub struct PressureEvents {
     pub reclaim_calls: u64,
     /// Pages that it said it freed then.
     pub reclaim_pages: u64,
-    /// Times that a node was found below its low watermarks after it had been above the high ones;
-    /// requests that may not have graded memory count by themselves.
+    /// Times that a node was found below its low watermarks after it had been above the high ones,
+    /// or after reclaim in the background had left it short; requests that may not have graded
+    /// memory count by themselves.
     pub background_wakes: u64,
     /// Pages that the hook said it freed in the background.
     pub background_pages: u64,
@@ -179,9 +182,8 @@ pub(crate) struct PressureState {
     pub(crate) hook: &'static Hook,
     /// Whether there is a hook, for whoever would fail at once without one.
     pub(crate) has_hook: AtomicBool,
-    /// Nodes that reclaim in the background should look after, a bit each: for requests that may
-    /// not have graded memory, and for those that may.
-    pub(crate) background: [[AtomicU64; MAX_NODES.div_ceil(64)]; 2],
+    /// Nodes that reclaim in the background should look after, four bits each (`background`).
+    pub(crate) background: [AtomicU64; MAX_NODES.div_ceil(NODES_PER_WORD)],
     /// Who is in the hook, and who compacts; 0 is nobody.
     pub(crate) tasks: [[AtomicU64; RECLAIM_TASKS]; 2],
 }
@@ -200,18 +202,9 @@ impl PressureState {
             usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
             hook: &locks.hook,
             has_hook: AtomicBool::new(false),
-            background: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
+            background: core::array::from_fn(|_| AtomicU64::new(0)),
             tasks: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
         }
-    }
-
-    /// Nodes that requests of a type found below their low watermarks.
-    #[inline]
-    pub(crate) fn woken_by(
-        &self,
-        migrate_type: MigrateType,
-    ) -> &[AtomicU64; MAX_NODES.div_ceil(64)] {
-        &self.background[usize::from(migrate_type == MigrateType::Movable)]
     }
 
     pub(crate) fn count_drain(&self) {
