@@ -109,8 +109,12 @@ impl<P: Platform> Manager<P> {
                 }
                 let is_allowed = self.allows(mark, part, &search, order);
                 let areas = part.free_areas_below(self.platform, below);
-                let run = largest_run(&areas, request.migrate_type);
-                if is_allowed && (run >= Some(order) || part.withheld_pages() >= order.pages()) {
+                let of = request.migrate_type;
+                let run = largest_run(&areas, of);
+                if is_allowed
+                    && (run >= Some(order)
+                        || part.has_withheld() && part.withholds(self.platform, order, of, below))
+                {
                     return Ok(Shortfall::None);
                 }
                 // What lies above the address is none of what there is; of a whole zone the counter

@@ -11,6 +11,7 @@
 //! those who read both without the lock ([`Zone::deferred_pages`] is Acquire). The memory itself is
 //! published under the zone lock.
 
+use super::unaccepted::{MOST_HEADS, is_listed};
 use super::{Segment, Zone};
 use crate::block::list::Position;
 use crate::block::split::divide_whole;
@@ -32,6 +33,38 @@ impl Zone {
     /// Whether anything is withheld: until it is described, or until it is accepted.
     pub(crate) fn has_withheld(&self) -> bool {
         self.sections.are_left() || self.unaccepted_pages() != 0
+    }
+
+    /// Whether a run of `order` that ends at or below `max` is withheld and comes up for a request
+    /// of a type. As it is now: what is withheld in pieces may merge as it comes up.
+    #[cold]
+    pub(crate) fn withholds<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        migrate_type: MigrateType,
+        max: Pfn,
+    ) -> bool {
+        let order = order.max(Order::BLOCK);
+        let is_it = |head, state: BlockState| {
+            (state.is(State::Deferred) || is_listed(state))
+                && (migrate_type == MigrateType::Movable || !state.is_graded())
+                && state.order() >= order
+                && self.start_of(head).add(order.pages()) <= max
+        };
+        self.segments.iter().any(|segment| {
+            let mut heads = self.table.heads(segment.indices());
+            loop {
+                let _locked = self.read(platform);
+                for _ in 0..MOST_HEADS {
+                    match heads.next() {
+                        Some(found) if is_it(found.head, found.state) => return true,
+                        Some(_) => {}
+                        None => return false,
+                    }
+                }
+            }
+        })
     }
 
     /// What is with a section: frame numbers from `number` times 32768 on. *Done* for one that was

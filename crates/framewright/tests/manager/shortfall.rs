@@ -153,3 +153,30 @@ fn memory_is_shown_as_linux_shows_it() {
     assert!(lines.iter().any(|line| line.ends_with(pool)), "{text}");
     assert!(lines.contains(&&*format!("{} pages RAM", manager.totals().present_pages)));
 }
+
+/// What is not accepted yet is a way out only where the request may have it.
+#[test]
+fn what_is_withheld_elsewhere_does_not_serve() {
+    let machine = || super::unaccepted::machine(mib(4096, 4160), mib(4160, 4224)).build();
+    let manager = bring_up_with(machine(), &[], &parameters("")).expect("comes up");
+    let low = Request { max_address: 4160 << 20, ..Request::new(order(0)) };
+    assert_eq!(manager.shortfall(&low), Ok(Shortfall::None));
+    while manager.allocate(&low).is_ok() {}
+    assert_eq!(manager.shortfall(&low), Ok(Shortfall::Exhausted { free_pages: 0 }));
+    assert_ne!(manager.acceptance().unaccepted_pages(), 0);
+    // One block more is in reach.
+    let higher = Request { max_address: 4162 << 20, ..low };
+    assert_eq!(manager.shortfall(&higher), Ok(Shortfall::None));
+    assert!(manager.allocate(&higher).is_ok());
+    assert_eq!(manager.shortfall(&Request::new(order(0))), Ok(Shortfall::None));
+    crate::common::check(&manager);
+    // All that is not accepted is kept for what can be moved.
+    let line = "movablecore=64M";
+    let manager = bring_up_with(machine(), &[], &parameters(line)).expect("comes up");
+    let fixed = Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(0)) };
+    while manager.allocate(&fixed).is_ok() {}
+    assert_ne!(manager.acceptance().unaccepted_pages(), 0);
+    assert_ne!(manager.shortfall(&fixed), Ok(Shortfall::None));
+    assert_eq!(manager.shortfall(&Request::new(order(0))), Ok(Shortfall::None));
+    crate::common::check(&manager);
+}
