@@ -4,8 +4,9 @@
 //! without its first MiB has no block of 512 MiB, but a run of 511, and one of more than 1 GiB is
 //! never one block.
 
+use super::accept::Growing;
 use super::parts::Piece;
-use super::request::{AllocateError, ORDINARY, Request};
+use super::request::{AllocateError, ORDINARY, Request, Search};
 use super::state::Manager;
 use crate::block::MigrateType;
 use crate::platform::Platform;
@@ -18,8 +19,8 @@ use core::panic::Location;
 const MOST_LOOKS: u32 = 8;
 
 impl<P: Platform> Manager<P> {
-    /// A run of `pages` frames that begins at a multiple of `align`, of what is free; of the
-    /// nearest zone that has one and may give so much.
+    /// A run of `pages` frames that begins at a multiple of `align`, of what is free or comes up;
+    /// of the nearest zone that has one and may give so much.
     pub(super) fn allocate_neighbours(
         &self,
         pages: u64,
@@ -27,30 +28,60 @@ impl<P: Platform> Manager<P> {
         place: &'static Location<'static>,
     ) -> Result<Option<PfnRange>, AllocateError> {
         let search = self.search(&Request::pages(1))?;
-        let Some(&mark) = ORDINARY.last() else { return Ok(None) };
-        let mut asked = None;
-        for part in self.zonelist(&search) {
-            let left = part.free_pages().checked_sub(pages);
-            let mut run = None;
-            if left.is_some_and(|left| left >= self.keeps(mark, part, &search)) {
-                run = self.take_neighbours(part.id(), Some(part), pages, align);
-            }
-            if run.is_none() && part.parts() != 1 && asked.replace(part.id()) != Some(part.id()) {
-                // What is withheld counts as left. Read first: it may come up meanwhile.
+        let Some(run) = self.find_neighbours(&search, pages, align) else {
+            let has_room =
+                |part: &Zone| self.parts(part.id()).sum(&Zone::final_managed_pages) >= pages;
+            let is_too_long = pages > Order::MAX.pages();
+            return if is_too_long && self.zonelist(&search).any(has_room) {
+                Err(AllocateError::OutOfMemory { order: Order::MAX })
+            } else {
+                Ok(None)
+            };
+        };
+        self.hand_out(run, false, place).map(Some)
+    }
+
+    fn find_neighbours(&self, search: &Search, pages: u64, align: Order) -> Option<PfnRange> {
+        let &mark = ORDINARY.last()?;
+        for _ in 0..2 {
+            let mut asked = None;
+            for part in self.zonelist(search) {
                 let parts = self.parts(part.id());
-                let withheld = parts.sum(&Zone::withheld_pages);
-                let left = parts.sum(&Zone::free_pages).checked_sub(pages);
-                let keeps = self.keeps_of_all(mark, part, &search);
-                if left.is_some_and(|left| withheld + left >= keeps) {
-                    run = self.take_neighbours(part.id(), None, pages, align);
+                let mut is_next = asked.replace(part.id()) != Some(part.id());
+                loop {
+                    // What is withheld counts as left. Read first: it may come up meanwhile.
+                    let withheld = parts.sum(&Zone::withheld_pages);
+                    let free = parts.sum(&Zone::free_pages);
+                    let left = (withheld + free).checked_sub(pages);
+                    if left < Some(self.keeps_of_all(mark, part, search)) {
+                        break;
+                    }
+                    let mut run = None;
+                    if part.free_pages() >= pages {
+                        run = self.take_neighbours(part.id(), Some(part), pages, align);
+                    }
+                    if run.is_none() && part.parts() != 1 && is_next && free >= pages {
+                        run = self.take_neighbours(part.id(), None, pages, align);
+                    }
+                    if let Some(run) = run {
+                        self.note_node(part, search, pages);
+                        return Some(run);
+                    }
+                    let (max, migrate_type) = (Pfn(u64::MAX), search.migrate_type);
+                    let more = Growing { pages, least: Order::BLOCK, max, migrate_type };
+                    is_next = self.grow(part, &more);
+                    if !is_next {
+                        break;
+                    }
                 }
             }
-            if let Some(run) = run {
-                self.note_node(part, &search, pages);
-                return self.hand_out(run, false, place).map(Some);
+            // Once more, unless a request for one block has emptied the caches already.
+            if self.pressure.epoch.number().is_some() {
+                break;
             }
+            self.drain_for_more();
         }
-        Ok(None)
+        None
     }
 
     /// A run of a zone, or of one part alone.

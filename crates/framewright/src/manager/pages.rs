@@ -24,7 +24,7 @@ impl<P: Platform> Manager<P> {
     /// zone is.
     ///
     /// # Errors
-    /// See [`AllocateError`].
+    /// See [`AllocateError`]; [`AllocateError::BadSize`] means here that no zone has so many.
     #[inline]
     #[track_caller]
     pub fn allocate_pages(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
