@@ -128,20 +128,16 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// Looks at what is isolated and free, and about to be claimed.
+    /// [`after_allocation`](Self::after_allocation) of what was isolated and is claimed. On an
+    /// error it is allocated still, and filled again.
     #[cold]
-    pub(super) fn look_at_isolated(&self, free: PfnRange) -> Result<(), Damage> {
-        if !cfg!(feature = "debug") {
-            return Ok(());
-        }
-        self.look_for_damage(core::iter::once(free))
-    }
-
-    /// What was isolated, and looked at, is somebody's now.
-    pub(super) fn hand_over_claimed(&self, claimed: PfnRange, place: Place) {
+    pub(super) fn look_at_claimed(&self, claimed: PfnRange, place: Place) -> Result<(), Damage> {
         if cfg!(feature = "debug") {
-            self.hand_over(core::iter::once(claimed), false, place);
+            let claimed = core::iter::once(claimed);
+            self.look_for_damage(claimed.clone())?;
+            self.hand_over(claimed, false, place);
         }
+        Ok(())
     }
 
     /// Looks at what was just allocated. Damage is counted, and all is filled again then.
@@ -179,16 +175,17 @@ impl<P: Platform> Manager<P> {
     fn write_owner(&self, runs: impl Iterator<Item = PfnRange>, place: Place) {
         if self.debug.aids.page_owner {
             let event = self.event(place);
-            for run in runs {
-                let serial =
-                    self.debug.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-                let order = Order::for_pages(run.pages()).unwrap_or(Order::MAX);
-                for Aided { segment, pages, .. } in self.aids_of(run) {
-                    self.debug
-                        .owners(segment)
-                        .allocate(pages, &Allocation { event, order, serial });
-                }
-            }
+            runs.for_each(|run| self.write_run(run, event));
+        }
+    }
+
+    /// [`write_owner`](Self::write_owner) of one run, in one copy.
+    #[inline(never)]
+    fn write_run(&self, run: PfnRange, event: Event) {
+        let serial = self.debug.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        let order = Order::for_pages(run.pages()).unwrap_or(Order::MAX);
+        for Aided { segment, pages, .. } in self.aids_of(run) {
+            self.debug.owners(segment).allocate(pages, &Allocation { event, order, serial });
         }
     }
 

@@ -135,22 +135,23 @@ impl<'m, P: Platform> Isolation<'m, P> {
         place: Place,
     ) -> Result<PfnRange, IsolateError> {
         let pages = self.pages_of_blocks(range)?;
-        let is_watched = self.manager.pressure.epoch.wants_attention();
-        if is_watched {
-            // Looked at while they are isolated still: what is claimed others may isolate.
-            self.check_blocks(pages, Change::Claim)?;
-            self.manager.look_at_isolated(pages).map_err(IsolateError::Damaged)?;
-        }
         let claimed = self.change_blocks(pages, Change::Claim, Change::Unclaim);
         let blocks = claimed.map_err(|failed| {
             self.forget(failed.left_blocks);
             failed.error
         })?;
-        if is_watched {
-            self.manager.hand_over_claimed(pages, place);
-        }
-        self.forget(blocks);
-        Ok(pages)
+        let looked = if self.manager.pressure.epoch.wants_attention() {
+            // Not before: what is isolated others may claim or put back, and use.
+            self.manager.look_at_claimed(pages, place)
+        } else {
+            Ok(())
+        };
+        let left = match looked {
+            Ok(()) => blocks,
+            Err(_) => self.undo(pages, Change::Unclaim, blocks),
+        };
+        self.forget(left);
+        looked.map(|()| pages).map_err(IsolateError::Damaged)
     }
 
     /// Gives isolated blocks a grade, if nothing in them is known not to move; else says which
@@ -254,13 +255,21 @@ impl<'m, P: Platform> Isolation<'m, P> {
             failed.is_none()
         });
         let Some(error) = failed else { return Ok(blocks) };
+        Err(Failed { error, left_blocks: self.undo(done, undo, blocks) })
+    }
+
+    /// Changes back what was changed, so many blocks; how many could not be.
+    #[cold]
+    #[inline(never)]
+    fn undo(self, done: PfnRange, change: Change, mut blocks: u64) -> u64 {
+        let platform = self.manager.platform;
         // What was one head may be in pieces by now, and the other way round: it is cut anew, as
         // far as the change came, and not in as many slices.
         self.each_slice(done, &mut |Slice { zone, segment, indices }| {
             // Fails only where somebody else changes these blocks at the same time, or memory came
             // into them: then all of the others are changed back.
             let mut undo = |indices| {
-                let undone = zone.change(platform, segment, indices, undo);
+                let undone = zone.change(platform, segment, indices, change);
                 blocks = blocks.saturating_sub(*undone.as_ref().unwrap_or(&0));
                 undone.is_ok()
             };
@@ -269,14 +278,18 @@ impl<'m, P: Platform> Isolation<'m, P> {
                 while index < indices.end {
                     // What cannot be divided is one.
                     let end = zone.slice_end(platform, index, 1);
-                    undo(index..end);
+                    if !undo(index..end) && change == Change::Unclaim {
+                        // Others have isolated it, in use: so it is once it is free.
+                        let [start, end] = [index, end].map(|at| segment.block_of(at).start());
+                        let _ = self.manager.free_bare(PfnRange { start, end });
+                    }
                     index = end;
                 }
             }
             self.manager.pressure.epoch.note_free();
             true
         });
-        Err(Failed { error, left_blocks: blocks })
+        blocks
     }
 
     fn survey_blocks(self, pages: PfnRange) -> IsolatedPages {

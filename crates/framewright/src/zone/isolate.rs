@@ -70,7 +70,7 @@ pub enum IsolateError {
     /// is bringing up withheld memory of the range and cannot be waited for.
     CannotWait,
     /// The memory had been written to while it was free (`page_poison=1`). It was filled again and
-    /// is isolated still.
+    /// is isolated still: by others, what these isolated while it was looked at.
     Damaged(Damage),
 }
 
@@ -180,7 +180,7 @@ impl Zone {
                 Change::Isolate if is_withheld(state) => Err(IsolateError::CannotWait),
                 Change::PutBack if is_withheld(state) => Err(IsolateError::NotIsolated(pfn)),
                 _ if !is_managed(state) && change != Change::Claim => Ok(()),
-                Change::Isolate if isolated => Err(IsolateError::Isolated(pfn)),
+                Change::Isolate | Change::Unclaim if isolated => Err(IsolateError::Isolated(pfn)),
                 Change::PutBack if !isolated => Err(IsolateError::NotIsolated(pfn)),
                 Change::Claim if !isolated && is_managed(state) => {
                     Err(IsolateError::NotIsolated(pfn))

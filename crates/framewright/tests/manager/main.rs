@@ -9,6 +9,7 @@ mod common;
 
 mod ageing;
 mod aids;
+mod aids_claims;
 mod areas;
 mod areas_at_bring_up;
 mod areas_hammer;
