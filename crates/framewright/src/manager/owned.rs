@@ -13,6 +13,7 @@ use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use crate::zone::FreeError;
 use core::fmt;
 use core::mem::ManuallyDrop;
+use core::panic::Location;
 
 /// Frames that belong to whoever has this. Dropping it frees them.
 ///
@@ -154,11 +155,18 @@ impl<'m, P: Platform> Frames<'m, P> {
     #[inline]
     #[track_caller]
     fn give_back(&self) -> Result<(), FreeError> {
-        match self.range.as_order() {
+        let (manager, range, place) = (self.manager, self.range, Location::caller());
+        match range.as_order() {
+            // As `free_order`, but the range may be of several allocations.
+            Some(order) if order > Order::BLOCK => {
+                manager.free_large(range.start, order, true, place)
+            }
+            Some(order) => {
+                manager.check_order_when_debugging(range.start, order)?;
+                manager.free_near::<true>(range.start, order, place)
+            }
             // SAFETY: owned by this value, which ends here (invariant 42).
-            Some(order) => unsafe { self.manager.free_order(self.range.start, order) },
-            // SAFETY: as above (invariant 42).
-            None => unsafe { self.manager.free(self.range) },
+            None => unsafe { manager.free(range) },
         }
     }
 }

@@ -187,9 +187,8 @@ impl<P: Platform> Manager<P> {
         let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
         match range.as_order() {
             Some(order) if order <= Order::BLOCK => self.free_far(start, order, Location::caller()),
+            Some(order) => self.free_large(start, order, true, Location::caller()),
             // SAFETY: passed on to the caller (invariant 42).
-            Some(order) => unsafe { self.free_order(start, order) },
-            // SAFETY: as above.
             None => unsafe { self.free(range) },
         }
     }

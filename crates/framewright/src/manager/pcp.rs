@@ -321,7 +321,7 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     pub unsafe fn free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {
         if order > Order::BLOCK {
-            return self.free_large(start, order, Location::caller());
+            return self.free_large(start, order, false, Location::caller());
         }
         self.check_and_free(start, order, Location::caller())
     }
@@ -396,7 +396,7 @@ impl<P: Platform> Manager<P> {
         if let Some(result) = kept.flatten() {
             return result;
         }
-        self.free_into_zone(start, order, (!told).then_some(place)).and(made_room)
+        self.free_into_zone(start, order, false, (!told).then_some(place)).and(made_room)
     }
 
     /// Puts a run into a cache; a full one gives some of what it has back first, which is what the
@@ -434,9 +434,15 @@ impl<P: Platform> Manager<P> {
         (cache.put_slowly(start, order, lot), result.map(|_| ()))
     }
 
-    /// Frees what no cache keeps.
+    /// Frees what no cache keeps; `neighbours`: it may be of several allocations.
     #[inline(never)]
-    fn free_large(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
+    pub(super) fn free_large(
+        &self,
+        start: Pfn,
+        order: Order,
+        neighbours: bool,
+        place: Place,
+    ) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
             self.check_free_order(start, order).map_err(|error| self.explained(error))?;
         }
@@ -448,7 +454,7 @@ impl<P: Platform> Manager<P> {
             self.pressure.epoch.note_free();
             return Ok(());
         }
-        self.free_into_zone(start, order, Some(place))
+        self.free_into_zone(start, order, neighbours, Some(place))
     }
 
     /// `place` is absent when those who want to know of every free have been told.
@@ -456,6 +462,7 @@ impl<P: Platform> Manager<P> {
         &self,
         start: Pfn,
         order: Order,
+        neighbours: bool,
         place: Option<Place>,
     ) -> Result<(), FreeError> {
         if !start.is_aligned(order) {
@@ -465,7 +472,7 @@ impl<P: Platform> Manager<P> {
         if let Some(place) = place
             && self.pressure.epoch.wants_attention()
         {
-            self.before_free(range, false, place)?;
+            self.before_free(range, neighbours, place)?;
         }
         let (zone, segment) = self.zone_of_range(range)?;
         zone.free_order(self.platform, segment, start, order)?;

@@ -190,7 +190,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`free_near`](Self::free_near) of what is hardly ever of the word that comes next.
+    /// [`free_near`](Self::free_near) of a range that is hardly ever of the word that comes next.
     #[inline(never)]
     pub(super) fn free_far(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
         self.check_order_when_debugging(start, order)?;
@@ -199,7 +199,14 @@ impl<P: Platform> Manager<P> {
             inside.leave();
             put
         });
-        if put == Some(Put::Cached) { Ok(()) } else { self.free_slowly(start, order, put, place) }
+        if put == Some(Put::Cached) {
+            return Ok(());
+        }
+        if self.pressure.epoch.wants_attention() {
+            // It may be of several allocations.
+            return self.free_uncached(PfnRange::of_order(start, order), place);
+        }
+        self.free_slowly(start, order, put, place)
     }
 
     /// [`check_free_order`](Self::check_free_order), in builds with debug assertions.

@@ -25,6 +25,7 @@ use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Counted, FreeError};
 use core::fmt;
+use core::panic::Location;
 
 /// Why a reference count was not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -361,6 +362,11 @@ impl<P: Platform> References<'_, P> {
             Some(order) => unsafe { self.manager.free_order(run.start, order) },
             // SAFETY: as above (invariants 23 and 42).
             None => unsafe { self.manager.free(run) },
+        };
+        let freed = match freed {
+            // Neighbours that have one count. Only page owners tell them apart.
+            Err(FreeError::WrongSize { .. }) => self.manager.free_uncached(run, Location::caller()),
+            freed => freed,
         };
         freed.map_err(ReferenceError::NotFreed)
     }

@@ -10,6 +10,7 @@ mod common;
 mod ageing;
 mod aids;
 mod aids_claims;
+mod aids_owners;
 mod areas;
 mod areas_at_bring_up;
 mod areas_hammer;
