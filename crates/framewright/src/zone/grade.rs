@@ -17,6 +17,7 @@
 
 use super::Zone;
 use super::reserve::takes_reserve_first;
+use super::unaccepted::is_listed;
 use crate::block::buddy::GRADES;
 use crate::block::list::ListId;
 use crate::block::split::divide_whole;
@@ -71,6 +72,8 @@ pub struct GradedMemory {
     pub present_pages: u64,
     /// Of these, those that the allocator was given.
     pub managed_pages: u64,
+    /// Of these, those that are unaccepted, as [`Zone::unaccepted_pages`] counts them.
+    pub(crate) unaccepted_pages: u64,
 }
 
 impl core::ops::AddAssign for GradedMemory {
@@ -83,6 +86,7 @@ impl core::ops::AddAssign for GradedMemory {
         }
         self.present_pages += other.present_pages;
         self.managed_pages += other.managed_pages;
+        self.unaccepted_pages += other.unaccepted_pages;
     }
 }
 
@@ -96,7 +100,8 @@ fn graded(segment: &Segment, found: HeadIn) -> GradedMemory {
     } else {
         (span.pages(), span.pages())
     };
-    GradedMemory { span, present_pages, managed_pages }
+    let unaccepted_pages = if is_listed(state) { span.pages() } else { 0 };
+    GradedMemory { span, present_pages, managed_pages, unaccepted_pages }
 }
 
 impl Zone {

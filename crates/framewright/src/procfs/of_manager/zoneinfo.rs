@@ -30,6 +30,7 @@ struct Pages {
 impl Pages {
     /// A zone without what is kept for what can be moved alone, which is added to `movable`.
     fn of<P: Platform>(zone: &ZoneView<'static, P>, movable: &mut Self) -> Self {
+        let unaccepted = zone.unaccepted_pages();
         let kept = zone.graded_memory(Grade::MovableOnly);
         let (kept_free, kept_blocks) =
             (zone.free_pages_of(Grade::MovableOnly), zone.free_block_pages_of(Grade::MovableOnly));
@@ -38,22 +39,23 @@ impl Pages {
             let start = if span.is_empty() { kept.span.start } else { span.start };
             *span =
                 PfnRange { start: start.min(kept.span.start), end: span.end.max(kept.span.end) };
-            movable.free += kept_free;
+            movable.free += kept_free + kept.unaccepted_pages;
+            movable.unaccepted += kept.unaccepted_pages;
             movable.free_blocks += kept_blocks;
             movable.present += kept.present_pages;
             movable.managed += kept.managed_pages;
         }
         Self {
             // Unaccepted memory is as good as free, as in Linux.
-            free: (zone.free_pages() + zone.unaccepted_pages()).saturating_sub(kept_free),
+            free: (zone.free_pages() + unaccepted)
+                .saturating_sub(kept_free + kept.unaccepted_pages),
             free_blocks: zone.free_block_pages().saturating_sub(kept_blocks),
             isolated: zone.isolated_pages(),
-            unaccepted: zone.unaccepted_pages(),
+            unaccepted: unaccepted.saturating_sub(kept.unaccepted_pages),
             marks: zone.watermarks(),
             span: zone.span(),
             present: zone.present_pages().saturating_sub(kept.present_pages),
-            managed: (zone.managed_pages() + zone.unaccepted_pages())
-                .saturating_sub(kept.managed_pages),
+            managed: (zone.managed_pages() + unaccepted).saturating_sub(kept.managed_pages),
             cma: zone.graded_memory(Grade::Removable).managed_pages,
             free_cma: zone.free_pages_of(Grade::Removable),
             protection: zone.lowmem_reserve(),

@@ -3,7 +3,9 @@
 use super::formats::{
     pages, parse_buddyinfo, parse_meminfo, parse_pagetypeinfo, parse_vmstat, parse_zoneinfo, read,
 };
-use crate::common::{Fake, bring_up, gib, mib};
+use crate::common::{Fake, bring_up, bring_up_with, gib, mib, parameters};
+use framewright::Request;
+use framewright::firmware::MemoryKind;
 use framewright::manager::{AreaName, Budget};
 use framewright::procfs::{FileError, FileSystem, Kind};
 use framewright::units::{Order, PfnRange};
@@ -83,6 +85,44 @@ fn what_only_movable_requests_may_have_is_a_zone_of_its_own() {
     }
     assert!(!parse_buddyinfo(&read(&manager, "/proc/buddyinfo")).contains_key(&key(0, "Movable")));
     assert_eq!(parse_zoneinfo(&read(&manager, "/proc/zoneinfo"))[&key(0, "Movable")]["managed"], 0);
+}
+
+/// Unaccepted memory is of the zone that it will be free in.
+#[test]
+fn unaccepted_memory_with_a_grade_is_of_the_zone_movable() {
+    for line in ["kernelcore=48M", "kernelcore=48M cma=16M", "kernelcore=480M"] {
+        let machine = FakeMachine::builder()
+            .ram(mib(0, 32))
+            .memory(mib(32, 512), MemoryKind::Unaccepted)
+            .accepts()
+            .build();
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+        let is_right = || {
+            let zoneinfo = parse_zoneinfo(&read(&manager, "/proc/zoneinfo"));
+            for (name, zone) in &zoneinfo {
+                let of = |name: &str| zone.get(name).copied().unwrap_or(0);
+                assert!(of("pages free") <= of("managed"), "{line}: {name:?} {zone:?}");
+                assert!(of("nr_unaccepted") <= of("managed"), "{line}: {name:?} {zone:?}");
+                assert!(of("managed") <= of("present"), "{line}: {name:?} {zone:?}");
+            }
+            let sum =
+                |name| zoneinfo.values().map(|zone| zone.get(name).unwrap_or(&0)).sum::<u64>();
+            let totals = manager.totals();
+            let unaccepted = totals.unaccepted_pages;
+            assert_eq!(sum("nr_unaccepted"), unaccepted, "{line}");
+            assert_eq!(sum("pages free"), totals.free_pages + unaccepted, "{line}");
+            assert_eq!(sum("managed"), totals.managed_pages + unaccepted, "{line}");
+            zoneinfo
+        };
+        let zoneinfo = is_right();
+        if line != "kernelcore=480M" {
+            assert!(zoneinfo[&key(0, "Movable")]["nr_unaccepted"] > 100_000, "{line}");
+        }
+        let movable = Request::pages(4096);
+        let taken = manager.allocate(&movable).expect("there is memory");
+        is_right();
+        manager.give_back(taken).expect("held");
+    }
 }
 
 #[test]
