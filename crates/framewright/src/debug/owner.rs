@@ -38,6 +38,8 @@ const _: () = assert!(size_of::<PageRecord>() == 16);
 unsafe impl AnyContent for PageRecord {}
 
 const ALLOCATED: u64 = 1;
+/// Order, CPU and place.
+const OWNER: u64 = 0xffff_fffe;
 const TIME_SHIFT: u32 = 16;
 const CPU_LIMIT: u32 = 1023;
 
@@ -71,6 +73,24 @@ pub(crate) enum Misuse {
 pub(crate) struct Owners {
     pub(crate) records: &'static [PageRecord],
     pub(crate) places: Places,
+}
+
+impl PageRecord {
+    /// Who allocated the page, as one word; zero where that is not known.
+    pub(crate) fn owner(&self) -> u64 {
+        self.allocation.load(Ordering::Relaxed)
+    }
+
+    /// Makes the page, which the caller has alone, look as if `owner`'s line and CPU had allocated
+    /// it with its order; says who it was. What it is allocated with stays.
+    pub(crate) fn set_owner(&self, owner: u64) -> u64 {
+        let before = self.owner();
+        if owner != 0 {
+            let word = before & !OWNER | owner & OWNER;
+            self.allocation.store(word, Ordering::Relaxed);
+        }
+        before
+    }
 }
 
 fn cpu_bits(cpu: u32) -> u64 {

@@ -9,7 +9,8 @@
 
 use crate::block::State;
 use crate::debug::{
-    Aids, Allocation, Damage, Event, Misuse, POISON, PageHistory, Place, fill, first_other,
+    Aids, Allocation, Damage, Event, Misuse, POISON, PageHistory, PageRecord, Place, fill,
+    first_other,
 };
 use crate::frames;
 use crate::manager::facets::Debugging;
@@ -187,6 +188,32 @@ impl<P: Platform> Manager<P> {
         for Aided { segment, pages, .. } in self.aids_of(run) {
             self.debug.owners(segment).allocate(pages, &Allocation { event, order, serial });
         }
+    }
+
+    /// What is about to be moved is its owner's in its new place, too, which was just allocated for
+    /// it (Linux: `mm/page_owner.c`, `__folio_copy_owner`). Not once it is there: then it may be
+    /// freed. Says whose the new place was, which is given as `owner` if nothing was moved there.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn copy_owner(&self, from: Option<Pfn>, to: PfnRange, mut owner: u64) -> u64 {
+        let mut before = 0;
+        for offset in 0..to.pages() {
+            if let Some(from) = from {
+                owner = self.record(from.add(offset)).map_or(0, PageRecord::owner);
+            }
+            if let Some(record) = self.record(to.start.add(offset)) {
+                before = record.set_owner(owner);
+            }
+        }
+        before
+    }
+
+    #[inline(never)]
+    fn record(&self, pfn: Pfn) -> Option<&'static PageRecord> {
+        let mut one = PfnRange { start: pfn, end: pfn.add(1) };
+        let Aided { segment, pages, .. } =
+            first_aided(self.directory, self.debug.segments, &mut one)?;
+        segment.records.get(pages.start)
     }
 
     /// Forgets that pages hold poison: for what is allocated without looking, is written to, and

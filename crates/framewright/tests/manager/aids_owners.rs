@@ -1,11 +1,14 @@
 //! Page owners: neighbours that one line allocated are freed by every call that says a start and a
-//! size.
+//! size, and what was moved is still known by who allocated it.
 
 use crate::common::{Fake, bring_up_with, check, mib, order, plain_with_pages, settled};
 use framewright::Frames;
+use framewright::manager::Budget;
 use framewright::parameters::Pages;
-use framewright::units::{Pfn, PfnRange};
+use framewright::units::{Order, Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, MigrateType};
+use framewright_testkit::workload::{Handle, Handles};
 use framewright_testkit::{FakeMachine, Owner};
 
 fn owners(pages: Pages, size_mib: u64) -> Fake {
@@ -88,4 +91,57 @@ fn the_last_reference_to_neighbours_frees_them() {
         }
     }
     check(&manager);
+}
+
+/// Single pages and runs, allocated on CPU 2, and every second one free again.
+fn scattered(manager: &Fake) -> Handles<'_, FakeMachine> {
+    let handles = Handles::new(manager, 1 << 14).expect("memory");
+    manager.platform().run_on(2, || {
+        // Every fourth has two pages.
+        let take = |round| handles.allocate(order(u8::from(round % 8 > 5))).expect("memory");
+        let held: Vec<Handle> = (0..6000).map(take).collect();
+        held.iter().step_by(2).for_each(|&handle| handles.free(handle).expect("held"));
+    });
+    settled(manager);
+    handles
+}
+
+/// Who allocated what is held is known, wherever it is by now.
+fn assert_known(manager: &Fake, handles: &Handles<'_, FakeMachine>, what: &str) {
+    for handle in handles.held() {
+        let run = handles.range(handle).expect("held");
+        for pfn in (run.start.0..run.end.0).map(Pfn) {
+            let history = manager.debug().page_history(pfn).expect("allocated");
+            let place = history.allocated_at.expect("there are few places");
+            assert!(!place.file().contains("/moving/"), "{what}: {history}");
+            assert_eq!(history.allocated_on, Some(2), "{what}: {history}");
+            assert_eq!(Some(history.order), Order::for_pages(run.pages()), "{what}: {history}");
+            assert!(history.allocated, "{what}: {history}");
+        }
+    }
+}
+
+#[test]
+fn what_was_moved_is_known_by_who_allocated_it() {
+    for pages in [Pages::None, Pages::Inside] {
+        let manager = owners(pages, 64);
+        let handles = scattered(&manager);
+        let moved = || manager.moving().events().moved_pages;
+        let moving = manager.moving().by(&handles);
+        moving.compact(None, u64::MAX, Budget::UNLIMITED).expect("a mover");
+        let compacted = moved();
+        assert!(compacted > 100);
+        assert_known(&manager, &handles, "compact");
+        let middle = handles.held().nth(handles.held().count() / 2).expect("some");
+        let block = BlockNumber::containing(handles.range(middle).expect("held").start);
+        let range = BlockRange::new(block.0, block.0 + 1);
+        moving.vacate(range, Budget::UNLIMITED).expect("there is room");
+        manager.isolation().unisolate(range).expect("isolated");
+        assert!(moved() > compacted);
+        assert_known(&manager, &handles, "vacate");
+        // Each is still an allocation of its own.
+        let all: Vec<Handle> = handles.held().collect();
+        all.into_iter().for_each(|handle| handles.free(handle).expect("held"));
+        check(&manager);
+    }
 }

@@ -185,8 +185,13 @@ impl<P: Platform> Mission<'_, P> {
         if looks {
             fill(self.manager.platform, to, UNMOVED);
         }
+        let is_owned = cfg!(feature = "debug") && self.manager.debug.aids.page_owner;
+        let before = if is_owned { self.manager.copy_owner(Some(run.start), to, 0) } else { 0 };
         // SAFETY: the move has begun and not ended (invariant 47); `to` was allocated for it.
         if unsafe { mover.relocate(token, run, to) }.is_err() {
+            if is_owned {
+                self.manager.copy_owner(None, to, before);
+            }
             self.free(to);
             return Err(ObstacleKind::Failed);
         }
