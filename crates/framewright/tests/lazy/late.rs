@@ -2,11 +2,11 @@
 #![cfg(feature = "hotplug")]
 
 use super::{Lazy, add, drain, lazy};
-use crate::common::{check, gib, mib};
+use crate::common::{check, gib, mib, order};
 use framewright::lazy::AddError;
-use framewright::units::{PfnRange, PhysRange};
+use framewright::units::{Pfn, PfnRange, PhysRange};
 use framewright::{LazyManager, Parameters};
-use framewright_testkit::FakeMachine;
+use framewright_testkit::{FakeMachine, Owner};
 
 fn machine() -> &'static FakeMachine {
     FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 5)).build()
@@ -163,4 +163,25 @@ fn a_gap_of_two_zones_is_freed_whole() {
     assert_eq!(lazy.usage().free_pages, before.free_pages + 8 * 256);
     assert_eq!(lazy.lost_pages(), 0);
     check(lazy.get().expect("it is up"));
+}
+
+/// As large as it is, what was adopted is one allocation, which goes back in one piece.
+#[test]
+fn a_large_gap_is_freed_as_one_piece_with_page_owners() {
+    for line in ["", "page_owner=on"] {
+        let machine = FakeMachine::builder().ram(mib(0, 1280)).build();
+        let lazy: &Lazy = Box::leak(Box::new(LazyManager::new(machine)));
+        add(lazy, mib(1, 512)).expect("there is room");
+        add(lazy, mib(1024, 1280)).expect("there is room");
+        let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
+        lazy.bring_up_with(&parameters).expect("it comes up");
+        let before = lazy.usage();
+        let manager = lazy.get().expect("it is up");
+        // By its order, which only one allocation has.
+        manager.give_back_order(Pfn(768 << 8), order(16)).expect("adopted");
+        assert!(super::free(lazy, mib(512, 768).whole_frames()), "{line}");
+        assert_eq!(lazy.lost_pages(), 0, "{line}");
+        assert_eq!(lazy.usage().free_pages, before.free_pages + 512 * 256, "{line}");
+        check(manager);
+    }
 }

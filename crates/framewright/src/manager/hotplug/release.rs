@@ -123,6 +123,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     pub(crate) fn adopt_at_start(self, range: PfnRange) {
         let platform = self.manager.platform;
         let blocks = BlockRange::around(range);
+        // What lies side by side is one allocation.
+        let mut run = PfnRange { end: range.start, ..range };
         for piece in self.known(blocks) {
             let frames = pages_of(piece.blocks).intersection(range);
             for part in parts(frames) {
@@ -130,10 +132,15 @@ impl<'m, P: Platform> Hotplug<'m, P> {
                 let wants = piece.zone.check_release(platform, index, part);
                 if wants.is_ok_and(|wants| !wants || piece.zone.partials_left(platform) != 0) {
                     piece.zone.adopt(platform, index, part);
-                    self.manager.note_adopted(part, Location::caller());
+                    if part.start != run.end {
+                        self.manager.note_adopted(run, Location::caller());
+                        run.start = part.start;
+                    }
+                    run.end = part.end;
                 }
             }
         }
+        self.manager.note_adopted(run, Location::caller());
     }
 
     /// Makes reserved frames allocated ones; those of each segment are `then` the callback's.
