@@ -16,8 +16,8 @@ pub use hotplug::{HotplugParameters, OnlinePolicy, OnlineType};
 pub use hugetlb::{HugePageParameters, Requested};
 pub use known::KNOWN;
 pub use movable::{AreaParameters, AreaSizes, CmaArea, CoreParameters};
-pub(crate) use parse::parse_bool;
 pub use parse::{SizeError, parse_size};
+pub(crate) use parse::{parse_bool, parse_integer};
 pub use policy::{Pages, Policy};
 pub use reporting::{Pace, ReportingParameters};
 

@@ -19,17 +19,26 @@ pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     }
 }
 
-/// A number as Linux's parameters have them: decimal, `0x` hexadecimal, or octal after a leading
-/// zero.
+/// Digits and their radix as Linux tells it: decimal, `0x` hexadecimal, or octal after a leading
+/// zero (`lib/kstrtox.c`, `_parse_integer_fixup_radix`).
+#[inline(never)]
+fn radix_of(text: &str) -> (u32, &str) {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (16, digits),
+        None => (if text.starts_with('0') { 8 } else { 10 }, text),
+    }
+}
+
+/// A number as Linux has it in parameters and control files.
+pub(crate) fn parse_integer(text: &str) -> Option<u64> {
+    let (radix, digits) = radix_of(text);
+    // The conversion would take a sign.
+    if digits.starts_with('+') { None } else { parse_radix(digits, radix) }
+}
+
+/// One of 32 bits.
 pub(super) fn parse_number(text: &str) -> Option<u32> {
-    let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
-    let (radix, digits) = match (hexadecimal, text.strip_prefix('0')) {
-        (Some(digits), _) => (16, digits),
-        (None, Some(digits)) if !digits.is_empty() => (8, digits),
-        _ => (10, text),
-    };
-    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if plain { u32::try_from(parse_radix(digits, radix)?).ok() } else { None }
+    u32::try_from(parse_integer(text)?).ok()
 }
 
 /// Why a text is not a size.
@@ -55,35 +64,26 @@ impl fmt::Display for SizeError {
 
 impl core::error::Error for SizeError {}
 
-/// A number of bytes: decimal or `0x` hexadecimal, then perhaps K, M, G, T, P or E (either case)
-/// for powers of 1024, as Linux reads sizes; people may put `B` or `iB` after the letter.
+/// A number of bytes: decimal, `0x` hexadecimal, or octal after a leading zero, then perhaps K, M,
+/// G, T, P or E (either case) for powers of 1024, as Linux reads sizes; people may put `B` or `iB`
+/// after the letter.
 ///
 /// # Errors
 /// See [`SizeError`].
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
-    let (radix, rest) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        // `E` is a hexadecimal digit there, so exbibytes can be written in decimal only.
-        Some(hexadecimal) => (16, hexadecimal),
-        None => (10, text),
-    };
+    // `E` is a hexadecimal digit, so exbibytes cannot be written in these.
+    let (radix, rest) = radix_of(text);
     let digits = rest.bytes().take_while(|&byte| char::from(byte).is_digit(radix)).count();
     if digits == 0 {
         return Err(SizeError::NotANumber);
     }
     let number = parse_radix(&rest[..digits], radix).ok_or(SizeError::TooLarge)?;
-    let unit = &rest[digits..];
-    let letter = unit
-        .strip_suffix("iB")
-        .or_else(|| unit.strip_suffix('B'))
-        .filter(|letter| !letter.is_empty());
-    let shift = match letter.unwrap_or(unit) {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        "P" | "p" => 50,
-        "E" | "e" => 60,
+    let shift = match &rest.as_bytes()[digits..] {
+        [] => 0,
+        [letter] | [letter, b'B'] | [letter, b'i', b'B'] => {
+            let place = b"KMGTPE".iter().position(|known| letter.eq_ignore_ascii_case(known));
+            10 * (place.ok_or(SizeError::BadSuffix)? + 1)
+        }
         _ => return Err(SizeError::BadSuffix),
     };
     number.checked_mul(1 << shift).ok_or(SizeError::TooLarge)
@@ -98,6 +98,12 @@ mod tests {
         assert_eq!(parse_size("0"), Ok(0));
         assert_eq!(parse_size("0x10k"), Ok(16 << 10));
         assert_eq!(parse_size("24T"), Ok(24 << 40));
+        assert_eq!(parse_size("0100M"), Ok(64 << 20));
+        assert_eq!(parse_size("00"), Ok(0));
+        assert_eq!(parse_size("0K"), Ok(0));
+        // What is no octal digit is no suffix either.
+        assert_eq!(parse_size("018M"), Err(SizeError::BadSuffix));
+        assert_eq!(parse_size("09"), Err(SizeError::BadSuffix));
         assert_eq!(parse_size("15E"), Ok(15 << 60));
         assert_eq!(parse_size("16E"), Err(SizeError::TooLarge));
         assert_eq!(parse_size("99999999999999999999"), Err(SizeError::TooLarge));

@@ -1,24 +1,15 @@
 //! Numbers and switches as they are written to control files, and what several files print alike.
 
 use super::FileError;
-use crate::units::parse_radix;
 use core::fmt::Write;
 
-/// One number, with blanks or an end of line around it: decimal, or hexadecimal after `0x`.
+/// One number, with blanks or an end of line around it: decimal, hexadecimal after `0x`, or octal
+/// after a leading zero.
 ///
 /// # Errors
 /// [`FileError::Invalid`] for anything else, and for what does not fit in 64 bits.
 pub fn parse_number(text: &str) -> Result<u64, FileError> {
-    let text = text.trim_ascii();
-    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => (digits, 16),
-        None => (text, 10),
-    };
-    // The conversion would take a sign.
-    if !digits.starts_with(|first: char| first.is_digit(radix)) {
-        return Err(FileError::Invalid);
-    }
-    parse_radix(digits, radix).ok_or(FileError::Invalid)
+    crate::parameters::parse_integer(text.trim_ascii()).ok_or(FileError::Invalid)
 }
 
 /// Numbers with blanks between them into the first places of `numbers`; the others stay as they
@@ -108,6 +99,11 @@ mod tests {
             ("0x1F", 31),
             ("\t18446744073709551615", u64::MAX),
             ("007", 7),
+            ("010", 8),
+            ("0", 0),
+            ("00", 0),
+            ("0X10\n", 16),
+            ("01777777777777777777777", u64::MAX),
         ] {
             assert_eq!(parse_number(text), Ok(number), "{text:?}");
         }
@@ -119,6 +115,10 @@ mod tests {
             "1 2",
             "0x",
             "0x+1",
+            "09",
+            "0-1",
+            "0+1",
+            "02000000000000000000000",
             "12k",
             "1.5",
             "18446744073709551616",
