@@ -21,11 +21,14 @@ pub(crate) use parse::{parse_bool, parse_integer};
 pub use policy::{Pages, Policy};
 pub use reporting::{Pace, ReportingParameters};
 
-use parse::parse_number;
+use parse::{next_word, parse_number, unquoted};
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use crate::units::{Order, PHYSICAL_ADDRESS_END, parse_decimal};
 use core::fmt;
+
+/// Longer than any name that the manager knows.
+const LONGEST_NAME: usize = 48;
 
 /// How many `memmap=` a command line may have.
 pub const MAX_MEMMAP: usize = 32;
@@ -157,16 +160,19 @@ fn is_of_absent_part(name: &str) -> bool {
 
 impl Parameters {
     /// Reads a command line. Each word that is unknown or wrong is reported once and ignored; of a
-    /// parameter that is given twice the last counts (`memmap=` adds up).
+    /// parameter that is given twice the last counts (`memmap=` adds up). As in Linux, blanks
+    /// between quotes do not end a word, and names may have hyphens for underscores.
     pub fn parse<'a>(command_line: &'a str, problem: &mut dyn FnMut(Problem<'a>)) -> Self {
         let mut parameters = Self::default();
+        let (mut word, mut rest) = next_word(command_line);
         // What follows `--` is for the first program.
-        for word in command_line.split_ascii_whitespace().take_while(|&word| word != "--") {
-            match parameters.set(word) {
+        while !word.is_empty() && unquoted(word) != "--" {
+            match parameters.set(unquoted(word)) {
                 Ok(true) => {}
                 Ok(false) => problem(Problem { word, reason: None }),
                 Err(reason) => problem(Problem { word, reason: Some(reason) }),
             }
+            (word, rest) = next_word(rest);
         }
         parameters
     }
@@ -177,8 +183,15 @@ impl Parameters {
         let alone = if word.contains('.') { "y" } else { "" };
         let (name, value) = word.split_once('=').unwrap_or((word, alone));
         // Quotes around a value are none of it (Linux: `lib/cmdline.c`, `next_arg`).
-        let quoted = value.strip_prefix('"');
-        let value = quoted.map_or(value, |rest| rest.strip_suffix('"').unwrap_or(rest));
+        let value = unquoted(value);
+        let mut copy = [0; LONGEST_NAME];
+        let Some(copy) = copy.get_mut(..name.len()) else { return Ok(false) };
+        copy.copy_from_slice(name.as_bytes());
+        // As in Linux, `-` is `_` in names (`kernel/params.c`, `parameq`).
+        while let Some(hyphen) = copy.iter_mut().find(|byte| **byte == b'-') {
+            *hyphen = b'_';
+        }
+        let name = core::str::from_utf8(copy).unwrap_or(name);
         if is_of_absent_part(name) {
             return Err(ABSENT);
         }

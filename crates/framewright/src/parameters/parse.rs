@@ -1,4 +1,4 @@
-//! Switches, numbers and sizes as Linux reads them.
+//! Words, switches, numbers and sizes as Linux reads them.
 
 use crate::units::parse_radix;
 use core::fmt;
@@ -27,6 +27,22 @@ fn radix_of(text: &str) -> (u32, &str) {
         Some(digits) => (16, digits),
         None => (if text.starts_with('0') { 8 } else { 10 }, text),
     }
+}
+
+/// The first word of a command line, and what follows it. Between quotes blanks end nothing.
+pub(super) fn next_word(line: &str) -> (&str, &str) {
+    let line = line.trim_ascii_start();
+    let mut in_quotes = false;
+    let ends = |byte: u8| {
+        in_quotes ^= byte == b'"';
+        byte.is_ascii_whitespace() && !in_quotes
+    };
+    line.split_at(line.bytes().position(ends).unwrap_or(line.len()))
+}
+
+/// A word or a value without a quote before it, and then without one behind it.
+pub(super) fn unquoted(text: &str) -> &str {
+    text.strip_prefix('"').map_or(text, |rest| rest.strip_suffix('"').unwrap_or(rest))
 }
 
 /// A number as Linux has it in parameters and control files.
@@ -92,6 +108,15 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parameters::{Parameters, Policy, Problem};
+    use crate::units::Order;
+    use std::vec::Vec;
+
+    fn parse(line: &str) -> (Parameters, Vec<Problem<'_>>) {
+        let mut problems = Vec::new();
+        let parameters = Parameters::parse(line, &mut |problem| problems.push(problem));
+        (parameters, problems)
+    }
 
     #[test]
     fn sizes() {
@@ -116,5 +141,44 @@ mod tests {
         for bad in ["", "G", "-1", "0x", "+5", "é"] {
             assert_eq!(parse_size(bad), Err(SizeError::NotANumber), "{bad}");
         }
+    }
+
+    /// Linux: `lib/cmdline.c`, `next_arg`; `kernel/params.c`, `parameq`.
+    #[test]
+    fn quotes_keep_words_together_and_hyphens_are_underscores() {
+        let (parameters, problems) = parse("dyndbg=\"file mm/x mem=64M +p\" numa=off");
+        assert_eq!((parameters.memory_limit, parameters.numa), (None, false));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].word, "dyndbg=\"file mm/x mem=64M +p\"");
+        for line in [
+            "\"mem=64M\"",
+            "mem=\"64M\"",
+            "\"mem=64M",
+            "mem=\"64M",
+            "\"mem=64M\" -- mem=1G",
+            "\"quiet -- splash\" mem=64M",
+            "a=\"b\"c\"\" mem=64M",
+            "mem=64M -- \"mem=1G\"",
+        ] {
+            assert_eq!(parse(line).0.memory_limit, Some(64 << 20), "{line}");
+        }
+        for line in ["a=\"b mem=64M", "\"--\" mem=64M", "mem=6\"4\"M", "\"a\"b mem=64M\""] {
+            assert_eq!(parse(line).0.memory_limit, None, "{line}");
+        }
+        let (parameters, problems) = parse(
+            "page-owner=on page-alloc.shuffle=1 min-free_kbytes=7 \
+             page-reporting.page-reporting-order=3 hugetlb-free-vmemmap=on cma-pernuma=16M \
+             memory-hotplug.memmap-on-memory=Y watermark-scale-factor=11",
+        );
+        assert_eq!(problems, []);
+        assert!(parameters.page_owner && parameters.shuffle);
+        assert_eq!(
+            (parameters.min_free_kbytes, parameters.reporting.order),
+            (Some(7), Order::new(3))
+        );
+        assert_eq!(parameters.watermark_scale_factor, 11);
+        // Of names alone.
+        assert!(parse("memmap-init=on_demand").1[0].reason.is_some());
+        assert_eq!(parse("memmap-init=on-demand").0.policy, Policy::OnDemand);
     }
 }
