@@ -239,14 +239,23 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         Ok(())
     }
 
+    /// Only what is free, not reserved and yet cannot be demoted is an error (Linux: `demote_store`,
+    /// which ends where nothing is available).
     fn demote(&self, numbers: &[u64], text: &str) -> Shown {
         let (pool, node) = self.pool(numbers)?;
         let pages = parse_count(text)?;
-        match node {
-            None => pool.demote(pages)?,
-            Some(node) => pool.demote_node(node, pages)?,
+        let demoted = match node {
+            None => pool.demote(pages),
+            Some(node) => pool.demote_node(node, pages),
         };
-        Ok(())
+        match demoted {
+            Err(PoolError::NothingToDemote)
+                if counts(&pool, node)?.free.min(pool.counts().available()) == 0 =>
+            {
+                Ok(())
+            }
+            demoted => Ok(demoted.map(drop)?),
+        }
     }
 
     fn demote_size(&self, numbers: &[u64], out: &mut dyn Write) -> Shown {

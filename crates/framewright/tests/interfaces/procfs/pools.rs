@@ -5,6 +5,8 @@ use crate::common::pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers
 use crate::common::{Fake, bring_up, bring_up_with, gib, parameters};
 use framewright::memblock::NodeChoice;
 use framewright::procfs::{FileError, FileSystem, Kind};
+use framewright::units::NodeMask;
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, PoolOwner};
 use proptest::prelude::*;
@@ -241,7 +243,8 @@ fn demotion_is_a_write() {
     for text in ["1G", "1048576kB", "4096", "4M", "0", "", "two", "-2M"] {
         assert_eq!(write(&manager, &demote_size, text), Err(FileError::Invalid), "{text}");
     }
-    assert_eq!(write(&manager, &demote, "1"), Err(FileError::Busy), "there is no page");
+    assert_eq!(write(&manager, &demote, "1"), Ok(()), "nothing is free, as in Linux");
+    assert_eq!(write(&manager, &node_file(1, 1_048_576, "demote"), "1"), Ok(()));
     assert_eq!(read(&manager, &demote), Err(FileError::NotPermitted));
     assert_eq!(write(&manager, &format!("{SYS_GIB}nr_hugepages"), "3"), Ok(()));
     assert_eq!(write(&manager, &demote, "1"), Ok(()));
@@ -255,6 +258,36 @@ fn demotion_is_a_write() {
     assert_eq!(manager.pool(TWO).counts().all.nr, 512 * (1 + of_node));
     // There is nothing smaller than 2 MiB.
     assert_eq!(write(&manager, &format!("{SYS}demote"), "1"), Err(FileError::NotFound));
+    check(&manager);
+}
+
+#[test]
+fn only_free_pages_that_cannot_be_demoted_are_busy() {
+    let manager = bring_up(machine());
+    let (pool, demote) = (manager.pool(GIB), format!("{SYS_GIB}demote"));
+    let of_node = |number| node_file(number, 1_048_576, "demote");
+    assert_eq!(write(&manager, &node_file(1, 1_048_576, "nr_hugepages"), "1"), Ok(()));
+    let page = pool.allocate(NodeChoice::Any, false).expect("free");
+    for path in [&demote, &of_node(1), &of_node(0)] {
+        assert_eq!(write(&manager, path, "1"), Ok(()), "it is in use");
+    }
+    pool.give_back_page(page.start).expect("held");
+    pool.reserve(1, NodeMask::ALL).expect("free");
+    assert_eq!(write(&manager, &demote, "1"), Ok(()), "it is reserved");
+    pool.unreserve(1).expect("reserved");
+    let first = BlockNumber::containing(page.start).0;
+    let blocks = BlockRange::new(first, first + 512);
+    manager.isolation().isolate(blocks).expect("a pool's page as a whole");
+    for (path, expected) in [
+        (&demote, Err(FileError::Busy)),
+        (&of_node(1), Err(FileError::Busy)),
+        (&of_node(0), Ok(())),
+    ] {
+        assert_eq!(write(&manager, path, "1"), expected, "{path}");
+    }
+    manager.isolation().unisolate(blocks).expect("isolated");
+    assert_eq!(write(&manager, &demote, "2"), Ok(()));
+    assert_eq!((nr_of(&pool)[0], manager.pool(TWO).counts().all.nr), (0, 512));
     check(&manager);
 }
 
