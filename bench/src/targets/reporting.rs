@@ -26,7 +26,8 @@ targets! { TARGETS:
         <= 1.7 "%", "reporting off", cost;
     Reporting, GUEST, "reused-early",
         "Guest: share of reported blocks that are reused while others are free",
-        <= 0.0 "%", "an absolute limit", |rows| falls(rows, |row| row.reused_early_percent.get().filter(|_| row.on == "qemu"));
+        <= 0.0 "%", "an absolute limit",
+        |rows| falls(rows, |row| row.reused_early_percent.get().filter(|_| row.on == "qemu"));
     Reporting, "reporting", "shuffle-1t", "Shuffle of 1 TiB on one thread",
         <= 50.0 "ms", "an absolute limit",
         |rows| {

@@ -21,9 +21,9 @@
 //!
 //! * What is plugged at the start belongs to somebody before us: UNPLUG_ALL, until it is done,
 //!   comes before everything else.
-//! * BUSY, an adopter that can remove nothing, and one that took less than it was given and may take
-//!   more ([`PluggableMemory::may_take_more`]): again after 100 ms, then after twice as long, up to
-//!   10 s, and at once when something happened ([`VirtioMem::config_changed`],
+//! * BUSY, an adopter that can remove nothing, and one that took less than it was given and may
+//!   take more ([`PluggableMemory::may_take_more`]): again after 100 ms, then after twice as long,
+//!   up to 10 s, and at once when something happened ([`VirtioMem::config_changed`],
 //!   [`VirtioMem::memory_changed`], another wish). [`Progress`] names the obstacle.
 //! * NACK, and an adopter that will take no more: again when something happened.
 //! * ERROR, and a configuration that breaks a rule: the device is broken for ever. Memory in use

@@ -239,8 +239,8 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         Ok(())
     }
 
-    /// Only what is free, not reserved and yet cannot be demoted is an error (Linux: `demote_store`,
-    /// which ends where nothing is available).
+    /// Only what is free, not reserved and yet cannot be demoted is an error (Linux:
+    /// `demote_store`, which ends where nothing is available).
     fn demote(&self, numbers: &[u64], text: &str) -> Shown {
         let (pool, node) = self.pool(numbers)?;
         let pages = parse_count(text)?;

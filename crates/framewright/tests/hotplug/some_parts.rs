@@ -75,7 +75,7 @@ fn what_lies_around_an_indivisible_run_comes() {
     }
 }
 
-/// The same of a block that somebody else has isolated.
+/// So it is with a block that somebody else has isolated.
 #[test]
 fn what_lies_around_an_isolated_block_comes() {
     let manager = machine(gib(4, 5), "");
