@@ -40,9 +40,9 @@
 //! A single bench prints `{ "bench", "repetitions", "timed", "left_out", "rows" }`. Readers skip
 //! fields and benches that they do not know. A section that could not be measured has `failed`, a
 //! sentence; one that is impossible here has only `left_out`. A run with fewer sections than
-//! `parts` was interrupted. `compare linux` adds `conditions`, a list of sentences. In a row `bench`
-//! names its table. Ratios compare neighbouring runs; rows with `"comparable": false` took another
-//! path on each side and are in no picture.
+//! `parts` was interrupted. `compare linux` adds `conditions`, a list of sentences. In a row
+//! `bench` names its table. Ratios compare neighbouring runs; rows with `"comparable": false` took
+//! another path on each side and are in no picture.
 
 pub mod field;
 mod spread;
