@@ -4,7 +4,7 @@ use crate::accept::Unaccepted;
 use crate::faults::Fault;
 use crate::stress::{Length, Stress};
 use crate::vmemmap_check::VmemmapSpaceTest;
-use framewright::parameters::{Problem, parse_size};
+use framewright::parameters::{Problem, next_word, parse_size};
 use framewright::units::{PHYSICAL_ADDRESS_END, PhysRange};
 
 /// Bytes of the command line that are passed on.
@@ -139,7 +139,8 @@ pub fn split<'a, 'b>(
 ) -> (Options<'a>, &'b str) {
     let mut options = Options::default();
     let mut length = 0;
-    for word in line.split_ascii_whitespace() {
+    let (mut word, mut left) = next_word(line);
+    while !word.is_empty() {
         match word.split_once('=') {
             Some(("report", "json")) => options.json = true,
             Some(("report", _)) => problem(Problem { word, reason: Some("report= is json") }),
@@ -250,6 +251,7 @@ pub fn split<'a, 'b>(
                 length += word.len() + 1;
             }
         }
+        (word, left) = next_word(left);
     }
     (options, core::str::from_utf8(&rest[..length]).unwrap_or(""))
 }

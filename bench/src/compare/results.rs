@@ -74,10 +74,14 @@ impl Results {
         let seconds = (started.elapsed().as_secs_f64() * 10.0).round() / 10.0;
         let mut rows = measured.as_ref().map_or_else(|_| Vec::new(), Clone::clone);
         let repetitions = rows.iter().filter_map(|row| row["repetitions"].as_u64()).max();
-        self.sections.push(json!({
+        let mut section = json!({
             "bench": "compare", "name": name, "repetitions": repetitions, "timed": timed,
             "seconds": seconds, "left_out": left_out,
-        }));
+        });
+        if let Some(why) = left_out.first() {
+            section["failed"] = json!(why);
+        }
+        self.sections.push(section);
         self.rows.append(&mut rows);
         measured.map(|_| ())
     }

@@ -199,6 +199,7 @@ impl Outcome {
 /// What rows of results say of a target.
 pub fn outcome(target: &'static Target, rows: &Rows) -> Outcome {
     let mut samples = (target.measure)(rows);
+    let is_whole = !samples.iter().any(|sample| sample.value.is_nan());
     samples.retain(|sample| sample.value.is_finite());
     let measured = target.limit.and_then(|limit| limit(rows));
     let (wanted, against) =
@@ -210,6 +211,7 @@ pub fn outcome(target: &'static Target, rows: &Rows) -> Outcome {
     });
     let verdict = match count {
         0 => Verdict::NotMeasured,
+        _ if kept == count && !is_whole => Verdict::NotMeasured,
         _ if kept == count => Verdict::Met,
         _ => Verdict::Short,
     };

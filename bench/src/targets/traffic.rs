@@ -83,6 +83,9 @@ mod tests {
         rows.extend([row("framewright", 2, 9.0), row(depot, 2, 10.0)]);
         assert_eq!(outcome(&rows, "traffic-full"), (Verdict::Short, Some(9.0), 4));
         assert_eq!(outcome(&rows, "traffic-half").0, Verdict::NotMeasured);
+        let lost = [row("framewright", 1, 6.0), row(buddy, 1, 60.0), row(depot, 1, 0.0)];
+        let found = outcome(&lost, "traffic-full");
+        assert_eq!((found.0, found.2), (Verdict::NotMeasured, 1), "the faster one is lost");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::grid::{Grid, median, microseconds, size};
 use crate::hosted::{Pass, Silent};
 use crate::output::Output;
-use framewright::parameters::Policy;
+use framewright::parameters::{Policy, next_word};
 use serde_json::Value;
 
 /// Bring-ups of each policy; the middle one is shown.
@@ -16,7 +16,7 @@ const REPETITIONS: usize = 3;
 /// # Errors
 /// A bring-up that failed, or a terminal that is gone.
 pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(), Error> {
-    let lines = Policy::ALL.map(|policy| format!("{command_line} memmap_init={}", policy.name()));
+    let lines = Policy::ALL.map(|policy| with_policy(command_line, policy));
     let mut session = pass.end_dirty()?;
     if !session.has_page_array() {
         return Ok(());
@@ -48,6 +48,18 @@ pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(
         "memmap_init=, middle of {REPETITIONS} bring-ups each, tables and array backed and dirty"
     );
     output.line(&style.dim(&note))
+}
+
+/// A command line with a policy, which the end of the parameters and an open quote would hide.
+fn with_policy(command_line: &str, policy: Policy) -> String {
+    let mut line = String::new();
+    let (mut word, mut rest) = next_word(command_line);
+    while !word.is_empty() && word != "--" {
+        line.push_str(word);
+        line.push_str(if word.matches('"').count() % 2 == 0 { " " } else { "\" " });
+        (word, rest) = next_word(rest);
+    }
+    line + "memmap_init=" + policy.name()
 }
 
 fn row(policy: Policy, runs: &[Value]) -> Vec<String> {
@@ -86,5 +98,16 @@ mod tests {
         };
         let row = row(Policy::Deferred, &[run(3.0), run(1.0), run(900.0)]);
         assert_eq!(row, ["deferred", "2", "3.0 us", "30.0 us", "4 KiB", "0.0977 %"]);
+    }
+
+    #[test]
+    fn a_policy_is_read_behind_any_line() {
+        for line in ["", "mem=512M", "mem=\"512M", "mem=512M -- quiet", "a=\"b c\" mem=\"512M"] {
+            let line = with_policy(line, Policy::Deferred);
+            let parameters = framewright::Parameters::parse(&line, &mut |_| {});
+            assert_eq!(parameters.policy, Policy::Deferred, "{line}");
+            let limit = line.contains("512M").then_some(512 << 20);
+            assert_eq!(parameters.memory_limit, limit, "{line}");
+        }
     }
 }

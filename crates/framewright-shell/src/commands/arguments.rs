@@ -20,7 +20,10 @@ const GRADES: [(&str, Grade); 3] =
 
 /// A decimal number, or a hexadecimal one after `0x`.
 pub(super) fn number(what: &str, text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
-    parse_number(text).map_err(|_| io.wrong(format_args!("{what} is a number, not {text:?}")))
+    // A leading zero is octal in files, which nobody expects here.
+    let decimal = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok());
+    let number = decimal.flatten().or_else(|| parse_number(text).ok());
+    number.ok_or_else(|| io.wrong(format_args!("{what} is a number, not {text:?}")))
 }
 
 pub(super) fn order(what: &str, text: &str, io: &mut Io<'_>) -> Result<Order, Failed> {

@@ -29,6 +29,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, NodeMask, Order};
 use crate::zone::{Zone, ZoneKind};
+use core::num::NonZeroU64;
 
 /// What a node lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +64,10 @@ impl<P: Platform> Manager<P> {
 
     #[cold]
     fn wake_background(&self, search: &Search) {
+        // What the hook lacks itself would have it called again and again.
+        if self.pressure.is_in_hook(self.platform.current_task().map(NonZeroU64::get)) {
+            return;
+        }
         let has_graded = search.migrate_type == MigrateType::Movable;
         let of = |nodes: NodeMask, zone: &Zone| nodes.with(zone.id().node);
         for node in self.zonelist(search).fold(NodeMask::EMPTY, of).nodes() {

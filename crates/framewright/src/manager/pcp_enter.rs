@@ -202,6 +202,9 @@ impl<P: Platform> Manager<P> {
         if put == Some(Put::Cached) {
             return Ok(());
         }
+        if put == Some(Put::DoubleFree) {
+            return Err(FreeError::free_already(start));
+        }
         if self.pressure.epoch.wants_attention() {
             // It may be of several allocations.
             return self.free_uncached(PfnRange::of_order(start, order), place);

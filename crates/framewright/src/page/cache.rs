@@ -74,7 +74,7 @@ pub(crate) struct CpuCache {
     blocks: [AtomicU32; 2],
     /// Which of the manager's zones is asked first.
     zone: AtomicUsize,
-    /// The frames that are kept: that zone's, and those of its node's other one.
+    /// The frames that are kept: that zone's, and those of its node's other one, if there is one.
     kept: [Kept; 2],
     /// While that node has no memory left, frames of another (`away`).
     pub(super) away: Bounds,

@@ -1,8 +1,9 @@
 //! What a CPU's cache knows of a zone whose frames it keeps: enough to see what the block of a
 //! freed frame is for, without the zone and its lock.
 //!
-//! Most zones have one segment, so the longest is known here; frames of others are looked up in the
-//! manager's directory, which takes a few nanoseconds more.
+//! Most zones have one segment, so the longest is known here, and the second longest where there is
+//! no other zone; frames of others are looked up in the manager's directory, which takes a few
+//! nanoseconds more.
 //!
 //! Orders of memory: Relaxed: whoever has the cache touches the bounds (invariant 16). The state of
 //! a block is read without the zone's lock: it is a fact only as far as the caller owns frames in
@@ -95,7 +96,7 @@ pub(crate) struct Near<'a> {
     /// From the first frame to the last that the zone can ever hand out.
     pub(crate) range: PfnRange,
     pub(crate) table: &'a BlockTable,
-    /// Its longest segment.
+    /// Its longest segment, or the second longest where the first is known beside it.
     pub(crate) segment: Segment,
 }
 

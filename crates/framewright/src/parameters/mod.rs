@@ -16,12 +16,14 @@ pub use hotplug::{HotplugParameters, OnlinePolicy, OnlineType};
 pub use hugetlb::{HugePageParameters, Requested};
 pub use known::KNOWN;
 pub use movable::{AreaParameters, AreaSizes, CmaArea, CoreParameters};
-pub use parse::{SizeError, parse_size};
-pub(crate) use parse::{parse_bool, parse_integer};
+pub(crate) use parse::parse_bool;
+#[cfg(feature = "files")]
+pub(crate) use parse::parse_integer;
+pub use parse::{SizeError, next_word, parse_size};
 pub use policy::{Pages, Policy};
 pub use reporting::{Pace, ReportingParameters};
 
-use parse::{next_word, parse_number, unquoted};
+use parse::{parse_number, unquoted};
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use crate::units::{Order, PHYSICAL_ADDRESS_END, parse_decimal};

@@ -29,8 +29,10 @@ fn radix_of(text: &str) -> (u32, &str) {
     }
 }
 
-/// The first word of a command line, and what follows it. Between quotes blanks end nothing.
-pub(super) fn next_word(line: &str) -> (&str, &str) {
+/// The first word of a command line, as it stands, and what follows it; an empty word where there
+/// is none. Between quotes blanks end nothing (Linux: `lib/cmdline.c`, `next_arg`).
+#[must_use]
+pub fn next_word(line: &str) -> (&str, &str) {
     let line = line.trim_ascii_start();
     let mut in_quotes = false;
     let ends = |byte: u8| {

@@ -147,10 +147,20 @@ impl Zone {
     /// Where a piece of a range that begins at `from` ends: before a multiple of `at_once`, or
     /// behind what cannot be divided if that ends later.
     pub(crate) fn slice_end<P: Platform>(&self, platform: &P, from: u32, at_once: u32) -> u32 {
-        let head = self.look_at_table(platform, |table| table.heads(from..from + 1).next());
-        let whole = head.filter(|found| found.head == from && is_indivisible(found.state));
-        let behind = whole.map_or(0, |found| from + blocks_of(found.state.order()));
+        let whole = self.whole(platform, from);
+        let behind = if whole.start == from { whole.end } else { 0 };
         behind.max((from / at_once + 1) * at_once)
+    }
+
+    /// The blocks of what cannot be divided and has the block at `index`; that block alone where
+    /// nothing of the kind has it.
+    #[inline(never)]
+    pub(crate) fn whole<P: Platform>(&self, platform: &P, index: u32) -> Range<u32> {
+        let head = self.look_at_table(platform, |table| table.heads(index..index + 1).next());
+        match head.filter(|found| is_indivisible(found.state)) {
+            Some(found) => found.head..found.head + blocks_of(found.state.order()),
+            None => index..index + 1,
+        }
     }
 
     /// Whether [`change`](Self::change) would do it.

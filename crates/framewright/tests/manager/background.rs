@@ -322,6 +322,32 @@ fn who_could_do_nothing_is_woken_again() {
     check(manager);
 }
 
+/// A hook that takes memory itself, and gives it back, finds the node as short as others do.
+#[test]
+fn the_hook_wakes_nobody() {
+    let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
+    let mut held = take_until_short(manager, &Request::new(Order::PAGE));
+    let few = Request { fail_fast: true, ..unmovable(Order::new(4).expect("an order")) };
+    held.extend(manager.allocate(&few));
+    let wakes = manager.platform().calls().wake_reclaim;
+    assert!(wakes >= 2, "for both kinds");
+    let hook = Hook::set(manager, move |_| {
+        for migrate_type in [MigrateType::Unmovable, MigrateType::Movable] {
+            if let Ok(run) = manager.allocate(&Request { migrate_type, ..few }) {
+                manager.give_back(run).expect("ours");
+            }
+        }
+        0
+    });
+    for _ in 0..3 {
+        manager.pressure().reclaim_in_background();
+    }
+    assert!(hook.calls.load(Ordering::Relaxed) >= 6);
+    assert_eq!(manager.platform().calls().wake_reclaim, wakes);
+    held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}
+
 /// A page cache has movable memory alone: that it has none for others does not keep it from being
 /// asked.
 #[test]

@@ -387,6 +387,10 @@ impl<P: Platform> Hotplug<'_, P> {
             if start == end {
                 break;
             }
+            // What cannot be divided is in a part as a whole, where no more than is wanted goes.
+            let whole = BlockNumber(self.whole_start(start).0 / align * align);
+            let fits = blocks.start <= whole && end.0 - whole.0 <= pieces.most;
+            let start = if fits { whole } else { start };
             let part = BlockRange { start, end };
             // What is not accepted holds nothing that could be moved.
             self.withhold_unaccepted(part);
@@ -411,6 +415,14 @@ impl<P: Platform> Hotplug<'_, P> {
             end = start;
         }
         self.take_tables(blocks, search)
+    }
+
+    /// The first block of what cannot be divided and has this block; this block where nothing does.
+    fn whole_start(self, block: BlockNumber) -> BlockNumber {
+        let one = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
+        self.known(one).next().map_or(block, |Piece { zone, segment, .. }| {
+            segment.block_of(zone.whole(self.manager.platform, segment.index_of(block)).start)
+        })
     }
 
     /// Takes a window's tables out of use, with what shares an aligned piece with them, where they
@@ -453,6 +465,12 @@ impl<P: Platform> Hotplug<'_, P> {
             let mut blocks = run.blocks;
             blocks.start = blocks.start.max(search.looked.vacated_to);
             while blocks.start < run.blocks.end {
+                // Each attempt empties caches of all CPUs.
+                if blocks.start > run.blocks.start && !search.budget.has_time(self.manager.platform)
+                {
+                    search.looked.vacated_to = blocks.start;
+                    return true;
+                }
                 match self.moving().vacate_some(blocks, &mut search.budget) {
                     Ok(partly) => {
                         search.obstacle = partly.first.or(search.obstacle);
@@ -472,7 +490,7 @@ impl<P: Platform> Hotplug<'_, P> {
                             continue;
                         }
                         let index = run.segment.index_of(at);
-                        let behind = run.zone.slice_end(self.manager.platform, index, 1);
+                        let behind = run.zone.whole(self.manager.platform, index).end;
                         let behind = run.segment.block_of(behind);
                         let kind = match error {
                             IsolateError::Isolated(_) => ObstacleKind::Busy,

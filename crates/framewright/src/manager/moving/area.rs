@@ -8,7 +8,7 @@
 //! Orders of memory: Relaxed: a sum that stands alone.
 
 use super::GradeError;
-use super::outcome::{Budget, ObstacleKind};
+use super::outcome::{Budget, ObstacleKind, Vacated};
 use super::range::RangeError;
 use super::vacate::VacateError;
 use crate::block::MigrateType;
@@ -331,7 +331,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         let &mut Wanted { number, pages, align, .. } = wanted;
         let mut nothing = AreaError::NoRun { pages };
         let mut from = Pfn(0);
-        let mut repeated = None;
+        let (mut repeated, mut is_drained) = (None, false);
         loop {
             let looked = self.with_area(number, |area| {
                 let run = area.find(from, pages, align)?;
@@ -346,6 +346,25 @@ impl<'m, P: Platform> Moving<'m, P> {
                 }
             };
             let Some(run) = *marked else { return Err(nothing) };
+            let platform = self.manager.platform;
+            // Where no more runs may be begun, only what is free is worth the emptying of caches at
+            // each place.
+            if !wanted.budget.allows(platform, 0) && wanted.budget.has_time(platform) {
+                if !core::mem::replace(&mut is_drained, true) {
+                    self.manager.drain_for_more();
+                }
+                if let Some(used) = self.last_used(run) {
+                    *marked = None;
+                    self.with_area(number, |area| area.mark(run, false))?;
+                    if let AreaError::NoRun { .. } = nothing {
+                        let moved = Vacated::default();
+                        let error = VacateError::OutOfTime { moved };
+                        nothing = AreaError::Moving(RangeError::Vacate(error));
+                    }
+                    from = BlockNumber(used.0 + 1).start();
+                    continue;
+                }
+            }
             let error = match self.take_range(run, &mut wanted.budget) {
                 Ok(run) => return Ok(run),
                 Err(error) => error,
@@ -358,16 +377,15 @@ impl<'m, P: Platform> Moving<'m, P> {
             let mut is_told = true;
             let next = match &error {
                 // What is free may be had as long as there is time, whatever may be moved.
-                _ if !wanted.budget.has_time(self.manager.platform) => None,
+                _ if !wanted.budget.has_time(platform) => None,
                 RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
                     is_told = false;
                     Some(match obstacles.first.kind {
                         // Somebody may have been moving it just now.
                         ObstacleKind::Busy | ObstacleKind::Unknown
-                            if self.manager.platform.can_wait()
-                                && repeated.replace(run) != Some(run) =>
+                            if platform.can_wait() && repeated.replace(run) != Some(run) =>
                         {
-                            self.manager.platform.yield_now();
+                            platform.yield_now();
                             run.start
                         }
                         // These go with their block where all of that is vacated.
@@ -384,9 +402,7 @@ impl<'m, P: Platform> Moving<'m, P> {
                     Some(next)
                 }
                 // No more runs may be begun.
-                RangeError::Vacate(VacateError::OutOfTime { .. }) => {
-                    Some(next.max(self.last_used(run)))
-                }
+                RangeError::Vacate(VacateError::OutOfTime { .. }) => Some(next),
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Isolated(pfn))) => {
                     Some(next.max(behind(*pfn)))
                 }
@@ -407,22 +423,18 @@ impl<'m, P: Platform> Moving<'m, P> {
         }
     }
 
-    /// The start of the last block in use of those that a run has all of: no place of as many pages
-    /// that begins before it is free.
-    fn last_used(self, run: PfnRange) -> Pfn {
-        let isolation = self.manager.isolation();
-        let mut end = BlockNumber::containing(run.end);
-        while end.start() > run.start {
-            let start = BlockNumber(end.0 - 1);
-            let is_used = isolation
-                .survey(BlockRange { start, end })
-                .is_ok_and(|pages| pages.in_use_pages != 0);
-            end = start;
-            if is_used {
-                break;
+    /// The last block in use of those that a run lies in.
+    fn last_used(self, run: PfnRange) -> Option<BlockNumber> {
+        let BlockRange { start, mut end } = BlockRange::around(run);
+        while start < end {
+            let last = BlockNumber(end.0 - 1);
+            let found = self.manager.isolation().survey(BlockRange { start: last, end });
+            if found.is_ok_and(|pages| pages.in_use_pages != 0) {
+                return Some(last);
             }
+            end = last;
         }
-        end.start()
+        None
     }
 
     /// Gives frames back that an area handed out, all or a part of a run (Linux: `cma_release`).

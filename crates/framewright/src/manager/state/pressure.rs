@@ -250,6 +250,12 @@ impl PressureState {
         self.enter(task, 0)
     }
 
+    /// Whether a task is in the hook.
+    pub(crate) fn is_in_hook(&self, task: Option<u64>) -> bool {
+        let task = task.unwrap_or(SOMEBODY);
+        self.tasks[0].iter().any(|place| place.load(Ordering::Relaxed) == task)
+    }
+
     /// Lets a task compact, unless it does already or is in the hook, or too many others do. Who
     /// compacts keeps nobody else from the hook.
     pub(crate) fn enter_compaction(&self, task: Option<u64>) -> Option<InHook<'_>> {
