@@ -105,9 +105,11 @@ fn what_lies_around_an_isolated_block_comes() {
     check(&manager);
 }
 
-/// Everything is its own, and in use at this moment; it sees how much is isolated.
+/// Everything is its own in runs of an order, and in use at this moment; it sees how much is
+/// isolated.
 struct Watching<'m> {
     manager: &'m Fake,
+    order: Order,
     most_isolated: AtomicU64,
     asked: AtomicU64,
 }
@@ -115,7 +117,8 @@ struct Watching<'m> {
 // SAFETY: it lets no move begin.
 unsafe impl Mover for Watching<'_> {
     fn occupant(&self, pfn: Pfn) -> Occupant {
-        Occupant::Movable(PfnRange::of_order(pfn, Order::PAGE))
+        let start = Pfn(pfn.0 & !(self.order.pages() - 1));
+        Occupant::Movable(PfnRange::of_order(start, self.order))
     }
 
     fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
@@ -151,13 +154,41 @@ fn no_more_is_isolated_than_is_vacated_soon() {
     assert!(free <= 4, "{free}");
     manager.drain().expect("in order");
     let (most_isolated, asked) = Default::default();
-    let mover = Watching { manager: &manager, most_isolated, asked };
+    let mover = Watching { manager: &manager, order: Order::PAGE, most_isolated, asked };
     let found = remove_some(&manager, &mover, range, range.size(), Budget::UNLIMITED);
     assert!(matches!(found, Removal::Nothing(Some(_))), "{found:?}");
     let isolated = mover.most_isolated.load(Ordering::Relaxed);
     assert!(0 < isolated && isolated <= 128 * PAGES_PER_BLOCK, "{isolated}");
     assert_eq!(mover.asked.load(Ordering::Relaxed), held.len() as u64);
     held.into_iter().for_each(|page| manager.give_back(page).expect("ours"));
+    check(&manager);
+}
+
+/// A run that cannot be divided is isolated as a whole, however long it is, where as much is wanted.
+#[test]
+fn the_owner_of_a_long_counted_run_is_asked() {
+    let range = gib(4, 7);
+    let manager = machine(range, "pages=none");
+    add(&manager, range, 0, Grade::Removable).expect("added");
+    // But for the one with the window's tables, each GiB is free.
+    let [counted, other] = [5, 6]
+        .map(|gib| manager.allocate_at(Pfn(gib << 18), Order::MAX, MigrateType::Movable))
+        .map(|run| run.expect("free"));
+    manager.begin_references(counted).expect("whole");
+    let (most_isolated, asked) = Default::default();
+    let mover = Watching { manager: &manager, order: Order::MAX, most_isolated, asked };
+    let found = remove_some(&manager, &mover, gib(5, 6), 1 << 30, Budget::UNLIMITED);
+    assert!(matches!(found, Removal::Nothing(Some(_))), "{found:?}");
+    let asked = mover.asked.load(Ordering::Relaxed);
+    assert!(asked >= 1, "{found:?}");
+    // No more than is wanted is isolated.
+    let found = remove_some(&manager, &mover, gib(5, 6), 512 << 20, Budget::UNLIMITED);
+    let Removal::Nothing(Some(Obstacle { kind: ObstacleKind::Fixed, .. })) = found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(mover.asked.load(Ordering::Relaxed), asked);
+    manager.give_back_reference(counted.start).expect("the last");
+    manager.give_back(other).expect("ours");
     check(&manager);
 }
 
