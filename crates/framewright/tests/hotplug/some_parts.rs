@@ -164,7 +164,8 @@ fn no_more_is_isolated_than_is_vacated_soon() {
     check(&manager);
 }
 
-/// A run that cannot be divided is isolated as a whole, however long it is, where as much is wanted.
+/// A run that cannot be divided is isolated as a whole, however long it is, where as much is
+/// wanted.
 #[test]
 fn the_owner_of_a_long_counted_run_is_asked() {
     let range = gib(4, 7);
