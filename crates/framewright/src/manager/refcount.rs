@@ -25,7 +25,6 @@ use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Counted, FreeError};
 use core::fmt;
-use core::panic::Location;
 
 /// Why a reference count was not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -356,19 +355,9 @@ impl<P: Platform> References<'_, P> {
         if (2..PAGES_PER_BLOCK).contains(&run.pages()) {
             self.clear_run(run);
         }
-        let freed = match run.as_order() {
-            // SAFETY: by the promise of whoever put the last reference or froze the count nobody
-            // has these frames but us (invariants 23 and 42).
-            Some(order) => unsafe { self.manager.free_order(run.start, order) },
-            // SAFETY: as above (invariants 23 and 42).
-            None => unsafe { self.manager.free(run) },
-        };
-        let freed = match freed {
-            // Neighbours that have one count. Only page owners tell them apart.
-            Err(FreeError::WrongSize { .. }) => self.manager.free_uncached(run, Location::caller()),
-            freed => freed,
-        };
-        freed.map_err(ReferenceError::NotFreed)
+        // SAFETY: by the promise of whoever put the last reference or froze the count nobody has
+        // these frames but us (invariants 23 and 42).
+        unsafe { self.manager.free(run) }.map_err(ReferenceError::NotFreed)
     }
 
     /// Clears the descriptors of a run of pages, a few at a time.

@@ -380,6 +380,12 @@ mod tests {
     }
 
     #[test]
+    fn no_known_name_is_too_long() {
+        let name = |word: &&str| word.split('=').next().map_or(0, str::len);
+        assert!(KNOWN.iter().all(|(word, _)| name(word) <= LONGEST_NAME));
+    }
+
+    #[test]
     fn known_parameters_are_set_and_the_last_counts() {
         let (parameters, problems) = parse(
             " numa=off mem=1G\tmem=512M min_free_kbytes=1024 watermark_scale_factor=100 \

@@ -36,14 +36,15 @@ impl ZoneKind {
     /// are for [`Normal`](Self::Normal).
     #[must_use]
     pub const fn frames(self) -> PfnRange {
+        let has_zones = cfg!(feature = "dma-zones");
         let start = match self {
-            _ if !cfg!(feature = "dma-zones") => Pfn(0),
+            Self::Dma | Self::Dma32 if !has_zones => return PfnRange::new(0, 0),
+            Self::Normal if !has_zones => Pfn(0),
             Self::Dma => Pfn(0),
             Self::Dma32 => Self::Dma.reach(),
             Self::Normal => Self::Dma32.reach(),
         };
-        let is_empty = !cfg!(feature = "dma-zones") && !matches!(self, Self::Normal);
-        PfnRange { start, end: if is_empty { start } else { self.reach() } }
+        PfnRange { start, end: self.reach() }
     }
 
     /// The highest zone that has what is in reach of `self` and below `max_address`, and below

@@ -9,6 +9,7 @@ use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType, Presence, ZoneId, ZoneKind};
 use framewright::{AllocateError, Request};
+use framewright_testkit::workload::Handles;
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::Mutex;
 
@@ -27,6 +28,34 @@ pub fn machine(spare: PhysRange, line: &str) -> Fake {
 pub fn add(manager: &Fake, range: PhysRange, on: usize, grade: Grade) -> Result<u64, HotplugError> {
     // SAFETY: the machine has this memory and nobody else uses it.
     unsafe { manager.hotplug().add(range, node(on), grade) }.map(|added| added.pages)
+}
+
+/// Takes single pages until so many MiB are free, pins those in `pinned`, and gives back all others
+/// but one of four.
+pub fn with_one_page_of_four(
+    manager: &Fake,
+    free_mib: u64,
+    pinned: PhysRange,
+) -> Handles<'_, FakeMachine> {
+    let handles = Handles::new(manager, 1 << 17).expect("memory");
+    while manager.totals().free_pages > free_mib * PER_MIB {
+        handles.allocate(Order::PAGE).expect("memory");
+    }
+    let pinned = pinned.whole_frames();
+    let stays = |handle: &_| handles.range(*handle).is_some_and(|run| pinned.contains(run.start));
+    let (pinned, others): (Vec<_>, Vec<_>) = handles.held().partition(stays);
+    pinned.into_iter().for_each(|handle| handles.pin(handle, true).expect("held"));
+    let most = others.into_iter().enumerate().filter(|(number, _)| number % 4 != 0);
+    most.for_each(|(_, handle)| handles.free(handle).expect("held"));
+    manager.drain().expect("in order");
+    handles
+}
+
+/// How many pages are held of a range.
+pub fn pages_in(handles: &Handles<'_, FakeMachine>, range: PhysRange) -> usize {
+    let frames = range.whole_frames();
+    let is_in = |handle: &_| handles.range(*handle).is_some_and(|run| frames.contains(run.start));
+    handles.held().filter(is_in).count()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! As much as can be had: what is refused, what is not looked at, and when time is over; and what
 //! counts as a node's last memory.
 
-use crate::add::{Log, add, machine, node};
+use crate::add::{Log, add, machine, node, pages_in, with_one_page_of_four};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
 use framewright::Request;
 use framewright::manager::{Budget, HotplugError, HotplugEvent, Removal, Veto};
@@ -264,19 +264,9 @@ fn what_lies_behind_pins_comes_in_the_end() {
     let manager = machine(gib(4, 5), "");
     let range = mib(4096, 4224);
     add(&manager, range, 0, Grade::Removable).expect("added");
-    let handles = Handles::new(&manager, 1 << 17).expect("memory");
-    while manager.totals().free_pages > 80 << 8 {
-        handles.allocate(Order::PAGE).expect("memory");
-    }
-    // A page of four is left, and all of the lowest two blocks are pinned.
-    let low = mib(4096, 4100).whole_frames();
-    let is_low = |handle: &_| handles.range(*handle).is_some_and(|run| low.contains(run.start));
-    let (pinned, others): (Vec<_>, Vec<_>) = handles.held().partition(is_low);
-    assert!(pinned.len() > 500, "{}", pinned.len());
-    pinned.into_iter().for_each(|handle| handles.pin(handle, true).expect("held"));
-    let most = others.into_iter().enumerate().filter(|(number, _)| number % 4 != 0);
-    most.for_each(|(_, handle)| handles.free(handle).expect("held"));
-    manager.drain().expect("in order");
+    let low = mib(4096, 4100);
+    let handles = with_one_page_of_four(&manager, 80, low);
+    assert!(pages_in(&handles, low) > 500);
     let (mut gone, mut calls) = (0, 0);
     loop {
         let some = remove_some(&manager, &handles, range, 128 << 20, 2 << 20, Budget::runs(64));

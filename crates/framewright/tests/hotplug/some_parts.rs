@@ -1,7 +1,7 @@
 //! As much as can be had, part by part: what cannot be isolated, how much is isolated at once, and
 //! a wish that shrinks.
 
-use crate::add::{add, machine};
+use crate::add::{add, machine, pages_in, with_one_page_of_four};
 use crate::common::{Fake, check, gib, mib};
 use framewright::Mover;
 use framewright::manager::{
@@ -35,13 +35,7 @@ fn around_a_counted_run(test: impl FnOnce(&Fake, &Handles<'_, framewright_testki
     let order = Order::new(10).expect("4 MiB");
     let counted = manager.allocate_at(Pfn(4120 << 8), order, MigrateType::Movable).expect("free");
     manager.begin_references(counted).expect("whole");
-    let handles = Handles::new(&manager, 1 << 17).expect("memory");
-    while manager.totals().free_pages > 40 << 8 {
-        handles.allocate(Order::PAGE).expect("memory");
-    }
-    let held: Vec<_> = handles.held().enumerate().filter(|(number, _)| number % 4 != 0).collect();
-    held.into_iter().for_each(|(_, handle)| handles.free(handle).expect("held"));
-    manager.drain().expect("in order");
+    let handles = with_one_page_of_four(&manager, 40, mib(0, 0));
     test(&manager, &handles);
     check(&manager);
 }
@@ -81,13 +75,7 @@ fn what_lies_around_an_isolated_block_comes() {
     let manager = machine(gib(4, 5), "");
     let range = mib(4096, 4160);
     add(&manager, range, 0, Grade::Removable).expect("added");
-    let handles = Handles::new(&manager, 1 << 17).expect("memory");
-    while manager.totals().free_pages > 40 << 8 {
-        handles.allocate(Order::PAGE).expect("memory");
-    }
-    let held: Vec<_> = handles.held().enumerate().filter(|(number, _)| number % 4 != 0).collect();
-    held.into_iter().for_each(|(_, handle)| handles.free(handle).expect("held"));
-    manager.drain().expect("in order");
+    let handles = with_one_page_of_four(&manager, 40, mib(0, 0));
     let others = BlockRange::new(4120 / 2, 4122 / 2);
     let isolated = manager.isolation().isolate(others).expect("nobody has it");
     assert!(isolated.in_use_pages != 0, "{isolated:?}");
@@ -199,19 +187,10 @@ fn a_wish_that_shrinks_goes_on_where_it_was() {
     let manager = machine(gib(4, 5), "");
     let range = mib(4096, 4224);
     add(&manager, range, 0, Grade::Removable).expect("added");
-    let handles = Handles::new(&manager, 1 << 17).expect("memory");
-    while manager.totals().free_pages > 80 << 8 {
-        handles.allocate(Order::PAGE).expect("memory");
-    }
-    // A page of four is left, and all of the lowest 32 MiB are pinned.
-    let low = mib(4096, 4128).whole_frames();
-    let is_low = |handle: &_| handles.range(*handle).is_some_and(|run| low.contains(run.start));
-    let (pinned, others): (Vec<_>, Vec<_>) = handles.held().partition(is_low);
-    assert!(pinned.len() > 5000, "{}", pinned.len());
-    pinned.iter().for_each(|&handle| handles.pin(handle, true).expect("held"));
-    let most = others.into_iter().enumerate().filter(|(number, _)| number % 4 != 0);
-    most.for_each(|(_, handle)| handles.free(handle).expect("held"));
-    manager.drain().expect("in order");
+    let low = mib(4096, 4128);
+    let handles = with_one_page_of_four(&manager, 80, low);
+    let pinned = pages_in(&handles, low);
+    assert!(pinned > 5000, "{pinned}");
     let asked = || manager.moving().events().failed_pages;
     let (mut wish, mut calls, before) = (range.size(), 0, asked());
     loop {
@@ -225,6 +204,6 @@ fn a_wish_that_shrinks_goes_on_where_it_was() {
     }
     assert!(wish <= 32 << 20, "{wish:#x} after {calls}");
     let asked = asked() - before;
-    assert!(asked <= 3 * pinned.len() as u64, "{asked} of {}", pinned.len());
+    assert!(asked <= 3 * pinned as u64, "{asked} of {pinned}");
     check(&manager);
 }
