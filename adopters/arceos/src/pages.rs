@@ -34,10 +34,10 @@ impl<const PAGE_SIZE: usize> Default for BitmapPageAllocator<PAGE_SIZE> {
     }
 }
 
-/// Of an alignment, a power of two.
+/// Of an alignment, a power of two: less than a page is a page's.
 fn order(bytes: usize) -> AllocResult<Order> {
-    let order = Order::for_pages(bytes as u64 >> 12).filter(|_| bytes.is_power_of_two());
-    order.ok_or(AllocError::InvalidParam)
+    let order = Order::new(bytes.trailing_zeros().saturating_sub(12) as u8);
+    order.filter(|_| bytes.is_power_of_two()).ok_or(AllocError::InvalidParam)
 }
 const fn pfn(address: usize) -> Pfn {
     Pfn::containing(address.wrapping_sub(LINEAR_MAPPING) as u64)

@@ -47,12 +47,10 @@ impl<P: Platform> Manager<P> {
         request: &Request,
         place: Place,
     ) -> Result<PfnRange, AllocateError> {
-        if !self.pressure.epoch.wants_attention()
-            && let Some(taken) = self.allocate_cached(request)
-        {
-            return Ok(taken);
+        match self.allocate_cached(request) {
+            Some(taken) => self.hand_out(taken, request.zeroed, place),
+            None => self.allocate_from_zones(request, place),
         }
-        self.allocate_from_zones(request, place)
     }
 
     /// [`allocate`](Self::allocate) where no cache can serve.
@@ -349,12 +347,10 @@ impl<P: Platform> Manager<P> {
         if put == Some(Put::DoubleFree) {
             return Err(FreeError::free_already(range.start));
         }
-        if !self.pressure.epoch.wants_attention()
-            && let Some(freed) = self.free_cached(range, put, place)
-        {
-            return freed;
+        match self.free_cached(range, put, place) {
+            Some(freed) => freed,
+            None => self.free_uncached(range, place),
         }
-        self.free_uncached(range, place)
     }
 
     /// [`free`](Self::free) where it is to be in its zone afterwards.

@@ -86,8 +86,8 @@ impl<P: Platform> Manager<P> {
             rest = &rest[kept..];
             if kept < some.len() {
                 let place = Location::caller();
-                let freed =
-                    checked.and_then(|()| self.free_slowly(rest[0], Order::PAGE, None, place));
+                let freed = checked
+                    .and_then(|()| self.free_slowly(rest[0], Order::PAGE, None, false, place));
                 result = result.and(freed);
                 rest = &rest[1..];
             }

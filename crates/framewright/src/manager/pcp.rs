@@ -368,6 +368,7 @@ impl<P: Platform> Manager<P> {
         start: Pfn,
         order: Order,
         put: Option<Put>,
+        neighbours: bool,
         place: Place,
     ) -> Result<(), FreeError> {
         if put == Some(Put::DoubleFree) {
@@ -379,8 +380,8 @@ impl<P: Platform> Manager<P> {
             if self.pressure.epoch.wants_attention() {
                 self.pressure.epoch.note_free();
                 told = true;
-                if let Err(error) = self.before_free(PfnRange::of_order(start, order), false, place)
-                {
+                let range = PfnRange::of_order(start, order);
+                if let Err(error) = self.before_free(range, neighbours, place) {
                     return Some(Err(error));
                 }
             }
@@ -396,7 +397,8 @@ impl<P: Platform> Manager<P> {
         if let Some(result) = kept.flatten() {
             return result;
         }
-        self.free_into_zone(start, order, false, (!told).then_some(place)).and(made_room)
+        let place = (!told).then_some(place);
+        self.free_into_zone(start, order, neighbours, place).and(made_room)
     }
 
     /// Puts a run into a cache; a full one gives some of what it has back first, which is what the

@@ -186,7 +186,7 @@ impl<P: Platform> Manager<P> {
             let end = Pfn(start.0.wrapping_add(order.pages()));
             self.free_any(PfnRange { start, end }, put, place)
         } else {
-            self.free_slowly(start, order, put, place)
+            self.free_slowly(start, order, put, false, place)
         }
     }
 
@@ -205,11 +205,8 @@ impl<P: Platform> Manager<P> {
         if put == Some(Put::DoubleFree) {
             return Err(FreeError::free_already(start));
         }
-        if self.pressure.epoch.wants_attention() {
-            // It may be of several allocations.
-            return self.free_uncached(PfnRange::of_order(start, order), place);
-        }
-        self.free_slowly(start, order, put, place)
+        // It may be of several allocations.
+        self.free_slowly(start, order, put, true, place)
     }
 
     /// [`check_free_order`](Self::check_free_order), in builds with debug assertions.

@@ -5,7 +5,6 @@
 //! whole for who wants just as many pages.
 
 use crate::debug::Place;
-use crate::frames;
 use crate::manager::request::Request;
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
@@ -111,10 +110,14 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Takes what a request wants out of the CPU's cache, filling that when it is empty. Nothing
-    /// when the zones must be asked.
+    /// Takes what a request wants out of the CPU's cache, filling that when it is empty, and clears
+    /// nothing. Nothing when the zones must be asked.
     pub(super) fn allocate_cached(&self, request: &Request) -> Option<PfnRange> {
         let order = request.cached_order()?;
+        if self.pressure.epoch.wants_attention() && self.pressure.epoch.number().is_some() {
+            // Caches are empty, and memory is too short to fill them.
+            return None;
+        }
         let mut end = request.end();
         if request.zeroed {
             // The host may have cleared what was reported, which only a zone knows.
@@ -142,11 +145,7 @@ impl<P: Platform> Manager<P> {
             None
         });
         let start = start.flatten()?;
-        let taken = PfnRange { start, end: start.add(request.pages) };
-        if request.zeroed {
-            frames::zero(self.platform, taken);
-        }
-        Some(taken)
+        Some(PfnRange { start, end: start.add(request.pages) })
     }
 
     /// Whether a run that came out of the cache lies where the request wants it.
@@ -276,7 +275,7 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK || order == Order::BLOCK && self.reporting.is_registered() {
             return None;
         }
-        Some(self.free_slowly(range.start, order, put, place))
+        Some(self.free_slowly(range.start, order, put, true, place))
     }
 
     /// Into the CPU's cache if that takes it at once; else why not, if that is known.

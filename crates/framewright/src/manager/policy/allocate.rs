@@ -273,7 +273,7 @@ impl<P: Platform> Manager<P> {
         place: Place,
     ) -> Result<PfnRange, AllocateError> {
         if let Some(taken) = self.cached_of(search.wanted, request) {
-            return Ok(taken);
+            return self.hand_out(taken, request.zeroed, place);
         }
         let at_once = if are_preferred { self.allocate_at_once(request, search)? } else { None };
         let (taken, is_zero) = match at_once {
@@ -286,9 +286,6 @@ impl<P: Platform> Manager<P> {
 
     /// What the CPU's cache has of a node, if that is the one whose frames it keeps.
     fn cached_of(&self, node: NodeId, request: &Request) -> Option<PfnRange> {
-        if self.pressure.epoch.wants_attention() {
-            return None;
-        }
         self.allocate_cached(&Request { node: NodeChoice::Exact(node), ..*request })
     }
 }
