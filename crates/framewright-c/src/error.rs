@@ -181,7 +181,7 @@ impl From<FreeError> for fw_error {
     fn from(error: FreeError) -> Self {
         match error {
             FreeError::Empty(_) => FW_BAD_SIZE,
-            FreeError::NotManaged(_) | FreeError::SpansZones(_) => FW_NOT_MANAGED,
+            FreeError::NotManaged(_) => FW_NOT_MANAGED,
             FreeError::NotAligned { .. } => FW_NOT_ALIGNED,
             _ => FW_NOT_ALLOCATED,
         }

@@ -14,8 +14,13 @@
 //! ) -> Result<(MemoryMap<'a>, usize), MapError> {
 //!     let mut builder = MapBuilder::new(room);
 //!     add(&mut builder, &info.memory_regions)?;
-//!     let ranges = used.iter_mut().zip(in_use(&info.memory_regions));
-//!     let count = ranges.map(|(place, range)| *place = range).count();
+//!     let (mut count, capacity) = (0, used.len());
+//!     for range in in_use(&info.memory_regions) {
+//!         // What has no place here would be handed out.
+//!         let place = used.get_mut(count).ok_or(MapError::TooManyRanges { range, capacity })?;
+//!         *place = range;
+//!         count += 1;
+//!     }
 //!     Ok((builder.finish()?, count))
 //! }
 //! ```

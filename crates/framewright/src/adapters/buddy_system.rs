@@ -143,7 +143,7 @@ impl<P: Platform> FrameAllocator<P> {
     #[cfg(not(feature = "moving"))]
     fn take(&self, range: PfnRange, order: Order) -> Option<()> {
         let manager = self.frames.bring_up().ok()?;
-        manager.allocate_at(range.start, order).ok().map(drop)
+        manager.allocate_at(range.start, order, crate::block::MigrateType::Movable).ok().map(drop)
     }
 
     /// Gives `count` frames back, from `start_frame` on.

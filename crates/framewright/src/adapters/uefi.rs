@@ -36,8 +36,10 @@ use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use crate::units::{PAGE_SIZE, PhysRange};
 use uefi_raw::table::boot::{MemoryAttribute, MemoryDescriptor};
 
-/// Adds all descriptors. What loader and boot services had is memory once these have ended; the
-/// kernel's own image is among it, for the kernel to leave out.
+/// Adds all descriptors. What loader and boot services had is memory once these have ended. The
+/// kernel's own image is among it, and so are, until it has its own, the page tables, the stack and
+/// the descriptor tables that the CPU uses, and the buffer of this map: all of these are for the
+/// kernel to leave out.
 ///
 /// # Errors
 /// See [`MapBuilder::add`]; descriptors before the one that is refused have been added.

@@ -285,8 +285,9 @@ impl BlockTable {
     /// [`state`](Self::state) without the zone lock, inside the block's `Readers`.
     pub(crate) fn state_as_reader(&self, index: u32) -> BlockState {
         // Sequentially consistent after the store in `Readers::enter`, which it must not overtake;
-        // acquires what `set_state` releases.
-        BlockState::from_word(self.entry(index).state.load(Ordering::SeqCst))
+        // acquires what `set_state` releases. Was ready before: where its memory went meanwhile
+        // it says nothing of a count.
+        BlockState::from_word(self.entry_at(index).state.load(Ordering::SeqCst))
     }
 
     /// Release: whoever finds descriptors through the word sees them cleared.

@@ -100,7 +100,7 @@ pub(crate) enum StartError {
 /// What bring-up is of.
 struct Collected<const RANGES: usize> {
     ranges: Ranges<RANGES>,
-    /// Why the last bring-up failed, until there is more memory.
+    /// Why the last bring-up by default parameters failed, until there is more memory.
     failed: Option<NotUp>,
 }
 
@@ -207,16 +207,20 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     /// # Errors
     /// [`NotUp`]: as long as no memory is added it comes again at little cost.
     pub fn bring_up(&self) -> Result<&Manager<P>, NotUp> {
-        self.bring_up_with(&Parameters::default())
+        self.bring_up_as(&Parameters::default(), true)
     }
 
     /// [`bring_up`](Self::bring_up) as a command line says; who is first has a say.
     ///
     /// # Errors
-    /// As there.
+    /// As there, but each call tries: other parameters may want less.
+    pub fn bring_up_with(&self, parameters: &Parameters) -> Result<&Manager<P>, NotUp> {
+        self.bring_up_as(parameters, false)
+    }
+
     #[cold]
     #[inline(never)]
-    pub fn bring_up_with(&self, parameters: &Parameters) -> Result<&Manager<P>, NotUp> {
+    fn bring_up_as(&self, parameters: &Parameters, usual: bool) -> Result<&Manager<P>, NotUp> {
         if let Some(manager) = self.get() {
             return Ok(manager);
         }
@@ -224,14 +228,15 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         if let Some(manager) = self.get() {
             return Ok(manager);
         }
-        if let Some(error) = claim.collected().failed {
+        if usual && let Some(error) = claim.collected().failed {
             return Err(error);
         }
         let made = self.make(&mut claim, parameters);
         match &made {
             // Of the CPU that is here, perhaps: another may bring it up.
             Ok(_) | Err(NotUp::BringUp(BringUpError::Platform(_))) => {}
-            Err(error) => claim.collected().failed = Some(*error),
+            Err(error) if usual => claim.collected().failed = Some(*error),
+            Err(_) => {}
         }
         made
     }
@@ -342,11 +347,19 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     fn claim(&self) -> Option<Claim<'_, Collected<RANGES>, Manager<P>>> {
         loop {
             let claim = self.made.claim();
-            if claim.is_some() || !self.platform.can_wait() {
+            if claim.is_some() || !self.platform.can_wait() || self.is_called_by_notifier() {
                 return claim;
             }
             self.platform.yield_now();
         }
+    }
+
+    /// Whether the caller would wait for himself, as memory that he adds is being told of.
+    fn is_called_by_notifier(&self) -> bool {
+        #[cfg(feature = "hotplug")]
+        return self.get().is_some_and(|manager| manager.hotplug().is_done_by_caller());
+        #[cfg(not(feature = "hotplug"))]
+        false
     }
 
     /// Pages that came, by [`add`](Self::add) or by a free, and could not be taken; also those of
@@ -513,6 +526,10 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             let end = rest.end.min(ZoneKind::of(rest.start).frames().end);
             let part = PfnRange { end, ..rest };
             rest.start = end;
+            if part == range {
+                self.lose(range.pages());
+                return Err(FreeError::SpansZones(range));
+            }
             // SAFETY: passed on to the caller (invariant 42). One part is of one zone.
             freed = freed.and(unsafe { self.free_run(part.start, part.pages()) });
         }

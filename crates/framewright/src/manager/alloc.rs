@@ -55,7 +55,7 @@ impl<P: Platform> Manager<P> {
 
     /// [`allocate`](Self::allocate) where no cache can serve.
     #[inline(never)]
-    fn allocate_from_zones(
+    pub(super) fn allocate_from_zones(
         &self,
         request: &Request,
         place: Place,

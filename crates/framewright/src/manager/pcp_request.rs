@@ -337,11 +337,14 @@ impl<P: Platform> Manager<P> {
     fn free_odd_making_room(&self, range: PfnRange) -> Option<Result<(), FreeError>> {
         self.inside(|cache| {
             let mut result = Ok(());
+            // All others would go for one that has no place even then.
+            if !cache.may_keep_odd(range.pages()) {
+                return None;
+            }
             loop {
                 match self.keep_odd_slowly(cache, range)? {
                     Put::Cached => return Some(result),
                     Put::DoubleFree => return Some(Err(FreeError::free_already(range.start))),
-                    // Nothing is left to be cut when it is larger than all that may be kept.
                     Put::Full => {
                         result = result.and(self.put_runs(cache, cache.give_up_odd()?));
                     }

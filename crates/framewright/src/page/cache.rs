@@ -380,6 +380,11 @@ impl CpuCache {
         self.odd.put(range, migrate_type)
     }
 
+    /// Whether it may keep such a run of so many pages at all.
+    pub(crate) fn may_keep_odd(&self, pages: u64) -> bool {
+        pages <= self.odd.limit_pages()
+    }
+
     /// The oldest of these runs, which leaves the cache.
     pub(crate) fn give_up_odd(&self) -> Option<PfnRange> {
         self.contents.touch();

@@ -94,6 +94,13 @@ impl Partials {
         self.places.as_ref().and_then(|places| places.get(..self.len)).unwrap_or(&[])
     }
 
+    /// Nothing is managed any more of the block of this number.
+    pub(crate) fn give_up(&mut self, number: usize) {
+        if let Some(block) = self.places.as_mut().and_then(|places| places.get_mut(number)) {
+            block.frames.clear();
+        }
+    }
+
     /// Index of the block that is the one of this number among them.
     pub(crate) fn index(&self, number: usize) -> Option<u32> {
         self.all().get(number).map(Partial::index)

@@ -161,8 +161,8 @@ unsafe impl<C: Cpu> Platform for LinearMap<C> {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         #[expect(clippy::cast_possible_truncation, reason = "an address that is mapped")]
         let place = with_exposed_provenance_mut(self.base.wrapping_add(pa as usize));
-        // SAFETY: not null, as was promised by who made it.
-        unsafe { NonNull::new_unchecked(place) }
+        // Null is what nobody may ask for: no frame that is managed.
+        NonNull::new(place).unwrap_or(NonNull::dangling())
     }
 
     #[inline]

@@ -78,6 +78,7 @@ impl Zone {
                 locked.set_free_order(index, None);
                 locked.split_pages -= free;
                 self.table.cold_free_map(index).clear();
+                locked.partials.give_up(number);
                 let state = self.table.state(index);
                 self.table.set_state(index, state.with_pages(0, 0, state.present_pages()));
                 *self.managed_pages.get_mut() -= free;
@@ -99,7 +100,7 @@ impl Zone {
     #[inline]
     pub(crate) fn look<R>(&self, index: u32, look: impl FnOnce(Counted<'_>) -> R) -> Option<R> {
         let descriptors = self.descriptors.as_ref()?;
-        let (head, _) = self.table.head_of(index)?;
+        let (head, _) = self.table.head_unlocked(index)?;
         let reading = descriptors.enter(head);
         // What the state was before does not count.
         let state = self.table.state_as_reader(head);

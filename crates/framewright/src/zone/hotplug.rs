@@ -128,7 +128,7 @@ impl Zone {
         platform: &P,
         index: u32,
     ) -> Option<(u32, BlockState)> {
-        self.look_at_table(platform, |table| table.head_of(index))
+        self.look_at_table(platform, |table| table.head_unlocked(index))
     }
 
     /// What the first block at `range` is, and where the blocks end that are the same.

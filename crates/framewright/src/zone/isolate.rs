@@ -156,9 +156,8 @@ impl Zone {
     /// nothing of the kind has it.
     #[inline(never)]
     pub(crate) fn whole<P: Platform>(&self, platform: &P, index: u32) -> Range<u32> {
-        let head = self.look_at_table(platform, |table| table.heads(index..index + 1).next());
-        match head.filter(|found| is_indivisible(found.state)) {
-            Some(found) => found.head..found.head + blocks_of(found.state.order()),
+        match self.head_unlocked(platform, index).filter(|(_, state)| is_indivisible(*state)) {
+            Some((head, state)) => head..head + blocks_of(state.order()),
             None => index..index + 1,
         }
     }

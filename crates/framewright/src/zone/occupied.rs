@@ -339,14 +339,10 @@ impl LockedZone {
         let mut frames =
             UsedFrames { in_use: [0; 8], descriptors: [0; 8], reserved: [0; 8], reporting: [0; 8] };
         if state.managed_pages() != PAGES_PER_BLOCK {
-            // Of a block that could not be noted, what is not free may be anything. Of one that was
-            // given up since (`attach_descriptors`), all is.
-            frames.reserved = self
-                .partials
-                .managed_frames(index)
-                .filter(|_| state.managed_pages() != 0)
-                .map_or(free, |managed| managed.words())
-                .map(|managed| !managed);
+            // Of a block that could not be noted, what is not free may be anything.
+            let managed = self.partials.managed_frames(index);
+            frames.reserved =
+                managed.map_or(free, |managed| managed.words()).map(|managed| !managed);
         }
         if let Some(held) = self.descriptor_frames_of(index) {
             held.iter().for_each(|frame| set_frames(&mut frames.descriptors, frame..frame + 1));

@@ -58,6 +58,32 @@ fn a_ram_disk_is_released_once() {
     }
 }
 
+/// A block with too few free frames for its descriptors has none that are managed: they are
+/// reserved like the others, whatever is released beside them.
+#[test]
+fn frames_that_were_given_up_are_reserved() {
+    let initrd = PhysRange::new(0x200_5000, 0x280_0000);
+    let machine = FakeMachine::builder().ram(mib(0, 512)).build();
+    let manager = Descriptors::Inside.bring_up_reserving(machine, &[initrd]).expect("bring-up");
+    let given_up = pages(0x2000, 0x2005);
+    let before = settled(&manager);
+    assert_eq!(release(&manager, pages(0x2100, 0x2140)), Ok(64));
+    check(&manager);
+    let one = |start| manager.allocate_at(Pfn(start), Order::PAGE, MigrateType::Movable).ok();
+    let held: Vec<_> = (0x2120..0x2140).filter_map(one).collect();
+    assert!(!held.is_empty());
+    for page in 0x2000..0x2005 {
+        let freed = manager.give_back_order(Pfn(page), Order::PAGE);
+        assert!(freed.is_err(), "nobody was given {page:#x}");
+    }
+    assert_eq!(release(&manager, given_up), Ok(5));
+    held.into_iter().for_each(|page| manager.give_back(page).expect("ours"));
+    check(&manager);
+    let after = settled(&manager);
+    assert_eq!(after.reserved_pages, before.reserved_pages - 64 - 5);
+    assert_eq!(after.managed_pages, before.managed_pages + 64 + 5);
+}
+
 #[test]
 fn every_page_alone_and_in_any_order() {
     for descriptors in Descriptors::ALL {

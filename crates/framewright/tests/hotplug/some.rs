@@ -2,11 +2,11 @@
 //! counts as a node's last memory.
 
 use crate::add::{Log, add, machine, node, pages_in, with_one_page_of_four};
-use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
-use framewright::Request;
+use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters};
 use framewright::manager::{Budget, HotplugError, HotplugEvent, Removal, Veto};
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType};
+use framewright::{Frames, Request};
 use framewright_testkit::workload::Handles;
 use framewright_testkit::{FakeMachine, Owner};
 
@@ -110,6 +110,37 @@ fn a_run_goes_over_the_border_of_a_window() {
     check(&manager);
     manager.give_back(run).expect("ours");
     check(&manager);
+}
+
+/// A run of a power of two over such a border is freed like any other, by all that free.
+#[test]
+fn an_aligned_run_over_the_border_of_a_window_is_freed_whole() {
+    for line in ["", "page_owner=on page_poison=1"] {
+        // Tables lie high.
+        let builder = FakeMachine::builder().ram(mib(4096, 4228)).ram(gib(9, 10));
+        let machine = builder.spare(mib(4228, 4352)).build();
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+        add(&manager, mib(4228, 4352), 0, Grade::Any).expect("added");
+        let over = mib(4224, 4232).whole_frames();
+        for way in 0..4 {
+            let moving = manager.moving();
+            assert_eq!(moving.allocate_range(over, Budget::UNLIMITED), Ok(over), "{line} {way}");
+            check(&manager);
+            let allocated = manager.totals().allocated_pages;
+            match way {
+                0 => manager.give_back(over).expect("ours"),
+                1 => manager.give_back_pages(over.start, over.pages()).expect("ours"),
+                2 => manager.give_back_order(over.start, order(11)).expect("ours"),
+                _ => {
+                    // SAFETY: allocated just now, and the test's.
+                    let owned = unsafe { Frames::from_range(&manager, over) };
+                    owned.expect("not empty").free().expect("ours");
+                }
+            }
+            assert_eq!(manager.totals().allocated_pages, allocated - over.pages(), "{way}");
+            check(&manager);
+        }
+    }
 }
 
 /// A device whose region is not aligned has its memory, too.

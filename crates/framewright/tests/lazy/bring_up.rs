@@ -212,6 +212,21 @@ fn without_memory_there_is_an_error_and_later_there_is_none() {
     check(lazy.get().expect("it is up"));
 }
 
+/// What the usual parameters leave room for comes up by them, whatever was tried before.
+#[test]
+fn a_line_that_takes_too_much_is_no_obstacle() {
+    let with =
+        |line: &str| framewright::Parameters::parse(line, &mut |problem| panic!("{problem}"));
+    // Somewhere between what both take.
+    let found = (8..256).find(|&pages| {
+        let lazy = lazy(machine(mib(0, 4)));
+        add(lazy, kib(1024, 1024 + 4 * pages)).expect("there is room");
+        let tried = lazy.bring_up_with(&with("page_owner=on")).map(drop);
+        tried.is_err() && lazy.bring_up().is_ok()
+    });
+    assert!(found.is_some());
+}
+
 #[test]
 fn a_command_line_is_that_of_who_is_first() {
     let lazy = lazy(machine(mib(0, 64)));

@@ -4,9 +4,11 @@
 use super::{Lazy, add, drain, lazy};
 use crate::common::{check, gib, mib, order};
 use framewright::lazy::AddError;
+use framewright::manager::{Budget, HotplugEvent, HotplugNotifier, Veto};
 use framewright::units::{Pfn, PfnRange, PhysRange};
 use framewright::{LazyManager, Parameters};
 use framewright_testkit::{FakeMachine, Owner};
+use std::sync::Mutex;
 
 fn machine() -> &'static FakeMachine {
     FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 5)).build()
@@ -184,4 +186,48 @@ fn a_large_gap_is_freed_as_one_piece_with_page_owners() {
         assert_eq!(lazy.usage().free_pages, before.free_pages + 512 * 256, "{line}");
         check(manager);
     }
+}
+
+/// Memory that came later and what it touches are freed as one piece, whatever its size.
+#[test]
+fn what_lies_in_memory_that_came_later_and_before_is_freed_whole() {
+    for line in ["", "page_owner=on"] {
+        let machine = FakeMachine::builder().ram(mib(0, 256)).build();
+        let lazy: &Lazy = Box::leak(Box::new(LazyManager::new(machine).with_largest_gap(0)));
+        add(lazy, mib(100, 256)).expect("there is room");
+        let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
+        let manager = lazy.bring_up_with(&parameters).expect("it comes up");
+        add(lazy, mib(32, 100)).expect("it comes late");
+        let over = mib(96, 104).whole_frames();
+        let taken = manager.moving().allocate_range(over, Budget::UNLIMITED);
+        assert_eq!(taken, Ok(over), "{line}");
+        let before = lazy.usage();
+        assert!(super::free(lazy, over), "{line}");
+        assert_eq!(lazy.usage().free_pages, before.free_pages + over.pages(), "{line}");
+        assert_eq!(lazy.lost_pages(), 0, "{line}");
+        check(manager);
+    }
+}
+
+/// Whoever adds memory while he is told of some would wait for himself.
+#[test]
+fn who_is_told_of_memory_cannot_add_any() {
+    struct Adds(&'static Lazy, Mutex<Vec<Result<u64, AddError>>>);
+    impl HotplugNotifier for Adds {
+        fn notify(&self, _: HotplugEvent) -> Result<(), Veto> {
+            self.1.lock().expect("one").push(add(self.0, mib(4608, 4864)));
+            Ok(())
+        }
+    }
+    let lazy = lazy(machine());
+    add(lazy, mib(1, 256)).expect("there is room");
+    let manager = lazy.bring_up().expect("it comes up");
+    let adds: &Adds = Box::leak(Box::new(Adds(lazy, Mutex::new(Vec::new()))));
+    manager.hotplug().set_notifier(Some(adds));
+    assert_eq!(add(lazy, mib(4096, 4352)), Ok(256 << 8));
+    manager.hotplug().set_notifier(None);
+    let told = adds.1.lock().expect("one");
+    assert!(!told.is_empty() && told.iter().all(|it| *it == Err(AddError::Busy)), "{told:?}");
+    assert_eq!(add(lazy, mib(4608, 4864)), Ok(256 << 8));
+    check(manager);
 }

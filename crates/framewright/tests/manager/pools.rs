@@ -2,7 +2,7 @@
 //! errors, isolation, and boot.
 
 use crate::common::pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers};
-use crate::common::{bring_up, gib, is_careful};
+use crate::common::{bring_up, bring_up_with, gib, is_careful, parameters};
 use framewright::Request;
 use framewright::hugetlb::{NodeMask, PoolError, PoolSize};
 use framewright::manager::Poisoned;
@@ -12,7 +12,7 @@ use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::FreeError;
 use framewright::zone::State;
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{Owner, PoolOwner};
+use framewright_testkit::{FakeMachine, Owner, PoolOwner};
 
 #[test]
 fn pools_grow_in_turn_over_nodes_and_shrink_to_nothing() {
@@ -36,6 +36,24 @@ fn pools_grow_in_turn_over_nodes_and_shrink_to_nothing() {
     }
     check(&manager);
     assert_eq!(crate::common::settled(&manager).free_pages, before.free_pages);
+}
+
+/// What lies in caches and had counts does not look like memory that pools cannot have.
+#[test]
+fn blocks_that_had_counts_are_no_obstacle() {
+    for line in ["", "page_owner=on"] {
+        let machine = FakeMachine::builder().ram(gib(0, 2)).build();
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("it comes up");
+        let take = |_| manager.allocate(&Request::new(Order::BLOCK)).expect("there is memory");
+        let runs: Vec<_> = (0..12).map(take).collect();
+        runs.iter().for_each(|&run| manager.begin_references(run).expect("a whole block"));
+        runs.iter().for_each(|run| manager.give_back_reference(run.start).expect("the last"));
+        let resized = manager.pool(TWO).resize(20, &NoHelpers).expect("nobody else resizes");
+        assert_eq!(resized.reached, 20);
+        let (_, short_takes) = manager.hugetlb().takes();
+        assert_eq!(short_takes, 0, "{line}");
+        check(&manager);
+    }
 }
 
 #[test]

@@ -168,6 +168,12 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
     }
 
+    /// Whether the calling task adds or removes memory, and is in what is called meanwhile.
+    pub(crate) fn is_done_by_caller(self) -> bool {
+        let task = self.manager.platform.current_task();
+        task.is_some_and(|task| self.manager.hotplug.is_done_by(task))
+    }
+
     /// Whether a node has memory.
     fn has_memory(self, node: NodeId) -> bool {
         self.memory_pages(node) != 0

@@ -216,7 +216,8 @@ impl<P: Platform> Pool<'_, P> {
         };
         let mut damaged = 0;
         while taken.pages() < most {
-            match self.manager.allocate(&request) {
+            // Past the caches, whose blocks may have had a count or have a grade.
+            match self.manager.allocate_from_zones(&request, Location::caller()) {
                 Ok(range) => {
                     let Ok((zone, segment)) = self.manager.zone_of_range(range) else { return };
                     let slot = usize::from(segment.zone);

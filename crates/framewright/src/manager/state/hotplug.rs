@@ -286,6 +286,12 @@ impl HotplugState {
             Err(other) => Err(other == me && me != SOMEBODY),
         }
     }
+
+    /// Whether this task does it.
+    pub(crate) fn is_done_by(&self, task: NonZeroU64) -> bool {
+        // Relaxed: as above.
+        self.changer.load(Ordering::Relaxed) == task.get()
+    }
 }
 
 impl Drop for Changing<'_> {
