@@ -64,7 +64,9 @@ fn lists() -> io::Result<Vec<(String, PathBuf, String)>> {
     libraries.into_iter().map(list).collect()
 }
 
-/// Lines that only one of the two has, in order, with `-` and `+` before them.
+/// Lines that only one of the two has, in order, with `-` and `+` before them; where there is none,
+/// the first line that stands elsewhere: fields in another order are another layout, variants
+/// another comparison.
 fn difference(known: &str, listed: &str) -> Vec<String> {
     // Members are compared together with what they belong to.
     let keyed = |text: &str| {
@@ -81,12 +83,30 @@ fn difference(known: &str, listed: &str) -> Vec<String> {
         }
         lines
     };
-    let (known, listed) = (keyed(known), keyed(listed));
-    let gone = known.difference(&listed).map(|line| (line, '-'));
-    let new = listed.difference(&known).map(|line| (line, '+'));
+    let (known_lines, listed_lines) = (keyed(known), keyed(listed));
+    let gone = known_lines.difference(&listed_lines).map(|line| (line, '-'));
+    let new = listed_lines.difference(&known_lines).map(|line| (line, '+'));
     let mut lines: Vec<(&String, char)> = gone.chain(new).collect();
     lines.sort();
+    if lines.is_empty() && known != listed {
+        return vec![moved(known, listed)];
+    }
     lines.into_iter().map(|(line, sign)| format!("{sign} {line}")).collect()
+}
+
+/// Where two lists of the very lines part, in words.
+fn moved(known: &str, listed: &str) -> String {
+    let mut owner = "";
+    let mut others = known.lines();
+    for line in listed.lines() {
+        if !line.starts_with("    ") {
+            owner = line;
+        }
+        if others.next() != Some(line) {
+            return format!("~ {owner}: another order, from `{}` on", line.trim_start());
+        }
+    }
+    format!("~ {owner}: another order")
 }
 
 /// The list of a crate.
@@ -354,5 +374,24 @@ open::shown: pub fn shown() -> u8
             ]
         );
         assert!(difference(&known, &known).is_empty());
+    }
+
+    #[test]
+    fn fields_and_variants_in_another_order_are_a_difference() {
+        let crate_ = sample("api-order");
+        for (file, was, is, line) in [
+            ("open.rs", "pub x: u8,", "pub x: u8, pub y: u8,", "pub y: u8"),
+            ("closed/inner.rs", "One,", "One, Two,", "Two"),
+        ] {
+            let text = fs::read_to_string(crate_.0.join(file)).expect("it is there");
+            let (one, other) = is.split_once(", ").expect("two of them");
+            let write = |text: &str| fs::write(crate_.0.join(file), text).expect("written");
+            write(&text.replace(was, is));
+            let known = crate_.list();
+            write(&text.replace(was, &format!("{other} {one},")));
+            let found = difference(&known, &crate_.list());
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].ends_with(&format!("another order, from `{line}` on")), "{found:?}");
+        }
     }
 }
