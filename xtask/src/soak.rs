@@ -33,7 +33,27 @@ pub fn run(words: &[&str]) -> Result<(), String> {
 /// What it wrote, when it failed.
 pub fn step() -> Result<Passed, Failure> {
     let output = Run::cargo(&PROGRAM).args(SHORT).args(["--", STEP_SECONDS]).output()?;
-    let machines = output.lines().filter(|line| line.contains("operations/s")).count();
+    let machines = machines(&output)?;
     let seed = output.lines().find(|line| line.starts_with("seed ")).unwrap_or("no seed");
     Ok(Passed::note(format!("{machines} machines, {seed}")))
+}
+
+/// On how many machines there was traffic.
+fn machines(output: &str) -> Result<usize, Failure> {
+    match output.lines().filter(|line| line.contains("operations/s")).count() {
+        0 => Err(Failure::new(format!("{output}\nthere was traffic on no machine\n"))),
+        machines => Ok(machines),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_soak_of_no_machine_is_a_failure() {
+        let line = "small, 2 threads: all 9 pages back after 7 operations; 5 operations/s\n";
+        assert_eq!(machines(&format!("seed 7\n{line}{line}")).ok(), Some(2));
+        assert!(machines("seed 7\n").is_err());
+    }
 }

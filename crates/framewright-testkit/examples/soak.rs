@@ -9,6 +9,9 @@ use framewright_testkit::{Shape, Traffic, shapes};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
+/// Pages, or runs of them, that traffic on a machine must at least get and give back.
+const LEAST: u64 = 100;
+
 /// The arguments.
 struct Options {
     seconds: u64,
@@ -72,6 +75,10 @@ fn main() -> ExitCode {
         .into_iter()
         .flat_map(|shape| counts.iter().map(move |&threads| (shape.clone(), threads)))
         .collect();
+    if runs.is_empty() {
+        println!("FAILED: there is no machine to run on");
+        return ExitCode::FAILURE;
+    }
     let time = Duration::from_secs(options.seconds) / u32::try_from(runs.len()).unwrap_or(1);
     for (number, (shape, threads)) in (0..).zip(runs) {
         let name = shape.name;
@@ -94,6 +101,10 @@ fn soak(shape: Shape, threads: u32, seed: u64, time: Duration) -> Result<(), Str
     let (tally, counts) = traffic.run(&manager, &|_| started.elapsed() < time)?;
     if counts.free_pages != free {
         return Err(format!("{} of {free} pages came back", counts.free_pages));
+    }
+    // A manager that refuses everything loses nothing, and shows nothing.
+    if tally.allocations < LEAST || tally.frees < LEAST {
+        return Err(format!("too little was done to tell: {tally}"));
     }
     let seconds = started.elapsed().as_secs_f64();
     #[expect(
