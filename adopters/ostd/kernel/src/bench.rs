@@ -71,11 +71,16 @@ fn shuffle(held: &mut [Paddr]) {
     }
 }
 
+/// So many runs taken, then all given back. Fewer are another measurement, and with none of them a
+/// row would be next to nothing.
 fn many(names: [&str; 2], layout: Layout, count: usize, order: fn(&mut [Paddr])) {
     let mut held = Vec::with_capacity(count);
     let began = read_tsc();
     take(&mut held, layout, count);
     let (took, len) = (read_tsc() - began, held.len());
+    if len != count {
+        early_println!("failed {} after {}", names[1], len);
+    }
     order(&mut held);
     let began = read_tsc();
     give_back(&mut held, layout);
