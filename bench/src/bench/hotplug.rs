@@ -87,10 +87,17 @@ fn timed(
     let free = || i64::try_from(manager.totals().free_pages).unwrap_or(i64::MAX);
     let (before, started) = (free(), platform.now_ns());
     let came = call().map_err(|error| failed(format!("{range}: {error}")))?;
-    let call_ns = platform.now_ns().zip(started).map_or(0, |(now, then)| now - then);
+    let call_ns = between(started, platform.now_ns())?;
     let taken_pages = before + came - free();
     let taken_kib = (taken_pages * PAGE_SIZE.cast_signed()) as f64 / 1024.0;
     Ok(Run { call_us: call_ns as f64 / 1000.0, taken_kib })
+}
+
+/// Nanoseconds from one look at the clock to the next. A machine without one would take no time at
+/// all for anything.
+fn between(then: Option<u64>, now: Option<u64>) -> Result<u64, Error> {
+    let passed = then.zip(now).and_then(|(then, now)| now.checked_sub(then));
+    passed.ok_or_else(|| failed("the machine has no clock that goes forward"))
 }
 
 fn add(ours: &Ours<'_>, range: PhysRange) -> Result<Run, Error> {
@@ -120,4 +127,17 @@ const COLUMNS: [Column<Hotplug>; 3] = [
 /// Rows for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     table(&COLUMNS, &rows.hotplug).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_clock_nothing_is_measured() {
+        assert_eq!(between(Some(5), Some(12)).ok(), Some(7));
+        for (then, now) in [(None, None), (Some(5), None), (None, Some(5)), (Some(5), Some(4))] {
+            assert!(between(then, now).is_err(), "{then:?} {now:?}");
+        }
+    }
 }
