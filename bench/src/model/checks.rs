@@ -43,18 +43,18 @@ pub const LEAST_SHARE: f64 = 0.8;
 /// A machine that this process cannot stand in for, or a pool that did not get its pages.
 pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Model>, Vec<String>), Error> {
     let mut cpus = u32::try_from(host::cpus()?.len()).unwrap_or(u32::MAX);
-    let mut left_out = Vec::new();
+    let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     if cpus > 1 && costs.helper_share < LEAST_SHARE {
         let percent = costs.helper_share * 100.0;
         left_out.push(format!(
             "several threads: a helper gets {percent:.0} % of a CPU here, since others are at work"
         ));
+        rows.push(not_measured(cpus));
         cpus = 1;
     }
     // Calls of the system that take translations away flush them, too, which is part of the rate at
     // which they do so.
     let mut costs = Costs { flush: Line::default(), ..*costs };
-    let mut rows = Vec::new();
     for (name, memory_bytes, nodes) in MACHINES {
         progress::step(&format_args!("model: bring-up of {name}"))?;
         let (times, shape) = here::bring_up(&synthetic(memory_bytes, nodes, nodes)?, scale.runs)?;
@@ -116,6 +116,16 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Model>, Vec<String>), Er
         }
     }
     Ok((rows, left_out))
+}
+
+/// In place of all rows of several threads: the rest do not say how far off the model is.
+pub fn not_measured(threads: u32) -> Model {
+    Model {
+        source: "here".into(),
+        what: "several threads".into(),
+        threads: threads.into(),
+        ..Model::default()
+    }
 }
 
 fn all_or_one(cpus: u32) -> Vec<u32> {

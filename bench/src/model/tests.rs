@@ -1,6 +1,7 @@
 //! Where costs come from, and what a prediction consists of.
 
 use super::*;
+use crate::targets::Verdict;
 use serde_json::json;
 
 fn costs() -> Costs {
@@ -70,4 +71,17 @@ fn a_machine_is_predicted_node_by_node() {
     for what in ["bring-up", "eager", "deferred", "flush of all CPUs"] {
         assert_eq!(rows.iter().filter(|row| row.what == what).count(), 1, "{what}");
     }
+}
+
+#[test]
+fn rows_that_are_left_out_leave_the_error_open() {
+    let row = checks::checked("eager", "8G/1 node", 1, 1.0, (1.0, 1.1));
+    let row = Model { source: "here".into(), ..row };
+    let verdict = |rows: &[Model]| {
+        let all = crate::registry::evaluate(&Rows::of(&crate::rows::to_json(rows)));
+        let outcome = all.into_iter().find(|outcome| outcome.target.id == "model-error");
+        outcome.expect("a target").verdict
+    };
+    assert_eq!(verdict(std::slice::from_ref(&row)), Verdict::Met);
+    assert_eq!(verdict(&[checks::not_measured(2), row]), Verdict::NotMeasured);
 }

@@ -15,7 +15,8 @@ targets! { TARGETS:
         |rows| {
             // Other machines' published times are shown, but were not measured here.
             let here = rows.model.iter().filter(|row| row.source == "here");
-            let error = |row: &Model| row.error_percent.0.get().map(f64::abs);
+            // A row without an error stands for some that could not be measured.
+            let error = |row: &Model| Some(row.error_percent.0.get().map_or(f64::NAN, f64::abs));
             samples(here, error, |row| words(&[&row.what, &row.machine]))
         };
 }
