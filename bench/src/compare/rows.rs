@@ -49,6 +49,13 @@ impl Row {
         self.ours.extend(ours);
     }
 
+    /// Adds how long both took in one repetition until what one may never have reached. Never is
+    /// longer than any time: were it left out, the rest would be judged alone, and their neighbours
+    /// would be those of other repetitions.
+    pub fn add_reached(&mut self, linux: Option<f64>, ours: Option<f64>) {
+        self.add([linux.unwrap_or(f64::INFINITY)], [ours.unwrap_or(f64::INFINITY)]);
+    }
+
     /// The row as an object; `common` has what all rows of a machine share.
     pub fn value(&self, common: &Compare) -> Value {
         let [linux, ours] =
@@ -62,9 +69,11 @@ impl Row {
             Demand::AtMost(_, most) => Some(ours.middle.is_some_and(|ours| ours <= most)),
         };
         // A number of one of them alone compares nothing.
-        let is_skipped =
-            self.skipped.is_some() && (linux.middle.is_none() || ours.middle.is_none());
-        let remark = self.skipped.as_ref().map(|why| format!("left out where {why}"));
+        let is_number = |spread: Spread| spread.middle.is_some_and(f64::is_finite);
+        let is_skipped = self.skipped.is_some() && !(is_number(linux) && is_number(ours));
+        let left_out = self.skipped.as_ref().map(|why| format!("left out where {why}"));
+        let remarks: Vec<String> = self.not_reached().into_iter().chain(left_out).collect();
+        let remark = (!remarks.is_empty()).then(|| remarks.join("; "));
         let Compare { kernel, accel, cpus, memory_bytes, nodes, .. } = common.clone();
         let row = Compare {
             both: Both { unit: Some(self.unit), linux, ours },
@@ -82,6 +91,18 @@ impl Row {
             ..self.details.clone()
         };
         row.to_json()
+    }
+}
+
+impl Row {
+    /// How often something was never reached, in words.
+    fn not_reached(&self) -> Option<String> {
+        let never = [("Linux", &self.linux), ("ours", &self.ours)].map(|(name, values)| {
+            let count = values.iter().filter(|value| value.is_infinite()).count();
+            (count > 0).then(|| format!("in {count} of {} runs by {name}", values.len()))
+        });
+        let never: Vec<String> = never.into_iter().flatten().collect();
+        (!never.is_empty()).then(|| format!("not reached {}", never.join(" and ")))
     }
 }
 
@@ -131,6 +152,30 @@ mod tests {
         // What was not seen was not reached.
         assert_eq!(met(Demand::AtMost(Unit::Seconds, 3.0), &[1.0], &[]), false);
         assert_eq!(met(Demand::Ratio(3.0), &[1.0], &[0.0]), false);
+    }
+
+    #[test]
+    fn what_one_never_reached_took_longer_than_anything() {
+        let row = |demand, ours: [Option<f64>; 3]| {
+            let mut row = Row::new("x", Unit::Seconds).demanding(demand);
+            ours.into_iter().for_each(|ours| row.add_reached(Some(2.0), ours));
+            row.value(&common())
+        };
+        for demand in [Demand::AtMost(Unit::Seconds, 3.0), Demand::Ratio(1.0)] {
+            let stuck = row(demand, [Some(1.0), None, None]);
+            assert_eq!((&stuck["met"], &stuck["repetitions"]), (&json!(false), &json!(3)));
+            assert_eq!((&stuck["ours_seconds"], &stuck["ratio_min"]), (&json!(null), &json!(0.0)));
+            assert_eq!(stuck["remark"], "not reached in 2 of 3 runs by ours");
+            let met = row(demand, [Some(1.0), None, Some(2.0)]);
+            assert_eq!((&met["met"], &met["ours_seconds"]), (&json!(true), &json!(2.0)));
+            assert_eq!((&met["ours_seconds_max"], &met["ratio_max"]), (&json!(null), &json!(2.0)));
+        }
+        // Of no use without Linux's driver.
+        let mut row = Row::new("x", Unit::Seconds).demanding(Demand::Ratio(1.0));
+        row.add_reached(None, Some(1.0));
+        row.skipped = Some("no driver".into());
+        let value = row.value(&common());
+        assert_eq!((value.get("met"), &value["skipped"]), (None, &json!("no driver")));
     }
 
     #[test]

@@ -124,8 +124,8 @@ impl OfPace {
 
     /// Adds what was seen in one repetition.
     fn add(&mut self, theirs: &Observed, ours: &Observed, mib: u64) {
-        self.half.add(theirs.seconds_until(0.5, mib), ours.seconds_until(0.5, mib));
-        self.most.add(theirs.seconds_until(MOST, mib), ours.seconds_until(MOST, mib));
+        self.half.add_reached(theirs.seconds_until(0.5, mib), ours.seconds_until(0.5, mib));
+        self.most.add_reached(theirs.seconds_until(MOST, mib), ours.seconds_until(MOST, mib));
         self.left.add(theirs.left_mib(), ours.left_mib());
     }
 }
@@ -284,9 +284,24 @@ mod tests {
             ["ours_seconds", "ours_seconds_min", "ours_seconds_max"].map(of),
             [Some(10.5), Some(9.0), Some(15.0)]
         );
-        assert_eq!(row["repetitions"], 5);
+        assert_eq!((&row["repetitions"], &row["met"]), (&5.into(), &true.into()));
         // The next run is watched as long as it takes, with room.
         assert_eq!([Some(12.4), Some(0.1), Some(60.0), None].map(next_patience), [21, 8, 30, 30]);
+    }
+
+    #[test]
+    fn runs_whose_memory_never_came_back_are_judged() {
+        let mut of = OfPace::new("adaptive", Demand::AtMost(Unit::Seconds, 3.0), 100);
+        let seen = |left: f64| Observed {
+            heard: Heard::of(&[]),
+            samples: vec![(-1.0, 100.0), (0.0, 100.0), (1.0, left)],
+        };
+        for left in [3.0, 80.0, 80.0, 80.0, 80.0] {
+            of.add(&seen(3.0), &seen(left), 100);
+        }
+        let row = of.most.value(&crate::rows::Compare::default());
+        assert_eq!((&row["met"], &row["repetitions"]), (&false.into(), &5.into()));
+        assert_eq!(row["remark"], "not reached in 4 of 5 runs by ours");
     }
 
     #[test]
