@@ -27,7 +27,9 @@ fn a_quick_bench_of_pools_has_all_rows() {
         if row["reclaim"] == "off" {
             assert!(flushes == Some(0) && saved == 0, "{row}");
         } else {
-            assert_eq!(row["reclaim_ratio"].is_number(), row["restore"] == "lazy", "{row}");
+            for ratio in ["reclaim_ratio", "empty_reclaim_ratio"] {
+                assert_eq!(row[ratio].is_number(), row["restore"] == "lazy", "{ratio}: {row}");
+            }
             // 32 KiB a page, less page tables.
             assert!(flushes > Some(0) && (7 << 20..=8 << 20).contains(&saved), "{row}");
         }

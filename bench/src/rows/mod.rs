@@ -233,8 +233,9 @@ fields! {
     Hugepages {
         on: String, policy: String, tables: String, size_kb: u64, pages: u64,
         reclaim: String, restore: String, threads: u64,
-        fill_ms: Spread, empty_ms: Spread, serial_ratio: Spread,
-        madvise_ms: Spread, madvise_ratio: Spread, reclaim_ratio: Spread,
+        fill_ms: Spread, empty_ms: Spread, serial_ratio: Spread, empty_serial_ratio: Spread,
+        madvise_ms: Spread, madvise_ratio: Spread,
+        reclaim_ratio: Spread, empty_reclaim_ratio: Spread,
         flushes: Measured<u64>, ipis: Measured<u64>, saved_bytes: Measured<u64>,
     }
     /// The vmemmap made, or one section of it.

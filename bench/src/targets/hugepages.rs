@@ -2,7 +2,7 @@
 
 use super::Sample;
 use super::sample::{page_size, samples, threads, words};
-use crate::rows::{Hugepages, Rows};
+use crate::rows::{Hugepages, Rows, Spread};
 use framewright_cli::grid::counted;
 
 /// The largest number of pages that is a handful.
@@ -17,7 +17,7 @@ targets! { TARGETS:
         <= 1.2 "x", "HVO off",
         |rows| {
             let is = |row: &Hugepages| row.size_kb == 2048 && is_lazy_guest(row);
-            of(rows, is, |row| row.reclaim_ratio.middle)
+            both(rows, is, [|row| row.reclaim_ratio, |row| row.empty_reclaim_ratio])
         };
     Pools, BENCH, "reclaim-hosted",
         "Process, 2 MiB pool with HVO: time to fill over one madvise of the same ranges",
@@ -47,7 +47,7 @@ targets! { TARGETS:
             let is = |row: &Hugepages| {
                 row.tables == "backed" && row.reclaim == "off" && row.pages <= HANDFUL
             };
-            of(rows, is, |row| row.serial_ratio.middle)
+            both(rows, is, [|row| row.serial_ratio, |row| row.empty_serial_ratio])
         };
     Pools, BENCH_QEMU, "saved-2m", "Map memory that a page of 2 MiB in a pool gives back",
         >= 32.0 "KiB", "Linux: 28 KiB", |rows| per_page(rows, 2048);
@@ -69,10 +69,25 @@ fn of(
     is: impl Fn(&Hugepages) -> bool,
     value: impl Fn(&Hugepages) -> Option<f64>,
 ) -> Vec<Sample> {
-    samples(rows.hugepages.iter().filter(|row| is(row)), value, |row| {
-        let (size, pages) = (page_size(row.size_kb), counted(row.pages, "page"));
-        words(&[&row.on, &row.policy, &size, &pages, &row.restore, &threads(row.threads)])
-    })
+    samples(rows.hugepages.iter().filter(|row| is(row)), value, place)
+}
+
+/// Of a fill, and of an empty.
+fn both(
+    rows: &Rows,
+    is: impl Fn(&Hugepages) -> bool,
+    values: [fn(&Hugepages) -> Spread; 2],
+) -> Vec<Sample> {
+    let of = |(value, what): (fn(&Hugepages) -> Spread, &'static str)| {
+        let rows = rows.hugepages.iter().filter(|row| is(row));
+        samples(rows, |row| value(row).middle, |row| words(&[what, &place(row)]))
+    };
+    values.into_iter().zip(["fill", "empty"]).flat_map(of).collect()
+}
+
+fn place(row: &Hugepages) -> String {
+    let (size, pages) = (page_size(row.size_kb), counted(row.pages, "page"));
+    words(&[&row.on, &row.policy, &size, &pages, &row.restore, &threads(row.threads)])
 }
 
 /// KiB for each page.
@@ -81,4 +96,28 @@ fn per_page(rows: &Rows, size_kb: u64) -> Vec<Sample> {
     let each = |row: &Hugepages| Some(row.saved_bytes.get()? as f64 / row.pages as f64 / 1024.0);
     let place = |row: &Hugepages| words(&[&row.on, &counted(row.pages, "page")]);
     samples(rows.hugepages.iter().filter(is), each, place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pools_are_judged_by_filling_and_by_emptying() {
+        let row = |on: &str, reclaim: &str, restore: &str| {
+            json!({ "bench": "hugepages", "on": on, "tables": "backed", "size_kb": 2048,
+                "pages": 8, "threads": 2, "reclaim": reclaim, "restore": restore,
+                "serial_ratio": 1.0, "empty_serial_ratio": 1.5,
+                "reclaim_ratio": 1.1, "empty_reclaim_ratio": 3.0 })
+        };
+        let rows = Rows::of(&[row("hosted", "off", "none"), row("qemu", "on", "lazy")]);
+        let found = |id: &str| -> Vec<(f64, bool)> {
+            let target = TARGETS.iter().find(|target| target.id == id).expect("there is one");
+            let samples = (target.measure)(&rows);
+            samples.iter().map(|one| (one.value, one.place.starts_with("empty"))).collect()
+        };
+        assert_eq!(found("pool-handful"), [(1.0, false), (1.5, true)]);
+        assert_eq!(found("reclaim-guest"), [(1.1, false), (3.0, true)]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::{section, shown};
 
-const KEYS: [&str; 30] = [
+const KEYS: [&str; 36] = [
     "bench",
     "on",
     "policy",
@@ -21,6 +21,9 @@ const KEYS: [&str; 30] = [
     "serial_ratio",
     "serial_ratio_min",
     "serial_ratio_max",
+    "empty_serial_ratio",
+    "empty_serial_ratio_min",
+    "empty_serial_ratio_max",
     "madvise_ms",
     "madvise_ms_min",
     "madvise_ms_max",
@@ -30,6 +33,9 @@ const KEYS: [&str; 30] = [
     "reclaim_ratio",
     "reclaim_ratio_min",
     "reclaim_ratio_max",
+    "empty_reclaim_ratio",
+    "empty_reclaim_ratio_min",
+    "empty_reclaim_ratio_max",
     "flushes",
     "ipis",
     "saved_bytes",
@@ -63,7 +69,9 @@ fn pools_are_filled_and_emptied() {
         }
         // Each ratio where it says something.
         let (off, alone) = (row["reclaim"] == "off", row["threads"] == 1);
-        assert_eq!(row["serial_ratio"].is_null(), !off || alone, "{row}");
+        for ratio in ["serial_ratio", "empty_serial_ratio"] {
+            assert_eq!(row[ratio].is_null(), !off || alone, "{ratio}: {row}");
+        }
         assert_eq!(row["madvise_ratio"].is_null(), off, "{row}");
         let blocks = row["pages"].as_i64().unwrap() * row["size_kb"].as_i64().unwrap() / 2048;
         let saved = row["saved_bytes"].as_i64().unwrap();

@@ -31,8 +31,8 @@ threads: the caller alone, or with as many helpers as the job finds worth it. HV
 the pool give up their part of the vmemmap, which goes back to the system; \
 restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its \
 part of the array back while the pool is emptied. \
-serial: by all threads against by the caller alone, in turn; a fill of up to 64 pages is the mean \
-of 64 there and in its own column. \
+serial, and serial, empty: by all threads against by the caller alone, in turn; of up to 64 pages \
+a fill and an empty are the mean of 64 there and in their own columns. \
 madvise: giving back the same parts of the array, backed again, by one call for each run of \
 neighbours, in turn with the fills";
 
@@ -99,13 +99,15 @@ struct Case {
 struct Times {
     fill: Vec<f64>,
     empty: Vec<f64>,
-    /// Fill by as many threads as there are, by one alone.
+    /// Fill by as many threads as there are, by one alone; and empty.
     serial_ratio: Vec<f64>,
+    empty_serial_ratio: Vec<f64>,
     /// The system's call that does what HVO asks of it, alone.
     madvise: Vec<f64>,
     madvise_ratio: Vec<f64>,
-    /// Fill with HVO, without.
+    /// Fill with HVO, without; and empty.
     reclaim_ratio: Vec<f64>,
+    empty_reclaim_ratio: Vec<f64>,
     flushes: u64,
     /// Interrupts sent to other CPUs, where somebody counts them.
     ipis: Option<u64>,
@@ -266,8 +268,9 @@ fn times(
             times.flushes = flushes.max(times.flushes);
             times.saved_bytes = saved_bytes.max(times.saved_bytes);
             if threads > 1 {
-                let (serial_fill, _, _) = fill_and_empty(1)?;
+                let (serial_fill, serial_empty, _) = fill_and_empty(1)?;
                 times.serial_ratio.push(fill / serial_fill);
+                times.empty_serial_ratio.push(empty / serial_empty);
             }
             times.fill.push(fill);
             times.empty.push(empty);
@@ -370,9 +373,11 @@ fn row(on: &str, policy: &str, case: Case, times: &Times) -> Hugepages {
         fill_ms: spread(&times.fill),
         empty_ms: spread(&times.empty),
         serial_ratio: spread(&times.serial_ratio),
+        empty_serial_ratio: spread(&times.empty_serial_ratio),
         madvise_ms: spread(&times.madvise),
         madvise_ratio: spread(&times.madvise_ratio),
         reclaim_ratio: spread(&times.reclaim_ratio),
+        empty_reclaim_ratio: spread(&times.empty_reclaim_ratio),
         flushes: times.flushes.into(),
         // In a process they are the system's, which does not say.
         ipis: Measured(times.ipis),
@@ -396,7 +401,7 @@ fn count(count: &Measured<u64>) -> String {
     shown(count.get(), |count| count.to_string())
 }
 
-const COLUMNS: [Column<Hugepages>; 16] = [
+const COLUMNS: [Column<Hugepages>; 18] = [
     (">page size", |row| format!("{} kB", row.size_kb)),
     (">pages", |row| row.pages.to_string()),
     (">threads", |row| row.threads.to_string()),
@@ -411,8 +416,10 @@ const COLUMNS: [Column<Hugepages>; 16] = [
     (">ipis", |row| count(&row.ipis)),
     (">saved", |row| shown(row.saved_bytes.get(), size)),
     (">serial", |row| ratio(row.serial_ratio)),
+    (">serial, empty", |row| ratio(row.empty_serial_ratio)),
     (">madvise", |row| ratio(row.madvise_ratio)),
     (">off", |row| ratio(row.reclaim_ratio)),
+    (">off, empty", |row| ratio(row.empty_reclaim_ratio)),
 ];
 
 /// Rows for people.
