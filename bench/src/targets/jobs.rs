@@ -31,8 +31,10 @@ targets! { TARGETS:
         |rows| {
             let rows = of(rows, |row| row.case == "two-empty");
             let samples = over_ours(&rows);
-            let inverse = |sample: Sample| Sample { value: 1.0 / sample.value, ..sample };
-            samples.into_iter().filter(|sample| sample.value > 0.0).map(inverse).collect()
+            // What is no time does not become one.
+            let of = |value: f64| if value > 0.0 { 1.0 / value } else { f64::NAN };
+            let inverse = |sample: Sample| Sample { value: of(sample.value), ..sample };
+            samples.into_iter().map(inverse).collect()
         };
     Jobs, "jobs", "jobs-busy", "Next to a process that keeps a CPU busy: time over a plain loop's",
         <= 1.0 "x", "serial",
@@ -124,6 +126,8 @@ mod tests {
         let mut rows = [row("framewright", 1.0), row("rayon", 8.0)];
         rows.iter_mut().for_each(|row| row["case"] = json!("two-empty"));
         assert_eq!(values(&rows, "jobs-empty"), [0.125]);
+        rows[0]["seconds"] = json!(0.0);
+        assert!(values(&rows, "jobs-empty")[0].is_nan(), "it is not left out");
         rows[1]["framewright_ratio"] = json!(4.0);
         assert_eq!(values(&rows, "jobs-empty"), [0.25]);
     }

@@ -24,8 +24,9 @@ pub fn samples<'a, R: 'a>(
 }
 
 /// The quotient of a number over that of the row of `others` that agrees in `key`; of several that
-/// do, the last counts. A time of which nothing is left beside the harness's is no measurement: the
-/// quotient is no number, and a target that misses one is not met.
+/// do, the last counts. All are times, and one of which nothing is left beside the harness's is no
+/// measurement, whose ever it is: the quotient is no number, and a target that misses one is not
+/// met.
 pub fn over<'a, R: 'a, K: Eq + Hash>(
     rows: impl IntoIterator<Item = &'a R>,
     others: impl IntoIterator<Item = &'a R>,
@@ -33,10 +34,25 @@ pub fn over<'a, R: 'a, K: Eq + Hash>(
     value: impl Fn(&R) -> Option<f64>,
     place: impl Fn(&R) -> String,
 ) -> Vec<Sample> {
+    over_where(rows, others, key, value, |_, _| true, place)
+}
+
+/// [`over`]; where the two rows did not do as much, so that their times do not compare, the
+/// quotient is no number either.
+pub fn over_where<'a, R: 'a, K: Eq + Hash>(
+    rows: impl IntoIterator<Item = &'a R>,
+    others: impl IntoIterator<Item = &'a R>,
+    key: impl Fn(&'a R) -> K,
+    value: impl Fn(&R) -> Option<f64>,
+    compare: impl Fn(&R, &R) -> bool,
+    place: impl Fn(&R) -> String,
+) -> Vec<Sample> {
     let others: HashMap<K, &R> = others.into_iter().map(|row| (key(row), row)).collect();
     let one = |row: &'a R| {
-        let (ours, theirs) = (value(row)?, value(others.get(&key(row))?)?);
-        let quotient = if theirs > 0.0 { ours / theirs } else { f64::NAN };
+        let other = others.get(&key(row))?;
+        let (ours, theirs) = (value(row)?, value(other)?);
+        let is_measured = ours > 0.0 && theirs > 0.0 && compare(row, other);
+        let quotient = if is_measured { ours / theirs } else { f64::NAN };
         Some(Sample { value: quotient, place: place(row) })
     };
     rows.into_iter().filter_map(one).collect()
@@ -73,5 +89,12 @@ mod tests {
         let nothing = [("serial", 1, Some(0.0))];
         let over = super::over(of("ours"), &nothing, |row| row.1, |row| row.2, place);
         assert!(over[0].value.is_nan(), "it is not left out");
+        let over = super::over(&nothing, of("ours"), |row| row.1, |row| row.2, place);
+        assert!(over[0].value.is_nan(), "nor is it the best of all");
+        let compare = |_: &_, other: &(_, _, Option<f64>)| other.2 > Some(2.5);
+        let [less, more] = [of("serial"), of("ours")].map(|others| {
+            over_where(of("ours"), others, |row| row.1, |row| row.2, compare, place)[0].value
+        });
+        assert!(less.is_nan() && more == 1.0, "{less} {more}");
     }
 }
