@@ -2,7 +2,8 @@
 //!
 //! It uses the transports and [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers`. Nothing
 //! waits but [`reset`] and [`release`], for a bounded time, and whatever a device writes is an
-//! answer to a request or an error.
+//! answer to a request or an error. One value `virtio-drivers` reads itself, at each notification:
+//! a device that puts a queue's notify address outside its registers makes that panic.
 //! * [`Ring`] is a split virtqueue, [`DmaPage`] a page that the device sees too.
 //! * [`Private`] is a value in a page that no device reaches, which [`PrivateMemory`] lends.
 //! * [`reset`] and [`agree`] take a device from whatever it was doing to accepted features;

@@ -151,11 +151,14 @@ impl<P: Platform> Memblock<'_, P> {
         self.accepted.last_failed = Some(Pfn(failed / PAGE_SIZE));
         let unit = failed / UNIT * UNIT;
         let lost = PhysRange::new(unit, unit + UNIT).intersection(part);
-        self.mark(PhysRange::new(part.start, lost.end), RegionFlags::NONE);
         // Nobody gets it, nor a page that may be read past its end into it.
         let guard = if device.reads_past_pages() { PAGE_SIZE } else { 0 };
-        let kept = PhysRange::new(lost.start.saturating_sub(guard), lost.end);
-        self.reserved.cover(&Region { range: kept, node: None, flags: RegionFlags::NONE });
+        let range = PhysRange::new(lost.start.saturating_sub(guard), lost.end);
+        let kept = Region { range, node: None, flags: RegionFlags::NONE };
+        // Of the page before it, others may have parts.
+        self.make_room(MORE_MEMORY, self.reserved.extra_to_cover(&kept), &[part, wanted])?;
+        self.mark(PhysRange::new(part.start, lost.end), RegionFlags::NONE);
+        self.reserved.cover(&kept);
         Ok(false)
     }
 
