@@ -111,7 +111,10 @@ impl Life {
         let reporter = match aids {
             // Poisoned and cleared memory must not be discarded by this host.
             Aids::OwnersAndPoison | Aids::Clearing => None,
-            Aids::Off | Aids::Shuffle => manager.register_reporting(device).ok(),
+            Aids::Off | Aids::Shuffle => {
+                let registered = manager.register_reporting(device);
+                Some(registered.map_err(|(error, _)| error).expect("the first device"))
+            }
         };
         let life = Self {
             manager,
