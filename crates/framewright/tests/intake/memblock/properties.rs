@@ -8,7 +8,7 @@ mod any;
 
 use super::platform::{Early, FakePlatform, Key, assert_well_formed, frame_key, node, sets};
 use any::{any_call, any_machine, place_call};
-use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::memblock::{
     MemblockError, MemblockRequest, NodeChoice, Region, RegionFlags, SetName,
 };
@@ -253,7 +253,8 @@ impl Pair {
         for &(start, frames, kind) in &machine.ranges {
             builder.add(frame(start), frames * PAGE_SIZE, kind).unwrap();
         }
-        let map = builder.finish().ok()?;
+        let refused = |error| assert_eq!(error, MapError::NoUsableMemory);
+        let map = builder.finish().map_err(refused).ok()?;
         let mut storage = [MemoryAffinity::EMPTY; 32];
         let mut topology = Topology::new(&mut storage);
         for &(start, frames, owner, hot_pluggable) in &machine.claims {
