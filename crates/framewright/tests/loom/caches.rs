@@ -8,7 +8,7 @@
 //! framewright --test loom_caches --target-dir target/loom`
 
 use crate::model::{
-    Model, Owner, START, Shape, explore, give, on, order, take, take_movable, take_past,
+    BothWays, Model, Owner, START, Shape, explore, give, on, order, take, take_movable, take_past,
 };
 use framewright::Request;
 use framewright::units::{Pfn, PfnRange};
@@ -352,17 +352,20 @@ fn memory_that_is_short_comes_out_of_a_cache_that_is_in_use() {
 
 #[test]
 fn bulk_meets_refill_and_what_one_keeps_the_other_gets() {
+    static FOUND: BothWays = BothWays::new();
     explore(blocks(1, 2), None, |model| {
         let rest = leave(model, 6);
         let other = on(model, 1, move || bulk(model, 40));
         let mine = take_movable(model, 0);
         let theirs = join(other);
         assert!(mine.is_some());
+        FOUND.count(!theirs.is_empty());
         // The other CPU may have missed it, so it asks again.
         let late = if theirs.is_empty() { bulk(model, 40) } else { Vec::new() };
         assert!(theirs.len() + late.len() > 0, "what CPU 0 keeps can be had");
         rest.into_iter().chain(mine).chain(theirs).chain(late).collect()
     });
+    FOUND.assert_both();
 }
 
 #[test]
@@ -404,14 +407,13 @@ fn a_full_stack_gives_its_older_half_back_while_another_drains() {
 fn blocks_are_kept_while_another_wants_a_larger_one() {
     explore(blocks(8, 2), None, |model| {
         // A refill takes two blocks at once; draining merges them again.
-        let other = on(model, 1, move || model.allocate_past_caches(&Request::new(order(11))).ok());
+        let other = on(model, 1, move || model.allocate_past_caches(&Request::new(order(11))));
         let mine = take_movable(model, 9).expect("there is memory");
         assert!(model.caches().pages() <= 512);
-        let theirs = join(other);
+        let theirs = join(other).expect("the two are of one half");
         give(model, mine);
         model.drain().expect("only good frames are cached");
-        let rest = take_past(model, if theirs.is_some() { 11 } else { 12 });
-        theirs.into_iter().chain([rest]).collect()
+        vec![theirs, take_past(model, 11)]
     });
 }
 
@@ -447,6 +449,7 @@ fn what_was_freed_as_a_range_another_gets() {
 
 #[test]
 fn a_second_free_is_found_when_the_cache_is_emptied() {
+    static MINE: BothWays = BothWays::new();
     explore(blocks(1, 2), None, |model| {
         let held = take_past(model, 5);
         let page = part(held, 0, 0);
@@ -456,6 +459,8 @@ fn a_second_free_is_found_when_the_cache_is_emptied() {
         let mine = model.give_back_order(page.start, order(0)).is_ok() && model.drain().is_ok();
         let theirs = join(other);
         assert!(mine != theirs, "exactly one of two frees may succeed: {mine}, {theirs}");
+        MINE.count(mine);
         vec![rest]
     });
+    MINE.assert_both();
 }

@@ -1,4 +1,6 @@
-//! Models of everything concurrent, checked in every order in which they can happen.
+//! Models of what is done at once, in every order that the atomics of `sync` allow: locks, owners
+//! of caches, drains, references, what is made once. Some bound the preemptions. Counters and
+//! tables that are read without a lock are the processor's own, and no model looks into these.
 //!
 //! `cargo xtask test --only loom` runs them.
 #![cfg(loom)]

@@ -4,7 +4,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_page_tier --target-dir
 //! target/loom`
 
-use crate::model::{Owner, Shape, explore, on, order, run, take, take_all, take_movable};
+use crate::model::{BothWays, Owner, Shape, explore, on, order, run, take, take_all, take_movable};
 use framewright::Request;
 use framewright::units::PfnRange;
 use framewright::zone::MigrateType;
@@ -32,6 +32,7 @@ fn two_cpus_split_one_block() {
 
 #[test]
 fn two_cpus_want_the_last_block_as_one_piece_and_as_pages() {
+    static MINE: BothWays = BothWays::new();
     explore(blocks(1, 2), Some(3), |model| {
         // A zone without free pages says so by a counter that the model does not see: without
         // something that both do, the one who comes second would never come first.
@@ -45,8 +46,10 @@ fn two_cpus_want_the_last_block_as_one_piece_and_as_pages() {
         let mine = model.allocate_past_caches(&Request::new(order(9))).ok();
         let theirs = join(other);
         assert!(mine.is_some() != theirs.is_some(), "one of them gets it: {mine:?}, {theirs:?}");
+        MINE.count(mine.is_some());
         mine.into_iter().chain(theirs).collect()
     });
+    MINE.assert_both();
 }
 
 #[test]
@@ -130,6 +133,7 @@ fn two_types_want_the_only_free_blocks() {
 
 #[test]
 fn one_place_is_given_once() {
+    static MINE: BothWays = BothWays::new();
     explore(blocks(1, 2), Some(3), |model| {
         let place = run(128, 6);
         let at = move || model.allocate_at(place.start, order(6), MigrateType::Movable).ok();
@@ -137,19 +141,24 @@ fn one_place_is_given_once() {
         let mine = at();
         let theirs = join(other);
         assert!(mine.is_some() != theirs.is_some());
+        MINE.count(mine.is_some());
         mine.into_iter().chain(theirs).collect()
     });
+    MINE.assert_both();
 }
 
 #[test]
 fn a_run_freed_twice_at_once_is_taken_back_once() {
+    static MINE: BothWays = BothWays::new();
     explore(blocks(1, 2), Some(3), |model| {
         let held = take_movable(model, 6).expect("there is memory");
         let other = on(model, 1, move || model.give_back(held).is_ok());
         let mine = model.give_back(held).is_ok();
         assert!(mine != join(other), "exactly one of two frees may succeed");
+        MINE.count(mine);
         Vec::new()
     });
+    MINE.assert_both();
 }
 
 /// Two CPUs free the halves of a run of `of` while a third allocates `wanted` from the same block.
@@ -157,17 +166,28 @@ fn a_run_freed_twice_at_once_is_taken_back_once() {
 /// preemptions; all that there are would take hours.
 fn parts(of: u8, wanted: u8, preemptions: usize) {
     let blocks_needed = if of > 9 { 1 << (of - 9) } else { 1 };
+    let in_time: &'static BothWays = Box::leak(Box::new(BothWays::new()));
     explore(blocks(blocks_needed, 3), Some(preemptions), move |model| {
         let whole = model.allocate_past_caches(&Request::new(order(of))).expect("there is memory");
         // Nothing else is left, so that what the third gets comes out of the parts.
         let rest = if of < 9 { take_all(model) } else { Vec::new() };
         let middle = whole.start.add(whole.pages() / 2);
-        let free = move |range: PfnRange| model.give_back(range).expect("it is held");
-        let one = on(model, 1, move || free(PfnRange { start: whole.start, end: middle }));
-        let other = on(model, 2, move || free(PfnRange { start: middle, end: whole.end }));
+        // As above: the third finds nothing by a counter, so it has to be able to come last.
+        let turn = Arc::new(AtomicU32::new(0));
+        let free = |range: PfnRange| {
+            let turn = Arc::clone(&turn);
+            move || {
+                model.give_back(range).expect("it is held");
+                turn.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let one = on(model, 1, free(PfnRange { start: whole.start, end: middle }));
+        let other = on(model, 2, free(PfnRange { start: middle, end: whole.end }));
+        turn.fetch_add(1, Ordering::Relaxed);
         let mine = take_movable(model, wanted);
         join(one);
         join(other);
+        in_time.count(mine.is_some());
         let late = if mine.is_none() {
             Some(
                 model
@@ -179,6 +199,7 @@ fn parts(of: u8, wanted: u8, preemptions: usize) {
         };
         rest.into_iter().chain(mine).chain(late).collect()
     });
+    in_time.assert_both();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Unaccepted memory under every interleaving: no block is accepted twice, nobody waits for memory
 //! that he does not need, and all that can be accepted can be had.
 
-use crate::model::{Shape, explore, on, order, run};
+use crate::model::{BothWays, Shape, explore, on, order, run};
 use framewright::Request;
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
@@ -34,6 +34,7 @@ fn two_cpus_want_the_only_block_in_halves() {
 
 #[test]
 fn a_place_is_accepted_while_others_take_what_there_is() {
+    static BOTH: BothWays = BothWays::new();
     explore(unaccepted(2, 2), Some(2), |model| {
         let place = run(512, 9);
         let at = move || model.allocate_at(place.start, order(9), MigrateType::Movable).ok();
@@ -41,9 +42,11 @@ fn a_place_is_accepted_while_others_take_what_there_is() {
         let mine = model.allocate_past_caches(&Request::new(order(9))).ok();
         let theirs = other.join().expect("no panic");
         assert!(mine.is_some(), "there are two blocks");
+        BOTH.count(theirs.is_some());
         assert!(theirs.is_some() || mine.is_some_and(|range| range.start == place.start));
         mine.into_iter().chain(theirs).collect()
     });
+    BOTH.assert_both();
 }
 
 #[test]
@@ -63,6 +66,7 @@ fn blocks_are_isolated_while_others_accept_them() {
 
 #[test]
 fn one_block_fails_and_the_other_serves_one_of_two() {
+    static MINE: BothWays = BothWays::new();
     explore(Shape { failing: Some(1), ..unaccepted(3, 2) }, Some(2), |model| {
         let one = move || model.allocate_past_caches(&Request::new(order(9))).ok();
         let other = on(model, 1, one);
@@ -70,9 +74,11 @@ fn one_block_fails_and_the_other_serves_one_of_two() {
         let theirs = other.join().expect("no panic");
         // The block before the one that fails is lost with it.
         assert!(mine.is_some() != theirs.is_some(), "{mine:?}, {theirs:?}");
+        MINE.count(mine.is_some());
         assert_eq!(model.acceptance().lost_pages(), 1024);
         mine.into_iter().chain(theirs).collect()
     });
+    MINE.assert_both();
 }
 
 #[test]

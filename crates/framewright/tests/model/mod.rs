@@ -3,8 +3,12 @@
 //!
 //! A thread of the model is a CPU. Tables and caches lie in memory that all executions use one
 //! after the other, with what the last one left in it. Maps and lists are changed under the zone
-//! lock only, so that threads interleave at the lock, at the caches' ownership and at the counters
-//! that are read without the lock, however many frames a block has: blocks are of full size here.
+//! lock only, so that threads interleave at the lock and at the caches' ownership, however many
+//! frames a block has: blocks are of full size here.
+//!
+//! Counters and tables that are read without the lock are the processor's own atomics
+//! (`sync::atomics`): no thread is switched at one, and all see each in one order. What only their
+//! orders of memory keep right no model here can find wrong.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
@@ -420,6 +424,26 @@ pub fn on<T: Send + 'static>(
         model.platform().ring();
         result
     })
+}
+
+/// In how many executions a condition held, and in how many it did not: an assertion that leaves two
+/// ways open says little when only one of them is ever taken.
+pub struct BothWays([AtomicU64; 2]);
+
+impl BothWays {
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 2])
+    }
+
+    pub fn count(&self, holds: bool) {
+        self.0[usize::from(holds)].fetch_add(1, StdOrdering::Relaxed);
+    }
+
+    /// Panics unless it was both.
+    pub fn assert_both(&self) {
+        let [not, held] = [&self.0[0], &self.0[1]].map(|count| count.load(StdOrdering::Relaxed));
+        assert!(held != 0 && not != 0, "{held} executions one way, {not} the other");
+    }
 }
 
 /// Runs every order of events that the memory model allows, with at most `preemptions` of threads
