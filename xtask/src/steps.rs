@@ -27,7 +27,12 @@ pub const ALL: &[Step] = &[
         about: "what release builds find of what callers do wrong",
         run: misuse,
     },
-    Step { name: "loom", about: "model checking of everything concurrent", run: loom },
+    Step {
+        name: "loom",
+        about: "model checking of locks, of owners of caches and of jobs, and of calls that meet \
+            there",
+        run: loom,
+    },
     Step { name: "shuttle", about: "larger concurrent tests under random schedules", run: shuttle },
     Step {
         name: "soak",
