@@ -426,8 +426,8 @@ pub fn on<T: Send + 'static>(
     })
 }
 
-/// In how many executions a condition held, and in how many it did not: an assertion that leaves two
-/// ways open says little when only one of them is ever taken.
+/// In how many executions a condition held, and in how many it did not: an assertion that leaves
+/// two ways open says little when only one of them is ever taken.
 pub struct BothWays([AtomicU64; 2]);
 
 impl BothWays {
