@@ -188,9 +188,10 @@ pub unsafe trait Platform: Sync + 'static {
     }
 
     /// Who the caller is: a number that a task keeps as long as it lives, whatever CPU it is on,
-    /// and that no other has meanwhile. Asked only where waiting is allowed, before the reclaim
+    /// and that no other has meanwhile. Asked only where waiting is allowed: before the reclaim
     /// hook is called ([`Reclaim`](crate::Reclaim)), so that a request inside the hook does not
-    /// call it again. `None`: tasks cannot be told apart, so one at a time is in the hook.
+    /// call it again, and before memory comes or goes, so that nobody waits for himself. `None`:
+    /// tasks cannot be told apart, so one at a time is in the hook.
     fn current_task(&self) -> Option<NonZeroU64> {
         None
     }

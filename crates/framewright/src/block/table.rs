@@ -285,8 +285,8 @@ impl BlockTable {
     /// [`state`](Self::state) without the zone lock, inside the block's `Readers`.
     pub(crate) fn state_as_reader(&self, index: u32) -> BlockState {
         // Sequentially consistent after the store in `Readers::enter`, which it must not overtake;
-        // acquires what `set_state` releases. Was ready before: where its memory went meanwhile
-        // it says nothing of a count.
+        // acquires what `set_state` releases. The group was ready before; if it went offline
+        // meanwhile, its entries are inner ones and offline heads, which have no count.
         BlockState::from_word(self.entry_at(index).state.load(Ordering::SeqCst))
     }
 

@@ -14,7 +14,8 @@ pub enum AddError {
     Overlaps(PfnRange),
     /// It ends beyond what physical addresses can be.
     TooHigh(PfnRange),
-    /// Somebody else adds memory or brings the manager up, and cannot be waited for from here.
+    /// Somebody else adds memory or brings the manager up, and cannot be waited for from here; or
+    /// the caller does himself, in a [`HotplugNotifier`](crate::manager::HotplugNotifier).
     Busy,
     /// The manager is up, and without the feature `hotplug` nothing comes any more.
     Late(PfnRange),

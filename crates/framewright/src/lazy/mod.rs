@@ -250,10 +250,11 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         &self,
         new: impl Iterator<Item = PhysRange>,
     ) -> Result<(), StartError> {
-        let mut claim = self.claim().ok_or(StartError::NotUp(NotUp::ComingUp))?;
+        let claim = if self.get().is_some() { None } else { self.claim() };
         if self.get().is_some() {
             return Err(StartError::IsUp);
         }
+        let mut claim = claim.ok_or(StartError::NotUp(NotUp::ComingUp))?;
         let before = claim.collected().ranges;
         let started = self.try_start(&mut claim, new);
         if started.is_err() {

@@ -153,10 +153,19 @@ impl<P: Platform> Memblock<'_, P> {
         let lost = PhysRange::new(unit, unit + UNIT).intersection(part);
         // Nobody gets it, nor a page that may be read past its end into it.
         let guard = if device.reads_past_pages() { PAGE_SIZE } else { 0 };
-        let range = PhysRange::new(lost.start.saturating_sub(guard), lost.end);
-        let kept = Region { range, node: None, flags: RegionFlags::NONE };
-        // Of the page before it, others may have parts.
-        self.make_room(MORE_MEMORY, self.reserved.extra_to_cover(&kept), &[part, wanted])?;
+        let region = |start| {
+            let range = PhysRange::new(start, lost.end);
+            Region { range, node: None, flags: RegionFlags::NONE }
+        };
+        let mut kept = region(lost.start.saturating_sub(guard));
+        // Of the page before it others may have parts, with more gaps between them than there is
+        // room for. What was accepted is noted all the same, and that page left as it is.
+        let extra = self.reserved.extra_to_cover(&kept);
+        if extra > MORE_RESERVED
+            && self.make_room(MORE_MEMORY, extra, &[part, wanted, kept.range]).is_err()
+        {
+            kept = region(lost.start);
+        }
         self.mark(PhysRange::new(part.start, lost.end), RegionFlags::NONE);
         self.reserved.cover(&kept);
         Ok(false)

@@ -327,7 +327,6 @@ fn run(shape: &Shape, steps: &[Step], pages: Pages, command_line: &str) {
     // No reservation reaches the last region, which has room for the tables.
     let manager = bring_up_with(machine, &shape.reservations(), &parameters).expect("bring-up");
     compare(shape, &manager, steps, pages);
-    drop(manager);
     // SAFETY: the manager, the only user, is gone.
     unsafe { machine.retire() };
 }

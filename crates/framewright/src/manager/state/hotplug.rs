@@ -290,7 +290,8 @@ impl HotplugState {
     /// Whether this task does it.
     pub(crate) fn is_done_by(&self, task: NonZeroU64) -> bool {
         // Relaxed: as above.
-        self.changer.load(Ordering::Relaxed) == task.get()
+        let other = self.changer.load(Ordering::Relaxed);
+        other == task.get() && other != SOMEBODY
     }
 }
 
