@@ -8,11 +8,14 @@
 //! framewright --test loom_caches --target-dir target/loom`
 
 use crate::model::{
-    BothWays, Model, Owner, START, Shape, explore, give, on, order, take, take_movable, take_past,
+    BothWays, Model, Owner, START, Shape, explore, give, on, order, take, take_all, take_movable,
+    take_past,
 };
 use framewright::Request;
 use framewright::units::{Pfn, PfnRange};
 use framewright::zone::MigrateType;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, Ordering};
 
 /// Runs of order 3 that one word of a block's free map has.
 const RUNS_OF_A_WORD: usize = 8;
@@ -435,16 +438,29 @@ fn runs_of_any_size_are_kept_and_cut_while_another_drains() {
 
 #[test]
 fn what_was_freed_as_a_range_another_gets() {
-    explore(blocks(1, 2), Some(3), |model| {
-        let held = model.allocate(&Request::pages(3)).expect("there is memory");
+    static MINE: BothWays = BothWays::new();
+    explore(blocks(1, 2), Some(2), |model| {
+        let held = model.allocate(&Request::pages(4)).expect("there is memory");
+        model.drain().expect("only good frames are cached");
+        let rest = take_all(model);
+        // What a cache has is told by a counter that the model does not see: without something
+        // that both do, this CPU would always look first.
+        let turn = Arc::new(AtomicU32::new(0));
+        let theirs = Arc::clone(&turn);
         let other = on(model, 1, move || {
             model.give_back_any(held).expect("it is held");
-            model.allocate(&Request::pages(3)).ok()
+            theirs.fetch_add(1, Ordering::Relaxed);
+            model.allocate(&Request::pages(4)).ok()
         });
-        let mine = model.allocate(&Request::pages(3)).ok();
+        turn.fetch_add(1, Ordering::Relaxed);
+        // Nothing else is free, so that this empties the other's cache.
+        let mine = model.allocate(&Request::pages(4)).ok();
         let theirs = join(other);
-        mine.into_iter().chain(theirs).collect()
+        assert!(mine.is_none() || theirs.is_none(), "one run for two");
+        MINE.count(mine.is_some());
+        rest.into_iter().chain(mine).chain(theirs).collect()
     });
+    MINE.assert_both();
 }
 
 #[test]
