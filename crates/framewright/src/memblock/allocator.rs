@@ -315,8 +315,9 @@ impl<'a, P: Platform> Memblock<'a, P> {
         loop {
             let place = self.find(request, align)?;
             if self.secure(place.range())? {
-                self.note_unmirrored(place.range());
-                return self.reserve_place(&place, request);
+                let taken = self.reserve_place(&place, request)?;
+                self.note_unmirrored(taken);
+                return Ok(taken);
             }
         }
     }

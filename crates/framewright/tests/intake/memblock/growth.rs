@@ -203,6 +203,9 @@ fn without_room_to_grow_nothing_changes() {
     comb(&mut early, BASE, FIXED - 2);
     early.reserve(range(BASE + (FIXED - 2) * 128, END)).unwrap();
     assert_eq!(early.reserved().len(), 128);
+    // None of it is free, so that all else is second choice.
+    early.mark_mirrored(range(END - 4 * PAGE_SIZE, END - 3 * PAGE_SIZE)).unwrap();
+    early.set_mirrored_first(true);
     platform.fill(range(BASE, END), DIRT);
     let before = sets(&early);
     let no_room = MemblockError::NoRoomToGrow {
@@ -219,6 +222,7 @@ fn without_room_to_grow_nothing_changes() {
         Err(MemblockError::OutOfMemory { .. })
     ));
     assert_eq!(sets(&early), before);
+    assert_eq!(early.unmirrored_bytes(), 0, "nothing was allocated");
     assert!(platform.is_full_of(range(BASE, END), DIRT));
     // What needs no entry still works, and with memory freed everything does.
     early.reserve(range(BASE + 64, BASE + 72)).unwrap();

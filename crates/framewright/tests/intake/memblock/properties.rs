@@ -468,6 +468,7 @@ impl Pair {
                 assert_eq!(regions, before.1.len());
                 assert_eq!(self.model.find_array(needed_bytes, units), None);
                 assert_eq!(sets(&self.early), before);
+                assert_eq!(self.early.unmirrored_bytes(), self.model.unmirrored_bytes);
                 false
             }
             Some(error) => panic!("{error}"),
