@@ -2,8 +2,9 @@
 //! errors, cancellation, nesting, panics.
 //!
 //! Chunks write plain memory here, so the model fails if the caller, an undo or the next worker
-//! could see it too early. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-jobs
-//! --test loom_jobs --target-dir target/loom`
+//! could see it too early.
+//!
+//! `cargo xtask test --only loom` runs them.
 #![cfg(loom)]
 
 use framewright_jobs::{

@@ -1,7 +1,6 @@
 //! Calls between CPUs under every interleaving that the memory model allows. What crosses is plain
 //! memory here, so the model fails when it is seen too early; a CPU that is not notified of a call
-//! waits for ever, and the model says so. `RUSTFLAGS="--cfg loom" cargo test --release -p
-//! framewright-arch --test loom_ipi --target-dir target/loom`
+//! waits for ever, and the model says so.
 
 use framewright_arch::ipi::CrossCalls;
 use loom::cell::UnsafeCell;

@@ -1,7 +1,5 @@
 //! Two CPUs that wait one after the other for the same helper, under every interleaving that the
 //! memory model allows. A waiter that nobody wakes sleeps for ever, and the model says so.
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_ipi_waiters
-//! --target-dir target/loom`
 
 use framewright_arch::ipi::Waiters;
 use loom::sync::atomic::{AtomicBool, Ordering};

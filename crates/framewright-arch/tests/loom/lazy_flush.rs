@@ -1,7 +1,6 @@
 //! A CPU that sleeps while a page goes, under every interleaving that the memory model allows. The
 //! page is plain memory: the model fails when the CPU still looks at it while it is somebody
-//! else's. `RUSTFLAGS="--cfg loom" cargo test --release -p framewright-arch --test loom_lazy_flush
-//! --target-dir target/loom`
+//! else's.
 
 use framewright_arch::paging::LazyFlush;
 use loom::cell::UnsafeCell;

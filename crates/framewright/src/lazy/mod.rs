@@ -250,7 +250,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         &self,
         new: impl Iterator<Item = PhysRange>,
     ) -> Result<(), StartError> {
-        let claim = if self.get().is_some() { None } else { self.claim() };
+        // Whether there is a claim or not: a notifier gets none.
+        let claim = self.claim();
         if self.get().is_some() {
             return Err(StartError::IsUp);
         }

@@ -4,8 +4,7 @@
 //! What a cache holds is plain words; loom watches that no two threads touch them without order
 //! between them. Caches are tiny in a model: two words of frees, one that is ready, four runs in a
 //! stack. Where a number of preemptions is given, all interleavings with at most so many are tried;
-//! those without a number are tried wholly. `RUSTFLAGS="--cfg loom" cargo test --release -p
-//! framewright --test loom_caches --target-dir target/loom`
+//! those without a number are tried wholly.
 
 use crate::model::{
     BothWays, Model, Owner, START, Shape, explore, give, on, order, take, take_all, take_movable,

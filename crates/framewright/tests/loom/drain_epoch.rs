@@ -2,8 +2,7 @@
 //! lasts, what a search did not find is nowhere.
 //!
 //! The model has no way to execute a barrier on another thread, so both sides have a fence of their
-//! own there; what is checked is the protocol around it. `RUSTFLAGS="--cfg loom" cargo test
-//! --release -p framewright --test loom_quiet --target-dir target/loom`
+//! own there; what is checked is the protocol around it.
 
 use framewright::internals::{DrainEpoch, Ownership};
 use framewright::{IrqState, PinnedCpu, Platform};

@@ -1,8 +1,5 @@
 //! Blocks and pages under every interleaving: split, merge, steal, and parts of one run freed by
 //! two CPUs while a third allocates.
-//!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_page_tier --target-dir
-//! target/loom`
 
 use crate::model::{BothWays, Owner, Shape, explore, on, order, run, take, take_all, take_movable};
 use framewright::Request;

@@ -1,8 +1,5 @@
 //! Reference counts and the readers of what may go away, under every interleaving that the memory
 //! model allows.
-//!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_references --target-dir
-//! target/loom`
 
 use framewright::internals::{Readers, ReferenceCount};
 use framewright::{IrqState, PinnedCpu, Platform};

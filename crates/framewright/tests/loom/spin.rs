@@ -1,7 +1,4 @@
 //! The spin lock under every interleaving that the memory model allows.
-//!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p framewright --test loom_spin --target-dir
-//! target/loom`
 
 use framewright::SpinLock;
 use framewright::internals::{lock, try_lock};
