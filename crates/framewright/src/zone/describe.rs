@@ -203,12 +203,14 @@ impl LockedZone {
         let Some(descriptors) = &self.descriptors else { return };
         let table = &self.buddy.table;
         frames.take_from(table.cold_free_map(index));
-        let state = table.state(index);
-        let state = state.with_free_pages(state.free_pages() - VMEMMAP_PAGES_PER_BLOCK);
-        let described = descriptors.write(&mut self.buddy, index, frames, state);
+        let before = table.state(index);
+        let free = before.free_pages() - VMEMMAP_PAGES_PER_BLOCK;
+        let described =
+            descriptors.write(&mut self.buddy, index, frames, before.with_free_pages(free));
         // The word is stored once all of them are zero.
         self.buddy.table.set_state(index, described);
-        *self.free_counter(state) -= VMEMMAP_PAGES_PER_BLOCK;
+        *self.free_counter(before) -= before.free_pages();
+        *self.free_counter(described) += free;
         self.descriptor_pages += VMEMMAP_PAGES_PER_BLOCK;
     }
 

@@ -122,7 +122,7 @@ pub(crate) struct LockedZone {
     pub(super) split_pages: u64,
     /// Free frames in split blocks of each grade.
     pub(super) graded_split_pages: [u64; GRADES],
-    /// Frames that hold descriptors.
+    /// Frames that hold descriptors, and free ones that are too few to do so.
     pub(super) descriptor_pages: u64,
     /// Free frames in isolated blocks, which are in no list and are not counted as free.
     pub(super) isolated_pages: u64,

@@ -372,7 +372,9 @@ impl Zone {
         self.reserved_pages.load(Ordering::Relaxed)
     }
 
-    /// Managed frames that hold the descriptors of other pages of their block (the inside form).
+    /// Managed frames that hold the descriptors of other pages of their block (the inside form),
+    /// and those that nobody has of blocks with too few of them to hold any, eight at most each:
+    /// nobody gets these until more of the block is free.
     #[must_use]
     pub fn descriptor_pages(&self) -> u64 {
         self.changing.counters.descriptor_pages.load(Ordering::Relaxed)
@@ -404,9 +406,9 @@ impl Zone {
         self.changing.counters.unreported_pages.load(Ordering::Relaxed)
     }
 
-    /// Frames that are free. Where pages have descriptors, up to eight of them in each block that
-    /// somebody allocated whole and freed in part wait until there are more, as their descriptors
-    /// would need just as many.
+    /// Frames that are free. Where pages have descriptors inside their blocks, the first eight that
+    /// come back to a block that somebody allocated whole are none of them: they wait until there
+    /// are more, which they can describe ([`descriptor_pages`](Self::descriptor_pages)).
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.changing.counters.free_pages.load(Ordering::Relaxed)

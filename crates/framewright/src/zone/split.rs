@@ -158,13 +158,20 @@ impl LockedZone {
         }
     }
 
-    /// Where a block's free frames are counted.
+    /// Where a block's free frames are counted. Those of an undescribed one wait for so many that
+    /// they can hold descriptors, and nobody gets them until then: if they counted as free, who
+    /// waits for free frames would take the zone for one that has enough.
     pub(super) fn free_counter(&mut self, state: BlockState) -> &mut u64 {
-        let isolated = state.has(BlockState::ISOLATED);
-        if isolated { &mut self.isolated_pages } else { self.split_counter(state) }
+        if state.has(BlockState::ISOLATED) {
+            &mut self.isolated_pages
+        } else if cfg!(feature = "vmemmap") && state.has(BlockState::UNDESCRIBED) {
+            &mut self.descriptor_pages
+        } else {
+            self.split_counter(state)
+        }
     }
 
-    /// Where the free frames of a split block are counted that is not isolated.
+    /// Where the free frames of a split block are counted that are available.
     #[inline]
     pub(super) fn split_counter(&mut self, state: BlockState) -> &mut u64 {
         if !state.is_graded() {

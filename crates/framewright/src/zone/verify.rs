@@ -28,7 +28,8 @@ pub struct Counts {
     pub free_pages: u64,
     /// Allocated.
     pub allocated_pages: u64,
-    /// Managed frames that hold descriptors, neither free nor allocated.
+    /// Managed frames that hold descriptors, or wait to do so ([`Zone::descriptor_pages`]), neither
+    /// free nor allocated.
     pub descriptor_pages: u64,
     /// Frames of isolated blocks that nobody has, neither free nor allocated.
     pub isolated_pages: u64,
@@ -319,14 +320,15 @@ impl Zone {
                     return Err(FaultKind::BadFreeMap);
                 }
                 let isolated = state.has(BlockState::ISOLATED);
+                let waits = !isolated && state.has(BlockState::UNDESCRIBED);
                 counts = Counts {
                     present_pages: present,
                     managed_pages: managed,
                     reserved_pages: present - managed,
-                    free_pages: if isolated { 0 } else { free },
+                    free_pages: if isolated || waits { 0 } else { free },
                     isolated_pages: if isolated { free } else { 0 },
                     allocated_pages: managed - idle,
-                    descriptor_pages,
+                    descriptor_pages: if waits { free } else { descriptor_pages },
                     reporting_pages,
                     deferred_pages: 0,
                     unaccepted_pages: 0,
@@ -508,9 +510,7 @@ impl Zone {
     fn count_graded(&self) -> u64 {
         let free = |found: HeadIn| match found.state.state() {
             Some(State::Free) => found.state.order().pages(),
-            Some(State::Split) if !found.state.has(BlockState::ISOLATED) => {
-                found.state.free_pages()
-            }
+            Some(State::Split) if !found.state.is_unavailable() => found.state.free_pages(),
             _ => 0,
         };
         let heads = self.segments.iter().flat_map(|segment| self.table.heads(segment.indices()));

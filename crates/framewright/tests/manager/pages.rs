@@ -130,6 +130,7 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 64)).build());
     let whole = manager.allocate(&Request::new(order(10))).expect("there is memory");
     assert!(page(&manager, whole.start).is_none(), "a block that is allocated whole has none");
+    let full = manager.totals();
     // The first frames that come back cannot hold descriptors and be of use.
     for offset in 0..8 {
         manager.give_back_to_zone(one(whole.start.add(offset * 3))).expect("allocated");
@@ -142,6 +143,9 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
         let again =
             manager.allocate_at(whole.start.add(offset * 3), Order::PAGE, MigrateType::Movable);
         assert!(again.is_err(), "it would have no descriptor");
+        let totals = manager.totals();
+        assert_eq!(totals.free_pages, full.free_pages, "nobody can have them");
+        assert_eq!(totals.descriptor_pages, full.descriptor_pages + offset + 1);
         check(&manager);
     }
     manager.give_back_to_zone(one(whole.start.add(100))).expect("allocated");
@@ -151,6 +155,8 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
         (DescriptorForm::Inside, 1, false)
     );
     assert!(now.has(BlockState::SCATTERED));
+    assert_eq!(manager.totals().free_pages, full.free_pages + 1);
+    assert_eq!(manager.totals().descriptor_pages, full.descriptor_pages + 8);
     check(&manager);
     assert!(
         page(&manager, whole.start.add(1)).is_some_and(Page::is_clear),
