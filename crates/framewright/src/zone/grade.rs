@@ -95,10 +95,11 @@ fn graded(segment: &Segment, found: HeadIn) -> GradedMemory {
     let state = found.state;
     let [start, end] = [found.index, found.end()].map(|at| segment.block_of(at).start());
     let span = PfnRange { start, end };
-    let (present_pages, managed_pages) = if state.is(State::Split) {
-        (state.present_pages(), state.managed_pages())
-    } else {
-        (span.pages(), span.pages())
+    let (present_pages, managed_pages) = match state.state() {
+        Some(State::Split) => (state.present_pages(), state.managed_pages()),
+        // It could not be accepted.
+        Some(State::Reserved) => (span.pages(), 0),
+        _ => (span.pages(), span.pages()),
     };
     let unaccepted_pages = if is_listed(state) { span.pages() } else { 0 };
     GradedMemory { span, present_pages, managed_pages, unaccepted_pages }

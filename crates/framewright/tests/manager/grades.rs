@@ -4,11 +4,12 @@ use crate::common::{
     Fake, blocks, bring_up_with, check, gib, graded, is_in, mib, order, parameters, settled,
     unmovable, with_pages,
 };
+use framewright::firmware::MemoryKind;
 use framewright::manager::{Budget, GradeError, ObstacleKind};
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use framewright::vmemmap_space::BlockNumber;
-use framewright::zone::{Grade, MigrateType};
+use framewright::zone::{Grade, MigrateType, ZoneId, ZoneKind};
 use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::workload::{Handle, Handles};
 use framewright_testkit::{FakeMachine, Owner};
@@ -298,5 +299,65 @@ fn movable_requests_take_of_foreign_blocks_and_do_not_claim_them() {
     held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
     manager.give_back(one).expect("ours");
     assert_eq!(settled(&manager).allocated_pages, 0);
+    check(&manager);
+}
+
+/// As much is kept free as of the memory for what cannot be moved follows, from bring-up on.
+#[test]
+fn memory_for_what_can_be_moved_does_not_raise_what_is_kept_free() {
+    let min_free = |line: &str| {
+        let machine = FakeMachine::builder().ram(mib(0, 1024)).spare(gib(4, 5)).build();
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+        let at_boot = manager.sysctl().min_free_kbytes();
+        let min_pages =
+            || manager.zones().iter().map(|zone| zone.watermarks().min_pages).sum::<u64>();
+        let marks = min_pages();
+        // SAFETY: nobody uses it.
+        let added =
+            unsafe { manager.hotplug().add(mib(4096, 4224), NodeId::ZERO, Grade::MovableOnly) };
+        added.expect("there is room");
+        check(&manager);
+        if !line.starts_with("min_free") {
+            assert_eq!(manager.sysctl().min_free_kbytes(), at_boot, "{line}");
+        }
+        (at_boot, marks)
+    };
+    let near = |kib: u64, of: u64| kib.abs_diff(of) <= 32;
+    assert!(near(min_free("").0, 4096));
+    for line in ["movablecore=768M", "kernelcore=256M", "cma=768M@0-1G"] {
+        let (kib, marks) = min_free(line);
+        assert!(near(kib, 2048), "{line}: {kib}");
+        assert!(marks <= kib / 4, "{line}: {marks}");
+    }
+    // What is asked for at boot is so, however little.
+    assert_eq!(min_free("min_free_kbytes=256 movablecore=768M").0, 256);
+}
+
+/// What cannot be accepted is managed by nobody, in a grade neither.
+#[test]
+fn memory_of_a_grade_that_is_lost_is_not_managed() {
+    let unaccepted = mib(4096, 4224);
+    let machine = FakeMachine::builder()
+        .ram(mib(0, 64))
+        .memory(unaccepted, MemoryKind::Unaccepted)
+        .accepts()
+        .build();
+    machine.accept().fail_at(Pfn::containing(mib(4200, 4202).start));
+    let manager = bring_up_with(machine, &[], &parameters("movablecore=96M")).expect("bring-up");
+    let of = ZoneId { node: NodeId::ZERO, kind: ZoneKind::Normal };
+    let managed = || {
+        let view = manager.view(of).expect("there is such memory");
+        view.graded_memory(Grade::MovableOnly).managed_pages
+    };
+    assert_eq!(managed(), 96 << 8);
+    let all =
+        core::iter::from_fn(|| manager.allocate_order(Order::BLOCK, MigrateType::Movable).ok());
+    let held: Vec<Pfn> = all.collect();
+    let lost = manager.acceptance().lost_pages();
+    assert_ne!(lost, 0);
+    assert_eq!(managed(), (96 << 8) - lost);
+    held.into_iter().for_each(|start| {
+        manager.give_back_order(start, Order::BLOCK).expect("ours");
+    });
     check(&manager);
 }

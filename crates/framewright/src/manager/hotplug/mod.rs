@@ -36,7 +36,6 @@ use crate::manager::facets::Moving;
 use crate::manager::moving::Mover;
 use crate::manager::state::Manager;
 use crate::manager::state::hotplug::{Changing, HotplugEvent, HotplugNotifier, Veto};
-use crate::manager::state::tunables::fixed_pages;
 use crate::platform::Platform;
 use crate::units::{NodeId, PfnRange, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
@@ -251,10 +250,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// Marks, reserves and what else follows from how much there is.
     fn after_change(self) {
         let manager = self.manager;
-        let fixed_pages = fixed_pages(manager.zones(), manager.platform);
-        let mut tunables = manager.tunables.lock(manager.platform);
-        tunables.follow(fixed_pages);
-        tunables.apply(manager.zones());
+        let tunables = manager.follow_fixed_memory();
         manager.numa().follow_memory();
         drop(tunables);
         manager.settle_caches();

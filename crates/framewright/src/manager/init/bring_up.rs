@@ -192,6 +192,13 @@ impl<P: Platform> Manager<P> {
         let pools = &parameters.huge_pages;
         self.moving.hugetlb_cma_only = pools.cma_only && pools.cma.total_bytes != 0;
         self.moving.failed_area_bytes = self.make_areas(parameters);
+        // What is asked for at boot is what there is, however little.
+        if cfg!(feature = "moving")
+            && parameters.min_free_kbytes.is_none()
+            && self.zones().iter().any(|zone| zone.most_graded_pages(platform) != 0)
+        {
+            drop(self.follow_fixed_memory());
+        }
         for zone in if cfg!(feature = "hotplug") { self.zones() } else { &[] } {
             let pages = zone.present_pages().saturating_sub(zone.most_graded_pages(platform));
             per_node[zone.id().node.index()].boot_kernel_pages.fetch_add(pages, Ordering::Relaxed);

@@ -1,8 +1,10 @@
 //! What the command line set: some of it can be changed while the machine runs, the rest can be
 //! asked for.
 
+use crate::manager::Manager;
 use crate::parameters::{MOST_MIN_FREE_KBYTES, Pages, Parameters};
 use crate::platform::Platform;
+use crate::sync::SpinGuard;
 use crate::units::NodeId;
 use crate::zone::{
     COMPACTION_PROACTIVENESS, EXTFRAG_THRESHOLD, LOWMEM_RESERVE_RATIO, Zone, ZoneId, ZoneKind,
@@ -96,11 +98,20 @@ impl Tunables {
     }
 }
 
-/// What of all memory cannot be said to be movable. Takes each zone's lock for a look.
-pub(crate) fn fixed_pages<P: Platform>(zones: &[Zone], platform: &P) -> u64 {
-    let fixed =
-        |zone: &Zone| zone.final_managed_pages().saturating_sub(zone.most_graded_pages(platform));
-    zones.iter().map(fixed).sum()
+impl<P: Platform> Manager<P> {
+    /// Lets marks and reserves [follow](Tunables::follow) from what of all memory cannot be said to
+    /// be movable. Takes each zone's lock for a look.
+    #[inline(never)]
+    pub(in crate::manager) fn follow_fixed_memory(&self) -> SpinGuard<'_, Tunables, P> {
+        let fixed = |zone: &Zone| {
+            zone.final_managed_pages().saturating_sub(zone.most_graded_pages(self.platform))
+        };
+        let fixed_pages = self.zones().iter().map(fixed).sum();
+        let mut tunables = self.tunables.lock(self.platform);
+        tunables.follow(fixed_pages);
+        tunables.apply(self.zones());
+        tunables
+    }
 }
 
 /// What each zone of a node manages.
