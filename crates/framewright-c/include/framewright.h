@@ -48,7 +48,8 @@ enum fw_error {
   FW_NULL_CALL = 8,
   // The platform's `pin` gave a number that is not below `cpus`.
   FW_WRONG_CPU = 9,
-  // The platform's `direct_base` is null or no multiple of the page size.
+  // The platform's `direct_base` is null without `FW_IDENTITY_MAP`, or not null with it, or no
+  // multiple of the page size, or `direct_limit` is beyond the end of the address space.
   FW_WRONG_DIRECT_MAP = 10,
   // The platform's `flags` have unknown bits.
   FW_WRONG_FLAGS = 11,

@@ -31,7 +31,8 @@ pub enum fw_error {
     FW_NULL_CALL = 8,
     /// The platform's `pin` gave a number that is not below `cpus`.
     FW_WRONG_CPU = 9,
-    /// The platform's `direct_base` is null or no multiple of the page size.
+    /// The platform's `direct_base` is null without `FW_IDENTITY_MAP`, or not null with it, or no
+    /// multiple of the page size, or `direct_limit` is beyond the end of the address space.
     FW_WRONG_DIRECT_MAP = 10,
     /// The platform's `flags` have unknown bits.
     FW_WRONG_FLAGS = 11,
@@ -101,7 +102,7 @@ const WORDS: [&core::ffi::CStr; 31] = [
     c"the platform has no CPU",
     c"the platform lacks a function that it must have",
     c"the platform's pin gave a number that is not below its cpus",
-    c"the platform's direct_base is null or no multiple of the page size",
+    c"the platform's direct_base does not fit its flags, its direct_limit or the page size",
     c"the platform's flags have unknown bits",
     c"a range of the memory map has no known kind",
     c"more ranges than there is room for",

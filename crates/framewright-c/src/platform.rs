@@ -102,10 +102,10 @@ impl Checked {
         }
         let is_identity = c.flags & FW_IDENTITY_MAP != 0;
         let base = c.direct_base.addr() as u64;
-        let end = base.checked_add(c.direct_limit);
+        let last = base.checked_add(c.direct_limit.saturating_sub(1));
         if c.direct_base.is_null() != is_identity
             || !base.is_multiple_of(PAGE_SIZE)
-            || end.is_none()
+            || last.is_none()
         {
             return Err(FW_WRONG_DIRECT_MAP);
         }

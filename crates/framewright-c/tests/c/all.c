@@ -150,6 +150,13 @@ static void wrong_platforms(void) {
     REFUSED(FW_NULL_CALL, pin = NULL);
     REFUSED(FW_NULL_CALL, irq_save = NULL);
     REFUSED(FW_NULL_CALL, irq_restore = NULL);
+    /* The upper half of the address space, to its very end. */
+    struct fw_platform high = platform;
+    high.direct_base = (void *)((uintptr_t)1 << 63);
+    high.direct_limit = (uint64_t)1 << 63;
+    GIVES(FW_OK, fw_check_platform(&high));
+    high.direct_limit += 1;
+    GIVES(FW_WRONG_DIRECT_MAP, fw_check_platform(&high));
     struct fw_platform wrong = platform;
     wrong.cpus = 2;
     wrong.cpu_barrier = NULL;
