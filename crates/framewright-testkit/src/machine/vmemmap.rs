@@ -50,6 +50,8 @@ struct State {
     flushes: u64,
     /// Calls of `populate` until they fail; `None`: they never fail.
     works: Option<u32>,
+    /// Calls of `prepare` fail, whatever they are about.
+    refuses: bool,
 }
 
 /// A vmemmap for a fake machine; see the module documentation.
@@ -105,6 +107,11 @@ impl FakeVmemmap {
     /// Lets `calls` more calls of `populate` succeed and those after them fail.
     pub fn fail_after(&self, calls: u32) {
         self.lock().works = Some(calls);
+    }
+
+    /// Lets calls of `prepare` fail from now on, or no more.
+    pub fn refuse_to_prepare(&self, refuses: bool) {
+        self.lock().refuses = refuses;
     }
 
     /// What it holds now.
@@ -275,6 +282,9 @@ unsafe impl VmemmapSpace for FakeVmemmap {
     ) -> Result<(), OutOfFrames> {
         let (number, range) = in_section(blocks);
         let mut state = self.lock();
+        if state.refuses {
+            return Err(OutOfFrames);
+        }
         let Some(Section::Large(large)) = state.sections.get(&number) else { return Ok(()) };
         if range.len() == BLOCKS_PER_CALL as usize {
             return Ok(());

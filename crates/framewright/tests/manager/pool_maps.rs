@@ -135,6 +135,29 @@ fn helpers_give_up_maps_together() {
     check(&manager);
 }
 
+/// Where no page table can be made some blocks of a section may be absent already.
+#[test]
+fn maps_that_cannot_be_given_up_are_whole_again() {
+    let (manager, array) = machine(1, "memmap_init=eager");
+    manager.hugetlb().set_optimize_vmemmap(true);
+    let pool = manager.pool(TWO);
+    for pages in [3, 0] {
+        pool.resize(pages, &NoHelpers).expect("nobody else resizes");
+    }
+    for refuses in [true, false] {
+        array.refuse_to_prepare(refuses);
+        assert_eq!(pool.resize(9, &NoHelpers).expect("nobody else resizes").reached, 9);
+        check(&manager);
+        pool.resize(0, &NoHelpers).expect("nobody else resizes");
+        check(&manager);
+        // Every page has a descriptor, in the array or in its block.
+        use_up(&manager).into_iter().for_each(|range| {
+            manager.give_back(range).expect("was allocated");
+        });
+        check(&manager);
+    }
+}
+
 #[test]
 fn several_cpus_give_up_maps_in_the_same_sections() {
     let (manager, _) = machine(2, "memmap_init=eager");

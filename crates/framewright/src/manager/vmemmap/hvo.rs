@@ -71,8 +71,9 @@ impl Piece {
 impl<P: Platform> Vmemmap<'_, P> {
     /// Gives back the memory map of those blocks in `runs` that are allocated whole, or in a pool,
     /// and that the array describes; the rest is left alone and costs no flush. The blocks are the
-    /// caller's. Their frames of the array are free when this returns. For a batch of up to 64
-    /// sections there are two flushes, or one where nothing had to be split.
+    /// caller's. Their frames of the array are free when this returns, but for those that were
+    /// never managed: of sections that bring-up populated in pieces, as the rest of them has no map.
+    /// For a batch of up to 64 sections there are two flushes, or one where nothing had to be split.
     ///
     /// Process context: waits for other CPUs.
     ///
@@ -275,7 +276,7 @@ impl<P: Platform> Vmemmap<'_, P> {
     }
 
     /// Undoes a piece that could be made absent in part only.
-    fn populate_piece(
+    pub(crate) fn populate_piece(
         self,
         space: &dyn VmemmapSpace,
         piece: Piece,
@@ -311,8 +312,8 @@ impl<P: Platform> Vmemmap<'_, P> {
     }
 
     /// Frees what left the array; returns how many pages that are. A run is whatever lies side by
-    /// side: in several zones, too, which no free may span. Page tables of bring-up were never
-    /// managed: they stay reserved.
+    /// side: in several zones, too, which no free may span. Page tables of bring-up, and its pieces
+    /// of sections that have a map in part, were never managed: they stay reserved.
     fn free_left(self, run: PfnRange) -> u64 {
         if self.manager.free_kept(run).is_ok() {
             return run.pages();

@@ -19,7 +19,7 @@ const SECTIONS_OF_A_FLUSH: u32 = 512;
 
 impl<P: Platform> Vmemmap<'_, P> {
     /// Gives back the map of whole blocks of one zone that nobody but the caller has or sees. Their
-    /// frames of the array are free when this returns.
+    /// frames of the array are free when this returns, but for those that were never managed.
     ///
     /// Process context: waits for other CPUs.
     ///
@@ -68,8 +68,8 @@ impl<P: Platform> Vmemmap<'_, P> {
         Ok(change)
     }
 
-    /// Splits the mapping of a piece. Where there is no frame for that the piece is described
-    /// again.
+    /// Splits the mapping of a piece. Where there is no frame for that the piece is made present
+    /// and described again.
     fn prepare_owned(
         self,
         space: &dyn VmemmapSpace,
@@ -81,9 +81,8 @@ impl<P: Platform> Vmemmap<'_, P> {
         if self.prepare_piece(space, piece, &mut frames, unflushed).is_ok() {
             change.spent_pages = frames.taken_pages;
         } else {
-            // Only a section in one mapping needs a frame, and of that all blocks are present.
-            piece.zone.publish_again(piece.blocks);
-            change.out_of_frames = u64::from(piece.blocks.blocks());
+            // Some of its blocks may have been absent before.
+            change = self.populate_piece(space, piece, unflushed);
         }
         change
     }
