@@ -58,7 +58,7 @@ impl MigrateType {
     /// Whether blocks of this type keep it, whatever takes of them: for contents that move alone.
     #[must_use]
     pub const fn is_grade(self) -> bool {
-        self as u64 >= Self::FIRST_GRADE
+        cfg!(feature = "moving") && self as u64 >= Self::FIRST_GRADE
     }
 
     /// Which of the grades it is.
@@ -86,6 +86,7 @@ impl MigrateType {
     pub const fn fallbacks(self) -> &'static [Self] {
         match self {
             Self::Unmovable => &[Self::Reclaimable, Self::Movable],
+            Self::Movable if !cfg!(feature = "moving") => &[Self::Reclaimable, Self::Unmovable],
             Self::Movable => &[Self::MovableOnly, Self::Cma, Self::Reclaimable, Self::Unmovable],
             Self::Reclaimable => &[Self::Unmovable, Self::Movable],
             Self::Isolate | Self::MovableOnly | Self::Cma => &[],
@@ -96,6 +97,7 @@ impl MigrateType {
         match bits {
             0 => Self::Unmovable,
             2 => Self::Reclaimable,
+            _ if !cfg!(feature = "moving") => Self::Movable,
             3 => Self::Isolate,
             4 => Self::MovableOnly,
             5 => Self::Cma,

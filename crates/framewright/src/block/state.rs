@@ -66,8 +66,21 @@ pub enum State {
 }
 
 impl State {
+    /// Whether a library of these parts has such blocks: what it has not is not looked for.
+    const fn exists(self) -> bool {
+        match self {
+            Self::Offline => cfg!(feature = "hotplug"),
+            Self::Pool => cfg!(feature = "pools"),
+            Self::Isolated => cfg!(feature = "moving"),
+            Self::Deferred => cfg!(feature = "vmemmap"),
+            Self::Reporting => cfg!(feature = "reporting"),
+            Self::Accepting => cfg!(feature = "accept"),
+            _ => true,
+        }
+    }
+
     const fn from_bits(bits: u64) -> Option<Self> {
-        Some(match bits {
+        let state = match bits {
             0 => Self::Inner,
             1 => Self::Free,
             2 => Self::Whole,
@@ -81,7 +94,8 @@ impl State {
             10 => Self::Reporting,
             11 => Self::Accepting,
             _ => return None,
-        })
+        };
+        if state.exists() { Some(state) } else { None }
     }
 }
 
@@ -155,7 +169,15 @@ impl BlockState {
     /// for them yet. What is free waits.
     pub const UNDESCRIBED: u64 = 1 << 63;
     /// Bits that keep free frames of a split block from being handed out.
-    const UNAVAILABLE: u64 = Self::ISOLATED | Self::UNDESCRIBED;
+    const UNAVAILABLE: u64 = (Self::ISOLATED | Self::UNDESCRIBED) & Self::EXISTING;
+    /// Bits that a library of these parts sets.
+    const EXISTING: u64 = !(if cfg!(feature = "moving") { 0 } else { Self::ISOLATED }
+        | if cfg!(feature = "vmemmap") { 0 } else { Self::SCATTERED | Self::UNDESCRIBED }
+        | if cfg!(any(feature = "vmemmap", feature = "accept")) { 0 } else { Self::COUNTED }
+        | if cfg!(any(feature = "reporting", feature = "accept")) { 0 } else { Self::GOING }
+        | if cfg!(feature = "reporting") { 0 } else { Self::SWEPT }
+        | if cfg!(any(feature = "reporting", feature = "accept")) { 0 } else { Self::REPORTED }
+        | if cfg!(any(feature = "pools", feature = "accept")) { 0 } else { Self::POISONED });
 
     /// The word as it stands in the table.
     #[must_use]
@@ -194,7 +216,7 @@ impl BlockState {
     /// Whether it is `state`.
     #[must_use]
     pub const fn is(self, state: State) -> bool {
-        self.0 & STATE_BITS == state as u64
+        state.exists() && self.0 & STATE_BITS == state as u64
     }
 
     /// Order of a head.
@@ -218,6 +240,7 @@ impl BlockState {
     #[must_use]
     pub const fn descriptor_form(self) -> DescriptorForm {
         match self.0 >> FORM_SHIFT & 3 {
+            _ if !cfg!(feature = "vmemmap") => DescriptorForm::None,
             1 => DescriptorForm::Array,
             2 => DescriptorForm::Inside,
             _ => DescriptorForm::None,
@@ -227,7 +250,7 @@ impl BlockState {
     /// Whether a bit, one of the constants of this type, is set.
     #[must_use]
     pub const fn has(self, bit: u64) -> bool {
-        self.0 & bit != 0
+        self.0 & bit & Self::EXISTING != 0
     }
 
     /// It with a bit set.
@@ -391,7 +414,7 @@ impl BlockState {
     /// Whether it is of a type that is a grade.
     #[inline]
     pub(crate) const fn is_graded(self) -> bool {
-        self.0 & GRADE_BIT != 0
+        cfg!(feature = "moving") && self.0 & GRADE_BIT != 0
     }
 
     /// Whether it is a split block with nothing special: managed whole, without descriptors inside,
