@@ -43,8 +43,8 @@ impl Neighbours {
     }
 }
 
-/// `SETS` sets, numbered from 0. Changed under the zone lock only.
-pub(crate) struct BitSets<const SETS: usize> {
+/// Sets, numbered from 0. Changed under the zone lock only.
+pub(crate) struct BitSets {
     words: &'static [AtomicU64],
     /// Levels, leaves first: the first word of the first set, and words in a set. The levels of all
     /// sets lie together, the top first, so that a zone that has nothing in them touches one or two
@@ -53,14 +53,18 @@ pub(crate) struct BitSets<const SETS: usize> {
     depth: usize,
 }
 
-impl<const SETS: usize> BitSets<SETS> {
+impl BitSets {
     /// Sets that nothing can be a member of, in place.
     pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(Self at place, { words: &[], levels: [(0, 0); LEVELS], depth: 1 }, {})
     }
 
-    /// Levels of sets for `blocks` indices, how many there are, and how many words they need.
-    const fn lay_out(levels: &mut [(usize, usize); LEVELS], blocks: usize) -> (usize, usize) {
+    /// Levels of `sets` sets for `blocks` indices, how many there are, and how many words they need.
+    const fn lay_out(
+        levels: &mut [(usize, usize); LEVELS],
+        sets: usize,
+        blocks: usize,
+    ) -> (usize, usize) {
         let (mut depth, mut bits) = (0, blocks);
         loop {
             let words = bits.div_ceil(64);
@@ -75,32 +79,33 @@ impl<const SETS: usize> BitSets<SETS> {
         while level > 0 {
             level -= 1;
             levels[level].0 = total;
-            total += levels[level].1 * SETS;
+            total += levels[level].1 * sets;
         }
         (depth, total)
     }
 
-    /// Words that all sets for `blocks` indices take.
-    pub(crate) const fn words_for(blocks: usize) -> usize {
-        Self::lay_out(&mut [(0, 0); LEVELS], blocks).1
+    /// Words that `sets` sets for `blocks` indices take.
+    pub(crate) const fn words_for(sets: usize, blocks: usize) -> usize {
+        Self::lay_out(&mut [(0, 0); LEVELS], sets, blocks).1
     }
 
-    /// Makes them empty sets for `blocks` indices over [`words_for`](Self::words_for) words of any
-    /// content.
-    pub(crate) fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
+    /// Makes them `sets` empty sets for `blocks` indices over [`words_for`](Self::words_for) words
+    /// of any content.
+    #[inline(never)]
+    pub(crate) fn attach(&mut self, words: &'static [AtomicU64], sets: usize, blocks: usize) {
         self.words = words;
-        (self.depth, _) = Self::lay_out(&mut self.levels, blocks);
+        (self.depth, _) = Self::lay_out(&mut self.levels, sets, blocks);
         let (top, per_set) = self.levels[self.depth - 1];
-        for word in &words[top..top + per_set * SETS] {
+        for word in &words[top..top + per_set * sets] {
             word.store(0, Ordering::Relaxed);
         }
     }
 
     /// [`attach`](Self::attach) of new ones.
     #[cfg(test)]
-    pub(crate) fn new(words: &'static [AtomicU64], blocks: usize) -> Self {
+    pub(crate) fn new(words: &'static [AtomicU64], count: usize, blocks: usize) -> Self {
         let mut sets = Self { words, levels: [(0, 0); LEVELS], depth: 1 };
-        sets.attach(words, blocks);
+        sets.attach(words, count, blocks);
         sets
     }
 
@@ -266,10 +271,10 @@ mod tests {
     #[test]
     fn words_of_members_over_dirty_memory_behave_as_a_set() {
         for blocks in [1, 63, 64, 65, 4096, 4097, 300_000] {
-            let count = BitSets::<2>::words_for(blocks);
+            let count = BitSets::words_for(2, blocks);
             let words: Vec<AtomicU64> =
                 (0..count).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
-            let sets = BitSets::<2>::new(words.leak(), blocks);
+            let sets = BitSets::new(words.leak(), 2, blocks);
             let mut model: BTreeSet<u32> = BTreeSet::new();
             let mut seed = 1_u64;
             for _ in 0..2000 {

@@ -45,7 +45,7 @@ pub(super) const MOST_PAGES: u64 = MOST as u64 * PAGES_PER_BLOCK;
 
 /// See the module documentation. Changed under the zone lock only.
 pub(crate) struct DeferredMerges {
-    set: BitSets<1>,
+    set: BitSets,
     blocks: u32,
 }
 
@@ -58,7 +58,7 @@ pub(crate) const fn words_for(blocks: usize) -> usize {
 }
 
 const fn words_of_one(blocks: usize) -> usize {
-    BitSets::<1>::words_for(blocks)
+    BitSets::words_for(1, blocks)
 }
 
 /// Makes the sets of a zone those of no block of `blocks` indices, over [`words_for`] words of any
@@ -80,13 +80,13 @@ pub(crate) fn attach(
 impl DeferredMerges {
     /// None, of no indices, in place.
     pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
-        write_fields!(DeferredMerges at place, { blocks: 0 }, { set: BitSets::<1>::write })
+        write_fields!(DeferredMerges at place, { blocks: 0 }, { set: BitSets::write })
     }
 
     /// Makes it none of `blocks` indices, over words of any content.
     fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
         self.blocks = 0;
-        self.set.attach(words, blocks);
+        self.set.attach(words, 1, blocks);
     }
 
     pub(crate) const fn is_empty(&self) -> bool {

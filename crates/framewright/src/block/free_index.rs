@@ -19,12 +19,12 @@ const SETS: usize = ORDERS * MigrateType::COUNT;
 pub(crate) struct FreeIndex {
     /// Per type, bit n says that the set of order n is not empty.
     occupied: [u16; MigrateType::COUNT],
-    sets: BitSets<SETS>,
+    sets: BitSets,
 }
 
 /// Words that all sets for `blocks` indices take.
 pub(crate) const fn words_for(blocks: usize) -> usize {
-    BitSets::<SETS>::words_for(blocks)
+    BitSets::words_for(SETS, blocks)
 }
 
 /// The number of the set of a type and order.
@@ -38,14 +38,14 @@ impl FreeIndex {
         write_fields!(
             FreeIndex at place,
             { occupied: [0; MigrateType::COUNT] },
-            { sets: BitSets::<SETS>::write },
+            { sets: BitSets::write },
         )
     }
 
     /// Makes them empty sets for `blocks` indices over [`words_for`] words of any content.
     pub(crate) fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
         self.occupied = [0; MigrateType::COUNT];
-        self.sets.attach(words, blocks);
+        self.sets.attach(words, SETS, blocks);
     }
 
     /// The smallest order from `order` up whose set of `migrate_type` is not empty.
@@ -177,7 +177,7 @@ mod tests {
         let words: Vec<AtomicU64> =
             (0..words_for(blocks)).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect();
         let occupied = [0; MigrateType::COUNT];
-        FreeIndex { occupied, sets: BitSets::new(words.leak(), blocks) }
+        FreeIndex { occupied, sets: BitSets::new(words.leak(), SETS, blocks) }
     }
 
     #[test]
