@@ -476,19 +476,7 @@ impl<P: Platform> Manager<P> {
         {
             self.before_free(range, neighbours, place)?;
         }
-        match self.zone_of_range(range) {
-            // Where memory that came later touches other memory.
-            Err(FreeError::SpansZones(_)) if cfg!(any(feature = "smp", feature = "hotplug")) => {
-                self.free_in_pieces(range)
-            }
-            Err(error) => Err(error),
-            Ok((zone, segment)) => {
-                let freed = zone.free_order(self.platform, segment, start, order);
-                // Also where that failed, as in `free_bare`.
-                self.pressure.epoch.note_free();
-                freed
-            }
-        }
+        self.free_bare(range)
     }
 
     pub(super) fn check_free_order(&self, start: Pfn, order: Order) -> Result<(), FreeError> {

@@ -52,11 +52,13 @@ pub fn watermarks(
     min_free_kbytes: u64,
     scale_factor: u64,
 ) -> Watermarks {
-    let min_total = min_free_kbytes / KIB_PER_PAGE;
-    let share = u128::from(min_total) * u128::from(managed_pages) / u128::from(total_pages.max(1));
-    let min_pages = u64::try_from(share).unwrap_or(u64::MAX);
-    let scaled = u128::from(managed_pages) * u128::from(scale_factor) / 10_000;
-    let gap = (min_pages / 4).max(u64::try_from(scaled).unwrap_or(u64::MAX));
+    let (min_total, total_pages) = (min_free_kbytes / KIB_PER_PAGE, total_pages.max(1));
+    // In two parts, as a division of 128 bits is much code. Exact up to 128 TiB, and beyond that
+    // while less than 4 MiB of each TiB are kept free.
+    let share = (min_total / total_pages).saturating_mul(managed_pages);
+    let rest = (min_total % total_pages).saturating_mul(managed_pages) / total_pages;
+    let min_pages = share.saturating_add(rest);
+    let gap = (min_pages / 4).max(managed_pages.saturating_mul(scale_factor) / 10_000);
     let low_pages = min_pages.saturating_add(gap);
     let high_pages = low_pages.saturating_add(gap);
     Watermarks { min_pages, low_pages, high_pages, promo_pages: high_pages.saturating_add(gap) }
