@@ -136,6 +136,9 @@ impl Zone {
 
     /// Frames of all blocks with a grade, those among them that are no memory included.
     pub(crate) fn most_graded_pages<P: Platform>(&self, platform: &P) -> u64 {
+        if !cfg!(feature = "moving") {
+            return 0;
+        }
         let blocks = self.read(platform).buddy.blocks_of_type();
         let of = |grade: Grade| u64::from(blocks[grade.migrate_type() as usize]);
         (of(Grade::MovableOnly) + of(Grade::Removable)) * PAGES_PER_BLOCK
@@ -178,7 +181,7 @@ impl Zone {
 
     fn free_by_grade(&self) -> [u64; GRADES] {
         let counters = &self.changing.counters.graded_pages;
-        core::array::from_fn(|grade| counters[grade].load(Ordering::Relaxed))
+        core::array::from_fn(|grade| super::counted(cfg!(feature = "moving"), &counters[grade]))
     }
 
     /// Free frames that a request of this type may not have.

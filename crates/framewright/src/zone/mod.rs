@@ -195,6 +195,12 @@ pub struct Zone {
     changing: Changing,
 }
 
+/// A counter of what there is.
+#[inline]
+fn counted(exists: bool, counter: &AtomicU64) -> u64 {
+    if exists { counter.load(Ordering::Relaxed) } else { 0 }
+}
+
 impl Zone {
     /// Part `part` of `parts` of a zone, without memory.
     pub(crate) fn new(id: ZoneId, part: u16, parts: u16) -> Self {
@@ -358,7 +364,12 @@ impl Zone {
     /// Frames that are withheld until their part of the memory map is initialised.
     #[must_use]
     pub fn deferred_pages(&self) -> u64 {
-        self.changing.deferred_pages.load(Ordering::Acquire)
+        // Nobody has what a part of the library that is left out would count, here and below.
+        if cfg!(feature = "vmemmap") {
+            self.changing.deferred_pages.load(Ordering::Acquire)
+        } else {
+            0
+        }
     }
 
     /// Present frames that the allocator was not given, counted on their own (invariant 9).
@@ -377,33 +388,33 @@ impl Zone {
     /// nobody gets these until more of the block is free.
     #[must_use]
     pub fn descriptor_pages(&self) -> u64 {
-        self.changing.counters.descriptor_pages.load(Ordering::Relaxed)
+        counted(cfg!(feature = "vmemmap"), &self.changing.counters.descriptor_pages)
     }
 
     /// Frames of isolated blocks that nobody has: not free, for nobody gets them.
     #[must_use]
     pub fn isolated_pages(&self) -> u64 {
-        self.changing.counters.isolated_pages.load(Ordering::Relaxed)
+        counted(cfg!(feature = "moving"), &self.changing.counters.isolated_pages)
     }
 
     /// Free frames that are with the hypervisor at this moment: not free, for nobody gets them
     /// until they are back.
     #[must_use]
     pub fn reporting_pages(&self) -> u64 {
-        self.changing.counters.reporting_pages.load(Ordering::Relaxed)
+        counted(cfg!(feature = "reporting"), &self.changing.counters.reporting_pages)
     }
 
     /// Frames of free blocks that were reported to the hypervisor.
     #[must_use]
     pub fn reported_pages(&self) -> u64 {
-        self.changing.counters.reported_pages.load(Ordering::Relaxed)
+        counted(cfg!(feature = "reporting"), &self.changing.counters.reported_pages)
     }
 
     /// Frames of free blocks of 2 MiB and more that were not reported to the hypervisor. Zero until
     /// the first device for reports is registered.
     #[must_use]
     pub fn unreported_pages(&self) -> u64 {
-        self.changing.counters.unreported_pages.load(Ordering::Relaxed)
+        counted(cfg!(feature = "reporting"), &self.changing.counters.unreported_pages)
     }
 
     /// Frames that are free. Where pages have descriptors inside their blocks, the first eight that

@@ -120,7 +120,11 @@ impl Zone {
     #[must_use]
     pub fn unaccepted_pages(&self) -> u64 {
         // Acquire as for deferred pages.
-        self.changing.unaccepted_pages.load(Ordering::Acquire)
+        if cfg!(feature = "accept") {
+            self.changing.unaccepted_pages.load(Ordering::Acquire)
+        } else {
+            0
+        }
     }
 
     /// Those of them with a grade.
@@ -154,7 +158,7 @@ impl Zone {
     /// They are among the reserved ones.
     #[must_use]
     pub fn lost_pages(&self) -> u64 {
-        self.changing.lost_pages.load(Ordering::Acquire)
+        if cfg!(feature = "accept") { self.changing.lost_pages.load(Ordering::Acquire) } else { 0 }
     }
 
     /// Frames that come up when they are wanted.
