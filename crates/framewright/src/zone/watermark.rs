@@ -53,8 +53,8 @@ pub fn watermarks(
     scale_factor: u64,
 ) -> Watermarks {
     let (min_total, total_pages) = (min_free_kbytes / KIB_PER_PAGE, total_pages.max(1));
-    // In two parts, as a division of 128 bits is much code. Exact up to 128 TiB, and beyond that
-    // while less than 4 MiB of each TiB are kept free.
+    // In two parts, as a division of 128 bits is much code. Exact for zones of up to 128 TiB, as no
+    // more than 2 TiB are kept free; a larger zone may get a smaller mark.
     let share = (min_total / total_pages).saturating_mul(managed_pages);
     let rest = (min_total % total_pages).saturating_mul(managed_pages) / total_pages;
     let min_pages = share.saturating_add(rest);
