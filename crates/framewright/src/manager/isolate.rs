@@ -109,6 +109,14 @@ impl<'m, P: Platform> Isolation<'m, P> {
         }
     }
 
+    /// Puts back what is isolated of blocks, of which others have changed some.
+    #[cold]
+    pub(super) fn unisolate_rest(self, range: BlockRange) {
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        let blocks = u64::from(range.blocks());
+        self.forget(blocks - self.undo(pages, Change::PutBack, blocks));
+    }
+
     /// What the pages of blocks are: how many are in use still, of isolated ones. Other blocks can
     /// be looked at, too.
     ///

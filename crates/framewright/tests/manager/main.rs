@@ -70,6 +70,7 @@ mod preemption;
 mod pressure;
 mod proactive;
 mod properties;
+mod range_edges;
 mod readers;
 mod references;
 mod reporting;

@@ -87,16 +87,30 @@ impl<P: Platform> Moving<'_, P> {
         let taken = self.vacate_isolated(range, budget, None).map_err(RangeError::Vacate).and_then(
             |moved| parts.iter_mut().try_for_each(|part| self.take_part(part, moved, place)),
         );
+        for part in parts.iter().filter(|part| taken.is_err() && part.taken) {
+            // Just taken, so that this cannot fail. Into an isolated block, where that is.
+            let _ = self.manager.free_uncached(part.pages, place);
+        }
+        self.put_back_parts(&parts);
+        taken.map(|()| range)
+    }
+
+    /// Puts the blocks back that are isolated still. Those that lie side by side go together: what
+    /// cannot be divided may lie in two parts.
+    fn put_back_parts(self, parts: &[Part; 3]) {
+        let mut together: Option<BlockRange> = None;
         for part in parts.iter().filter(|part| !part.pages.is_empty()) {
-            if taken.is_err() && part.taken {
-                // Just taken, so that this cannot fail. Into an isolated block, where that is.
-                let _ = self.manager.free_uncached(part.pages, place);
-            }
+            let blocks = BlockRange::around(part.pages);
             if part.isolated {
-                self.put_back(BlockRange::around(part.pages));
+                let start = together.map_or(blocks.start, |before| before.start);
+                together = Some(BlockRange { start, ..blocks });
+            } else if let Some(before) = together.take() {
+                self.put_back(before);
             }
         }
-        taken.map(|()| range)
+        if let Some(before) = together {
+            self.put_back(before);
+        }
     }
 
     /// Takes frames all of which were vacated, in blocks that are isolated.

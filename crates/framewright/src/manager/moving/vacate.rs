@@ -126,10 +126,7 @@ impl<'m, P: Platform> Moving<'m, P> {
     pub(in crate::manager) fn put_back(self, range: BlockRange) {
         if self.manager.isolation().unisolate(range).is_err() {
             // Somebody put some of them back or claimed them, which were not his.
-            for block in (range.start.0..range.end.0).map(BlockNumber) {
-                let one = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
-                let _ = self.manager.isolation().unisolate(one);
-            }
+            self.manager.isolation().unisolate_rest(range);
         }
     }
 
