@@ -50,6 +50,7 @@ mod largest;
 mod mirror;
 mod movers_that_call_back;
 mod moving;
+mod moving_borders;
 mod moving_hammer;
 mod moving_turns;
 mod obstacle_kinds;

@@ -228,11 +228,13 @@ impl<P: Platform> Mission<'_, P> {
     pub(super) fn free(&mut self, run: PfnRange) {
         let place = Location::caller();
         let freed = match self.manager.free_uncached(run, place) {
-            // Of several allocations, which page owners want back one by one.
-            Err(FreeError::WrongSize { .. }) => (run.start.0..run.end.0).map(Pfn).all(|pfn| {
-                let frame = PfnRange::of_order(pfn, Order::PAGE);
-                self.manager.free_uncached(frame, place).is_ok()
-            }),
+            // Of several allocations, which page owners want back one by one, and which may lie in
+            // several zones. Where one of them is gone the others are nobody's all the same.
+            Err(FreeError::WrongSize { .. } | FreeError::SpansZones(_)) => (run.start.0..run.end.0)
+                .fold(true, |all, pfn| {
+                    let frame = PfnRange::of_order(Pfn(pfn), Order::PAGE);
+                    self.manager.free_uncached(frame, place).is_ok() && all
+                }),
             freed => freed.is_ok(),
         };
         if !freed {

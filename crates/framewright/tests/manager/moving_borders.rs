@@ -1,0 +1,86 @@
+//! Runs over borders of zones, where what was moved is freed frame by frame.
+
+use crate::common::{Fake, bring_up_with, check, gib, parameters, settled};
+use framewright::manager::{Budget, ObstacleKind, VacateError};
+use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::MigrateType;
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform};
+use framewright_testkit::{FakeMachine, Owner};
+use std::sync::Mutex;
+
+/// Moves one run of any length, and may free a frame of it that is not its own any more.
+struct OneRun<'m> {
+    manager: &'m Fake,
+    run: Mutex<PfnRange>,
+    frees: Option<Pfn>,
+}
+
+// SAFETY: the run was allocated by the test, and nobody uses what is in it.
+unsafe impl Mover for OneRun<'_> {
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        let run = *self.run.lock().unwrap();
+        if run.contains(pfn) { Occupant::Movable(run) } else { Occupant::Unknown }
+    }
+
+    fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
+        if run == *self.run.lock().unwrap() { Ok(MoveToken(0)) } else { Err(NotNow::Gone) }
+    }
+
+    unsafe fn relocate(
+        &self,
+        _: MoveToken,
+        from: PfnRange,
+        to: PfnRange,
+    ) -> Result<(), MoveFailed> {
+        let at = |run: PfnRange| self.manager.platform().direct(run.start.address()).as_ptr();
+        let bytes = usize::try_from(from.pages() * PAGE_SIZE).expect("small");
+        // SAFETY: both are memory of the test's machine, in one piece, and nobody else's.
+        unsafe { at(from).copy_to_nonoverlapping(at(to), bytes) };
+        if let Some(frame) = self.frees {
+            self.manager.give_back(PfnRange::of_order(frame, Order::PAGE)).expect("in use");
+        }
+        *self.run.lock().unwrap() = to;
+        Ok(())
+    }
+
+    unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
+}
+
+/// A run of two allocations on both sides of the border of two zones. Of what the mover has freed
+/// itself it is told; all else comes back.
+#[test]
+fn a_run_over_the_border_of_zones_is_freed_once_it_was_moved() {
+    const BORDER: u64 = 4 << 18;
+    for (line, frees) in [("", false), ("", true), ("page_owner=on", false)] {
+        let machine = FakeMachine::builder().ram(gib(2, 6)).build();
+        let line = format!("pages=none {line}");
+        let manager = bring_up_with(machine, &[], &parameters(&line)).expect("bring-up");
+        let before = settled(&manager);
+        let [low, high] = [BORDER - 1, BORDER].map(|pfn| {
+            manager.allocate_at(Pfn(pfn), Order::PAGE, MigrateType::Movable).expect("free")
+        });
+        let run = PfnRange { start: low.start, end: high.end };
+        let frees = frees.then_some(low.start);
+        let mover = OneRun { manager: &manager, run: Mutex::new(run), frees };
+        let block = BlockNumber::containing(low.start);
+        let range = BlockRange::new(block.0, block.0 + 1);
+        match manager.moving().by(&mover).vacate(range, Budget::UNLIMITED) {
+            Ok(_) => {
+                assert_eq!(frees, None);
+                manager.isolation().unisolate(range).expect("isolated");
+            }
+            Err(VacateError::Obstacles { obstacles, .. }) => {
+                assert!(frees.is_some(), "{line} {obstacles:?}");
+                assert_eq!((obstacles.first.run, obstacles.count), (run, 1));
+                assert_eq!(obstacles.first.kind, ObstacleKind::Failed);
+            }
+            other => panic!("{line} {other:?}"),
+        }
+        let now = *mover.run.lock().unwrap();
+        assert_ne!(now, run);
+        manager.give_back(now).expect("ours");
+        check(&manager);
+        assert_eq!(settled(&manager), before, "{line}");
+    }
+}
