@@ -1,11 +1,13 @@
-//! Runs over borders of zones, where what was moved is freed frame by frame.
+//! Runs over borders: of blocks with descriptors, which go with the block, and of zones, where what
+//! was moved is freed frame by frame.
 
-use crate::common::{Fake, bring_up_with, check, gib, parameters, settled};
+use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled, with_pages};
 use framewright::manager::{Budget, ObstacleKind, VacateError};
-use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
+use framewright::parameters::Pages;
+use framewright::units::{Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::MigrateType;
-use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform};
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform, Request};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::Mutex;
 
@@ -45,6 +47,33 @@ unsafe impl Mover for OneRun<'_> {
     }
 
     unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
+}
+
+/// A block that begins with the end of a run from before it is vacated as a whole all the same, and
+/// the descriptors in it are in nobody's way.
+#[test]
+fn a_run_that_ends_in_a_block_does_not_keep_its_descriptors() {
+    for pages in [Pages::None, Pages::Inside] {
+        let machine = FakeMachine::builder().ram(mib(0, 64)).build();
+        let manager = bring_up_with(machine, &[], &with_pages(pages)).expect("bring-up");
+        let run = manager.allocate(&Request::pages(600)).expect("free");
+        assert_eq!(run.start.0 % PAGES_PER_BLOCK, 0);
+        let first = BlockNumber::containing(run.start);
+        let range = BlockRange::new(first.0, first.0 + 2);
+        let mover = OneRun { manager: &manager, run: Mutex::new(run), frees: None };
+        let moving = manager.moving().by(&mover);
+        moving.vacate(range, Budget::UNLIMITED).expect("all of it can be moved");
+        manager.isolation().unisolate(range).expect("isolated");
+        let now = *mover.run.lock().unwrap();
+        assert_ne!(now, run);
+        // The same of frames that are taken by number.
+        let first = BlockNumber::containing(now.start);
+        let all = PfnRange { start: first.start(), end: BlockNumber(first.0 + 2).start() };
+        let taken = moving.allocate_range(all, Budget::UNLIMITED).expect("all can be moved");
+        manager.give_back(taken).expect("ours");
+        manager.give_back(*mover.run.lock().unwrap()).expect("ours");
+        check(&manager);
+    }
 }
 
 /// A run of two allocations on both sides of the border of two zones. Of what the mover has freed

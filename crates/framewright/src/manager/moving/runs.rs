@@ -273,7 +273,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                     }
                     Occupied::Whole(whole) => self.move_whole(at, whole, &mut targets),
                     Occupied::Frames(frames) => {
-                        self.name_unmovable(&frames, part);
+                        self.name_unmovable(&frames, part, range.start);
                         let within = Block { piece: Piece { zone, segment, range }, index, part };
                         self.move_frames(&within, &frames.in_use, &mut targets)
                     }
@@ -336,9 +336,11 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn))
     }
 
-    /// Names what of a part of a split block nobody can move.
-    fn name_unmovable(&mut self, frames: &UsedFrames, part: PfnRange) {
-        let is_whole = part.pages() == PAGES_PER_BLOCK;
+    /// Names what of a part of a split block nobody can move, of all that is vacated from `from`
+    /// on: what lies before the part in its block may be the end of a run that goes, too.
+    fn name_unmovable(&mut self, frames: &UsedFrames, part: PfnRange, from: Pfn) {
+        let base = BlockNumber::containing(part.start).start();
+        let is_whole = from <= base && part.end.0 - base.0 == PAGES_PER_BLOCK;
         let kinds = [
             (&frames.reserved, ObstacleKind::Reserved),
             (&frames.reporting, ObstacleKind::Reporting),
@@ -350,7 +352,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                 continue;
             }
             for offset in offsets(bits, part) {
-                self.refuse_frame(BlockNumber::containing(part.start).start().add(offset), kind);
+                self.refuse_frame(base.add(offset), kind);
             }
         }
     }
