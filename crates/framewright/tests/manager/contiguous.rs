@@ -113,3 +113,18 @@ fn a_pool_takes_pages_of_its_own_node_alone() {
     assert_eq!(got.reached, 0);
     check(&manager);
 }
+
+/// As many bits as an address may have are no reason to find nothing.
+#[test]
+fn a_highest_address_above_all_memory_keeps_nothing_out() {
+    let machine = FakeMachine::builder().ram(mib(4096, 4608)).build();
+    let manager = bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up");
+    for bits in 33..64 {
+        for above in [0, 8 << 20] {
+            let max_address = (1 << bits) + above;
+            let request = ContiguousRequest { max_address, ..ContiguousRequest::new(1024) };
+            let found = manager.moving().find_contiguous(&request);
+            assert!(found.is_ok(), "{max_address:#x}: {found:?}");
+        }
+    }
+}

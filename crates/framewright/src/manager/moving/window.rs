@@ -13,7 +13,7 @@
 use super::contiguous::ContiguousRequest;
 use crate::block::MigrateType;
 use crate::platform::Platform;
-use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{Cost, Segment, Zone};
 
@@ -181,6 +181,7 @@ fn cheapest_of<P: Platform>(
     let step = u32::try_from(request.align.pages().max(PAGES_PER_BLOCK) / PAGES_PER_BLOCK).ok()?;
     // The last place, by memory and by the highest address.
     let (_, max_address) = request.zone.within(request.max_address);
+    let max_address = max_address.min(PHYSICAL_ADDRESS_END);
     let below = Pfn::containing(max_address).0.checked_sub(request.pages)?;
     let last = run.end.0.checked_sub(blocks)?.min(BlockNumber::containing(Pfn(below)).0);
     // A power of two, so that nothing is divided.
