@@ -146,7 +146,11 @@ impl<'m, P: Platform> Isolation<'m, P> {
         let claimed = self.change_blocks(pages, Change::Claim, Change::Unclaim);
         let blocks = claimed.map_err(|failed| {
             self.forget(failed.left_blocks);
-            failed.error
+            match failed.error {
+                // Some blocks at a time were looked at, and none behind those that are in use.
+                IsolateError::InUse(_) => IsolateError::InUse(self.survey_blocks(pages)),
+                error => error,
+            }
         })?;
         let looked = if self.manager.pressure.epoch.wants_attention() {
             // Not before: what is isolated others may claim or put back, and use.
@@ -300,6 +304,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
         blocks
     }
 
+    #[inline(never)]
     fn survey_blocks(self, pages: PfnRange) -> IsolatedPages {
         let mut found = IsolatedPages::default();
         self.each_slice(pages, &mut |Slice { zone, indices, .. }| {

@@ -64,7 +64,7 @@ pub enum IsolateError {
     /// The block with its head at this frame is larger than what lies of it in the range and cannot
     /// be divided: it has a reference count, or is a pool's or will be.
     Indivisible(Pfn),
-    /// Not all of the range is free.
+    /// Not all of the range is free: what its pages were just after that was found.
     InUse(IsolatedPages),
     /// The caches of CPUs cannot be emptied from this context ([`Platform::can_wait`]), or somebody
     /// is bringing up withheld memory of the range and cannot be waited for.
@@ -195,7 +195,8 @@ impl Zone {
                     Err(IsolateError::NotIsolated(pfn))
                 }
                 Change::Claim if !state.is(State::Isolated) => {
-                    Err(IsolateError::InUse(self.survey_of(range)))
+                    // Whoever claims looks at all of his range, of which this is a part.
+                    Err(IsolateError::InUse(IsolatedPages::default()))
                 }
                 _ if is_indivisible(state) && !is_inside(head, state, range) => {
                     Err(IsolateError::Indivisible(segment.block_of(head).start()))
@@ -205,7 +206,7 @@ impl Zone {
         }
         if change == Change::Claim && range.clone().any(|index| self.table.head_of(index).is_none())
         {
-            return Err(IsolateError::InUse(self.survey_of(range)));
+            return Err(IsolateError::InUse(IsolatedPages::default()));
         }
         Ok(())
     }

@@ -548,3 +548,21 @@ fn what_others_put_back_at_once_does_not_end_the_isolation_of_the_rest() {
     got.into_iter().for_each(|start| manager.give_back_order(start, of).expect("allocated"));
     check(&manager);
 }
+
+/// A long range is claimed some blocks at a time, and told of as one.
+#[test]
+fn what_is_in_use_is_told_of_all_of_a_long_range() {
+    let machine = FakeMachine::builder().ram(gib(4, 6)).build();
+    let manager = bring_up_with(machine, &[], &plain_with_pages(Pages::None)).expect("bring-up");
+    let range = BlockRange::new(2048, 2048 + 512);
+    let held = [0, 1, 2, 3].map(|slice| {
+        let at = BlockNumber(2048 + slice * 128 + 5).start();
+        manager.allocate_at(at, Order::PAGE, MigrateType::Movable).expect("free")
+    });
+    let found = manager.isolation().isolate(range).expect("there");
+    assert_eq!(found.in_use_pages, 4);
+    assert_eq!(manager.isolation().claim(range), Err(IsolateError::InUse(found)));
+    manager.isolation().unisolate(range).expect("isolated");
+    held.into_iter().for_each(|frame| manager.give_back(frame).expect("ours"));
+    check(&manager);
+}
