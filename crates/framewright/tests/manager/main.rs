@@ -49,6 +49,7 @@ mod isolation;
 mod largest;
 mod mirror;
 mod movers_that_call_back;
+mod movers_that_die;
 mod moving;
 mod moving_borders;
 mod moving_hammer;

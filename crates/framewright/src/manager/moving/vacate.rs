@@ -140,6 +140,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         budget: &mut Budget,
         name: Option<&mut dyn FnMut(Obstacle)>,
     ) -> Result<Vacated, VacateError> {
+        let unwinding = PutBack { moving: self, range: BlockRange::around(pages) };
         let platform = self.manager.platform;
         let are_others_active =
             || self.manager.moving.active.load(Ordering::Relaxed) != 0 && platform.can_wait();
@@ -187,6 +188,7 @@ impl<'m, P: Platform> Moving<'m, P> {
             {
                 *all = moved;
             }
+            core::mem::forget(unwinding);
             return tried.result.map(|()| moved);
         }
     }
@@ -214,7 +216,6 @@ impl<'m, P: Platform> Moving<'m, P> {
         budget: &mut Budget,
         name: &mut dyn FnMut(Obstacle),
     ) -> Tried {
-        let unwinding = PutBack { moving: self, range: BlockRange::around(pages) };
         let looks = budget.half_of_the_time(self.manager.platform);
         let (mut tried, has_met) = self.try_once(pages, Purpose::Look, looks, name);
         budget.runs = tried.left_runs;
@@ -224,7 +225,6 @@ impl<'m, P: Platform> Moving<'m, P> {
             (tried, _) = self.try_once(pages, Purpose::Vacate, *budget, name);
             budget.runs = tried.left_runs;
         }
-        core::mem::forget(unwinding);
         tried
     }
 
