@@ -1,12 +1,14 @@
 //! Who panics while a call has blocks isolated, where that does not end everything: they are in
-//! circulation again.
+//! circulation again, and what was to be made of them is forgotten.
 
-use crate::common::{Fake, blocks, bring_up_with, check, mib, with_pages};
-use framewright::manager::Budget;
+use crate::common::{Fake, blocks, bring_up_with, check, filled, mib, with_pages};
+use framewright::manager::{AreaName, Budget};
 use framewright::parameters::Pages;
 use framewright::units::{Order, Pfn, PfnRange};
-use framewright::zone::MigrateType;
-use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant};
+use framewright::vmemmap_space::BlockRange;
+use framewright::zone::{Grade, MigrateType};
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Reclaim, Shortage};
+use framewright_testkit::workload::Habits;
 use framewright_testkit::{FakeMachine, Owner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -14,6 +16,58 @@ use std::sync::Mutex;
 fn up(to_mib: u64) -> &'static Fake {
     let machine = FakeMachine::builder().ram(mib(0, to_mib)).build();
     Box::leak(Box::new(bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up")))
+}
+
+/// Making an area panics, and succeeds once all live.
+fn area_is_made_once_all_live(manager: &Fake, range: BlockRange, revive: impl FnOnce()) {
+    let name = AreaName::new("area").expect("a name");
+    let create = || manager.moving().create_area(name, range);
+    assert!(catch_unwind(AssertUnwindSafe(create)).is_err(), "it was asked");
+    assert_eq!(manager.totals().isolated_pages, 0);
+    revive();
+    // The place is nobody's.
+    manager.moving().set_grade(range, Grade::MovableOnly).expect("of no area");
+    manager.moving().set_grade(range, Grade::Any).expect("of no area");
+    assert_eq!(manager.moving().area_named("area"), None);
+    let number = create().expect("nobody has the name or the place");
+    assert_eq!(manager.moving().area_named("area"), Some(number));
+    assert_eq!(manager.totals().isolated_pages, 0);
+    check(manager);
+}
+
+/// The bitmap of the area needs more than a page, for which something has to be moved.
+#[test]
+fn an_area_whose_bitmap_was_to_be_made_room_for_is_forgotten() {
+    let manager = up(512);
+    let range = blocks(64, 128);
+    manager.isolation().isolate(range).expect("free");
+    let handles = filled(manager, 1 << 17, |pfn| pfn % 2 == 0);
+    manager.isolation().unisolate(range).expect("isolated");
+    manager.moving().set_mover(Some(handles));
+    handles.set_habits(Habits { die_from: 1, ..Habits::default() });
+    area_is_made_once_all_live(manager, range, || handles.set_habits(Habits::default()));
+}
+
+#[test]
+fn an_area_whose_bitmap_was_to_be_reclaimed_for_is_forgotten() {
+    struct Dies;
+    impl Reclaim for Dies {
+        fn reclaim(&self, _: &Shortage) -> u64 {
+            panic!("the hook dies")
+        }
+    }
+    let manager = up(64);
+    let range = blocks(16, 4);
+    manager.isolation().isolate(range).expect("free");
+    let handles = filled(manager, 1 << 17, |_| true);
+    manager.isolation().unisolate(range).expect("isolated");
+    manager.pressure().set_reclaim(Some(&Dies));
+    area_is_made_once_all_live(manager, range, || {
+        manager.pressure().set_reclaim(None);
+        for handle in handles.held().take(1024).collect::<Vec<_>>() {
+            handles.free(handle).expect("held");
+        }
+    });
 }
 
 /// Says that a run can be moved, and while its move begins another call is told of an obstacle, as

@@ -10,11 +10,12 @@
 use super::GradeError;
 use super::outcome::{Budget, ObstacleKind, Vacated};
 use super::range::RangeError;
-use super::vacate::VacateError;
+use super::vacate::{PutBack, VacateError};
 use crate::block::MigrateType;
 use crate::manager::facets::Moving;
 use crate::manager::owned::Frames;
 use crate::manager::request::{AllocateError, Request};
+use crate::manager::state::Manager;
 use crate::manager::state::areas::{Area, AreaCounts, AreaName, MOST_AREAS};
 use crate::manager::state::pressure::count;
 use crate::platform::Platform;
@@ -56,6 +57,18 @@ impl<P: Platform> Drop for Attempt<'_, P> {
                 self.run.into_iter().for_each(|run| area.mark(run, false));
             }
         });
+    }
+}
+
+/// The place of an area that is being made, which is nobody's where that fails or panics.
+struct Chosen<'m, P: Platform> {
+    manager: &'m Manager<P>,
+    number: usize,
+}
+
+impl<P: Platform> Drop for Chosen<'_, P> {
+    fn drop(&mut self) {
+        self.manager.moving.chosen.lock(self.manager.platform)[self.number] = None;
     }
 }
 
@@ -116,23 +129,18 @@ impl<'m, P: Platform> Moving<'m, P> {
     pub fn create_area(self, name: AreaName, range: BlockRange) -> Result<usize, AreaError> {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let number = self.choose_place(name, pages)?;
+        let manager = self.manager;
+        let chosen = Chosen { manager, number };
         let made = self.check_going(pages).and_then(|()| self.bitmap_beside(range));
         let made = made.and_then(|bits| {
             self.grade_alone(range, Grade::Removable).map(|()| bits).map_err(AreaError::Grade)
         });
-        let manager = self.manager;
-        match made {
-            Ok(bits) => {
-                let area = Area::new(name, pages, bits.into_words());
-                *manager.moving.areas[number].lock(manager.platform) = Some(area);
-                count(&manager.moving.area_pages, pages.pages());
-                Ok(number)
-            }
-            Err(error) => {
-                manager.moving.chosen.lock(manager.platform)[number] = None;
-                Err(error)
-            }
-        }
+        let bits = made?;
+        let area = Area::new(name, pages, bits.into_words());
+        *manager.moving.areas[number].lock(manager.platform) = Some(area);
+        count(&manager.moving.area_pages, pages.pages());
+        core::mem::forget(chosen);
+        Ok(number)
     }
 
     /// What is on its way out of use is no place. Whoever takes it out looks for areas after he has
@@ -153,9 +161,12 @@ impl<'m, P: Platform> Moving<'m, P> {
         let isolation = self.manager.isolation();
         let wrong = |error| AreaError::Grade(GradeError::Isolate(error));
         isolation.isolate(range).map_err(wrong)?;
+        // Movers and the reclaim hook may panic where the bitmap has to be made room for.
+        let unwinding = PutBack { moving: self, range };
         let pages = u64::from(range.blocks()) * PAGES_PER_BLOCK;
         let bits = self.bitmap_of(pages);
         let whole = self.has_all(range);
+        core::mem::forget(unwinding);
         self.put_back(range);
         whole?;
         bits

@@ -296,9 +296,9 @@ struct Tried {
 }
 
 /// Puts blocks back when a call out of here panics, where that does not end everything.
-struct PutBack<'m, P: Platform> {
-    moving: Moving<'m, P>,
-    range: BlockRange,
+pub(super) struct PutBack<'m, P: Platform> {
+    pub(super) moving: Moving<'m, P>,
+    pub(super) range: BlockRange,
 }
 
 impl<P: Platform> Drop for PutBack<'_, P> {
