@@ -52,6 +52,7 @@ mod movers_that_call_back;
 mod movers_that_die;
 mod moving;
 mod moving_borders;
+mod moving_freed;
 mod moving_hammer;
 mod moving_turns;
 mod obstacle_kinds;

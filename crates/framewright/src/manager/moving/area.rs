@@ -389,16 +389,19 @@ impl<'m, P: Platform> Moving<'m, P> {
             let next = match &error {
                 // What is free may be had as long as there is time, whatever may be moved.
                 _ if !wanted.budget.has_time(platform) => None,
+                // Somebody may have been moving it, or freeing it, just now.
+                RangeError::Vacate(error)
+                    if error.may_pass()
+                        && platform.can_wait()
+                        && repeated.replace(run) != Some(run) =>
+                {
+                    is_told = false;
+                    platform.yield_now();
+                    Some(run.start)
+                }
                 RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
                     is_told = false;
                     Some(match obstacles.first.kind {
-                        // Somebody may have been moving it just now.
-                        ObstacleKind::Busy | ObstacleKind::Unknown
-                            if platform.can_wait() && repeated.replace(run) != Some(run) =>
-                        {
-                            platform.yield_now();
-                            run.start
-                        }
                         // These go with their block where all of that is vacated.
                         ObstacleKind::Descriptors => {
                             let rest = run.end.0.next_multiple_of(PAGES_PER_BLOCK) - run.end.0;

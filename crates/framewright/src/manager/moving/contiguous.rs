@@ -188,7 +188,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         let mut last = ContiguousError::NoPlace { pages: request.pages };
         // Of all places together.
         let mut left = budget;
-        let mut is_first = true;
+        let (mut is_first, mut repeated) = (true, None);
         for parts in self.zones_for(search) {
             let mut avoid = Avoid::NONE;
             let mut tried = 0;
@@ -218,8 +218,19 @@ impl<'m, P: Platform> Moving<'m, P> {
                         return Err(ContiguousError::InTheWay(error));
                     }
                     Err(error) => {
-                        // What is in the way there will be so again.
-                        avoid.add(found.range, in_the_way(found.range, &error));
+                        let is_being_freed =
+                            matches!(error, RangeError::Vacate(VacateError::InUse { .. }));
+                        let platform = self.manager.platform;
+                        if is_being_freed
+                            && platform.can_wait()
+                            && repeated.replace(found.range) != Some(found.range)
+                        {
+                            // Who frees it may need this CPU for that (invariant 43).
+                            platform.yield_now();
+                        } else {
+                            // What is in the way there will be so again.
+                            avoid.add(found.range, in_the_way(found.range, &error));
+                        }
                         last = ContiguousError::InTheWay(error);
                     }
                 }

@@ -2,7 +2,7 @@
 //!
 //! Orders of memory: Relaxed: how many calls move memory, and what they moved, are hints.
 
-use super::outcome::{Budget, Obstacle, Obstacles, Vacated};
+use super::outcome::{Budget, Obstacle, ObstacleKind, Obstacles, Vacated};
 use super::runs::{Counts, Mission, Purpose};
 use crate::manager::facets::Moving;
 use crate::manager::state::moving::Mover;
@@ -43,6 +43,16 @@ pub enum VacateError {
         /// What was left.
         pages: u64,
     },
+}
+
+impl VacateError {
+    /// Whether what was in the way first may be gone at the next attempt.
+    pub(super) const fn may_pass(&self) -> bool {
+        let Self::Obstacles { obstacles, .. } = self else {
+            return matches!(self, Self::InUse { .. });
+        };
+        matches!(obstacles.first.kind, ObstacleKind::Busy | ObstacleKind::Unknown)
+    }
 }
 
 impl fmt::Display for VacateError {
