@@ -103,6 +103,18 @@ fn parameters_and_machines_are_those_of_boot() {
 }
 
 #[test]
+fn the_longest_list_of_nodes_is_shown_whole() {
+    let odd = |end: usize| (1..end).step_by(2);
+    let slow: String = odd(160).map(|node| format!("numa tier {node} 22\n")).collect();
+    let words = ["--memory", "6G", "--nodes", "160"];
+    let outcome = shell(&words, format!("{slow}numa").as_bytes());
+    let list: Vec<String> = odd(160).map(|node| node.to_string()).collect();
+    let shown = outcome.stdout.lines().find(|line| line.starts_with("   0 "));
+    let shown = shown.and_then(|line| line.split_whitespace().nth(3));
+    assert_eq!(shown, Some(list.join(",").as_str()), "{}", outcome.stderr);
+}
+
+#[test]
 fn workloads_run_on_all_cpus_and_lose_nothing() {
     let outcome =
         shell(&[], b"stress 1 seed 3; memhog 64M; memhog 100M hold 1 untouched; verify; stat\n");

@@ -7,6 +7,7 @@ use crate::io::{Failed, Io};
 use crate::owned::give_back;
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
+use core::fmt::{self, Write};
 use framewright::manager::{InterleaveCursor, NumaPolicy, PolicyMode, Weights};
 use framewright::units::{MAX_NODES, NodeMask, Order};
 use framewright::{Platform, Request};
@@ -194,6 +195,16 @@ fn set_bandwidth<P: Platform, H: Host>(
     Ok(writeln!(io.out, "node {node}: {bandwidth} MB/s, weight {weight}{follows}")?)
 }
 
+/// Counts what is written.
+struct Length(usize);
+
+impl Write for Length {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
 /// What there is to know of nodes, and what came of policies.
 fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let numa = shell.manager.numa();
@@ -203,21 +214,19 @@ fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resul
     )?;
     for node in numa.with_memory().nodes() {
         let (counts, targets) = (numa.counts(node), numa.demotion_targets(node));
-        let mut text = crate::io::Text::<200>::new();
-        // The longest list is shorter.
-        let _ = core::fmt::write(&mut text, format_args!("{targets}"));
-        let targets = if targets.is_empty() { "-" } else { text.as_str() };
+        write!(io.out, "{:>4} {:>6} {:>4} ", node.index(), numa.weight(node), numa.tier(node))?;
+        if targets.is_empty() {
+            write!(io.out, "{:>10}", "-")?;
+        } else {
+            // A list has no width of its own, and may be longer than any column.
+            let mut length = Length(0);
+            write!(length, "{targets}")?;
+            write!(io.out, "{:1$}{targets}", "", 10_usize.saturating_sub(length.0))?;
+        }
         write!(
             io.out,
-            "{:>4} {:>6} {:>4} {targets:>10} {:>10} {:>10} {:>10} {:>10} {:>7} ",
-            node.index(),
-            numa.weight(node),
-            numa.tier(node),
-            counts.hit,
-            counts.miss,
-            counts.foreign,
-            counts.interleave,
-            counts.refused
+            " {:>10} {:>10} {:>10} {:>10} {:>7} ",
+            counts.hit, counts.miss, counts.foreign, counts.interleave, counts.refused
         )?;
         match numa.bandwidth(node) {
             0 => writeln!(io.out, "{:>10}", "-")?,
