@@ -3,6 +3,7 @@
 use crate::args::{Target, Where};
 use crate::error::Error;
 use framewright_hosted::Machine;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -55,6 +56,12 @@ fn contradiction(boot: &Target) -> Option<&'static str> {
 /// The boot parameters as one command line.
 pub fn command_line(target: &Target) -> String {
     target.parameters.join(" ")
+}
+
+/// A part of a command line, with the quote closed that would swallow what follows it.
+pub fn closed(line: &str) -> Cow<'_, str> {
+    let is_open = !line.matches('"').count().is_multiple_of(2);
+    if is_open { format!("{line}\"").into() } else { line.into() }
 }
 
 /// A part of all, with or without the sign.

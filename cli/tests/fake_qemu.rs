@@ -78,6 +78,19 @@ fn the_report_gets_the_log_and_how_qemu_ran() {
 }
 
 #[test]
+fn an_open_quote_does_not_swallow_the_programs_own_words() {
+    for (word, passed) in [
+        ("mem=\"32M", "mem=\"32M\""),
+        ("mem=\"32M\"", "mem=\"32M\""),
+        ("a=\"b\" c=\"d e", "a=\"b\" c=\"d e\""),
+    ] {
+        let (outcome, calls) = boot("quote", REPORT, &["--accel", "tcg", "--json", word]);
+        assert_eq!(outcome.code, Some(0), "{word}: {}", outcome.stderr);
+        assert!(calls.contains(&format!(" -append {passed} report=json -kernel ")), "{calls}");
+    }
+}
+
+#[test]
 fn people_see_the_log_without_the_protocol() {
     let (outcome, calls) = boot("people", REPORT, &["--accel", "tcg"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::grid::{Grid, median, microseconds, size};
 use crate::hosted::{Pass, Silent};
 use crate::output::Output;
+use crate::target::closed;
 use framewright::parameters::{Policy, next_word};
 use serde_json::Value;
 
@@ -55,8 +56,8 @@ fn with_policy(command_line: &str, policy: Policy) -> String {
     let mut line = String::new();
     let (mut word, mut rest) = next_word(command_line);
     while !word.is_empty() && word != "--" {
-        line.push_str(word);
-        line.push_str(if word.matches('"').count() % 2 == 0 { " " } else { "\" " });
+        line.push_str(&closed(word));
+        line.push(' ');
         (word, rest) = next_word(rest);
     }
     line + "memmap_init=" + policy.name()

@@ -7,7 +7,7 @@ use super::run::{self, End, Ended, Limits, Watch};
 use crate::args::{Accel, Model, Target};
 use crate::attach::MonitorPlace;
 use crate::error::{self, Error};
-use crate::target::command_line;
+use crate::target::{closed, command_line};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -85,7 +85,7 @@ impl<'a> Attempts<'a> {
         endless_shell: bool,
         watch: &mut dyn Watch,
     ) -> Result<(Accelerator, Ended), Error> {
-        let command_line = format!("{} {words}", command_line(self.target));
+        let command_line = format!("{} {words}", closed(&command_line(self.target)));
         let command_line = command_line.trim();
         if command_line.len() >= MOST_COMMAND_LINE {
             return Err(Error::Usage(format!(
