@@ -282,10 +282,10 @@ const MOST_ZONES: usize = MAX_NODES * ZoneKind::COUNT;
 const MOST_USES: usize = 64;
 
 impl Snapshot {
-    /// Whether runs ascend and lie where memory can lie.
+    /// Whether runs ascend and lie where memory can lie, and no zone has more than there can be.
     ///
     /// # Errors
-    /// Which run does not.
+    /// Which does not.
     fn check(&self) -> Result<(), String> {
         if !self.cell_blocks.is_power_of_two() {
             return Err(format!(
@@ -313,6 +313,11 @@ impl Snapshot {
                 return Err(format!("{name}: nodes ascend, from 0 to {}", MAX_NODES - 1));
             }
             node = zone.node;
+            for pages in [zone.present_pages, zone.managed_pages, zone.free_pages] {
+                if pages > END_PFN {
+                    return Err(format!("{name}: {pages} pages, and all memory has {END_PFN}"));
+                }
+            }
             let mut end = 0;
             for (index, run) in zone.runs.iter().enumerate() {
                 let place = || format!("{name}, run {index}");
