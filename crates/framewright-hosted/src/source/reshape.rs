@@ -60,15 +60,14 @@ impl Machine {
     /// units of 2 MiB, as the firmware of a confidential guest does.
     pub fn leave_unaccepted(&mut self, percent: u64) {
         const UNIT: u64 = 2 << 20;
-        let usable = |entry: &MapRange| entry.kind == MemoryKind::Conventional;
-        let mut ranges: Vec<MapRange> = self.ranges.clone();
-        ranges.sort_by_key(|entry| entry.range.start);
-        let bytes: u64 = ranges.iter().filter(|entry| usable(entry)).map(|e| e.range.size()).sum();
+        // A map that is refused has nothing to leave, and whoever loads it says why.
+        let usable = self.resolved(|kind| kind == MemoryKind::Conventional).unwrap_or_default();
+        let bytes: u64 = usable.iter().map(|range| range.size()).sum();
         let mut left = bytes / 100 * percent.min(100);
         let mut unaccepted = Vec::new();
-        for entry in ranges.iter_mut().rev().filter(|entry| usable(entry)) {
-            let end = entry.range.end / UNIT * UNIT;
-            let start = end.saturating_sub(left).max(entry.range.start).next_multiple_of(UNIT);
+        for usable in usable.iter().rev() {
+            let end = usable.end / UNIT * UNIT;
+            let start = end.saturating_sub(left).max(usable.start).next_multiple_of(UNIT);
             if start < end {
                 let kind = MemoryKind::Unaccepted;
                 unaccepted.push(MapRange { range: PhysRange::new(start, end), kind });
@@ -106,6 +105,11 @@ impl Machine {
 
     /// Present memory as the library will see it: ascending, disjoint, in whole frames.
     pub(super) fn present(&self) -> Result<Vec<PhysRange>, SourceError> {
+        self.resolved(MemoryKind::is_present)
+    }
+
+    /// Memory of some kinds as the library will see it.
+    fn resolved(&self, is_meant: fn(MemoryKind) -> bool) -> Result<Vec<PhysRange>, SourceError> {
         let refused = |error| SourceError::Map { name: self.name.clone(), error };
         let mut storage = self.map_storage();
         let mut map = MapBuilder::new(&mut storage);
@@ -113,8 +117,7 @@ impl Machine {
             map.add(entry.range.start, entry.range.size(), entry.kind).map_err(refused)?;
         }
         let map = map.finish().map_err(refused)?;
-        let present =
-            map.ranges().iter().filter(|entry| entry.kind.is_present()).map(|entry| entry.range);
-        Ok(present.collect())
+        let meant = map.ranges().iter().filter(|entry| is_meant(entry.kind));
+        Ok(meant.map(|entry| entry.range).collect())
     }
 }

@@ -83,6 +83,27 @@ fn a_manager_accepts_what_it_hands_out() {
     });
 }
 
+/// Bytes of a kind in a machine's map.
+fn bytes_of(machine: &Machine, kind: MemoryKind) -> u64 {
+    let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
+    let (mut map, mut topology) = (MapBuilder::new(&mut ranges), Topology::new(&mut claims));
+    machine.load(&mut map, &mut topology).unwrap();
+    let map = map.finish().unwrap();
+    map.ranges().iter().filter(|entry| entry.kind == kind).map(|entry| entry.range.size()).sum()
+}
+
+#[test]
+fn memory_that_is_named_more_than_once_counts_once() {
+    let thrice = "memory 0 +1G usable\n".repeat(3) + "memory 512M +1M reserved\n";
+    let mut machine = Machine::parse("thrice", &thrice).unwrap();
+    machine.leave_unaccepted(50);
+    let unaccepted = bytes_of(&machine, MemoryKind::Unaccepted);
+    assert!(unaccepted.abs_diff(512 * MIB) < 8 * MIB, "{unaccepted}");
+    let usable = bytes_of(&machine, MemoryKind::Conventional);
+    // But for what a PC has in its first MiB.
+    assert!((unaccepted + usable).abs_diff(1023 * MIB) < MIB, "{usable}");
+}
+
 #[test]
 fn a_part_of_a_machine_is_left_unaccepted() {
     let mut machine = Machine::synthetic(8 << 30, 1, 1).unwrap();
