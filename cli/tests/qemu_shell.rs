@@ -257,7 +257,12 @@ fn a_terminal_reaches_the_guest() {
     std::thread::sleep(std::time::Duration::from_millis(500));
     terminal.send(b"\x03");
     terminal.expect("sleep: interrupted\r\nframewright> ");
-    terminal.send(b"\x1b[A\x1b[A three; exit 4\r");
+    // However much was typed ahead.
+    terminal.send(b"sleep 1001\r");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    terminal.send(&[&[b'x'; 300][..], b"\x03"].concat());
+    terminal.expect("sleep: interrupted\r\nframewright> ");
+    terminal.send(b"\x1b[A\x1b[A\x1b[A three; exit 4\r");
     terminal.expect("\none two three\r\n");
     assert_eq!(terminal.end(), Some(4));
 }

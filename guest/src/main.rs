@@ -43,6 +43,7 @@ mod storm;
 mod stress;
 mod tables;
 mod timekeeping;
+mod typed;
 mod virtio;
 mod virtio_mem;
 mod vmemmap;

@@ -13,6 +13,7 @@ use crate::options::{CAPACITY, Input, Options};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp;
 use crate::storage::Once;
+use crate::typed::Typed;
 use crate::virtio_mem;
 use crate::watch::Watch;
 use crate::window::GuestWindow;
@@ -27,12 +28,10 @@ use framewright_workload::{Relay, Window};
 
 /// Groups of runs that the shell can hold.
 const ROOM: usize = 2048;
-/// Bytes that are typed ahead while a command runs.
-const AHEAD: usize = 256;
-/// Ctrl-C on the line.
-const INTERRUPT: u8 = 3;
 /// The end of a program's input.
 const END: u8 = 4;
+/// Something was typed that is lost.
+const BELL: char = '\x07';
 /// The file that shows what every part of memory is used for.
 const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 
@@ -60,7 +59,8 @@ pub fn run(
     let sources: [&dyn Source; 3] = [&of_manager, &of_pools, &of_machine];
     let files = FileSystem::new(&sources);
     let host = Line {
-        typed: SpinLock::new(Typed { bytes: [0; AHEAD], first: 0, len: 0, interrupted: false }),
+        typed: SpinLock::new(Typed::NOTHING),
+        can_wait: options.shell == Some(Input::Plain),
         background: SpinLock::new(Some(Background {
             driver,
             memory,
@@ -137,6 +137,10 @@ fn converse(
             return;
         }
         if !shell.is_over() {
+            if host.typed.with(&PLATFORM, Typed::has_lost) {
+                // The port cannot fail.
+                let _ = out.write_char(BELL);
+            }
             editor.prompt(out);
         }
     }
@@ -192,15 +196,6 @@ impl Write for Prefixed<'_> {
     }
 }
 
-/// What was typed and not read yet.
-struct Typed {
-    bytes: [u8; AHEAD],
-    first: usize,
-    len: usize,
-    /// Ctrl-C came while a command ran.
-    interrupted: bool,
-}
-
 /// The background work.
 struct Background<'a, 'b, 'c, 'd> {
     driver: Option<&'a mut Driver<'b>>,
@@ -219,6 +214,8 @@ struct Background<'a, 'b, 'c, 'd> {
 /// The serial line as the shell's other end.
 struct Line<'a, 'b, 'c, 'd> {
     typed: SpinLock<Typed>,
+    /// A program types, whose bytes wait on the line until there is room.
+    can_wait: bool,
     /// `None` while it is being done.
     background: SpinLock<Option<Background<'a, 'b, 'c, 'd>>>,
     window: GuestWindow<'a>,
@@ -258,13 +255,7 @@ impl Line<'_, '_, '_, '_> {
     fn next(&self) -> u8 {
         loop {
             self.background();
-            let next = self.typed.with(&PLATFORM, |typed| {
-                let Some(len) = typed.len.checked_sub(1) else { return Console::receive() };
-                let byte = typed.bytes[typed.first];
-                typed.len = len;
-                typed.first = (typed.first + 1) % AHEAD;
-                Some(byte)
-            });
+            let next = self.typed.with(&PLATFORM, |typed| typed.next().or_else(Console::receive));
             if let Some(byte) = next {
                 return byte;
             }
@@ -282,19 +273,12 @@ impl Host for Line<'_, '_, '_, '_> {
         let cpu = PLATFORM.pin();
         let interrupted = self.typed.with(&PLATFORM, |typed| {
             while cpu.index() == 0
-                && typed.len < AHEAD
+                && !(self.can_wait && typed.is_full())
                 && let Some(byte) = Console::receive()
             {
-                if byte == INTERRUPT {
-                    typed.interrupted = true;
-                    typed.len = 0;
-                } else {
-                    let end = (typed.first + typed.len) % AHEAD;
-                    typed.bytes[end] = byte;
-                    typed.len += 1;
-                }
+                typed.take(byte);
             }
-            typed.interrupted
+            typed.is_interrupted()
         });
         // SAFETY: pinned above, by this task, and nothing since.
         unsafe { PLATFORM.unpin(cpu) };
@@ -347,6 +331,6 @@ impl Host for Line<'_, '_, '_, '_> {
     }
 
     fn begin_command(&self) {
-        self.typed.with(&PLATFORM, |typed| typed.interrupted = false);
+        self.typed.with(&PLATFORM, Typed::forget_interrupt);
     }
 }
