@@ -218,7 +218,8 @@ fn commands_come_over_the_serial_line() {
     let mut stdin = child.stdin.take().expect("a pipe");
     let long = "x".repeat(3000);
     let input = format!(
-        "echo '@end'; echo @status 3; echo @@\n{long}\nmemhog 100M\nverify\necho 5000 > \
+        "echo '@end'; echo @status 3; echo @@\n{long}\nmemhog 100M\nverify\n\
+         echo 'a\x03b\x04c\x10'\necho 5000 > \
          /proc/sys/vm/min_free_kbytes\ncat /proc/sys/vm/min_free_kbytes\nls /proc\nnonsense"
     );
     stdin.write_all(input.as_bytes()).expect("it reads");
@@ -239,7 +240,8 @@ fn commands_come_over_the_serial_line() {
         "{}",
         outcome.stdout
     );
-    assert_eq!(lines[6..8], ["5000", "buddyinfo"]);
+    // No byte of a pipe is a key.
+    assert_eq!(lines[6..9], ["a\x03b\x04c\x10", "5000", "buddyinfo"]);
     assert!(
         lines.last().is_some_and(|last| last.contains("nonsense: command not found")),
         "{}",

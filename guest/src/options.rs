@@ -89,7 +89,8 @@ pub struct Options<'a> {
 pub enum Input {
     /// Somebody at a terminal.
     Terminal,
-    /// A program, which sees what it sends itself.
+    /// A program, which sees what it sends itself, and sends keys (3, 4 and 16) that are none, but
+    /// bytes of a line, as 16 and the byte with bit 6 set.
     Plain,
 }
 

@@ -30,6 +30,10 @@ use framewright_workload::{Relay, Window};
 const ROOM: usize = 2048;
 /// The end of a program's input.
 const END: u8 = 4;
+/// In front of what is a byte of a program's input and not a key on the line: that byte, with these
+/// bits the other way round.
+const ESCAPE: u8 = 16;
+const ESCAPED: u8 = 64;
 /// Something was typed that is lost.
 const BELL: char = '\x07';
 /// The file that shows what every part of memory is used for.
@@ -120,8 +124,11 @@ fn converse(
     };
     editor.prompt(out);
     while !shell.is_over() {
-        let byte = host.next();
+        let mut byte = host.next();
         let is_end = input == Input::Plain && byte == END;
+        if input == Input::Plain && byte == ESCAPE {
+            byte = host.next() ^ ESCAPED;
+        }
         let event = if is_end { editor.finish() } else { editor.take(byte, out) };
         match event {
             Event::More => continue,

@@ -14,6 +14,12 @@ use std::time::Duration;
 /// What the guest's shell takes for the end of its input.
 const END: u8 = 4;
 
+/// What stands in front of a byte that is no key to the guest's shell, and how that byte differs.
+const ESCAPE: u8 = 16;
+const ESCAPED: u8 = 64;
+/// Interrupts what runs in the guest.
+const INTERRUPT: u8 = 3;
+
 /// How the guest begins to say that it does not take a parameter.
 const PROBLEMS: [&str; 2] = ["Unknown kernel command line parameter", "Malformed parameter"];
 
@@ -71,7 +77,8 @@ impl Watch for Line {
             terminal.take_keys();
         }
         if let Some(input) = input {
-            std::thread::spawn(move || forward(input));
+            let is_typed = self.terminal.is_some();
+            std::thread::spawn(move || forward(input, is_typed));
         }
         Ok(())
     }
@@ -81,14 +88,29 @@ impl Watch for Line {
     }
 }
 
-/// Sends what is typed to the guest, then the end, until there is no guest.
-fn forward(mut guest: ChildStdin) {
+/// `bytes` of which none is a key to the guest.
+fn escaped(bytes: &[u8]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(bytes.len());
+    for &byte in bytes {
+        if matches!(byte, INTERRUPT | END | ESCAPE) {
+            all.extend([ESCAPE, byte ^ ESCAPED]);
+        } else {
+            all.push(byte);
+        }
+    }
+    all
+}
+
+/// Sends what is typed, or comes from elsewhere, to the guest, then the end, until there is no
+/// guest.
+fn forward(mut guest: ChildStdin, is_typed: bool) {
     let mut stdin = std::io::stdin().lock();
     let mut buffer = [0; 256];
     loop {
         let sent = match stdin.read(&mut buffer) {
             Ok(0) => break,
-            Ok(length) => guest.write_all(&buffer[..length]),
+            Ok(length) if is_typed => guest.write_all(&buffer[..length]),
+            Ok(length) => guest.write_all(&escaped(&buffer[..length])),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
             Err(_) => break,
         };
@@ -99,4 +121,22 @@ fn forward(mut guest: ChildStdin) {
     let _ = guest.write_all(&[END]);
     // The serial line stays open, as the guest may still be at work.
     std::mem::forget(guest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_byte_of_a_script_is_a_key() {
+        let all: Vec<u8> = (0..=u8::MAX).collect();
+        let sent = escaped(&all);
+        assert!(!sent.contains(&INTERRUPT) && !sent.contains(&END));
+        let mut bytes = sent.into_iter();
+        let received = std::iter::from_fn(|| match bytes.next()? {
+            ESCAPE => bytes.next().map(|byte| byte ^ ESCAPED),
+            byte => Some(byte),
+        });
+        assert!(received.eq(all));
+    }
 }
