@@ -115,6 +115,24 @@ fn the_longest_list_of_nodes_is_shown_whole() {
 }
 
 #[test]
+fn movable_memory_of_what_came_later_leaves_it_again() {
+    // More is in use than the first part of memory has, so that what is vacated goes to the second.
+    let input = "movable fill 95\nhotplug add 4G 256M movable\nvacate 64M@0x8000000\nmovable \
+        check\nfree 1\nhotplug remove 4G 256M\nmovable check\nhotplug add 4G 256M \
+        movable\nmovable fill 80\nmovable fill 30\nhotplug remove 4G 256M\nmovable \
+        check\nmovable free\nverify\n";
+    let outcome = shell(&["--memory", "4G", "mem=256M"], input.as_bytes());
+    let said = &outcome.stdout;
+    assert_eq!(said.matches("removed, and could be had: 256 MiB").count(), 2, "{said}");
+    assert_eq!(said.matches(": all intact").count(), 3, "{said}");
+    assert_eq!(
+        outcome.stderr,
+        "movable: no handle is left for more; `movable free` and another fill make tables for all \
+         memory\n"
+    );
+}
+
+#[test]
 fn workloads_run_on_all_cpus_and_lose_nothing() {
     let outcome =
         shell(&[], b"stress 1 seed 3; memhog 64M; memhog 100M hold 1 untouched; verify; stat\n");

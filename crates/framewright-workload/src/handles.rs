@@ -13,12 +13,12 @@
 //! ```
 //!
 //! The tables are frames of the manager: a word for each handle, and half a word for each frame of
-//! the memory, which says whose it is.
+//! the memory, which says whose it is (`owners.rs`).
 //!
 //! Orders of memory: Acquire when a slot is taken, Release when it is given up: whoever has it sees
-//! what others wrote into the run. Relaxed: whose a frame is, a hint that is compared with the
-//! slot.
+//! what others wrote into the run.
 
+use crate::owners::{Owners, request};
 use crate::random::mix;
 use crate::stamp::word;
 use core::fmt;
@@ -26,8 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{
-    AllocateError, Manager, MigrateType, MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform,
-    Request,
+    AllocateError, Manager, MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform, Request,
 };
 
 /// Somebody is in the run.
@@ -128,9 +127,8 @@ pub struct Handles<'m, P: Platform> {
     /// A word for each handle.
     slots: PfnRange,
     count: u32,
-    /// Half a word for each frame of `span`: one more than the number of its handle.
-    owners: PfnRange,
-    span: PfnRange,
+    /// The number of the handle that a frame belongs to.
+    owners: Owners<'m, P>,
     next: AtomicU32,
     begun: AtomicU32,
     habits: [AtomicU32; 5],
@@ -138,40 +136,22 @@ pub struct Handles<'m, P: Platform> {
 
 impl<'m, P: Platform> Handles<'m, P> {
     /// Room for `count` handles whose runs lie anywhere in the manager's memory that the direct map
-    /// reaches: moves to elsewhere fail.
+    /// reaches, also in what is added later: moves to elsewhere fail.
     ///
     /// # Errors
     /// [`HandleError::Memory`] when there is none for the tables.
     pub fn new(manager: &'m Manager<P>, count: u32) -> Result<Self, HandleError> {
-        let mut span = PfnRange::new(0, 0);
-        for zone in manager.zones() {
-            let (start, end) = (zone.span().start, zone.span().end);
-            span = if span.is_empty() {
-                zone.span()
-            } else {
-                PfnRange { start: span.start.min(start), end: span.end.max(end) }
-            };
-        }
-        let table = |bytes: u64| {
-            let request = Request {
-                migrate_type: MigrateType::Unmovable,
-                zeroed: true,
-                max_address: manager.platform().direct_limit(),
-                ..Request::pages(bytes.div_ceil(PAGE_SIZE).max(1))
-            };
-            manager.allocate(&request).map_err(HandleError::Memory)
-        };
-        let slots = table(u64::from(count) * 8)?;
-        let owners = table(span.pages() * 4).inspect_err(|_| {
+        let slots = manager.allocate(&request(manager, u64::from(count) * 8));
+        let slots = slots.map_err(HandleError::Memory)?;
+        let owners = Owners::new(manager).inspect_err(|_| {
             // SAFETY: it was just allocated here, and nobody has used it (invariant 42).
             let _ = unsafe { manager.free(slots) };
-        })?;
+        });
         Ok(Self {
             manager,
             slots,
             count,
-            owners,
-            span,
+            owners: owners.map_err(HandleError::Memory)?,
             next: AtomicU32::new(0),
             begun: AtomicU32::new(0),
             habits: [0; 5].map(AtomicU32::new),
@@ -206,7 +186,7 @@ impl<'m, P: Platform> Handles<'m, P> {
     }
 
     /// Frames of the tables.
-    pub const fn table_pages(&self) -> u64 {
+    pub fn table_pages(&self) -> u64 {
         self.slots.pages() + self.owners.pages()
     }
 
@@ -221,29 +201,12 @@ impl<'m, P: Platform> Handles<'m, P> {
             .then(|| word(self.manager.platform(), self.slots.start.add(index / 512), index % 512))
     }
 
-    /// Whose frame it is: a half of a word.
-    fn owner(&self, pfn: Pfn) -> Option<(&AtomicU64, u32)> {
-        let index = self.span.contains(pfn).then(|| pfn.0 - self.span.start.0)?;
-        let frame = self.owners.start.add(index / 1024);
-        let shift = if index.is_multiple_of(2) { 0 } else { 32 };
-        Some((word(self.manager.platform(), frame, index / 2 % 512), shift))
-    }
-
     fn owned_by(&self, pfn: Pfn) -> Option<Handle> {
-        let (owner, shift) = self.owner(pfn)?;
-        let half = u32::try_from(owner.load(Ordering::Relaxed) >> shift & 0xffff_ffff).ok()?;
-        half.checked_sub(1).map(Handle)
+        self.owners.get(pfn).map(Handle)
     }
 
     fn set_owner(&self, run: PfnRange, handle: Option<Handle>) {
-        let value = handle.map_or(0, |handle| u64::from(handle.0) + 1);
-        for pfn in (run.start.0..run.end.0).map(Pfn) {
-            let Some((owner, shift)) = self.owner(pfn) else { return };
-            // The other half is somebody else's, who may change it at this moment.
-            let _ = owner.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
-                Some(old & !(0xffff_ffff << shift) | value << shift)
-            });
-        }
+        self.owners.set(run, handle.map(|Handle(number)| number));
     }
 
     /// Allocates a run and stamps it.
@@ -266,6 +229,12 @@ impl<'m, P: Platform> Handles<'m, P> {
         let run = self
             .manager
             .allocate(&Request { pages: order.pages(), max_address, ..*request })
+            .and_then(|run| {
+                self.owners.make_room(run).map(|()| run).inspect_err(|_| {
+                    // SAFETY: just allocated here, and used by nobody (invariant 42).
+                    let _ = unsafe { self.manager.free(run) };
+                })
+            })
             .inspect_err(|_| slot.store(0, Ordering::Release))
             .map_err(HandleError::Memory)?;
         self.set_owner(run, Some(handle));
@@ -453,7 +422,8 @@ unsafe impl<P: Platform> Mover for Handles<'_, P> {
             self.manager.platform().relax();
         }
         let order = Order::for_pages(run.pages()).ok_or(MoveFailed)?;
-        let is_in_reach = to.end.address() <= self.manager.platform().direct_limit();
+        let is_in_reach = to.end.address() <= self.manager.platform().direct_limit()
+            && self.owners.make_room(to).is_ok();
         let fits = to.start.is_aligned(order) && to.pages() == run.pages() && is_in_reach;
         let death = self.habits[4].load(Ordering::Relaxed);
         let dies = death != 0 && turn >= death;
@@ -495,9 +465,7 @@ impl<P: Platform> Drop for Handles<'_, P> {
                 let _ = unsafe { self.manager.free(run) };
             }
         }
-        for table in [self.slots, self.owners] {
-            // SAFETY: allocated in `new`, and used no more (invariant 42).
-            let _ = unsafe { self.manager.free(table) };
-        }
+        // SAFETY: allocated in `new`, and used no more (invariant 42).
+        let _ = unsafe { self.manager.free(self.slots) };
     }
 }

@@ -35,6 +35,7 @@ mod check;
 mod failure;
 mod handles;
 mod link;
+mod owners;
 mod pages;
 mod pile;
 mod random;

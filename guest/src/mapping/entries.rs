@@ -186,6 +186,11 @@ impl Entries {
         self.tables.pages() + self.owners.pages()
     }
 
+    /// The end of the frames whose owners can be noted: no page lies behind it.
+    pub const fn end(&self) -> Pfn {
+        self.span.end
+    }
+
     /// The first table of level 1.
     pub const fn leaves(&self) -> Pfn {
         self.leaves

@@ -199,7 +199,9 @@ impl MovableMemory for GuestMapping<'_> {
         let first = entries.reserve(self.next.load(Ordering::Relaxed), order);
         let first = first.ok_or(HandleError::NoHandle)?;
         let end = first.saturating_add(u32::try_from(order.pages()).unwrap_or(u32::MAX));
-        let request = Request { max_address: PLATFORM.direct_limit(), ..Request::new(order) };
+        // What lies elsewhere could never be moved.
+        let max_address = PLATFORM.direct_limit().min(entries.end().address());
+        let request = Request { max_address, ..Request::new(order) };
         let run = self.manager.allocate(&request).map_err(|error| {
             entries.forget(first, order);
             HandleError::Memory(error)

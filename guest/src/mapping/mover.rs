@@ -74,7 +74,8 @@ unsafe impl Mover for GuestMapping<'_> {
     ) -> Result<(), MoveFailed> {
         let taken = self.in_motion(token, run).ok_or(MoveFailed)?;
         let bytes = usize::try_from(run.pages() * PAGE_SIZE).unwrap_or(0);
-        let is_reachable = to.end.address() <= PLATFORM.direct_limit();
+        let is_reachable =
+            to.end.address() <= PLATFORM.direct_limit() && to.end <= taken.entries.end();
         if to.pages() != run.pages() || !is_reachable {
             taken.give_back(run);
             return Err(MoveFailed);

@@ -119,6 +119,7 @@ fn fill_memory<P: Platform, H: Host>(
         .map_err(|error| io.fail(format_args!("no tables: {error}")))?;
     let mut random = Random::new(fill.seed);
     let mut added: u64 = 0;
+    let mut are_left = true;
     while manager.totals().free_pages * 100 > all * LEFT_FREE {
         if added % CHECK_EVERY == CHECK_EVERY - 1 && host.is_interrupted() {
             return Err(io.interrupted());
@@ -127,7 +128,12 @@ fn fill_memory<P: Platform, H: Host>(
         match handles.allocate(order) {
             Ok(_) => added += 1,
             // Watermarks keep the rest, or no run so large is left.
-            Err(HandleError::Memory(_) | HandleError::NoHandle) => break,
+            Err(HandleError::Memory(_)) => break,
+            // They are as many as there were pages when the tables were made.
+            Err(HandleError::NoHandle) => {
+                are_left = false;
+                break;
+            }
             Err(error) => return Err(io.fail(format_args!("{error}"))),
         }
     }
@@ -176,6 +182,11 @@ fn fill_memory<P: Platform, H: Host>(
         Size::of_pages(all),
         (now * 100 + all / 2).checked_div(all).unwrap_or(0)
     )?;
+    if !are_left && now < target {
+        return Err(io.fail(format_args!(
+            "no handle is left for more; `movable free` and another fill make tables for all memory"
+        )));
+    }
     Ok(())
 }
 
