@@ -496,11 +496,11 @@ const GUEST_SWITCHES: [(&str, &str); 20] = [
     ("(anything else)", "is reported as unknown and ignored, unless it is nearly one of these"),
 ];
 
-/// What clap has to say, without its usage text, in one line.
+/// What clap has to say, without its usage text and what boot parameters never are, in one line.
 fn one_line(message: &str) -> String {
-    let sentences = message
-        .split("\n\n")
-        .filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more"));
+    let idle = ["Usage:", "For more", "  tip: to pass"];
+    let sentences =
+        message.split("\n\n").filter(|part| !idle.iter().any(|idle| part.starts_with(idle)));
     let joined: Vec<String> = sentences
         .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
         .filter(|part| !part.is_empty())

@@ -164,7 +164,7 @@ fn words_that_say_nothing_are_refused() {
         "unaccepted= is SIZE@ADDRESS",
         "accept_delay= takes microseconds",
         "accept_fault= takes an address",
-        ": 3 of the guest's words wrong",
+        ": 3 of the guest's words are wrong",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -11,7 +11,7 @@ fn wrong_and_misspelt_words_of_the_guest_end_the_boot_with_an_error() {
     for (words, said) in [
         (
             &["fault=double_free"][..],
-            &["\"fault=double_free\"", "double-free", ": 1 of the guest's words wrong"][..],
+            &["\"fault=double_free\"", "double-free", ": 1 of the guest's words is wrong"][..],
         ),
         (
             &["fautl=panic", "stress=soon", "check=cpu", "stres=5", "stress_operations=x"],
@@ -21,7 +21,7 @@ fn wrong_and_misspelt_words_of_the_guest_end_the_boot_with_an_error() {
                 "check= is cpus",
                 "is stress meant?",
                 "stress_operations= takes a number",
-                ": 5 of the guest's words wrong",
+                ": 5 of the guest's words are wrong",
             ],
         ),
         (
@@ -41,10 +41,10 @@ fn wrong_and_misspelt_words_of_the_guest_end_the_boot_with_an_error() {
                 "\"stress_ops=100\": unknown; is stress",
                 "is balloon_test meant?",
                 "is snapshot meant?",
-                "is exec meant?",
+                "\"exec\": its value is missing: exec=...",
                 "is reporting meant?",
                 "is shell meant?",
-                ": 7 of the guest's words wrong",
+                ": 7 of the guest's words are wrong",
             ],
         ),
     ] {

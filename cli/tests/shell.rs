@@ -115,6 +115,29 @@ fn the_longest_list_of_nodes_is_shown_whole() {
 }
 
 #[test]
+fn no_tip_leads_to_options_as_boot_parameters() {
+    let outcome = shell(&["--exec", "cpus"], b"");
+    assert_eq!(outcome.code, Some(2));
+    assert_eq!(outcome.stderr, "framewright: unexpected argument '--exec' found\n");
+}
+
+#[test]
+fn memory_that_is_gone_has_no_grade_and_no_area() {
+    let input = "hotplug add 4G 1G movable\nhotplug remove 4G 128M\ngrade 2M@0x100000000 \
+        movable\ngrade 2M@0x100000000 any\ncma create one 2M@0x100000000\ngrade \
+        256M@0x100000000 movable\n";
+    let outcome = shell(&["--memory", "4G", "mem=1G"], input.as_bytes());
+    let complaints: Vec<&str> = outcome.stderr.lines().collect();
+    let expected = [
+        "grade: no memory is there; no grade was changed",
+        "grade: no memory is there; no grade was changed",
+        "cma: no memory is there; no area was made",
+        "grade: no memory is at pfn 0x100000; no grade was changed",
+    ];
+    assert_eq!(complaints, expected, "{}", outcome.stdout);
+}
+
+#[test]
 fn movable_memory_of_what_came_later_leaves_it_again() {
     // More is in use than the first part of memory has, so that what is vacated goes to the second.
     let input = "movable fill 95\nhotplug add 4G 256M movable\nvacate 64M@0x8000000\nmovable \

@@ -111,9 +111,10 @@ impl fmt::Display for BootError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Words(count) => {
+                let are = if *count == 1 { "is" } else { "are" };
                 write!(
                     f,
-                    "{count} of the guest's words wrong, as listed above \
+                    "{count} of the guest's words {are} wrong, as listed above \
                      (`framewright boot --help` has them all)"
                 )
             }
@@ -172,7 +173,12 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     let parameters = Parameters::parse(line, &mut |problem| match options::meant(problem.word) {
         // A misspelt test would otherwise seem to have passed.
         Some(name) if problem.reason.is_none() => {
-            log!("\"{}\": unknown; is {name} meant?", problem.word);
+            let word = problem.word;
+            if word == name {
+                log!("\"{word}\": its value is missing: {name}=...");
+            } else {
+                log!("\"{word}\": unknown; is {name} meant?");
+            }
             refused_words += 1;
         }
         // Boot lines carry words for others, as Linux's do.

@@ -1,12 +1,13 @@
 //! `cma`: reserve areas, which can be had as one piece and are lent to what can be moved meanwhile.
 
 use super::arguments::{self, Within};
-use super::moving;
+use super::{grade, moving};
 use crate::host::Host;
 use crate::io::{Failed, Io};
 use crate::owned::Owned;
 use crate::shell::Shell;
-use crate::size::Size;
+use crate::size::{Counted, Size};
+use core::fmt;
 use framewright::Platform;
 use framewright::manager::{AreaError, AreaName, MOST_AREAS};
 use framewright::units::{Order, PAGE_SIZE};
@@ -65,6 +66,20 @@ fn list<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resul
     Ok(())
 }
 
+/// Why an area gives nothing; one page is no plural.
+struct Refused(AreaError);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            AreaError::NoRun { pages } => {
+                write!(f, "no run of {} could be vacated", Counted(pages, "page"))
+            }
+            error => error.fmt(f),
+        }
+    }
+}
+
 /// A run of an area, under a handle: freeing that gives it back to the area.
 fn alloc<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
@@ -93,8 +108,8 @@ fn alloc<P: Platform, H: Host>(
     let area =
         area.ok_or_else(|| io.fail(format_args!("there is no area {name}; `cma` lists areas")))?;
     moving::take(shell, io, |moving| {
-        let range = moving.allocate_in_area(area.into(), pages, align, within.budget(platform))?;
-        Ok::<_, AreaError>(Owned { range, area: Some(area) })
+        let range = moving.allocate_in_area(area.into(), pages, align, within.budget(platform));
+        range.map(|range| Owned { range, area: Some(area) }).map_err(Refused)
     })
 }
 
@@ -109,6 +124,9 @@ fn create<P: Platform, H: Host>(
         io.wrong(format_args!("{name:?}: a name is 1 to 16 printable characters without a slash"))
     })?;
     let blocks = arguments::blocks(range, io)?;
+    if !grade::is_there(shell, grade::bytes(blocks)) {
+        return Err(io.fail(format_args!("no memory is there; no area was made")));
+    }
     let made = shell.manager.moving().create_area(known, blocks);
     made.map_err(|error| io.fail(format_args!("{error}; no area was made")))?;
     let pages = blocks.end.start().0 - blocks.start.start().0;

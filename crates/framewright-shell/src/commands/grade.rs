@@ -6,6 +6,7 @@ use crate::io::{Failed, Io};
 use crate::shell::Shell;
 use crate::size::{Counted, Size};
 use framewright::Platform;
+use framewright::manager::GradeError;
 use framewright::units::{
     NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PhysRange,
 };
@@ -38,8 +39,22 @@ pub(super) fn grade<P: Platform, H: Host>(
     }
 }
 
-fn bytes(range: BlockRange) -> PhysRange {
+pub(super) fn bytes(range: BlockRange) -> PhysRange {
     PhysRange::new(range.start.start().address(), range.end.start().address())
+}
+
+fn block_of(pfn: Pfn) -> PhysRange {
+    PhysRange::new(pfn.address(), pfn.address() + BLOCK_BYTES)
+}
+
+/// Whether any of a range is memory that can be had: what was removed, or is offline, looks to
+/// the manager as what can never be moved.
+pub(super) fn is_there<P: Platform, H: Host>(shell: &Shell<'_, P, H>, range: PhysRange) -> bool {
+    let mut is_there = false;
+    shell.manager.hotplug().for_each_run_in(range, &mut |_, presence, _| {
+        is_there |= presence == Presence::Online;
+    });
+    is_there
 }
 
 fn set<P: Platform, H: Host>(
@@ -48,8 +63,16 @@ fn set<P: Platform, H: Host>(
     grade: Grade,
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
+    if !is_there(shell, bytes(range)) {
+        return Err(io.fail(format_args!("no memory is there; no grade was changed")));
+    }
     let set = shell.manager.moving().set_grade(range, grade);
-    set.map_err(|error| io.fail(format_args!("{error}; no grade was changed")))?;
+    set.map_err(|error| match error {
+        GradeError::InUse(pfn) if !is_there(shell, block_of(pfn)) => {
+            io.fail(format_args!("no memory is at pfn {pfn}; no grade was changed"))
+        }
+        _ => io.fail(format_args!("{error}; no grade was changed")),
+    })?;
     let blocks = u64::from(range.blocks());
     writeln!(
         io.out,

@@ -11,7 +11,8 @@ use crate::size::{Counted, Size};
 use core::fmt;
 use framewright::Platform;
 use framewright::manager::{
-    Budget, CompactError, Compacted, ContiguousRequest, Moving, Obstacle, VacateError, Vacated,
+    Budget, CompactError, Compacted, ContiguousError, ContiguousRequest, Moving, Obstacle,
+    VacateError, Vacated,
 };
 use framewright::memblock::NodeChoice;
 use framewright::units::NodeId;
@@ -181,7 +182,24 @@ pub(super) fn contig<P: Platform, H: Host>(
             }
         }
     }
-    take(shell, io, |moving| moving.allocate_contiguous(&request, within.budget(platform)))
+    take(shell, io, |moving| {
+        moving.allocate_contiguous(&request, within.budget(platform)).map_err(Refused)
+    })
+}
+
+/// Why there is no such run; one page is no plural.
+struct Refused(ContiguousError);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ContiguousError::NoPlace { pages } => {
+                let pages = Counted(pages, "page");
+                write!(f, "no zone has {pages} in one run between what cannot be moved")
+            }
+            error => error.fmt(f),
+        }
+    }
 }
 
 /// Takes a run, which may move what is in it, and keeps it under a handle.
