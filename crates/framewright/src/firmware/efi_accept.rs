@@ -221,9 +221,28 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
             });
             if let Some(pages) = failed {
                 let at = frames.start.add(pages);
+                let end = self.accepted_before(units.start, at);
                 return Err(AcceptError {
-                    accepted_pages: at.0.saturating_sub(range.start.0).min(range.pages() - 1),
+                    accepted_pages: end.0.saturating_sub(range.start.0).min(range.pages() - 1),
                 });
+            }
+        }
+    }
+
+    /// Where what is accepted ends among the units from `first` on and before `at`, which failed:
+    /// others may have been at some of them, which this waits for, and may have failed, too.
+    fn accepted_before(&self, first: u64, at: Pfn) -> Pfn {
+        loop {
+            let end = self.state.with(self.platform, |state| {
+                let table = &state.table;
+                let before = first..(at.address() - table.address(0)) / table.unit_bytes();
+                let left = || table.first_run(before.clone());
+                let end = || left().map_or(at, |run| Pfn::containing(table.address(run.start)));
+                (!state.is_busy(&before)).then(end)
+            });
+            match end {
+                Some(end) => return end,
+                None => self.platform.relax(),
             }
         }
     }

@@ -260,6 +260,57 @@ fn a_unit_that_fails_keeps_its_bit() {
     assert!(efi.accept(units(3, 4)).is_err());
 }
 
+/// Accepts what begins with the machine when it is told to, up to where that fails, if it does; and
+/// not the sixth unit.
+struct Slow {
+    entered: Barrier,
+    go: Barrier,
+    failing: Option<u64>,
+}
+
+// SAFETY: the memory is accepted from the start.
+unsafe impl AcceptMemory for Slow {
+    fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
+        if range.start.0 == 0 {
+            self.entered.wait();
+            self.go.wait();
+            return self
+                .failing
+                .map_or(Ok(()), |accepted_pages| Err(AcceptError { accepted_pages }));
+        }
+        let at = 5 * 512;
+        if range.start.0 <= at && at < range.end.0 {
+            return Err(AcceptError { accepted_pages: at - range.start.0 });
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_another_cpu_is_at_counts_as_accepted_once_it_is() {
+    for (failing, accepted_units) in [(None, 3), (Some(3 * 512 + 7), 1), (Some(2 * 512), 0)] {
+        let machine = FakeMachine::builder().ram(PhysRange::new(0, 64 * MIB)).cpus(3).build();
+        let table = UnacceptedTable::new(table_at(0, &[0x3f]).leak()).expect("a table");
+        let device = Slow { entered: Barrier::new(2), go: Barrier::new(2), failing };
+        let efi = EfiAccept::new(machine, table, device);
+        std::thread::scope(|scope| {
+            let one = scope.spawn(|| efi.accept(units(0, 4)).is_ok());
+            efi.device().entered.wait();
+            let two = scope.spawn(|| efi.accept(units(2, 6)));
+            // It fails at the last unit, and does not know yet what became of the first two.
+            while efi.with_table(|table| table.first_run(4..6)) != Some(5..6) {
+                std::thread::yield_now();
+            }
+            let is_early = two.is_finished();
+            efi.device().go.wait();
+            assert!(!is_early, "others are at the first units of it");
+            assert_eq!(one.join().expect("no panic"), failing.is_none());
+            let error = two.join().expect("no panic").expect_err("the last unit fails");
+            assert_eq!(error.accepted_pages, accepted_units * 512);
+        });
+    }
+}
+
 /// Units of 8 MiB, four blocks each.
 fn large(bits: &[u8], device: Device) -> EfiAccept<FakeMachine, Device> {
     let mut bytes = table_at(0, bits);
