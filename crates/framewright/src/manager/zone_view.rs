@@ -225,8 +225,8 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.parts.sum(&|part| part.free_block_pages_of(self.platform, grade))
     }
 
-    /// The blocks of a grade other than [`Grade::Any`]. All heads of the zone are looked at; exact
-    /// when nobody changes grades meanwhile.
+    /// The blocks of a grade. All heads of the zone are looked at; exact when nobody changes grades
+    /// meanwhile.
     #[must_use]
     #[inline(never)]
     pub fn graded_memory(&self, grade: Grade) -> GradedMemory {

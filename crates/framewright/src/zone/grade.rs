@@ -17,7 +17,7 @@
 
 use super::Zone;
 use super::reserve::takes_reserve_first;
-use super::unaccepted::is_listed;
+use super::unaccepted::{is_listed, is_lost};
 use crate::block::buddy::GRADES;
 use crate::block::list::ListId;
 use crate::block::split::divide_whole;
@@ -106,16 +106,20 @@ fn graded(segment: &Segment, found: HeadIn) -> GradedMemory {
 }
 
 impl Zone {
-    /// The blocks of a migrate type that is a grade. Where there are any, all heads are looked at,
-    /// some for each hold of the lock: exact when nobody changes grades meanwhile.
+    /// The blocks of a grade that are memory. Where there are any, all heads are looked at, some for
+    /// each hold of the lock: exact when nobody changes grades meanwhile.
     pub(crate) fn graded_memory<P: Platform>(&self, platform: &P, grade: Grade) -> GradedMemory {
         let mut memory = GradedMemory::default();
         let blocks = self.read(platform).buddy.blocks_of_type();
-        if grade == Grade::Any || blocks[grade.migrate_type() as usize] == 0 {
+        if grade != Grade::Any && blocks[grade.migrate_type() as usize] == 0 {
             return memory;
         }
         self.for_each_head(platform, &mut |segment, found| {
-            if found.state.migrate_type() == grade.migrate_type() {
+            let state = found.state;
+            // What a window's tables lie in is of what is around them.
+            let is_table = self.has_own_tables && state.is(State::Reserved) && !is_lost(state);
+            let is_memory = !is_table && !state.is(State::Offline);
+            if is_memory && Grade::of(state.migrate_type()) == grade {
                 memory += graded(segment, found);
             }
         });

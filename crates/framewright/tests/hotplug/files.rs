@@ -70,6 +70,31 @@ fn blocks_have_linuxs_files() {
     check(&manager);
 }
 
+/// What goes offline amid memory that only movable requests get is such memory when it comes back,
+/// as Linux has it, also between windows that hold their own tables.
+#[test]
+fn a_hole_in_movable_memory_is_movable() {
+    for grade in [Grade::MovableOnly, Grade::Removable] {
+        let manager = machine(gib(4, 40), "");
+        add(&manager, gib(4, 6), 0, Grade::Any).expect("added");
+        add(&manager, gib(6, 8), 0, grade).expect("added");
+        add(&manager, gib(8, 40), 0, grade).expect("added");
+        for (number, zones, after) in [
+            (55, "Movable Normal\n", Grade::MovableOnly),
+            (70, "Movable Normal\n", Grade::MovableOnly),
+            (40, "Normal Movable\n", Grade::Any),
+        ] {
+            let of = |file: &str| format!("{MEMORY}/memory{number}/{file}");
+            write(&manager, &of("state"), "offline").expect("free");
+            assert_eq!(read(&manager, &of("valid_zones")).as_deref(), Ok(zones), "{number}");
+            write(&manager, &of("state"), "online").expect("offline");
+            let first = Pfn(number << 15);
+            assert_eq!(manager.moving().grade_of(first), Some(after), "{number}");
+        }
+        check(&manager);
+    }
+}
+
 /// Reads the state of two blocks when it is asked for what it has in one.
 struct Reader {
     manager: &'static Fake,

@@ -10,8 +10,8 @@ use super::{Added, Hotplug, HotplugError, blocks_around, pages_of};
 use crate::manager::state::hotplug::{Group, HotplugSettings, SECTION_BYTES};
 use crate::parameters::{OnlinePolicy, OnlineType};
 use crate::platform::Platform;
-use crate::units::{NodeId, PfnRange, PhysRange};
-use crate::zone::{Grade, ZoneId, ZoneKind};
+use crate::units::{NodeId, PhysRange};
+use crate::zone::{Grade, GradedMemory, ZoneId, ZoneKind};
 use core::fmt;
 
 const LARGEST_BLOCK_BYTES: u64 = 2 << 30;
@@ -206,17 +206,19 @@ impl<P: Platform> Hotplug<'_, P> {
 
     fn contiguous_grade(self, range: PhysRange, node: NodeId) -> Grade {
         let frames = range.touched_frames();
-        let (mut kernel, mut movable) = (false, false);
-        let touches = |span: PfnRange| !span.intersection(frames).is_empty();
+        let (mut kernel, mut movable) = (GradedMemory::default(), GradedMemory::default());
         for kind in ZoneKind::ALL {
             let Some(view) = self.manager.view(ZoneId { node, kind }) else { continue };
-            let graded = view.graded_memory(Grade::MovableOnly).span;
-            movable |= touches(graded);
-            kernel |= kind == ZoneKind::of(frames.start)
-                && view.present_pages() > graded.pages()
-                && touches(view.span());
+            // As Linux's `Movable`, which is one for all kinds of a node.
+            for grade in [Grade::MovableOnly, Grade::Removable] {
+                movable += view.graded_memory(grade);
+            }
+            if kind == ZoneKind::of(frames.start) {
+                kernel = view.graded_memory(Grade::Any);
+            }
         }
-        match (kernel, movable) {
+        let touches = |memory: GradedMemory| !memory.span.intersection(frames).is_empty();
+        match (touches(kernel), touches(movable)) {
             (true, false) => Grade::Any,
             (false, true) => Grade::MovableOnly,
             _ if self.manager.hotplug.movable_node => Grade::MovableOnly,
