@@ -95,6 +95,14 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
         }
     }
 
+    /// The units that lie wholly in the region, at multiples of their size.
+    fn units(&self, unit_bytes: u64) -> PhysRange {
+        let PhysRange { start, end } = self.region;
+        let start = start.checked_next_multiple_of(unit_bytes).unwrap_or(end);
+        let end = end.checked_div(unit_bytes).map_or(end, |units| units * unit_bytes);
+        PhysRange::new(start.min(end), end)
+    }
+
     /// Whether something came; what was wrong is remembered.
     fn has_come(&mut self, range: PhysRange, added: Result<Added, HotplugError>) -> bool {
         self.error = added.err().map(|error| ManagedError::Hotplug(range, error)).or(self.error);
@@ -138,16 +146,21 @@ unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
         }
         (self.obstacle, self.is_unfinished) = (None, false);
         let hotplug = self.hotplug();
+        // What is no whole unit was never added: a device's blocks may be smaller, and so may its
+        // region begin and end between two units.
+        let within = self.units(unit_bytes);
+        if within.is_empty() {
+            return Removal::Nothing { obstacles: 0 };
+        }
         // SAFETY: promised where this was made (invariant 49).
-        let found =
-            unsafe { hotplug.remove_some(self.region, most_bytes, unit_bytes, self.budget) };
+        let found = unsafe { hotplug.remove_some(within, most_bytes, unit_bytes, self.budget) };
         match found {
             Ok(manager::Removal::Run(run)) => {
                 return Removal::Run { start_bytes: run.start, size_bytes: run.size() };
             }
             Ok(manager::Removal::Nothing(obstacle)) => self.obstacle = obstacle,
             Ok(manager::Removal::OutOfTime) => self.is_unfinished = true,
-            Err(error) => self.error = Some(ManagedError::Hotplug(self.region, error)),
+            Err(error) => self.error = Some(ManagedError::Hotplug(within, error)),
         }
         Removal::Nothing { obstacles: self.obstacle.is_some().into() }
     }

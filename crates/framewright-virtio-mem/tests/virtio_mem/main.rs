@@ -4,6 +4,8 @@ mod common;
 
 mod account;
 mod hostile;
+#[cfg(feature = "manager")]
+mod managed;
 mod plug;
 mod random;
 mod reset;

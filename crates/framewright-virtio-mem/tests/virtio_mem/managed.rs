@@ -1,0 +1,40 @@
+//! The manager's memory in a device's region.
+
+use crate::common::{MIB, START};
+use framewright::manager::{BringUp, Budget};
+use framewright::units::{NodeId, PhysRange};
+use framewright::{Manager, Parameters};
+use framewright_testkit::FakeMachine;
+use framewright_virtio_mem::{ManagedMemory, PluggableMemory as _, Removal};
+
+/// A manager of 256 MiB, and 64 MiB that may be plugged.
+fn manager() -> (Manager<FakeMachine>, PhysRange) {
+    let region = PhysRange::new(START, START + 64 * MIB);
+    let machine = FakeMachine::builder().ram(PhysRange::new(0, 256 * MIB)).spare(region).build();
+    let parameters = Parameters::default();
+    let input = BringUp { parameters: &parameters, started_ns: None };
+    let manager = Manager::bring_up(machine.memblock(&[]), &input);
+    (manager.map_err(|failure| failure.error).expect("bring-up"), region)
+}
+
+fn memory(manager: &Manager<FakeMachine>, region: PhysRange) -> ManagedMemory<'_, FakeMachine> {
+    // SAFETY: nobody looks at descriptors by number.
+    unsafe { ManagedMemory::new(manager, region, NodeId::ZERO, None, Budget::UNLIMITED) }
+}
+
+/// As a device with blocks of 1 MiB has it: what is no whole unit never comes.
+#[test]
+fn a_region_that_begins_and_ends_between_two_units_shrinks() {
+    let (manager, all) = manager();
+    let region = PhysRange::new(all.start + MIB, all.end - MIB);
+    let mut memory = memory(&manager, region);
+    // SAFETY: nobody else has it.
+    assert_eq!(unsafe { memory.add(START + 2 * MIB, 60 * MIB) }, 60 * MIB);
+    let (start_bytes, size_bytes) = (START + 2 * MIB, 60 * MIB);
+    let removed = memory.remove(size_bytes, 2 * MIB);
+    assert_eq!(removed, Removal::Run { start_bytes, size_bytes }, "{:?}", memory.take_error());
+    // Nothing of a unit is in it.
+    let removed = memory.remove(size_bytes, 128 * MIB);
+    assert_eq!(removed, Removal::Nothing { obstacles: 0 });
+    assert!(memory.take_error().is_none());
+}
