@@ -196,7 +196,9 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
     }
 
     /// Says that the device has announced a change of its configuration, for a handler of an
-    /// interrupt of its own for that. What the driver waits for it then tries at once.
+    /// interrupt of its own for that. What the driver waits for it then tries at once, but to plug
+    /// what the adopter did not take: that waits until other sizes are wanted, or
+    /// [`memory_changed`](Self::memory_changed).
     pub fn config_changed(&mut self) {
         self.plan.note_event();
     }
@@ -204,7 +206,7 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
     /// Says that the adopter's memory is not what it was: more can be added, or more be removed.
     /// What the driver waits for it then tries at once.
     pub fn memory_changed(&mut self) {
-        self.plan.note_event();
+        self.plan.note_change();
     }
 
     /// Acknowledges an interrupt, for a handler that has to do so at once.

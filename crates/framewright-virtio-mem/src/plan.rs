@@ -75,8 +75,10 @@ pub struct Plan<H: PrivateMemory> {
     may_shrink: bool,
     /// The adopter took less than it was given; then whether it may take more after a while.
     unwanted: Option<bool>,
-    /// Something happened since the last look.
+    /// The device has announced something since the last look.
     has_event: bool,
+    /// The adopter has said since then that its memory changed, or the device was reset.
+    has_changed: bool,
     pause: Option<Pause>,
     backoff: Backoff,
     answer_ns: u64,
@@ -100,6 +102,7 @@ impl<H: PrivateMemory> Plan<H> {
             may_shrink: false,
             unwanted: None,
             has_event: false,
+            has_changed: false,
             pause: None,
             backoff: Backoff::new(settings),
             answer_ns: settings::ns(settings.answer_ms),
@@ -123,8 +126,14 @@ impl<H: PrivateMemory> Plan<H> {
         self.asked.is_some()
     }
 
+    /// The device has announced something.
     pub fn note_event(&mut self) {
         self.has_event = true;
+    }
+
+    /// The adopter's memory is not what it was.
+    pub fn note_change(&mut self) {
+        self.has_changed = true;
     }
 
     /// The device was reset and has no request any more.
@@ -143,29 +152,50 @@ impl<H: PrivateMemory> Plan<H> {
         // A reset may do to the usable part what UNPLUG_ALL may.
         self.may_shrink = true;
         self.generation = configuration.generation;
-        self.has_event = true;
+        self.has_changed = true;
     }
 
     /// Takes what the device's configuration says now, or that it changed all the time.
     pub fn look(&mut self, read: Option<(Sizes, u32)>, now_ns: u64) -> Result<(), DeviceFault> {
         let Some((sizes, generation)) = read else {
             let until_ns = now_ns.saturating_add(self.backoff.least_ns());
-            self.pause = Some(Pause { obstacle: Obstacle::Unsteady, until_ns: Some(until_ns) });
+            let unsteady = Pause { obstacle: Obstacle::Unsteady, until_ns: Some(until_ns) };
+            self.pause = Some(match self.pause {
+                // What ends the one does not end the other.
+                Some(Pause { obstacle: Obstacle::Unwanted, until_ns: at_ns }) => {
+                    let until_ns = at_ns.map(|at_ns| at_ns.max(until_ns));
+                    Pause { obstacle: Obstacle::Unwanted, until_ns }
+                }
+                _ => unsteady,
+            });
             return Ok(());
         };
         self.check(sizes).map_err(DeviceFault::Rule)?;
         let is_other = (sizes.requested_bytes, sizes.usable_bytes)
             != (self.sizes.requested_bytes, self.sizes.usable_bytes);
-        if is_other || generation != self.generation || self.has_event {
-            self.pause = None;
+        if is_other || self.has_changed {
             self.unwanted = None;
-            self.has_event = false;
+            self.pause = None;
             self.backoff.reset();
+        } else if self.has_event || generation != self.generation {
+            // A device may announce what the driver itself has plugged and unplugged. So for an
+            // adopter that wants no more this is nothing new: else both would go on in a circle.
+            if !self.is_unwanted() {
+                self.backoff.reset();
+            }
+            self.pause = self.pause.filter(|pause| pause.obstacle == Obstacle::Unwanted);
         }
+        (self.has_event, self.has_changed) = (false, false);
         self.sizes = sizes;
         self.generation = generation;
         self.may_shrink = false;
         Ok(())
+    }
+
+    /// Whether the adopter took less than it was given, and nobody has asked it again since.
+    fn is_unwanted(&self) -> bool {
+        let waits = self.pause.is_some_and(|pause| pause.obstacle == Obstacle::Unwanted);
+        self.unwanted.is_some() || waits
     }
 
     /// Whether the sizes keep all rules. No request is in flight.

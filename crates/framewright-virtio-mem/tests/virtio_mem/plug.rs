@@ -372,6 +372,45 @@ fn an_adopter_that_took_a_part_is_asked_for_the_rest() {
     assert_eq!(memory.added[1..], [(START + 3 * BLOCK, 5 * BLOCK)]);
 }
 
+/// As a device may whose `plugged_size` is in its configuration, too.
+#[test]
+fn a_device_that_announces_what_was_plugged_is_not_asked_in_a_circle() {
+    for is_unsteady in [false, true] {
+        let host = FakeVirtioMem::new();
+        let (mut device, _) = well(&host);
+        let mut memory = Reluctant { refusals: u32::MAX, added: Vec::new() };
+        host.set_requested(8 * BLOCK);
+        let mut work = |memory: &mut Reluctant, now_ns| {
+            for step in 0..100 {
+                // SAFETY: these addresses are numbers.
+                let progress = unsafe { device.work(memory, now_ns) }.expect("well");
+                if progress.changed {
+                    host.announce();
+                    device.config_changed();
+                }
+                // Not before all of it is given back.
+                let is_idle = !progress.waiting && progress.plugged_bytes == 0;
+                host.set_unsteady(is_unsteady && is_idle && step % 2 == 1);
+                if is_unsteady && is_idle {
+                    host.announce();
+                }
+            }
+            host.set_unsteady(false);
+            // SAFETY: these addresses are numbers.
+            unsafe { device.work(memory, now_ns) }.expect("well").due_ns
+        };
+        assert_eq!(work(&mut memory, 0), Some(100 * MS));
+        assert_eq!(memory.added.len(), 1);
+        // The waits double as if it had said nothing.
+        assert_eq!(work(&mut memory, 100 * MS), Some(300 * MS));
+        assert_eq!(memory.added.len(), 2);
+        // Another wish is news.
+        host.set_requested(4 * BLOCK);
+        assert_eq!(work(&mut memory, 101 * MS), Some(201 * MS));
+        assert_eq!(memory.added.len(), 3);
+    }
+}
+
 #[test]
 fn what_the_adopter_did_not_take_goes_before_anything_else() {
     let host = FakeVirtioMem::new();
