@@ -7,8 +7,10 @@ use core::fmt;
 /// ends the guest, and ask for it range by range (Linux: `drivers/firmware/efi/unaccepted_memory.c`
 /// and `arch_accept_memory`).
 ///
-/// Each frame is asked for once, unless it went and came back ([`forgets`](Self::forgets)), or its
-/// block, in which a frame could not be accepted, did; or adding it failed; in ranges that are
+/// Each frame is asked for once, unless it went and came back ([`forgets`](Self::forgets)); or its
+/// block, in which a frame could not be accepted, did, which is then asked for whole, its first
+/// frames that are accepted included, but not where it never left
+/// ([`put_back`](crate::manager::Hotplug::put_back)); or adding it failed; in ranges that are
 /// aligned to 2 MiB and up to 1 GiB, but for pieces at the borders of what firmware reported, which
 /// are as small as a frame. Smaller or larger steps are the implementer's affair.
 ///

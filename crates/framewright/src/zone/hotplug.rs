@@ -159,13 +159,21 @@ impl Zone {
         (found.unwrap_or(Presence::Absent), range.end)
     }
 
-    /// Makes blocks offline that are none. With `forgets` what was no memory is not accepted any
-    /// more.
-    pub(crate) fn put_offline<P: Platform>(&self, platform: &P, range: Range<u32>, forgets: bool) {
+    /// Makes blocks offline that are none. What could not be accepted is known to be so still if it
+    /// `is_here`, as it never left. With `forgets` what comes is not accepted any more.
+    pub(crate) fn put_offline<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        is_here: bool,
+        forgets: bool,
+    ) {
+        let mark = if is_here { BlockState::POISONED } else { 0 };
         self.change_offline(platform, range.clone(), false, &mut |locked, index, order, before| {
-            let is_there = before.has(BlockState::THERE);
-            let is_accepted = before.has(BlockState::ACCEPTED) && (is_there || !forgets);
-            locked.buddy.table.set_state(index, Presence::Offline.word(order, is_accepted));
+            let is_accepted = before.has(BlockState::ACCEPTED) && !forgets;
+            let word = Presence::Offline.word(order, is_accepted);
+            let word = if before.has(mark) { word.with(mark) } else { word };
+            locked.buddy.table.set_state(index, word);
         });
         self.gather_offline(platform, range);
     }
@@ -276,10 +284,9 @@ impl Zone {
                 }
                 let blocks_before = locked.isolated_blocks.iter().sum::<u32>();
                 let word = |order, state: BlockState| {
-                    // What could not be accepted is not asked for again while it stays.
+                    // What could not be accepted is not asked for again unless it really leaves.
                     let is_bad = !was_accepted(state) && state.has(BlockState::POISONED);
-                    let stays = to == Presence::Offline;
-                    let mark = if is_bad && stays { BlockState::POISONED } else { 0 };
+                    let mark = if is_bad { BlockState::POISONED } else { 0 };
                     to.word(order, remembers && was_accepted(state)).with(mark)
                 };
                 index += self.take_head_offline(&mut locked, index, range.end, &word);

@@ -82,16 +82,18 @@ impl Zone {
         (found.unwrap_or(true), range.end)
     }
 
-    /// Makes blocks unaccepted memory, all of which are offline or holes.
+    /// Makes blocks unaccepted memory, all of which are offline or holes; those that `is_here` says
+    /// never left are lost if they could not be accepted before.
     pub(crate) fn bring_unaccepted<P: Platform>(
         &self,
         platform: &P,
         range: Range<u32>,
+        is_here: bool,
         migrate_type: MigrateType,
     ) {
         self.change_offline(platform, range, true, &mut |locked, index, order, before| {
             self.count_come(locked, order, migrate_type);
-            if before.has(BlockState::THERE) && before.has(BlockState::POISONED) {
+            if is_here && before.has(BlockState::POISONED) {
                 self.lose(locked, index, order, migrate_type);
                 return;
             }

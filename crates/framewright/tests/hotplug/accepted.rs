@@ -1,13 +1,14 @@
 //! Memory that comes to a guest that has to accept it, and goes.
 
-use crate::add::add;
+use crate::add::{add, node};
 use crate::common::{
     Descriptors, Fake, bring_up_with, check, gib, is_careful, mib, parameters, settled,
 };
 use framewright::manager::{Budget, HotplugError};
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
-use framewright::zone::{Grade, MigrateType};
+use framewright::zone::{Grade, MigrateType, Presence};
+use framewright_jobs::NoHelpers;
 use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 use framewright_testkit::{FakeAccept, FakeMachine, Owner};
 
@@ -323,6 +324,48 @@ fn what_a_host_had_that_forgets_is_accepted_again() {
         assert_eq!(after.managed_pages, before.managed_pages, "{line} {answer:?}");
         let again = device.accepted_pages();
         assert_eq!(again == 0, answer == Answer::Refuses, "{line} {answer:?}: {again}");
+    }
+}
+
+/// What a device refused to take never left: what failed in it has failed, and what was accepted is.
+#[test]
+fn what_failed_and_never_left_is_not_asked_for_again() {
+    for goes_offline in [false, true] {
+        let (manager, device) = machine("");
+        let all = mib(4096, 4160);
+        add(&manager, all, 0, Grade::Any).expect("added");
+        let block = PhysRange::with_size(all.start + (16 << 20), 2 << 20);
+        device.fail_at(Pfn::containing(block.start + 4096));
+        manager.acceptance().accept_all(&NoHelpers);
+        // With the one before it, from which it can be read.
+        let lost = 2 * PAGES_PER_BLOCK;
+        assert_eq!(manager.acceptance().lost_pages(), lost);
+        device.forget_calls();
+        device.fail_no_more();
+        if goes_offline {
+            manager.hotplug().offline(all, Budget::UNLIMITED).expect("free");
+        }
+        for _ in 0..2 {
+            remove(&manager, all).expect("free");
+            assert_eq!(manager.acceptance().lost_pages(), 0);
+            // SAFETY: removed just now.
+            unsafe { manager.hotplug().put_back(all, node(0), Some(Grade::Any)) }.expect("removed");
+        }
+        if manager.hotplug().presence_of(all.start) == Presence::Offline {
+            manager.hotplug().online(all, Grade::Any).expect("offline");
+        }
+        check(&manager);
+        manager.acceptance().accept_all(&NoHelpers);
+        assert_eq!((device.calls(), manager.acceptance().lost_pages()), (vec![], lost));
+        use_everything(&manager);
+        // What really comes back is asked for whole.
+        remove(&manager, all).expect("free");
+        device.forget_asked(block);
+        add(&manager, all, 0, Grade::Any).expect("removed");
+        manager.acceptance().accept_all(&NoHelpers);
+        assert_eq!(device.calls(), [block.whole_frames()]);
+        assert_eq!(manager.acceptance().lost_pages(), 0);
+        use_everything(&manager);
     }
 }
 

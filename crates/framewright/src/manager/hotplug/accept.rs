@@ -96,7 +96,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
             rest.start = end;
             if wants {
                 self.manager.fill_added(pages_of(blocks_in(run, &part)), false);
-                run.zone.bring_unaccepted(platform, part, grade.migrate_type());
+                let is_here = was == Was::Here;
+                run.zone.bring_unaccepted(platform, part, is_here, grade.migrate_type());
             }
         }
     }

@@ -188,8 +188,8 @@ impl<P: Platform> Hotplug<'_, P> {
             for piece in self.known(blocks) {
                 for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == Presence::Absent)
                 {
-                    let forgets = self.has_forgotten(was);
-                    run.zone.put_offline(self.manager.platform, run.indices(), forgets);
+                    let (is_here, forgets) = (was == Was::Here, self.has_forgotten(was));
+                    run.zone.put_offline(self.manager.platform, run.indices(), is_here, forgets);
                 }
                 self.manager.accept_border_of(piece.blocks.start.start());
             }
