@@ -15,7 +15,7 @@ use super::behind::is_accepted_where_it_is;
 use super::initialise::ZoneTables;
 use super::locked::LockedZone;
 use super::remembered::Remembered;
-use super::unaccepted::is_listed;
+use super::unaccepted::{is_listed, is_lost};
 use super::unaccepted_again::was_accepted;
 use crate::block::list::Position;
 use crate::block::split::{divide_whole, largest_piece};
@@ -379,9 +379,9 @@ impl Zone {
         span
     }
 
-    /// The longest run of blocks that are free, offline or not accepted, within `range` and no
-    /// longer than a piece may be; of equally long ones the highest. A look without a lock held for
-    /// long: others may take of it meanwhile.
+    /// The longest run of blocks that are free, offline, not accepted or lost because they could not
+    /// be, within `range` and no longer than a piece may be; of equally long ones the highest. A
+    /// look without a lock held for long: others may take of it meanwhile.
     pub(crate) fn highest_free<P: Platform>(
         &self,
         platform: &P,
@@ -417,6 +417,7 @@ impl Zone {
                 let is_free = found.is_some_and(|(_, state)| {
                     state.is(State::Free)
                         || state.is(State::Unaccepted) && is_listed(state)
+                        || is_lost(state)
                         || Presence::of(state) == Presence::Offline
                 });
                 match &mut run {

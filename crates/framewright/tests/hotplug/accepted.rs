@@ -4,7 +4,7 @@ use crate::add::{add, node};
 use crate::common::{
     Descriptors, Fake, bring_up_with, check, gib, is_careful, mib, parameters, settled,
 };
-use framewright::manager::{Budget, HotplugError};
+use framewright::manager::{Budget, HotplugError, Removal};
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, MigrateType, Presence};
@@ -367,6 +367,23 @@ fn what_failed_and_never_left_is_not_asked_for_again() {
         assert_eq!(manager.acceptance().lost_pages(), 0);
         use_everything(&manager);
     }
+}
+
+#[test]
+fn what_could_not_be_accepted_goes_with_as_much_as_can_be_had() {
+    let (manager, device) = machine("");
+    let all = mib(4096, 4160);
+    add(&manager, all, 0, Grade::Any).expect("added");
+    device.fail_at(Pfn::containing(all.start + (16 << 20) + 4096));
+    manager.acceptance().accept_all(&NoHelpers);
+    assert_eq!(manager.acceptance().lost_pages(), 2 * PAGES_PER_BLOCK);
+    // SAFETY: nobody looks at descriptors by number.
+    let some =
+        || unsafe { manager.hotplug().remove_some(all, all.size(), 2 << 20, Budget::UNLIMITED) };
+    assert_eq!(some(), Ok(Removal::Run(all)));
+    check(&manager);
+    assert_eq!(manager.acceptance().lost_pages(), 0);
+    assert_eq!(some(), Ok(Removal::Nothing(None)));
 }
 
 #[test]
