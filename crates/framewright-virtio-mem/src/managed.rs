@@ -167,6 +167,7 @@ unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
 
     unsafe fn put_back(&mut self, start_bytes: u64, size_bytes: u64) -> bool {
         let range = PhysRange::with_size(start_bytes, size_bytes);
+        // As it was, and where nobody knows that any more, as what comes.
         let grade = self.grade(range);
         // SAFETY: passed on to the caller.
         let added = unsafe { self.hotplug().put_back(range, self.node, grade) };

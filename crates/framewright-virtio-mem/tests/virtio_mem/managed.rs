@@ -1,10 +1,12 @@
 //! The manager's memory in a device's region.
 
-use crate::common::{MIB, START};
+use crate::common::{MIB, START, start};
 use framewright::manager::{BringUp, Budget};
 use framewright::units::{NodeId, PhysRange};
+use framewright::zone::Presence;
 use framewright::{Manager, Parameters};
 use framewright_testkit::FakeMachine;
+use framewright_testkit::virtio_mem::FakeVirtioMem;
 use framewright_virtio_mem::{ManagedMemory, PluggableMemory as _, Removal};
 
 /// A manager of 256 MiB, and 64 MiB that may be plugged.
@@ -37,4 +39,36 @@ fn a_region_that_begins_and_ends_between_two_units_shrinks() {
     let removed = memory.remove(size_bytes, 128 * MIB);
     assert_eq!(removed, Removal::Nothing { obstacles: 0 });
     assert!(memory.take_error().is_none());
+}
+
+/// Memory that the administrator took offline is so still when a device that is busy refused it.
+#[test]
+fn a_refusal_leaves_offline_memory_offline() {
+    let (manager, region) = manager();
+    let host = FakeVirtioMem::new();
+    let mut device = start(&host).expect("a device that is well");
+    let mut work = |now_ns| {
+        for _ in 0..10 {
+            let mut memory = memory(&manager, region);
+            // SAFETY: there is one manager.
+            unsafe { device.work(&mut memory, now_ns) }.expect("a device that is well");
+        }
+    };
+    host.set_requested(64 * MIB);
+    work(0);
+    let off = PhysRange::new(START + 32 * MIB, START + 64 * MIB);
+    manager.hotplug().offline(off, Budget::UNLIMITED).expect("free");
+    host.set_busy(true);
+    // What is offline and some of what is not are one run.
+    host.set_requested(16 * MIB);
+    work(1);
+    assert_eq!(host.plugged_bytes(), 64 * MIB);
+    for at in (region.start..region.end).step_by(2 << 20) {
+        let is_off = off.start <= at && at < off.end;
+        let presence = if is_off { Presence::Offline } else { Presence::Online };
+        assert_eq!(manager.hotplug().presence_of(at), presence, "{at:#x}");
+    }
+    host.set_busy(false);
+    work(1_000_000_000);
+    assert_eq!(host.plugged_bytes(), 16 * MIB);
 }

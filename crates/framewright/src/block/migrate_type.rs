@@ -93,7 +93,7 @@ impl MigrateType {
         }
     }
 
-    pub(super) const fn from_bits(bits: u64) -> Self {
+    pub(crate) const fn from_bits(bits: u64) -> Self {
         match bits {
             0 => Self::Unmovable,
             2 => Self::Reclaimable,

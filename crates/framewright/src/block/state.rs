@@ -15,6 +15,8 @@
 //!                                                       there (offline heads)
 //! ```
 //!
+//! Of an offline head that is no memory 19..21 say what its blocks were before they went.
+//!
 //! The *free order* says in which set of the free index a split block is: zero for none, else one
 //! more than an order that no free run in it exceeds. It follows from the number of free frames or,
 //! until the next free, from a search that found less. A block that is *isolated* or *undescribed*
@@ -344,6 +346,19 @@ impl BlockState {
     #[must_use]
     pub const fn managed_pages(self) -> u64 {
         self.0 >> MANAGED_SHIFT & COUNT_BITS
+    }
+
+    /// Of an offline head that is no memory: what its blocks were, as it was given to
+    /// [`with_past`](Self::with_past); zero where that is not known.
+    #[must_use]
+    pub(crate) const fn past(self) -> u64 {
+        self.0 >> FREE_SHIFT & 7
+    }
+
+    /// An offline head that is no memory whose blocks were something: at most 7.
+    #[must_use]
+    pub(crate) const fn with_past(self, past: u64) -> Self {
+        Self(self.0 | past << FREE_SHIFT)
     }
 
     /// Present frames of a split block that belong to the block's zone.

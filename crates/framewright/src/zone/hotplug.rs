@@ -25,7 +25,7 @@ use crate::page::Descriptors;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PfnRange, PhysRange};
-use crate::zone::ZoneId;
+use crate::zone::{Grade, ZoneId};
 use core::ops::Range;
 
 /// Heads that are changed under one hold of the lock, some 50 ns each.
@@ -55,11 +55,23 @@ impl Presence {
     }
 
     /// The word of a head that is no memory in use, and accepted or not.
-    const fn word(self, order: Order, is_accepted: bool) -> BlockState {
+    pub(super) const fn word(self, order: Order, is_accepted: bool) -> BlockState {
         let there = if matches!(self, Self::Offline) { BlockState::THERE } else { 0 };
         let accepted = if is_accepted { BlockState::ACCEPTED } else { 0 };
         BlockState::head(State::Offline, order, NO_TYPE).with(there | accepted)
     }
+}
+
+/// What blocks were before they were removed, where they were offline; else it is the number of the
+/// type of their grade, and 0 where nobody knows.
+const WAS_OFFLINE: u64 = 7;
+
+/// What a head was that is about to be no memory.
+fn past_of(state: BlockState) -> u64 {
+    if state.is(State::Offline) {
+        return WAS_OFFLINE;
+    }
+    Grade::of(state.migrate_type()).migrate_type() as u64
 }
 
 /// What a window is made of.
@@ -137,6 +149,42 @@ impl Zone {
         platform: &P,
         range: &Range<u32>,
     ) -> (Presence, u32) {
+        let of = |found: Option<BlockState>| found.map_or(Presence::Absent, Presence::of);
+        let (place, end) = self.run_of(platform, range, &|found| of(found) as u64);
+        let all = [Presence::Online, Presence::Offline];
+        let place = all.into_iter().find(|&one| one as u64 == place);
+        (place.unwrap_or(Presence::Absent), end)
+    }
+
+    /// What the first block at `range`, which is no memory, was before it was removed: a grade, or
+    /// none where it was offline; `unknown` where nobody knows any more. And where the blocks end
+    /// that were the same.
+    pub(crate) fn past_of<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u32>,
+        unknown: Option<Grade>,
+    ) -> (Option<Grade>, u32) {
+        let absent = |state: &BlockState| Presence::of(*state) == Presence::Absent;
+        let (past, end) =
+            self.run_of(platform, range, &|found| found.filter(absent).map_or(0, BlockState::past));
+        let past = match past {
+            0 => unknown,
+            WAS_OFFLINE => None,
+            number => Some(Grade::of(MigrateType::from_bits(number))),
+        };
+        (past, end)
+    }
+
+    /// What `kind` says of the first block at `range`, given the head that it is of, and where the
+    /// blocks end of which it says the same.
+    #[inline(never)]
+    pub(super) fn run_of<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u32>,
+        kind: &dyn Fn(Option<BlockState>) -> u64,
+    ) -> (u64, u32) {
         let (mut found, mut next) = (None, range.start);
         while next < range.end {
             let locked = self.read_coalesced(platform);
@@ -144,19 +192,19 @@ impl Zone {
                 if next >= range.end {
                     break;
                 }
-                let (place, end) = match locked.buddy.table.head_of(next) {
-                    Some((head, state)) => {
-                        (Presence::of(state), head + blocks_of(state.order().max(Order::BLOCK)))
-                    }
-                    None => (Presence::Absent, next + 1),
-                };
-                if *found.get_or_insert(place) != place {
-                    return (found.unwrap_or(place), next);
+                let head = locked.buddy.table.head_of(next);
+                let this = kind(head.map(|(_, state)| state));
+                let first = *found.get_or_insert(this);
+                if first != this {
+                    return (first, next);
                 }
+                let end = head.map_or(next + 1, |(head, state)| {
+                    head + blocks_of(state.order().max(Order::BLOCK))
+                });
                 next = end.min(range.end);
             }
         }
-        (found.unwrap_or(Presence::Absent), range.end)
+        (found.unwrap_or_else(|| kind(None)), range.end)
     }
 
     /// Makes blocks offline that are none. What could not be accepted is known to be so still if it
@@ -287,7 +335,9 @@ impl Zone {
                     // What could not be accepted is not asked for again unless it really leaves.
                     let is_bad = !was_accepted(state) && state.has(BlockState::POISONED);
                     let mark = if is_bad { BlockState::POISONED } else { 0 };
-                    to.word(order, remembers && was_accepted(state)).with(mark)
+                    let past = if to == Presence::Absent { past_of(state) } else { 0 };
+                    let word = to.word(order, remembers && was_accepted(state));
+                    word.with(mark).with_past(past)
                 };
                 index += self.take_head_offline(&mut locked, index, range.end, &word);
                 isolated += u64::from(blocks_before - locked.isolated_blocks.iter().sum::<u32>());
@@ -463,31 +513,27 @@ impl LockedZone {
     fn gather_offline(&mut self, range: Range<u32>) {
         let table = self.buddy.table;
         let place = |index: u32| {
-            let (_, state) =
-                table.head_of(index).filter(|(_, it)| !is_accepted_where_it_is(*it))?;
-            let is_accepted = state.has(BlockState::ACCEPTED);
-            // What could not be accepted is not asked for again while it stays.
-            let is_alike = state.is(State::Offline) && !state.has(BlockState::POISONED);
-            is_alike.then(|| (Presence::of(state), is_accepted))
+            let (_, state) = table.head_of(index)?;
+            // What is being accepted, or could not be, stays as it is.
+            let is_marked = state.has(BlockState::GOING | BlockState::POISONED);
+            let is_alike = state.is(State::Offline) && !is_marked;
+            is_alike.then(|| state.with_order(Order::BLOCK))
         };
         let mut index = range.start;
         while index < range.end {
-            let first = place(index);
-            let same = |index: &u32| first.is_some() && place(*index) == first;
-            let run = (index..range.end).take_while(same).count();
-            let run = u32::try_from(run).unwrap_or(0);
-            if run == 0 {
+            let first = index;
+            let word = place(first);
+            while index < range.end && place(index) == word {
                 index += 1;
-                continue;
             }
-            let (presence, is_accepted) = first.unwrap_or((Presence::Absent, false));
-            self.set_offline(index..index + run, presence, is_accepted);
-            index += run;
+            if let Some(word) = word {
+                self.set_offline(first..index, word);
+            }
         }
     }
 
     /// Blocks of one GiB are in the fewest heads that there can be.
-    pub(super) fn set_offline(&self, range: Range<u32>, presence: Presence, is_accepted: bool) {
+    pub(super) fn set_offline(&self, range: Range<u32>, word: BlockState) {
         let table = self.buddy.table;
         let mut index = range.start;
         if range.end - index == GROUP && index.is_multiple_of(GROUP) {
@@ -501,7 +547,7 @@ impl LockedZone {
             let order = largest_piece(index, range.end, Order::MAX);
             let entry = table.cold_entry(index);
             entry.clear();
-            entry.set_state(presence.word(order, is_accepted));
+            entry.set_state(word.with_order(order));
             index += blocks_of(order);
         }
     }

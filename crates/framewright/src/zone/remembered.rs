@@ -15,6 +15,7 @@ use crate::block::BlockState;
 use crate::block::table::GROUP;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
+use crate::units::Order;
 use core::ops::Range;
 
 /// A bit for each block of a window, set where it is accepted; none where nobody asks.
@@ -104,7 +105,8 @@ impl Zone {
             let mut rest = group;
             while !rest.is_empty() {
                 let (is_accepted, end) = self.is_accepted_while_gone(&rest);
-                locked.set_offline(rest.start..end, Presence::Absent, is_accepted);
+                let word = Presence::Absent.word(Order::BLOCK, is_accepted);
+                locked.set_offline(rest.start..end, word);
                 rest.start = end;
             }
         }

@@ -39,7 +39,8 @@ impl Zone {
             let is_there = state.has(BlockState::THERE);
             !state.has(BlockState::ACCEPTED) || forgets && !is_there
         };
-        self.run_of(platform, range, |found| found.is_none_or(wants))
+        let (wants, end) = self.run_of(platform, range, &|found| found.is_none_or(wants).into());
+        (wants != 0, end)
     }
 
     /// Whether the first block at `range` has an owner or can have one: it is neither going
@@ -50,36 +51,9 @@ impl Zone {
         platform: &P,
         range: &Range<u32>,
     ) -> (bool, u32) {
-        self.run_of(platform, range, |found| {
-            found.is_none_or(|state| !is_going(state) && !is_lost(state))
-        })
-    }
-
-    fn run_of<P: Platform>(
-        &self,
-        platform: &P,
-        range: &Range<u32>,
-        kind: impl Fn(Option<BlockState>) -> bool,
-    ) -> (bool, u32) {
-        let (mut found, mut next) = (None, range.start);
-        while next < range.end {
-            let locked = self.read_coalesced(platform);
-            for _ in 0..HEADS_AT_ONCE {
-                if next >= range.end {
-                    break;
-                }
-                let head = locked.buddy.table.head_of(next);
-                let this = kind(head.map(|(_, state)| state));
-                if *found.get_or_insert(this) != this {
-                    return (!this, next);
-                }
-                let end = head.map_or(next + 1, |(head, state)| {
-                    head + blocks_of(state.order().max(Order::BLOCK))
-                });
-                next = end.min(range.end);
-            }
-        }
-        (found.unwrap_or(true), range.end)
+        let takeable = |state| !is_going(state) && !is_lost(state);
+        let (takes, end) = self.run_of(platform, range, &|found| found.is_none_or(takeable).into());
+        (takes != 0, end)
     }
 
     /// Makes blocks unaccepted memory, all of which are offline or holes; those that `is_here` says

@@ -2,7 +2,7 @@
 //! all that is left, what a device does not take, and blocks with holes.
 
 use crate::accepted::machine as accepting;
-use crate::add::{add, machine, node};
+use crate::add::{Log, add, machine, node};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
 use crate::files::{read, write};
 use framewright::Request;
@@ -13,7 +13,7 @@ use framewright::memblock::NodeChoice;
 use framewright::procfs::FileError;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use framewright::vmemmap_space::BlockRange;
-use framewright::zone::{Grade, MigrateType};
+use framewright::zone::{Grade, MigrateType, Presence};
 use framewright_testkit::workload::Handles;
 use framewright_testkit::{Builder, FakeMachine, Owner};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -134,16 +134,73 @@ fn what_a_device_refused_is_accepted_still() {
         manager.give_back(taken.expect("nobody's")).expect("ours");
         let accepted = device.accepted_pages();
         assert!((32 << 8..64 << 8).contains(&accepted));
+        if offline {
+            manager.hotplug().offline(range, Budget::UNLIMITED).expect("free");
+        }
         assert_eq!(some(&manager, range, 64 << 20, BLOCK), Removal::Run(range));
-        let grade = (!offline).then_some(Grade::Removable);
         // SAFETY: it was removed, and nobody had it.
-        unsafe { manager.hotplug().put_back(range, node(0), grade) }.expect("removed");
+        unsafe { manager.hotplug().put_back(range, node(0), None) }.expect("removed");
         if offline {
             manager.hotplug().online(range, Grade::Removable).expect("offline");
         }
         manager.acceptance().accept_all(&framewright_jobs::NoHelpers);
         // The device panics where anything is accepted twice.
         assert_eq!(device.accepted_pages(), 64 << 8);
+        check(&manager);
+    }
+}
+
+/// What was offline is so again, and what only movable requests got is theirs, though all of it is
+/// one run.
+#[test]
+fn what_a_device_refused_is_as_it_was() {
+    for accepts in [false, true] {
+        let manager = if accepts { accepting("").0 } else { machine(gib(4, 5), "") };
+        let all = mib(4096, 4224);
+        let grades = [Grade::Removable, Grade::Any, Grade::MovableOnly, Grade::Removable];
+        // One window for all.
+        let group = Group { region: all, node: node(0), unit_bytes: Some(BLOCK) };
+        manager.hotplug().register_group(group).expect("room");
+        let parts = (0..4).map(|number| mib(4096 + 32 * number, 4128 + 32 * number));
+        for (part, grade) in parts.zip(grades) {
+            add(&manager, part, 0, grade).expect("added");
+        }
+        // Of two grades.
+        let off = mib(4144, 4176);
+        manager.hotplug().offline(off, Budget::UNLIMITED).expect("free");
+        let before = settled(&manager);
+        let log: &'static Log = Box::leak(Box::default());
+        manager.hotplug().set_notifier(Some(log));
+        let is_told = |event: &HotplugEvent| matches!(event, HotplugEvent::Online(_));
+        for (range, tells) in [(all, 1), (all, 1), (off, 0)] {
+            assert_eq!(some(&manager, range, range.size(), BLOCK), Removal::Run(range));
+            check(&manager);
+            log.seen.lock().expect("alive").clear();
+            // SAFETY: it was removed, and nobody had it.
+            let back = unsafe { manager.hotplug().put_back(range, node(0), Some(Grade::Any)) };
+            let online = if range == all { all.size() - off.size() } else { 0 };
+            assert_eq!(back.map(|added| added.pages), Ok(online >> 12));
+            let told = log.seen.lock().expect("alive").iter().filter(|&it| is_told(it)).count();
+            assert_eq!(told, tells);
+            check(&manager);
+            for (number, at) in (0..64).map(|number| (number, all.start + number as u64 * BLOCK)) {
+                let presence = manager.hotplug().presence_of(at);
+                if (off.start..off.end).contains(&at) {
+                    assert_eq!(presence, Presence::Offline, "{at:#x}");
+                } else {
+                    let grade = manager.moving().grade_of(Pfn::containing(at));
+                    assert_eq!(presence, Presence::Online, "{at:#x}");
+                    assert_eq!(grade, Some(grades[number / 16]), "{at:#x}");
+                }
+            }
+            assert_eq!(settled(&manager).present_pages, before.present_pages);
+        }
+        manager.hotplug().set_notifier(None);
+        // What really comes is what it is said to be.
+        assert_eq!(some(&manager, all, all.size(), BLOCK), Removal::Run(all));
+        add(&manager, all, 0, Grade::Any).expect("removed");
+        assert_eq!(manager.moving().grade_of(Pfn::containing(all.start)), Some(Grade::Any));
+        assert_eq!(manager.hotplug().presence_of(off.start), Presence::Online);
         check(&manager);
     }
 }

@@ -84,10 +84,11 @@ impl<P: Platform> Hotplug<'_, P> {
         unsafe { self.add_as(range, node, Some(grade), Was::Away) }
     }
 
-    /// [`add`](Self::add), or [`add_offline`](Self::add_offline) without a grade, of what was
-    /// removed and never left, as a device refused it: what was accepted is so still, also where a
-    /// host forgets. (But for the last memory of a window with tables in itself, of which nobody
-    /// knows any more.)
+    /// [`add`](Self::add) of what was removed and never left, as a device refused it. Each 2 MiB is
+    /// as it was: offline, or of the grade that it had; what was accepted is so still, also where a
+    /// host forgets, and what could not be is out of use. (But for the last memory of a window with
+    /// tables in itself, of which nobody knows any more: that gets `grade`, and is offline without
+    /// one.)
     ///
     /// # Errors
     /// [`HotplugError`]; nothing has changed.
@@ -156,14 +157,20 @@ impl<P: Platform> Hotplug<'_, P> {
         self.check(blocks, Presence::Absent, Some(node))?;
         let planned = Wanted { hotplug: self, plan: self.plan_all(blocks, node)? };
         let is_first = !self.has_memory(node);
-        if grade.is_some() {
+        let (mut is_told, mut rest) = (false, blocks);
+        while rest.start < rest.end {
+            let (part, grade) = self.first_alike(rest, grade, was);
+            is_told |= grade.is_some();
+            rest.start = part.end;
+        }
+        if is_told {
             self.ask(range, node, is_first)?;
         }
         // Whoever may panic was asked.
         let mut planned = ManuallyDrop::new(planned);
         let plan = &mut planned.plan;
         if let Err(error) = self.accept_tables(blocks, plan) {
-            if grade.is_some() {
+            if is_told {
                 self.cancel_adding(range, node, is_first);
             }
             // SAFETY: passed on to the caller, who gives this memory (invariant 1).
@@ -184,20 +191,56 @@ impl<P: Platform> Hotplug<'_, P> {
             table_bytes += unsafe { self.place_tables(piece) };
         }
         self.insert_node(node);
-        let Some(grade) = grade else {
-            for piece in self.known(blocks) {
-                for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == Presence::Absent)
-                {
-                    let (is_here, forgets) = (was == Was::Here, self.has_forgotten(was));
-                    run.zone.put_offline(self.manager.platform, run.indices(), is_here, forgets);
-                }
-                self.manager.accept_border_of(piece.blocks.start.start());
+        let (mut pages, mut rest) = (0, blocks);
+        while rest.start < rest.end {
+            let (part, grade) = self.first_alike(rest, grade, was);
+            match grade {
+                Some(grade) => pages += self.hand_out(part, grade, was),
+                None => self.leave_offline(part, was),
             }
-            return Ok(Added { range, pages: 0, table_bytes, windows });
-        };
-        let pages = self.hand_out(blocks, grade, was);
-        self.tell(range, node, is_first);
+            rest.start = part.end;
+        }
+        if is_told {
+            self.tell(range, node, is_first);
+        }
         Ok(Added { range, pages, table_bytes, windows })
+    }
+
+    /// The first of blocks that are no memory yet: as many as are to have one grade, or to be
+    /// offline. What never left is as it was, all else as is said, which is known where this is
+    /// called.
+    #[inline(always)]
+    fn first_alike(
+        self,
+        rest: BlockRange,
+        grade: Option<Grade>,
+        was: Was,
+    ) -> (BlockRange, Option<Grade>) {
+        if was == Was::Here { self.first_as_it_was(rest, grade) } else { (rest, grade) }
+    }
+
+    #[inline(never)]
+    fn first_as_it_was(
+        self,
+        rest: BlockRange,
+        unknown: Option<Grade>,
+    ) -> (BlockRange, Option<Grade>) {
+        let Some(piece) = self.known(rest).next() else { return (rest, unknown) };
+        let indices = piece.indices();
+        let (grade, end) = piece.zone.past_of(self.manager.platform, &indices, unknown);
+        let end = BlockNumber(piece.blocks.start.0 + (end - indices.start));
+        (BlockRange { end, ..rest }, grade)
+    }
+
+    /// Makes all blocks offline that are no memory yet.
+    fn leave_offline(self, blocks: BlockRange, was: Was) {
+        let (is_here, forgets) = (was == Was::Here, self.has_forgotten(was));
+        for piece in self.known(blocks) {
+            for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == Presence::Absent) {
+                run.zone.put_offline(self.manager.platform, run.indices(), is_here, forgets);
+            }
+            self.manager.accept_border_of(piece.blocks.start.start());
+        }
     }
 
     /// Whether all blocks that have places are what they are to be, and of a node.
