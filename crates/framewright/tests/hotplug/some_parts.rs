@@ -2,7 +2,7 @@
 //! a wish that shrinks.
 
 use crate::add::{add, machine, pages_in, with_one_page_of_four};
-use crate::common::{Fake, check, gib, mib};
+use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
 use framewright::Mover;
 use framewright::manager::{
     Budget, MoveFailed, MoveToken, NotNow, Obstacle, ObstacleKind, Occupant, Removal,
@@ -10,8 +10,8 @@ use framewright::manager::{
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{Grade, MigrateType};
-use framewright_testkit::Owner;
 use framewright_testkit::workload::Handles;
+use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const ALIGN: u64 = 2 << 20;
@@ -206,4 +206,33 @@ fn a_wish_that_shrinks_goes_on_where_it_was() {
     let asked = asked() - before;
     assert!(asked <= 3 * pinned as u64, "{asked} of {pinned}");
     check(&manager);
+}
+
+/// How much there is to look at is no matter to a call with little time that goes on where another
+/// ended: else none would get to the first move.
+#[test]
+fn a_search_that_goes_on_with_little_time_does_not_begin_with_all_there_is() {
+    let looks = [4, 16].map(|gibs| {
+        let range = gib(4, 4 + gibs);
+        let machine = FakeMachine::builder().ram(mib(0, 256)).spare(range).nodes(2).build();
+        let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
+        add(&manager, range, 0, Grade::Removable).expect("added");
+        // Nothing of it is free as a whole.
+        let frames = range.whole_frames();
+        for start in (frames.start.0..frames.end.0).step_by(512) {
+            // But in the window's tables.
+            let _ = manager.allocate_at(Pfn(start + 7), Order::PAGE, MigrateType::Movable);
+        }
+        [(); 3].map(|()| {
+            let before = machine.calls().irq_save;
+            // SAFETY: nobody looks at descriptors by number.
+            let found =
+                unsafe { manager.hotplug().remove_some(range, 1 << 30, ALIGN, Budget::until(0)) };
+            assert_eq!(found, Ok(Removal::OutOfTime));
+            machine.calls().irq_save - before
+        })
+    });
+    let more = |call: usize| looks[1][call].saturating_sub(looks[0][call]);
+    assert!(more(0) >= 48, "128 blocks at a time: {looks:?}");
+    assert!(more(1) < 8 && more(2) < 8, "{looks:?}");
 }

@@ -69,6 +69,8 @@ impl<P: Platform> Drop for Leaving<'_, P> {
 struct Search {
     pieces: Pieces,
     looked: Looked,
+    /// It goes on where it ended, and time is short: there is no look at all of it first.
+    is_short: bool,
     budget: Budget,
     /// What was in the way last.
     obstacle: Option<Obstacle>,
@@ -305,7 +307,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// are left out: what lies between them is looked at piece by piece, from the top. One call
     /// gives one run, of those that are vacated one of 256 MiB or of one alignment, if that is
     /// longer, at most. A call after one that ran out of time, with the range of that one, goes on
-    /// where it ended, so that what stays is not looked at again and again.
+    /// where it ended, so that what stays is not looked at again and again; with a deadline it looks
+    /// for what is free there as well, part by part, and everywhere in the next round.
     ///
     /// # Errors
     /// [`HotplugError`] where the question is wrong, or where somebody refuses.
@@ -329,7 +332,10 @@ impl<P: Platform> Hotplug<'_, P> {
         let at_once = most.min((BLOCKS_AT_ONCE / align * align).max(align));
         let searches = || self.manager.hotplug.searches.lock(self.manager.platform);
         let looked = searches().take(blocks, at_once);
-        let mut search = Search { pieces: Pieces { most, align }, looked, budget, obstacle: None };
+        // A look at everything may take all the time of each call, and each part is looked at.
+        let is_short = budget.is_timed() && looked.has_begun();
+        let pieces = Pieces { most, align };
+        let mut search = Search { pieces, looked, is_short, budget, obstacle: None };
         let mut is_whole_round = looked == Looked::nothing(blocks, at_once);
         loop {
             let found = self.look_down(blocks, &mut search)?;
@@ -338,6 +344,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 Removal::Nothing(_) => {
                     // What lies above may be had by now.
                     search.looked = Looked { is_last: true, ..Looked::nothing(blocks, at_once) };
+                    search.is_short = false;
                     is_whole_round = true;
                     continue;
                 }
@@ -373,7 +380,8 @@ impl<P: Platform> Hotplug<'_, P> {
     fn remove_from(self, blocks: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
         let pieces = search.pieces;
         let align = pieces.align;
-        if let Some(run) = self.take_free(blocks, pieces)? {
+        let free = if search.is_short { None } else { self.take_free(blocks, pieces)? };
+        if let Some(run) = free {
             return Ok(Removal::Run(run));
         }
         // From the top down, as much at a time as is wanted and can be isolated at once.

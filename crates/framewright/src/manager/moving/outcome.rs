@@ -47,6 +47,11 @@ impl Budget {
         begun < self.runs && self.has_time(platform)
     }
 
+    /// Whether there is an end to the time.
+    pub(in crate::manager) const fn is_timed(&self) -> bool {
+        self.deadline_ns.is_some()
+    }
+
     /// Whether the time is not over, whatever may be begun.
     #[inline(never)]
     pub(in crate::manager) fn has_time<P: Platform>(&self, platform: &P) -> bool {

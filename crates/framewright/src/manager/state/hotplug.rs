@@ -175,6 +175,11 @@ impl Looked {
         let (down_to, vacated_to) = (within.end, BlockNumber(0));
         Self { within, down_to, vacated_to, most, is_last: false }
     }
+
+    /// Whether something was looked at.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.down_to < self.within.end || self.vacated_to.0 != 0
+    }
 }
 
 /// The searches that were broken off last, one for each range: as many devices may want memory
