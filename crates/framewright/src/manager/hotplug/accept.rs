@@ -160,13 +160,15 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         })
     }
 
-    /// Takes unaccepted memory among blocks out of the reach of who wants memory.
-    pub(super) fn withhold_unaccepted(self, blocks: BlockRange) {
+    /// Takes unaccepted memory among blocks out of the reach of who wants memory; so many pages.
+    pub(super) fn withhold_unaccepted(self, blocks: BlockRange) -> u64 {
+        let mut pages = 0;
         if self.forgets().is_some() {
             for piece in self.known(blocks) {
-                piece.zone.withhold_unaccepted(self.manager.platform, piece.indices());
+                pages += piece.zone.withhold_unaccepted(self.manager.platform, piece.indices());
             }
         }
+        pages
     }
 
     /// Undoes [`withhold_unaccepted`](Self::withhold_unaccepted).

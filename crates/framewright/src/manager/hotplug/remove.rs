@@ -25,7 +25,7 @@ const MOST_LOOKS: u32 = 8;
 pub struct Removed {
     /// The memory.
     pub range: PhysRange,
-    /// Pages that could be handed out before.
+    /// Pages that could be handed out before: not those that could not be accepted.
     pub pages: u64,
 }
 
@@ -134,20 +134,19 @@ impl<P: Platform> Hotplug<'_, P> {
         to: Presence,
     ) -> Result<Removed, HotplugError> {
         let range = bytes_of(blocks);
-        let pages = self.check_removal(blocks, to)?;
+        // What is offline was told when it went offline.
+        let is_told = self.check_removal(blocks, to)?;
         self.check_areas(blocks)?;
         let last = self.last_of(blocks);
-        // What is offline was told when it went offline.
-        let is_told = pages != 0;
         if is_told {
             self.ask_removal(range, last)?;
         }
         // Nobody accepts for nothing what is to go.
-        self.withhold_unaccepted(blocks);
+        let unaccepted_pages = self.withhold_unaccepted(blocks);
         self.set_going(range);
         let told = is_told.then_some(last);
         let mut leaving = Leaving { hotplug: self, blocks, taken_end: blocks.start, told };
-        self.take(&mut leaving, budget)?;
+        let pages = unaccepted_pages + self.take(&mut leaving, budget)?;
         // One that was begun since sees what is going, or is seen here.
         self.check_areas(blocks)?;
         core::mem::forget(leaving);
@@ -188,9 +187,9 @@ impl<P: Platform> Hotplug<'_, P> {
         self.manager.moving().area_in(blocks).map_or(Ok(()), |pfn| Err(HotplugError::Area(pfn)))
     }
 
-    /// Whether all blocks are there, and how many pages of them are handed out. Tables of a window
-    /// go with the last of it.
-    fn check_removal(self, blocks: BlockRange, to: Presence) -> Result<u64, HotplugError> {
+    /// Whether all blocks are there; whether any of them are no tables and not offline. Tables of a
+    /// window go with the last of it.
+    fn check_removal(self, blocks: BlockRange, to: Presence) -> Result<bool, HotplugError> {
         let (mut next, mut pages) = (blocks.start, 0);
         let mut node = None;
         for piece in self.known(blocks) {
@@ -220,7 +219,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 pages -= pages_of(tables).pages();
             }
         }
-        if next == blocks.end { Ok(pages) } else { Err(HotplugError::Absent(next.start())) }
+        if next == blocks.end { Ok(pages != 0) } else { Err(HotplugError::Absent(next.start())) }
     }
 
     /// Whether all of a window is no memory but these blocks. What is offline counts as memory: the
@@ -280,14 +279,16 @@ impl<P: Platform> Hotplug<'_, P> {
         })
     }
 
-    /// Allocates all memory among blocks, run by run.
-    fn take(self, leaving: &mut Leaving<'_, P>, budget: &mut Budget) -> Result<(), HotplugError> {
+    /// Allocates all memory among blocks, run by run; how many pages that are.
+    fn take(self, leaving: &mut Leaving<'_, P>, budget: &mut Budget) -> Result<u64, HotplugError> {
+        let mut pages = 0;
         for run in self.memory_of(leaving.blocks) {
             let taken = self.moving().take_range(pages_of(run.blocks), budget);
             taken.map_err(HotplugError::Range)?;
             leaving.taken_end = run.blocks.end;
+            pages += pages_of(run.blocks).pages();
         }
-        Ok(())
+        Ok(pages)
     }
 
     /// Whoever wants to know of every free is told that what was taken is nobody's any more. Not
