@@ -106,8 +106,8 @@ fn graded(segment: &Segment, found: HeadIn) -> GradedMemory {
 }
 
 impl Zone {
-    /// The blocks of a grade that are memory. Where there are any, all heads are looked at, some for
-    /// each hold of the lock: exact when nobody changes grades meanwhile.
+    /// The blocks of a grade that are memory. Where there are any, all heads are looked at, some
+    /// for each hold of the lock: exact when nobody changes grades meanwhile.
     pub(crate) fn graded_memory<P: Platform>(&self, platform: &P, grade: Grade) -> GradedMemory {
         let mut memory = GradedMemory::default();
         let blocks = self.read(platform).buddy.blocks_of_type();

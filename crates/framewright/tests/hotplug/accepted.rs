@@ -327,7 +327,7 @@ fn what_a_host_had_that_forgets_is_accepted_again() {
     }
 }
 
-/// What a device refused to take never left: what failed in it has failed, and what was accepted is.
+/// What a device refused to take never left: what failed in it has failed, what was accepted is.
 #[test]
 fn what_failed_and_never_left_is_not_asked_for_again() {
     for goes_offline in [false, true] {

@@ -308,8 +308,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// are left out: what lies between them is looked at piece by piece, from the top. One call
     /// gives one run, of those that are vacated one of 256 MiB or of one alignment, if that is
     /// longer, at most. A call after one that ran out of time, with the range of that one, goes on
-    /// where it ended, so that what stays is not looked at again and again; with a deadline it looks
-    /// for what is free there as well, part by part, and everywhere in the next round.
+    /// where it ended, so that what stays is not looked at again and again; with a deadline it
+    /// looks for what is free there as well, part by part, and everywhere in the next round.
     ///
     /// # Errors
     /// [`HotplugError`] where the question is wrong, or where somebody refuses.
