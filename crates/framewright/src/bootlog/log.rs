@@ -1,12 +1,12 @@
 //! The boot log. Lines say what Linux's lines say, in its words where a user knows them.
 
 use crate::debug::Aids;
-use crate::firmware::{MapRange, MemoryKind, MemoryMap, MemoryRun, Topology, node_ranges};
+use crate::firmware::{MapRange, MemoryKind, MemoryMap, Topology, node_ranges};
 use crate::manager::{MOST_AREAS, Manager, ShuffleSeed};
 use crate::parameters::{Parameters, Problem};
 use crate::platform::Platform;
-use crate::units::{NodeId, PAGE_SIZE, PfnRange};
-use crate::zone::{ZoneId, ZoneKind, ZoneRun, zone_runs};
+use crate::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange};
+use crate::zone::{ZoneId, ZoneKind};
 use core::fmt;
 
 /// Where log lines go. The implementer adds time stamps and the end of line.
@@ -401,7 +401,7 @@ fn memblock_node_ranges<P: Platform>(
 fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
     for zone in manager.views() {
         let blocks: u64 = zone.segments().map(|segment| u64::from(segment.blocks)).sum();
-        let covered = blocks * crate::units::PAGES_PER_BLOCK;
+        let covered = blocks * PAGES_PER_BLOCK;
         let own = zone.present_pages() - zone.stray_pages();
         let unavailable = covered.saturating_sub(own);
         let ZoneId { node, kind } = zone.id();
@@ -411,14 +411,24 @@ fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, man
             ));
         }
     }
-    let memory = node_ranges(input.map, input.topology).map(MemoryRun::from);
-    for ZoneRun { range, zone, .. } in zone_runs(memory).filter(|run| run.stray) {
-        log.tell(format_args!(
-            "On node {}, zone {}: {} pages at {} reserved, their block belongs to another zone",
-            zone.node,
-            zone.kind,
-            range.pages(),
-            range.to_phys(),
-        ));
+    for run in node_ranges(input.map, input.topology) {
+        let (start, end) = (run.range.start.0, run.range.end.0);
+        // Zones share the blocks at the ends of runs and no others.
+        let head = (start + 1).next_multiple_of(PAGES_PER_BLOCK).min(end);
+        let tail = head.max(end.saturating_sub(1) / PAGES_PER_BLOCK * PAGES_PER_BLOCK);
+        for range in [PfnRange::new(start, head), PfnRange::new(tail, end)] {
+            if let Some(ZoneId { node, kind }) = manager.numa().zone_of(range.start)
+                && node != run.node
+                && !range.is_empty()
+            {
+                log.tell(format_args!(
+                    "On node {}, zone {kind}: {} pages at {} reserved, their block belongs to \
+                     another zone",
+                    run.node,
+                    range.pages(),
+                    range.to_phys(),
+                ));
+            }
+        }
     }
 }
