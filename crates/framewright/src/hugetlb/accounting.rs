@@ -122,7 +122,7 @@ pub(crate) struct Accounting {
 
 /// Pages that [`Accounting::suspect`] remembers: more memory errors than there are while one pool
 /// is resized.
-const SUSPECTS: usize = 16;
+const SUSPECTS: usize = if cfg!(feature = "pools") { 16 } else { 0 };
 
 /// A page of a pool that had a memory error while it may have been on its way into the pool or out
 /// of it.

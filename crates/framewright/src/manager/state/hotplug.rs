@@ -122,7 +122,9 @@ pub struct Group {
 /// Linux's sections.
 pub(crate) const SECTION_BYTES: u64 = 128 << 20;
 /// Devices and modules that can be told apart.
-pub(crate) const MOST_GROUPS: usize = 32;
+const MOST_GROUPS: usize = if cfg!(feature = "hotplug") { 32 } else { 0 };
+/// Searches that can be told apart.
+const MOST_SEARCHES: usize = 4;
 
 /// See the module documentation.
 pub(crate) struct HotplugState {
@@ -186,7 +188,7 @@ impl Looked {
 /// back in turns.
 #[derive(Default)]
 pub(crate) struct Searches {
-    all: [Looked; 4],
+    all: [Looked; if cfg!(feature = "hotplug") { MOST_SEARCHES } else { 0 }],
     next: usize,
 }
 
@@ -207,7 +209,9 @@ impl Searches {
         if looked == Looked::nothing(looked.within, looked.most) {
             return;
         }
-        self.all[self.next % self.all.len()] = looked;
+        if let Some(place) = self.all.get_mut(self.next % MOST_SEARCHES) {
+            *place = looked;
+        }
         self.next = self.next.wrapping_add(1);
     }
 }
