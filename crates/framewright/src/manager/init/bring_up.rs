@@ -336,9 +336,9 @@ fn prepare<P: Platform>(
     let mut memory = Obtained::new(early);
     let mut measured =
         if MAX_NODES == FEW_NODES || memory.early.topology().node_count() <= FEW_NODES {
-            measure::<P, FEW_NODES>(&mut memory, input.parameters)?
+            measure_up_to::<P, FEW_NODES>(&mut memory, input.parameters)?
         } else {
-            measure::<P, MAX_NODES>(&mut memory, input.parameters)?
+            measure_up_to::<P, MAX_NODES>(&mut memory, input.parameters)?
         };
     let (zones, caches) = (measured.zones(), measured.caches());
     let frame = Frame::carve(measured, zones, caches, memory.early, input.parameters);
@@ -359,32 +359,31 @@ fn prepare<P: Platform>(
 /// Up to so many nodes measuring takes little of the stack.
 const FEW_NODES: usize = if MAX_NODES < 4 { MAX_NODES } else { 4 };
 
-/// Measures the machine, which has at most `NODES` nodes, gets the memory for what is known of it
-/// then, and fills in what its zones are.
+/// [`measure`] of a machine with at most `NODES` nodes.
 #[inline(never)]
-fn measure<P: Platform, const NODES: usize>(
+fn measure_up_to<P: Platform, const NODES: usize>(
     memory: &mut Obtained<'_, '_, P>,
     parameters: &Parameters,
 ) -> Result<Measured<'static, P>, BringUpError> {
     let mut zones = [[ZonePlan::NONE; ZoneKind::COUNT]; NODES];
-    let zones = zones[..memory.early.topology().node_count()].as_flattened_mut();
-    let mut plan = plan::<P, NODES>(memory.early, parameters, zones);
-    Measured::new(memory, &mut plan, parameters)
+    measure(memory, parameters, zones.as_flattened_mut(), &mut [0; NODES])
 }
 
-/// Plans the zones, before anything has its place.
-#[inline(never)]
-fn plan<'a, P: Platform, const NODES: usize>(
-    early: &Memblock<'_, P>,
+/// Plans the zones, gets the memory for what is known of the machine then, and fills in what its
+/// zones are. There is a place for each zone and for the CPUs of each node.
+fn measure<P: Platform>(
+    memory: &mut Obtained<'_, '_, P>,
     parameters: &Parameters,
-    zones: &'a mut [ZonePlan],
-) -> Plan<'a> {
-    let mut cpus = [0; NODES];
-    count_cpus(early.platform(), &mut cpus);
+    zones: &mut [ZonePlan],
+    cpus: &mut [u32],
+) -> Result<Measured<'static, P>, BringUpError> {
+    let zones = &mut zones[..memory.early.topology().node_count() * ZoneKind::COUNT];
+    count_cpus(memory.early.platform(), cpus);
     let wanted = parameters.zone_parts;
-    Plan::measure(early.runs(), zones, &|node, gigabytes| {
+    let mut plan = Plan::measure(memory.early.runs(), zones, &|node, gigabytes| {
         wanted.unwrap_or_else(|| parts_for(cpus[node.index()], gigabytes))
-    })
+    });
+    Measured::new(memory, &mut plan, parameters)
 }
 
 /// Whether pages are to have descriptors.
