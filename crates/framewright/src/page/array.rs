@@ -59,14 +59,21 @@ impl Array {
         // SAFETY: these descriptors are present and describe memory that nobody has yet, so that
         // nobody looks at them (invariant 28).
         unsafe { self.fill.write(first, usize::try_from(count).unwrap_or(0)) };
+        // Release pairs with the Acquire in `describes`: whoever finds the bit finds the
+        // descriptors.
+        self.change(blocks, &|word, mask| !word.fetch_or(mask, Ordering::Release))
+    }
+
+    /// Calls `change` with the words of blocks and their bits in each; of the bits that it returns
+    /// says how many are theirs.
+    #[inline(never)]
+    fn change(&self, blocks: Range<u32>, change: &dyn Fn(&AtomicU64, u64) -> u64) -> u32 {
         let (mut index, mut count) = (blocks.start, 0);
         while index < blocks.end {
             let end = blocks.end.min((index / 64 + 1) * 64);
             let mask = (u64::MAX >> (64 - (end - index))) << (index % 64);
             if let Some(word) = self.described.get((index / 64) as usize) {
-                // Release pairs with the Acquire in `describes`: whoever finds the bit finds the
-                // descriptors.
-                count += (mask & !word.fetch_or(mask, Ordering::Release)).count_ones();
+                count += (change(word, mask) & mask).count_ones();
             }
             index = end;
         }
@@ -85,18 +92,8 @@ impl Array {
 
     /// [`unpublish`](Self::unpublish) of blocks that nobody but the caller has; says how many of
     /// them were described.
-    #[inline(never)]
     pub(crate) fn unpublish_all(&self, blocks: Range<u32>) -> u32 {
-        let (mut index, mut count) = (blocks.start, 0);
-        while index < blocks.end {
-            let end = blocks.end.min((index / 64 + 1) * 64);
-            let mask = (u64::MAX >> (64 - (end - index))) << (index % 64);
-            if let Some(word) = self.described.get((index / 64) as usize) {
-                count += (word.fetch_and(!mask, Ordering::Relaxed) & mask).count_ones();
-            }
-            index = end;
-        }
-        count
+        self.change(blocks, &|word, mask| word.fetch_and(!mask, Ordering::Relaxed))
     }
 
     /// Whether a descriptor is as it was at first.
