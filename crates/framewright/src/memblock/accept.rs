@@ -98,14 +98,8 @@ impl<P: Platform> Memblock<'_, P> {
 
     /// The first part of `range` that is unaccepted memory of one region.
     fn first_unaccepted(&self, range: PhysRange) -> Option<PhysRange> {
-        let of = |region: &Region| region.range.intersection(range);
-        let regions = self.memory.regions();
-        let first = regions.partition_point(|region| region.range.end <= range.start);
-        let found = regions[first..]
-            .iter()
-            .take_while(|region| region.range.start < range.end)
-            .find(|region| region.flags.contains(RegionFlags::UNACCEPTED))?;
-        Some(of(found))
+        let is_unaccepted = |region: &Region| region.flags.contains(RegionFlags::UNACCEPTED);
+        Some(self.memory.first_in(range, &is_unaccepted)?.range.intersection(range))
     }
 
     /// Whether a part of one region is accepted already.

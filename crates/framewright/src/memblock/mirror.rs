@@ -56,12 +56,8 @@ impl<P: Platform> Memblock<'_, P> {
         if range.is_empty() {
             return None;
         }
-        let regions = self.memory.regions();
-        let first = regions.partition_point(|region| region.range.end <= range.start);
-        let found = regions[first..]
-            .iter()
-            .take_while(|region| region.range.start < range.end)
-            .find(|region| !region.flags.contains(RegionFlags::MIRRORED))?;
+        let is_unmarked = |region: &Region| !region.flags.contains(RegionFlags::MIRRORED);
+        let found = self.memory.first_in(range, &is_unmarked)?;
         let flags = found.flags.union(RegionFlags::MIRRORED);
         Some(Region { range: found.range.intersection(range), flags, ..*found })
     }

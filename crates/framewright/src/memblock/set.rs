@@ -39,6 +39,14 @@ impl<'a> RegionSet<'a> {
         &entries[..self.len]
     }
 
+    /// The first region with a part in `range` that is such a one.
+    pub fn first_in(&self, range: PhysRange, is_one: &dyn Fn(&Region) -> bool) -> Option<&Region> {
+        let regions = self.regions();
+        let first = regions.partition_point(|region| region.range.end <= range.start);
+        let before_end = |region: &&Region| region.range.start < range.end;
+        regions[first..].iter().take_while(before_end).find(|region| is_one(region))
+    }
+
     /// Bytes in all regions.
     pub fn bytes(&self) -> u64 {
         self.regions().iter().map(|region| region.range.size()).sum()
