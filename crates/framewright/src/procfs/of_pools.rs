@@ -7,6 +7,7 @@
 //! smaller.
 
 use super::of_manager::numbers;
+use super::text::{Shown, show};
 use super::{File, FileError, Table, parse_number, write_kib};
 use crate::hugetlb::{PoolError, parse_count};
 use crate::manager::{Hugetlb, Manager, Pool};
@@ -14,7 +15,7 @@ use crate::parameters::parse_size;
 use crate::platform::Platform;
 use crate::units::NodeId;
 use crate::units::PoolSize;
-use core::fmt::{Display, Write};
+use core::fmt::Write;
 use framewright_jobs::Helpers;
 
 /// The pools of a manager, and who helps when one is resized through a file.
@@ -28,8 +29,6 @@ pub struct PoolFiles<'a, P: Platform> {
 const EAGER: &str = "eager";
 const LAZY: &str = "lazy";
 
-type Shown = Result<(), FileError>;
-
 /// One counter of a pool, of one node when there is one.
 type Counter<P> = fn(&Pool<'_, P>, Option<NodeId>) -> Result<u64, FileError>;
 
@@ -38,7 +37,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         File::read_only("/proc/meminfo", |files, _, out| files.meminfo(out)),
         File::read_write(
             "/proc/sys/vm/hugetlb_optimize_vmemmap",
-            |files, _, out| show(out, u8::from(files.manager.hugetlb().optimizes_vmemmap())),
+            |files, _, out| show(out, &u8::from(files.manager.hugetlb().optimizes_vmemmap())),
             |files, _, text| {
                 files.manager.hugetlb().set_optimize_vmemmap(parse_number(text)? != 0);
                 Ok(())
@@ -46,7 +45,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         ),
         File::read_write(
             "/proc/sys/vm/hugetlb_shm_group",
-            |files, _, out| show(out, files.manager.hugetlb().shm_group()),
+            |files, _, out| show(out, &files.manager.hugetlb().shm_group()),
             |files, _, text| {
                 let group = u32::try_from(parse_number(text)?).map_err(|_| FileError::Invalid)?;
                 files.manager.hugetlb().set_shm_group(group);
@@ -55,17 +54,17 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         ),
         File::read_write(
             "/proc/sys/vm/nr_hugepages",
-            |files, _, out| show(out, files.default_pool().counts().target),
+            |files, _, out| show(out, &files.default_pool().counts().target),
             |files, _, text| files.resize(&files.default_pool(), None, parse_number(text)?),
         ),
         File::read_write(
             "/proc/sys/vm/nr_hugepages_mempolicy",
-            |files, _, out| show(out, files.default_pool().counts().target),
+            |files, _, out| show(out, &files.default_pool().counts().target),
             |files, _, text| files.resize(&files.default_pool(), None, parse_number(text)?),
         ),
         File::read_write(
             "/proc/sys/vm/nr_overcommit_hugepages",
-            |files, _, out| show(out, files.default_pool().counts().overcommit),
+            |files, _, out| show(out, &files.default_pool().counts().overcommit),
             |files, _, text| Ok(files.default_pool().set_overcommit(parse_number(text)?)?),
         ),
         File::read_only("/proc/vmstat", |files, _, out| files.vmstat(out)),
@@ -105,7 +104,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         File::read_write(
             "/sys/module/framewright/parameters/hugetlb_restore",
             |files, _, out| {
-                show(out, if files.manager.hugetlb().eager_restore() { EAGER } else { LAZY })
+                show(out, &if files.manager.hugetlb().eager_restore() { EAGER } else { LAZY })
             },
             |files, _, text| {
                 let eager = match text.trim_ascii() {
@@ -198,7 +197,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
     #[inline(never)]
     fn show_counter(&self, numbers: &[u64], out: &mut dyn Write, counter: Counter<P>) -> Shown {
         let (pool, node) = self.pool(numbers)?;
-        show(out, counter(&pool, node)?)
+        show(out, &counter(&pool, node)?)
     }
 
     fn nr(&self, numbers: &[u64], out: &mut dyn Write) -> Shown {
@@ -260,7 +259,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
 
     fn demote_size(&self, numbers: &[u64], out: &mut dyn Write) -> Shown {
         let size = self.pool(numbers)?.0.demote_size().ok_or(FileError::NotFound)?;
-        show(out, format_args!("{}kB", size.kbytes()))
+        show(out, &format_args!("{}kB", size.kbytes()))
     }
 
     /// A size with its unit, so that what the file shows can be written back.
@@ -344,10 +343,6 @@ fn counts<P: Platform>(
         None => pool.counts().all,
         Some(node) => pool.node_counts(node)?,
     })
-}
-
-fn show(out: &mut dyn Write, value: impl Display) -> Shown {
-    Ok(writeln!(out, "{value}")?)
 }
 
 impl From<PoolError> for FileError {

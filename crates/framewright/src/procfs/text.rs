@@ -1,7 +1,22 @@
 //! Numbers and switches as they are written to control files, and what several files print alike.
 
 use super::FileError;
-use core::fmt::Write;
+use core::fmt::{Display, Write};
+
+/// What comes of reading or writing a file.
+pub(super) type Shown = Result<(), FileError>;
+
+/// A value and an end of line.
+#[inline(never)]
+pub(super) fn show(out: &mut dyn Write, value: &dyn Display) -> Shown {
+    Ok(writeln!(out, "{value}")?)
+}
+
+/// A switch as Linux's module parameters show it.
+#[inline(never)]
+pub(super) fn show_switch(out: &mut dyn Write, on: bool) -> Shown {
+    show(out, &if on { "Y" } else { "N" })
+}
 
 /// One number, with blanks or an end of line around it: decimal, hexadecimal after `0x`, or octal
 /// after a leading zero.

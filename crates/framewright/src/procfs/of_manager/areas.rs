@@ -2,6 +2,7 @@
 
 use super::super::FileError;
 use super::super::path::{name_numbers, with_name};
+use super::super::text::{self, Shown};
 use crate::manager::{AreaCounts, MOST_AREAS, Manager};
 use crate::platform::Platform;
 use core::fmt::Write;
@@ -15,35 +16,16 @@ pub(super) fn names<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u
     }
 }
 
-fn show<P: Platform>(
+/// A counter of the area that a path names.
+pub(super) fn show<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],
     out: &mut dyn Write,
     of: fn(&AreaCounts) -> u64,
-) -> Result<(), FileError> {
+) -> Shown {
     let moving = manager.moving();
     let numbers = *numbers.first_chunk().ok_or(FileError::NotFound)?;
     let area = with_name(numbers, |name| moving.area_named(name)).and_then(|at| moving.area(at));
     let (_, _, counts) = area.ok_or(FileError::NotFound)?;
-    Ok(writeln!(out, "{}", of(&counts))?)
-}
-
-macro_rules! counts {
-    ($($name:ident = $field:ident;)+) => {$(
-        pub(super) fn $name<P: Platform>(
-            manager: &Manager<P>,
-            numbers: &[u64],
-            out: &mut dyn Write,
-        ) -> Result<(), FileError> {
-            show(manager, numbers, out, |counts| counts.$field)
-        }
-    )+};
-}
-
-counts! {
-    alloc_pages_success = success_pages;
-    alloc_pages_fail = fail_pages;
-    release_pages_success = released_pages;
-    total_pages = total_pages;
-    available_pages = available_pages;
+    text::show(out, &of(&counts))
 }

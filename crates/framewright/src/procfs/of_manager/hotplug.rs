@@ -4,22 +4,17 @@
 //! A block is here a way to speak of memory: the manager knows units of 2 MiB. A block is online
 //! when any of it is.
 
-use super::super::{FileError, parse_bool, parse_number};
+use super::super::text::{Shown, show};
+use super::super::{FileError, parse_bool};
 use crate::manager::{Budget, HotplugError, HotplugSettings, Manager, RangeError};
-use crate::parameters::{OnlinePolicy, OnlineType};
+use crate::parameters::OnlineType;
 use crate::platform::Platform;
 use crate::units::{BLOCK_SIZE, NodeId, PhysRange};
 use crate::zone::{Grade, Presence, ZoneKind};
-use core::fmt::{Display, Write};
-
-type Shown = Result<(), FileError>;
+use core::fmt::Write;
 
 /// How long a block may take to be vacated; Linux would try for ever.
 const OFFLINE_NS: u64 = 10_000_000_000;
-
-fn show(out: &mut dyn Write, value: impl Display) -> Shown {
-    Ok(writeln!(out, "{value}")?)
-}
 
 /// All memory blocks, of which something is there.
 pub(super) fn blocks<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
@@ -78,27 +73,6 @@ fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-pub(super) fn block_size_bytes<P: Platform>(
-    manager: &Manager<P>,
-    _: &[u64],
-    out: &mut dyn Write,
-) -> Shown {
-    show(out, format_args!("{:x}", manager.hotplug().settings().block_bytes))
-}
-
-pub(super) fn phys_index<P: Platform>(
-    _: &Manager<P>,
-    numbers: &[u64],
-    out: &mut dyn Write,
-) -> Shown {
-    show(out, format_args!("{:08x}", numbers.first().ok_or(FileError::NotFound)?))
-}
-
-/// Whether memory can be taken out of use at all.
-pub(super) fn removable<P: Platform>(_: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
-    show(out, 1)
-}
-
 pub(super) fn state<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],
@@ -107,10 +81,10 @@ pub(super) fn state<P: Platform>(
     let range = block(manager, numbers)?;
     let going = manager.hotplug().going();
     if going.start < range.end && range.start < going.end {
-        return show(out, "going-offline");
+        return show(out, &"going-offline");
     }
     let content = content(manager, range);
-    show(out, if content.online { "online" } else { "offline" })
+    show(out, &if content.online { "online" } else { "offline" })
 }
 
 pub(super) fn online<P: Platform>(
@@ -119,7 +93,7 @@ pub(super) fn online<P: Platform>(
     out: &mut dyn Write,
 ) -> Shown {
     let content = content(manager, block(manager, numbers)?);
-    show(out, u8::from(content.online))
+    show(out, &u8::from(content.online))
 }
 
 pub(super) fn set_state<P: Platform>(manager: &Manager<P>, numbers: &[u64], text: &str) -> Shown {
@@ -211,83 +185,22 @@ pub(super) fn valid_zones<P: Platform>(
     if content.online {
         let one = !content.is_mixed && content.grades != [true, true];
         let name = if content.grades[1] { "Movable" } else { kind };
-        return show(out, if one { name } else { "none" });
+        return show(out, &if one { name } else { "none" });
     }
     let (node, _) = content.of.ok_or(FileError::NotFound)?;
     let default = manager.hotplug().grade_for(range, node, OnlineType::Online);
     if default == Some(Grade::MovableOnly) {
-        show(out, format_args!("Movable {kind}"))
+        show(out, &format_args!("Movable {kind}"))
     } else {
-        show(out, format_args!("{kind} Movable"))
+        show(out, &format_args!("{kind} Movable"))
     }
 }
 
-fn change<P: Platform>(
+/// Changes what can be set.
+pub(super) fn change<P: Platform>(
     manager: &Manager<P>,
-    change: impl FnOnce(&mut HotplugSettings) -> Option<()>,
+    change: impl FnOnce(&mut HotplugSettings),
 ) -> Shown {
-    manager.hotplug().change_settings(change).ok_or(FileError::Invalid)
-}
-
-pub(super) fn auto_online_blocks<P: Platform>(
-    manager: &Manager<P>,
-    _: &[u64],
-    out: &mut dyn Write,
-) -> Shown {
-    show(out, manager.hotplug().settings().auto_online)
-}
-
-pub(super) fn set_auto_online_blocks<P: Platform>(
-    manager: &Manager<P>,
-    _: &[u64],
-    text: &str,
-) -> Shown {
-    let kind = OnlineType::parse(text.trim());
-    change(manager, |settings| kind.map(|kind| settings.auto_online = kind))
-}
-
-pub(super) fn policy<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
-    show(out, manager.hotplug().settings().policy.name())
-}
-
-pub(super) fn set_policy<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
-    let policy = OnlinePolicy::parse(text.trim());
-    change(manager, |settings| policy.map(|policy| settings.policy = policy))
-}
-
-pub(super) fn ratio<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
-    show(out, manager.hotplug().settings().auto_movable_ratio)
-}
-
-pub(super) fn set_ratio<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
-    let ratio = parse_number(text)?;
-    change(manager, |settings| {
-        settings.auto_movable_ratio = ratio;
-        Some(())
-    })
-}
-
-pub(super) fn numa_aware<P: Platform>(
-    manager: &Manager<P>,
-    _: &[u64],
-    out: &mut dyn Write,
-) -> Shown {
-    show(out, if manager.hotplug().settings().auto_movable_numa_aware { "Y" } else { "N" })
-}
-
-/// What Linux shows of a setting that the command line alone changes.
-pub(super) fn memmap_on_memory<P: Platform>(
-    manager: &Manager<P>,
-    _: &[u64],
-    out: &mut dyn Write,
-) -> Shown {
-    show(out, if manager.hotplug().settings().memmap_on_memory { "Y" } else { "N" })
-}
-
-pub(super) fn set_numa_aware<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
-    let aware = parse_bool(text)?;
-    change(manager, |settings| {
-        settings.auto_movable_numa_aware = aware;
-        Some(())
-    })
+    manager.hotplug().change_settings(change);
+    Ok(())
 }

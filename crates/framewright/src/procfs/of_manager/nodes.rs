@@ -1,6 +1,7 @@
 //! `/sys/devices/system/node`: which nodes there are, their CPUs and how far they are from one
 //! another.
 
+use super::super::text::Shown;
 use super::super::{FileError, write_cpu_list};
 use super::lookup::{node, zones_of};
 use crate::manager::{Manager, Node};
@@ -15,20 +16,16 @@ pub(crate) fn numbers<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&
 }
 
 #[inline(never)]
-fn list<P: Platform>(
+pub(super) fn list<P: Platform>(
     manager: &Manager<P>,
     out: &mut dyn Write,
     wanted: &dyn Fn(&Node) -> bool,
-) -> Result<(), FileError> {
+) -> Shown {
     let nodes = manager.nodes().iter().filter(|node| wanted(node));
     write_cpu_list(out, nodes.filter_map(|node| u32::try_from(node.id.index()).ok()))
 }
 
-pub(super) fn all<P: Platform>(
-    manager: &Manager<P>,
-    _: &[u64],
-    out: &mut dyn Write,
-) -> Result<(), FileError> {
+pub(super) fn all<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
     list(manager, out, &|_| true)
 }
 
@@ -36,27 +33,8 @@ pub(super) fn has_memory<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],
     out: &mut dyn Write,
-) -> Result<(), FileError> {
+) -> Shown {
     list(manager, out, &|node| zones_of(manager, node.id).next().is_some())
-}
-
-pub(super) fn has_cpu<P: Platform>(
-    manager: &Manager<P>,
-    _: &[u64],
-    out: &mut dyn Write,
-) -> Result<(), FileError> {
-    let platform = manager.platform();
-    list(manager, out, &|node| manager.cpus().iter().any(|cpu| platform.cpu_node(cpu) == node.id))
-}
-
-pub(super) fn cpulist<P: Platform>(
-    manager: &Manager<P>,
-    numbers: &[u64],
-    out: &mut dyn Write,
-) -> Result<(), FileError> {
-    let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
-    let platform = manager.platform();
-    write_cpu_list(out, manager.cpus().iter().filter(|&cpu| platform.cpu_node(cpu) == id))
 }
 
 /// How far each node is, in the units of ACPI.
@@ -64,7 +42,7 @@ pub(super) fn distance<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],
     out: &mut dyn Write,
-) -> Result<(), FileError> {
+) -> Shown {
     let node = node(manager, numbers).ok_or(FileError::NotFound)?;
     for (index, distance) in node.distances.iter().enumerate() {
         write!(out, "{}{distance}", if index == 0 { "" } else { " " })?;

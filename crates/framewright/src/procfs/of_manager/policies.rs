@@ -2,16 +2,18 @@
 //! much of a weighted interleave each node gets, and how slow nodes are. Both name nodes with
 //! memory only, as in Linux (`mm/mempolicy.c`, `mm/memory-tiers.c`).
 
-use super::super::{FileError, parse_bool, parse_number};
+use super::super::FileError;
+use super::super::text::{Shown, show};
 use crate::manager::Manager;
 use crate::platform::Platform;
 use crate::units::NodeId;
 use core::fmt::Write;
 
-type Shown = Result<(), FileError>;
-
 /// The node with memory that a file's number names.
-fn node<P: Platform>(manager: &Manager<P>, numbers: &[u64]) -> Result<NodeId, FileError> {
+pub(super) fn node<P: Platform>(
+    manager: &Manager<P>,
+    numbers: &[u64],
+) -> Result<NodeId, FileError> {
     let index = numbers.first().and_then(|&node| usize::try_from(node).ok());
     let node = index.and_then(NodeId::new).ok_or(FileError::NotFound)?;
     if manager.numa().with_memory().contains(node) { Ok(node) } else { Err(FileError::NotFound) }
@@ -20,29 +22,6 @@ fn node<P: Platform>(manager: &Manager<P>, numbers: &[u64]) -> Result<NodeId, Fi
 /// All nodes that have a weight.
 pub(super) fn nodes<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
     manager.numa().with_memory().nodes().for_each(|node| visit(&[node.index() as u64]));
-}
-
-pub(super) fn weight<P: Platform>(
-    manager: &Manager<P>,
-    numbers: &[u64],
-    out: &mut dyn Write,
-) -> Shown {
-    Ok(writeln!(out, "{}", manager.numa().weight(node(manager, numbers)?))?)
-}
-
-/// 1 to 255; weights do not follow bandwidths any more then.
-pub(super) fn set_weight<P: Platform>(manager: &Manager<P>, numbers: &[u64], text: &str) -> Shown {
-    let (node, weight) = (node(manager, numbers)?, parse_number(text)?);
-    manager.numa().set_weight(node, weight).map_err(|_| FileError::Invalid)
-}
-
-pub(super) fn auto<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn Write) -> Shown {
-    Ok(writeln!(out, "{}", manager.numa().weights_are_auto())?)
-}
-
-pub(super) fn set_auto<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
-    manager.numa().set_weights_auto(parse_bool(text)?);
-    Ok(())
 }
 
 /// All tiers that have nodes with memory, fastest first.
@@ -64,5 +43,5 @@ pub(super) fn tier_nodelist<P: Platform>(
     let tier = numbers.first().and_then(|&tier| u8::try_from(tier).ok());
     let nodes = tier.map(|tier| manager.numa().tier_nodes(tier));
     let nodes = nodes.filter(|nodes| !nodes.is_empty()).ok_or(FileError::NotFound)?;
-    Ok(writeln!(out, "{nodes}")?)
+    show(out, &nodes)
 }
