@@ -59,7 +59,8 @@ impl BitSets {
         write_fields!(Self at place, { words: &[], levels: [(0, 0); LEVELS], depth: 1 }, {})
     }
 
-    /// Levels of `sets` sets for `blocks` indices, how many there are, and how many words they need.
+    /// Levels of `sets` sets for `blocks` indices, how many there are, and how many words they
+    /// need.
     const fn lay_out(
         levels: &mut [(usize, usize); LEVELS],
         sets: usize,

@@ -72,8 +72,9 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// Gives back the memory map of those blocks in `runs` that are allocated whole, or in a pool,
     /// and that the array describes; the rest is left alone and costs no flush. The blocks are the
     /// caller's. Their frames of the array are free when this returns, but for those that were
-    /// never managed: of sections that bring-up populated in pieces, as the rest of them has no map.
-    /// For a batch of up to 64 sections there are two flushes, or one where nothing had to be split.
+    /// never managed: of sections that bring-up populated in pieces, as the rest of them has no
+    /// map. For a batch of up to 64 sections there are two flushes, or one where nothing had to be
+    /// split.
     ///
     /// Process context: waits for other CPUs.
     ///
