@@ -24,6 +24,7 @@ use super::reported::{ReportedBitmap, ReportedBits, WasReported};
 use super::segment::{self, Segment};
 use super::state::{BlockState, State};
 use super::table::{BlockEntry, BlockTable};
+use crate::sync::add_fields::add_fields;
 use crate::sync::in_place::{each, write_fields};
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
@@ -67,14 +68,17 @@ impl ZoneEvents {
 
 impl core::ops::AddAssign for ZoneEvents {
     fn add_assign(&mut self, other: Self) {
-        self.block_splits += other.block_splits;
-        self.block_merges += other.block_merges;
-        self.fallback_claims += other.fallback_claims;
-        self.fallback_steals += other.fallback_steals;
-        self.cache_refills += other.cache_refills;
-        self.cache_refill_pages += other.cache_refill_pages;
-        self.cache_returns += other.cache_returns;
-        self.cache_return_pages += other.cache_return_pages;
+        add_fields!(
+            self += other,
+            block_splits,
+            block_merges,
+            fallback_claims,
+            fallback_steals,
+            cache_refills,
+            cache_refill_pages,
+            cache_returns,
+            cache_return_pages
+        );
     }
 }
 

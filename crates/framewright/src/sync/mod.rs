@@ -1,6 +1,7 @@
 //! Locks, ownership, readers and counts, over atomics that model checkers can replace
 //! (`atomics`).
 
+pub(crate) mod add_fields;
 mod atomics;
 mod barrier;
 mod drain_epoch;

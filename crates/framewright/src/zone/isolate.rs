@@ -20,6 +20,7 @@ use crate::block::table::{HeadIn, blocks_of};
 use crate::block::{BlockState, Segment, State};
 use crate::debug::Damage;
 use crate::platform::Platform;
+use crate::sync::add_fields::add_fields;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use crate::vmemmap_space::BlockRange;
 use core::fmt;
@@ -42,11 +43,14 @@ pub struct IsolatedPages {
 
 impl AddAssign for IsolatedPages {
     fn add_assign(&mut self, other: Self) {
-        self.free_pages += other.free_pages;
-        self.in_use_pages += other.in_use_pages;
-        self.descriptor_pages += other.descriptor_pages;
-        self.reserved_pages += other.reserved_pages;
-        self.absent_pages += other.absent_pages;
+        add_fields!(
+            self += other,
+            free_pages,
+            in_use_pages,
+            descriptor_pages,
+            reserved_pages,
+            absent_pages
+        );
     }
 }
 

@@ -24,6 +24,7 @@ use crate::block::segment;
 use crate::page::{Descriptors, Partial, Partials};
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
+use crate::sync::add_fields::add_fields;
 use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Order, Pfn, PfnRange};
@@ -53,8 +54,7 @@ pub struct ZoneFlow {
 
 impl AddAssign for ZoneFlow {
     fn add_assign(&mut self, other: Self) {
-        self.allocated_pages += other.allocated_pages;
-        self.freed_pages += other.freed_pages;
+        add_fields!(self += other, allocated_pages, freed_pages);
     }
 }
 

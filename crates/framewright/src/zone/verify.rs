@@ -10,6 +10,7 @@ use crate::block::table::{GROUP, HeadIn, blocks_of};
 use crate::block::{BlockState, FreeMap, MigrateType, State};
 use crate::page::DescriptorFrames;
 use crate::platform::Platform;
+use crate::sync::add_fields::add_fields;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::fmt;
@@ -43,16 +44,19 @@ pub struct Counts {
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
-        self.present_pages += other.present_pages;
-        self.managed_pages += other.managed_pages;
-        self.reserved_pages += other.reserved_pages;
-        self.free_pages += other.free_pages;
-        self.allocated_pages += other.allocated_pages;
-        self.descriptor_pages += other.descriptor_pages;
-        self.isolated_pages += other.isolated_pages;
-        self.reporting_pages += other.reporting_pages;
-        self.deferred_pages += other.deferred_pages;
-        self.unaccepted_pages += other.unaccepted_pages;
+        add_fields!(
+            self += other,
+            present_pages,
+            managed_pages,
+            reserved_pages,
+            free_pages,
+            allocated_pages,
+            descriptor_pages,
+            isolated_pages,
+            reporting_pages,
+            deferred_pages,
+            unaccepted_pages
+        );
     }
 }
 

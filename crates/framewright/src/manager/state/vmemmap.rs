@@ -2,6 +2,7 @@
 
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
+use crate::sync::add_fields::add_fields;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{NodeId, Pfn};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
@@ -108,11 +109,7 @@ pub struct VmemmapChange {
 impl core::ops::AddAssign for VmemmapChange {
     #[inline(never)]
     fn add_assign(&mut self, other: Self) {
-        self.blocks += other.blocks;
-        self.freed_pages += other.freed_pages;
-        self.spent_pages += other.spent_pages;
-        self.flushes += other.flushes;
-        self.out_of_frames += other.out_of_frames;
+        add_fields!(self += other, blocks, freed_pages, spent_pages, flushes, out_of_frames);
     }
 }
 
