@@ -69,6 +69,10 @@ pub enum State {
 
 impl State {
     /// Whether a library of these parts has such blocks: what it has not is not looked for.
+    #[cfg_attr(
+        not(feature = "files"),
+        allow(clippy::match_like_matches_macro, reason = "parts that are off")
+    )]
     const fn exists(self) -> bool {
         match self {
             Self::Offline => cfg!(feature = "hotplug"),
@@ -289,6 +293,7 @@ impl BlockState {
     /// Whether free frames of the split block are not handed out: it is isolated, or waits for
     /// descriptors.
     #[must_use]
+    #[cfg_attr(not(feature = "files"), allow(clippy::bad_bit_mask, reason = "parts that are off"))]
     pub const fn is_unavailable(self) -> bool {
         if !cfg!(any(feature = "moving", feature = "vmemmap")) {
             return false;
