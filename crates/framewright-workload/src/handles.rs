@@ -16,7 +16,8 @@
 //! the memory, which says whose it is (`owners.rs`).
 //!
 //! Orders of memory: Acquire when a slot is taken, Release when it is given up: whoever has it sees
-//! what others wrote into the run.
+//! what others wrote into the run. Relaxed: habits, stamps of a run that
+//! one has, and hints.
 
 use crate::owners::{Owners, request};
 use crate::random::mix;
