@@ -21,21 +21,28 @@ pub(crate) fn sort<T: Copy>(items: &mut [T], is_less: &mut dyn FnMut(&T, &T) -> 
     }
 }
 
-/// Lets the item at `root` sink below those that are more, all below it being a heap.
+/// Lets the item at `root` sink below those that are more, all below it being a heap: down to a
+/// leaf first and then up again, which is not far, as few items are more than those at leaves.
 #[inline(never)]
 fn sink<T: Copy>(heap: &mut [T], root: usize, is_less: &mut dyn FnMut(&T, &T) -> bool) {
-    let mut at = root;
+    let (item, mut at) = (heap[root], root);
     while 2 * at + 1 < heap.len() {
         let mut child = 2 * at + 1;
         if child + 1 < heap.len() && is_less(&heap[child], &heap[child + 1]) {
             child += 1;
         }
-        if !is_less(&heap[at], &heap[child]) {
-            return;
-        }
-        heap.swap(at, child);
+        heap[at] = heap[child];
         at = child;
     }
+    while at > root {
+        let parent = (at - 1) / 2;
+        if !is_less(&heap[parent], &item) {
+            break;
+        }
+        heap[at] = heap[parent];
+        at = parent;
+    }
+    heap[at] = item;
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
