@@ -129,9 +129,9 @@ fn memory_that_is_gone_has_no_grade_and_no_area() {
     let outcome = shell(&["--memory", "4G", "mem=1G"], input.as_bytes());
     let complaints: Vec<&str> = outcome.stderr.lines().collect();
     let expected = [
-        "grade: no memory is there; no grade was changed",
-        "grade: no memory is there; no grade was changed",
-        "cma: no memory is there; no area was made",
+        "grade: no memory is online there; no grade was changed",
+        "grade: no memory is online there; no grade was changed",
+        "cma: no memory is online there; no area was made",
         "grade: no memory is at pfn 0x100000; no grade was changed",
     ];
     assert_eq!(complaints, expected, "{}", outcome.stdout);
@@ -150,7 +150,7 @@ fn movable_memory_of_what_came_later_leaves_it_again() {
     assert_eq!(said.matches(": all intact").count(), 3, "{said}");
     assert_eq!(
         outcome.stderr,
-        "movable: no handle is left for more; `movable free` and another fill make tables for all \
+        "movable: no handles are left; `movable free` and another fill make tables for all \
          memory\n"
     );
 }

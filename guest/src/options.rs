@@ -89,8 +89,8 @@ pub struct Options<'a> {
 pub enum Input {
     /// Somebody at a terminal.
     Terminal,
-    /// A program, which sees what it sends itself, and sends keys (3, 4 and 16) that are none, but
-    /// bytes of a line, as 16 and the byte with bit 6 set.
+    /// A program, which sees what it sends itself, and sends bytes 3, 4 and 16 of a line, which
+    /// would be keys, as 16 followed by the byte with bit 6 flipped.
     Plain,
 }
 

@@ -13,7 +13,7 @@ use crate::options::{CAPACITY, Input, Options};
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp;
 use crate::storage::Once;
-use crate::typed::Typed;
+use crate::typed::{AHEAD, Typed};
 use crate::virtio_mem;
 use crate::watch::Watch;
 use crate::window::GuestWindow;
@@ -279,10 +279,12 @@ impl Host for Line<'_, '_, '_, '_> {
         self.background();
         let cpu = PLATFORM.pin();
         let interrupted = self.typed.with(&PLATFORM, |typed| {
-            while cpu.index() == 0
-                && !(self.can_wait && typed.is_full())
-                && let Some(byte) = Console::receive()
-            {
+            // No more at once than has room: others may wait, and a line may never be empty.
+            for _ in 0..AHEAD {
+                if cpu.index() != 0 || self.can_wait && typed.is_full() {
+                    break;
+                }
+                let Some(byte) = Console::receive() else { break };
                 typed.take(byte);
             }
             typed.is_interrupted()

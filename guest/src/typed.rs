@@ -1,7 +1,7 @@
 //! What was typed on the serial line while commands ran, and not read yet.
 
 /// Bytes that are typed ahead.
-const AHEAD: usize = 256;
+pub const AHEAD: usize = 256;
 /// Ctrl-C on the line.
 const INTERRUPT: u8 = 3;
 

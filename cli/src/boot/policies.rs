@@ -55,7 +55,7 @@ pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(
 fn with_policy(command_line: &str, policy: Policy) -> String {
     let mut line = String::new();
     let (mut word, mut rest) = next_word(command_line);
-    while !word.is_empty() && word != "--" {
+    while !word.is_empty() && word.trim_matches('"') != "--" {
         line.push_str(&closed(word));
         line.push(' ');
         (word, rest) = next_word(rest);

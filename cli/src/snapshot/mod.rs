@@ -282,10 +282,11 @@ const MOST_ZONES: usize = MAX_NODES * ZoneKind::COUNT;
 const MOST_USES: usize = 64;
 
 impl Snapshot {
-    /// Whether runs ascend and lie where memory can lie, and no zone has more than there can be.
+    /// Whether runs ascend and lie where memory can lie, and no zone has more pages than memory can
+    /// have.
     ///
     /// # Errors
-    /// Which does not.
+    /// Which run or zone does not.
     fn check(&self) -> Result<(), String> {
         if !self.cell_blocks.is_power_of_two() {
             return Err(format!(

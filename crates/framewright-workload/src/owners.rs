@@ -150,9 +150,19 @@ impl<'m, P: Platform> Owners<'m, P> {
             }
         }
         // Memory may be short, and be moved just now: who waited would wait for himself.
-        let bytes = PAGE_SIZE + span.pages() * 4;
-        let request = Request { fail_fast: true, ..request(self.manager, bytes) };
-        let run = self.manager.allocate(&request)?;
+        let allocate = |span: PfnRange| {
+            let bytes = PAGE_SIZE + span.pages() * 4;
+            self.manager.allocate(&Request { fail_fast: true, ..request(self.manager, bytes) })
+        };
+        let run = match allocate(span) {
+            Ok(run) => run,
+            // No run is as large: a table for what is near will do.
+            Err(_) => {
+                let part = pfn.0 / PART * PART;
+                span = span.intersection(PfnRange::new(part, part + PART));
+                allocate(span)?
+            }
+        };
         let fields = [(START, span.start.0), (END, span.end.0), (PAGES, run.pages()), (NEXT, head)];
         for (place, value) in fields {
             word(self.manager.platform(), run.start, place).store(value, Ordering::Relaxed);

@@ -125,7 +125,7 @@ fn create<P: Platform, H: Host>(
     })?;
     let blocks = arguments::blocks(range, io)?;
     if !grade::is_there(shell, grade::bytes(blocks)) {
-        return Err(io.fail(format_args!("no memory is there; no area was made")));
+        return Err(io.fail(format_args!("no memory is online there; no area was made")));
     }
     let made = shell.manager.moving().create_area(known, blocks);
     made.map_err(|error| io.fail(format_args!("{error}; no area was made")))?;

@@ -64,7 +64,7 @@ fn set<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     if !is_there(shell, bytes(range)) {
-        return Err(io.fail(format_args!("no memory is there; no grade was changed")));
+        return Err(io.fail(format_args!("no memory is online there; no grade was changed")));
     }
     let set = shell.manager.moving().set_grade(range, grade);
     set.map_err(|error| match error {

@@ -184,7 +184,7 @@ fn fill_memory<P: Platform, H: Host>(
     )?;
     if !are_left && now < target {
         return Err(io.fail(format_args!(
-            "no handle is left for more; `movable free` and another fill make tables for all memory"
+            "no handles are left; `movable free` and another fill make tables for all memory"
         )));
     }
     Ok(())

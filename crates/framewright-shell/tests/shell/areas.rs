@@ -158,7 +158,7 @@ fn wrong_areas_say_why_and_nothing_is_held() {
         ("cma create one 2M@0x2900000", 2, "whole blocks of 2 MiB"),
         ("cma create one 2M@0x2800001", 2, "the address of a page"),
         ("cma create one 4M@0x7e00000", 1, "cma: the blocks do not lie in one run of one zone; no"),
-        ("cma create one 2M@0x20000000", 1, "cma: no memory is there; no area was made"),
+        ("cma create one 2M@0x20000000", 1, "cma: no memory is online there; no area was made"),
         ("cma create one 1T@0x2800000", 1, "the blocks do not lie in one run of one zone"),
         ("cma create one 99999T@0x2800000", 2, "no memory has such an address"),
         (
@@ -313,7 +313,7 @@ fn wrong_grades_say_why_and_change_nothing() {
         ("grade 2M@0x2400001 any", 2, "the address of a page"),
         ("grade 99999T@0x2400000 any", 2, "no memory has such an address"),
         ("grade 2M@0x20000000", 1, "grade: no memory is there"),
-        ("grade 2M@0x20000000 any", 1, "grade: no memory is there; no grade was changed"),
+        ("grade 2M@0x20000000 any", 1, "grade: no memory is online there; no grade was changed"),
         ("grade 4M@0x7e00000 movable", 1, "the blocks do not lie in one run of one zone"),
         ("grade 1T@0x2400000 movable", 1, "the blocks do not lie in one run of one zone"),
         (

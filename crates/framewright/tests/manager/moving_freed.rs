@@ -23,10 +23,10 @@ unsafe impl Mover for Frees {
             return Occupant::Unknown;
         }
         let mut left = self.left.lock().unwrap();
-        *left -= 1;
-        if *left == 0 {
+        if *left == 1 {
             self.manager.give_back(self.frame).expect("ours");
         }
+        *left = left.saturating_sub(1);
         Occupant::Free
     }
 
