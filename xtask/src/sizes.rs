@@ -37,11 +37,12 @@ const PROFILES: [Profile; 5] = [
 
 /// The program that puts a small library under traffic, and the features with which it does.
 const CHECKED: &str = "checked";
-const CHECKED_WITH: [&str; 5] = [
+const CHECKED_WITH: [&str; 6] = [
     "one-cpu",
     "one-cpu,framewright/smp",
     "one-cpu,framewright/vmemmap",
     "one-cpu,framewright/moving",
+    "one-cpu,later",
     "one-cpu,framewright/default",
 ];
 

@@ -28,6 +28,10 @@ unsafe impl Platform for Kernel {
         IrqState(0)
     }
     unsafe fn irq_restore(&self, _: IrqState) {}
+    #[cfg(feature = "later")]
+    fn accept_memory(&self) -> Option<&dyn framewright::platform::AcceptMemory> {
+        Some(&later::ACCEPTS)
+    }
 }
 
 fn profile() -> Result<u64, Failed> {
@@ -51,7 +55,68 @@ fn profile() -> Result<u64, Failed> {
     check(manager.verify()? == before)?;
     mix(&manager)?;
     check(manager.verify()? == before)?;
+    #[cfg(feature = "later")]
+    later::comes_and_goes(&manager)?;
     Ok(manager.metadata_bytes())
+}
+
+/// Memory that comes later, each frame of which is accepted once before it is used.
+#[cfg(feature = "later")]
+mod later {
+    use super::{Kernel, exhaust};
+    use core::sync::atomic::{AtomicU64, Ordering};
+    use framewright::manager::Budget;
+    use framewright::platform::{AcceptError, AcceptMemory};
+    use framewright::units::{NodeId, PfnRange, PhysRange};
+    use framewright::zone::Grade;
+    use framewright::{Manager, Request};
+    use framewright_profiles::{Failed, LATER_BYTES, MEMORY_BYTES, check};
+
+    pub struct Accepts(AtomicU64);
+
+    pub static ACCEPTS: Accepts = Accepts(AtomicU64::new(0));
+
+    // SAFETY: there is nothing to accept; how much is asked for is counted.
+    unsafe impl AcceptMemory for Accepts {
+        fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
+            self.0.fetch_add(range.pages(), Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    pub fn comes_and_goes(manager: &Manager<Kernel>) -> Result<(), Failed> {
+        let later = PhysRange::new(MEMORY_BYTES, MEMORY_BYTES + LATER_BYTES);
+        let (before, mut free_pages) = (manager.verify()?, None);
+        for _ in 0..3 {
+            // SAFETY: nobody else uses it, and the platform shows it.
+            let added = unsafe { manager.hotplug().add(later, NodeId::ZERO, Grade::Any) }?;
+            check(added.pages + added.table_bytes / 4096 == LATER_BYTES / 4096)?;
+            manager.verify()?;
+            exhaust(manager)?;
+            let after = manager.verify()?;
+            check(after.free_pages > before.free_pages + added.pages / 2)?;
+            // Some of it is in use when it is to go.
+            let request = Request { max_address: u64::MAX, ..Request::pages(4096) };
+            let held = manager.allocate(&request)?;
+            // SAFETY: nobody uses it any more once it is gone.
+            let removed = unsafe { manager.hotplug().remove(later, Budget::UNLIMITED) };
+            // SAFETY: held here alone.
+            unsafe { manager.free(held) }?;
+            manager.verify()?;
+            if removed.is_err() {
+                // SAFETY: as above.
+                unsafe { manager.hotplug().remove(later, Budget::UNLIMITED) }?;
+            }
+            manager.verify()?;
+            let accepted_pages = ACCEPTS.0.load(Ordering::Relaxed);
+            check(accepted_pages <= LATER_BYTES / 4096)?;
+            check(accepted_pages > LATER_BYTES / 4096 / 2)?;
+            // The tables of the first time stay for the next.
+            let left = manager.totals().free_pages;
+            check(left == *free_pages.get_or_insert(left))?;
+        }
+        Ok(())
+    }
 }
 
 /// Takes all memory in blocks and then in pages, writes into each piece who has it, and gives it

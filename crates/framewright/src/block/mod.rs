@@ -41,5 +41,6 @@ pub use list::BLOCK_ORDERS;
 pub use migrate_type::MigrateType;
 pub(crate) use page_list::{FreeList, PageList, Search};
 pub use segment::Segment;
+pub(crate) use state::ACCEPTS;
 pub use state::{BlockState, DescriptorForm, State};
 pub use table::BlockEntry;

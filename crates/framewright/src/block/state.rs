@@ -80,7 +80,7 @@ impl State {
             Self::Isolated => cfg!(feature = "moving"),
             Self::Deferred => cfg!(feature = "vmemmap"),
             Self::Reporting => cfg!(feature = "reporting"),
-            Self::Accepting => cfg!(feature = "accept"),
+            Self::Accepting => ACCEPTS,
             _ => true,
         }
     }
@@ -117,6 +117,10 @@ pub enum DescriptorForm {
     /// In eight of the block's own frames.
     Inside = 2,
 }
+
+/// Whether there may be memory that is to be accepted: what is added later is, where the platform
+/// says so, whatever is done with what firmware left.
+pub(crate) const ACCEPTS: bool = cfg!(any(feature = "accept", feature = "hotplug"));
 
 const STATE_BITS: u64 = 0xf;
 const ORDER_SHIFT: u32 = 4;
@@ -179,11 +183,11 @@ impl BlockState {
     /// Bits that a library of these parts sets.
     const EXISTING: u64 = !(if cfg!(feature = "moving") { 0 } else { Self::ISOLATED }
         | if cfg!(feature = "vmemmap") { 0 } else { Self::SCATTERED | Self::UNDESCRIBED }
-        | if cfg!(any(feature = "vmemmap", feature = "accept")) { 0 } else { Self::COUNTED }
-        | if cfg!(any(feature = "reporting", feature = "accept")) { 0 } else { Self::GOING }
+        | if cfg!(feature = "vmemmap") || ACCEPTS { 0 } else { Self::COUNTED }
+        | if cfg!(feature = "reporting") || ACCEPTS { 0 } else { Self::GOING }
         | if cfg!(feature = "reporting") { 0 } else { Self::SWEPT }
-        | if cfg!(any(feature = "reporting", feature = "accept")) { 0 } else { Self::REPORTED }
-        | if cfg!(any(feature = "pools", feature = "accept")) { 0 } else { Self::POISONED });
+        | if cfg!(feature = "reporting") || ACCEPTS { 0 } else { Self::REPORTED }
+        | if cfg!(feature = "pools") || ACCEPTS { 0 } else { Self::POISONED });
 
     /// The word as it stands in the table.
     #[must_use]

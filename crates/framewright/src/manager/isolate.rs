@@ -362,6 +362,10 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// Calls `body` for each CPU's cache while it is ours; false when that is not possible from
     /// here.
     pub(super) fn with_caches(self, body: &mut dyn FnMut(&CpuCache)) -> bool {
+        // Then nothing is in any.
+        if !cfg!(feature = "smp") {
+            return true;
+        }
         // Until bring-up ends no other CPU knows of the manager.
         if self.manager.platform.cpus() == 1 || !self.manager.moving.is_up {
             return self.manager.inside(|cache| body(cache)).is_some();

@@ -341,6 +341,9 @@ impl<P: Platform> Manager<P> {
     /// that begins an epoch.
     #[inline(never)]
     pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
+        if !cfg!(feature = "smp") {
+            return Ok(0);
+        }
         let epoch = &self.pressure.epoch;
         let number = (self.platform.cpus() == 1).then(|| epoch.begin_drain());
         if number.is_some() {

@@ -27,7 +27,7 @@ use super::{Segment, Zone};
 use crate::block::list::{NONE, Position};
 use crate::block::split::lower;
 use crate::block::table::{HeadIn, blocks_of};
-use crate::block::{BlockState, MigrateType, State, segment};
+use crate::block::{ACCEPTS, BlockState, MigrateType, State, segment};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -120,16 +120,12 @@ impl Zone {
     #[must_use]
     pub fn unaccepted_pages(&self) -> u64 {
         // Acquire as for deferred pages.
-        if cfg!(feature = "accept") {
-            self.changing.unaccepted_pages.load(Ordering::Acquire)
-        } else {
-            0
-        }
+        if ACCEPTS { self.changing.unaccepted_pages.load(Ordering::Acquire) } else { 0 }
     }
 
     /// Those of them with a grade.
     pub(crate) fn unaccepted_graded_pages(&self) -> u64 {
-        if !cfg!(all(feature = "accept", feature = "moving")) {
+        if !ACCEPTS || !cfg!(feature = "moving") {
             return 0;
         }
         // Acquire as for all that is unaccepted.
@@ -158,7 +154,7 @@ impl Zone {
     /// They are among the reserved ones.
     #[must_use]
     pub fn lost_pages(&self) -> u64 {
-        if cfg!(feature = "accept") { self.changing.lost_pages.load(Ordering::Acquire) } else { 0 }
+        if ACCEPTS { self.changing.lost_pages.load(Ordering::Acquire) } else { 0 }
     }
 
     /// Frames that come up when they are wanted.

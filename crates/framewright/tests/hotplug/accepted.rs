@@ -369,6 +369,40 @@ fn what_failed_and_never_left_is_not_asked_for_again() {
     }
 }
 
+/// Its parts are handed out when all of them are there: what is before one that could not be
+/// accepted is not had alone.
+#[test]
+fn what_comes_back_in_parts_is_as_it_was() {
+    let (manager, device) = machine("");
+    let all = mib(4096, 4160);
+    add(&manager, all, 0, Grade::Any).expect("added");
+    let block = PhysRange::with_size(all.start + (16 << 20), 2 << 20);
+    device.fail_at(Pfn::containing(block.start + 4096));
+    manager.acceptance().accept_all(&NoHelpers);
+    device.fail_no_more();
+    let lost = manager.acceptance().lost_pages();
+    manager.hotplug().offline(block, Budget::UNLIMITED).expect("nobody has it");
+    let before = settled(&manager);
+    device.forget_calls();
+    for _ in 0..3 {
+        remove(&manager, all).expect("free");
+        let left = settled(&manager);
+        // SAFETY: removed just now.
+        let back =
+            unsafe { manager.hotplug().put_back(all, node(0), Some(Grade::Any)) }.expect("removed");
+        let counts = settled(&manager);
+        check(&manager);
+        assert_eq!(back.pages, counts.managed_pages - left.managed_pages);
+        assert_eq!(counts, before);
+        use_everything(&manager);
+    }
+    manager.hotplug().online(block, Grade::Any).expect("offline");
+    manager.acceptance().accept_all(&NoHelpers);
+    check(&manager);
+    assert_eq!((device.calls(), manager.acceptance().lost_pages()), (vec![], lost));
+    use_everything(&manager);
+}
+
 #[test]
 fn what_could_not_be_accepted_goes_with_as_much_as_can_be_had() {
     let (manager, device) = machine("");

@@ -148,6 +148,8 @@ fn maps_that_cannot_be_given_up_are_whole_again() {
         array.refuse_to_prepare(refuses);
         assert_eq!(pool.resize(9, &NoHelpers).expect("nobody else resizes").reached, 9);
         check(&manager);
+        // Those that were given up before are back, too.
+        assert_eq!(manager.vmemmap().reclaimed_blocks(), if refuses { 0 } else { 9 });
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
         // Every page has a descriptor, in the array or in its block.

@@ -2,7 +2,7 @@
 //! which costs least, then what has to be accepted.
 
 use super::{Attempt, Behind};
-use crate::block::MigrateType;
+use crate::block::{ACCEPTS, MigrateType};
 use crate::manager::state::Manager;
 use crate::manager::vmemmap::deferred::{Growth, is_withheld};
 use crate::platform::{AcceptMemory, Platform};
@@ -178,7 +178,7 @@ impl<P: Platform> Manager<P> {
 
     /// Whether memory among `frames` is not accepted, which lie in one part of a zone.
     pub(in crate::manager) fn has_unaccepted(&self, zone: &Zone, frames: PfnRange) -> bool {
-        if !cfg!(feature = "accept") {
+        if !ACCEPTS {
             return false;
         }
         zone.unaccepted_pages() != 0

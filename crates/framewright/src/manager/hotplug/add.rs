@@ -35,6 +35,14 @@ pub(super) enum Was {
     Here,
 }
 
+/// What is done with all that comes before the next is.
+#[derive(Clone, Copy)]
+enum Step {
+    LeaveOffline,
+    LeaveToAccept,
+    HandOut,
+}
+
 /// Windows to be made.
 pub(super) struct Plan {
     planned: [Option<Planned>; MOST_PLANNED],
@@ -129,7 +137,9 @@ impl<P: Platform> Hotplug<'_, P> {
         let node = node.ok_or(HotplugError::Absent(blocks.start.start()))?;
         let is_first = !self.has_memory(node);
         self.ask(range, node, is_first)?;
-        let pages = self.hand_out(blocks, grade, Was::Here);
+        let pages = self.leave_all_to_accept(blocks, Presence::Offline, grade, Was::Here);
+        self.hand_out_accepted(blocks, Presence::Offline, grade);
+        let pages = pages - self.finish_handing_out(blocks);
         self.tell(range, node, is_first);
         Ok(Added { range, pages, table_bytes: 0, windows: 0 })
     }
@@ -191,16 +201,26 @@ impl<P: Platform> Hotplug<'_, P> {
             table_bytes += unsafe { self.place_tables(piece) };
         }
         self.insert_node(node);
-        let (mut pages, mut rest) = (0, blocks);
-        while rest.start < rest.end {
-            let (part, grade) = self.first_alike(rest, grade, was);
-            match grade {
-                Some(grade) => pages += self.hand_out(part, grade, was),
-                None => self.leave_offline(part, was),
+        // Only when all else is there is what is accepted handed out: what lies behind it can be
+        // read from then.
+        let (mut pages, from) = (0, Presence::Absent);
+        for step in [Step::LeaveOffline, Step::LeaveToAccept, Step::HandOut] {
+            let mut rest = blocks;
+            while rest.start < rest.end {
+                let (part, grade) = self.first_alike(rest, grade, was);
+                match (step, grade) {
+                    (Step::LeaveOffline, None) => self.leave_offline(part, was),
+                    (Step::LeaveToAccept, Some(grade)) => {
+                        pages += self.leave_all_to_accept(part, from, grade, was);
+                    }
+                    (Step::HandOut, Some(grade)) => self.hand_out_accepted(part, from, grade),
+                    _ => {}
+                }
+                rest.start = part.end;
             }
-            rest.start = part.end;
         }
         if is_told {
+            pages -= self.finish_handing_out(blocks);
             self.tell(range, node, is_first);
         }
         Ok(Added { range, pages, table_bytes, windows })
@@ -372,28 +392,48 @@ impl<P: Platform> Hotplug<'_, P> {
         let _ = self.notify(HotplugEvent::Online(range));
     }
 
-    /// Makes all blocks free that are no memory yet, or leaves them to be accepted; returns how
-    /// many pages that were that can be had.
-    fn hand_out(self, blocks: BlockRange, grade: Grade, was: Was) -> u64 {
+    /// Leaves those of blocks that are `from` to be accepted that have to be; how many pages there
+    /// are.
+    fn leave_all_to_accept(
+        self,
+        blocks: BlockRange,
+        from: Presence,
+        grade: Grade,
+        was: Was,
+    ) -> u64 {
         let mut pages = 0;
         for piece in self.known(blocks) {
             self.track_reported(piece);
-            for (_, run) in self.runs_of(piece).filter(|(place, _)| *place != Presence::Online) {
+            for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == from) {
                 self.leave_to_accept(run, grade, was);
                 pages += u64::from(run.blocks.blocks()) * PAGES_PER_BLOCK;
             }
         }
-        // Only then what is accepted: what lies behind it can be read from when it is handed out.
+        pages
+    }
+
+    /// Makes all blocks free that are `from` still.
+    fn hand_out_accepted(self, blocks: BlockRange, from: Presence, grade: Grade) {
         for piece in self.known(blocks) {
-            for (_, run) in self.runs_of(piece).filter(|(place, _)| *place != Presence::Online) {
+            for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == from) {
                 self.hand_out_run(run, grade);
             }
             // Who registered meanwhile may not have found what came.
             self.track_reported(piece);
         }
+    }
+
+    /// What follows when blocks were handed out; how many pages of them nobody gets.
+    fn finish_handing_out(self, blocks: BlockRange) -> u64 {
         *self.manager.hotplug.searches.lock(self.manager.platform) = Searches::default();
         self.after_change();
-        pages - self.accept_added(blocks)
+        let mut lost_pages = 0;
+        for piece in self.known(blocks) {
+            for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == Presence::Online) {
+                lost_pages += self.accept_added(run.blocks);
+            }
+        }
+        lost_pages
     }
 
     fn track_reported(self, piece: Piece) {

@@ -63,8 +63,12 @@ impl<P: Platform> Vmemmap<'_, P> {
             change += self.evict_owned(space, piece, &mut unflushed);
         });
         change += self.flush(space, &mut unflushed);
-        change.blocks = withdrawn.saturating_sub(change.out_of_frames);
+        change.blocks = withdrawn;
         self.manager.vmemmap.note_reclaimed(&change);
+        // With those that were absent before and came back in a piece that could not be split.
+        let back = VmemmapChange { blocks: change.out_of_frames, ..VmemmapChange::default() };
+        self.manager.vmemmap.note_restored(&back);
+        change.blocks = withdrawn.saturating_sub(change.out_of_frames);
         Ok(change)
     }
 

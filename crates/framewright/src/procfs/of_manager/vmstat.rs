@@ -25,7 +25,7 @@ pub(super) const FREE_BLOCK_PAGES: &str = "nr_free_pages_blocks";
 pub(super) const ISOLATED_PAGES: &str = "nr_isolated_pages";
 /// Free pages of blocks that are lent to movable requests.
 pub(super) const FREE_CMA_PAGES: &str = "nr_free_cma";
-/// Pages that hold descriptors.
+/// Pages that hold descriptors, or wait until they can.
 pub(super) const MAP_PAGES: &str = "nr_memmap_pages";
 /// Pages that hold the zones' tables.
 pub(super) const TABLE_PAGES: &str = "nr_block_table_pages";
