@@ -297,8 +297,8 @@ impl Accounting {
         self.counts_mut(size).target += pages;
     }
 
-    /// A free page with a memory error leaves the pool, unless it is reserved.
-    pub(crate) fn drop_poisoned(&mut self, size: PoolSize, node: NodeId) -> bool {
+    /// A free page leaves the pool for good, unless it is reserved.
+    pub(crate) fn drop_page(&mut self, size: PoolSize, node: NodeId) -> bool {
         if self.counts(size).available() == 0 {
             return false;
         }

@@ -104,7 +104,8 @@ impl<'m, P: Platform> Cpus<'m, P> {
     /// end of that. Only after it has stopped may [`Platform::cpu_barrier`] leave it out.
     ///
     /// # Errors
-    /// [`CpuError`]; with all but [`CpuError::Cached`] nothing has changed.
+    /// [`CpuError`]; without the feature `smp`, where CPUs keep nothing and all are there for ever,
+    /// always [`CpuError::Unknown`]. With all but [`CpuError::Cached`] nothing has changed.
     pub fn offline(self, cpu: u32) -> Result<u64, CpuError> {
         let (cache, _changing) = self.begin(cpu)?;
         if cache.is_offline() {
@@ -138,12 +139,18 @@ impl<'m, P: Platform> Cpus<'m, P> {
     /// Whether CPU `cpu` is there. All are at first, also those that never ran.
     #[must_use]
     pub fn is_online(self, cpu: u32) -> bool {
+        if !cfg!(feature = "smp") {
+            return cpu < self.manager.platform.cpus();
+        }
         self.manager.caches.get(cpu as usize).is_some_and(|cache| !cache.is_offline())
     }
 
     /// How many are there: at least one.
     #[must_use]
     pub fn count(self) -> u32 {
+        if !cfg!(feature = "smp") {
+            return self.manager.platform.cpus();
+        }
         self.online_on(&|_| true)
     }
 

@@ -149,6 +149,7 @@ fn is_of_absent_part(name: &str) -> bool {
         "accept_memory" => !cfg!(feature = "accept"),
         "memmap_init" | "memmap_init_threads" | "pages" => !cfg!(feature = "vmemmap"),
         "zone_parts" => !cfg!(feature = "smp"),
+        "movable_node" => !cfg!(feature = "moving"),
         "page_owner"
         | "page_poison"
         | "init_on_alloc"
@@ -302,6 +303,10 @@ impl Parameters {
                 let moving = (cfg!(feature = "moving"), self.core.set(name, value));
                 let areas = (cfg!(feature = "moving"), self.areas.set(name, value));
                 let hotplug = (cfg!(feature = "hotplug"), self.hotplug.set(name, value));
+                // What is off has no effect on what is on.
+                if !cfg!(feature = "pools") {
+                    self.huge_pages = Default::default();
+                }
                 let mut known = [pools, moving, areas, hotplug].into_iter();
                 return match known.find_map(|(is_there, read)| Some((is_there, read?))) {
                     None => Ok(false),

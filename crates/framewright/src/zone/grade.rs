@@ -254,7 +254,9 @@ impl Zone {
         let found =
             locked.buddy.table.heads(range.clone()).find(|found| match found.state.state() {
                 Some(State::Reserved | State::Offline) => true,
-                Some(State::Whole | State::Unaccepted) => found.state.is_nobodys(),
+                Some(State::Whole) => found.state.is_nobodys(),
+                // Of a library that accepts nothing of it.
+                Some(State::Unaccepted) => found.state.has(BlockState::KEPT),
                 _ => false,
             })?;
         Some(found.index..found.end().min(range.end))

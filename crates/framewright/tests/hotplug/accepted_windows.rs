@@ -1,7 +1,7 @@
 //! Windows that have their tables in themselves, on hosts that leave accepted what they take away.
 
-use crate::add::add;
-use crate::common::{Fake, bring_up_with, check, gib, parameters, settled};
+use crate::add::{add, node};
+use crate::common::{Descriptors, Fake, bring_up_with, check, gib, mib, parameters, settled};
 use framewright::manager::{Budget, HotplugError};
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
 use framewright::zone::{Grade, MigrateType};
@@ -116,4 +116,35 @@ fn tables_that_were_accepted_in_vain_are_not_accepted_again() {
     let added = add(&manager, all, 0, Grade::Any).expect("added");
     check(&manager);
     assert!(added < 96 << 18);
+}
+
+/// What a device refused to take is as it was, also where the host forgets what it takes.
+#[test]
+fn a_window_with_its_tables_in_it_that_never_left_is_accepted_once() {
+    for forgets in [false, true] {
+        let all = gib(4, 100);
+        let builder = FakeMachine::builder().ram(mib(0, 256)).nodes(1).spare(all).accepts();
+        let machine = builder.build();
+        let manager = Descriptors::Inside.bring_up(machine);
+        machine.accept().set_forgets(forgets);
+        let pages = add(&manager, all, 0, Grade::Any).expect("added");
+        for _ in 0..2 {
+            // SAFETY: no test looks at descriptors meanwhile.
+            unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");
+            // SAFETY: removed just now.
+            let back = unsafe { manager.hotplug().put_back(all, node(0), Some(Grade::Any)) };
+            assert_eq!(back.expect("removed").pages, pages);
+            check(&manager);
+        }
+        // What the host had is accepted anew, where it forgets.
+        machine.accept().forget_calls();
+        // SAFETY: as above.
+        unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");
+        if forgets {
+            machine.accept().forget_asked(all);
+        }
+        add(&manager, all, 0, Grade::Any).expect("removed");
+        check(&manager);
+        assert_eq!(machine.accept().calls().is_empty(), !forgets);
+    }
 }

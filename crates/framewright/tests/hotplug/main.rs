@@ -31,6 +31,7 @@ mod hammer_accept;
 mod mishaps;
 mod model;
 mod odd;
+mod pools;
 mod release;
 mod remove;
 mod some;

@@ -10,7 +10,7 @@ use crate::zone::Grade;
 
 impl<'m, P: Platform> Hotplug<'m, P> {
     /// Whether the host takes acceptance away from what goes; nothing where nothing is accepted.
-    fn forgets(self) -> Option<bool> {
+    pub(super) fn forgets(self) -> Option<bool> {
         self.manager.platform.accept_memory().map(AcceptMemory::forgets)
     }
 
@@ -25,10 +25,12 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         self,
         blocks: BlockRange,
         plan: &mut Plan,
+        was: Was,
     ) -> Result<(), HotplugError> {
         if self.forgets().is_none() {
             return Ok(());
         }
+        let forgets = self.has_forgotten(was);
         for piece in self.known(blocks) {
             let tables = self.tables_of(piece);
             if !piece.zone.is_gone() {
@@ -38,7 +40,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
             let mut rest = start..start + tables.blocks();
             while !rest.is_empty() {
                 let (is_accepted, end) = piece.zone.is_accepted_while_gone(&rest);
-                if !is_accepted {
+                if forgets || !is_accepted {
                     let part = rest.start..end;
                     let (accepted, result) = self.accept(blocks_in(piece, &part));
                     piece.zone.note_accepted_while_gone(part.start..part.start + accepted);

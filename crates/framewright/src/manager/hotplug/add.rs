@@ -179,7 +179,7 @@ impl<P: Platform> Hotplug<'_, P> {
         // Whoever may panic was asked.
         let mut planned = ManuallyDrop::new(planned);
         let plan = &mut planned.plan;
-        if let Err(error) = self.accept_tables(blocks, plan) {
+        if let Err(error) = self.accept_tables(blocks, plan, was) {
             if is_told {
                 self.cancel_adding(range, node, is_first);
             }

@@ -246,11 +246,10 @@ impl<P: Platform> Hotplug<'_, P> {
         u32::try_from(memory_block).unwrap_or(GIB).clamp(1, GIB)
     }
 
-    /// Words for what is remembered of the blocks of a window that has tables in itself: a host
-    /// that takes acceptance away leaves nothing to be remembered.
+    /// Words for what is remembered of the blocks of a window that has tables in itself: also where
+    /// a host takes acceptance away, as it may refuse to take the memory.
     fn remembered(self, window: &Segment) -> usize {
-        let device = self.manager.platform.accept_memory();
-        let blocks = if device.is_some_and(|device| !device.forgets()) { window.blocks } else { 0 };
+        let blocks = if self.forgets().is_some() { window.blocks } else { 0 };
         Remembered::words_for(blocks as usize)
     }
 

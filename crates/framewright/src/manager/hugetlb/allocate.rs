@@ -218,24 +218,16 @@ impl<P: Platform> Pool<'_, P> {
         let allowed = {
             let mut accounting = self.accounting();
             let allowed = !reserved || accounting.counts(size).reserved != 0;
-            for (_, zone, list) in self.lists_of(&taken) {
-                for chain in list.chains() {
-                    // It may have gone bad since it was taken, or was isolated: nothing has been
-                    // counted for it then. And the limit may have been reached meanwhile.
-                    if allowed
-                        && chain.pages == 1
-                        && zone.is_good_in_pool(chain.first)
-                        && accounting.add_surplus(size, node, 1) == 1
-                    {
-                        accounting.use_free(size, node);
-                        accounting.counts_mut(size).reserved -= u64::from(reserved);
-                        accounting.count_reused(size, chain.reported);
-                        mark(zone, chain.first, if reserved { RESTORE } else { 0 });
-                        return zone
-                            .frames_of(chain.first, size.order())
-                            .ok_or(PoolError::NoPage(size));
-                    }
-                }
+            // Nothing has been counted for it, and the limit may have been reached meanwhile.
+            if allowed
+                && let Some((_, zone, page)) = self.good_page(&taken)
+                && accounting.add_surplus(size, node, 1) == 1
+            {
+                accounting.use_free(size, node);
+                accounting.counts_mut(size).reserved -= u64::from(reserved);
+                accounting.count_reused(size, page.reported);
+                mark(zone, page.first, if reserved { RESTORE } else { 0 });
+                return zone.frames_of(page.first, size.order()).ok_or(PoolError::NoPage(size));
             }
             allowed
         };
@@ -245,6 +237,17 @@ impl<P: Platform> Pool<'_, P> {
         } else {
             PoolError::NotReserved { pages: 1, reserved: 0 }
         })
+    }
+
+    /// The only page that was taken, unless it has gone bad since or was isolated. With the lock on
+    /// the accounting.
+    #[inline(never)]
+    pub(super) fn good_page(&self, taken: &Taken) -> Option<(usize, &'static Zone, Chain)> {
+        let (slot, list) = taken.lists().find(|(_, list)| list.pages() == 1)?;
+        let zone = self.manager.zones().get(slot)?;
+        let [page, reported] = list.chains();
+        let page = if page.pages == 0 { reported } else { page };
+        zone.is_good_in_pool(page.first).then_some((slot, zone, page))
     }
 
     /// One page of the first node that has one: first of what is available, then with all that can

@@ -49,7 +49,7 @@ impl<P: Platform> Pool<'_, P> {
                 accounting.suspect(Suspect { size, slot: place.slot, index: place.index });
                 false
             } else {
-                self.leave(&mut accounting, &place)
+                self.leave(&mut accounting, &place, false)
             }
         };
         if !left {
@@ -59,18 +59,25 @@ impl<P: Platform> Pool<'_, P> {
         Ok(Poisoned::Left)
     }
 
-    /// Takes a page with a memory error out of the accounting and its list, if it is free there and
-    /// not reserved. While no pages are on their way. The caller gives it back.
-    fn leave(&self, accounting: &mut Accounting, place: &Place) -> bool {
+    /// Takes a page out of its list, if it is free there, and out of the accounting, if it is not
+    /// reserved or another is counted in its place. While no pages are on their way. The caller
+    /// gives it back.
+    #[inline(never)]
+    pub(super) fn leave(
+        &self,
+        accounting: &mut Accounting,
+        place: &Place,
+        is_replaced: bool,
+    ) -> bool {
         let (size, zone) = (self.size, place.zone);
         let free = self.is_page(place) && self.flags(place).is_none();
         if !free
-            || accounting.counts(size).available() == 0
+            || !is_replaced && accounting.counts(size).available() == 0
             || !accounting.list(size, place.slot).remove(zone.table(), place.index)
         {
             return false;
         }
-        let dropped = accounting.drop_poisoned(size, zone.id().node);
+        let dropped = is_replaced || accounting.drop_page(size, zone.id().node);
         debug_assert!(dropped, "one was available");
         alone(zone, place.index);
         true
@@ -91,7 +98,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
                 (
                     suspect,
                     self.suspected(&suspect).filter(|place| {
-                        self.manager.pool(suspect.size).leave(&mut accounting, place)
+                        self.manager.pool(suspect.size).leave(&mut accounting, place, false)
                     }),
                 )
             };

@@ -84,7 +84,7 @@ pub enum ObstacleKind {
     Reserved,
     /// It is the manager's own.
     Manager,
-    /// It is a page of a pool.
+    /// It is a page of a pool that somebody uses, or is promised.
     Pool,
     /// It has a memory error.
     Poisoned,

@@ -58,7 +58,8 @@ struct Part {
 impl<P: Platform> Moving<'_, P> {
     /// Allocates the frames of `range`, of any length and alignment, in one zone: what is in them
     /// is moved elsewhere first (Linux: `mm/page_alloc.c`, `alloc_contig_range`). Watermarks are
-    /// not looked at. The frames are freed like any others, in one piece or in parts.
+    /// not looked at. For free pages of pools others of their node come into the pool. The frames
+    /// are freed like any others, in one piece or in parts.
     ///
     /// # Errors
     /// [`RangeError`], which names what is in the way.

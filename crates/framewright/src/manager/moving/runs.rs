@@ -6,6 +6,7 @@ use super::moves::{Batch, Stopped};
 use super::outcome::{Budget, Naming, Obstacle, ObstacleKind, Obstacles, Vacated};
 use super::targets::{Anywhere, BATCH, Targets};
 use crate::manager::facets::Moving;
+use crate::manager::hugetlb::Way;
 use crate::manager::parts::Piece;
 use crate::manager::state::Manager;
 use crate::manager::state::moving::{Begun, KINDS, Mover, Occupant};
@@ -34,6 +35,8 @@ pub(super) enum Next {
 pub(super) enum Purpose {
     /// All that can be moved is.
     Vacate,
+    /// As much, of memory that was not named: pools keep their size.
+    VacateSome,
     /// About so many pages are moved, and where there is no room for a run the rest of its block
     /// stays.
     Compact {
@@ -268,7 +271,9 @@ impl<'m, P: Platform> Mission<'m, P> {
                     }
                     Occupied::Held(held) => {
                         (self.has_met, self.stayed) = (true, self.stayed + 1);
-                        self.refuse(part, ObstacleKind::of_held(held));
+                        if let Err(kind) = self.vacate_held(held, part.start) {
+                            self.refuse(part, kind);
+                        }
                         Next::From(end)
                     }
                     Occupied::Whole(whole) => self.move_whole(at, whole, &mut targets),
@@ -290,6 +295,21 @@ impl<'m, P: Platform> Mission<'m, P> {
             }
         }
         Ok(true)
+    }
+
+    /// What nobody else has stays, but for free pages of pools.
+    fn vacate_held(&self, held: Held, block: Pfn) -> Result<(), ObstacleKind> {
+        let is_pools = held == Held::Pool && cfg!(feature = "pools");
+        // Elsewhere there are other places.
+        if !is_pools || self.purpose == Purpose::LookBeforeIsolation {
+            return Err(ObstacleKind::of_held(held));
+        }
+        let way = match self.purpose {
+            Purpose::Look => Way::None,
+            Purpose::Vacate if self.leaves_node => Way::Dissolved,
+            _ => Way::Replaced,
+        };
+        self.manager.hugetlb().vacate(block, way)
     }
 
     #[inline(never)]

@@ -1,0 +1,200 @@
+//! Free pages of pools in memory that somebody wants: others take their places.
+
+use crate::common::pool_machine::{GIB, TWO, check, machine, nr_of, numbers};
+use crate::common::{Fake, bring_up, bring_up_with, gib, is_careful, parameters, settled};
+use framewright::hugetlb::{NodeMask, PoolSize};
+use framewright::manager::{Budget, ObstacleKind, RangeError, VacateError};
+use framewright::memblock::NodeChoice;
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use framewright::{Platform, Request, Reserves};
+use framewright_jobs::NoHelpers;
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, PoolOwner};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A page that is free in its pool.
+fn free_page(manager: &Fake, size: PoolSize) -> PfnRange {
+    let pool = manager.pool(size);
+    let page = pool.allocate(NodeChoice::Any, false).expect("one is free");
+    pool.give_back_page(page.start).expect("allocated just now");
+    page
+}
+
+fn take(manager: &Fake, range: PfnRange) -> Result<PfnRange, RangeError> {
+    manager.moving().allocate_range(range, Budget::UNLIMITED)
+}
+
+fn kind(error: &RangeError) -> Option<ObstacleKind> {
+    match error {
+        RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => Some(obstacles.first.kind),
+        _ => None,
+    }
+}
+
+fn part(page: PfnRange, start: u64, end: u64) -> PfnRange {
+    PfnRange { start: page.start.add(start), end: page.start.add(end) }
+}
+
+#[test]
+fn others_take_the_places_of_free_pages() {
+    for (size, pages) in [(TWO, 20), (GIB, 2)] {
+        let manager = bring_up(machine());
+        let pool = manager.pool(size);
+        assert_eq!(pool.resize(pages, &NoHelpers).expect("nobody else resizes").reached, pages);
+        let used = pool.allocate(NodeChoice::Any, false).expect("is free");
+        let before = (numbers(&pool), nr_of(&pool), settled(&manager).free_pages);
+        // All of it, some of it, and what lies around its border.
+        for (start, end) in [(0, size.frames()), (100, 150), (0, 3), (size.frames() - 9, 0)] {
+            let page = free_page(&manager, size);
+            let end = if end == 0 { size.frames() } else { end };
+            let range = part(page, start, end);
+            let is_all = size == TWO || range == page;
+            match take(&manager, range) {
+                Ok(taken) => {
+                    assert!(is_all && taken == range);
+                    check(&manager);
+                    manager.give_back(taken).expect("taken");
+                }
+                // It is not divided.
+                Err(error) => assert!(!is_all, "{size} {range:?}: {error}"),
+            }
+            check(&manager);
+            let after = (numbers(&pool), nr_of(&pool), settled(&manager).free_pages);
+            assert_eq!(after, before, "{size} {range:?}");
+        }
+        assert_eq!(kind(&take(&manager, used).expect_err("used")), Some(ObstacleKind::Pool));
+        pool.give_back_page(used.start).expect("allocated");
+        // Those that are promised to somebody, too: there are as many as before.
+        pool.reserve(pages, NodeMask::ALL).expect("all are free");
+        let page = pool.allocate(NodeChoice::Any, true).expect("reserved");
+        pool.give_back_page(page.start).expect("allocated");
+        manager.give_back(take(&manager, page).expect("there are others")).expect("taken");
+        check(&manager);
+        assert_eq!(numbers(&pool)[..3], [pages, pages, pages]);
+        let all: Vec<_> =
+            (0..pages).map(|_| pool.allocate(NodeChoice::Any, true).expect("promised")).collect();
+        all.iter().for_each(|page| pool.give_back_page(page.start).expect("allocated"));
+    }
+}
+
+#[test]
+fn a_page_for_which_there_is_no_other_stays() {
+    let manager = bring_up(machine());
+    let pool = manager.pool(TWO);
+    pool.resize(8, &NoHelpers).expect("nobody else resizes");
+    let page = free_page(&manager, TWO);
+    let mut held = Vec::new();
+    while let Ok(range) =
+        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) })
+    {
+        held.push(range);
+    }
+    let before = (numbers(&pool), settled(&manager));
+    let failed = take(&manager, page).expect_err("there is no other");
+    assert_eq!(kind(&failed), Some(ObstacleKind::NoMemory));
+    check(&manager);
+    assert_eq!((numbers(&pool), settled(&manager)), before);
+    held.into_iter().for_each(|range| manager.give_back(range).expect("was allocated"));
+    manager.give_back(take(&manager, page).expect("now there is")).expect("taken");
+    check(&manager);
+}
+
+/// The new page gives up its part of the memory map as the old one did, which has its descriptors
+/// again.
+#[test]
+fn pages_without_a_map_are_replaced() {
+    let machine = FakeMachine::builder().ram(gib(0, 2)).build();
+    FakeVmemmap::install(machine);
+    let manager = bring_up_with(machine, &[], &parameters("memmap_init=eager")).expect("bring-up");
+    manager.hugetlb().set_optimize_vmemmap(true);
+    let pool = manager.pool(TWO);
+    for _ in 0..3 {
+        pool.resize(200, &NoHelpers).expect("nobody else resizes");
+        for _ in 0..70 {
+            let page = free_page(&manager, TWO);
+            let taken = take(&manager, page).expect("there are others");
+            for frame in 0..PAGES_PER_BLOCK {
+                manager.give_back_order(taken.start.add(frame), Order::PAGE).expect("taken");
+            }
+            check(&manager);
+        }
+        assert_eq!(numbers(&pool)[..2], [200, 200]);
+        pool.resize(0, &NoHelpers).expect("nobody else resizes");
+        check(&manager);
+    }
+}
+
+#[test]
+fn pages_are_used_resized_and_replaced_at_once() {
+    let manager = bring_up(machine());
+    let pool = manager.pool(TWO);
+    pool.resize(24, &NoHelpers).expect("nobody else resizes");
+    let ended = AtomicBool::new(false);
+    let replaced = std::thread::scope(|scope| {
+        let users: Vec<_> = (1..3)
+            .map(|cpu| {
+                let (machine, manager, ended) = (manager.platform(), &manager, &ended);
+                scope.spawn(move || {
+                    machine.run_on(cpu, || {
+                        let pool = manager.pool(TWO);
+                        for round in 0.. {
+                            if ended.load(Ordering::Relaxed) {
+                                break;
+                            }
+                            let mut held = Vec::new();
+                            for _ in 0..8 {
+                                let Ok(page) = pool.allocate(NodeChoice::Any, false) else { break };
+                                write(manager, page.start, u64::from(cpu) << 32 | page.start.0);
+                                held.push(page);
+                            }
+                            for page in held {
+                                let mark = u64::from(cpu) << 32 | page.start.0;
+                                assert_eq!(read(manager, page.start), mark);
+                                pool.give_back_page(page.start).expect("ours");
+                            }
+                            if cpu == 2 && round % 8 == 0 {
+                                let _ = pool.resize(20 + held_pages(&pool) % 9, &NoHelpers);
+                            }
+                        }
+                    });
+                })
+            })
+            .collect();
+        let (mut replaced, mut tries) = (0, 0);
+        let least = if is_careful() { 10 } else { 200 };
+        // None while pages are on their way.
+        while replaced < least && tries < 100_000 {
+            tries += 1;
+            let Ok(page) = pool.allocate(NodeChoice::Any, false) else { continue };
+            pool.give_back_page(page.start).expect("ours");
+            if let Ok(taken) = take(&manager, page) {
+                write(&manager, page.start, 7);
+                std::thread::yield_now();
+                assert_eq!(read(&manager, page.start), 7);
+                manager.give_back(taken).expect("taken");
+                replaced += 1;
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+        users.into_iter().for_each(|user| user.join().expect("no user fails"));
+        replaced
+    });
+    assert_ne!(replaced, 0);
+    check(&manager);
+    pool.resize(0, &NoHelpers).expect("nobody else resizes");
+    check(&manager);
+    assert_eq!(numbers(&pool), [0; 5]);
+}
+
+fn held_pages(pool: &framewright::manager::Pool<'_, FakeMachine>) -> u64 {
+    numbers(pool)[1]
+}
+
+fn write(manager: &Fake, page: Pfn, word: u64) {
+    // SAFETY: a page of the machine's memory, which the caller has.
+    unsafe { manager.platform().direct(page.address()).cast::<u64>().write(word) };
+}
+
+fn read(manager: &Fake, page: Pfn) -> u64 {
+    // SAFETY: as above.
+    unsafe { manager.platform().direct(page.address()).cast::<u64>().read() }
+}
