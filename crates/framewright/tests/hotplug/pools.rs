@@ -5,8 +5,8 @@ use crate::common::{Fake, bring_up, check, gib, mib, settled};
 use framewright::hugetlb::{NodeMask, PoolSize};
 use framewright::manager::{Budget, HotplugError, Removal};
 use framewright::memblock::NodeChoice;
-use framewright::units::{Order, PAGES_PER_BLOCK, PhysRange};
-use framewright::zone::{Grade, MigrateType, Presence};
+use framewright::units::PhysRange;
+use framewright::zone::{Grade, Presence};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, PoolOwner};
 
@@ -66,18 +66,15 @@ fn a_pool_keeps_its_size_where_there_is_room() {
 }
 
 #[test]
-fn a_pool_shrinks_where_there_is_none() {
+fn a_pool_never_shrinks_by_itself() {
     let (manager, pages) = machine(4);
     let pool = manager.pool(PoolSize::TwoMib);
-    // What is promised to somebody stays.
-    pool.reserve(pages, NodeMask::ALL).expect("all are free");
     let before = settled(&manager);
-    remove(&manager).expect_err("they are promised");
+    let error = remove(&manager).expect_err("there is no room for all");
+    assert!(error.to_string().contains("no memory to move it to"), "{error}");
     verify(&manager);
-    assert_eq!(settled(&manager).managed_pages, before.managed_pages);
-    assert_eq!(pool.counts().all.nr, pages);
-    pool.unreserve(pages).expect("nobody had them");
-    // What is not named goes only without them.
+    assert_eq!((settled(&manager), pool.counts().all.nr), (before, pages));
+    manager.hotplug().offline(ADDED, Budget::UNLIMITED).expect_err("as well");
     // SAFETY: nobody looks at descriptors.
     let some =
         unsafe { manager.hotplug().remove_some(ADDED, ADDED.size(), 2 << 20, Budget::UNLIMITED) };
@@ -86,17 +83,10 @@ fn a_pool_shrinks_where_there_is_none() {
     }
     verify(&manager);
     assert_eq!(pool.counts().all.nr, pages);
-    remove(&manager).expect("nobody uses them");
+    pool.resize(pages - 40, &NoHelpers).expect("nobody else resizes");
+    remove(&manager).expect("there is room for the others");
     verify(&manager);
-    let counts = pool.counts();
-    assert!(counts.all.nr < pages && counts.all.nr > pages - 32, "{}", counts.all.nr);
-    assert_eq!((counts.all.free, counts.target), (counts.all.nr, counts.all.nr));
-    pool.resize(0, &NoHelpers).expect("nobody else resizes");
-    let mut blocks = 0;
-    while manager.allocate_order(Order::BLOCK, MigrateType::Movable).is_ok() {
-        blocks += 1;
-    }
-    assert!(blocks * PAGES_PER_BLOCK < 256 * 256, "{blocks}");
+    assert_eq!((pool.counts().all.nr, pool.counts().target), (pages - 40, pages - 40));
     assert_eq!(manager.hotplug().presence_of(ADDED.start), Presence::Absent);
 }
 

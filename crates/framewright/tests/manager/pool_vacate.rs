@@ -3,12 +3,13 @@
 use crate::common::pool_machine::{GIB, TWO, check, machine, nr_of, numbers};
 use crate::common::{Fake, bring_up, bring_up_with, gib, is_careful, parameters, settled};
 use framewright::hugetlb::{NodeMask, PoolSize};
-use framewright::manager::{Budget, ObstacleKind, RangeError, VacateError};
+use framewright::manager::{Budget, ObstacleKind, Poisoned, RangeError, VacateError};
 use framewright::memblock::NodeChoice;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
-use framewright::{Platform, Request, Reserves};
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, PoolOwner};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A page that is free in its pool.
@@ -197,4 +198,99 @@ fn write(manager: &Fake, page: Pfn, word: u64) {
 fn read(manager: &Fake, page: Pfn) -> u64 {
     // SAFETY: as above.
     unsafe { manager.platform().direct(page.address()).cast::<u64>().read() }
+}
+
+/// Has one run, which can be moved.
+struct OneRun<'m>(&'m FakeMachine, Mutex<PfnRange>);
+
+// SAFETY: the run is its own, and so is where it goes.
+unsafe impl Mover for OneRun<'_> {
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        let run = *self.1.lock().expect("alive");
+        if run.contains(pfn) { Occupant::Movable(run) } else { Occupant::Unknown }
+    }
+
+    fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
+        Ok(MoveToken(0))
+    }
+
+    unsafe fn relocate(&self, _: MoveToken, at: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+        let [from, into] = [at, to].map(|run| self.0.direct(run.start.address()).as_ptr());
+        // SAFETY: as above.
+        unsafe { into.copy_from_nonoverlapping(from, (at.pages() * 4096) as usize) };
+        *self.1.lock().expect("alive") = to;
+        Ok(())
+    }
+
+    unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
+}
+
+#[test]
+fn a_page_that_goes_costs_no_run_of_the_budget() {
+    let manager = bring_up(machine());
+    let pool = manager.pool(TWO);
+    pool.resize(8, &NoHelpers).expect("nobody else resizes");
+    let page = free_page(&manager, TWO);
+    let before = PfnRange { start: Pfn(page.start.0 - PAGES_PER_BLOCK), end: page.start };
+    let run = take(&manager, before).expect("free, or free in the pool");
+    let both = PfnRange { end: page.end, ..run };
+    let mover = OneRun(manager.platform(), Mutex::new(run));
+    let moving = || manager.moving().by(&mover);
+    moving().allocate_range(both, Budget::runs(0)).expect_err("there is one to be moved");
+    moving().allocate_range(both, Budget::runs(1)).expect("there is only one");
+    check(&manager);
+    let page = free_page(&manager, TWO);
+    manager.moving().allocate_range(page, Budget::runs(1)).expect("there is none to be moved");
+    check(&manager);
+    assert_eq!(numbers(&pool)[..2], [8, 8]);
+}
+
+#[test]
+fn a_page_with_an_error_stays() {
+    let manager = bring_up(machine());
+    let pool = manager.pool(TWO);
+    pool.resize(4, &NoHelpers).expect("nobody else resizes");
+    let page = free_page(&manager, TWO);
+    pool.reserve(4, NodeMask::ALL).expect("all are free");
+    assert_eq!(pool.poison(page.start.add(1)), Ok(Poisoned::Stays));
+    let before = numbers(&pool);
+    let error = take(&manager, page).expect_err("it is bad");
+    assert_eq!(kind(&error), Some(ObstacleKind::Poisoned));
+    check(&manager);
+    assert_eq!(numbers(&pool), before);
+}
+
+/// Nothing is moved out of an area for it: that would cost more than the caller knows of.
+#[test]
+fn no_area_gives_pages_for_others_that_go() {
+    let machine = FakeMachine::builder().ram(gib(4, 8)).build();
+    let manager = bring_up_with(machine, &[], &parameters("hugetlb_cma=1G")).expect("bring-up");
+    let number = manager.moving().area_named("hugetlb0").expect("made at boot");
+    let (_, area, before) = manager.moving().area(number).expect("there");
+    let pool = manager.pool(GIB);
+    assert_eq!(pool.resize(2, &NoHelpers).expect("nobody else resizes").reached, 2);
+    let pages = [0, 1].map(|_| pool.allocate(NodeChoice::Any, false).expect("free"));
+    let [inside, other] = if area.contains(pages[0].start) { pages } else { [pages[1], pages[0]] };
+    assert!(area.contains(inside.start) && !area.contains(other.start));
+    pool.give_back_page(inside.start).expect("used");
+    pool.resize(1, &NoHelpers).expect("nobody else resizes");
+    pool.give_back_page(other.start).expect("used");
+    // All but what is the area's.
+    let mut held = Vec::new();
+    while let Ok(range) =
+        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) })
+    {
+        held.push(range);
+    }
+    let error = take(&manager, other).expect_err("there is no other but in the area");
+    assert_eq!(kind(&error), Some(ObstacleKind::NoMemory));
+    match error {
+        RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
+            assert_eq!((obstacles.first.run, obstacles.count), (other, 1));
+        }
+        error => panic!("{error}"),
+    }
+    check(&manager);
+    let (.., after) = manager.moving().area(number).expect("there");
+    assert_eq!((numbers(&pool)[0], after.available_pages), (1, before.available_pages));
 }

@@ -92,8 +92,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// Takes memory out of use: what is in it is moved elsewhere first, as far as the mover and the
     /// budget allow. From when this returns nobody uses the range and the manager does not touch
     /// it. Offline memory goes as well. For free pages of pools others of their node come into the
-    /// pool, which shrinks where there are none, unless they are reserved. (Linux:
-    /// `mm/memory_hotplug.c`, `offline_pages`, `try_remove_memory`.)
+    /// pool: who lacks room for them shrinks it first. (Linux: `mm/memory_hotplug.c`,
+    /// `offline_pages`, `try_remove_memory`.)
     ///
     /// # Errors
     /// [`HotplugError`], which names what is in the way. Nothing has changed but that some contents
@@ -310,8 +310,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// gives one run, of those that are vacated one of 256 MiB or of one alignment, if that is
     /// longer, at most. A call after one that ran out of time, with the range of that one, goes on
     /// where it ended, so that what stays is not looked at again and again; with a deadline it
-    /// looks for what is free there as well, part by part, and everywhere in the next round. Pools
-    /// keep their size.
+    /// looks for what is free there as well, part by part, and everywhere in the next round.
     ///
     /// # Errors
     /// [`HotplugError`] where the question is wrong, or where somebody refuses.

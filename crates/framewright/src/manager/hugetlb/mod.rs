@@ -30,4 +30,3 @@ pub use poison::Poisoned;
 pub use pool::Pool;
 pub(crate) use reporting::Loan;
 pub use resize::Resized;
-pub(super) use vacate::Way;

@@ -111,16 +111,22 @@ impl<P: Platform> Pool<'_, P> {
         let mut taken = Taken::NONE;
         self.take_from_area(&mut taken, node, most);
         let left = most - taken.pages();
-        if self.is_area_only() {
-            return taken;
-        }
-        if self.manager.debug().aids().watch() {
-            self.take_singly(&mut taken, node, most);
-        } else {
-            self.take_marked(&mut taken, node, left, ORDINARY);
-        }
+        self.take_of_zones(&mut taken, node, left);
         self.count_taken(most, &taken);
         taken
+    }
+
+    /// [`take_pages`](Self::take_pages) of what is no area's.
+    pub(super) fn take_of_zones(&self, taken: &mut Taken, node: NodeId, more: u64) {
+        if self.is_area_only() {
+            return;
+        }
+        if self.manager.debug().aids().watch() {
+            let most = taken.pages() + more;
+            self.take_singly(taken, node, most);
+        } else {
+            self.take_marked(taken, node, more, ORDINARY);
+        }
     }
 
     fn count_taken(&self, wanted: u64, taken: &Taken) {

@@ -1,82 +1,73 @@
 //! Free pages of pools leave memory that is to be empty (Linux: `mm/hugetlb.c`,
-//! `replace_free_hugepage_folios` and `dissolve_free_hugetlb_folios`).
+//! `replace_free_hugepage_folios`).
 //!
-//! ```text
-//!   another page of its node --> in its place --> the old one is free memory, in an isolated block
-//!   there is none            --> the pool has one page less, where memory leaves the machine
-//! ```
-//!
-//! Nobody uses it, so that nothing is copied. Pages in use stay: their users know where they are.
+//! Another page of its node comes in its place, so that the pool keeps its size, and the old one is
+//! free memory in an isolated block. Nobody uses it, so that nothing is copied. Pages in use stay:
+//! their users know where they are.
 
-use crate::block::{Chain, PageList};
+use crate::block::{BlockState, Chain, PageList};
+use crate::hugetlb::Taken;
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::allocate::Place;
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::moving::ObstacleKind;
 use crate::platform::Platform;
-use crate::units::{Pfn, PoolSize};
-
-/// What a page of a pool may do to leave.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::manager) enum Way {
-    /// Nothing: it is only asked for.
-    None,
-    /// Another takes its place.
-    Replaced,
-    /// That, or its pool shrinks.
-    Dissolved,
-}
+use crate::units::{Pfn, PfnRange, PoolSize};
 
 impl<P: Platform> Hugetlb<'_, P> {
-    /// Has the page of which an isolated block is a part leave it; says what is in its way.
+    /// Has the page of which an isolated block is a part leave it, or says only whether it may: the
+    /// page, and what is in its way.
     #[inline(never)]
-    pub(in crate::manager) fn vacate(self, block: Pfn, way: Way) -> Result<(), ObstacleKind> {
+    pub(in crate::manager) fn vacate(
+        self,
+        block: PfnRange,
+        only_looks: bool,
+    ) -> (PfnRange, Result<(), ObstacleKind>) {
         for size in PoolSize::ALL {
-            let start = Pfn(block.0 & !(size.frames() - 1));
+            let start = Pfn(block.start.0 & !(size.frames() - 1));
             let pool = self.manager.pool(size);
             if let Ok(place) = pool.place(start) {
-                return pool.vacate_page(&place, way);
+                let page = PfnRange { start, end: start.add(size.frames()) };
+                return (page, pool.vacate_page(&place, only_looks));
             }
         }
         // It left at this moment.
-        Err(ObstacleKind::Busy)
+        (block, Err(ObstacleKind::Busy))
     }
 }
 
 impl<P: Platform> Pool<'_, P> {
-    fn vacate_page(&self, place: &Place, way: Way) -> Result<(), ObstacleKind> {
-        // A hint, for it can be used and freed at any moment: without the lock.
+    fn vacate_page(&self, place: &Place, only_looks: bool) -> Result<(), ObstacleKind> {
+        // Hints, for it can be used and freed at any moment: without the lock.
         if self.flags(place).is_some() {
             return Err(ObstacleKind::Pool);
         }
-        if way == Way::None {
+        if place.zone.table().state(place.index).has(BlockState::POISONED) {
+            return Err(ObstacleKind::Poisoned);
+        }
+        if only_looks {
             return Ok(());
         }
-        // Not as hard as can be: what that would move is what the caller moves.
-        let new = self.take_pages(place.zone.id().node, 1);
+        // Only what is at hand: nothing is moved for it, which had a budget and a mover of its own.
+        let mut new = Taken::NONE;
+        self.take_of_zones(&mut new, place.zone.id().node, 1);
         self.prepare_pages(&new);
-        let (mut leaves, mut refused) = (false, ObstacleKind::Busy);
-        {
-            let mut accounting = self.accounting();
-            let good = self.good_page(&new);
-            if good.is_none() && way != Way::Dissolved {
-                refused = ObstacleKind::NoMemory;
-            } else if !self.manager.hugetlb().pages_move() {
-                // Else it is perhaps one of them.
-                leaves = self.leave(&mut accounting, place, good.is_some());
-                refused = ObstacleKind::Pool;
-            }
-            if let Some((slot, zone, page)) = good.filter(|_| leaves) {
-                accounting.list(self.size, slot).append(zone.table(), PageList::of(page));
-            } else {
-                drop(accounting);
-                self.give_back(&new);
-            }
+        let mut accounting = self.accounting();
+        let good = self.good_page(&new);
+        // While pages are on their way it is perhaps one of them.
+        let leaves = !self.manager.hugetlb().pages_move()
+            && good.is_some()
+            && self.leave(&mut accounting, place, true);
+        if let Some((slot, zone, page)) = good.filter(|_| leaves) {
+            accounting.list(self.size, slot).append(zone.table(), PageList::of(page));
         }
-        if !leaves {
-            return Err(refused);
+        drop(accounting);
+        if leaves {
+            let old = PageList::unreported(Chain::one(place.index, false));
+            self.give_back_list(place.zone, old);
+            return Ok(());
         }
-        self.give_back_list(place.zone, PageList::unreported(Chain::one(place.index, false)));
-        Ok(())
+        self.give_back(&new);
+        Err(if good.is_some() { ObstacleKind::Busy } else { ObstacleKind::NoMemory })
     }
 }

@@ -66,7 +66,7 @@ impl Budget {
 pub enum ObstacleKind {
     /// Somebody relies on where it is, the [`Mover`](crate::Mover) said.
     Pinned,
-    /// It is in use at this moment, the mover said.
+    /// It is in use at this moment, the mover said; or it is a page of a pool on its way.
     Busy,
     /// It cannot be moved, the mover said; or only a part of it lies in what is to go, and it is
     /// not to be divided.
@@ -84,7 +84,7 @@ pub enum ObstacleKind {
     Reserved,
     /// It is the manager's own.
     Manager,
-    /// It is a page of a pool that somebody uses, or is promised.
+    /// It is a page of a pool that somebody uses, or of which there may be others elsewhere.
     Pool,
     /// It has a memory error.
     Poisoned,

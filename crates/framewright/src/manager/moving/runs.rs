@@ -6,7 +6,6 @@ use super::moves::{Batch, Stopped};
 use super::outcome::{Budget, Naming, Obstacle, ObstacleKind, Obstacles, Vacated};
 use super::targets::{Anywhere, BATCH, Targets};
 use crate::manager::facets::Moving;
-use crate::manager::hugetlb::Way;
 use crate::manager::parts::Piece;
 use crate::manager::state::Manager;
 use crate::manager::state::moving::{Begun, KINDS, Mover, Occupant};
@@ -35,8 +34,6 @@ pub(super) enum Next {
 pub(super) enum Purpose {
     /// All that can be moved is.
     Vacate,
-    /// As much, of memory that was not named: pools keep their size.
-    VacateSome,
     /// About so many pages are moved, and where there is no room for a run the rest of its block
     /// stays.
     Compact {
@@ -270,11 +267,8 @@ impl<'m, P: Platform> Mission<'m, P> {
                         Next::From(end)
                     }
                     Occupied::Held(held) => {
-                        (self.has_met, self.stayed) = (true, self.stayed + 1);
-                        if let Err(kind) = self.vacate_held(held, part.start) {
-                            self.refuse(part, kind);
-                        }
-                        Next::From(end)
+                        self.has_met = true;
+                        self.vacate_held(held, part)
                     }
                     Occupied::Whole(whole) => self.move_whole(at, whole, &mut targets),
                     Occupied::Frames(frames) => {
@@ -297,19 +291,22 @@ impl<'m, P: Platform> Mission<'m, P> {
         Ok(true)
     }
 
-    /// What nobody else has stays, but for free pages of pools.
-    fn vacate_held(&self, held: Held, block: Pfn) -> Result<(), ObstacleKind> {
-        let is_pools = held == Held::Pool && cfg!(feature = "pools");
+    /// What nobody moves stays, but for free pages of pools.
+    fn vacate_held(&mut self, held: Held, part: PfnRange) -> Next {
         // Elsewhere there are other places.
-        if !is_pools || self.purpose == Purpose::LookBeforeIsolation {
-            return Err(ObstacleKind::of_held(held));
-        }
-        let way = match self.purpose {
-            Purpose::Look => Way::None,
-            Purpose::Vacate if self.leaves_node => Way::Dissolved,
-            _ => Way::Replaced,
+        let may_go = held == Held::Pool && self.purpose != Purpose::LookBeforeIsolation;
+        let (run, left) = if !may_go || !cfg!(feature = "pools") {
+            (part, Err(ObstacleKind::of_held(held)))
+        } else if self.only_looks() || self.budget.has_time(self.manager.platform) {
+            self.manager.hugetlb().vacate(part, self.only_looks())
+        } else {
+            return Next::Stop;
         };
-        self.manager.hugetlb().vacate(block, way)
+        if let Err(kind) = left {
+            self.stayed += 1;
+            self.refuse(run, kind);
+        }
+        Next::From(run.end)
     }
 
     #[inline(never)]

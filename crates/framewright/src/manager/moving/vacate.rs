@@ -272,7 +272,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         self.manager.isolation().isolate(range).map_err(VacateError::Isolate)?;
         let unwinding = PutBack { moving: self, range };
         let mut ignored = |_| {};
-        let mut mission = Mission::new(self, Purpose::VacateSome, *budget, &mut ignored);
+        let mut mission = Mission::new(self, Purpose::Vacate, *budget, &mut ignored);
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let is_done = mission.vacate(pages);
         let reached = BlockNumber::containing(mission.reached());
