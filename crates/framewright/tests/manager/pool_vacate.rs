@@ -216,8 +216,9 @@ unsafe impl Mover for OneRun<'_> {
 
     unsafe fn relocate(&self, _: MoveToken, at: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
         let [from, into] = [at, to].map(|run| self.0.direct(run.start.address()).as_ptr());
+        let bytes = usize::try_from(at.pages() * 4096).expect("at most a GiB");
         // SAFETY: as above.
-        unsafe { into.copy_from_nonoverlapping(from, (at.pages() * 4096) as usize) };
+        unsafe { into.copy_from_nonoverlapping(from, bytes) };
         *self.1.lock().expect("alive") = to;
         Ok(())
     }
