@@ -67,9 +67,9 @@ mod later {
     use core::sync::atomic::{AtomicU64, Ordering};
     use framewright::manager::Budget;
     use framewright::platform::{AcceptError, AcceptMemory};
-    use framewright::units::{NodeId, PfnRange, PhysRange};
+    use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
     use framewright::zone::Grade;
-    use framewright::{Manager, Request};
+    use framewright::{Manager, MigrateType};
     use framewright_profiles::{Failed, LATER_BYTES, MEMORY_BYTES, check};
 
     pub struct Accepts(AtomicU64);
@@ -96,17 +96,15 @@ mod later {
             let after = manager.verify()?;
             check(after.free_pages > before.free_pages + added.pages / 2)?;
             // Some of it is in use when it is to go.
-            let request = Request { max_address: u64::MAX, ..Request::pages(4096) };
-            let held = manager.allocate(&request)?;
+            let last = Pfn(later.end / 4096 - Order::BLOCK.pages());
+            let held = manager.allocate_at(last, Order::BLOCK, MigrateType::Movable)?;
             // SAFETY: nobody uses it any more once it is gone.
-            let removed = unsafe { manager.hotplug().remove(later, Budget::UNLIMITED) };
+            let remove = || unsafe { manager.hotplug().remove(later, Budget::UNLIMITED) };
+            check(remove().is_err())?;
+            manager.verify()?;
             // SAFETY: held here alone.
             unsafe { manager.free(held) }?;
-            manager.verify()?;
-            if removed.is_err() {
-                // SAFETY: as above.
-                unsafe { manager.hotplug().remove(later, Budget::UNLIMITED) }?;
-            }
+            remove()?;
             manager.verify()?;
             let accepted_pages = ACCEPTS.0.load(Ordering::Relaxed);
             check(accepted_pages <= LATER_BYTES / 4096)?;

@@ -327,16 +327,22 @@ fn what_a_host_had_that_forgets_is_accepted_again() {
     }
 }
 
+/// 64 MiB of which all is accepted that can be: a block in it cannot, the device and both of them.
+fn with_a_lost_block() -> (Fake, &'static FakeAccept, PhysRange, PhysRange) {
+    let (manager, device) = machine("");
+    let all = mib(4096, 4160);
+    add(&manager, all, 0, Grade::Any).expect("added");
+    let block = PhysRange::with_size(all.start + (16 << 20), 2 << 20);
+    device.fail_at(Pfn::containing(block.start + 4096));
+    manager.acceptance().accept_all(&NoHelpers);
+    (manager, device, all, block)
+}
+
 /// What a device refused to take never left: what failed in it has failed, what was accepted is.
 #[test]
 fn what_failed_and_never_left_is_not_asked_for_again() {
     for goes_offline in [false, true] {
-        let (manager, device) = machine("");
-        let all = mib(4096, 4160);
-        add(&manager, all, 0, Grade::Any).expect("added");
-        let block = PhysRange::with_size(all.start + (16 << 20), 2 << 20);
-        device.fail_at(Pfn::containing(block.start + 4096));
-        manager.acceptance().accept_all(&NoHelpers);
+        let (manager, device, all, block) = with_a_lost_block();
         // With the one before it, from which it can be read.
         let lost = 2 * PAGES_PER_BLOCK;
         assert_eq!(manager.acceptance().lost_pages(), lost);
@@ -373,12 +379,7 @@ fn what_failed_and_never_left_is_not_asked_for_again() {
 /// accepted is not had alone.
 #[test]
 fn what_comes_back_in_parts_is_as_it_was() {
-    let (manager, device) = machine("");
-    let all = mib(4096, 4160);
-    add(&manager, all, 0, Grade::Any).expect("added");
-    let block = PhysRange::with_size(all.start + (16 << 20), 2 << 20);
-    device.fail_at(Pfn::containing(block.start + 4096));
-    manager.acceptance().accept_all(&NoHelpers);
+    let (manager, device, all, block) = with_a_lost_block();
     device.fail_no_more();
     let lost = manager.acceptance().lost_pages();
     manager.hotplug().offline(block, Budget::UNLIMITED).expect("nobody has it");
@@ -405,11 +406,7 @@ fn what_comes_back_in_parts_is_as_it_was() {
 
 #[test]
 fn what_could_not_be_accepted_goes_with_as_much_as_can_be_had() {
-    let (manager, device) = machine("");
-    let all = mib(4096, 4160);
-    add(&manager, all, 0, Grade::Any).expect("added");
-    device.fail_at(Pfn::containing(all.start + (16 << 20) + 4096));
-    manager.acceptance().accept_all(&NoHelpers);
+    let (manager, _, all, _) = with_a_lost_block();
     assert_eq!(manager.acceptance().lost_pages(), 2 * PAGES_PER_BLOCK);
     // SAFETY: nobody looks at descriptors by number.
     let some =

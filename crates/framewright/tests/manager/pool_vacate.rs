@@ -35,6 +35,12 @@ fn part(page: PfnRange, start: u64, end: u64) -> PfnRange {
     PfnRange { start: page.start.add(start), end: page.start.add(end) }
 }
 
+/// All that is no pool's, in blocks, and no area's.
+fn all_blocks(manager: &Fake) -> Vec<PfnRange> {
+    let request = Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) };
+    std::iter::from_fn(|| manager.allocate(&request).ok()).collect()
+}
+
 #[test]
 fn others_take_the_places_of_free_pages() {
     for (size, pages) in [(TWO, 20), (GIB, 2)] {
@@ -83,12 +89,7 @@ fn a_page_for_which_there_is_no_other_stays() {
     let pool = manager.pool(TWO);
     pool.resize(8, &NoHelpers).expect("nobody else resizes");
     let page = free_page(&manager, TWO);
-    let mut held = Vec::new();
-    while let Ok(range) =
-        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) })
-    {
-        held.push(range);
-    }
+    let held = all_blocks(&manager);
     let before = (numbers(&pool), settled(&manager));
     let failed = take(&manager, page).expect_err("there is no other");
     assert_eq!(kind(&failed), Some(ObstacleKind::NoMemory));
@@ -137,7 +138,7 @@ fn pages_are_used_resized_and_replaced_at_once() {
                 scope.spawn(move || {
                     machine.run_on(cpu, || {
                         let pool = manager.pool(TWO);
-                        for round in 0.. {
+                        for round in 0_u64.. {
                             if ended.load(Ordering::Relaxed) {
                                 break;
                             }
@@ -153,7 +154,7 @@ fn pages_are_used_resized_and_replaced_at_once() {
                                 pool.give_back_page(page.start).expect("ours");
                             }
                             if cpu == 2 && round % 8 == 0 {
-                                let _ = pool.resize(20 + held_pages(&pool) % 9, &NoHelpers);
+                                let _ = pool.resize(20 + round / 8 % 9, &NoHelpers);
                             }
                         }
                     });
@@ -184,10 +185,6 @@ fn pages_are_used_resized_and_replaced_at_once() {
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     check(&manager);
     assert_eq!(numbers(&pool), [0; 5]);
-}
-
-fn held_pages(pool: &framewright::manager::Pool<'_, FakeMachine>) -> u64 {
-    numbers(pool)[1]
 }
 
 fn write(manager: &Fake, page: Pfn, word: u64) {
@@ -277,12 +274,7 @@ fn no_area_gives_pages_for_others_that_go() {
     pool.resize(1, &NoHelpers).expect("nobody else resizes");
     pool.give_back_page(other.start).expect("used");
     // All but what is the area's.
-    let mut held = Vec::new();
-    while let Ok(range) =
-        manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) })
-    {
-        held.push(range);
-    }
+    let _held = all_blocks(&manager);
     let error = take(&manager, other).expect_err("there is no other but in the area");
     assert_eq!(kind(&error), Some(ObstacleKind::NoMemory));
     match error {

@@ -111,13 +111,13 @@ impl<P: Platform> Pool<'_, P> {
         let mut taken = Taken::NONE;
         self.take_from_area(&mut taken, node, most);
         let left = most - taken.pages();
-        self.take_of_zones(&mut taken, node, left);
+        self.take_of_zones(&mut taken, node, left, ORDINARY);
         self.count_taken(most, &taken);
         taken
     }
 
-    /// [`take_pages`](Self::take_pages) of what is no area's.
-    pub(super) fn take_of_zones(&self, taken: &mut Taken, node: NodeId, more: u64) {
+    /// [`take_pages`](Self::take_pages) of what is no area's, above the given marks.
+    pub(super) fn take_of_zones(&self, taken: &mut Taken, node: NodeId, more: u64, marks: &[Mark]) {
         if self.is_area_only() {
             return;
         }
@@ -125,7 +125,7 @@ impl<P: Platform> Pool<'_, P> {
             let most = taken.pages() + more;
             self.take_singly(taken, node, most);
         } else {
-            self.take_marked(taken, node, more, ORDINARY);
+            self.take_marked(taken, node, more, marks);
         }
     }
 
@@ -270,16 +270,11 @@ impl<P: Platform> Pool<'_, P> {
         if self.is_area_only() || taken.pages() == most {
             return taken;
         }
-        let aids = self.manager.debug().aids().watch();
         let unwinding = GiveBack { pool: *self, taken: &mut taken };
         let mut attempt = |marks: &[Mark]| {
             let taken = &mut *unwinding.taken;
             let left = most - taken.pages();
-            if aids {
-                self.take_singly(taken, node, most);
-            } else {
-                self.take_marked(taken, node, left, marks);
-            }
+            self.take_of_zones(taken, node, left, marks);
             if taken.pages() == most || taken.is_full() {
                 Ok(())
             } else {

@@ -11,6 +11,7 @@ use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::allocate::Place;
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::moving::ObstacleKind;
+use crate::manager::request::ORDINARY;
 use crate::platform::Platform;
 use crate::units::{Pfn, PfnRange, PoolSize};
 
@@ -50,7 +51,7 @@ impl<P: Platform> Pool<'_, P> {
         }
         // Only what is at hand: nothing is moved for it, which had a budget and a mover of its own.
         let mut new = Taken::NONE;
-        self.take_of_zones(&mut new, place.zone.id().node, 1);
+        self.take_of_zones(&mut new, place.zone.id().node, 1, ORDINARY);
         self.prepare_pages(&new);
         let mut accounting = self.accounting();
         let good = self.good_page(&new);

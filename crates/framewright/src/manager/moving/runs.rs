@@ -294,8 +294,10 @@ impl<'m, P: Platform> Mission<'m, P> {
     /// What nobody moves stays, but for free pages of pools.
     fn vacate_held(&mut self, held: Held, part: PfnRange) -> Next {
         // Elsewhere there are other places.
-        let may_go = held == Held::Pool && self.purpose != Purpose::LookBeforeIsolation;
-        let (run, left) = if !may_go || !cfg!(feature = "pools") {
+        let may_go = cfg!(feature = "pools")
+            && held == Held::Pool
+            && self.purpose != Purpose::LookBeforeIsolation;
+        let (run, left) = if !may_go {
             (part, Err(ObstacleKind::of_held(held)))
         } else if self.only_looks() || self.budget.has_time(self.manager.platform) {
             self.manager.hugetlb().vacate(part, self.only_looks())
