@@ -265,13 +265,16 @@ fn no_frame_of_an_area_is_lost_or_given_twice() {
             handles.check(handle).expect("intact");
             handles.free(handle).expect("held");
         }
-        manager.pool(GIB).resize(0, &NoHelpers).expect("nobody else resizes");
-        manager.pool(TWO).resize(0, &NoHelpers).expect("nobody else resizes");
+        for size in [GIB, TWO] {
+            let resized = manager.pool(size).resize(0, &NoHelpers).expect("nobody else resizes");
+            let counts = manager.pool(size).counts();
+            assert_eq!((resized.reached, counts.all.nr, counts.leaked), (0, 0, 0), "{line}");
+        }
         let after = settled(manager);
         assert_eq!(after.isolated_pages, 0, "{line}");
         // Where maps are given up memory is won.
         let lost = after.allocated_pages.saturating_sub(before.allocated_pages);
-        assert_eq!(lost, 0, "{line}");
+        assert_eq!(lost, 0, "{line}: {before:?}, then {after:?}");
         assert!(has_array || after.allocated_pages == before.allocated_pages, "{line}");
         look_at_areas(manager, line);
         check(manager);
