@@ -116,6 +116,10 @@ struct Watched<'t> {
     table: &'t Handles<'t, FakeMachine>,
     is_closed: AtomicBool,
     moves: AtomicU64,
+    /// With more moves under way than so many, somebody closes.
+    enough: u64,
+    /// Somebody is about to close.
+    is_seen: AtomicBool,
     late: &'t AtomicU64,
 }
 
@@ -140,8 +144,14 @@ unsafe impl Mover for Watched<'_> {
     }
 
     fn settle(&self, _begun: &[Begun]) {
-        // Now somebody closes.
-        std::thread::yield_now();
+        // Now somebody closes, however busy this machine is.
+        let began = Instant::now();
+        while self.moves.load(Ordering::SeqCst) > self.enough
+            && !self.is_seen.load(Ordering::SeqCst)
+            && began.elapsed() < PATIENCE
+        {
+            std::thread::yield_now();
+        }
         self.look();
     }
 
@@ -198,18 +208,27 @@ fn a_table_is_closed_while_another_cpu_moves_its_runs() {
                 table.free(handle).expect("held");
             }
             manager.drain().expect("all in order");
-            let (is_closed, moves) = (AtomicBool::new(false), AtomicU64::new(0));
-            let watched = Box::leak(Box::new(Watched { table, is_closed, moves, late: &late }));
+            let watched = Box::leak(Box::new(Watched {
+                table,
+                is_closed: AtomicBool::new(false),
+                moves: AtomicU64::new(0),
+                enough: u64::from(round % 32),
+                is_seen: AtomicBool::new(false),
+                late: &late,
+            }));
             // SAFETY: what is watched goes after what this returns was dropped.
             let open = unsafe { relay.open(manager, watched) }.expect("closed before");
             // SAFETY: nothing is opened.
             assert!(unsafe { relay.open(manager, watched) }.is_none());
             // Until moves are under way, or nothing is left to move.
-            let (began, enough) = (Instant::now(), u64::from(round % 32));
-            while watched.moves.load(Ordering::SeqCst) <= enough && began.elapsed() < PATIENCE {
-                std::hint::spin_loop();
+            let began = Instant::now();
+            while watched.moves.load(Ordering::SeqCst) <= watched.enough
+                && began.elapsed() < PATIENCE
+            {
+                std::thread::yield_now();
             }
             interrupted += u32::from(watched.moves.load(Ordering::SeqCst) != 0);
+            watched.is_seen.store(true, Ordering::SeqCst);
             drop(open);
             watched.is_closed.store(true, Ordering::SeqCst);
             assert_eq!(watched.moves.load(Ordering::SeqCst), 0, "moves have ended");

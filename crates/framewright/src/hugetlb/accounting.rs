@@ -261,12 +261,13 @@ impl Accounting {
         pages
     }
 
-    /// Free pages in all that a resize to `count` takes out (Linux: `mm/hugetlb.c`,
-    /// `set_max_huge_pages`).
+    /// Free pages in all that a resize to `count` takes out: those that are not reserved, until so
+    /// many stay. Linux (`mm/hugetlb.c`, `set_max_huge_pages`) takes what is in use for a part of
+    /// what stays, also where that is surplus: then a free page becomes surplus in its place, and
+    /// is in the pool until somebody allocates and frees it.
     pub(crate) fn removable(&self, size: PoolSize, count: u64) -> u64 {
         let counts = self.counts(size);
-        let keep = count.max(counts.reserved + counts.all.nr - counts.all.free);
-        counts.all.persistent().saturating_sub(keep)
+        counts.all.persistent().saturating_sub(count).min(counts.available())
     }
 
     /// Free pages that a node can lose.

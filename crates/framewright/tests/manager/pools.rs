@@ -166,6 +166,43 @@ fn pages_in_use_become_surplus_when_the_pool_shrinks_below_them() {
     }
 }
 
+/// Where pages in use are surplus already, as many free ones took their place: the pool was never
+/// empty again.
+#[test]
+fn a_free_page_leaves_a_shrinking_pool_also_beside_surplus_ones() {
+    for size in PoolSize::ALL {
+        let manager = bring_up(machine());
+        let pool = manager.pool(size);
+        pool.resize_node(node(1), 1, &NoHelpers).expect("exists");
+        let surplus = pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free");
+        pool.resize(0, &NoHelpers).expect("nobody else resizes");
+        pool.resize_node(node(0), 2, &NoHelpers).expect("exists");
+        let used = pool.allocate(NodeChoice::Exact(node(0)), false).expect("is free");
+        assert_eq!(numbers(&pool), [3, 1, 0, 1, 2]);
+        pool.resize(0, &NoHelpers).expect("nobody else resizes");
+        assert_eq!(numbers(&pool), [2, 0, 0, 2, 0]);
+        for page in [used, surplus] {
+            pool.give_back_page(page.start).expect("was allocated");
+            check(&manager);
+        }
+        assert_eq!(numbers(&pool), [0; 5]);
+        // One that was reserved when it became surplus, and is not any more.
+        pool.resize(2, &NoHelpers).expect("nobody else resizes");
+        pool.reserve(1, NodeMask::ALL).expect("two are free");
+        let used = pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free");
+        pool.resize_node(node(0), 0, &NoHelpers).expect("exists");
+        pool.give_back_page(used.start).expect("was allocated");
+        let used = pool.allocate(NodeChoice::Exact(node(1)), true).expect("reserved");
+        assert_eq!(numbers(&pool), [2, 1, 0, 1, 1]);
+        pool.resize(0, &NoHelpers).expect("nobody else resizes");
+        assert_eq!(numbers(&pool), [1, 0, 0, 1, 0]);
+        pool.commit(used.start).expect("was allocated");
+        pool.give_back_page(used.start).expect("was allocated");
+        assert_eq!(numbers(&pool), [0; 5]);
+        check(&manager);
+    }
+}
+
 #[test]
 fn reserved_pages_are_kept() {
     let manager = bring_up(machine());

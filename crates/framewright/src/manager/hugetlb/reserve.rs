@@ -54,7 +54,7 @@ impl<P: Platform> Pool<'_, P> {
             };
             let more = if room == 0 { 0 } else { self.add_surplus_pages(allowed, room) };
             if more == 0 {
-                self.cancel_reservation(reserved, added);
+                self.cancel_reservation(reserved, added, NodeMask::ALL);
                 return Err(no_page);
             }
             added += more;
@@ -68,7 +68,7 @@ impl<P: Platform> Pool<'_, P> {
     /// [`PoolError::NotReserved`].
     pub fn unreserve(&self, pages: u64) -> Result<(), PoolError> {
         let reserved = self.counts().reserved;
-        if reserved < pages || !self.cancel_reservation(pages, pages) {
+        if reserved < pages || !self.cancel_reservation(pages, pages, NodeMask::ALL) {
             return Err(PoolError::NotReserved { pages, reserved });
         }
         Ok(())
@@ -126,11 +126,11 @@ impl<P: Platform> Pool<'_, P> {
         added
     }
 
-    /// Cancels the reservation of `reserved` pages and gives up to `surplus` free surplus pages
-    /// back; false, and nothing changed, when fewer are reserved.
-    fn cancel_reservation(&self, reserved: u64, surplus: u64) -> bool {
+    /// Cancels the reservation of `reserved` pages and gives up to `surplus` free surplus pages of
+    /// these nodes back; false, and nothing changed, when fewer are reserved.
+    pub(super) fn cancel_reservation(&self, reserved: u64, surplus: u64, nodes: NodeMask) -> bool {
         let size = self.size;
-        let nodes = self.manager.hugetlb().nodes_with_memory(NodeMask::ALL);
+        let nodes = self.manager.hugetlb().nodes_with_memory(nodes);
         let shares = {
             let mut accounting = self.accounting();
             let counts = accounting.counts_mut(size);

@@ -71,8 +71,8 @@ impl fmt::Display for Resized {
 impl<P: Platform> Pool<'_, P> {
     /// Writes `nr_hugepages`: so many pages are to stay in the pool. Surplus ones become such
     /// first, then memory is taken, from all nodes in turn. Shrinking takes free pages that are not
-    /// reserved; of those in use the excess becomes surplus, which leaves the pool when it is
-    /// freed.
+    /// reserved, surplus ones among them; of those in use the excess becomes surplus, which leaves
+    /// the pool when it is freed.
     ///
     /// `helpers` may take part ([`NoHelpers`](framewright_jobs::NoHelpers) for none). May take
     /// long; waits for other resizes.
@@ -141,6 +141,8 @@ impl<P: Platform> Pool<'_, P> {
             self.grow_pool(missing, nodes, helpers, threads);
         } else {
             self.shrink_pool(count, nodes, helpers, threads);
+            // Free ones were reserved when they became surplus.
+            self.cancel_reservation(0, u64::MAX, nodes);
         }
         let mut accounting = self.accounting();
         let counts = accounting.counts_mut(size);
