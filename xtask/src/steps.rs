@@ -248,7 +248,7 @@ const NEVER_CAREFUL: &str = "holds::";
 fn careful() -> Result<Passed, Failure> {
     let seed = std::env::var(CAREFUL).unwrap_or_else(|_| CAREFUL_SEED.to_owned());
     let output = test_workspace()
-        .args(["--test", "manager", "--test", "misuse", "--test", "stepped"])
+        .args(["--test", "manager", "--test", "hotplug", "--test", "misuse", "--test", "stepped"])
         .args(["--", "--skip", NEVER_CAREFUL])
         .env(CAREFUL, &seed)
         .output()?;

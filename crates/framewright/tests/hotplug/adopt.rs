@@ -37,11 +37,12 @@ fn adopted_frames_are_allocated_until_they_are_freed_in_any_pieces() {
         let after = settled(&manager);
         assert_eq!(after.managed_pages, adopted.managed_pages);
         let freed = after.free_pages - before.free_pages;
-        // Where descriptors lie inside, eight frames of each block hold them.
-        assert!(
-            (frames.pages() - 24..=frames.pages()).contains(&freed),
-            "{descriptors:?}: {freed}"
-        );
+        // Where descriptors lie inside, eight frames of each split block hold them: there may be
+        // three more such blocks than before, or two fewer.
+        let (most, least) = (frames.pages() + 16, frames.pages() - 24);
+        let has_none = matches!(descriptors, Descriptors::None | Descriptors::InParts);
+        let allowed = if has_none { frames.pages()..=frames.pages() } else { least..=most };
+        assert!(allowed.contains(&freed), "{descriptors:?}: {freed}");
     }
 }
 

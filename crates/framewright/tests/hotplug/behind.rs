@@ -175,7 +175,8 @@ unsafe impl Mover for Interferer {
         if self.moves { Ok(MoveToken(0)) } else { Err(NotNow::Pinned) }
     }
 
-    unsafe fn relocate(&self, _: MoveToken, _: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+    unsafe fn relocate(&self, _: MoveToken, run: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+        crate::copy(self.manager, run, to);
         *self.page.lock().expect("alive") = to.start;
         Ok(())
     }

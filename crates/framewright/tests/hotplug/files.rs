@@ -118,7 +118,8 @@ unsafe impl Mover for Reader {
         Ok(MoveToken(0))
     }
 
-    unsafe fn relocate(&self, _: MoveToken, _: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+    unsafe fn relocate(&self, _: MoveToken, run: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+        crate::copy(self.manager, run, to);
         *self.page.lock().expect("alive") = to.start;
         Ok(())
     }

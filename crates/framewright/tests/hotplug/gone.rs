@@ -2,6 +2,7 @@
 //! content it can come back.
 
 use crate::add::{add, node};
+use crate::common::reporting_rig::usual;
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::{Budget, ContiguousRequest, HotplugError};
@@ -11,7 +12,7 @@ use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, MigrateType};
 use framewright::{Request, Reserves};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::reporting::{FakeHost, Traits};
+use framewright_testkit::reporting::FakeHost;
 use framewright_testkit::workload::{Handles, Random};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +64,7 @@ fn read_all_files(manager: &Fake) {
 fn do_everything(manager: &Fake, gone: PhysRange, reports: bool) {
     check(manager);
     read_all_files(manager);
-    let host = FakeHost::new(manager.platform(), Traits::default()).0;
+    let host = FakeHost::new(manager.platform(), usual()).0;
     if reports {
         let registered = manager.register_reporting(host.device());
         let mut reporter = registered.map_err(|(error, _)| error).expect("the only one");
@@ -268,7 +269,7 @@ fn hammer(line: &str, reports: bool) {
         }));
         others.push(scope.spawn(move || {
             machine.run_on(4, || {
-                let host = FakeHost::new(machine, Traits::default()).0;
+                let host = FakeHost::new(machine, usual()).0;
                 let mut random = Random::new(seed * 10 + 4);
                 let mut now = 1;
                 while !ended.load(Ordering::Relaxed) {

@@ -5,7 +5,7 @@
 mod common;
 
 use framewright::Platform;
-use framewright::units::PhysRange;
+use framewright::units::{Pfn, PfnRange, PhysRange};
 
 /// Writes to memory that nobody uses but the test.
 fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
@@ -13,6 +13,15 @@ fn fill(manager: &common::Fake, range: PhysRange, byte: u8) {
         let start = manager.platform().direct(page).as_ptr();
         // SAFETY: a page of the machine's memory, which is the test's.
         unsafe { start.write_bytes(byte, 4096) };
+    }
+}
+
+/// Copies a run that nobody else uses to where nobody has anything.
+fn copy(manager: &common::Fake, from: PfnRange, to: PfnRange) {
+    for (from, to) in (from.start.0..from.end.0).zip(to.start.0..) {
+        let at = |pfn| manager.platform().direct(Pfn(pfn).address()).as_ptr();
+        // SAFETY: two pages of the machine's memory, which are the test's.
+        unsafe { at(from).copy_to_nonoverlapping(at(to), 4096) };
     }
 }
 
