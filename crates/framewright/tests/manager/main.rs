@@ -65,6 +65,7 @@ mod policies;
 mod policies_model;
 mod pool_errors;
 mod pool_fill;
+mod pool_leftovers;
 mod pool_maps;
 mod pool_model;
 mod pool_threads;

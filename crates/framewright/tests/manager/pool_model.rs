@@ -336,6 +336,22 @@ impl Pair {
                             }
                         }
                         model.reserved -= u64::from(reserved);
+                        let is_kept = |node: &Node| node.free.min(node.surplus) != 0;
+                        if reserved
+                            && from.is_none()
+                            && model.available() != 0
+                            && model.nodes.iter().any(is_kept)
+                        {
+                            // What was kept for it goes; whose it is, is the cursor's business.
+                            let now = Model::read(&self.pool(size)).nodes;
+                            let gone = now.iter().zip(&mut model.nodes);
+                            let mut gone = gone.filter(|(now, node)| now.free + 1 == node.free);
+                            let (_, node) = gone.next().expect("a page went");
+                            assert!(is_kept(node));
+                            node.nr -= 1;
+                            node.free -= 1;
+                            node.surplus -= 1;
+                        }
                         self.used.push(Used { size, page, node: index, restore: reserved });
                     }
                     Err(PoolError::NotReserved { .. }) => assert!(reserved && model.reserved == 0),

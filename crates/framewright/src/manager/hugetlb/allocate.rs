@@ -7,7 +7,7 @@ use crate::manager::hugetlb::pool::Pool;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::SpinGuard;
-use crate::units::{NodeId, Pfn, PfnRange};
+use crate::units::{NodeId, NodeMask, Pfn, PfnRange};
 use crate::zone::Zone;
 
 /// A page of a pool, by where its entry is.
@@ -227,6 +227,11 @@ impl<P: Platform> Pool<'_, P> {
                 accounting.counts_mut(size).reserved -= u64::from(reserved);
                 accounting.count_reused(size, page.reported);
                 mark(zone, page.first, if reserved { RESTORE } else { 0 });
+                drop(accounting);
+                if reserved {
+                    // The page that was kept for it is not needed any more.
+                    self.cancel_reservation(0, 1, NodeMask::ALL);
+                }
                 return zone.frames_of(page.first, size.order()).ok_or(PoolError::NoPage(size));
             }
             allowed

@@ -1,7 +1,7 @@
 //! Reservations (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`): pages that are set aside before
 //! anybody knows where they will be used.
 
-use crate::hugetlb::{PoolError, Taken};
+use crate::hugetlb::{Accounting, PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::hugetlb::resize::PAGES_OF_A_HOLD;
 use crate::manager::hugetlb::resizing::Moving;
@@ -28,35 +28,41 @@ impl<P: Platform> Pool<'_, P> {
         loop {
             let room = {
                 let mut accounting = self.accounting();
+                let on_nodes: u64 =
+                    self.nodes_of(nodes).map(|node| accounting.node(size, node).free).sum();
                 let counts = accounting.counts_mut(size);
-                let available = counts.available();
-                // Others may allocate what lies there while more is fetched: it is reserved at
-                // once.
-                let now = available.min(pages - reserved);
-                counts.reserved += now;
-                reserved += now;
                 let missing = pages - reserved;
-                if missing == 0 {
-                    let on_nodes: u64 =
-                        self.nodes_of(nodes).map(|node| accounting.node(size, node).free).sum();
+                let now = counts.available().min(missing);
+                let room = counts.overcommit.saturating_sub(counts.all.surplus);
+                if now == missing {
                     if pages <= on_nodes {
+                        counts.reserved += now;
+                        drop(accounting);
+                        // Others freed what was missing: these are not needed.
+                        if added != 0 {
+                            self.cancel_reservation(0, added, NodeMask::ALL);
+                        }
                         return Ok(());
                     }
                     0
+                } else if size.is_gigantic() || room < missing - now {
+                    // Nothing is taken from others for what is refused.
+                    0
                 } else {
-                    let room = counts.overcommit.saturating_sub(counts.all.surplus);
-                    if size.is_gigantic() || room < missing {
-                        0
-                    } else {
-                        missing.min(PAGES_AT_ONCE)
-                    }
+                    // Others may allocate what lies there while more is fetched: it is reserved at
+                    // once.
+                    counts.reserved += now;
+                    reserved += now;
+                    (missing - now).min(PAGES_AT_ONCE)
                 }
             };
             let more = if room == 0 { 0 } else { self.add_surplus_pages(allowed, room) };
             if more == 0 {
-                self.cancel_reservation(reserved, added, NodeMask::ALL);
+                // Those that were reserved may have become surplus.
+                self.cancel_reservation(reserved, reserved + added, NodeMask::ALL);
                 return Err(no_page);
             }
+            reserved += more;
             added += more;
         }
     }
@@ -113,6 +119,8 @@ impl<P: Platform> Pool<'_, P> {
         let added = {
             let mut accounting = self.accounting();
             let added = accounting.add_surplus(size, node, taken.pages());
+            // At once, before anybody else gets them.
+            accounting.counts_mut(size).reserved += added;
             let mut left = added;
             for (slot, list) in taken.lists_mut() {
                 let Some(zone) = self.manager.zones().get(slot) else { continue };
@@ -131,30 +139,37 @@ impl<P: Platform> Pool<'_, P> {
     pub(super) fn cancel_reservation(&self, reserved: u64, surplus: u64, nodes: NodeMask) -> bool {
         let size = self.size;
         let nodes = self.manager.hugetlb().nodes_with_memory(nodes);
-        let shares = {
+        let mut wanted = surplus;
+        let deal = |accounting: &mut Accounting, wanted: u64| {
+            let counts = accounting.counts(size);
+            let most = wanted.min(counts.available()).min(counts.all.surplus);
+            accounting.deal_removal(size, most, nodes, |counts| counts.free.min(counts.surplus))
+        };
+        let mut shares = {
             let mut accounting = self.accounting();
             let counts = accounting.counts_mut(size);
             let Some(left) = counts.reserved.checked_sub(reserved) else { return false };
             counts.reserved = left;
-            let most = surplus.min(counts.available()).min(counts.all.surplus);
-            accounting.deal_removal(size, most, nodes, |counts| counts.free.min(counts.surplus))
+            deal(&mut accounting, wanted)
         };
-        if shares.iter().all(|&share| share == 0) {
-            return true;
-        }
-        let _moving = Moving::start(self.manager);
-        for node in nodes.nodes() {
-            let mut left = shares[node.index()];
-            while left != 0 {
-                let taken = self.remove_surplus(node, left.min(PAGES_AT_ONCE));
-                let pages = taken.pages();
-                if pages == 0 {
-                    // Somebody has them by now.
-                    break;
+        while shares.iter().any(|&share| share != 0) {
+            let _moving = Moving::start(self.manager);
+            for node in nodes.nodes() {
+                let mut left = shares[node.index()];
+                while left != 0 {
+                    let taken = self.remove_surplus(node, left.min(PAGES_AT_ONCE));
+                    let pages = taken.pages();
+                    if pages == 0 {
+                        // Somebody has them by now.
+                        break;
+                    }
+                    self.give_back(&taken);
+                    left -= pages;
+                    wanted -= pages;
                 }
-                self.give_back(&taken);
-                left -= pages;
             }
+            // What others took of these nodes may be there on others.
+            shares = deal(&mut self.accounting(), wanted);
         }
         true
     }
