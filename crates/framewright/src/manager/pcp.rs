@@ -282,7 +282,7 @@ impl<P: Platform> Manager<P> {
         if let Some(home) = self.zones().get(cache.zone())
             && let high_pages = home.watermarks().high_pages
             // Its share first: while the node is full no other part's counters are read.
-            && home.free_pages() > high_pages / u64::from(home.parts())
+            && home.free_pages().saturating_mul(u64::from(home.parts())) > high_pages
             && self.is_above(home, high_pages)
         {
             cache.come_home();

@@ -6,7 +6,7 @@
 use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::manager::state::Manager;
-use crate::page::{CpuCache, Put};
+use crate::page::{CpuCache, Lot, Put};
 use crate::platform::{PinnedCpu, Platform, pinned};
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::FreeError;
@@ -168,9 +168,32 @@ impl<P: Platform> Manager<P> {
     /// What both kinds of [`free_inside`](Self::free_inside) do first, in one copy.
     #[inline(never)]
     fn keep_and_leave(&self, inside: Inside<'_, P>, start: Pfn, order: Order) -> Put {
-        let put = self.keep(inside.cache, start, order);
+        let put = if self.pressure.epoch.wants_attention() {
+            None
+        } else {
+            self.put_kept(inside.cache, start, order)
+        };
         inside.leave();
-        put
+        put.unwrap_or(Put::Full)
+    }
+
+    /// Keeps a run of frames that the cache [keeps](CpuCache::covers), wherever they lie. In few
+    /// instructions: a CPU whose node is full frees nothing else.
+    #[inline(always)]
+    fn put_kept(&self, cache: &CpuCache, start: Pfn, order: Order) -> Option<Put> {
+        self.come_home_if_possible(cache);
+        // No frame has a number near the largest.
+        let run = PfnRange { start, end: Pfn(start.0.saturating_add(order.pages())) };
+        if !start.is_aligned(order) || !cache.covers(run) {
+            return None;
+        }
+        if let Some(put) = cache.put_next(start, order) {
+            return Some(put);
+        }
+        // An aligned run lies in one block.
+        let (zone, index) = self.block_of(start)?;
+        let lot = Lot::of(zone.state_unlocked(index)?, order)?;
+        Some(cache.put_not_next(start, order, lot))
     }
 
     #[inline(always)]

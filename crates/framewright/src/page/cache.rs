@@ -299,8 +299,8 @@ impl CpuCache {
 
     /// Keeps a run of the word that is handed out from next, in few instructions; nothing when it
     /// is of another. Its block need not be looked at: frames of it are here, so it is split, and
-    /// nothing keeps it from being used. Not where there are [strays](Self::has_strays), which
-    /// would be handed out for ever.
+    /// nothing keeps it from being used. Where there are [strays](Self::has_strays), which would
+    /// be handed out for ever, only if its frames are [kept](Self::covers).
     #[inline(always)]
     pub(crate) fn put_next(&self, start: Pfn, order: Order) -> Option<Put> {
         self.contents.touch();

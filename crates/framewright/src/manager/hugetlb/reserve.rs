@@ -1,7 +1,7 @@
 //! Reservations (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`): pages that are set aside before
 //! anybody knows where they will be used.
 
-use crate::hugetlb::{Accounting, PoolError, Taken};
+use crate::hugetlb::{PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::hugetlb::resize::PAGES_OF_A_HOLD;
 use crate::manager::hugetlb::resizing::Moving;
@@ -139,20 +139,19 @@ impl<P: Platform> Pool<'_, P> {
     pub(super) fn cancel_reservation(&self, reserved: u64, surplus: u64, nodes: NodeMask) -> bool {
         let size = self.size;
         let nodes = self.manager.hugetlb().nodes_with_memory(nodes);
-        let mut wanted = surplus;
-        let deal = |accounting: &mut Accounting, wanted: u64| {
-            let counts = accounting.counts(size);
-            let most = wanted.min(counts.available()).min(counts.all.surplus);
-            accounting.deal_removal(size, most, nodes, |counts| counts.free.min(counts.surplus))
-        };
-        let mut shares = {
-            let mut accounting = self.accounting();
-            let counts = accounting.counts_mut(size);
-            let Some(left) = counts.reserved.checked_sub(reserved) else { return false };
-            counts.reserved = left;
-            deal(&mut accounting, wanted)
-        };
-        while shares.iter().any(|&share| share != 0) {
+        let (mut cancelled, mut wanted) = (reserved, surplus);
+        loop {
+            let shares = {
+                let mut accounting = self.accounting();
+                let counts = accounting.counts_mut(size);
+                let Some(left) = counts.reserved.checked_sub(cancelled) else { return false };
+                (counts.reserved, cancelled) = (left, 0);
+                let most = wanted.min(counts.available()).min(counts.all.surplus);
+                accounting.deal_removal(size, most, nodes, |counts| counts.free.min(counts.surplus))
+            };
+            if shares.iter().all(|&share| share == 0) {
+                return true;
+            }
             let _moving = Moving::start(self.manager);
             for node in nodes.nodes() {
                 let mut left = shares[node.index()];
@@ -160,7 +159,7 @@ impl<P: Platform> Pool<'_, P> {
                     let taken = self.remove_surplus(node, left.min(PAGES_AT_ONCE));
                     let pages = taken.pages();
                     if pages == 0 {
-                        // Somebody has them by now.
+                        // Somebody has them by now, and other nodes perhaps as many.
                         break;
                     }
                     self.give_back(&taken);
@@ -168,10 +167,7 @@ impl<P: Platform> Pool<'_, P> {
                     wanted -= pages;
                 }
             }
-            // What others took of these nodes may be there on others.
-            shares = deal(&mut self.accounting(), wanted);
         }
-        true
     }
 
     fn remove_surplus(&self, node: NodeId, most: u64) -> Taken {
