@@ -129,6 +129,57 @@ fn a_reservation_that_needs_no_fresh_page_any_more_gives_it_back() {
     assert_eq!(numbers(&pool), [1, 1, 1, 0, 1]);
 }
 
+/// What was freed meanwhile may lie where the reservation must not be served.
+#[test]
+fn a_reservation_keeps_what_it_fetched_for_its_nodes() {
+    let (manager, hook) = interfered();
+    let pool = manager.pool(TWO);
+    pool.set_overcommit(5).expect("2 MiB pages can");
+    pool.resize_node(node(1), 1, &NoHelpers).expect("exists");
+    let used = pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free");
+    *hook.publish.lock().expect("alive") = Some(Box::new(move || {
+        manager.pool(TWO).give_back_page(used.start).expect("is in use");
+    }));
+    pool.reserve(1, NodeMask::only(node(0))).expect("overcommit allows it");
+    assert_eq!(pool.node_counts(node(0)).map(|counts| counts.free), Ok(1));
+    check(manager);
+    pool.unreserve(1).expect("reserved");
+    assert_eq!(numbers(&pool), [1, 1, 0, 0, 1]);
+}
+
+/// The hook has the other's request, and the limit goes, so that the reservation fails.
+#[test]
+fn a_reservation_that_fails_later_has_taken_nothing_either() {
+    let (manager, hook) = interfered();
+    let pool = manager.pool(TWO);
+    pool.resize(8, &NoHelpers).expect("nobody else resizes");
+    pool.set_overcommit(2).expect("2 MiB pages can");
+    let got: &'static AtomicBool = Box::leak(Box::default());
+    *hook.publish.lock().expect("alive") = Some(Box::new(move || {
+        let pool = manager.pool(TWO);
+        pool.set_overcommit(0).expect("2 MiB pages can");
+        let page = pool.allocate(NodeChoice::Any, false);
+        got.store(page.is_ok(), Ordering::Relaxed);
+        page.into_iter().for_each(|page| pool.give_back_page(page.start).expect("allocated"));
+    }));
+    pool.reserve(10, NodeMask::ALL).expect_err("the limit is 0");
+    assert!(got.load(Ordering::Relaxed), "8 pages were free");
+    assert_eq!(numbers(&pool), [8, 8, 0, 0, 8]);
+    check(manager);
+}
+
+#[test]
+fn a_hook_that_panics_leaves_nothing_reserved() {
+    let (manager, hook) = interfered();
+    let pool = manager.pool(TWO);
+    pool.resize(2, &NoHelpers).expect("nobody else resizes");
+    pool.set_overcommit(2).expect("2 MiB pages can");
+    *hook.publish.lock().expect("alive") = Some(Box::new(|| panic!("the hook's")));
+    let reserve = || pool.reserve(3, NodeMask::ALL).is_ok();
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(reserve)).is_err());
+    assert_eq!(pool.counts().reserved, 0);
+}
+
 #[test]
 fn a_reservation_that_is_refused_takes_nothing_from_others() {
     let manager = bring_up(four_cpus_each());

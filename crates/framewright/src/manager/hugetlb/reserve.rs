@@ -24,45 +24,42 @@ impl<P: Platform> Pool<'_, P> {
         let (manager, size) = (self.manager, self.size);
         let no_page = PoolError::NoPage(size);
         let allowed = manager.hugetlb().nodes_with_memory(nodes);
-        let (mut reserved, mut added) = (0, 0);
+        let mut added = 0;
         loop {
             let room = {
                 let mut accounting = self.accounting();
                 let on_nodes: u64 =
                     self.nodes_of(nodes).map(|node| accounting.node(size, node).free).sum();
                 let counts = accounting.counts_mut(size);
-                let missing = pages - reserved;
-                let now = counts.available().min(missing);
+                // What was fetched is reserved. What is available is left to others until all is
+                // there, as the reservation may fail yet.
+                let missing = pages - added;
+                let available = counts.available().min(missing);
                 let room = counts.overcommit.saturating_sub(counts.all.surplus);
-                if now == missing {
+                if available == missing {
                     if pages <= on_nodes {
-                        counts.reserved += now;
+                        counts.reserved += missing;
                         drop(accounting);
-                        // Others freed what was missing: these are not needed.
                         if added != 0 {
-                            self.cancel_reservation(0, added, NodeMask::ALL);
+                            // Others freed what was missing: these are not needed, unless those lie
+                            // on other nodes.
+                            let spare = added.min(on_nodes - pages);
+                            self.cancel_reservation(0, spare, NodeMask::ALL);
                         }
                         return Ok(());
                     }
                     0
-                } else if size.is_gigantic() || room < missing - now {
-                    // Nothing is taken from others for what is refused.
+                } else if size.is_gigantic() || room < missing - available {
                     0
                 } else {
-                    // Others may allocate what lies there while more is fetched: it is reserved at
-                    // once.
-                    counts.reserved += now;
-                    reserved += now;
-                    (missing - now).min(PAGES_AT_ONCE)
+                    (missing - available).min(PAGES_AT_ONCE)
                 }
             };
             let more = if room == 0 { 0 } else { self.add_surplus_pages(allowed, room) };
             if more == 0 {
-                // Those that were reserved may have become surplus.
-                self.cancel_reservation(reserved, reserved + added, NodeMask::ALL);
+                self.cancel_reservation(added, added, NodeMask::ALL);
                 return Err(no_page);
             }
-            reserved += more;
             added += more;
         }
     }
