@@ -351,11 +351,17 @@ impl<P: Platform> Manager<P> {
         if seen.is_some() || order > Order::BLOCK || !start.is_aligned(order) {
             return seen;
         }
-        // Its first frame tells: an aligned run lies in one block.
         let last = Pfn(start.0.saturating_add(order.pages() - 1));
         if !cache.covers(PfnRange { start, end: Pfn(last.0.saturating_add(1)) }) {
             return None;
         }
+        self.lot_of_block(start, order)
+    }
+
+    /// Where an aligned run belongs, as its zone has it: its first frame tells, as it lies in one
+    /// block.
+    #[inline(always)]
+    pub(super) fn lot_of_block(&self, start: Pfn, order: Order) -> Option<Lot> {
         let (zone, index) = self.block_of(start)?;
         Lot::of(zone.state_unlocked(index)?, order)
     }

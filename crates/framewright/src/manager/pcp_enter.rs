@@ -6,7 +6,7 @@
 use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::manager::state::Manager;
-use crate::page::{CpuCache, Lot, Put};
+use crate::page::{CpuCache, Put};
 use crate::platform::{PinnedCpu, Platform, pinned};
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::FreeError;
@@ -190,10 +190,7 @@ impl<P: Platform> Manager<P> {
         if let Some(put) = cache.put_next(start, order) {
             return Some(put);
         }
-        // An aligned run lies in one block.
-        let (zone, index) = self.block_of(start)?;
-        let lot = Lot::of(zone.state_unlocked(index)?, order)?;
-        Some(cache.put_not_next(start, order, lot))
+        Some(cache.put_not_next(start, order, self.lot_of_block(start, order)?))
     }
 
     #[inline(always)]

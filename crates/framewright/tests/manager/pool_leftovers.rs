@@ -114,37 +114,28 @@ fn threads_that_cancel_leave_nothing() {
     }
 }
 
+/// The only page, of node 1, is freed while one is fetched for a reservation. That one is not
+/// needed any more, unless what was freed lies where the reservation must not be served.
 #[test]
-fn a_reservation_that_needs_no_fresh_page_any_more_gives_it_back() {
-    let (manager, hook) = interfered();
-    let pool = manager.pool(TWO);
-    pool.set_overcommit(5).expect("2 MiB pages can");
-    pool.resize_node(node(1), 1, &NoHelpers).expect("exists");
-    let used = pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free");
-    *hook.publish.lock().expect("alive") = Some(Box::new(move || {
-        manager.pool(TWO).give_back_page(used.start).expect("is in use");
-    }));
-    pool.reserve(1, NodeMask::ALL).expect("overcommit allows it");
-    check(manager);
-    assert_eq!(numbers(&pool), [1, 1, 1, 0, 1]);
-}
-
-/// What was freed meanwhile may lie where the reservation must not be served.
-#[test]
-fn a_reservation_keeps_what_it_fetched_for_its_nodes() {
-    let (manager, hook) = interfered();
-    let pool = manager.pool(TWO);
-    pool.set_overcommit(5).expect("2 MiB pages can");
-    pool.resize_node(node(1), 1, &NoHelpers).expect("exists");
-    let used = pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free");
-    *hook.publish.lock().expect("alive") = Some(Box::new(move || {
-        manager.pool(TWO).give_back_page(used.start).expect("is in use");
-    }));
-    pool.reserve(1, NodeMask::only(node(0))).expect("overcommit allows it");
-    assert_eq!(pool.node_counts(node(0)).map(|counts| counts.free), Ok(1));
-    check(manager);
-    pool.unreserve(1).expect("reserved");
-    assert_eq!(numbers(&pool), [1, 1, 0, 0, 1]);
+fn a_reservation_keeps_what_it_needs_of_what_it_fetched() {
+    let nodes =
+        [(NodeMask::ALL, [1, 1, 1, 0, 1], 0), (NodeMask::only(node(0)), [2, 2, 1, 1, 1], 1)];
+    for (nodes, kept, on_node_0) in nodes {
+        let (manager, hook) = interfered();
+        let pool = manager.pool(TWO);
+        pool.set_overcommit(5).expect("2 MiB pages can");
+        pool.resize_node(node(1), 1, &NoHelpers).expect("exists");
+        let used = pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free");
+        *hook.publish.lock().expect("alive") = Some(Box::new(move || {
+            manager.pool(TWO).give_back_page(used.start).expect("is in use");
+        }));
+        pool.reserve(1, nodes).expect("overcommit allows it");
+        check(manager);
+        assert_eq!(numbers(&pool), kept);
+        assert_eq!(pool.node_counts(node(0)).map(|counts| counts.free), Ok(on_node_0));
+        pool.unreserve(1).expect("reserved");
+        assert_eq!(numbers(&pool), [1, 1, 0, 0, 1]);
+    }
 }
 
 /// The hook has the other's request, and the limit goes, so that the reservation fails.
