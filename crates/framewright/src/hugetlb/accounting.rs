@@ -118,14 +118,16 @@ pub(crate) struct Accounting {
     /// Free pages by zone and size.
     lists: &'static mut [FreeList],
     suspects: [Option<Suspect>; SUSPECTS],
+    /// How many of these there are.
+    suspected: usize,
 }
 
 /// Pages that [`Accounting::suspect`] remembers: more memory errors than there are while one pool
-/// is resized.
+/// is resized, or while all of its free pages are reserved.
 const SUSPECTS: usize = if cfg!(feature = "pools") { 16 } else { 0 };
 
-/// A page of a pool that had a memory error while it may have been on its way into the pool or out
-/// of it.
+/// A page of a pool that had a memory error and could not leave: it may have been on its way into
+/// the pool or out of it, or all free pages were reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Suspect {
     pub(crate) size: PoolSize,
@@ -158,6 +160,7 @@ impl Accounting {
             nodes,
             lists,
             suspects: [None; SUSPECTS],
+            suspected: 0,
         }
     }
 
@@ -397,18 +400,30 @@ impl Accounting {
     }
 
     /// Notes a page with a memory error that is to be looked at again when no pages are on their
-    /// way; false when there are too many.
+    /// way and one is available; false when too many are noted.
     pub(crate) fn suspect(&mut self, page: Suspect) -> bool {
         if self.suspects.contains(&Some(page)) {
             return true;
         }
         let free = self.suspects.iter_mut().find(|slot| slot.is_none());
-        free.map(|slot| *slot = Some(page)).is_some()
+        let is_noted = free.map(|slot| *slot = Some(page)).is_some();
+        self.suspected += usize::from(is_noted);
+        is_noted
     }
 
-    /// One of those.
-    pub(crate) fn take_suspect(&mut self) -> Option<Suspect> {
-        self.suspects.iter_mut().find_map(Option::take)
+    /// Whether any page is noted.
+    pub(crate) const fn has_suspects(&self) -> bool {
+        self.suspected != 0
+    }
+
+    /// Takes the next noted page. `turn` begins at 0, and a page that is noted again in the
+    /// meantime does not come twice.
+    pub(crate) fn take_suspect(&mut self, turn: &mut usize) -> Option<Suspect> {
+        let rest = self.suspects.iter_mut().enumerate().skip(*turn);
+        let (at, page) = rest.filter_map(|(at, slot)| Some((at, slot.take()?))).next()?;
+        *turn = at + 1;
+        self.suspected -= 1;
+        Some(page)
     }
 
     /// Somebody gets a page that was reported, or was not.

@@ -382,6 +382,8 @@ impl<P: Platform> Manager<P> {
         }
         let (mut told, mut made_room) = (false, Ok(()));
         let kept = self.inside(|cache| {
+            // Also while a debug aid watches each free, which then takes no shorter way.
+            self.come_home_if_possible(cache);
             let lot = self.lot(cache, start, order)?;
             if self.pressure.epoch.wants_attention() {
                 self.pressure.epoch.note_free();

@@ -276,3 +276,60 @@ fn a_reclaim_hook_that_dies_loses_no_page_of_a_resize() {
     assert_eq!(pool.resize(4, &NoHelpers).expect("nobody else resizes").reached, 4);
     check(manager);
 }
+
+/// A free page that has a memory error while all free pages of its pool are reserved.
+fn stuck(manager: &Fake, size: PoolSize, pages: u64) -> Pfn {
+    let pool = manager.pool(size);
+    let bad = shuffled(manager, size, pages)[1];
+    pool.reserve(pages, NodeMask::ALL).expect("are free");
+    assert_eq!(pool.poison(bad), Ok(Poisoned::Stays));
+    assert_eq!((numbers(&pool), pool.counts().leaked), ([pages, pages, pages, 0, pages], 0));
+    check(manager);
+    bad
+}
+
+#[test]
+fn a_bad_page_leaves_as_soon_as_a_free_page_is_not_reserved() {
+    let ways: [fn(&Fake); 3] = [
+        |manager| manager.pool(TWO).unreserve(1).expect("is reserved"),
+        |manager| {
+            let pool = manager.pool(TWO);
+            let page = pool.allocate(NodeChoice::Any, true).expect("is reserved");
+            pool.commit(page.start).expect("was allocated");
+            assert_eq!(pool.counts().leaked, 0);
+            pool.give_back_page(page.start).expect("was allocated");
+        },
+        |manager| {
+            manager.pool(TWO).resize(5, &NoHelpers).expect("nobody else resizes");
+        },
+    ];
+    for (number, (way, left)) in ways.iter().zip([3, 3, 4]).enumerate() {
+        let manager = bring_up(machine());
+        let pool = manager.pool(TWO);
+        stuck(&manager, TWO, 4);
+        way(&manager);
+        let counts = pool.counts();
+        let is = [counts.all.nr, counts.all.free, counts.reserved, counts.leaked];
+        assert_eq!(is, [left, left, left, 1], "way {number}");
+        // What is left is good.
+        for _ in 0..left {
+            pool.allocate(NodeChoice::Any, true).expect("is reserved");
+        }
+        check(&manager);
+    }
+}
+
+#[test]
+fn a_bad_page_of_one_size_does_not_wait_for_that_of_another() {
+    for first in [TWO, GIB] {
+        let manager = bring_up(machine());
+        let second = if first == TWO { GIB } else { TWO };
+        stuck(&manager, first, 2);
+        stuck(&manager, second, 2);
+        for (size, leaked) in [(second, [0, 1]), (first, [1, 1])] {
+            manager.pool(size).unreserve(1).expect("is reserved");
+            assert_eq!([first, second].map(|size| manager.pool(size).counts().leaked), leaked);
+            check(&manager);
+        }
+    }
+}

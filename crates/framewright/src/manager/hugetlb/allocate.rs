@@ -198,6 +198,10 @@ impl<P: Platform> Pool<'_, P> {
             } else {
                 list.push_front(zone.table(), place.index);
             }
+            if !is_needed && accounting.has_suspects() {
+                drop(accounting);
+                self.manager.hugetlb().recheck_suspects();
+            }
             return false;
         }
         accounting.drop_used(size, node);

@@ -17,9 +17,9 @@ use crate::units::Pfn;
 pub enum Poisoned {
     /// It was free and has left the pool. It is nobody's for ever.
     Left,
-    /// Nobody gets it any more, but it is still in the pool. In use: it leaves when it is freed.
-    /// Free while pages of a pool are on their way, as in a resize: it leaves when that ends. All
-    /// free pages are reserved: it leaves when the pool shrinks.
+    /// Nobody gets it any more, but it is still in the pool. A page in use leaves when it is freed.
+    /// A free page stays while pages of a pool are on their way, as in a resize, and while all free
+    /// pages of its pool are reserved; it leaves as soon as neither is so.
     Stays,
 }
 
@@ -44,12 +44,13 @@ impl<P: Platform> Pool<'_, P> {
             if self.flags(&place).is_some() {
                 // In use, also when its user is free page reporting.
                 false
-            } else if manager.hugetlb().pages_move() {
+            } else if !manager.hugetlb().pages_move() && self.leave(&mut accounting, &place, false)
+            {
+                true
+            } else {
                 // One beyond those that are remembered leaves when the pool shrinks.
                 accounting.suspect(Suspect { size, slot: place.slot, index: place.index });
                 false
-            } else {
-                self.leave(&mut accounting, &place, false)
             }
         };
         if !left {
@@ -85,8 +86,12 @@ impl<P: Platform> Pool<'_, P> {
 }
 
 impl<'m, P: Platform> Hugetlb<'m, P> {
-    /// Looks again at pages that had errors while others were on their way.
+    /// Looks again at pages that had memory errors and could not leave their pool. Called when no
+    /// pages are on their way any more, and when a free page is no longer reserved.
+    #[cold]
+    #[inline(never)]
     pub(super) fn recheck_suspects(self) {
+        let mut turn = 0;
         loop {
             let (suspect, left) = {
                 let mut accounting = self.accounting();
@@ -94,20 +99,20 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
                 if self.pages_move() {
                     return;
                 }
-                let Some(suspect) = accounting.take_suspect() else { return };
-                (
-                    suspect,
-                    self.suspected(&suspect).filter(|place| {
-                        self.manager.pool(suspect.size).leave(&mut accounting, place, false)
-                    }),
-                )
+                let Some(suspect) = accounting.take_suspect(&mut turn) else { return };
+                let pool = self.manager.pool(suspect.size);
+                let place = self.suspected(&suspect).filter(|at| pool.flags(at).is_none());
+                let Some(place) = place else { continue };
+                if !pool.leave(&mut accounting, &place, false) {
+                    // All free pages are still reserved.
+                    accounting.suspect(suspect);
+                    continue;
+                }
+                (suspect, place)
             };
-            if let Some(place) = left {
-                self.manager.pool(suspect.size).give_back_list(
-                    place.zone,
-                    PageList::unreported(Chain::one(place.index, false)),
-                );
-            }
+            self.manager
+                .pool(suspect.size)
+                .give_back_list(left.zone, PageList::unreported(Chain::one(left.index, false)));
         }
     }
 
