@@ -199,7 +199,7 @@ fn debug_aids_are_in_the_log_and_in_the_metadata() {
     }
     assert!(bytes > plain_bytes + (1 << 20), "{bytes} {plain_bytes}");
     let (careful, _) = lines(&["careful=7"]);
-    assert!(careful.contains("careful mode, placement by chance (seed 7)"), "{careful}");
+    assert!(careful.contains("careful mode, random placement (seed 7)"), "{careful}");
     let (wrong, _) = lines(&["page_owner=maybe"]);
     assert!(wrong.contains("ignored: page_owner= is on or off"), "{wrong}");
 }

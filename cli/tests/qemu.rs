@@ -62,7 +62,7 @@ fn debug_aids_are_on_in_the_guest() {
     for expected in [
         "page_owner is enabled",
         "take precedence over init_on_alloc",
-        "placement by chance (seed 3)",
+        "random placement (seed 3)",
     ] {
         assert!(log.contains(expected), "{log}");
     }

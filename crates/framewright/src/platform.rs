@@ -215,10 +215,7 @@ pub unsafe trait Platform: Sync + 'static {
     /// The default, when there are several CPUs: without a barrier two of them could get one page.
     fn cpu_barrier(&self) {
         let cpus = self.cpus();
-        assert!(
-            cpus == 1,
-            "Platform::cpu_barrier is not implemented, which it has to be with {cpus} CPUs"
-        );
+        assert!(cpus == 1, "Platform::cpu_barrier is not implemented, but {cpus} CPUs need it");
     }
 
     /// A monotonic clock in nanoseconds, when there is one.

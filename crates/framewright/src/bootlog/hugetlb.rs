@@ -54,7 +54,7 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
     }
     if wanted != 0 && fill.threads_used < fill.threads {
         log.tell(format_args!(
-            "HugeTLB: {} of {} threads took part, of so few pages on so few nodes {} are of use",
+            "HugeTLB: {} of {} threads took part: no more than {} help with so few pages and nodes",
             fill.threads_used, fill.threads, fill.threads_of_use,
         ));
     }

@@ -174,7 +174,7 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
     for node in manager.nodes() {
         if let Some(cause) = node.vmemmap_fallback {
             log.tell(format_args!(
-                "Node {}: no memory for its memory map, which is made on demand ({cause})",
+                "Node {}: no memory for its memory map: descriptors are made on demand ({cause})",
                 node.id
             ));
         }
@@ -196,8 +196,8 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
                 continue;
             };
             log.tell(format_args!(
-                "node {} memory made available on demand in {} ({pages} pages), counts, what is \
-                 reserved and blocks in pieces took {}",
+                "node {} memory made available on demand in {} ({pages} pages); counts, reserved \
+                 memory and split blocks took {}",
                 node.id,
                 Microseconds(ns),
                 Microseconds(node.bookkeeping_ns.unwrap_or(0)),
@@ -331,7 +331,7 @@ fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
         ));
     }
     if let Some(seed) = aids.placement_seed {
-        log.tell(format_args!("Framewright: careful mode, placement by chance (seed {seed})"));
+        log.tell(format_args!("Framewright: careful mode, random placement (seed {seed})"));
     }
 }
 
@@ -340,8 +340,8 @@ fn shuffle(log: &mut dyn BootLog, seed: Option<ShuffleSeed>) {
     match seed {
         None | Some(ShuffleSeed::Given | ShuffleSeed::Entropy) => {}
         Some(ShuffleSeed::Clock) => log.tell(format_args!(
-            "page_alloc.shuffle: the platform has no entropy, so the order begins with the clock \
-             and can be guessed"
+            "page_alloc.shuffle: the platform has no entropy, so the clock is the seed and the \
+             order can be guessed"
         )),
         Some(ShuffleSeed::Address) => log.tell(format_args!(
             "page_alloc.shuffle: the platform has neither entropy nor a clock, so the order may be \
@@ -379,7 +379,7 @@ fn memblock_node_ranges<P: Platform>(
         let kind = if run.kind == MemoryKind::Conventional { "" } else { run.kind.name() };
         let space = if kind.is_empty() { "" } else { " " };
         let unclaimed =
-            if run.claimed { "" } else { " (claimed by no node, given to the nearest)" };
+            if run.claimed { "" } else { " (claimed by no node, assigned to the nearest)" };
         log.tell(format_args!(
             "  node {:3}: {}{space}{kind}{unclaimed}",
             run.node,

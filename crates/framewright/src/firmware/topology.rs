@@ -76,7 +76,10 @@ impl fmt::Display for TopologyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooFewDistances { node, nodes } => {
-                write!(f, "there is room for distances of {nodes} nodes, and none for node {node}")
+                write!(
+                    f,
+                    "there is room for the distances of {nodes} nodes, but not for node {node}"
+                )
             }
             Self::OverlappingNodes { first, second, range } => {
                 write!(f, "nodes {first} and {second} both claim {range}")
@@ -85,10 +88,7 @@ impl fmt::Display for TopologyError {
                 write!(f, "node {node} is beyond the limit of {MAX_NODES} nodes")
             }
             Self::TooManyDomains { domain } => {
-                write!(
-                    f,
-                    "proximity domain {domain} is one more than the limit of {MAX_NODES} nodes"
-                )
+                write!(f, "proximity domain {domain} exceeds the limit of {MAX_NODES} nodes")
             }
             Self::TooManyRanges { capacity } => write!(f, "more than {capacity} affinity ranges"),
             Self::BadDistance { from, to, distance } => write!(

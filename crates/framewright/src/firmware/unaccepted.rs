@@ -54,14 +54,14 @@ impl fmt::Display for UnacceptedTableError {
         f.write_str("table of unaccepted memory: ")?;
         match self {
             Self::Short { bytes, needed_bytes } => {
-                write!(f, "{bytes} bytes were given and it has {needed_bytes}")
+                write!(f, "{bytes} bytes were given, but it has {needed_bytes}")
             }
             Self::Version(version) => write!(f, "version {version} is unknown"),
-            Self::Unit(bytes) => write!(f, "a unit of {bytes:#x} bytes cannot be"),
-            Self::Base(base) => write!(f, "{base:#x} is no multiple of the unit"),
+            Self::Unit(bytes) => write!(f, "a unit of {bytes:#x} bytes is invalid"),
+            Self::Base(base) => write!(f, "{base:#x} is not a multiple of the unit"),
             Self::BeyondAddressSpace { base, bitmap_bytes } => write!(
                 f,
-                "{bitmap_bytes} bytes of bits from {base:#x} on reach beyond the address space"
+                "a bitmap of {bitmap_bytes} bytes for {base:#x} reaches beyond the address space"
             ),
         }
     }

@@ -55,19 +55,20 @@ impl fmt::Display for PoolError {
         match self {
             Self::NoNode(node) => write!(f, "there is no node {node}"),
             Self::NotANumber => f.write_str("not a number of pages; write a decimal number"),
-            Self::NotPossible(size) => write!(f, "the {size} pool has no such thing"),
+            Self::NotPossible(size) => write!(f, "the {size} pool does not support this"),
             Self::NoPage(size) => {
-                write!(f, "no {size} page is free that is not reserved, and overcommit allows none")
+                write!(
+                    f,
+                    "no unreserved {size} page is free, and overcommit allows no surplus page"
+                )
             }
-            Self::NothingToDemote => {
-                f.write_str("no page is free that is not reserved: nothing was demoted")
-            }
+            Self::NothingToDemote => f.write_str("no unreserved page is free: nothing was demoted"),
             Self::Busy => f.write_str("a pool is being resized and this context cannot wait"),
             Self::NotReserved { pages, reserved } => {
-                write!(f, "cannot give back {pages} reservations: there are {reserved}")
+                write!(f, "cannot cancel {pages} reservations: there are only {reserved}")
             }
             Self::NotAllocated(pfn) => {
-                write!(f, "no page that was allocated from this pool begins at pfn {pfn}")
+                write!(f, "no page allocated from this pool begins at pfn {pfn}")
             }
         }
     }

@@ -28,10 +28,10 @@ pub enum AddError {
 impl fmt::Display for AddError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full(range) => write!(f, "{range:?} would be one range too many"),
+            Self::Full(range) => write!(f, "no room for {range:?}: too many ranges"),
             Self::Overlaps(range) => write!(f, "{range:?} was added before"),
             Self::TooHigh(range) => write!(f, "{range:?} is beyond all physical addresses"),
-            Self::Busy => f.write_str("somebody else adds memory or brings the manager up"),
+            Self::Busy => f.write_str("another CPU is adding memory or bringing the manager up"),
             Self::Late(range) => {
                 write!(f, "the manager is up, and was built without adding {range:?} now")
             }
@@ -68,8 +68,8 @@ pub enum NotUp {
 impl fmt::Display for NotUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ComingUp => f.write_str("somebody else brings the manager up at this moment"),
-            Self::NoMemory => f.write_str("no memory was added before it was asked for"),
+            Self::ComingUp => f.write_str("another CPU is bringing the manager up"),
+            Self::NoMemory => f.write_str("memory was requested before any was added"),
             Self::Memblock(error) => error.fmt(f),
             Self::BringUp(error) => error.fmt(f),
         }

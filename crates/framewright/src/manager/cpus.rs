@@ -55,12 +55,12 @@ impl fmt::Display for CpuError {
             Self::Unknown { cpu, cpus } => {
                 write!(f, "there is no CPU {cpu}; the last one is {}", cpus.saturating_sub(1))
             }
-            Self::Calling(cpu) => write!(f, "CPU {cpu} is the one that asks"),
+            Self::Calling(cpu) => write!(f, "CPU {cpu} is the calling CPU"),
             Self::Offline(cpu) => write!(f, "CPU {cpu} is offline already"),
             Self::Online(cpu) => write!(f, "CPU {cpu} is online already"),
-            Self::Last(cpu) => write!(f, "CPU {cpu} is the last one that is online"),
-            Self::CannotWait => f.write_str("other CPUs cannot be waited for from here"),
-            Self::Cached(error) => write!(f, "what a CPU kept was not all good: {error}"),
+            Self::Last(cpu) => write!(f, "CPU {cpu} is the last online CPU"),
+            Self::CannotWait => f.write_str("this context cannot wait for other CPUs"),
+            Self::Cached(error) => write!(f, "the CPU's cache held a bad frame: {error}"),
         }
     }
 }

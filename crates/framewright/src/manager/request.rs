@@ -234,7 +234,7 @@ impl fmt::Display for AllocateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfMemory { order } => {
-                write!(f, "out of memory: no run of {order:?} to be had where it was wanted")
+                write!(f, "out of memory: no run of {order:?} where the request allows")
             }
             Self::BadSize { pages } => {
                 write!(
@@ -246,8 +246,8 @@ impl fmt::Display for AllocateError {
             Self::BadBoundary { boundary_pages } => {
                 write!(
                     f,
-                    "cannot keep within {boundary_pages} pages: a power of two that holds the run \
-                     is possible"
+                    "cannot keep within {boundary_pages} pages: it takes a power of two that holds \
+                     the run"
                 )
             }
             Self::NotAligned { start, order } => {

@@ -52,23 +52,23 @@ impl fmt::Display for Shortfall {
         match self {
             Self::None => f.write_str("there is memory for it now"),
             Self::NoZone { highest } => {
-                write!(f, "there is no zone up to {highest} on the nodes that it allows")
+                write!(f, "no allowed node has a zone up to {highest}")
             }
             Self::Address { max_address } => {
-                write!(f, "there is no memory below {max_address:#x} where it may be")
+                write!(f, "no allowed zone has memory below {max_address:#x}")
             }
             Self::Watermark { free_pages, kept_pages } => {
-                write!(f, "{free_pages} pages are free, and watermarks keep {kept_pages}")
+                write!(f, "{free_pages} pages are free, but watermarks keep {kept_pages}")
             }
             Self::Fragmented { free_pages, largest: Some(largest) } => {
                 write!(
                     f,
-                    "{free_pages} pages are free, but in runs of at most {largest:?} where it may \
-                     have them"
+                    "{free_pages} pages are free, but in runs of at most {largest:?} where the \
+                     request may have them"
                 )
             }
             Self::Fragmented { free_pages, largest: None } => {
-                write!(f, "{free_pages} pages are free, but none that it may have")
+                write!(f, "{free_pages} pages are free, but none that the request may use")
             }
             Self::Exhausted { free_pages } => write!(f, "{free_pages} pages are free"),
         }

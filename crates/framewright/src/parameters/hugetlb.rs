@@ -133,7 +133,7 @@ impl HugePageParameters {
                     self.free_vmemmap = on;
                     Ok(())
                 }
-                None => Err("it is on or off"),
+                None => Err("hugetlb_free_vmemmap= is on or off"),
             },
             "hugetlb_cma" => self.set_cma(value),
             "hugetlb_cma_only" => match parse_bool(value) {

@@ -141,7 +141,7 @@ impl fmt::Display for Problem<'_> {
 }
 
 /// Why a parameter of a part that is off has no effect.
-const ABSENT: &str = "built without the feature that it belongs to";
+const ABSENT: &str = "this build lacks its feature";
 
 /// Whether a parameter is one of a part that is off. What has parameters of its own is asked later.
 fn is_of_absent_part(name: &str) -> bool {

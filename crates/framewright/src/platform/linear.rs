@@ -63,7 +63,7 @@ pub trait Cpu: Sync + 'static {
     /// The default, when there are several CPUs: without a barrier two of them could get one page.
     fn cpu_barrier(&self) {
         let cpus = self.cpus();
-        assert!(cpus == 1, "Cpu::cpu_barrier is not implemented, which {cpus} CPUs need");
+        assert!(cpus == 1, "Cpu::cpu_barrier is not implemented, but {cpus} CPUs need it");
     }
 
     /// [`Platform::can_wait`].

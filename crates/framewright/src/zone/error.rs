@@ -53,7 +53,7 @@ pub enum FreeError {
 impl fmt::Display for FreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty(range) => write!(f, "cannot free {range:?}: there is no frame in it"),
+            Self::Empty(range) => write!(f, "cannot free {range:?}: it is empty"),
             Self::NotManaged(pfn) => write!(f, "cannot free pfn {pfn}: no zone manages it"),
             Self::SpansZones(range) => {
                 write!(f, "cannot free {range:?}: it lies in more than one zone")

@@ -81,7 +81,7 @@ pub enum IsolateError {
 impl fmt::Display for IsolateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty(range) => write!(f, "there is no block in {range:?}"),
+            Self::Empty(range) => write!(f, "{range:?} holds no block"),
             Self::Place(_) => f.write_str("the blocks do not lie in one run of one zone"),
             Self::Isolated(pfn) => write!(f, "the block at pfn {pfn} is isolated already"),
             Self::NotIsolated(pfn) => write!(f, "the block at pfn {pfn} is not isolated"),
@@ -99,7 +99,7 @@ impl fmt::Display for IsolateError {
                 pages.reserved_pages,
                 pages.absent_pages
             ),
-            Self::CannotWait => f.write_str("the caches of CPUs cannot be emptied from here"),
+            Self::CannotWait => f.write_str("this context cannot empty the CPUs' caches"),
             Self::Damaged(damage) => damage.fmt(f),
         }
     }

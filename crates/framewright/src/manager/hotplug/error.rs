@@ -59,7 +59,7 @@ impl fmt::Display for HotplugError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty(PhysRange { start, end }) => {
-                write!(f, "{start:#x} to {end:#x} is no range")
+                write!(f, "{start:#x} to {end:#x} is not a range")
             }
             Self::BadPieces { most_bytes, align_bytes } => write!(
                 f,
@@ -72,26 +72,26 @@ impl fmt::Display for HotplugError {
             Self::TooHigh(range) => write!(f, "{range} is beyond all physical addresses"),
             Self::FrameZero => f.write_str("frame 0 is never handed out, nor its block added"),
             Self::NoNode(node) => write!(f, "node {node} was not known at boot"),
-            Self::Present(pfn) => write!(f, "at pfn {pfn} there is memory already"),
+            Self::Present(pfn) => write!(f, "there is memory at pfn {pfn} already"),
             Self::OtherNode(pfn, node) => {
-                write!(f, "pfn {pfn} is in a place for memory of node {node}")
+                write!(f, "pfn {pfn} is in a window of node {node}")
             }
-            Self::Absent(pfn) => write!(f, "at pfn {pfn} there is no such memory"),
+            Self::Absent(pfn) => write!(f, "there is no such memory at pfn {pfn}"),
             Self::NoWindow(range) => {
                 write!(f, "no window is left for {range}: see hotplug_windows=")
             }
             Self::NoRoomForTables { bytes } => {
-                write!(f, "there is no memory for {bytes} bytes of tables")
+                write!(f, "no memory for {bytes} bytes of tables")
             }
             Self::Tables(range) => {
-                write!(f, "in {range} are the tables of memory that is in use")
+                write!(f, "{range} holds the tables of memory in use")
             }
             Self::NotReached(range) => {
-                write!(f, "tables cannot be in {range}: the direct map ends before it")
+                write!(f, "tables cannot lie in {range}: the direct map ends before it")
             }
             Self::NotAccepted(pfn) => write!(f, "pfn {pfn} could not be accepted"),
-            Self::Busy => f.write_str("somebody else adds or removes memory"),
-            Self::Area(pfn) => write!(f, "pfn {pfn} is of a reserve area"),
+            Self::Busy => f.write_str("memory is being added or removed already"),
+            Self::Area(pfn) => write!(f, "pfn {pfn} belongs to a reserve area"),
             Self::Veto(veto) => veto.fmt(f),
             Self::Range(error) => error.fmt(f),
         }

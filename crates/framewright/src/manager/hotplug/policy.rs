@@ -100,7 +100,7 @@ impl fmt::Display for GroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Overlaps(region) => write!(f, "it overlaps {region}"),
-            Self::Full => f.write_str("there are as many devices as there can be"),
+            Self::Full => f.write_str("no more devices are possible"),
         }
     }
 }

@@ -67,15 +67,15 @@ pub enum ReleaseError {
 impl fmt::Display for ReleaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty(range) => write!(f, "there is no frame in {range:?}"),
-            Self::NotMemory(pfn) => write!(f, "pfn {pfn} is no memory"),
+            Self::Empty(range) => write!(f, "{range:?} holds no frame"),
+            Self::NotMemory(pfn) => write!(f, "pfn {pfn} is not memory"),
             Self::Managed(pfn) => write!(f, "pfn {pfn} is managed already"),
-            Self::Manager(pfn) => write!(f, "pfn {pfn} is of the manager's tables"),
+            Self::Manager(pfn) => write!(f, "pfn {pfn} belongs to the manager's tables"),
             Self::Unaccepted(pfn) => write!(f, "pfn {pfn} is not accepted"),
             Self::TooManyPieces(pfn) => {
-                write!(f, "too many blocks are released in part: that of pfn {pfn} is one more")
+                write!(f, "too many partly released blocks: no room for that of pfn {pfn}")
             }
-            Self::Busy => f.write_str("somebody else adds, removes or releases memory"),
+            Self::Busy => f.write_str("memory is being added, removed or released already"),
         }
     }
 }

@@ -32,7 +32,7 @@ impl fmt::Display for PlatformFault {
         match self {
             Self::NoCpu => f.write_str("Platform::cpus is 0"),
             Self::CpuNumber { cpu, cpus } => {
-                write!(f, "Platform::pin gave CPU {cpu}, and Platform::cpus is {cpus}")
+                write!(f, "Platform::pin returned CPU {cpu}, but Platform::cpus is {cpus}")
             }
             Self::MisalignedDirectMap { address, offset } => write!(
                 f,

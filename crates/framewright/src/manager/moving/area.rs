@@ -105,13 +105,13 @@ impl fmt::Display for AreaError {
         match self {
             Self::NoArea(number) => write!(f, "there is no area {number}"),
             Self::TooMany => write!(f, "there are {MOST_AREAS} areas, and no more are possible"),
-            Self::Exists(name) => write!(f, "there is an area {} already", name.as_str()),
-            Self::Overlaps(number) => write!(f, "a part of it is in the area {number}"),
+            Self::Exists(name) => write!(f, "area {} exists already", name.as_str()),
+            Self::Overlaps(number) => write!(f, "part of it belongs to area {number}"),
             Self::Memory(error) => error.fmt(f),
             Self::Grade(error) => error.fmt(f),
             Self::NoRun { pages } => write!(f, "no run of {pages} pages could be vacated"),
             Self::Moving(error) => error.fmt(f),
-            Self::NotOut(range) => write!(f, "not all of {range:?} was handed out by the area"),
+            Self::NotOut(range) => write!(f, "the area did not hand out all of {range:?}"),
             Self::Free(error) => error.fmt(f),
         }
     }

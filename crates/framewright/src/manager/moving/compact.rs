@@ -73,9 +73,9 @@ pub enum CompactError {
 impl fmt::Display for CompactError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoMover => f.write_str("nobody moves the contents of memory: there is no mover"),
+            Self::NoMover => f.write_str("memory cannot be moved: there is no mover"),
             Self::NoNode(node) => write!(f, "there is no node {node}"),
-            Self::CannotWait => f.write_str("memory cannot be compacted from here"),
+            Self::CannotWait => f.write_str("this context cannot compact memory"),
         }
     }
 }

@@ -79,7 +79,7 @@ impl fmt::Display for ContiguousError {
         match self {
             Self::Request(error) => error.fmt(f),
             Self::NoPlace { pages } => {
-                write!(f, "no zone has {pages} pages in one run between what cannot be moved")
+                write!(f, "no zone has a run of {pages} pages that can all be moved")
             }
             Self::InTheWay(error) => write!(f, "no run could be made free: {error}"),
         }

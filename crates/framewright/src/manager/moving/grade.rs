@@ -27,9 +27,9 @@ impl fmt::Display for GradeError {
         match self {
             Self::Isolate(error) => error.fmt(f),
             Self::InUse(pfn) => {
-                write!(f, "the block at pfn {pfn} is in use for what cannot be moved")
+                write!(f, "the block at pfn {pfn} holds unmovable memory")
             }
-            Self::Area(pfn) => write!(f, "the block at pfn {pfn} is of a reserve area"),
+            Self::Area(pfn) => write!(f, "the block at pfn {pfn} belongs to a reserve area"),
         }
     }
 }

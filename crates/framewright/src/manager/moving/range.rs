@@ -35,7 +35,7 @@ pub enum RangeError {
 impl fmt::Display for RangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty(range) => write!(f, "there is no frame in {range:?}"),
+            Self::Empty(range) => write!(f, "{range:?} holds no frame"),
             Self::Place(_) => f.write_str("the range does not lie in one zone"),
             Self::Vacate(error) => error.fmt(f),
             Self::Damaged(damage) => damage.fmt(f),

@@ -233,7 +233,7 @@ impl fmt::Display for PolicyError {
             Self::NoNodes(mode) => write!(f, "the policy {} needs nodes", mode.name()),
             Self::NodesGiven(mode) => write!(f, "the policy {} takes no nodes", mode.name()),
             Self::NoMemory(nodes) => {
-                write!(f, "no node of {nodes} has memory that the request may have")
+                write!(f, "no node of {nodes} has memory that the request may use")
             }
             Self::OutOfMemory { order, nodes } => {
                 write!(f, "out of memory: no run of {order:?} on the nodes {nodes}")

@@ -51,7 +51,7 @@ pub struct Veto;
 
 impl fmt::Display for Veto {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("somebody who has to agree refused")
+        f.write_str("a listener refused")
     }
 }
 

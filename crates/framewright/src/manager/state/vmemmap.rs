@@ -128,9 +128,9 @@ impl fmt::Display for VmemmapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoArray => f.write_str("there is no vmemmap"),
-            Self::CannotWait => {
-                f.write_str("the memory map is changed only where other CPUs can be waited for")
-            }
+            Self::CannotWait => f.write_str(
+                "this context cannot change the memory map: it cannot wait for other CPUs",
+            ),
             Self::NotManaged(pfn) => write!(f, "pfn {pfn} is not managed"),
         }
     }
